@@ -1,0 +1,89 @@
+//! The one narrow interface through which onewrite touches storage.
+//!
+//! Two implementations: `real` (files of the operating system) and `sim` (a disk in memory that
+//! counts, fails, tears, reorders and cuts power). All of `core` runs on either.
+//!
+//! What an implementation promises is what `docs/faults.md` assumes of devices: a write that has not
+//! been flushed may reach the disk wholly, in part (whole atomic units) or not at all, in any order;
+//! a flush that returned makes everything written before it to that file durable.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// An existing file, for reading.
+    ReadOnly,
+    /// An existing file, for reading and writing.
+    ReadWrite,
+    /// For reading and writing; an empty file is made where there is none.
+    Create,
+}
+
+/// Identity of a file: two paths that name one file (links, relative paths) have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// Device number.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// Strength of a byte-range lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockKind {
+    /// Any number of open files may hold it.
+    Shared,
+    /// One open file holds it, and no other holds a shared one.
+    Exclusive,
+}
+
+/// A directory tree of files.
+pub trait Disk: Send + Sync {
+    /// Opens a file. Errors: `NotFound`, `PermissionDenied`, `ReadOnlyFilesystem`, `StorageFull`, others of the system.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+    /// Removes the name `path`. `NotFound` where there is none.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Whether `path` names a file.
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+    /// Makes creations and removals in the directory that holds `path` durable.
+    fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
+    /// A file without a name in the directory that holds `near`; it vanishes when dropped.
+    fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>>;
+}
+
+/// One open file. Locks belong to the open file (not to the process): two opens of one file in one
+/// process exclude each other, and dropping the file gives its locks back.
+pub trait DiskFile: Send + Sync {
+    /// Which file this is.
+    fn id(&self) -> io::Result<FileId>;
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Reads at byte `offset` until `buf` is full or the file ends; returns the bytes read.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of `buf` at byte `offset`. Not durable until a flush. `StorageFull` if there is no room.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes all of `buf` at byte `offset` and makes exactly these bytes durable, in one call
+    /// (`pwritev2(RWF_DSYNC)`). Says nothing of bytes written earlier.
+    fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes everything written to this file, and its length, durable (`fdatasync`).
+    fn sync(&self) -> io::Result<()>;
+    /// Sets the length in bytes; a longer file reads as zeros there.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Asks for room for the first `len` bytes without changing the length. `StorageFull` if there
+    /// is none; a file system that cannot reserve says `Ok`.
+    fn reserve(&self, len: u64) -> io::Result<()>;
+    /// Takes a lock on `len` bytes at `offset` (which need not exist), replacing what this file holds
+    /// there, without waiting. False if another open file holds one that conflicts.
+    fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool>;
+    /// Gives the lock on these bytes back.
+    fn unlock(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Bytes the device writes all or nothing when aligned: a power of two, at least 512.
+    fn atomic_unit_bytes(&self) -> u32;
+}

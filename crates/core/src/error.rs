@@ -1,0 +1,75 @@
+//! What can go wrong, in the classes a caller acts on.
+
+use std::io;
+
+/// Result of a core operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error, with a message for people. The class decides which SQLite result code it becomes.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody else holds what is needed; trying again later may succeed. Nothing was changed.
+    #[error("{0}")]
+    Busy(String),
+    /// The snapshot is older than the newest commit, so it cannot be written on. Start over.
+    #[error("the snapshot of this transaction is no longer the newest state; roll back and start again")]
+    BusySnapshot,
+    /// No room on the disk. Nothing acknowledged is lost.
+    #[error("{0}")]
+    Full(String),
+    /// Reading or writing failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// The operation and the file.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A write or flush failed earlier; the state of the disk is unknown until every connection has
+    /// closed and recovery has run.
+    #[error(
+        "the database is closed to use after a failed write or flush ({0}); close all connections and open it again to recover"
+    )]
+    Poisoned(String),
+    /// The bytes of the database or its log contradict each other or themselves.
+    #[error("{0}")]
+    Corrupt(String),
+    /// The file is not a SQLite database.
+    #[error("{0}")]
+    NotADatabase(String),
+    /// The database cannot be opened; the message says what to do.
+    #[error("{0}")]
+    CantOpen(String),
+    /// A write to what may only be read.
+    #[error("{0}")]
+    ReadOnly(String),
+    /// An option is unknown or impossible; the message names it, its value and the choices.
+    #[error("{0}")]
+    Option(String),
+    /// The call does not fit the state of the connection.
+    #[error("{0}")]
+    Misuse(String),
+}
+
+impl Error {
+    /// Classifies an error of the system; `what` names the operation and the file.
+    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
+        let what = what.into();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full(format!("{what}: {source}")),
+            _ => Error::Io { what, source },
+        }
+    }
+}
+
+/// Adds the operation and the file to an error of the system.
+pub trait IoContext<T> {
+    /// Turns an `io::Result` into a [`Result`], naming what was tried.
+    fn context(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> IoContext<T> for io::Result<T> {
+    fn context(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|e| Error::io(what(), e))
+    }
+}

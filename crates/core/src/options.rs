@@ -1,0 +1,267 @@
+//! The settings of a database and the presets that bundle them. One parser serves URI parameters,
+//! pragmas, the C API and the command line, so a value means the same everywhere.
+
+use crate::error::{Error, Result};
+
+/// How a commit becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// One record of deltas in the log; home is written at checkpoints.
+    Log,
+    /// Pages in place and one flush; no protection against crashes. A baseline, not for data.
+    Off,
+}
+
+/// What a record of the log holds for a changed page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Images {
+    /// The byte ranges that changed.
+    Delta,
+    /// The whole page, in a frame aligned to the block (`wal-opt`).
+    Full,
+}
+
+/// Whether a commit that changes nothing on page 1 but its counters writes page 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderPage {
+    /// The counters travel with the commit (metadata embedding of LS-MVBT).
+    Embed,
+    /// Page 1 is written with every commit, as stock SQLite does.
+    Write,
+}
+
+/// A named set of options that includes a scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// Delta records in a ring: the point of the project.
+    Log,
+    /// Full page images in aligned, preallocated frames.
+    WalOpt,
+    /// Pages in place, one flush, page 1 written at each commit.
+    Off,
+    /// `Off` without writing page 1 for its counters alone.
+    OffOpt,
+}
+
+impl Preset {
+    /// Every preset with its name.
+    pub const ALL: [(&'static str, Preset); 4] =
+        [("log", Preset::Log), ("wal-opt", Preset::WalOpt), ("off", Preset::Off), ("off-opt", Preset::OffOpt)];
+
+    /// The name in URIs, pragmas and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Log => "log",
+            Preset::WalOpt => "wal-opt",
+            Preset::Off => "off",
+            Preset::OffOpt => "off-opt",
+        }
+    }
+}
+
+/// The settings of one database. The first connection of a process decides; later ones must agree
+/// or leave them out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The preset these came from.
+    pub preset: Preset,
+    /// How a commit becomes durable.
+    pub scheme: Scheme,
+    /// What records hold.
+    pub images: Images,
+    /// Whether counters alone make page 1 dirty.
+    pub header_page: HeaderPage,
+    /// Size of the log's ring in bytes; a checkpoint runs when it is full.
+    pub log_bytes: u64,
+    /// Bytes of page images kept in memory before a checkpoint writes them home.
+    pub table_bytes: u64,
+    /// Bytes of a transaction kept in memory before its pages stream into the log.
+    pub stream_bytes: u64,
+    /// Longest wait for the writer's place, in milliseconds, before BUSY.
+    pub busy_ms: u64,
+    /// Leave the mark on the file when the last connection closes (fewer flushes; stock SQLite is
+    /// refused until a close without it).
+    pub sticky: bool,
+    /// Atomic unit in bytes to assume instead of what the device claims; 0: as claimed.
+    pub atomic_unit: u32,
+    /// Whether a write may be assumed to leave its neighbours in the sector alone.
+    pub psow: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options::preset(Preset::Log)
+    }
+}
+
+/// Smallest ring: two records of the largest page.
+pub const LOG_BYTES_MIN: u64 = 256 << 10;
+/// Largest ring.
+pub const LOG_BYTES_MAX: u64 = 1 << 30;
+
+impl Options {
+    /// The options a preset stands for.
+    pub fn preset(preset: Preset) -> Self {
+        let (scheme, images, header_page) = match preset {
+            Preset::Log => (Scheme::Log, Images::Delta, HeaderPage::Embed),
+            Preset::WalOpt => (Scheme::Log, Images::Full, HeaderPage::Embed),
+            Preset::Off => (Scheme::Off, Images::Delta, HeaderPage::Write),
+            Preset::OffOpt => (Scheme::Off, Images::Delta, HeaderPage::Embed),
+        };
+        Options {
+            preset,
+            scheme,
+            images,
+            header_page,
+            log_bytes: 1 << 20,
+            table_bytes: 4 << 20,
+            stream_bytes: 4 << 20,
+            busy_ms: 2000,
+            sticky: false,
+            atomic_unit: 0,
+            psow: true,
+        }
+    }
+
+    /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
+    pub const NAMES: [&'static str; 9] =
+        ["scheme", "header_page", "log_size", "table_size", "stream_size", "busy_ms", "sticky", "atomic_unit", "psow"];
+
+    /// Sets one option from text. Errors name the option, the value and the choices.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        match name {
+            "scheme" => {
+                let preset = Preset::ALL.iter().find(|(n, _)| n.eq_ignore_ascii_case(value)).map(|(_, p)| *p);
+                let preset = preset.ok_or_else(|| bad(name, value, &Preset::ALL.map(|(n, _)| n).join(", ")))?;
+                let p = Options::preset(preset);
+                self.preset = p.preset;
+                self.scheme = p.scheme;
+                self.images = p.images;
+                self.header_page = p.header_page;
+            }
+            "header_page" => {
+                self.header_page = match value.to_ascii_lowercase().as_str() {
+                    "embed" => HeaderPage::Embed,
+                    "write" => HeaderPage::Write,
+                    _ => return Err(bad(name, value, "embed, write")),
+                }
+            }
+            "log_size" => self.log_bytes = bytes(name, value, LOG_BYTES_MIN, LOG_BYTES_MAX)?.next_multiple_of(4096),
+            "table_size" => self.table_bytes = bytes(name, value, 64 << 10, 64 << 30)?,
+            "stream_size" => self.stream_bytes = bytes(name, value, 64 << 10, 1 << 30)?,
+            "busy_ms" => {
+                let ms: u64 = value.parse().map_err(|_| bad(name, value, "0 to 3600000 (milliseconds)"))?;
+                if ms > 3_600_000 {
+                    return Err(bad(name, value, "0 to 3600000 (milliseconds)"));
+                }
+                self.busy_ms = ms;
+            }
+            "sticky" => self.sticky = boolean(name, value)?,
+            "psow" => self.psow = boolean(name, value)?,
+            "atomic_unit" => {
+                let choices = "0 (as the device claims), 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536";
+                let unit: u32 = value.parse().map_err(|_| bad(name, value, choices))?;
+                if unit != 0 && !(unit.is_power_of_two() && (512..=65536).contains(&unit)) {
+                    return Err(bad(name, value, choices));
+                }
+                self.atomic_unit = unit;
+            }
+            _ => {
+                return Err(Error::Option(format!(
+                    "unknown option {name:?}; the options are {}",
+                    Self::NAMES.join(", ")
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in force for one option, as text that [`Options::set`] accepts; `None` for an unknown name.
+    pub fn get(&self, name: &str) -> Option<String> {
+        Some(match name {
+            "scheme" => self.preset.name().to_owned(),
+            "header_page" => match self.header_page {
+                HeaderPage::Embed => "embed".to_owned(),
+                HeaderPage::Write => "write".to_owned(),
+            },
+            "log_size" => self.log_bytes.to_string(),
+            "table_size" => self.table_bytes.to_string(),
+            "stream_size" => self.stream_bytes.to_string(),
+            "busy_ms" => self.busy_ms.to_string(),
+            "sticky" => u8::from(self.sticky).to_string(),
+            "atomic_unit" => self.atomic_unit.to_string(),
+            "psow" => u8::from(self.psow).to_string(),
+            _ => return None,
+        })
+    }
+}
+
+fn bad(name: &str, value: &str, choices: &str) -> Error {
+    Error::Option(format!("{name}={value}: not a value of this option; the choices are {choices}"))
+}
+
+fn boolean(name: &str, value: &str) -> Result<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "on" | "yes" | "true" => Ok(true),
+        "0" | "off" | "no" | "false" => Ok(false),
+        _ => Err(bad(name, value, "0, 1, on, off, yes, no, true, false")),
+    }
+}
+
+/// A number of bytes: digits with an optional suffix k, m or g (powers of 1024).
+fn bytes(name: &str, value: &str, min: u64, max: u64) -> Result<u64> {
+    let choices = || bad(name, value, &format!("{min} to {max} bytes, with an optional suffix k, m or g"));
+    let lower = value.to_ascii_lowercase();
+    let (digits, shift) = match lower.as_bytes().last() {
+        Some(b'k') => (lower.trim_end_matches('k'), 10),
+        Some(b'm') => (lower.trim_end_matches('m'), 20),
+        Some(b'g') => (lower.trim_end_matches('g'), 30),
+        _ => (lower.as_str(), 0),
+    };
+    let n: u64 = digits.parse().map_err(|_| choices())?;
+    let n = n.checked_mul(1 << shift).ok_or_else(choices)?;
+    if (min..=max).contains(&n) { Ok(n) } else { Err(choices()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_settable_to_what_get_answers() {
+        let mut o = Options::default();
+        for name in Options::NAMES {
+            let v = o.get(name).unwrap();
+            o.set(name, &v).unwrap();
+        }
+        assert_eq!(o, Options::default());
+    }
+
+    #[test]
+    fn an_impossible_value_names_the_option_the_value_and_the_choices() {
+        let mut o = Options::default();
+        let cases = [
+            ("scheme", "fast", "wal-opt"),
+            ("log_size", "1", "262144"),
+            ("log_size", "99999999999999999999g", "262144"),
+            ("sticky", "maybe", "yes"),
+            ("atomic_unit", "1000", "4096"),
+            ("busy_ms", "-1", "3600000"),
+            ("colour", "red", "log_size"),
+        ];
+        for (name, value, choice) in cases {
+            let message = o.set(name, value).unwrap_err().to_string();
+            assert!(message.contains(name) && message.contains(choice), "{message}");
+        }
+        assert_eq!(o, Options::default());
+    }
+
+    #[test]
+    fn sizes_take_suffixes() {
+        let mut o = Options::default();
+        o.set("log_size", "2M").unwrap();
+        assert_eq!(o.log_bytes, 2 << 20);
+        o.set("table_size", "512k").unwrap();
+        assert_eq!(o.table_bytes, 512 << 10);
+    }
+}

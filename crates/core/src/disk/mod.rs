@@ -1,11 +1,13 @@
 //! The one narrow interface through which onewrite touches storage.
 //!
-//! Two implementations: `real` (files of the operating system) and `sim` (a disk in memory that
+//! Two implementations: [`real`] (files of the operating system) and `sim` (a disk in memory that
 //! counts, fails, tears, reorders and cuts power). All of `core` runs on either.
 //!
 //! What an implementation promises is what `docs/faults.md` assumes of devices: a write that has not
 //! been flushed may reach the disk wholly, in part (whole atomic units) or not at all, in any order;
 //! a flush that returned makes everything written before it to that file durable.
+
+pub mod real;
 
 use std::io;
 use std::path::Path;
@@ -86,4 +88,13 @@ pub trait DiskFile: Send + Sync {
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Bytes the device writes all or nothing when aligned: a power of two, at least 512.
     fn atomic_unit_bytes(&self) -> u32;
+}
+
+/// Start and length of a lock as `fcntl` takes them; `InvalidInput` for an empty range, which it
+/// would take as "to the end of any file", and for one past the largest offset.
+fn lock_range(offset: u64, len: u64) -> io::Result<(i64, i64)> {
+    match (i64::try_from(offset), i64::try_from(len)) {
+        (Ok(start), Ok(len)) if len > 0 && start.checked_add(len).is_some() => Ok((start, len)),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    }
 }

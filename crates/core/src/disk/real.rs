@@ -1,0 +1,449 @@
+//! Files of the operating system: [`RealDisk`].
+//!
+//! `write_durable_at` is one `pwritev2(RWF_DSYNC)`, nothing else: the file's identity, its atomic
+//! unit and what the kernel can do are asked once and kept. Locks are open-file-description locks.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+
+use super::{Disk, DiskFile, FileId, LockKind, OpenMode, lock_range};
+
+/// The file system of this machine. Clones share what was learnt about devices.
+#[derive(Clone, Debug, Default)]
+pub struct RealDisk {
+    atomic_units: AtomicUnits,
+}
+
+impl RealDisk {
+    /// The file system of this machine.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn wrap(&self, file: File) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(RealFile {
+            file: at_descriptor(file, 3)?,
+            id: OnceLock::new(),
+            atomic_unit: OnceLock::new(),
+            without_dsync: AtomicBool::new(false),
+            atomic_units: self.atomic_units.clone(),
+        }))
+    }
+}
+
+impl Disk for RealDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).mode(0o644); // std adds O_CLOEXEC and retries EINTR.
+        match mode {
+            OpenMode::ReadOnly => {}
+            OpenMode::ReadWrite => {
+                options.write(true);
+            }
+            OpenMode::Create => {
+                options.write(true).create(true).truncate(false);
+            }
+        }
+        self.wrap(options.open(path)?)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        path.try_exists()
+    }
+
+    fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
+        let dir = File::open(directory_of(path))?;
+        match rustix::fs::fsync(&dir) {
+            // A file system that cannot sync directories says EINVAL: there is nothing more to do.
+            Err(Errno::INVAL) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = match tempfile::tempfile_in(directory_of(near)) {
+            Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+                tempfile::tempfile()?
+            }
+            made => made?,
+        };
+        self.wrap(file)
+    }
+}
+
+/// One open file of the operating system.
+#[derive(Debug)]
+struct RealFile {
+    file: File,
+    id: OnceLock<FileId>,
+    atomic_unit: OnceLock<u32>,
+    /// Set when the kernel or the file system turned `RWF_DSYNC` down.
+    without_dsync: AtomicBool,
+    atomic_units: AtomicUnits,
+}
+
+impl RealFile {
+    fn lock(&self, offset: u64, len: u64, kind: libc::c_int) -> io::Result<bool> {
+        let (start, len) = lock_range(offset, len)?;
+        let lock = libc::flock {
+            l_type: kind as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: start,
+            l_len: len,
+            l_pid: 0, // Must be 0 for locks of the open file description.
+        };
+        loop {
+            return match fcntl(&self.file, FcntlArg::F_OFD_SETLK(&lock)) {
+                Ok(_) => Ok(true),
+                Err(nix::Error::EINTR) => continue,
+                Err(nix::Error::EAGAIN | nix::Error::EACCES) => Ok(false),
+                Err(e) => Err(e.into()),
+            };
+        }
+    }
+}
+
+impl DiskFile for RealFile {
+    fn id(&self) -> io::Result<FileId> {
+        if let Some(id) = self.id.get() {
+            return Ok(*id);
+        }
+        let stat = rustix::fs::fstat(&self.file)?;
+        Ok(*self.id.get_or_init(|| FileId { dev: stat.st_dev, ino: stat.st_ino }))
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pread(&self.file, rest, offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
+        while !buf.is_empty() {
+            let done = retry_on_intr(|| rustix::io::pwrite(&self.file, buf, offset))?;
+            (buf, offset) = advance(buf, offset, done)?;
+        }
+        Ok(())
+    }
+
+    fn write_durable_at(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
+        while !buf.is_empty() {
+            if self.without_dsync.load(Ordering::Relaxed) {
+                self.write_at(buf, offset)?;
+                return self.sync();
+            }
+            let flags = ReadWriteFlags::DSYNC;
+            match rustix::io::pwritev2(&self.file, &[IoSlice::new(buf)], offset, flags) {
+                Ok(done) => (buf, offset) = advance(buf, offset, done)?,
+                Err(Errno::INTR) => {} // The bytes are written again, not only flushed again.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.without_dsync.store(true, Ordering::Relaxed),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        // Not retried, not even after EINTR: a second fdatasync may say Ok without having written.
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(retry_on_intr(|| rustix::fs::ftruncate(&self.file, len))?)
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        match retry_on_intr(|| rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, len)) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
+        let kind = match kind {
+            LockKind::Shared => libc::F_RDLCK,
+            LockKind::Exclusive => libc::F_WRLCK,
+        };
+        self.lock(offset, len, kind)
+    }
+
+    fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.lock(offset, len, libc::F_UNLCK).map(drop)
+    }
+
+    fn atomic_unit_bytes(&self) -> u32 {
+        *self.atomic_unit.get_or_init(|| self.atomic_units.of(&self.file))
+    }
+}
+
+/// Atomic unit of each device asked about so far.
+#[derive(Clone, Debug, Default)]
+struct AtomicUnits(Arc<Mutex<FxHashMap<u64, u32>>>);
+
+/// What every device writes all or nothing: the oldest sector size.
+const ATOMIC_UNIT_BYTES_MIN: u32 = 512;
+/// No page of SQLite is larger.
+const ATOMIC_UNIT_BYTES_MAX: u32 = 65536;
+
+impl AtomicUnits {
+    fn of(&self, file: &File) -> u32 {
+        let Ok(stat) = rustix::fs::fstat(file) else { return ATOMIC_UNIT_BYTES_MIN };
+        *self.0.lock().entry(stat.st_dev).or_insert_with(|| {
+            let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+            let device = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
+            let fs_block = rustix::fs::fstatvfs(file).ok().map(|fs| fs.f_frsize.min(fs.f_bsize));
+            atomic_unit(physical_block_bytes(&device), fs_block)
+        })
+    }
+}
+
+/// `queue/physical_block_size` of a block device, or of the disk a partition lies on; none if the
+/// device does not say or does not begin at such a block.
+fn physical_block_bytes(device: &Path) -> Option<u64> {
+    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    // -1, misaligned, fails to parse and counts as an offset.
+    let offset_path = device.join("alignment_offset");
+    if offset_path.exists() && number(offset_path) != Some(0) {
+        return None;
+    }
+    number(device.join("queue/physical_block_size")).or_else(|| number(device.join("../queue/physical_block_size")))
+}
+
+/// The smaller of both, as a power of two within the limits; the least where one is unknown.
+fn atomic_unit(physical_block: Option<u64>, fs_block: Option<u64>) -> u32 {
+    let (Some(physical_block), Some(fs_block)) = (physical_block, fs_block) else { return ATOMIC_UNIT_BYTES_MIN };
+    let bytes = physical_block.min(fs_block).min(ATOMIC_UNIT_BYTES_MAX.into()) as u32;
+    let power = bytes.checked_ilog2().map_or(0, |log| 1 << log);
+    power.max(ATOMIC_UNIT_BYTES_MIN)
+}
+
+/// The directory that holds the name `path`.
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
+        Some(dir) => dir,
+        None => path,
+    }
+}
+
+/// Moves a file to a descriptor of at least `min`. 3 keeps it off the standard ones: a host that
+/// closed those and then prints would write into the file.
+fn at_descriptor(file: File, min: RawFd) -> io::Result<File> {
+    if file.as_raw_fd() >= min {
+        return Ok(file);
+    }
+    Ok(rustix::io::fcntl_dupfd_cloexec(file.as_fd(), min)?.into())
+}
+
+/// What is left after `done` bytes of `buf` were written at `offset`.
+fn advance(buf: &[u8], offset: u64, done: usize) -> io::Result<(&[u8], u64)> {
+    match buf.get(done..) {
+        Some(rest) if done > 0 => Ok((rest, offset + done as u64)),
+        _ => Err(ErrorKind::WriteZero.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    fn open(dir: &tempfile::TempDir, name: &str) -> Arc<dyn DiskFile> {
+        RealDisk::new().open(&dir.path().join(name), OpenMode::Create).unwrap()
+    }
+
+    fn read_all(file: &dyn DiskFile) -> Vec<u8> {
+        let mut bytes = vec![0xee; file.len().unwrap() as usize + 10];
+        let count = file.read_at(&mut bytes, 0).unwrap();
+        bytes.truncate(count);
+        bytes
+    }
+
+    /// Write calls this thread has made, where the kernel counts them.
+    fn write_calls() -> Option<u64> {
+        let io = fs::read_to_string("/proc/thread-self/io").ok()?;
+        io.lines().find_map(|line| line.strip_prefix("syscw: "))?.parse().ok()
+    }
+
+    #[test]
+    fn reads_back_what_was_written_and_says_where_the_file_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = open(&dir, "a");
+        file.write_at(b"world", 6).unwrap();
+        file.write_durable_at(b"hello ", 0).unwrap();
+        assert_eq!(read_all(&*file), b"hello world");
+        assert_eq!(file.read_at(&mut [0; 4], 11).unwrap(), 0);
+        file.set_len(5).unwrap();
+        file.set_len(7).unwrap();
+        assert_eq!(read_all(&*file), b"hello\0\0");
+        file.sync().unwrap();
+    }
+
+    #[test]
+    fn a_durable_write_is_one_write_call() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = open(&dir, "a");
+        file.write_durable_at(&[1; 4096], 0).unwrap();
+        let Some(before) = write_calls() else { return };
+        file.write_durable_at(&[2; 65536], 0).unwrap();
+        assert_eq!(write_calls().unwrap() - before, 1);
+    }
+
+    #[test]
+    fn a_durable_write_works_without_dsync() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let file = RealFile {
+            file: OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap(),
+            id: OnceLock::new(),
+            atomic_unit: OnceLock::new(),
+            without_dsync: AtomicBool::new(true),
+            atomic_units: AtomicUnits::default(),
+        };
+        file.write_durable_at(b"abc", 2).unwrap();
+        assert_eq!(read_all(&file), b"\0\0abc");
+    }
+
+    #[test]
+    fn reserve_takes_room_and_keeps_the_length() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = open(&dir, "a");
+        file.write_at(b"abc", 0).unwrap();
+        file.reserve(1 << 20).unwrap();
+        file.reserve(0).unwrap();
+        assert_eq!(file.len().unwrap(), 3);
+        assert!(file.reserve(i64::MAX as u64).is_err());
+    }
+
+    #[test]
+    fn open_modes_and_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::new();
+        let path = dir.path().join("a");
+        let kind = |mode| disk.open(&path, mode).err().map(|e| e.kind());
+        assert_eq!(kind(OpenMode::ReadOnly), Some(ErrorKind::NotFound));
+        assert_eq!(kind(OpenMode::ReadWrite), Some(ErrorKind::NotFound));
+        assert!(!disk.exists(&path).unwrap());
+        let made = disk.open(&path, OpenMode::Create).unwrap();
+        made.write_at(b"kept", 0).unwrap();
+        assert_eq!(read_all(&*disk.open(&path, OpenMode::Create).unwrap()), b"kept");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o133, 0);
+        let read_only = disk.open(&path, OpenMode::ReadOnly).unwrap();
+        assert!(read_only.write_at(b"x", 0).is_err());
+        assert!(read_only.write_durable_at(b"x", 0).is_err());
+        disk.sync_dir_of(&path).unwrap();
+        disk.sync_dir_of(Path::new("just-a-name")).unwrap();
+        assert!(disk.sync_dir_of(&path.join("no/such")).is_err());
+        disk.remove(&path).unwrap();
+        assert!(!disk.exists(&path).unwrap());
+        assert_eq!(disk.remove(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn one_file_by_two_paths_has_one_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::new();
+        let a = open(&dir, "a");
+        fs::hard_link(dir.path().join("a"), dir.path().join("link")).unwrap();
+        let link = disk.open(&dir.path().join("./link"), OpenMode::ReadOnly).unwrap();
+        assert_eq!(a.id().unwrap(), link.id().unwrap());
+        assert_ne!(a.id().unwrap(), open(&dir, "b").id().unwrap());
+        assert_eq!(a.id().unwrap().ino, fs::metadata(dir.path().join("a")).unwrap().ino());
+    }
+
+    #[test]
+    fn a_temp_file_has_no_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = RealDisk::new().temp_file(&dir.path().join("db")).unwrap();
+        file.write_at(b"abc", 0).unwrap();
+        assert_eq!(read_all(&*file), b"abc");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(file.id().unwrap().dev, fs::metadata(dir.path()).unwrap().dev());
+        let missing = RealDisk::new().temp_file(&dir.path().join("no/such"));
+        assert_eq!(missing.err().map(|e| e.kind()), Some(ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_file_can_be_kept_off_low_descriptors() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), "abc").unwrap();
+        let file = File::open(dir.path().join("a")).unwrap();
+        let (number, moved) = (file.as_raw_fd(), at_descriptor(file, 500).unwrap());
+        assert!(number < 500 && moved.as_raw_fd() >= 500);
+        assert_eq!(moved.metadata().unwrap().len(), 3);
+        let number = moved.as_raw_fd();
+        assert_eq!(at_descriptor(moved, 3).unwrap().as_raw_fd(), number);
+    }
+
+    #[test]
+    fn the_atomic_unit_is_never_more_than_both_claim() {
+        assert_eq!(atomic_unit(Some(4096), Some(4096)), 4096);
+        assert_eq!(atomic_unit(Some(512), Some(4096)), 512);
+        assert_eq!(atomic_unit(Some(16384), Some(4096)), 4096);
+        assert_eq!(atomic_unit(Some(1 << 20), Some(1 << 20)), 65536);
+        assert_eq!(atomic_unit(Some(12288), Some(1 << 40)), 8192);
+        assert_eq!(atomic_unit(Some(0), Some(4096)), 512);
+        assert_eq!(atomic_unit(None, Some(4096)), 512);
+        assert_eq!(atomic_unit(Some(4096), None), 512);
+    }
+
+    #[test]
+    fn the_physical_block_comes_from_the_disk_under_a_partition() {
+        let sys = tempfile::tempdir().unwrap();
+        let disk = sys.path().join("vda");
+        let partition = disk.join("vda1");
+        fs::create_dir_all(disk.join("queue")).unwrap();
+        fs::create_dir_all(&partition).unwrap();
+        fs::write(disk.join("queue/physical_block_size"), "4096\n").unwrap();
+        fs::write(partition.join("alignment_offset"), "0\n").unwrap();
+        assert_eq!(physical_block_bytes(&disk), Some(4096));
+        assert_eq!(physical_block_bytes(&partition), Some(4096));
+        for misaligned in ["512\n", "-1\n"] {
+            fs::write(partition.join("alignment_offset"), misaligned).unwrap();
+            assert_eq!(physical_block_bytes(&partition), None);
+        }
+        assert_eq!(physical_block_bytes(&sys.path().join("0:99")), None);
+    }
+
+    #[test]
+    fn the_atomic_unit_is_asked_once_per_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::new();
+        let a = disk.open(&dir.path().join("a"), OpenMode::Create).unwrap();
+        let unit = a.atomic_unit_bytes();
+        assert!(unit.is_power_of_two() && (512..=65536).contains(&unit));
+        disk.atomic_units.0.lock().insert(a.id().unwrap().dev, 8192);
+        let b = disk.clone().open(&dir.path().join("b"), OpenMode::Create).unwrap();
+        assert_eq!((a.atomic_unit_bytes(), b.atomic_unit_bytes()), (unit, 8192));
+    }
+}

@@ -1,6 +1,6 @@
 //! The one narrow interface through which onewrite touches storage.
 //!
-//! Two implementations: [`real`] (files of the operating system) and `sim` (a disk in memory that
+//! Two implementations: [`real`] (files of the operating system) and [`sim`] (a disk in memory that
 //! counts, fails, tears, reorders and cuts power). All of `core` runs on either.
 //!
 //! What an implementation promises is what `docs/faults.md` assumes of devices: a write that has not
@@ -8,6 +8,7 @@
 //! a flush that returned makes everything written before it to that file durable.
 
 pub mod real;
+pub mod sim;
 
 use std::io;
 use std::path::Path;

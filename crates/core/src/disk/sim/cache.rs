@@ -1,0 +1,236 @@
+//! One simulated file: what readers see, what the medium holds, and what lies between.
+//!
+//! Data moves to the medium by the *unit*, the bytes a device writes all or nothing. Every write
+//! leaves a new version of each unit it touches, whole, as the page cache then holds it; until a
+//! flush the medium may hold any of them. Lengths move on their own, in order, as a journal of
+//! metadata does; a truncation zeroes older data exactly when its length arrives. A version written
+//! after a length may reach the medium before it.
+
+use std::collections::BTreeMap;
+
+use super::pick;
+
+/// Content of a unit that may or may not be on the medium.
+#[derive(Clone, Debug)]
+struct Version {
+    at: u64,
+    bytes: Box<[u8]>,
+    /// A flush of it failed: the cache holds it to be clean, so no later flush writes it.
+    limbo: bool,
+}
+
+/// What is not certain about one unit.
+#[derive(Clone, Debug, Default)]
+struct Unit {
+    /// When the medium's content was written, if since the last flush of the file.
+    medium_at: u64,
+    versions: Vec<Version>,
+}
+
+/// A length that may or may not be on the medium.
+#[derive(Clone, Debug)]
+struct Length {
+    at: u64,
+    len: usize,
+    shrinks: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct CachedFile {
+    unit: usize,
+    /// Counts operations, so that versions and lengths have an order.
+    clock: u64,
+    view: Vec<u8>,
+    /// May go on past `medium_len`, where a unit was written before its length.
+    medium: Vec<u8>,
+    medium_len: usize,
+    units: BTreeMap<usize, Unit>,
+    lengths: Vec<Length>,
+}
+
+impl CachedFile {
+    /// A file whose bytes are on the medium.
+    pub fn at_rest(unit: usize, bytes: Vec<u8>) -> Self {
+        Self {
+            unit,
+            clock: 0,
+            medium: bytes.clone(),
+            medium_len: bytes.len(),
+            view: bytes,
+            units: BTreeMap::new(),
+            lengths: Vec::new(),
+        }
+    }
+
+    /// The bytes readers see.
+    pub fn view(&self) -> &[u8] {
+        &self.view
+    }
+
+    pub fn write(&mut self, buf: &[u8], offset: usize) {
+        if buf.is_empty() {
+            return;
+        }
+        self.clock += 1;
+        let end = offset + buf.len();
+        let mut len = self.view.len().max(offset);
+        if end > self.view.len() {
+            // A long write raises the length step by step.
+            while len < end {
+                len = end.min((len / self.unit + 1) * self.unit);
+                self.lengths.push(Length { at: self.clock, len, shrinks: false });
+            }
+            self.view.resize(end, 0);
+        }
+        self.view[offset..end].copy_from_slice(buf);
+        for index in self.units_of(offset, end) {
+            let version = Version { at: self.clock, bytes: self.unit_in(&self.view, index), limbo: false };
+            self.units.entry(index).or_default().versions.push(version);
+        }
+    }
+
+    /// Makes the bytes from `start` to `end` durable: their units as the cache holds them, and as
+    /// many of the pending lengths as it takes for the medium to reach `end` whatever follows.
+    pub fn flush_range(&mut self, start: usize, end: usize) {
+        let options = std::iter::once(self.medium_len).chain(self.lengths.iter().map(|length| length.len));
+        let short = options.enumerate().filter(|(_, len)| *len < end).last();
+        self.commit_lengths(short.map_or(0, |(index, _)| index + 1));
+        for index in self.units_of(start, end) {
+            self.put_on_medium(index, &self.unit_in(&self.view, index));
+            self.units.insert(index, Unit { medium_at: self.clock, versions: Vec::new() });
+        }
+    }
+
+    pub fn set_len(&mut self, len: usize) {
+        if len == self.view.len() {
+            return;
+        }
+        self.clock += 1;
+        self.lengths.push(Length { at: self.clock, len, shrinks: len < self.view.len() });
+        self.view.resize(len, 0);
+    }
+
+    /// Makes everything durable that the cache does not hold to be clean.
+    pub fn flush(&mut self) {
+        self.commit_lengths(self.lengths.len());
+        for (index, unit) in std::mem::take(&mut self.units) {
+            match unit.versions.last() {
+                Some(last) if !last.limbo => self.put_on_medium(index, &last.bytes),
+                Some(_) => {
+                    self.units.insert(index, unit);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// A flush of everything failed. Lengths stay pending: the journal keeps metadata.
+    pub fn fail_flush(&mut self) {
+        for version in self.units.values_mut().flat_map(|unit| &mut unit.versions) {
+            version.limbo = true;
+        }
+    }
+
+    /// A flush of the bytes from `start` to `end` failed.
+    pub fn fail_flush_range(&mut self, start: usize, end: usize) {
+        let range = self.units_of(start, end);
+        for version in self.units.range_mut(range).flat_map(|(_, unit)| &mut unit.versions) {
+            version.limbo = true;
+        }
+    }
+
+    /// Flips a bit everywhere, as rot that was there before the cache was filled. False past the end.
+    pub fn flip_bit(&mut self, offset: usize, bit: u8) -> bool {
+        let (mask, index, within) = (1 << (bit % 8), offset / self.unit, offset % self.unit);
+        let Some(byte) = self.view.get_mut(offset) else { return false };
+        *byte ^= mask;
+        if let Some(byte) = self.medium.get_mut(offset) {
+            *byte ^= mask;
+        }
+        for version in self.units.get_mut(&index).into_iter().flat_map(|unit| &mut unit.versions) {
+            version.bytes[within] ^= mask;
+        }
+        true
+    }
+
+    /// Options of the length, then of each unit, where there is more than one: the medium's state
+    /// first, the newest last.
+    pub fn choices(&self) -> impl Iterator<Item = usize> {
+        let versions = self.units.values().map(|unit| unit.versions.len());
+        std::iter::once(self.lengths.len()).chain(versions).filter(|&pending| pending > 0).map(|pending| pending + 1)
+    }
+
+    /// The bytes after a crash in which each choice went as `choose` says.
+    pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
+        let arrived = &self.lengths[..pick(self.lengths.len() + 1, choose)];
+        let len = arrived.last().map_or(self.medium_len, |length| length.len);
+        // Data older than a truncation that arrived ends where it cut.
+        let cut = |at: u64| {
+            let cuts = arrived.iter().filter(|length| length.shrinks && length.at > at);
+            cuts.map(|length| length.len).min().unwrap_or(usize::MAX)
+        };
+        let mut bytes = self.medium.clone();
+        zero_from(&mut bytes, 0, cut(0));
+        bytes.resize(len.next_multiple_of(self.unit), 0);
+        for (&index, unit) in &self.units {
+            let chosen = pick(unit.versions.len() + 1, choose);
+            let version = chosen.checked_sub(1).and_then(|chosen| unit.versions.get(chosen));
+            let start = index * self.unit;
+            let Some(room) = bytes.get_mut(start..start + self.unit) else { continue };
+            match version {
+                Some(version) => room.copy_from_slice(&version.bytes),
+                None => room.copy_from_slice(&self.unit_in(&self.medium, index)),
+            }
+            zero_from(room, start, cut(version.map_or(unit.medium_at, |version| version.at)));
+        }
+        bytes.truncate(len);
+        bytes
+    }
+
+    /// Puts the first `count` pending lengths on the medium, with what their truncations do to data.
+    fn commit_lengths(&mut self, count: usize) {
+        for length in self.lengths.drain(..count) {
+            self.medium_len = length.len;
+            if !length.shrinks {
+                continue;
+            }
+            for (index, room) in self.medium.chunks_mut(self.unit).enumerate().skip(length.len / self.unit) {
+                if self.units.get(&index).is_none_or(|unit| unit.medium_at < length.at) {
+                    zero_from(room, index * self.unit, length.len);
+                }
+            }
+            for (index, unit) in self.units.range_mut(length.len / self.unit..) {
+                for version in unit.versions.iter_mut().filter(|version| version.at < length.at) {
+                    zero_from(&mut version.bytes, index * self.unit, length.len);
+                }
+            }
+        }
+    }
+
+    fn put_on_medium(&mut self, index: usize, bytes: &[u8]) {
+        let (start, end) = (index * self.unit, (index + 1) * self.unit);
+        if self.medium.len() < end {
+            self.medium.resize(end, 0);
+        }
+        self.medium[start..end].copy_from_slice(bytes);
+    }
+
+    /// Unit `index` of `bytes`, filled up with zeros.
+    fn unit_in(&self, bytes: &[u8], index: usize) -> Box<[u8]> {
+        let mut unit = vec![0; self.unit];
+        let start = (index * self.unit).min(bytes.len());
+        let end = (start + self.unit).min(bytes.len());
+        unit[..end - start].copy_from_slice(&bytes[start..end]);
+        unit.into()
+    }
+
+    fn units_of(&self, start: usize, end: usize) -> std::ops::Range<usize> {
+        start / self.unit..end.div_ceil(self.unit)
+    }
+}
+
+/// Zeroes what of `bytes`, which lie at `start` of a file, lies at `from` or past it.
+fn zero_from(bytes: &mut [u8], start: usize, from: usize) {
+    let kept = from.saturating_sub(start).min(bytes.len());
+    bytes[kept..].fill(0);
+}

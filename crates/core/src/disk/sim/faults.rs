@@ -1,0 +1,223 @@
+//! What a simulated disk counts, records and spoils: operations, crash points and injected faults.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::ops::AddAssign;
+use std::path::PathBuf;
+
+/// A kind of call on a disk or a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// `open` of a file that is there.
+    Open,
+    /// `open` that makes the file.
+    Create,
+    /// `remove`.
+    Remove,
+    /// `sync_dir_of`.
+    SyncDir,
+    /// `temp_file`.
+    TempFile,
+    /// `read_at`.
+    Read,
+    /// `write_at`.
+    Write,
+    /// `write_durable_at`.
+    WriteDurable,
+    /// `sync`.
+    Sync,
+    /// `set_len`.
+    SetLen,
+    /// `reserve`.
+    Reserve,
+    /// `try_lock`.
+    Lock,
+}
+
+impl Op {
+    /// Whether it changes what a crash leaves, and so is a crash point.
+    pub fn mutates(self) -> bool {
+        matches!(self, Op::Create | Op::Remove | Op::SyncDir | Op::Write | Op::WriteDurable | Op::Sync | Op::SetLen)
+    }
+}
+
+/// How many calls were made, failed ones included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Calls of `read_at`.
+    pub reads: u64,
+    /// Calls of `write_at`.
+    pub writes: u64,
+    /// Calls of `write_durable_at`: each is one write and one flush.
+    pub durable_writes: u64,
+    /// Calls of `sync`.
+    pub syncs: u64,
+    /// Calls of `sync_dir_of`.
+    pub dir_syncs: u64,
+    /// Calls of `set_len`.
+    pub set_lens: u64,
+    /// Bytes asked for by reads.
+    pub bytes_read: u64,
+    /// Bytes given to both kinds of write.
+    pub bytes_written: u64,
+}
+
+impl Counters {
+    /// Flushes of files and directories.
+    pub fn flushes(&self) -> u64 {
+        self.durable_writes + self.syncs + self.dir_syncs
+    }
+
+    pub(super) fn count(&mut self, op: Op, len: u64) {
+        match op {
+            Op::Read => (self.reads, self.bytes_read) = (self.reads + 1, self.bytes_read + len),
+            Op::Write => (self.writes, self.bytes_written) = (self.writes + 1, self.bytes_written + len),
+            Op::WriteDurable => {
+                (self.durable_writes, self.bytes_written) = (self.durable_writes + 1, self.bytes_written + len);
+            }
+            Op::Sync => self.syncs += 1,
+            Op::SyncDir => self.dir_syncs += 1,
+            Op::SetLen => self.set_lens += 1,
+            _ => {}
+        }
+    }
+}
+
+impl AddAssign<&Counters> for Counters {
+    fn add_assign(&mut self, other: &Counters) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.durable_writes += other.durable_writes;
+        self.syncs += other.syncs;
+        self.dir_syncs += other.dir_syncs;
+        self.set_lens += other.set_lens;
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
+    }
+}
+
+/// How far a call gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Run,
+    /// A read ends after this many bytes.
+    Short(usize),
+    Fail(ErrorKind),
+    /// Power goes while it runs.
+    Cut,
+}
+
+impl Fate {
+    /// The error the call returns, if any.
+    pub fn error(self) -> io::Result<()> {
+        match self {
+            Fate::Run | Fate::Short(_) => Ok(()),
+            Fate::Fail(kind) => Err(io::Error::new(kind, "injected fault")),
+            Fate::Cut => Err(power_off()),
+        }
+    }
+}
+
+pub(super) fn power_off() -> io::Error {
+    io::Error::other("power is off")
+}
+
+#[derive(Clone, Debug)]
+struct Fault {
+    op: Op,
+    /// Calls of `op` until it strikes: 1 is the next.
+    countdown: u64,
+    fate: Fate,
+}
+
+/// Faults and the crash point that lie ahead.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Faults {
+    faults: Vec<Fault>,
+    ops: u64,
+    ops_left: Option<u64>,
+    off: bool,
+}
+
+impl Faults {
+    pub fn add(&mut self, op: Op, nth: u64, fate: Fate) {
+        self.faults.push(Fault { op, countdown: nth, fate });
+    }
+
+    pub fn stop_after(&mut self, ops: u64) {
+        self.ops_left = Some(ops);
+    }
+
+    /// Mutating operations so far.
+    pub fn ops(&self) -> u64 {
+        self.ops
+    }
+
+    pub fn is_off(&self) -> bool {
+        self.off
+    }
+
+    /// Decides what becomes of a call.
+    pub fn fate(&mut self, op: Op) -> io::Result<Fate> {
+        if self.off {
+            return Err(power_off());
+        }
+        if op.mutates() {
+            match &mut self.ops_left {
+                Some(0) => {
+                    self.off = true;
+                    return Ok(Fate::Cut);
+                }
+                Some(left) => *left -= 1,
+                None => {}
+            }
+            self.ops += 1;
+        }
+        let mut fate = Fate::Run;
+        self.faults.retain_mut(|fault| {
+            if fault.op != op {
+                return true;
+            }
+            fault.countdown = fault.countdown.saturating_sub(1);
+            if fault.countdown == 0 {
+                fate = fault.fate;
+            }
+            fault.countdown > 0
+        });
+        Ok(fate)
+    }
+}
+
+/// One line of a disk's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TraceEntry {
+    /// A call.
+    Call {
+        /// Mutating operations before it.
+        number: u64,
+        /// What was called.
+        op: Op,
+        /// On which file; empty for one without a name.
+        path: PathBuf,
+        /// Byte offset, where the call has one.
+        offset: u64,
+        /// Bytes, or the new length.
+        len: u64,
+        /// Why it failed, if a fault or a power cut made it fail.
+        failure: Option<String>,
+    },
+    /// An end of the disk's processes: a crash, with the options chosen, or a kill.
+    End(String),
+}
+
+impl fmt::Display for TraceEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TraceEntry::Call { number, op, path, offset, len, failure } => {
+                write!(f, "{number:>6} {op:<12} {} {offset}+{len}", path.display(), op = format!("{op:?}"))?;
+                failure.as_ref().map_or(Ok(()), |failure| write!(f, "  FAILS: {failure}"))
+            }
+            TraceEntry::End(what) => write!(f, "------ {what}"),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! One open file of a simulated disk: what each call does to the cache, and how faults change that.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::State;
+use super::faults::{Fate, Op};
+use crate::disk::{DiskFile, FileId, LockKind, lock_range};
+
+/// One open file of a simulated disk.
+#[derive(Debug)]
+pub(super) struct SimFile {
+    state: Arc<Mutex<State>>,
+    ino: u64,
+    handle: u64,
+    writable: bool,
+}
+
+impl SimFile {
+    /// Open file number `handle`; the caller has counted it in the inode.
+    pub fn new(state: Arc<Mutex<State>>, ino: u64, handle: u64, writable: bool) -> Self {
+        Self { state, ino, handle, writable }
+    }
+
+    fn check_writable(&self) -> io::Result<()> {
+        if self.writable { Ok(()) } else { Err(Errno::BADF.into()) }
+    }
+
+    fn write(&self, op: Op, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.check_writable()?;
+        let mut state = self.state.lock();
+        if buf.is_empty() {
+            return state.powered();
+        }
+        let end = offset.checked_add(buf.len() as u64).ok_or(ErrorKind::InvalidInput)?;
+        let fate = state.begin_on(op, self.ino, offset, buf.len() as u64)?;
+        if let (Op::Write, Fate::Fail(_)) = (op, fate) {
+            let half = &buf[..buf.len() / 2];
+            if state.room_to(self.ino, offset + half.len() as u64) {
+                state.inode(self.ino).data.write(half, offset as usize);
+            }
+            return fate.error();
+        }
+        if !state.room_to(self.ino, end) {
+            let fits = state.reach_max(self.ino).saturating_sub(offset).min(buf.len() as u64);
+            state.inode(self.ino).data.write(&buf[..fits as usize], offset as usize);
+            fate.error()?;
+            return Err(ErrorKind::StorageFull.into());
+        }
+        let data = &mut state.inode(self.ino).data;
+        data.write(buf, offset as usize);
+        match (op, fate) {
+            (Op::WriteDurable, Fate::Run | Fate::Short(_)) => data.flush_range(offset as usize, end as usize),
+            (Op::WriteDurable, Fate::Fail(_)) => data.fail_flush_range(offset as usize, end as usize),
+            _ => {}
+        }
+        fate.error()
+    }
+}
+
+impl DiskFile for SimFile {
+    fn id(&self) -> io::Result<FileId> {
+        self.state.lock().powered()?;
+        Ok(FileId { dev: 0, ino: self.ino })
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let mut state = self.state.lock();
+        state.powered()?;
+        Ok(state.inode(self.ino).data.view().len() as u64)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut state = self.state.lock();
+        let fate = state.begin_on(Op::Read, self.ino, offset, buf.len() as u64)?;
+        fate.error()?;
+        let view = state.inode(self.ino).data.view();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(view.len());
+        let mut count = buf.len().min(view.len() - start);
+        if let Fate::Short(len) = fate {
+            count = count.min(len);
+        }
+        buf[..count].copy_from_slice(&view[start..start + count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write(Op::Write, buf, offset)
+    }
+
+    fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write(Op::WriteDurable, buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let fate = state.begin_on(Op::Sync, self.ino, 0, 0)?;
+        let data = &mut state.inode(self.ino).data;
+        match fate {
+            Fate::Run | Fate::Short(_) => data.flush(),
+            Fate::Fail(_) => data.fail_flush(),
+            Fate::Cut => {}
+        }
+        fate.error()?;
+        if state.config.sync_covers_creation {
+            state.names.sync_creation_of(self.ino);
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check_writable()?;
+        let mut state = self.state.lock();
+        let fate = state.begin_on(Op::SetLen, self.ino, 0, len)?;
+        if let Fate::Fail(_) = fate {
+            fate.error()?;
+        }
+        if !state.room_to(self.ino, len) {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        let inode = state.inode(self.ino);
+        if len < inode.data.view().len() as u64 {
+            inode.reserved = 0; // ftruncate gives blocks past the new end back.
+        }
+        inode.data.set_len(len as usize);
+        fate.error()
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        self.check_writable()?;
+        let mut state = self.state.lock();
+        state.begin_on(Op::Reserve, self.ino, 0, len)?.error()?;
+        if !state.room_to(self.ino, len) {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        let inode = state.inode(self.ino);
+        inode.reserved = inode.reserved.max(len);
+        Ok(())
+    }
+
+    fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
+        let range = lock_range(offset, len)?;
+        let mut state = self.state.lock();
+        state.begin_on(Op::Lock, self.ino, offset, len)?.error()?;
+        if kind == LockKind::Exclusive {
+            self.check_writable()?;
+        }
+        Ok(state.inode(self.ino).locks.try_lock(self.handle, range, kind))
+    }
+
+    fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
+        let range = lock_range(offset, len)?;
+        let mut state = self.state.lock();
+        state.powered()?;
+        state.inode(self.ino).locks.unlock(self.handle, range);
+        Ok(())
+    }
+
+    fn atomic_unit_bytes(&self) -> u32 {
+        self.state.lock().config.atomic_unit
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        let mut state = self.state.lock();
+        let inode = state.inode(self.ino);
+        inode.handles -= 1;
+        inode.locks.release(self.handle);
+        if inode.handles == 0 {
+            state.collect();
+        }
+    }
+}

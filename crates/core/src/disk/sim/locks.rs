@@ -1,0 +1,58 @@
+//! Byte-range locks of one simulated file, as open-file-description locks behave.
+
+use super::LockKind;
+
+#[derive(Clone, Debug)]
+struct Lock {
+    handle: u64,
+    start: i64,
+    end: i64,
+    kind: LockKind,
+}
+
+/// The locks held on one file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LockTable(Vec<Lock>);
+
+impl LockTable {
+    /// Puts `kind` on the range in place of what `handle` holds there; false, and nothing changes,
+    /// if another handle holds a lock that conflicts.
+    pub fn try_lock(&mut self, handle: u64, (start, len): (i64, i64), kind: LockKind) -> bool {
+        let end = start + len;
+        let exclusive = kind == LockKind::Exclusive;
+        let conflicts = |held: &Lock| {
+            held.handle != handle
+                && held.start < end
+                && start < held.end
+                && (exclusive || held.kind == LockKind::Exclusive)
+        };
+        if self.0.iter().any(conflicts) {
+            return false;
+        }
+        self.unlock(handle, (start, len));
+        self.0.push(Lock { handle, start, end, kind });
+        true
+    }
+
+    /// Takes the range out of the locks of `handle`.
+    pub fn unlock(&mut self, handle: u64, (start, len): (i64, i64)) {
+        let end = start + len;
+        for held in std::mem::take(&mut self.0) {
+            if held.handle != handle || held.end <= start || end <= held.start {
+                self.0.push(held);
+                continue;
+            }
+            if held.start < start {
+                self.0.push(Lock { end: start, ..held });
+            }
+            if end < held.end {
+                self.0.push(Lock { start: end, ..held });
+            }
+        }
+    }
+
+    /// Drops all locks of `handle`.
+    pub fn release(&mut self, handle: u64) {
+        self.0.retain(|held| held.handle != handle);
+    }
+}

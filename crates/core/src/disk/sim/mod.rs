@@ -1,0 +1,441 @@
+//! A disk in memory that counts, fails, tears, reorders and cuts power: [`SimDisk`].
+//!
+//! A crash leaves each unit of each file in any state it had since it was last certain, each length
+//! and each name likewise, all independent of one another. Such a state is a list of choices, one for
+//! each thing that is not certain, 0 for what the medium has for certain and the highest for the
+//! newest; so crashes can be drawn from a seed, named, or enumerated. To crash *inside* a run, run it
+//! once and ask [`SimDisk::ops`], then for each `k` below that run it on a disk told
+//! [`SimDisk::stop_after`]`(k)`.
+//!
+//! Not simulated: directories (every parent exists), links, permissions, a cache that forgets what
+//! was not flushed while the kernel lives, and units torn within.
+
+mod cache;
+mod faults;
+mod file;
+mod locks;
+mod names;
+mod rng;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+pub use self::faults::{Counters, Op, TraceEntry};
+pub use self::rng::SplitMix64;
+use super::{Disk, DiskFile, LockKind, OpenMode};
+use cache::CachedFile;
+use faults::{Fate, Faults, power_off};
+use file::SimFile;
+use locks::LockTable;
+use names::{Names, normal};
+
+/// How a simulated disk behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct SimConfig {
+    /// Bytes written all or nothing: a power of two, at least 512.
+    pub atomic_unit: u32,
+    /// Whether `sync` of a file also makes its creation durable, as ext4 does and POSIX does not ask.
+    pub sync_covers_creation: bool,
+    /// Bytes all files together may hold, reservations included.
+    pub capacity: u64,
+    /// Whether to keep a trace.
+    pub trace: bool,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self { atomic_unit: 4096, sync_covers_creation: false, capacity: 1 << 30, trace: false }
+    }
+}
+
+/// A disk in memory. Clones are handles to the same disk.
+#[derive(Clone, Debug)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+}
+
+/// An inode.
+#[derive(Clone, Debug)]
+struct Inode {
+    data: CachedFile,
+    /// The name it was made under; empty for a file without one.
+    label: PathBuf,
+    reserved: u64,
+    handles: u64,
+    locks: LockTable,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    config: SimConfig,
+    inodes: BTreeMap<u64, Inode>,
+    names: Names,
+    numbers: u64,
+    faults: Faults,
+    counters: BTreeMap<PathBuf, Counters>,
+    trace: Vec<TraceEntry>,
+}
+
+impl SimDisk {
+    /// An empty disk. Panics if the atomic unit is not a power of two of at least 512.
+    pub fn new(config: SimConfig) -> Self {
+        assert!(config.atomic_unit.is_power_of_two() && config.atomic_unit >= 512, "atomic unit");
+        Self::from_state(State {
+            config,
+            inodes: BTreeMap::new(),
+            names: Names::default(),
+            numbers: 0,
+            faults: Faults::default(),
+            counters: BTreeMap::new(),
+            trace: Vec::new(),
+        })
+    }
+
+    /// Mutating operations so far ([`Op::mutates`]), the one that power was cut in left out.
+    pub fn ops(&self) -> u64 {
+        self.state.lock().faults.ops()
+    }
+
+    /// Lets `ops` more mutating operations complete. Power goes during the next one, which gets as
+    /// far as being pending; it and every later call fail.
+    pub fn stop_after(&self, ops: u64) {
+        self.state.lock().faults.stop_after(ops);
+    }
+
+    /// Whether power is off.
+    pub fn is_off(&self) -> bool {
+        self.state.lock().faults.is_off()
+    }
+
+    /// Makes the `nth` call of `op` from now (1 is the next) fail. Half of a failing `write_at`
+    /// reaches the cache. A failing `sync` or `write_durable_at` leaves what it was to flush clean in
+    /// the cache but perhaps not on the medium: only writing it again and flushing that helps.
+    pub fn fail_nth(&self, op: Op, nth: u64, kind: ErrorKind) {
+        self.state.lock().faults.add(op, nth, Fate::Fail(kind));
+    }
+
+    /// Makes the `nth` read from now return no more than `len` bytes, as if the file ended there.
+    pub fn shorten_nth_read(&self, nth: u64, len: usize) {
+        self.state.lock().faults.add(Op::Read, nth, Fate::Short(len));
+    }
+
+    /// Sets the bytes all files together may hold. A write that would exceed them fails with
+    /// `StorageFull` once the part that fits is in the cache.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.state.lock().config.capacity = bytes;
+    }
+
+    /// Calls so far, over all files.
+    pub fn counters(&self) -> Counters {
+        self.counters_of("")
+    }
+
+    /// Calls so far on files whose path ends in `suffix`.
+    pub fn counters_of(&self, suffix: &str) -> Counters {
+        let state = self.state.lock();
+        let mut sum = Counters::default();
+        let suffixed = |path: &Path| path.as_os_str().as_encoded_bytes().ends_with(suffix.as_bytes());
+        state.counters.iter().filter(|(path, _)| suffixed(path)).for_each(|(_, counters)| sum += counters);
+        sum
+    }
+
+    /// Sets all counters to zero.
+    pub fn reset_counters(&self) {
+        self.state.lock().counters.clear();
+    }
+
+    /// What was done to this disk, and to those it came from; empty unless the configuration asks for it.
+    pub fn trace(&self) -> Vec<TraceEntry> {
+        self.state.lock().trace.clone()
+    }
+
+    /// The names of all files, in order.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.state.lock().names.paths().cloned().collect()
+    }
+
+    /// The bytes of a file as readers see them.
+    pub fn snapshot_file(&self, path: &Path) -> Option<Vec<u8>> {
+        let state = self.state.lock();
+        let ino = state.names.get(&normal(path))?;
+        Some(state.inodes[&ino].data.view().to_vec())
+    }
+
+    /// Puts a file on the medium, name and all, in place of what the name held; files that are open keep their number.
+    pub fn put_file(&self, path: &Path, bytes: &[u8]) {
+        let path = normal(path);
+        let mut state = self.state.lock();
+        let ino = state.names.get(&path).unwrap_or_else(|| state.make_inode(path.clone()));
+        state.names.set_durable(&path, ino);
+        let data = CachedFile::at_rest(state.config.atomic_unit as usize, bytes.to_vec());
+        state.inode(ino).data = data;
+    }
+
+    /// Flips a bit of a file, on the medium and in the cache. False if the file has no such byte.
+    pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> bool {
+        let mut state = self.state.lock();
+        let Some(ino) = state.names.get(&normal(path)) else { return false };
+        usize::try_from(offset).is_ok_and(|offset| state.inode(ino).data.flip_bit(offset, bit))
+    }
+
+    /// How many options each choice of a crash now would have.
+    pub fn crash_choices(&self) -> Vec<usize> {
+        let state = self.state.lock();
+        let mut choices = state.names.choices();
+        state.durable_inodes().for_each(|(_, inode)| choices.extend(inode.data.choices()));
+        choices
+    }
+
+    /// The disk after a crash in which the choices went as given. Panics unless there is one for each of [`Self::crash_choices`].
+    pub fn crash_with(&self, choices: &[usize]) -> SimDisk {
+        let mut next = choices.iter();
+        let crashed = self.crash_by(&mut |count| {
+            let choice = *next.next().expect("a choice for each thing that is not certain");
+            assert!(choice < count, "choice {choice} of {count}");
+            choice
+        });
+        assert!(next.next().is_none(), "more choices than things that are not certain");
+        crashed
+    }
+
+    /// The disk after a crash drawn from a seed: nearly nothing pending arrived, nearly everything, or
+    /// anything in between.
+    pub fn crash(&self, seed: u64) -> SimDisk {
+        let mut rng = SplitMix64::new(seed);
+        let (usual_in_16, newest) = ([16, 16, 15, 15, 8, 8, 0, 0][rng.below(8)], rng.below(2) == 1);
+        self.crash_by(&mut |count| match rng.below(16) < usual_in_16 {
+            true if newest => count - 1,
+            true => 0,
+            false => rng.below(count),
+        })
+    }
+
+    /// The disk after a crash; `choose` is asked for a number below its argument for each choice.
+    pub fn crash_by(&self, choose: &mut dyn FnMut(usize) -> usize) -> SimDisk {
+        let state = self.state.lock();
+        let mut chosen = Vec::new();
+        let mut choose = |count| {
+            let choice = choose(count);
+            chosen.push(choice);
+            choice
+        };
+        let mut after = State { names: state.names.crash(&mut choose), ..state.without_processes() };
+        for (ino, inode) in state.durable_inodes() {
+            let bytes = inode.data.crash(&mut choose);
+            let data = CachedFile::at_rest(state.config.atomic_unit as usize, bytes);
+            after
+                .inodes
+                .insert(*ino, Inode { data, reserved: 0, handles: 0, locks: LockTable::default(), ..inode.clone() });
+        }
+        after.end(|| format!("crash {chosen:?}"));
+        Self::from_state(after)
+    }
+
+    /// Every crash that could happen now, with its choices. Their number is the product of
+    /// [`Self::crash_choices`]; the first has nothing pending arrived, the last everything.
+    pub fn crashes(&self) -> impl Iterator<Item = (Vec<usize>, SimDisk)> + use<> {
+        let disk = self.survive();
+        let counts = disk.crash_choices();
+        let mut next = Some(vec![0; counts.len()]);
+        std::iter::from_fn(move || {
+            let choices = next.take()?;
+            let mut following = choices.clone();
+            for (choice, count) in following.iter_mut().zip(&counts) {
+                *choice = (*choice + 1) % count;
+                if *choice != 0 {
+                    next = Some(following);
+                    break;
+                }
+            }
+            let crashed = disk.crash_with(&choices);
+            Some((choices, crashed))
+        })
+    }
+
+    /// The disk after its processes died and the kernel lived: all that was written is seen, what
+    /// was pending still is, locks and files without a name are gone.
+    pub fn survive(&self) -> SimDisk {
+        let state = self.state.lock();
+        let mut after = State { names: state.names.clone(), ..state.without_processes() };
+        for (ino, inode) in state.durable_inodes() {
+            after.inodes.insert(*ino, Inode { handles: 0, locks: LockTable::default(), ..inode.clone() });
+        }
+        after.end(|| "kill".to_owned());
+        Self::from_state(after)
+    }
+
+    fn from_state(mut state: State) -> Self {
+        state.collect();
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn handle(&self, state: &mut State, ino: u64, writable: bool) -> Arc<dyn DiskFile> {
+        state.inode(ino).handles += 1;
+        let handle = state.next_number();
+        Arc::new(SimFile::new(self.state.clone(), ino, handle, writable))
+    }
+}
+
+impl Disk for SimDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let path = normal(path);
+        let mut state = self.state.lock();
+        let ino = match (state.names.get(&path), mode) {
+            (Some(ino), _) => {
+                state.begin(Op::Open, &path, 0, 0)?.error()?;
+                ino
+            }
+            (None, OpenMode::Create) => {
+                let fate = state.begin(Op::Create, &path, 0, 0)?;
+                if let Fate::Fail(_) = fate {
+                    fate.error()?;
+                }
+                let ino = state.make_inode(path.clone());
+                state.names.set(&path, Some(ino));
+                fate.error()?;
+                ino
+            }
+            (None, _) => {
+                state.begin(Op::Open, &path, 0, 0)?.error()?;
+                return Err(ErrorKind::NotFound.into());
+            }
+        };
+        Ok(self.handle(&mut state, ino, mode != OpenMode::ReadOnly))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let path = normal(path);
+        let mut state = self.state.lock();
+        let fate = state.begin(Op::Remove, &path, 0, 0)?;
+        if let Fate::Fail(_) = fate {
+            fate.error()?;
+        }
+        state.names.get(&path).ok_or(ErrorKind::NotFound)?;
+        state.names.set(&path, None);
+        state.collect();
+        fate.error()
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        let state = self.state.lock();
+        state.powered()?;
+        Ok(state.names.get(&normal(path)).is_some())
+    }
+
+    fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
+        let path = normal(path);
+        let mut state = self.state.lock();
+        state.begin(Op::SyncDir, &path, 0, 0)?.error()?;
+        state.names.sync_dir_of(&path);
+        state.collect();
+        Ok(())
+    }
+
+    fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.state.lock();
+        state.begin(Op::TempFile, &normal(near), 0, 0)?.error()?;
+        let ino = state.make_inode(PathBuf::new());
+        Ok(self.handle(&mut state, ino, true))
+    }
+}
+
+impl State {
+    /// Counts and traces a call, and decides what becomes of it.
+    fn begin(&mut self, op: Op, path: &Path, offset: u64, len: u64) -> io::Result<Fate> {
+        let number = self.faults.ops();
+        let fate = self.faults.fate(op)?;
+        self.counters.entry(path.to_owned()).or_default().count(op, len);
+        if self.config.trace {
+            let failure = fate.error().err().map(|e| e.to_string());
+            self.trace.push(TraceEntry::Call { number, op, path: path.to_owned(), offset, len, failure });
+        }
+        Ok(fate)
+    }
+
+    fn begin_on(&mut self, op: Op, ino: u64, offset: u64, len: u64) -> io::Result<Fate> {
+        let path = self.inode(ino).label.clone();
+        self.begin(op, &path, offset, len)
+    }
+
+    fn powered(&self) -> io::Result<()> {
+        if self.faults.is_off() { Err(power_off()) } else { Ok(()) }
+    }
+
+    /// An inode that a name or a handle refers to.
+    fn inode(&mut self, ino: u64) -> &mut Inode {
+        self.inodes.get_mut(&ino).expect("an inode lives as long as a name or a handle")
+    }
+
+    fn make_inode(&mut self, label: PathBuf) -> u64 {
+        let ino = self.next_number();
+        let data = CachedFile::at_rest(self.config.atomic_unit as usize, Vec::new());
+        self.inodes.insert(ino, Inode { data, label, reserved: 0, handles: 0, locks: LockTable::default() });
+        ino
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Drops inodes that nothing refers to.
+    fn collect(&mut self) {
+        let names = &self.names;
+        self.inodes.retain(|ino, inode| inode.handles > 0 || names.refers_to(*ino));
+    }
+
+    /// Inodes that a crash may leave.
+    fn durable_inodes(&self) -> impl Iterator<Item = (&u64, &Inode)> {
+        self.inodes.iter().filter(|(ino, _)| self.names.refers_to(**ino))
+    }
+
+    /// The length to which file `ino` may grow.
+    fn reach_max(&self, ino: u64) -> u64 {
+        let others = self
+            .inodes
+            .iter()
+            .filter(|(other, inode)| **other != ino && (inode.handles > 0 || self.names.shows(**other)));
+        self.config.capacity.saturating_sub(others.map(|(_, inode)| inode.room()).sum())
+    }
+
+    /// Whether file `ino` may be `len` bytes long; it always may keep what it has.
+    fn room_to(&self, ino: u64, len: u64) -> bool {
+        len <= self.inodes[&ino].room() || len <= self.reach_max(ino)
+    }
+
+    /// A state with this one's past and settings, and neither files, faults nor power cut.
+    fn without_processes(&self) -> State {
+        State {
+            config: self.config,
+            inodes: BTreeMap::new(),
+            names: Names::default(),
+            numbers: self.numbers,
+            faults: Faults::default(),
+            counters: BTreeMap::new(),
+            trace: self.trace.clone(),
+        }
+    }
+
+    fn end(&mut self, what: impl FnOnce() -> String) {
+        if self.config.trace {
+            self.trace.push(TraceEntry::End(what()));
+        }
+    }
+}
+
+impl Inode {
+    fn room(&self) -> u64 {
+        self.reserved.max(self.data.view().len() as u64)
+    }
+}
+
+/// Asks for one of `count` options, without asking where there is but one.
+fn pick(count: usize, choose: &mut dyn FnMut(usize) -> usize) -> usize {
+    if count > 1 { choose(count).min(count - 1) } else { 0 }
+}

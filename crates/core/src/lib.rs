@@ -4,8 +4,26 @@
 //! Knows SQLite's *file format* (public and stable) and nothing of its C API. Everything runs on
 //! [`disk::Disk`], so all of it runs on a simulated disk in tests.
 
+mod aside;
+pub mod checkpoint;
+pub mod commit;
+pub mod connection;
+pub mod database;
 pub mod disk;
 pub mod error;
+pub mod home;
+pub mod journal;
+pub mod layout;
+pub mod locks;
+pub mod log;
 pub mod options;
+pub mod pragma;
+pub mod queue;
+pub mod recover;
+pub mod stats;
+pub mod table;
+pub mod txn;
+pub mod types;
 
+pub use connection::{Connection, Engine, LockLevel, Mode};
 pub use error::{Error, Result};

@@ -49,6 +49,10 @@ pub trait Disk: Send + Sync {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
     /// Removes the name `path`. `NotFound` where there is none.
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Which file `path` names, without opening it; `None` if there is none.
+    fn identify(&self, path: &Path) -> io::Result<Option<FileId>>;
+    /// The path of the file itself, absolute and without links. The file need not exist.
+    fn resolve(&self, path: &Path) -> io::Result<std::path::PathBuf>;
     /// Whether `path` names a file.
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Makes creations and removals in the directory that holds `path` durable.

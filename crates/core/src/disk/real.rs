@@ -6,7 +6,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -61,6 +61,25 @@ impl Disk for RealDisk {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
+    }
+
+    fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
+        match std::fs::metadata(path) {
+            Ok(m) => Ok(Some(FileId { dev: m.dev(), ino: m.ino() })),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        match path.canonicalize() {
+            // A new file: its directory exists, its name not yet.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let name = path.file_name().ok_or(e)?;
+                Ok(directory_of(path).canonicalize()?.join(name))
+            }
+            resolved => resolved,
+        }
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {

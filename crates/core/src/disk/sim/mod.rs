@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 
 pub use self::faults::{Counters, Op, TraceEntry};
 pub use self::rng::SplitMix64;
-use super::{Disk, DiskFile, LockKind, OpenMode};
+use super::{Disk, DiskFile, FileId, LockKind, OpenMode};
 use cache::CachedFile;
 use faults::{Fate, Faults, power_off};
 use file::SimFile;
@@ -320,6 +320,16 @@ impl Disk for SimDisk {
         state.names.set(&path, None);
         state.collect();
         fate.error()
+    }
+
+    fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
+        let state = self.state.lock();
+        state.powered()?;
+        Ok(state.names.get(&normal(path)).map(|ino| FileId { dev: 0, ino }))
+    }
+
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        Ok(normal(path))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {

@@ -1,0 +1,131 @@
+//! Stepping aside: for the rest of one transaction a connection is the plain VFS below.
+//!
+//! Used for what the log cannot commit: a transaction over several files (a super-journal), a changed
+//! page size or reserve, `journal_mode=WAL`. Order (invariants I1, I3): checkpoint → mark off → the
+//! virtual journal written out as a real one, synced with its directory → pages home, synced. From
+//! there SQLite commits by removing its journal, as it always does. A real journal and a log with live
+//! records never exist together.
+
+use std::sync::Arc;
+
+use crate::checkpoint::{Stream, checkpoint};
+use crate::database::{Database, Live, Phase};
+use crate::disk::{DiskFile, OpenMode};
+use crate::error::{Error, IoContext, Result};
+use crate::journal::VirtualJournal;
+use crate::queue::ConnectionId;
+use crate::stats::Stats;
+use crate::txn::Txn;
+use crate::types::PageNo;
+
+/// LIVE → ASIDE. The caller has the writer's place. Returns the real journal. BUSY_SNAPSHOT if others read,
+/// for after this error SQLite rolls back instead of trying the half-done commit again.
+pub fn step_aside(
+    db: &Database,
+    writer: &mut Option<Live>,
+    txn: &Txn,
+    journal: &VirtualJournal,
+    me: ConnectionId,
+) -> Result<Arc<dyn DiskFile>> {
+    alone(db)?;
+    let Some(live) = writer.as_mut() else { return Err(Error::Misuse("stepping aside without a log".into())) };
+    checkpoint(db, live, Stream::Keep)?;
+    let log = live.log.file().file.clone();
+    {
+        let mut inner = db.inner.lock();
+        if inner.snapshot_count() > 1 || !crate::locks::exclusive(&*db.home)? {
+            return Err(Error::BusySnapshot);
+        }
+        inner.phase = Phase::Aside(me);
+    }
+    let done = plain_commit(db, writer, txn, journal, &log, me);
+    done.map_err(|e| if db.inner.lock().phase == Phase::Unmarked { e } else { db.poison(e) })
+}
+
+/// Whether this connection has the database to itself.
+pub fn alone(db: &Database) -> Result<()> {
+    if db.inner.lock().snapshot_count() > 1 { Err(Error::BusySnapshot) } else { Ok(()) }
+}
+
+fn plain_commit(
+    db: &Database,
+    writer: &mut Option<Live>,
+    txn: &Txn,
+    journal: &VirtualJournal,
+    log: &Arc<dyn DiskFile>,
+    me: ConnectionId,
+) -> Result<Arc<dyn DiskFile>> {
+    let what = || db.what("cannot write");
+    {
+        let mut inner = db.inner.lock();
+        db.take_off_mark(writer, &mut inner)?;
+        inner.phase = Phase::Aside(me);
+    }
+    let real = match write_journal(db, journal) {
+        Ok(real) => real,
+        Err(e) => {
+            // Home is whole and plain: nothing is lost but this transaction.
+            let _ = db.disk.remove(&db.journal_path());
+            come_back(db)?;
+            return Err(e);
+        }
+    };
+    // From here on a crash is rolled back by whoever opens the file next.
+    for (page, image) in &txn.pages {
+        db.home.write_at(image, page.offset(txn.page_bytes)).context(what)?;
+    }
+    let mut image = vec![0; txn.page_bytes as usize];
+    for (page, at, _) in txn.streamed.iter() {
+        log.read_at(&mut image, at).context(what)?;
+        db.home.write_at(&image, page.offset(txn.page_bytes)).context(what)?;
+    }
+    // Pages that were cut off and added again without being written are zeros.
+    let end = u32::try_from(txn.file_bytes / u64::from(txn.page_bytes.max(1))).unwrap_or(u32::MAX);
+    for page in (txn.base_limit.min(txn.base.page_count) + 1..=end).map(PageNo) {
+        if !txn.pages.contains_key(&page) && txn.streamed.get(page).is_none() {
+            image.fill(0);
+            db.home.write_at(&image, page.offset(txn.page_bytes)).context(what)?;
+        }
+    }
+    db.home.set_len(txn.file_bytes).context(what)?;
+    db.sync_home()?;
+    Stats::add(&db.stats.asides, 1);
+    Ok(real)
+}
+
+fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn DiskFile>> {
+    let what = || db.what("cannot write the rollback journal of");
+    let path = db.journal_path();
+    let real = db.disk.open(&path, OpenMode::Create).context(what)?;
+    real.set_len(0).context(what)?;
+    let mut buf = vec![0; 256 << 10];
+    let mut at = 0;
+    while at < journal.len() {
+        let n = journal.read_at(&mut buf, at)?;
+        real.write_at(buf.get(..n).unwrap_or_default(), at).context(what)?;
+        at += n as u64;
+    }
+    real.sync().context(what)?;
+    db.disk.sync_dir_of(&path).context(what)?;
+    Ok(real)
+}
+
+/// ASIDE → UNMARKED: the transaction is over. The journal, if SQLite left it (TRUNCATE, PERSIST), goes, and
+/// its removal is made durable: it must not come back beside a log. SHARED stays.
+pub fn come_back(db: &Database) -> Result<()> {
+    let what = || db.what("cannot remove the rollback journal of");
+    let path = db.journal_path();
+    if !db.has_hot_journal()? {
+        match db.disk.remove(&path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io(what(), e)),
+        }
+        db.disk.sync_dir_of(&path).context(what)?;
+    }
+    let mut inner = db.inner.lock();
+    crate::locks::downgrade(&*db.home)?;
+    inner.latest = Arc::new(db.read_state()?);
+    inner.phase = Phase::Unmarked;
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! Checkpoints: the newest image of each page goes home, and the ring starts afresh.
+//!
+//! Only durable transactions go home, for recovery must be able to finish what a crash tears
+//! (invariants I1, I3). Images that older snapshots read are kept first (I4).
+
+use std::sync::atomic::Ordering;
+
+use crate::database::{Database, HomeFile, Live};
+use crate::error::{Error, IoContext, Result};
+use crate::home::{Kind, State};
+use crate::stats::Stats;
+use crate::table::{Image, Place};
+use crate::types::{PageNo, Tid};
+
+/// What becomes of images streamed behind the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// They are home now: give the space back.
+    Drop,
+    /// A transaction that is not committed has some: leave them.
+    Keep,
+}
+
+/// Bytes of neighbouring pages written with one call.
+const RUN_BYTES: usize = 256 << 10;
+/// Images kept for snapshots in memory, in bytes; more go to a temporary file.
+const KEPT_BYTES: u64 = 2 << 20;
+
+/// Runs a checkpoint. The caller has the writer's place. `Full` leaves everything as it was, to be
+/// tried again; any other error poisons.
+pub fn checkpoint(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
+    run(db, live, stream).map_err(|e| db.poison_unless_full(e))
+}
+
+fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
+    let (state, scheme) = {
+        let inner = db.inner.lock();
+        (inner.latest.clone(), inner.options.scheme)
+    };
+    let idle = live.log.live_bytes() == 0 && !live.log.at_ceiling(state.change_counter);
+    if idle && db.table.read().new_bytes() == 0 && !db.table.read().has_layer() {
+        return Ok(());
+    }
+    live.log.flush()?;
+    let pages = db.table.read().dirty(state.page_count);
+    write_home(db, live, &state, pages)?;
+    db.sync_home()?;
+    live.log.checkpointed(&state, scheme, state.page_bytes.max(512))?;
+    {
+        let inner = db.inner.lock();
+        let mut table = db.table.write();
+        table.checkpointed(state.tid, &inner.snapshots);
+        if table.is_empty() {
+            live.kept = None;
+        }
+    }
+    live.home_tid = state.tid;
+    db.epoch.fetch_add(1, Ordering::SeqCst);
+    if stream == Stream::Drop {
+        live.log.stream_drop(0)?;
+    }
+    Stats::add(&db.stats.checkpoints, 1);
+    Ok(())
+}
+
+/// Writes images to home, without a flush, after keeping what older snapshots read there.
+pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(PageNo, Place)>) -> Result<()> {
+    let older = keep_for_snapshots(db, live, state, &pages)?;
+    db.epoch.fetch_add(1, Ordering::SeqCst);
+    write_pages(db, &mut live.home, state, pages, !older)
+}
+
+/// Writes images to home in page order and fits its length, without a flush.
+pub fn write_pages(
+    db: &Database,
+    home: &mut HomeFile,
+    state: &State,
+    pages: Vec<(PageNo, Place)>,
+    may_shrink: bool,
+) -> Result<()> {
+    if state.kind == Kind::Empty {
+        return Ok(());
+    }
+    let what = || db.what("cannot write");
+    let size = state.page_bytes as usize;
+    if home.bytes < state.bytes() {
+        // Fails here, before anything is overwritten, if the disk is full.
+        db.home.reserve(state.bytes()).context(what)?;
+    }
+    let mut run: Vec<u8> = Vec::with_capacity(size);
+    let mut run_at = 0u64;
+    let mut count = 0u64;
+    for (page, place) in pages {
+        let at = page.offset(state.page_bytes);
+        if !run.is_empty() && (run_at + run.len() as u64 != at || run.len() >= RUN_BYTES) {
+            db.home.write_at(&run, run_at).context(what)?;
+            run.clear();
+        }
+        if run.is_empty() {
+            run_at = at;
+        }
+        let from = run.len();
+        match place {
+            Place::Memory(image) => run.extend_from_slice(&image),
+            Place::Log(file, position) | Place::Kept(file, position) => {
+                run.resize(from + size, 0);
+                let to = run.get_mut(from..).unwrap_or_default();
+                if file.read_at(to, position).context(what)? != size {
+                    return Err(Error::Corrupt(format!("the log ends within the image of page {page}")));
+                }
+            }
+            Place::Home => continue,
+        }
+        if page == PageNo::HEADER {
+            // The mark stays on while the log is in use.
+            let header = state.marked_header(home.session);
+            run.get_mut(from..from + header.len()).unwrap_or_default().copy_from_slice(&header);
+        }
+        count += 1;
+    }
+    if !run.is_empty() {
+        db.home.write_at(&run, run_at).context(what)?;
+    }
+    Stats::add(&db.stats.checkpoint_pages, count);
+    // Snapshots of a longer state still read the pages behind the new end.
+    if home.bytes < state.bytes() || (home.bytes > state.bytes() && may_shrink) {
+        db.home.set_len(state.bytes()).context(what)?;
+        home.bytes = state.bytes();
+        home.reserved_bytes = home.reserved_bytes.min(home.bytes);
+    }
+    Ok(())
+}
+
+/// Keeps home's image of every page that is about to be overwritten and that a snapshot older than
+/// `state` reads there. True if there are older snapshots.
+fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
+    let older: Vec<Tid> = db.inner.lock().snapshots.range(..state.tid).map(|(tid, _)| *tid).collect();
+    if older.is_empty() {
+        return Ok(false);
+    }
+    let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
+    for (page, _) in pages {
+        if page.0 > home_pages {
+            continue;
+        }
+        // The oldest snapshot that reads home: the kept image takes home's place from there on.
+        let first = {
+            let table = db.table.read();
+            older.iter().copied().find(|tid| matches!(table.find(*page, *tid), Place::Home))
+        };
+        let Some(first) = first else { continue };
+        let mut image = vec![0; state.page_bytes as usize];
+        db.home.read_at(&mut image, page.offset(state.page_bytes)).context(|| db.what("cannot read"))?;
+        let place = if db.table.read().kept_bytes() < KEPT_BYTES {
+            Place::Memory(Image::from(image))
+        } else {
+            keep_in_file(db, live, &image)?
+        };
+        db.table.write().keep(*page, first, state.tid, place);
+    }
+    Ok(true)
+}
+
+fn keep_in_file(db: &Database, live: &mut Live, image: &[u8]) -> Result<Place> {
+    let what = || db.what("cannot keep an old image in a temporary file for a snapshot of");
+    if live.kept.is_none() {
+        live.kept = Some((db.disk.temp_file(&db.path).context(what)?, 0));
+    }
+    let Some((file, len)) = &mut live.kept else { return Err(Error::Misuse("no temporary file".into())) };
+    file.write_at(image, *len).context(what)?;
+    let place = Place::Kept(file.clone(), *len);
+    *len += image.len() as u64;
+    Ok(place)
+}

@@ -1,0 +1,143 @@
+//! Scheme `log`: one record in the ring, written and flushed with one call (DESIGN, section 6).
+
+use crate::checkpoint::{Stream as Streams, checkpoint};
+use crate::commit::Changed;
+use crate::database::{Database, Live};
+use crate::error::{Error, Result};
+use crate::home::State;
+use crate::layout::{STREAM_UNIT, record as at};
+use crate::log::record::{Head, Stream};
+use crate::log::ring::Durability;
+use crate::options::{Images, Options};
+use crate::stats::Stats;
+use crate::table::Image;
+use crate::txn::Txn;
+use crate::types::PageNo;
+
+/// Memory of the encoder kept for the next transaction.
+const ENCODER_BYTES: usize = 256 << 10;
+
+/// Encodes the record and makes room for it; images that do not fit the ring stream behind it.
+pub fn prepare(
+    db: &Database,
+    live: &mut Live,
+    txn: &mut Txn,
+    options: &Options,
+    changed: &[Changed],
+    page_count: u32,
+) -> Result<Stream> {
+    encode(live, txn, options, changed);
+    if live.encoder.record_bytes() as u64 > live.log.record_bytes_max() {
+        for c in changed.iter().filter(|c| c.page != PageNo::HEADER) {
+            stream_page(live, txn, c.page, &c.new)?;
+        }
+        encode(live, txn, options, changed);
+    }
+    let gone: Vec<PageNo> = txn.streamed.iter().map(|(p, ..)| p).filter(|p| p.0 > page_count).collect();
+    for page in gone {
+        txn.streamed.remove(page);
+    }
+    let stream = write_index(live, txn)?;
+    let len = live.encoder.record_bytes() as u64;
+    if !live.log.has_room(len, own_block(options)) {
+        let keep = if txn.streamed.is_empty() { Streams::Drop } else { Streams::Keep };
+        checkpoint(db, live, keep)?;
+    }
+    if !live.log.has_room(len, own_block(options)) {
+        return Err(Error::Full(format!(
+            "a transaction needs {len} bytes of the log {}, which has {}",
+            live.log.file().path.display(),
+            live.log.slot().ring_bytes
+        )));
+    }
+    Stats::add(&db.stats.record_pages, u64::from(live.encoder.entry_count()));
+    Stats::add(&db.stats.streamed_pages, u64::from(stream.count));
+    Ok(stream)
+}
+
+fn own_block(options: &Options) -> bool {
+    options.images == Images::Full
+}
+
+fn encode(live: &mut Live, txn: &Txn, options: &Options, changed: &[Changed]) {
+    let block = live.log.slot().block_bytes as usize;
+    live.encoder.clear();
+    let in_record = || changed.iter().filter(|c| txn.streamed.get(c.page).is_none());
+    match options.images {
+        Images::Delta => {
+            for c in in_record() {
+                live.encoder.add_delta(c.page, c.base.as_deref(), &c.new);
+            }
+        }
+        Images::Full => {
+            let frames: Vec<(PageNo, &[u8])> = in_record().map(|c| (c.page, &*c.new)).collect();
+            live.encoder.add_frames(&frames, block);
+        }
+    }
+}
+
+/// Moves the image of one page behind the ring, not flushed; it counts only with the commit record.
+pub fn stream_page(live: &mut Live, txn: &mut Txn, page: PageNo, image: &Image) -> Result<()> {
+    if txn.streamed.is_empty() {
+        txn.stream_from = live.log.stream_tail();
+    }
+    let at = txn.streamed.get(page).map(|(at, _)| at);
+    let at = live.log.stream(image, at)?;
+    txn.streamed.set(page, at, crc32c::crc32c(image));
+    Ok(())
+}
+
+/// Writes the index of the streamed images behind them.
+fn write_index(live: &mut Live, txn: &Txn) -> Result<Stream> {
+    let mut stream = Stream { count: txn.streamed.len(), index: 0, crc: 0 };
+    if stream.count == 0 {
+        return Ok(stream);
+    }
+    let index_at = live.log.stream_tail();
+    stream.index = u32::try_from(index_at / STREAM_UNIT).map_err(|_| Error::Full("the log is too long".into()))?;
+    let mut at = index_at;
+    let mut part = Vec::with_capacity(4096 * at::STREAM_ITEM_BYTES);
+    let mut flush = |part: &mut Vec<u8>, at: &mut u64| -> Result<()> {
+        stream.crc = crc32c::crc32c_append(stream.crc, part);
+        live.log.stream(part, Some(*at))?;
+        *at += part.len() as u64;
+        part.clear();
+        Ok(())
+    };
+    for (page, position, crc) in txn.streamed.iter() {
+        part.extend_from_slice(&page.0.to_le_bytes());
+        part.extend_from_slice(&u32::try_from(position / STREAM_UNIT).unwrap_or(0).to_le_bytes());
+        part.extend_from_slice(&crc.to_le_bytes());
+        if part.len() >= 4096 * at::STREAM_ITEM_BYTES {
+            flush(&mut part, &mut at)?;
+        }
+    }
+    flush(&mut part, &mut at)?;
+    Ok(stream)
+}
+
+/// Appends the prepared record: one write that is also the flush.
+pub fn commit(
+    db: &Database,
+    live: &mut Live,
+    state: &State,
+    stream: Stream,
+    options: &Options,
+    durability: Durability,
+) -> Result<()> {
+    let head = Head {
+        salt: live.log.slot().salt,
+        tid: state.tid,
+        durable_tid: live.log.durable_tid(),
+        prev_crc: live.log.prev_crc(),
+        page_count: state.page_count,
+        change_counter: state.change_counter,
+        stream,
+    };
+    let (record, crc) = live.encoder.finish(&head);
+    Stats::add(&db.stats.records, 1);
+    Stats::add(&db.stats.record_bytes, record.len() as u64);
+    let appended = live.log.append(record, crc, own_block(options), durability);
+    live.encoder.shrink(ENCODER_BYTES);
+    appended
+}

@@ -1,0 +1,35 @@
+//! Scheme `off`: pages in place and one flush, without protection. The baselines OFF and OFF_OPT of the
+//! research: what a commit costs if a crash may corrupt the file. Not for data.
+
+use crate::checkpoint::write_home;
+use crate::database::{Database, Live};
+use crate::error::Result;
+use crate::home::State;
+use crate::log::ring::Durability;
+use crate::table::{Image, Place};
+use crate::txn::Txn;
+use crate::types::PageNo;
+
+/// Overwrites the changed pages in home, and flushes unless `synchronous` is below FULL.
+pub fn commit(
+    db: &Database,
+    live: &mut Live,
+    txn: &mut Txn,
+    state: &State,
+    images: &[(PageNo, Image)],
+    durability: Durability,
+) -> Result<()> {
+    let log = live.log.file().file.clone();
+    let mut pages: Vec<(PageNo, Place)> =
+        images.iter().map(|(page, image)| (*page, Place::Memory(image.clone()))).collect();
+    pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, Place::Log(log.clone(), at))));
+    pages.sort_unstable_by_key(|(page, _)| *page);
+    write_home(db, live, state, pages)?;
+    if durability == Durability::Flushed {
+        db.sync_home()?;
+    }
+    live.home_tid = state.tid;
+    live.log.skip(state.tid);
+    txn.streamed = Default::default();
+    live.log.stream_drop(0)
+}

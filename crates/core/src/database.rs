@@ -1,0 +1,463 @@
+//! One database in one process: what its connections share.
+//!
+//! ```text
+//!              first write: go_live                 step_aside
+//!  UNMARKED ───────────────────────▶ LIVE ───────────────────────▶ ASIDE
+//!     ▲  ▲                            │ ▲                            │
+//!     │  └── last close: detach ──────┘ └── open of a marked home:   │
+//!     │                                     attach, recover          │
+//!     └───────────────────── come_back ◀─────────────────────────────┘
+//!
+//!  UNMARKED  home is a plain file. Readers hold SQLite's SHARED while they read. No log is in use.
+//!  LIVE      home carries the mark, this process holds SHARED and the log's attach lock, commits go
+//!            through a scheme.
+//!  ASIDE     one connection is a plain SQLite for a while, with EXCLUSIVE and a real journal; others get BUSY.
+//!  POISONED  a write or flush failed; everything fails until all connections have closed.
+//! ```
+//!
+//! Lock order: `writer`, then `inner`, then `table`. `writer` is held by whoever has the writer's
+//! place while it commits; `inner` only for moments; `table` only for look-ups and publication.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
+
+use crate::disk::{Disk, DiskFile, LockKind};
+use crate::error::{Error, IoContext, Result};
+use crate::home::{self, Kind, State};
+use crate::layout::{BLOCK_BYTES_MIN, home as at};
+use crate::log::record::Encoder;
+use crate::log::ring::{COUNTER_STEP, Log, LogFile, TID_STEP, log_path, slot_page_count};
+use crate::log::slot::Slot;
+use crate::options::Options;
+use crate::queue::{ConnectionId, WriterQueue};
+use crate::stats::{CountedFile, Stats};
+use crate::table::{PageTable, Place};
+use crate::types::{LogOffset, PageNo, Tid};
+
+/// See the state machine above.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Home is a plain file.
+    Unmarked,
+    /// Home is marked and the log in use.
+    Live,
+    /// A connection has the plain file to itself.
+    Aside(ConnectionId),
+    /// A write or flush failed.
+    Poisoned(String),
+}
+
+/// What changes under the lock `inner`.
+pub struct Inner {
+    /// Phase.
+    pub phase: Phase,
+    /// The newest state readers may see.
+    pub latest: Arc<State>,
+    /// Pinned snapshots: TID → how many.
+    pub snapshots: BTreeMap<Tid, usize>,
+    /// Settings in force.
+    pub options: Options,
+    /// Open connections.
+    pub connections: usize,
+}
+
+impl Inner {
+    /// Number of pinned snapshots.
+    pub fn snapshot_count(&self) -> usize {
+        self.snapshots.values().sum()
+    }
+
+    /// Fails if the database is poisoned.
+    pub fn check(&self) -> Result<()> {
+        match &self.phase {
+            Phase::Poisoned(why) => Err(Error::Poisoned(why.clone())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What only the holder of the writer's place uses, while the database is live.
+pub struct Live {
+    /// The log.
+    pub log: Log,
+    /// Home's mark and length.
+    pub home: HomeFile,
+    /// TID of the state in home.
+    pub home_tid: Tid,
+    /// Buffer for the record being built.
+    pub encoder: Encoder,
+    /// Temporary file with images kept for snapshots, and its length.
+    pub kept: Option<(Arc<dyn DiskFile>, u64)>,
+}
+
+/// What is known of a marked home.
+#[derive(Clone, Copy, Debug)]
+pub struct HomeFile {
+    /// Session id in the mark.
+    pub session: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Room asked for, in bytes.
+    pub reserved_bytes: u64,
+}
+
+/// A database.
+pub struct Database {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) path: PathBuf,
+    pub(crate) home: Arc<dyn DiskFile>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) queue: WriterQueue,
+    pub(crate) table: RwLock<PageTable>,
+    /// Grows before bytes that a reader may be reading are overwritten, and again before they are cut off.
+    pub(crate) epoch: AtomicU64,
+    pub(crate) inner: Mutex<Inner>,
+    pub(crate) writer: Mutex<Option<Live>>,
+}
+
+impl Database {
+    /// The database at `path`, whose file is open as `home`. Nothing is read yet.
+    pub fn new(disk: Arc<dyn Disk>, path: &Path, home: Arc<dyn DiskFile>, options: Options) -> Database {
+        let stats = Arc::new(Stats::default());
+        Database {
+            disk,
+            path: path.to_owned(),
+            home: CountedFile::wrap(home, stats.clone()),
+            stats,
+            queue: WriterQueue::default(),
+            table: RwLock::default(),
+            epoch: AtomicU64::new(0),
+            inner: Mutex::new(Inner {
+                phase: Phase::Unmarked,
+                latest: Arc::new(State::empty(Tid::HOME)),
+                snapshots: BTreeMap::new(),
+                options,
+                connections: 0,
+            }),
+            writer: Mutex::new(None),
+        }
+    }
+
+    /// Path of the real rollback journal.
+    pub fn journal_path(&self) -> PathBuf {
+        let mut name = self.path.as_os_str().to_owned();
+        name.push(crate::layout::JOURNAL_SUFFIX);
+        PathBuf::from(name)
+    }
+
+    /// "verb the database PATH", for messages.
+    pub fn what(&self, verb: &str) -> String {
+        format!("{verb} the database {}", self.path.display())
+    }
+
+    /// From now on everything fails (a failed flush is never retried).
+    pub fn poison(&self, error: Error) -> Error {
+        let mut inner = self.inner.lock();
+        if !matches!(inner.phase, Phase::Poisoned(_)) {
+            inner.phase = Phase::Poisoned(error.to_string());
+        }
+        error
+    }
+
+    /// Poisons the database unless the error says only that the disk is full.
+    pub fn poison_unless_full(&self, error: Error) -> Error {
+        if matches!(error, Error::Full(_)) { error } else { self.poison(error) }
+    }
+
+    /// Pins the newest state for a reader.
+    pub fn pin(&self, inner: &mut Inner) -> Arc<State> {
+        let state = inner.latest.clone();
+        *inner.snapshots.entry(state.tid).or_default() += 1;
+        Stats::add(&self.stats.snapshots, 1);
+        state
+    }
+
+    /// Gives a snapshot back.
+    pub fn unpin(&self, inner: &mut Inner, state: &State) -> Result<()> {
+        self.stats.snapshots.fetch_sub(1, Ordering::Relaxed);
+        if let Some(count) = inner.snapshots.get_mut(&state.tid) {
+            *count -= 1;
+            if *count == 0 {
+                inner.snapshots.remove(&state.tid);
+                if state.tid < inner.latest.tid {
+                    self.table.write().trim(&inner.snapshots);
+                }
+            }
+        }
+        if inner.phase == Phase::Unmarked && inner.snapshots.is_empty() {
+            crate::locks::none(&*self.home)?;
+        }
+        Ok(())
+    }
+
+    /// What home's first bytes say. The caller holds SHARED or more.
+    pub fn read_state(&self) -> Result<State> {
+        let mut first = [0; at::HEADER_BYTES];
+        let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
+        let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
+        Ok(State::of_home(first.get(..n).unwrap_or_default(), bytes))
+    }
+
+    /// The session id of the mark on home, if it is on.
+    pub fn read_mark(&self) -> Result<Option<u64>> {
+        let mut first = [0; at::HEADER_BYTES];
+        let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
+        Ok(home::mark(first.get(..n).unwrap_or_default()))
+    }
+
+    /// Whether a rollback journal of a crashed stock SQLite waits to be rolled back.
+    pub fn has_hot_journal(&self) -> Result<bool> {
+        let what = || self.what("cannot look for the rollback journal of");
+        let path = self.journal_path();
+        if !self.disk.exists(&path).context(what)? {
+            return Ok(false);
+        }
+        let journal = match self.disk.open(&path, crate::disk::OpenMode::ReadOnly) {
+            Ok(journal) => journal,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(Error::io(what(), e)),
+        };
+        let mut first = [0];
+        Ok(journal.read_at(&mut first, 0).context(what)? == 1 && first != [0])
+    }
+
+    /// Reads bytes of one page as the snapshot `state` sees it; the page is within its size.
+    pub fn read_page(&self, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<()> {
+        let what = || self.what("cannot read");
+        loop {
+            let epoch = self.epoch.load(Ordering::SeqCst);
+            let place = self.table.read().find(page, state.tid);
+            let read = match place {
+                Place::Memory(image) => {
+                    let from = image.get(in_page..in_page + buf.len()).unwrap_or_default();
+                    if from.len() == buf.len() {
+                        buf.copy_from_slice(from);
+                    }
+                    from.len()
+                }
+                Place::Log(file, position) | Place::Kept(file, position) => {
+                    file.read_at(buf, position + in_page as u64).context(what)?
+                }
+                Place::Home => self.home.read_at(buf, page.offset(state.page_bytes) + in_page as u64).context(what)?,
+            };
+            // Nothing that was looked up before may have been overwritten while it was read.
+            if self.epoch.load(Ordering::SeqCst) == epoch {
+                buf.get_mut(read..).unwrap_or_default().fill(0);
+                break;
+            }
+        }
+        if page == PageNo::HEADER && state.kind != Kind::Foreign {
+            let from = state.header.get(in_page..).unwrap_or_default();
+            let n = from.len().min(buf.len());
+            if let (Some(to), Some(from)) = (buf.get_mut(..n), from.get(..n)) {
+                to.copy_from_slice(from);
+            }
+        }
+        Ok(())
+    }
+
+    /// The image of a page in the newest state, for the holder of the writer's place.
+    pub fn image(&self, state: &State, page: PageNo) -> Result<Vec<u8>> {
+        let mut image = vec![0; state.page_bytes as usize];
+        self.read_page(state, page, 0, &mut image)?;
+        Ok(image)
+    }
+
+    /// UNMARKED → LIVE. The caller has the writer's place and a snapshot (so SHARED is held).
+    pub fn go_live(&self, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
+        if !crate::locks::exclusive(&*self.home)? {
+            return Err(Error::Busy(format!(
+                "the database {} is in use by another process without onewrite",
+                self.path.display()
+            )));
+        }
+        let made = self.place_mark(inner);
+        // SHARED stays: it keeps stock writers out for as long as the mark is on.
+        crate::locks::downgrade(&*self.home)?;
+        **writer = Some(made?);
+        inner.phase = Phase::Live;
+        Ok(())
+    }
+
+    /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark, flushed.
+    fn place_mark(&self, inner: &mut Inner) -> Result<Live> {
+        if self.has_hot_journal()? {
+            return Err(Error::Busy("a rollback journal waits to be rolled back".into()));
+        }
+        let state = inner.latest.clone();
+        let options = &inner.options;
+        let unit = if options.atomic_unit != 0 { options.atomic_unit } else { self.home.atomic_unit_bytes() };
+        let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::layout::BLOCK_BYTES_MAX);
+        let ring_bytes = options.log_bytes.next_multiple_of(u64::from(block_bytes));
+        let path = log_path(&self.path);
+        let (log, old) = self.usable_log(&path, ring_bytes, block_bytes)?;
+        let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
+        let session = random()?;
+        let last_tid = old.as_ref().map_or(0, |s| s.tid_ceiling.0);
+        let slot = Slot {
+            block_bytes,
+            sequence: old.as_ref().map_or(0, |s| s.sequence),
+            session,
+            salt: random()?,
+            start: LogOffset(0),
+            ring_bytes,
+            base_tid: Tid(last_tid),
+            tid_ceiling: Tid(last_tid.saturating_add(TID_STEP)),
+            prev_crc: 0,
+            page_bytes: state.page_bytes.max(512),
+            page_count: slot_page_count(&state, options.scheme),
+            change_counter: state.change_counter,
+            counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
+            live: true,
+        };
+        let log = Log::start(log, slot, options.psow)?;
+        let header = match state.kind {
+            Kind::Empty => home::empty_marked(4096, session),
+            _ => state.marked_header(session),
+        };
+        self.write_header(&header)?;
+        let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
+        let home = HomeFile { session, bytes, reserved_bytes: 0 };
+        Ok(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: None })
+    }
+
+    /// The log at `path`, locked for this process, of the right size and without records of anyone;
+    /// created where needed. With the newest slot it had.
+    fn usable_log(&self, path: &Path, ring_bytes: u64, block_bytes: u32) -> Result<(LogFile, Option<Slot>)> {
+        let disk = &*self.disk;
+        if let Some(log) = LogFile::open(disk, path, crate::disk::OpenMode::ReadWrite)? {
+            lock_log(&log)?;
+            let slots = log.slots()?;
+            let newest = slots.first().cloned();
+            if let Some(slot) = newest.as_ref().filter(|s| s.live) {
+                let records = log.scan(slot, |_| Ok(()))?.records;
+                if records > 0 {
+                    return Err(Error::CantOpen(format!(
+                        "the log {} holds {records} transactions of a marked database, but {} carries no mark: it \
+                         was replaced or restored. Put the log's own database back beside it, or move the log away \
+                         to give those transactions up",
+                        path.display(),
+                        self.path.display()
+                    )));
+                }
+            }
+            let fits = newest.as_ref().is_some_and(|s| s.ring_bytes == ring_bytes && s.block_bytes == block_bytes);
+            if fits {
+                return Ok((log, newest));
+            }
+            drop(log);
+            return self.create_log(path, ring_bytes, block_bytes, newest);
+        }
+        self.create_log(path, ring_bytes, block_bytes, None)
+    }
+
+    fn create_log(
+        &self,
+        path: &Path,
+        ring_bytes: u64,
+        block_bytes: u32,
+        old: Option<Slot>,
+    ) -> Result<(LogFile, Option<Slot>)> {
+        match Log::create(&*self.disk, path, ring_bytes, block_bytes) {
+            Ok(log) => {
+                lock_log(&log)?;
+                Ok((log, old))
+            }
+            Err(Error::Io { what, source }) if source.kind() == std::io::ErrorKind::PermissionDenied => Err(
+                Error::CantOpen(format!("{what}: {source}; onewrite needs to write in the directory of the database")),
+            ),
+            Err(e) => {
+                // A log cut short by a full disk must not stay and hold the last free blocks.
+                let _ = self.disk.remove(path);
+                Err(e)
+            }
+        }
+    }
+
+    /// Writes the first bytes of home, durable. They lie in one sector, so they are whole or as before.
+    pub fn write_header(&self, header: &home::Header) -> Result<()> {
+        self.home.write_at(header, 0).context(|| self.what("cannot write the header of"))?;
+        self.sync_home()
+    }
+
+    /// Flushes home. Any error is a failed flush, also one that says the disk is full.
+    pub fn sync_home(&self) -> Result<()> {
+        self.home.sync().map_err(|source| Error::Io { what: self.what("cannot flush"), source })
+    }
+
+    /// LIVE → UNMARKED: the checkpoint is done, the mark comes off, the log is invalidated (in this
+    /// order, each flushed before the next). SHARED stays as it is.
+    pub fn take_off_mark(&self, writer: &mut Option<Live>, inner: &mut Inner) -> Result<()> {
+        let Some(live) = writer.as_mut() else { return Ok(()) };
+        let state = inner.latest.clone();
+        if state.kind == Kind::Empty {
+            self.home.set_len(0).context(|| self.what("cannot write"))?;
+            self.sync_home()?;
+        } else {
+            self.write_header(&state.final_header())?;
+        }
+        live.log.invalidate()?;
+        *writer = None;
+        self.table.write().clear();
+        inner.phase = Phase::Unmarked;
+        inner.latest = Arc::new(self.read_state()?);
+        Ok(())
+    }
+
+    /// LIVE → UNMARKED with the file still open, so that the next write starts with other options.
+    pub fn detach_for_options(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        if let Some(live) = writer.as_mut() {
+            crate::checkpoint::checkpoint(self, live, crate::checkpoint::Stream::Drop)?;
+        }
+        let mut inner = self.inner.lock();
+        self.take_off_mark(&mut writer, &mut inner)?;
+        crate::locks::none(&*self.home)
+    }
+
+    /// The last connection closes: home becomes a plain, complete file again.
+    pub fn detach(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        let mut inner = self.inner.lock();
+        if inner.phase == Phase::Live {
+            let sticky = inner.options.sticky;
+            drop(inner);
+            if let Some(live) = writer.as_mut() {
+                crate::checkpoint::checkpoint(self, live, crate::checkpoint::Stream::Drop)?;
+            }
+            inner = self.inner.lock();
+            if let Some(live) = writer.as_ref().filter(|l| l.home.reserved_bytes > 0) {
+                // Gives back the room that was asked for and not used.
+                self.home.set_len(live.home.bytes).context(|| self.what("cannot fit the length of"))?;
+            }
+            if !sticky {
+                self.take_off_mark(&mut writer, &mut inner)?;
+            }
+        }
+        *writer = None;
+        crate::locks::none(&*self.home)
+    }
+}
+
+/// Takes the lock by which one process at a time uses a log.
+pub fn lock_log(log: &LogFile) -> Result<()> {
+    let what = || format!("cannot lock the log {}", log.path.display());
+    if log.file.try_lock(0, 1, LockKind::Exclusive).context(what)? {
+        Ok(())
+    } else {
+        Err(Error::Busy(format!(
+            "another process has this database open through onewrite (it holds the log {})",
+            log.path.display()
+        )))
+    }
+}
+
+/// A random number from the operating system.
+pub fn random() -> Result<u64> {
+    getrandom::u64()
+        .map_err(|e| Error::io("cannot get a random number from the system", std::io::Error::other(e.to_string())))
+}

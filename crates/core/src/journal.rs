@@ -1,0 +1,180 @@
+//! The virtual journal: what SQLite believes is its rollback journal, in memory.
+//!
+//! ROLLBACK and savepoints read it back; nothing of it reaches the disk unless the connection steps
+//! aside. The order of its syncs and writes tells how SQLite's `synchronous` stands.
+
+use std::sync::Arc;
+
+use crate::disk::DiskFile;
+use crate::error::{Error, IoContext, Result};
+
+/// Bytes of a journal kept in memory; the rest goes to a temporary file.
+const MEMORY_BYTES: usize = 1 << 20;
+/// Memory kept for the next transaction's journal.
+const KEEP_BYTES: usize = 64 << 10;
+/// Length of the write with which SQLite completes a journal header before a sync: magic and count.
+const HEADER_WRITE_BYTES: usize = 12;
+/// What a journal begins with and a super-journal's name ends with (SQLite file format, section 3).
+pub const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+
+/// The rollback journal of one connection.
+#[derive(Default)]
+pub struct VirtualJournal {
+    memory: Vec<u8>,
+    /// Bytes from `MEMORY_BYTES` on.
+    spill: Option<Arc<dyn DiskFile>>,
+    len: u64,
+    last_write_was_header: bool,
+    /// SQLite synced the records before it completed the header: `synchronous` is FULL or EXTRA.
+    full_sync: bool,
+    synced: bool,
+}
+
+impl VirtualJournal {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Reads at `offset`; returns the bytes read, fewer at the end.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let want = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        let mut done = 0;
+        if let Some(part) = usize::try_from(offset).ok().and_then(|o| self.memory.get(o..)) {
+            done = part.len().min(want);
+            if let (Some(to), Some(from)) = (buf.get_mut(..done), part.get(..done)) {
+                to.copy_from_slice(from);
+            }
+        }
+        if done < want
+            && let (Some(file), Some(rest)) = (&self.spill, buf.get_mut(done..want))
+        {
+            let at = offset + done as u64 - MEMORY_BYTES as u64;
+            done += file.read_at(rest, at).context(what)?;
+        }
+        Ok(done)
+    }
+
+    /// Writes at `offset`; `temp` makes the file that takes what exceeds the memory.
+    pub fn write_at(
+        &mut self,
+        data: &[u8],
+        offset: u64,
+        temp: impl FnOnce() -> Result<Arc<dyn DiskFile>>,
+    ) -> Result<()> {
+        self.last_write_was_header = data.len() == HEADER_WRITE_BYTES && data.starts_with(&MAGIC);
+        let end = offset.checked_add(data.len() as u64).ok_or_else(|| Error::Full("journal too long".into()))?;
+        let in_memory = usize::try_from(end).unwrap_or(usize::MAX).min(MEMORY_BYTES);
+        if self.memory.len() < in_memory {
+            self.memory.resize(in_memory, 0);
+        }
+        let mut done = 0;
+        if let Some(to) = usize::try_from(offset).ok().and_then(|o| self.memory.get_mut(o..)) {
+            done = to.len().min(data.len());
+            if let (Some(to), Some(from)) = (to.get_mut(..done), data.get(..done)) {
+                to.copy_from_slice(from);
+            }
+        }
+        if done < data.len() {
+            let file = match &self.spill {
+                Some(file) => file,
+                None => self.spill.insert(temp()?),
+            };
+            let at = offset + done as u64 - MEMORY_BYTES as u64;
+            file.write_at(data.get(done..).unwrap_or_default(), at).context(what)?;
+        }
+        self.len = self.len.max(end);
+        Ok(())
+    }
+
+    /// Shortens it to `len` bytes.
+    pub fn truncate(&mut self, len: u64) {
+        self.len = self.len.min(len);
+        self.memory.truncate(usize::try_from(len).unwrap_or(usize::MAX));
+        if len <= MEMORY_BYTES as u64 {
+            self.spill = None;
+            self.memory.shrink_to(KEEP_BYTES);
+        }
+    }
+
+    /// SQLite synced its journal.
+    pub fn sync(&mut self) {
+        self.synced = true;
+        self.full_sync |= !self.last_write_was_header;
+    }
+
+    /// Whether SQLite's syncs so far are those of `synchronous=NORMAL`: of each header alone.
+    pub fn syncs_are_normal(&self) -> bool {
+        self.synced && !self.full_sync
+    }
+
+    /// A transaction ended: the next one's syncs are counted afresh.
+    pub fn forget_syncs(&mut self) {
+        self.synced = false;
+        self.full_sync = false;
+    }
+
+    /// Whether it ends with the name of a super-journal: the transaction spans several files.
+    pub fn names_super_journal(&self) -> Result<bool> {
+        let mut tail = [0; 8];
+        let Some(at) = self.len.checked_sub(8) else { return Ok(false) };
+        Ok(self.read_at(&mut tail, at)? == 8 && tail == MAGIC && self.len > 512)
+    }
+}
+
+fn what() -> String {
+    "cannot use the temporary file of the rollback journal".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Disk;
+    use crate::disk::sim::{SimConfig, SimDisk};
+
+    fn temp() -> Result<Arc<dyn DiskFile>> {
+        Ok(SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap())
+    }
+
+    #[test]
+    fn bytes_come_back_across_the_edge_of_memory() {
+        let mut j = VirtualJournal::default();
+        let data: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
+        for at in [0, MEMORY_BYTES as u64 - 1000, 3 * MEMORY_BYTES as u64] {
+            j.write_at(&data, at, temp).unwrap();
+            let mut back = vec![0; data.len()];
+            assert_eq!(j.read_at(&mut back, at).unwrap(), data.len());
+            assert_eq!(back, data);
+        }
+        assert_eq!(j.len(), 3 * MEMORY_BYTES as u64 + 3000);
+        let mut short = [0; 10];
+        assert_eq!(j.read_at(&mut short, j.len() - 4).unwrap(), 4);
+        j.truncate(5);
+        assert_eq!(j.read_at(&mut short, 0).unwrap(), 5);
+        assert!(j.spill.is_none());
+    }
+
+    #[test]
+    fn the_order_of_syncs_tells_full_from_normal() {
+        let mut header = MAGIC.to_vec();
+        header.extend([0, 0, 0, 1]);
+        let mut j = VirtualJournal::default();
+        assert!(!j.syncs_are_normal(), "no sync at all is not NORMAL: the journal is elsewhere");
+        j.write_at(&[1; 600], 0, temp).unwrap();
+        j.write_at(&header, 0, temp).unwrap();
+        j.sync();
+        assert!(j.syncs_are_normal());
+        j.write_at(&[1; 600], 600, temp).unwrap();
+        j.sync();
+        assert!(!j.syncs_are_normal());
+        j.forget_syncs();
+        j.write_at(&header, 0, temp).unwrap();
+        j.sync();
+        assert!(j.syncs_are_normal());
+    }
+}

@@ -1,0 +1,154 @@
+//! Every offset and size of every format, in one place; `docs/format.md` tells the same as text.
+//!
+//! All integers of the log are little-endian; those of the SQLite header are big-endian (SQLite file
+//! format, section 1.3). Bytes from files are read through [`le_u32`] and its kin, which answer
+//! `None` past the end instead of panicking (invariant I6).
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
+
+/// The log's name is the database's with this added.
+pub const LOG_SUFFIX: &str = "-onewrite";
+/// The rollback journal's name is the database's with this added.
+pub const JOURNAL_SUFFIX: &str = "-journal";
+
+/// Smallest block of the log; a device with a larger atomic unit gets blocks of that size.
+pub const BLOCK_BYTES_MIN: u32 = 4096;
+/// Largest block of the log.
+pub const BLOCK_BYTES_MAX: u32 = 65536;
+/// Unit in which positions of streamed images are counted.
+pub const STREAM_UNIT: u64 = 512;
+
+/// The SQLite database header (SQLite file format, section 1.3): the fields onewrite knows.
+pub mod home {
+    /// Length of the header.
+    pub const HEADER_BYTES: usize = 100;
+    /// "SQLite format 3" and a zero.
+    pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+    /// Page size, u16; 1 stands for 65536.
+    pub const PAGE_SIZE: usize = 16;
+    /// File format write version: 1 rollback journal, 2 WAL.
+    pub const WRITE_VERSION: usize = 18;
+    /// File format read version: 1, 2, or [`MARK`].
+    pub const READ_VERSION: usize = 19;
+    /// Bytes of reserved space at the end of each page.
+    pub const RESERVED: usize = 20;
+    /// File change counter, u32.
+    pub const CHANGE_COUNTER: usize = 24;
+    /// Size of the database in pages, u32.
+    pub const PAGE_COUNT: usize = 28;
+    /// Reserved for expansion: the session id while the mark is on, u64; else zeros.
+    pub const SESSION: usize = 72;
+    /// The change counter for which [`PAGE_COUNT`] holds, u32.
+    pub const VERSION_VALID_FOR: usize = 92;
+    /// Read version of a database in use through onewrite: stock SQLite answers NOTADB.
+    pub const MARK: u8 = 87;
+}
+
+/// A header slot of the log (blocks 1 and 2, written in turn): each `AT_` is the offset of the field of
+/// that name in `docs/format.md`.
+#[allow(missing_docs)]
+pub mod slot {
+    /// Name of the format.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrite");
+    /// Version of the format.
+    pub const VERSION: u32 = 1;
+    pub const AT_MAGIC: usize = 0;
+    pub const AT_VERSION: usize = AT_MAGIC + 8;
+    pub const AT_BLOCK_BYTES: usize = AT_VERSION + 4;
+    pub const AT_SEQUENCE: usize = AT_BLOCK_BYTES + 4;
+    pub const AT_SESSION: usize = AT_SEQUENCE + 8;
+    pub const AT_SALT: usize = AT_SESSION + 8;
+    pub const AT_START: usize = AT_SALT + 8;
+    pub const AT_RING_BYTES: usize = AT_START + 8;
+    pub const AT_BASE_TID: usize = AT_RING_BYTES + 8;
+    pub const AT_TID_CEILING: usize = AT_BASE_TID + 8;
+    pub const AT_PREV_CRC: usize = AT_TID_CEILING + 8;
+    pub const AT_PAGE_BYTES: usize = AT_PREV_CRC + 4;
+    pub const AT_PAGE_COUNT: usize = AT_PAGE_BYTES + 4;
+    pub const AT_CHANGE_COUNTER: usize = AT_PAGE_COUNT + 4;
+    pub const AT_COUNTER_CEILING: usize = AT_CHANGE_COUNTER + 4;
+    pub const AT_STATE: usize = AT_COUNTER_CEILING + 4;
+    pub const AT_CRC: usize = AT_STATE + 4;
+    /// Page count of a slot whose scheme writes home in place: home's header says it.
+    pub const PAGE_COUNT_IN_HOME: u32 = u32::MAX;
+    /// Length of a slot.
+    pub const BYTES: usize = AT_CRC + 4;
+    /// The log holds nothing: home is complete and carries no mark.
+    pub const STATE_CLEAN: u32 = 0;
+    /// The log belongs to a marked home.
+    pub const STATE_LIVE: u32 = 1;
+    const _: () = assert!(BYTES == 100 && BYTES <= super::STREAM_UNIT as usize, "a slot fits the smallest sector");
+}
+
+/// A record of the ring: each `AT_` is the offset of the field of that name in `docs/format.md`.
+#[allow(missing_docs)]
+pub mod record {
+    pub const AT_SALT: usize = 0;
+    pub const AT_TID: usize = AT_SALT + 8;
+    pub const AT_DURABLE_TID: usize = AT_TID + 8;
+    pub const AT_PREV_CRC: usize = AT_DURABLE_TID + 8;
+    pub const AT_LEN: usize = AT_PREV_CRC + 4;
+    pub const AT_PAGE_COUNT: usize = AT_LEN + 4;
+    pub const AT_CHANGE_COUNTER: usize = AT_PAGE_COUNT + 4;
+    pub const AT_ENTRY_COUNT: usize = AT_CHANGE_COUNTER + 4;
+    pub const AT_STREAM_COUNT: usize = AT_ENTRY_COUNT + 4;
+    pub const AT_STREAM_INDEX: usize = AT_STREAM_COUNT + 4;
+    pub const AT_STREAM_CRC: usize = AT_STREAM_INDEX + 4;
+    /// Length of the header; the entries follow.
+    pub const HEADER_BYTES: usize = AT_STREAM_CRC + 4;
+    /// The crc32c that ends a record.
+    pub const CRC_BYTES: usize = 4;
+    /// Records begin at and are padded to multiples of this.
+    pub const ALIGN: usize = 8;
+    /// Length of an entry's head: page number u32, kind u16, count u16.
+    pub const ENTRY_BYTES: usize = 8;
+    /// Length of a range's head: offset u16, length minus one u16.
+    pub const RANGE_BYTES: usize = 4;
+    /// Length of one item of a stream index: page number, position, crc32c, each u32.
+    pub const STREAM_ITEM_BYTES: usize = 12;
+    /// Ranges over the page's previous image.
+    pub const KIND_DELTA: u16 = 1;
+    /// Ranges over zeros: the page was beyond the end of the database.
+    pub const KIND_FRESH: u16 = 2;
+    /// Whole images, aligned to blocks.
+    pub const KIND_FRAMES: u16 = 3;
+    const _: () = assert!(HEADER_BYTES == 56 && HEADER_BYTES.is_multiple_of(ALIGN));
+}
+
+fn bytes_at<const N: usize>(b: &[u8], at: usize) -> Option<[u8; N]> {
+    b.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+/// The u16 at `at`, little-endian.
+pub fn le_u16(b: &[u8], at: usize) -> Option<u16> {
+    bytes_at(b, at).map(u16::from_le_bytes)
+}
+
+/// The u32 at `at`, little-endian.
+pub fn le_u32(b: &[u8], at: usize) -> Option<u32> {
+    bytes_at(b, at).map(u32::from_le_bytes)
+}
+
+/// The u64 at `at`, little-endian.
+pub fn le_u64(b: &[u8], at: usize) -> Option<u64> {
+    bytes_at(b, at).map(u64::from_le_bytes)
+}
+
+/// The u32 at `at`, big-endian.
+pub fn be_u32(b: &[u8], at: usize) -> Option<u32> {
+    bytes_at(b, at).map(u32::from_be_bytes)
+}
+
+/// The u16 at `at`, big-endian.
+pub fn be_u16(b: &[u8], at: usize) -> Option<u16> {
+    bytes_at(b, at).map(u16::from_be_bytes)
+}
+
+/// Copies `field` to `at`; bytes that do not fit are left out (the layouts above all fit).
+pub fn put(b: &mut [u8], at: usize, field: &[u8]) {
+    if let Some(to) = at.checked_add(field.len()).and_then(|end| b.get_mut(at..end)) {
+        to.copy_from_slice(field);
+    } else {
+        debug_assert!(false, "a field of {} bytes at {at} does not fit", field.len());
+    }
+}

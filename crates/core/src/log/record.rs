@@ -1,0 +1,470 @@
+//! Records: one per transaction, the absolute new bytes of every page it changed.
+//!
+//! A record chains to the one before it through that one's crc32c, so an old record left behind in
+//! the ring never passes for a new one. The bytes of a delta are absolute values, so replaying it
+//! over a page that a checkpoint tore, or replaying it twice, gives the same image (invariant I8).
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use crate::layout::{le_u16, le_u32, le_u64, put, record as at};
+use crate::types::{PageNo, Tid};
+
+/// The head of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Salt of the log's generation.
+    pub salt: u64,
+    /// The transaction.
+    pub tid: Tid,
+    /// Newest TID known to be durable when this was written: proof that a broken record up to it is
+    /// rot and not the end of the log.
+    pub durable_tid: Tid,
+    /// crc32c of the record before.
+    pub prev_crc: u32,
+    /// Size of the database in pages after this transaction.
+    pub page_count: u32,
+    /// Change counter after this transaction.
+    pub change_counter: u32,
+    /// Images that streamed into the log before the commit.
+    pub stream: Stream,
+}
+
+/// Where the index of streamed images is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stream {
+    /// Number of items; 0: none.
+    pub count: u32,
+    /// Position of the index in the file, in units of 512 bytes.
+    pub index: u32,
+    /// crc32c of the index.
+    pub crc: u32,
+}
+
+/// Builds the bytes of one record. Reused between transactions, so it allocates rarely.
+#[derive(Default)]
+pub struct Encoder {
+    buf: Vec<u8>,
+    entries: u32,
+}
+
+/// A shorter run of equal bytes between two changed ones is cheaper to repeat than to skip.
+const MERGE_BYTES: usize = at::RANGE_BYTES + 4;
+
+impl Encoder {
+    /// Starts an empty record.
+    pub fn clear(&mut self) {
+        self.buf.clear();
+        self.buf.resize(at::HEADER_BYTES, 0);
+        self.entries = 0;
+    }
+
+    /// Gives memory above `limit` bytes back.
+    pub fn shrink(&mut self, limit: usize) {
+        self.buf.clear();
+        self.buf.shrink_to(limit);
+    }
+
+    /// Adds the ranges in which `new` differs from `base`; without a base, from zeros, and then the
+    /// entry is added even if there are none. False if nothing was added.
+    pub fn add_delta(&mut self, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> bool {
+        let entry_at = self.buf.len();
+        let kind = if base.is_some() { at::KIND_DELTA } else { at::KIND_FRESH };
+        self.buf.extend_from_slice(&page.0.to_le_bytes());
+        self.buf.extend_from_slice(&kind.to_le_bytes());
+        self.buf.extend_from_slice(&0u16.to_le_bytes());
+        let mut count = 0u16;
+        let mut from = 0;
+        while let Some((start, end)) = next_range(base, new, from) {
+            // A page has at most 65536 / (MERGE_BYTES + 1) separate ranges, so the count fits.
+            count = count.saturating_add(1);
+            let last = u16::try_from(end - start - 1).unwrap_or(u16::MAX);
+            self.buf.extend_from_slice(&u16::try_from(start).unwrap_or(u16::MAX).to_le_bytes());
+            self.buf.extend_from_slice(&last.to_le_bytes());
+            self.buf.extend_from_slice(new.get(start..end).unwrap_or_default());
+            from = end;
+        }
+        if count == 0 && base.is_some() {
+            self.buf.truncate(entry_at);
+            return false;
+        }
+        put(&mut self.buf, entry_at + 6, &count.to_le_bytes());
+        self.entries += 1;
+        true
+    }
+
+    /// Adds whole images, each aligned to `block` in the record. All have the same size; at most
+    /// 65535 go into one entry, the rest into further ones.
+    pub fn add_frames(&mut self, pages: &[(PageNo, &[u8])], block: usize) {
+        for chunk in pages.chunks(usize::from(u16::MAX)) {
+            self.buf.extend_from_slice(&0u32.to_le_bytes());
+            self.buf.extend_from_slice(&at::KIND_FRAMES.to_le_bytes());
+            self.buf.extend_from_slice(&u16::try_from(chunk.len()).unwrap_or(u16::MAX).to_le_bytes());
+            let pad_at = self.buf.len();
+            self.buf.extend_from_slice(&0u32.to_le_bytes());
+            for (page, _) in chunk {
+                self.buf.extend_from_slice(&page.0.to_le_bytes());
+            }
+            let aligned = self.buf.len().next_multiple_of(block);
+            let pad = u32::try_from(aligned - self.buf.len()).unwrap_or(0);
+            put(&mut self.buf, pad_at, &pad.to_le_bytes());
+            self.buf.resize(aligned, 0);
+            for (_, image) in chunk {
+                self.buf.extend_from_slice(image);
+            }
+            self.entries += 1;
+        }
+    }
+
+    /// Number of entries so far.
+    pub fn entry_count(&self) -> u32 {
+        self.entries
+    }
+
+    /// Length the finished record will have, in bytes.
+    pub fn record_bytes(&self) -> usize {
+        (self.buf.len() + at::CRC_BYTES).next_multiple_of(at::ALIGN)
+    }
+
+    /// Writes the head and the checksum. Returns the record and its crc32c, to which the next chains.
+    pub fn finish(&mut self, head: &Head) -> (&[u8], u32) {
+        let len = self.record_bytes();
+        self.buf.resize(len - at::CRC_BYTES, 0);
+        let b = &mut self.buf;
+        put(b, at::AT_SALT, &head.salt.to_le_bytes());
+        put(b, at::AT_TID, &head.tid.0.to_le_bytes());
+        put(b, at::AT_DURABLE_TID, &head.durable_tid.0.to_le_bytes());
+        put(b, at::AT_PREV_CRC, &head.prev_crc.to_le_bytes());
+        put(b, at::AT_LEN, &u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+        put(b, at::AT_PAGE_COUNT, &head.page_count.to_le_bytes());
+        put(b, at::AT_CHANGE_COUNTER, &head.change_counter.to_le_bytes());
+        put(b, at::AT_ENTRY_COUNT, &self.entries.to_le_bytes());
+        put(b, at::AT_STREAM_COUNT, &head.stream.count.to_le_bytes());
+        put(b, at::AT_STREAM_INDEX, &head.stream.index.to_le_bytes());
+        put(b, at::AT_STREAM_CRC, &head.stream.crc.to_le_bytes());
+        let crc = crc32c::crc32c(b);
+        b.extend_from_slice(&crc.to_le_bytes());
+        (b, crc)
+    }
+}
+
+/// The next run of bytes from `from` on in which `new` differs from `base` (or from zeros).
+fn next_range(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<(usize, usize)> {
+    let start = from + next_difference(base, new, from)?;
+    let mut end = start + 1;
+    loop {
+        match next_difference(base, new, end) {
+            Some(equal) if equal < MERGE_BYTES => end += equal + 1,
+            _ => return Some((start, end)),
+        }
+    }
+}
+
+/// How many bytes from `from` on are equal before the first that differs; `None` if all are.
+fn next_difference(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<usize> {
+    const WORD: usize = 32;
+    let new = new.get(from..)?;
+    match base {
+        Some(base) => {
+            let base = base.get(from..)?;
+            let words = new.chunks_exact(WORD).zip(base.chunks_exact(WORD)).take_while(|(a, b)| a == b).count();
+            let at = words * WORD;
+            new.iter().zip(base).skip(at).position(|(a, b)| a != b).map(|i| at + i)
+        }
+        None => {
+            let words = new.chunks_exact(WORD).take_while(|a| a.iter().all(|&x| x == 0)).count();
+            let at = words * WORD;
+            new.iter().skip(at).position(|&a| a != 0).map(|i| at + i)
+        }
+    }
+}
+
+/// A record whose checksum and structure have been verified.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// The head.
+    pub head: Head,
+    /// crc32c of the record, to which the next chains.
+    pub crc: u32,
+    entries: &'a [u8],
+    entry_count: u32,
+    page_bytes: u32,
+}
+
+/// What the first bytes of a record say, before anything is verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peek {
+    /// Salt.
+    pub salt: u64,
+    /// TID.
+    pub tid: Tid,
+    /// crc32c of the record before.
+    pub prev_crc: u32,
+    /// Length of the record in bytes: a multiple of [`at::ALIGN`], at least a header and a checksum.
+    pub len: u32,
+}
+
+impl Peek {
+    /// Reads the head at the start of `b`; `None` if it is too short or its length impossible.
+    pub fn at(b: &[u8]) -> Option<Peek> {
+        let len = le_u32(b, at::AT_LEN)?;
+        let whole = usize::try_from(len).ok()?;
+        if whole < at::HEADER_BYTES + at::CRC_BYTES || !whole.is_multiple_of(at::ALIGN) {
+            return None;
+        }
+        Some(Peek {
+            salt: le_u64(b, at::AT_SALT)?,
+            tid: Tid(le_u64(b, at::AT_TID)?),
+            prev_crc: le_u32(b, at::AT_PREV_CRC)?,
+            len,
+        })
+    }
+}
+
+impl<'a> Record<'a> {
+    /// Verifies the checksum and every entry of the record that `b` begins with. `None` if any byte
+    /// is not as [`Encoder`] writes it for pages of `page_bytes`.
+    pub fn decode(b: &'a [u8], page_bytes: u32) -> Option<Record<'a>> {
+        let peek = Peek::at(b)?;
+        let len = usize::try_from(peek.len).ok()?;
+        let body = b.get(..len.checked_sub(at::CRC_BYTES)?)?;
+        let crc = le_u32(b, len.checked_sub(at::CRC_BYTES)?)?;
+        if crc != crc32c::crc32c(body) {
+            return None;
+        }
+        let record = Record {
+            head: Head {
+                salt: peek.salt,
+                tid: peek.tid,
+                durable_tid: Tid(le_u64(b, at::AT_DURABLE_TID)?),
+                prev_crc: peek.prev_crc,
+                page_count: le_u32(b, at::AT_PAGE_COUNT)?,
+                change_counter: le_u32(b, at::AT_CHANGE_COUNTER)?,
+                stream: Stream {
+                    count: le_u32(b, at::AT_STREAM_COUNT)?,
+                    index: le_u32(b, at::AT_STREAM_INDEX)?,
+                    crc: le_u32(b, at::AT_STREAM_CRC)?,
+                },
+            },
+            crc,
+            entries: body.get(at::HEADER_BYTES..)?,
+            entry_count: le_u32(b, at::AT_ENTRY_COUNT)?,
+            page_bytes,
+        };
+        let mut entries = record.entries();
+        let mut valid = true;
+        record.walk(&mut |page, _| valid &= page.0 != 0, &mut entries)?;
+        (valid && entries.len() < at::ALIGN && entries.iter().all(|&x| x == 0)).then_some(record)
+    }
+
+    /// Bytes of the entries.
+    fn entries(&self) -> &'a [u8] {
+        self.entries
+    }
+
+    /// Calls `apply` for each changed page, in the order of the record.
+    pub fn for_each(&self, mut apply: impl FnMut(PageNo, Change<'a>)) {
+        let mut rest = self.entries();
+        // `decode` has walked the same bytes, so this cannot fail.
+        let walked = self.walk(&mut apply, &mut rest);
+        debug_assert!(walked.is_some(), "a decoded record walks");
+    }
+
+    fn walk(&self, apply: &mut impl FnMut(PageNo, Change<'a>), rest: &mut &'a [u8]) -> Option<()> {
+        let page_bytes = usize::try_from(self.page_bytes).ok()?;
+        for _ in 0..self.entry_count {
+            let page = PageNo(le_u32(rest, 0)?);
+            let kind = le_u16(rest, 4)?;
+            let count = le_u16(rest, 6)?;
+            *rest = rest.get(at::ENTRY_BYTES..)?;
+            match kind {
+                at::KIND_DELTA | at::KIND_FRESH => {
+                    let start = *rest;
+                    for _ in 0..count {
+                        let offset = usize::from(le_u16(rest, 0)?);
+                        let len = usize::from(le_u16(rest, 2)?).checked_add(1)?;
+                        if offset.checked_add(len)? > page_bytes {
+                            return None;
+                        }
+                        *rest = rest.get(at::RANGE_BYTES.checked_add(len)?..)?;
+                    }
+                    let ranges = Ranges { bytes: start.get(..start.len().checked_sub(rest.len())?)? };
+                    let change = if kind == at::KIND_FRESH { Change::Fresh(ranges) } else { Change::Delta(ranges) };
+                    apply(page, change);
+                }
+                at::KIND_FRAMES => {
+                    let pad = usize::try_from(le_u32(rest, 0)?).ok()?;
+                    let numbers = rest.get(4..)?;
+                    let numbers_bytes = usize::from(count).checked_mul(4)?;
+                    let images_at = 4usize.checked_add(numbers_bytes)?.checked_add(pad)?;
+                    let mut images = rest.get(images_at..)?;
+                    for i in 0..usize::from(count) {
+                        let image = images.get(..page_bytes)?;
+                        images = images.get(page_bytes..)?;
+                        apply(PageNo(le_u32(numbers, i.checked_mul(4)?)?), Change::Image(image));
+                    }
+                    *rest = images;
+                }
+                _ => return None,
+            }
+        }
+        Some(())
+    }
+}
+
+/// How a record changes a page.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Ranges over the previous image.
+    Delta(Ranges<'a>),
+    /// Ranges over zeros.
+    Fresh(Ranges<'a>),
+    /// The whole image.
+    Image(&'a [u8]),
+}
+
+/// Verified ranges of one entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranges<'a> {
+    bytes: &'a [u8],
+}
+
+impl Ranges<'_> {
+    /// Copies the ranges into `image`, which has the size of a page.
+    pub fn apply(&self, image: &mut [u8]) {
+        let mut rest = self.bytes;
+        while let (Some(offset), Some(last)) = (le_u16(rest, 0), le_u16(rest, 2)) {
+            let len = usize::from(last) + 1;
+            let Some(bytes) = rest.get(at::RANGE_BYTES..at::RANGE_BYTES + len) else { return };
+            put(image, usize::from(offset), bytes);
+            rest = rest.get(at::RANGE_BYTES + len..).unwrap_or_default();
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn head() -> Head {
+        Head {
+            salt: 1,
+            tid: Tid(2),
+            durable_tid: Tid(1),
+            prev_crc: 3,
+            page_count: 4,
+            change_counter: 5,
+            stream: Stream::default(),
+        }
+    }
+
+    fn replay(record: &Record<'_>, base: &[u8]) -> Vec<u8> {
+        let mut image = base.to_vec();
+        record.for_each(|_, change| match change {
+            Change::Delta(r) => r.apply(&mut image),
+            Change::Fresh(r) => {
+                image.fill(0);
+                r.apply(&mut image);
+            }
+            Change::Image(i) => image.copy_from_slice(i),
+        });
+        image
+    }
+
+    #[test]
+    fn an_unchanged_page_makes_no_entry() {
+        let mut e = Encoder::default();
+        e.clear();
+        assert!(!e.add_delta(PageNo(1), Some(&[7; 512]), &[7; 512]));
+        assert_eq!(e.entry_count(), 0);
+        assert!(e.add_delta(PageNo(1), None, &[0; 512]), "a fresh page is said even if it is all zeros");
+    }
+
+    #[test]
+    fn frames_are_aligned_and_come_back() {
+        let (a, b) = ([1u8; 4096], [2u8; 4096]);
+        let mut e = Encoder::default();
+        e.clear();
+        e.add_frames(&[(PageNo(3), &a), (PageNo(9), &b)], 4096);
+        let (bytes, _) = e.finish(&head());
+        assert_eq!(bytes[4096..8192], a);
+        let record = Record::decode(bytes, 4096).unwrap();
+        let mut seen = vec![];
+        record.for_each(|p, c| {
+            if let Change::Image(i) = c {
+                seen.push((p, i[0]));
+            }
+        });
+        assert_eq!(seen, [(PageNo(3), 1), (PageNo(9), 2)]);
+    }
+
+    /// A base and an image that differs from it in a few places, as b-tree edits do.
+    fn pair() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+        let edits = proptest::collection::vec((0..4096usize, proptest::collection::vec(any::<u8>(), 1..64)), 0..20);
+        (any::<u8>(), edits).prop_map(|(fill, edits)| {
+            let base: Vec<u8> = (0..4096usize).map(|i| fill.wrapping_add((i / 7) as u8)).collect();
+            let mut new = base.clone();
+            for (at, bytes) in edits {
+                let end = (at + bytes.len()).min(4096);
+                new[at..end].copy_from_slice(&bytes[..end - at]);
+            }
+            (base, new)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn replay_gives_the_image_also_over_a_torn_page((base, new) in pair(), tear in 0..9usize, fresh: bool) {
+            let mut e = Encoder::default();
+            e.clear();
+            let added = e.add_delta(PageNo(1), (!fresh).then_some(&base), &new);
+            prop_assert_eq!(added, fresh || base != new);
+            if added {
+                let (bytes, crc) = e.finish(&head());
+                let record = Record::decode(bytes, 4096).unwrap();
+                prop_assert_eq!(record.head, head());
+                prop_assert_eq!(record.crc, crc);
+                prop_assert_eq!(&replay(&record, &base), &new);
+                // A checkpoint that wrote only some sectors of the new image (invariant I8).
+                let mut torn = base.clone();
+                torn[..tear * 512 / 9 * 9].copy_from_slice(&new[..tear * 512 / 9 * 9]);
+                prop_assert_eq!(&replay(&record, &torn), &new);
+            }
+        }
+
+        #[test]
+        fn a_changed_byte_is_refused((base, new) in pair(), at in any::<proptest::sample::Index>(), xor in 1u8..) {
+            let mut e = Encoder::default();
+            e.clear();
+            e.add_delta(PageNo(1), Some(&base), &new);
+            let mut bytes = e.finish(&head()).0.to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] ^= xor;
+            prop_assert!(Record::decode(&bytes, 4096).is_none());
+        }
+
+        #[test]
+        fn structure_is_checked_even_under_a_valid_checksum(
+            mut body in proptest::collection::vec(any::<u8>(), 0..200), entries in 0u32..4,
+        ) {
+            let mut e = Encoder::default();
+            e.clear();
+            e.buf.append(&mut body);
+            e.entries = entries;
+            let bytes = e.finish(&head()).0.to_vec();
+            if let Some(record) = Record::decode(&bytes, 512) {
+                let mut image = [0; 512];
+                record.for_each(|_, change| match change {
+                    Change::Delta(r) | Change::Fresh(r) => r.apply(&mut image),
+                    Change::Image(i) => image.copy_from_slice(i),
+                });
+            }
+        }
+
+        #[test]
+        fn no_bytes_panic(b in proptest::collection::vec(any::<u8>(), 0..256)) {
+            prop_assert!(Record::decode(&b, 4096).is_none());
+        }
+    }
+}

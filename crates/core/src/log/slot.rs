@@ -1,0 +1,161 @@
+//! Header slots: where the live records of a log begin and what home holds below them.
+//!
+//! Two slots are written in turn, each with a larger sequence number, so that a torn write leaves the
+//! other one. A slot is durable before the first record that depends on it (invariant I3).
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
+
+use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, le_u32, le_u64, put, slot as at};
+use crate::types::{LogOffset, Tid};
+
+/// What a slot says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Block size of the log in bytes.
+    pub block_bytes: u32,
+    /// Grows with each slot written.
+    pub sequence: u64,
+    /// The same number stands in the marked home.
+    pub session: u64,
+    /// The same number stands in each live record.
+    pub salt: u64,
+    /// Position of the first live record.
+    pub start: LogOffset,
+    /// Size of the ring in bytes.
+    pub ring_bytes: u64,
+    /// TID of the state home holds; the first live record has the next one.
+    pub base_tid: Tid,
+    /// No TID above this was ever used.
+    pub tid_ceiling: Tid,
+    /// crc32c the first live record must chain to.
+    pub prev_crc: u32,
+    /// Page size of the database in bytes.
+    pub page_bytes: u32,
+    /// Size of home's state in pages; 0 for a database that has none yet.
+    pub page_count: u32,
+    /// Change counter of home's state.
+    pub change_counter: u32,
+    /// No change counter above this was ever shown to a connection.
+    pub counter_ceiling: u32,
+    /// Whether the log belongs to a marked home.
+    pub live: bool,
+}
+
+impl Slot {
+    /// The slot's bytes.
+    pub fn encode(&self) -> [u8; at::BYTES] {
+        let mut b = [0; at::BYTES];
+        put(&mut b, at::AT_MAGIC, &at::MAGIC.to_le_bytes());
+        put(&mut b, at::AT_VERSION, &at::VERSION.to_le_bytes());
+        put(&mut b, at::AT_BLOCK_BYTES, &self.block_bytes.to_le_bytes());
+        put(&mut b, at::AT_SEQUENCE, &self.sequence.to_le_bytes());
+        put(&mut b, at::AT_SESSION, &self.session.to_le_bytes());
+        put(&mut b, at::AT_SALT, &self.salt.to_le_bytes());
+        put(&mut b, at::AT_START, &self.start.0.to_le_bytes());
+        put(&mut b, at::AT_RING_BYTES, &self.ring_bytes.to_le_bytes());
+        put(&mut b, at::AT_BASE_TID, &self.base_tid.0.to_le_bytes());
+        put(&mut b, at::AT_TID_CEILING, &self.tid_ceiling.0.to_le_bytes());
+        put(&mut b, at::AT_PREV_CRC, &self.prev_crc.to_le_bytes());
+        put(&mut b, at::AT_PAGE_BYTES, &self.page_bytes.to_le_bytes());
+        put(&mut b, at::AT_PAGE_COUNT, &self.page_count.to_le_bytes());
+        put(&mut b, at::AT_CHANGE_COUNTER, &self.change_counter.to_le_bytes());
+        put(&mut b, at::AT_COUNTER_CEILING, &self.counter_ceiling.to_le_bytes());
+        put(&mut b, at::AT_STATE, &(if self.live { at::STATE_LIVE } else { at::STATE_CLEAN }).to_le_bytes());
+        let crc = crc32c::crc32c(b.get(..at::AT_CRC).unwrap_or_default());
+        put(&mut b, at::AT_CRC, &crc.to_le_bytes());
+        b
+    }
+
+    /// Reads a slot; `None` unless name, version, checksum and every number are possible and the
+    /// file, of `file_bytes`, holds the ring.
+    pub fn decode(b: &[u8], file_bytes: u64) -> Option<Slot> {
+        if le_u64(b, at::AT_MAGIC)? != at::MAGIC || le_u32(b, at::AT_VERSION)? != at::VERSION {
+            return None;
+        }
+        if le_u32(b, at::AT_CRC)? != crc32c::crc32c(b.get(..at::AT_CRC)?) {
+            return None;
+        }
+        let slot = Slot {
+            block_bytes: le_u32(b, at::AT_BLOCK_BYTES)?,
+            sequence: le_u64(b, at::AT_SEQUENCE)?,
+            session: le_u64(b, at::AT_SESSION)?,
+            salt: le_u64(b, at::AT_SALT)?,
+            start: LogOffset(le_u64(b, at::AT_START)?),
+            ring_bytes: le_u64(b, at::AT_RING_BYTES)?,
+            base_tid: Tid(le_u64(b, at::AT_BASE_TID)?),
+            tid_ceiling: Tid(le_u64(b, at::AT_TID_CEILING)?),
+            prev_crc: le_u32(b, at::AT_PREV_CRC)?,
+            page_bytes: le_u32(b, at::AT_PAGE_BYTES)?,
+            page_count: le_u32(b, at::AT_PAGE_COUNT)?,
+            change_counter: le_u32(b, at::AT_CHANGE_COUNTER)?,
+            counter_ceiling: le_u32(b, at::AT_COUNTER_CEILING)?,
+            live: match le_u32(b, at::AT_STATE)? {
+                at::STATE_CLEAN => false,
+                at::STATE_LIVE => true,
+                _ => return None,
+            },
+        };
+        let block = u64::from(slot.block_bytes);
+        let possible = slot.block_bytes.is_power_of_two()
+            && (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&slot.block_bytes)
+            && slot.ring_bytes >= block
+            && slot.ring_bytes.checked_rem(block)? == 0
+            && block.checked_mul(3)?.checked_add(slot.ring_bytes)? <= file_bytes
+            && slot.page_bytes.is_power_of_two()
+            && (512..=65536).contains(&slot.page_bytes)
+            && slot.base_tid <= slot.tid_ceiling
+            && slot.start.0 < u64::MAX / 2
+            && slot.tid_ceiling.0 < u64::MAX / 2;
+        possible.then_some(slot)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn slot() -> Slot {
+        Slot {
+            block_bytes: 4096,
+            sequence: 7,
+            session: 11,
+            salt: 13,
+            start: LogOffset(4096),
+            ring_bytes: 1 << 20,
+            base_tid: Tid(17),
+            tid_ceiling: Tid(19),
+            prev_crc: 23,
+            page_bytes: 4096,
+            page_count: 29,
+            change_counter: 31,
+            counter_ceiling: 37,
+            live: true,
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        assert_eq!(Slot::decode(&slot().encode(), 2 << 20), Some(slot()));
+    }
+
+    #[test]
+    fn a_ring_longer_than_the_file_is_refused() {
+        assert_eq!(Slot::decode(&slot().encode(), 1 << 20), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_changed_byte_is_refused(at in 0..at::BYTES, xor in 1u8..) {
+            let mut b = slot().encode();
+            b[at] ^= xor;
+            prop_assert_eq!(Slot::decode(&b, u64::MAX), None);
+        }
+
+        #[test]
+        fn no_bytes_panic(b in proptest::collection::vec(any::<u8>(), 0..128)) {
+            prop_assert_eq!(Slot::decode(&b, u64::MAX), None);
+        }
+    }
+}

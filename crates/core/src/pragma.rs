@@ -1,0 +1,77 @@
+//! `PRAGMA onewrite_*`: what is in force, what it has cost, and what went wrong.
+
+use crate::connection::Connection;
+use crate::database::Phase;
+use crate::error::{Error, Result};
+use crate::options::Options;
+
+/// Pragmas besides the options.
+pub const NAMES: [&str; 5] = ["stats", "status", "checkpoint", "error", "version"];
+
+/// Options that may change while the database is in use.
+const ANY_TIME: [&str; 4] = ["table_size", "stream_size", "busy_ms", "sticky"];
+
+/// Answers `PRAGMA onewrite_NAME[=VALUE]`; `None` if there is no such pragma.
+pub fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> Option<Result<String>> {
+    let name = name.to_ascii_lowercase();
+    Some(match name.as_str() {
+        "stats" => Ok(connection.database().stats.text()),
+        "status" => Ok(status(connection)),
+        "checkpoint" => connection.checkpoint().map(|()| "ok".to_owned()),
+        "error" => Ok(connection.last_error().unwrap_or("none").to_owned()),
+        "version" => Ok(env!("CARGO_PKG_VERSION").to_owned()),
+        _ => match value {
+            None => Ok(connection.database().inner.lock().options.get(&name)?),
+            Some(value) => {
+                Options::default().get(&name)?;
+                set(connection, &name, value)
+            }
+        },
+    })
+}
+
+fn set(connection: &mut Connection, name: &str, value: &str) -> Result<String> {
+    let db = connection.database().clone();
+    let mut options = db.inner.lock().options.clone();
+    options.set(name, value)?;
+    let changes = options != db.inner.lock().options;
+    if changes && !ANY_TIME.contains(&name) {
+        if !connection.is_sole_and_idle() {
+            return Err(Error::Busy(format!(
+                "{name} can change only while this is the only connection to the database and in no transaction"
+            )));
+        }
+        if db.inner.lock().phase == Phase::Live {
+            // The next write goes live again, with the new options.
+            db.detach_for_options()?;
+        }
+    }
+    let mut inner = db.inner.lock();
+    inner.options = options;
+    Ok(inner.options.get(name).unwrap_or_default())
+}
+
+fn status(connection: &Connection) -> String {
+    let db = connection.database();
+    let inner = db.inner.lock();
+    let phase = match &inner.phase {
+        Phase::Unmarked => "plain file, no log in use".to_owned(),
+        Phase::Live => "marked, commits go through the log".to_owned(),
+        Phase::Aside(_) => "a connection has stepped aside".to_owned(),
+        Phase::Poisoned(why) => format!("closed to use: {why}"),
+    };
+    let table = db.table.read();
+    format!(
+        "phase={phase}\nscheme={}\ntid={}\npages={}\npage_bytes={}\nchange_counter={}\nconnections={}\nsnapshots={}\n\
+         table_bytes={}\nkept_bytes={}",
+        inner.options.preset.name(),
+        inner.latest.tid,
+        inner.latest.page_count,
+        inner.latest.page_bytes,
+        inner.latest.change_counter,
+        inner.connections,
+        inner.snapshot_count(),
+        table.new_bytes(),
+        table.kept_bytes()
+    )
+}

@@ -1,0 +1,281 @@
+//! Recovery: a marked home and its log become the newest state that was committed.
+//!
+//! Replays the live records into the page table, makes them durable, and runs what a checkpoint runs:
+//! pages are rewritten even if home seems to hold them, for a failed flush may have left them in the
+//! cache and not on the disk. Every step may crash and be run again (invariant I8).
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+
+use crate::checkpoint::write_pages;
+use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
+use crate::disk::OpenMode;
+use crate::error::{Error, IoContext, Result};
+use crate::home::{self, Header, Kind, State};
+use crate::layout::home as at;
+use crate::layout::slot::PAGE_COUNT_IN_HOME;
+use crate::log::record::{Change, Encoder, Record};
+use crate::log::ring::{COUNTER_STEP, Log, LogFile, TID_STEP, log_path, slot_page_count};
+use crate::log::slot::Slot;
+use crate::options::Options;
+use crate::stats::CountedFile;
+use crate::table::{Image, PageTable, Place, Streamed};
+use crate::types::{LogOffset, PageNo, Tid};
+
+/// What recovery found, for people.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Transactions replayed.
+    pub transactions: u64,
+    /// Their first and last TID.
+    pub tids: Option<(Tid, Tid)>,
+    /// Pages that differ from what home held below them.
+    pub pages: u64,
+    /// Damage that was passed over because the caller said so: the TID lost, and a later one that was seen.
+    pub lost: Option<(Tid, Tid)>,
+}
+
+/// The log that belongs to a home marked with `session`, locked for this process, and its newest
+/// slot. Every way in which the two may not fit has its own message.
+pub fn open_log(db: &Database, session: u64) -> Result<(LogFile, Slot)> {
+    let path = log_path(&db.path);
+    let home = db.path.display();
+    let Some(log) = LogFile::open(&*db.disk, &path, OpenMode::ReadWrite)? else {
+        return Err(Error::CantOpen(format!(
+            "{home} carries onewrite's mark, but its log {} is missing: the newest transactions are in that log. Put \
+             it back beside the database. If it is lost for good, `onewrite recover --without-log` gives those \
+             transactions up and takes the mark off",
+            path.display()
+        )));
+    };
+    lock_log(&log)?;
+    let slots = log.slots()?;
+    let Some(slot) = slots.into_iter().next() else {
+        return Err(Error::Corrupt(format!(
+            "the log {} has no valid header slot: it is damaged, cut short or not a log. {home} needs it; `onewrite \
+             recover --without-log` gives the transactions in it up",
+            path.display()
+        )));
+    };
+    if slot.session != session {
+        return Err(Error::CantOpen(format!(
+            "the log {} belongs to another database or to an older state of this one (session {:016x}, {home} has \
+             {session:016x}): put the right log back beside the database",
+            path.display(),
+            slot.session
+        )));
+    }
+    if !slot.live {
+        return Err(Error::CantOpen(format!(
+            "{home} carries onewrite's mark, but its log {} was closed in order: the database file is an older copy. \
+             Use the newer copy, or `onewrite recover --without-log` to take the mark off this one",
+            path.display()
+        )));
+    }
+    Ok((log, slot))
+}
+
+/// What replaying the log gives.
+pub struct Replayed {
+    /// Images newer than home.
+    pub table: PageTable,
+    /// The newest committed state.
+    pub state: State,
+    /// For people.
+    pub report: Report,
+    /// Position behind the last record.
+    pub tail: LogOffset,
+}
+
+/// Replays the records of `log` behind `slot` over what `db` holds in home. Nothing is written.
+/// With `accept_loss`, a damaged record ends the log instead of being an error.
+pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> Result<Replayed> {
+    let mut first = [0; at::HEADER_BYTES];
+    db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
+    let mut base = State::empty(Tid::HOME);
+    if slot.page_count == PAGE_COUNT_IN_HOME {
+        if home::page_count(&first) != Some(0) {
+            home::unmark(&mut first);
+            base = State::of_home(&first, db.home.len().context(|| db.what("cannot read the length of"))?);
+        }
+    } else if slot.page_count > 0 {
+        if home::page_bytes(&first) != Some(slot.page_bytes) {
+            return Err(Error::Corrupt(format!(
+                "the header of {} does not state the page size of its log ({} bytes)",
+                db.path.display(),
+                slot.page_bytes
+            )));
+        }
+        home::unmark(&mut first);
+        base = base.after(Tid::HOME, slot.page_bytes, slot.page_count, slot.change_counter, Some(first));
+    }
+    base.change_counter = base.change_counter.max(slot.change_counter);
+    let nobody = BTreeMap::new();
+    let mut table = PageTable::default();
+    let mut state = base;
+    let mut report = Report::default();
+    let end = log.scan(slot, |record| {
+        state = apply(db, log, &mut table, &state, record, slot, &nobody)?;
+        report.transactions += 1;
+        report.tids = Some((report.tids.map_or(record.head.tid, |t| t.0), record.head.tid));
+        Ok(())
+    })?;
+    if let Some((lost, seen)) = end.rot {
+        if !accept_loss {
+            return Err(Error::Corrupt(format!(
+                "the log {} is damaged: transaction {lost} was durable and cannot be read any more (transaction \
+                 {seen}, behind it, can). Nothing was changed. Restore the log, or give up all transactions from \
+                 {lost} on with `onewrite recover --accept-loss`",
+                log.path.display()
+            )));
+        }
+        report.lost = Some((lost, seen));
+    }
+    report.pages = table.dirty(state.page_count).len() as u64;
+    Ok(Replayed { table, state, report, tail: end.tail })
+}
+
+fn apply(
+    db: &Database,
+    log: &LogFile,
+    table: &mut PageTable,
+    state: &State,
+    record: &Record<'_>,
+    slot: &Slot,
+    nobody: &BTreeMap<Tid, usize>,
+) -> Result<State> {
+    let tid = record.head.tid;
+    let page_bytes = slot.page_bytes as usize;
+    let mut failed = None;
+    let mut header: Option<Header> = None;
+    record.for_each(|page, change| {
+        let image = match change {
+            Change::Fresh(ranges) => {
+                let mut image = vec![0; page_bytes];
+                ranges.apply(&mut image);
+                image
+            }
+            Change::Image(image) => image.to_vec(),
+            Change::Delta(ranges) => {
+                let place = table.find(page, tid);
+                match previous_image(db, slot, page, place) {
+                    Ok(mut image) => {
+                        ranges.apply(&mut image);
+                        image
+                    }
+                    Err(e) => {
+                        failed.get_or_insert(e);
+                        return;
+                    }
+                }
+            }
+        };
+        if page == PageNo::HEADER {
+            header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
+        }
+        table.publish(page, tid, Image::from(image), nobody);
+    });
+    if let Some(e) = failed {
+        return Err(e);
+    }
+    if record.head.stream.count > 0 {
+        let mut streamed = Streamed::default();
+        log.for_each_streamed(record, |page, position, crc| {
+            streamed.set(PageNo(page), position, crc);
+            Ok(())
+        })?;
+        if table.has_layer() {
+            return Err(Error::Corrupt(format!(
+                "the log {} holds two big transactions without a checkpoint between them",
+                log.path.display()
+            )));
+        }
+        table.publish_layer(tid, streamed, log.file.clone());
+    }
+    if record.head.page_count == 0 {
+        return Err(Error::Corrupt(format!("transaction {tid} in the log {} leaves no page", log.path.display())));
+    }
+    Ok(state.after(tid, slot.page_bytes, record.head.page_count, record.head.change_counter, header))
+}
+
+fn previous_image(db: &Database, slot: &Slot, page: PageNo, place: Place) -> Result<Vec<u8>> {
+    let what = || db.what("cannot read");
+    let mut image = vec![0; slot.page_bytes as usize];
+    match place {
+        Place::Memory(old) => return Ok(old.to_vec()),
+        Place::Log(file, position) | Place::Kept(file, position) => {
+            file.read_at(&mut image, position).context(what)?;
+        }
+        Place::Home => {
+            db.home.read_at(&mut image, page.offset(slot.page_bytes)).context(what)?;
+            if page == PageNo::HEADER {
+                home::unmark(&mut image);
+            }
+        }
+    }
+    Ok(image)
+}
+
+/// A marked home is taken over by this process: recovered, checkpointed, live. The caller holds SHARED.
+pub fn attach(
+    db: &Database,
+    writer: &mut MutexGuard<'_, Option<Live>>,
+    inner: &mut Inner,
+    session: u64,
+    options: &Options,
+) -> Result<()> {
+    let (log, slot) = open_log(db, session)?;
+    let log = LogFile { file: CountedFile::wrap(log.file, db.stats.clone()), path: log.path };
+    let replayed = replay(db, &log, &slot, false)?;
+    take_over(db, writer, inner, log, &slot, replayed, options)
+}
+
+/// Makes a replayed state home's, durable, and starts a new generation of the log.
+pub fn take_over(
+    db: &Database,
+    writer: &mut MutexGuard<'_, Option<Live>>,
+    inner: &mut Inner,
+    log: LogFile,
+    slot: &Slot,
+    replayed: Replayed,
+    options: &Options,
+) -> Result<()> {
+    let Replayed { table, state, report, tail } = replayed;
+    let change_counter = if report.transactions > 0 { slot.counter_ceiling } else { state.change_counter };
+    let header = Some(state.header);
+    let recovered = match state.kind {
+        Kind::Empty => State { tid: Tid::HOME, ..state },
+        _ => state.after(Tid::HOME, state.page_bytes, state.page_count, change_counter, header),
+    };
+    let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+    let mut home = HomeFile { session: slot.session, bytes, reserved_bytes: 0 };
+    if report.transactions > 0 {
+        // The owner before may have died after a failed flush, with records in the cache that are not
+        // on the disk: they are written again before home depends on them (invariant I3).
+        log.rewrite_live(slot, tail)?;
+        write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count), true)?;
+        db.sync_home()?;
+    }
+    let next = Slot {
+        salt: random()?,
+        start: LogOffset(0),
+        base_tid: slot.tid_ceiling,
+        tid_ceiling: Tid(slot.tid_ceiling.0.saturating_add(TID_STEP)),
+        prev_crc: 0,
+        page_count: slot_page_count(&recovered, options.scheme),
+        page_bytes: recovered.page_bytes.max(512),
+        change_counter,
+        counter_ceiling: change_counter.wrapping_add(COUNTER_STEP),
+        ..slot.clone()
+    };
+    let mut log = Log::start(log, next, options.psow)?;
+    log.stream_reset()?;
+    **writer = Some(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: None });
+    inner.latest = Arc::new(recovered);
+    inner.phase = Phase::Live;
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! What a database has cost so far: for people who count the writes to their SD card.
+
+use std::fmt::Write as _;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::disk::{DiskFile, FileId, LockKind};
+
+/// Counters of one database since this process opened it.
+#[derive(Default, Debug)]
+pub struct Stats {
+    /// Write transactions committed.
+    pub commits: AtomicU64,
+    /// Records appended to the log.
+    pub records: AtomicU64,
+    /// Bytes of those records.
+    pub record_bytes: AtomicU64,
+    /// Pages those records changed.
+    pub record_pages: AtomicU64,
+    /// Pages that streamed into the log because their transaction was big.
+    pub streamed_pages: AtomicU64,
+    /// Checkpoints.
+    pub checkpoints: AtomicU64,
+    /// Pages that checkpoints wrote to home.
+    pub checkpoint_pages: AtomicU64,
+    /// Transactions for which the connection stepped aside.
+    pub asides: AtomicU64,
+    /// Write system calls, those that flush included.
+    pub writes: AtomicU64,
+    /// Bytes of those.
+    pub write_bytes: AtomicU64,
+    /// Flushes: syncs and writes that flush.
+    pub flushes: AtomicU64,
+    /// Sync system calls.
+    pub syncs: AtomicU64,
+    /// Snapshots pinned now.
+    pub snapshots: AtomicU64,
+}
+
+impl Stats {
+    /// Adds `n` to a counter.
+    pub fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Relaxed);
+    }
+
+    /// One `name=value` a line.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let commits = self.commits.load(Relaxed);
+        let per_commit = |n: &AtomicU64| n.load(Relaxed) as f64 / commits.max(1) as f64;
+        let rows = [
+            ("commits", &self.commits),
+            ("records", &self.records),
+            ("record_bytes", &self.record_bytes),
+            ("record_pages", &self.record_pages),
+            ("streamed_pages", &self.streamed_pages),
+            ("checkpoints", &self.checkpoints),
+            ("checkpoint_pages", &self.checkpoint_pages),
+            ("asides", &self.asides),
+            ("writes", &self.writes),
+            ("write_bytes", &self.write_bytes),
+            ("flushes", &self.flushes),
+            ("syncs", &self.syncs),
+            ("snapshots", &self.snapshots),
+        ];
+        for (name, counter) in rows {
+            let _ = writeln!(out, "{name}={}", counter.load(Relaxed));
+        }
+        let _ = writeln!(out, "bytes_per_commit={:.1}", per_commit(&self.write_bytes));
+        let _ = write!(out, "flushes_per_commit={:.3}", per_commit(&self.flushes));
+        out
+    }
+}
+
+/// A file whose writes and flushes are counted.
+pub struct CountedFile {
+    file: Arc<dyn DiskFile>,
+    stats: Arc<Stats>,
+}
+
+impl CountedFile {
+    /// Counts what is done to `file` in `stats`.
+    pub fn wrap(file: Arc<dyn DiskFile>, stats: Arc<Stats>) -> Arc<dyn DiskFile> {
+        Arc::new(CountedFile { file, stats })
+    }
+}
+
+impl DiskFile for CountedFile {
+    fn id(&self) -> io::Result<FileId> {
+        self.file.id()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        Stats::add(&self.stats.writes, 1);
+        Stats::add(&self.stats.write_bytes, buf.len() as u64);
+        self.file.write_at(buf, offset)
+    }
+
+    fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        Stats::add(&self.stats.writes, 1);
+        Stats::add(&self.stats.write_bytes, buf.len() as u64);
+        Stats::add(&self.stats.flushes, 1);
+        self.file.write_durable_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Stats::add(&self.stats.flushes, 1);
+        Stats::add(&self.stats.syncs, 1);
+        self.file.sync()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        self.file.reserve(len)
+    }
+
+    fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
+        self.file.try_lock(offset, len, kind)
+    }
+
+    fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.unlock(offset, len)
+    }
+
+    fn atomic_unit_bytes(&self) -> u32 {
+        self.file.atomic_unit_bytes()
+    }
+}

@@ -1,0 +1,378 @@
+//! The page table: the images that are newer than home, and the old ones that snapshots still need.
+//!
+//! A snapshot at S reads the newest version of a page whose TID is at most S, and home where there is
+//! none (invariant I4). [`Place::Home`] marks the version home holds where older ones are kept beside it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::disk::DiskFile;
+use crate::types::{PageNo, Tid};
+
+/// The bytes of one page.
+pub type Image = Arc<[u8]>;
+
+/// Where a version's bytes are.
+#[derive(Clone)]
+pub enum Place {
+    /// In memory.
+    Memory(Image),
+    /// Streamed into the log: the file and the position in bytes.
+    Log(Arc<dyn DiskFile>, u64),
+    /// Kept for a snapshot in a temporary file: the file and the position in bytes.
+    Kept(Arc<dyn DiskFile>, u64),
+    /// In home.
+    Home,
+}
+
+#[derive(Clone)]
+struct Version {
+    tid: Tid,
+    place: Place,
+}
+
+/// Position and crc32c of the streamed images of one transaction, by page: four pages a megabyte of
+/// pages, dense or sparse.
+#[derive(Clone, Debug, Default)]
+pub struct Streamed {
+    chunks: BTreeMap<u32, Box<[(u32, u32); CHUNK]>>,
+    count: u32,
+}
+
+const CHUNK: usize = 512;
+
+impl Streamed {
+    fn split(page: PageNo) -> (u32, usize) {
+        (page.0 / CHUNK as u32, page.0 as usize % CHUNK)
+    }
+
+    /// Position in bytes and crc32c of a page's image.
+    pub fn get(&self, page: PageNo) -> Option<(u64, u32)> {
+        let (chunk, at) = Self::split(page);
+        let (units, crc) = *self.chunks.get(&chunk)?.get(at)?;
+        (units != 0).then(|| (u64::from(units) * crate::layout::STREAM_UNIT, crc))
+    }
+
+    /// Notes where a page's image is.
+    pub fn set(&mut self, page: PageNo, position: u64, crc: u32) {
+        let (chunk, at) = Self::split(page);
+        let slots = self.chunks.entry(chunk).or_insert_with(|| Box::new([(0, 0); CHUNK]));
+        let units = u32::try_from(position / crate::layout::STREAM_UNIT).unwrap_or(0);
+        if let Some(slot) = slots.get_mut(at) {
+            self.count += u32::from(slot.0 == 0);
+            *slot = (units, crc);
+        }
+    }
+
+    /// Forgets a page.
+    pub fn remove(&mut self, page: PageNo) {
+        let (chunk, at) = Self::split(page);
+        if let Some(slot) = self.chunks.get_mut(&chunk).and_then(|c| c.get_mut(at)) {
+            self.count -= u32::from(slot.0 != 0);
+            *slot = (0, 0);
+        }
+    }
+
+    /// Number of pages.
+    pub fn len(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether nothing streamed.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Page, position in bytes and crc32c, in page order.
+    pub fn iter(&self) -> impl Iterator<Item = (PageNo, u64, u32)> + '_ {
+        self.chunks.iter().flat_map(|(chunk, slots)| {
+            slots.iter().enumerate().filter(|(_, (units, _))| *units != 0).map(move |(at, (units, crc))| {
+                (PageNo(chunk * CHUNK as u32 + at as u32), u64::from(*units) * crate::layout::STREAM_UNIT, *crc)
+            })
+        })
+    }
+}
+
+/// The streamed images of one big transaction.
+struct Layer {
+    tid: Tid,
+    streamed: Streamed,
+    log: Arc<dyn DiskFile>,
+}
+
+/// Page → versions.
+#[derive(Default)]
+pub struct PageTable {
+    pages: FxHashMap<PageNo, Vec<Version>>,
+    /// The images of one big transaction; a checkpoint follows it before the next commit.
+    layer: Option<Layer>,
+    /// Bytes of images newer than home.
+    new_bytes: u64,
+    /// Bytes of images kept in memory for snapshots.
+    kept_bytes: u64,
+    /// Number of versions that are kept only for snapshots.
+    kept: usize,
+}
+
+impl PageTable {
+    /// Where the snapshot at `tid` finds `page`.
+    pub fn find(&self, page: PageNo, tid: Tid) -> Place {
+        let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid));
+        if let Some(layer) = &self.layer
+            && layer.tid <= tid
+            && listed.is_none_or(|v| v.tid < layer.tid)
+            && let Some((position, _)) = layer.streamed.get(page)
+        {
+            return Place::Log(layer.log.clone(), position);
+        }
+        listed.map_or(Place::Home, |v| v.place.clone())
+    }
+
+    /// Whether nothing is newer than home and nothing is kept.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty() && self.layer.is_none()
+    }
+
+    /// Bytes of images newer than home, in memory.
+    pub fn new_bytes(&self) -> u64 {
+        self.new_bytes
+    }
+
+    /// Bytes of old images kept in memory for snapshots.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
+    }
+
+    /// Whether a big transaction waits for its checkpoint.
+    pub fn has_layer(&self) -> bool {
+        self.layer.is_some()
+    }
+
+    /// Adds the image of `page` at `tid`, newer than all there are. Versions that no snapshot in
+    /// `snapshots` reads are dropped.
+    pub fn publish(&mut self, page: PageNo, tid: Tid, image: Image, snapshots: &BTreeMap<Tid, usize>) {
+        self.new_bytes += image.len() as u64;
+        let versions = self.pages.entry(page).or_default();
+        if let Some(last) = versions.last()
+            && snapshots.range(last.tid..tid).next().is_none()
+            && let Some(Version { place, tid: at }) = versions.pop()
+        {
+            let _ = at;
+            if let Place::Memory(old) = place {
+                self.new_bytes -= old.len() as u64;
+            }
+        } else if let Some(Version { place: Place::Memory(old), .. }) = versions.last() {
+            // Kept from now on: the one being added is what a checkpoint will write.
+            self.new_bytes -= old.len() as u64;
+            self.kept_bytes += old.len() as u64;
+            self.kept += 1;
+        }
+        versions.push(Version { tid, place: Place::Memory(image) });
+    }
+
+    /// Adds the streamed images of the transaction `tid`.
+    pub fn publish_layer(&mut self, tid: Tid, streamed: Streamed, log: Arc<dyn DiskFile>) {
+        debug_assert!(self.layer.is_none(), "a checkpoint follows each big transaction");
+        self.layer = Some(Layer { tid, streamed, log });
+    }
+
+    /// The newest version of every page that is newer than home, up to `page_count`, in page order.
+    pub fn dirty(&self, page_count: u32) -> Vec<(PageNo, Place)> {
+        let mut pages: Vec<(PageNo, Place)> = self
+            .pages
+            .iter()
+            .filter(|(page, _)| page.0 <= page_count)
+            .filter_map(|(page, versions)| Some((*page, versions.last()?)))
+            .filter(|(page, last)| {
+                !matches!(last.place, Place::Home | Place::Kept(..))
+                    && self.layer.as_ref().is_none_or(|l| last.tid >= l.tid || l.streamed.get(*page).is_none())
+            })
+            .map(|(page, last)| (page, last.place.clone()))
+            .collect();
+        if let Some(Layer { tid, streamed, log }) = &self.layer {
+            let newer = |p: &PageNo| self.pages.get(p).and_then(|v| v.last()).is_some_and(|v| v.tid >= *tid);
+            let streamed = streamed.iter().filter(|(p, ..)| p.0 <= page_count && !newer(p));
+            pages.extend(streamed.map(|(page, at, _)| (page, Place::Log(log.clone(), at))));
+        }
+        pages.sort_unstable_by_key(|(page, _)| *page);
+        pages
+    }
+
+    /// Keeps home's image of `page` for the snapshots from `first` on, before home gets the version of
+    /// `now`.
+    pub fn keep(&mut self, page: PageNo, first: Tid, now: Tid, place: Place) {
+        if let Place::Memory(image) = &place {
+            self.kept_bytes += image.len() as u64;
+        }
+        self.kept += 1;
+        let versions = self.pages.entry(page).or_default();
+        let at = versions.partition_point(|v| v.tid < first);
+        match versions.get_mut(at) {
+            Some(Version { tid, place: old @ Place::Home }) if *tid == first => *old = place,
+            _ => versions.insert(at, Version { tid: first, place }),
+        }
+        if at + 1 == versions.len() {
+            versions.push(Version { tid: now, place: Place::Home });
+        }
+    }
+
+    /// After a checkpoint wrote the newest versions to home: forget what no snapshot needs.
+    pub fn checkpointed(&mut self, home_tid: Tid, snapshots: &BTreeMap<Tid, usize>) {
+        self.layer = None;
+        self.new_bytes = 0;
+        self.kept_bytes = 0;
+        self.kept = 0;
+        let needed = snapshots.range(..home_tid).next().is_some();
+        if !needed {
+            self.pages = FxHashMap::default();
+            return;
+        }
+        let (kept, kept_bytes) = (&mut self.kept, &mut self.kept_bytes);
+        self.pages.retain(|_, versions| {
+            let Some(mut newest) = versions.pop() else { return false };
+            let until = newest.tid;
+            retain_needed(versions, until, snapshots);
+            for v in versions.iter() {
+                *kept += 1;
+                if let Place::Memory(image) = &v.place {
+                    *kept_bytes += image.len() as u64;
+                }
+            }
+            if versions.is_empty() {
+                // Only the newest is left: home holds it, unless it was dropped with the end of the file.
+                return false;
+            }
+            newest.place = Place::Home;
+            versions.push(newest);
+            true
+        });
+    }
+
+    /// After a snapshot ended: forget kept versions that no other snapshot needs.
+    pub fn trim(&mut self, snapshots: &BTreeMap<Tid, usize>) {
+        if self.kept == 0 {
+            return;
+        }
+        let (mut kept, mut kept_bytes) = (0, 0);
+        self.pages.retain(|_, versions| {
+            let Some(newest) = versions.pop() else { return false };
+            retain_needed(versions, newest.tid, snapshots);
+            for v in versions.iter() {
+                kept += 1;
+                if let Place::Memory(image) = &v.place {
+                    kept_bytes += image.len() as u64;
+                }
+            }
+            let alone_at_home = versions.is_empty() && matches!(newest.place, Place::Home);
+            versions.push(newest);
+            !alone_at_home
+        });
+        self.kept = kept;
+        self.kept_bytes = kept_bytes;
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = PageTable::default();
+    }
+}
+
+/// Keeps of `versions`, all older than `until`, those that a snapshot reads.
+fn retain_needed(versions: &mut Vec<Version>, until: Tid, snapshots: &BTreeMap<Tid, usize>) {
+    let mut next = until;
+    let mut needed: Vec<bool> = versions
+        .iter()
+        .rev()
+        .map(|v| {
+            let read = v.tid < next && snapshots.range(v.tid..next).next().is_some();
+            next = v.tid;
+            read
+        })
+        .collect();
+    needed.reverse();
+    let mut needed = needed.into_iter();
+    versions.retain(|_| needed.next().unwrap_or(false));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Disk;
+    use crate::disk::sim::{SimConfig, SimDisk};
+
+    fn image(n: u8) -> Image {
+        Arc::from(vec![n; 512])
+    }
+
+    fn read(table: &PageTable, tid: u64) -> Option<u8> {
+        match table.find(PageNo(7), Tid(tid)) {
+            Place::Memory(i) => i.first().copied(),
+            Place::Home => None,
+            Place::Log(..) | Place::Kept(..) => Some(255),
+        }
+    }
+
+    #[test]
+    fn a_snapshot_reads_the_newest_version_that_is_not_newer_than_itself() {
+        let snapshots = BTreeMap::from([(Tid(0), 1), (Tid(3), 1), (Tid(5), 1)]);
+        let mut table = PageTable::default();
+        for tid in [2, 3, 4, 6] {
+            table.publish(PageNo(7), Tid(tid), image(tid as u8), &snapshots);
+        }
+        let seen: Vec<_> = (0..8).map(|t| read(&table, t)).collect();
+        // Version 2 has no reader and is gone; a snapshot at 2 would not exist.
+        assert_eq!(seen, [None, None, None, Some(3), Some(4), Some(4), Some(6), Some(6)]);
+        assert_eq!(table.new_bytes(), 512);
+        assert_eq!(table.kept_bytes(), 2 * 512);
+    }
+
+    #[test]
+    fn a_checkpoint_keeps_what_older_snapshots_read_and_nothing_else() {
+        let mut snapshots = BTreeMap::from([(Tid(0), 1)]);
+        let mut table = PageTable::default();
+        table.publish(PageNo(7), Tid(1), image(1), &snapshots);
+        table.keep(PageNo(7), Tid(0), Tid(1), Place::Memory(image(100)));
+        table.checkpointed(Tid(1), &snapshots);
+        assert_eq!((read(&table, 0), read(&table, 1), read(&table, 9)), (Some(100), None, None));
+        // A second round on top of the kept version.
+        table.publish(PageNo(7), Tid(2), image(2), &snapshots);
+        assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), Some(2)));
+        table.checkpointed(Tid(2), &snapshots);
+        assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), None));
+        snapshots.clear();
+        table.trim(&snapshots);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_checkpoint_without_older_snapshots_leaves_nothing() {
+        let snapshots = BTreeMap::from([(Tid(1), 1)]);
+        let mut table = PageTable::default();
+        table.publish(PageNo(7), Tid(1), image(1), &snapshots);
+        table.checkpointed(Tid(1), &snapshots);
+        assert!(table.is_empty());
+        assert_eq!(read(&table, 1), None);
+    }
+
+    #[test]
+    fn streamed_images_hide_older_ones_and_not_newer_ones() {
+        let snapshots = BTreeMap::new();
+        let mut table = PageTable::default();
+        table.publish(PageNo(7), Tid(1), image(1), &snapshots);
+        let mut streamed = Streamed::default();
+        streamed.set(PageNo(7), 1 << 20, 5);
+        streamed.set(PageNo(9), 2 << 20, 5);
+        assert_eq!(streamed.len(), 2);
+        let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
+        table.publish_layer(Tid(2), streamed, log);
+        assert_eq!(read(&table, 1), Some(1));
+        assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
+        assert_eq!(table.dirty(100).len(), 2);
+        assert_eq!(table.dirty(8).len(), 1);
+        table.publish(PageNo(7), Tid(3), image(3), &snapshots);
+        assert_eq!(read(&table, 3), Some(3));
+        assert_eq!(table.dirty(100).len(), 2);
+    }
+}

@@ -1,0 +1,120 @@
+//! One write transaction: the pages it wrote, private until it commits.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::error::{Error, Result};
+use crate::home::State;
+use crate::log::record::Stream;
+use crate::table::{Image, Streamed};
+use crate::types::PageNo;
+
+/// How far a write transaction is.
+pub enum Stage {
+    /// SQLite is writing.
+    Open,
+    /// Encoded, with room reserved: only publication and the flush are left.
+    Prepared(Prepared),
+}
+
+/// What a prepared transaction will publish.
+pub struct Prepared {
+    /// The state it makes; its TID is that of the base if nothing changed.
+    pub state: State,
+    /// The images that differ from the base.
+    pub images: Vec<(PageNo, Image)>,
+    /// The index of streamed images in the log.
+    pub stream: Stream,
+    /// Whether anything differs from the base.
+    pub changed: bool,
+    /// SQLite's syncs up to here are those of `synchronous=NORMAL`.
+    pub normal: bool,
+}
+
+/// The overlay of one connection.
+pub struct Txn {
+    /// The state it builds on.
+    pub base: Arc<State>,
+    /// Page size in bytes; 0 until the first write to an empty database.
+    pub page_bytes: u32,
+    /// Pages in memory.
+    pub pages: FxHashMap<PageNo, Image>,
+    /// Pages that streamed into the log.
+    pub streamed: Streamed,
+    /// Where the log's streamed images began to be this transaction's, in bytes.
+    pub stream_from: u64,
+    /// Pages of the base above this were truncated away.
+    pub base_limit: u32,
+    /// Size of the database file as SQLite sees it, in bytes.
+    pub file_bytes: u64,
+    /// How far it is.
+    pub stage: Stage,
+    /// SQLite asked for a sync of the database file since it was prepared.
+    pub synced: bool,
+}
+
+impl Txn {
+    /// An empty transaction on `base`.
+    pub fn new(base: Arc<State>) -> Txn {
+        Txn {
+            page_bytes: base.page_bytes,
+            pages: FxHashMap::default(),
+            streamed: Streamed::default(),
+            stream_from: 0,
+            base_limit: base.page_count,
+            file_bytes: base.bytes(),
+            stage: Stage::Open,
+            synced: false,
+            base,
+        }
+    }
+
+    /// Whether SQLite changed nothing.
+    pub fn is_untouched(&self) -> bool {
+        self.pages.is_empty() && self.streamed.is_empty() && self.file_bytes == self.base.bytes()
+    }
+
+    /// Bytes of page images in memory.
+    pub fn memory_bytes(&self) -> u64 {
+        self.pages.len() as u64 * u64::from(self.page_bytes)
+    }
+
+    /// Splits `len` bytes at `offset` into pages: page, offset in the page, range in the buffer.
+    pub fn split(
+        page_bytes: u32,
+        offset: u64,
+        len: usize,
+    ) -> impl Iterator<Item = Result<(PageNo, usize, std::ops::Range<usize>)>> {
+        let size = u64::from(page_bytes.max(1));
+        let mut done = 0usize;
+        std::iter::from_fn(move || {
+            if done >= len {
+                return None;
+            }
+            let at = offset + done as u64;
+            let Some(page) = PageNo::containing(at, page_bytes) else {
+                done = len;
+                return Some(Err(Error::Full(format!("byte {at} is beyond the largest page number"))));
+            };
+            let in_page = (at % size) as usize;
+            let n = (size as usize - in_page).min(len - done);
+            let range = done..done + n;
+            done += n;
+            Some(Ok((page, in_page, range)))
+        })
+    }
+
+    /// Cuts the file to `len` bytes.
+    pub fn truncate(&mut self, len: u64) {
+        self.file_bytes = len;
+        let size = u64::from(self.page_bytes.max(1));
+        let pages = u32::try_from(len.div_ceil(size)).unwrap_or(u32::MAX);
+        self.pages.retain(|page, _| page.0 <= pages);
+        let gone: Vec<PageNo> = self.streamed.iter().map(|(p, ..)| p).filter(|p| p.0 > pages).collect();
+        for page in gone {
+            self.streamed.remove(page);
+        }
+        self.base_limit = self.base_limit.min(pages);
+    }
+}

@@ -1,0 +1,54 @@
+//! The numbers that must not be mixed up, each a type of its own.
+
+use std::fmt;
+
+/// Transaction identifier: one per write transaction, growing, never reused in the life of a
+/// database file. Zero is the state of home when this process attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tid(pub u64);
+
+impl Tid {
+    /// The state of home when this process attached.
+    pub const HOME: Tid = Tid(0);
+
+    /// The one after this.
+    pub fn next(self) -> Tid {
+        Tid(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Number of a database page; the first is 1 (SQLite file format, section 1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageNo(pub u32);
+
+impl PageNo {
+    /// The page with the database header.
+    pub const HEADER: PageNo = PageNo(1);
+
+    /// Byte offset of this page in home. Zero for the impossible page 0.
+    pub fn offset(self, page_bytes: u32) -> u64 {
+        u64::from(self.0.saturating_sub(1)) * u64::from(page_bytes)
+    }
+
+    /// The page that holds byte `offset`; `None` beyond the largest page number.
+    pub fn containing(offset: u64, page_bytes: u32) -> Option<PageNo> {
+        u32::try_from(offset.checked_div(u64::from(page_bytes))?).ok()?.checked_add(1).map(PageNo)
+    }
+}
+
+impl fmt::Display for PageNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Position in the log's ring, in bytes: grows for ever; the place in the file is this modulo the
+/// size of the ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogOffset(pub u64);

@@ -1,0 +1,84 @@
+//! onewrite for [`rusqlite`]: registers the VFS with the SQLite that rusqlite uses.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("app.db");
+//! let db = onewrite_rusqlite::open(&path)?;
+//! db.execute_batch("CREATE TABLE note(text TEXT); INSERT INTO note VALUES ('durable')")?;
+//! let text: String = db.query_row("SELECT text FROM note", [], |row| row.get(0))?;
+//! assert_eq!(text, "durable");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! After [`register`] any connection may name the VFS itself, with settings in the URI:
+//! `Connection::open("file:app.db?vfs=onewrite&scheme=log")`.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int};
+use std::mem::transmute;
+use std::path::Path;
+
+use onewrite::ffi::{VfsFindFn, VfsRegisterFn};
+use onewrite::{Api, VFS_NAME};
+use rusqlite::{Connection, OpenFlags, ffi};
+
+pub use onewrite::{RegisterError as Error, last_error};
+
+type RawFindFn = unsafe extern "C" fn(*const c_char) -> *mut ffi::sqlite3_vfs;
+type RawRegisterFn = unsafe extern "C" fn(*mut ffi::sqlite3_vfs, c_int) -> c_int;
+
+/// The functions of the SQLite that rusqlite is linked to.
+pub fn api() -> Api {
+    // SAFETY: the functions differ from the declared types only in where `sqlite3_vfs` is declared; its
+    // layout is the same (onewrite-vfs asserts that in tests/layout.rs).
+    let (vfs_find, vfs_register) = unsafe {
+        (
+            transmute::<RawFindFn, VfsFindFn>(ffi::sqlite3_vfs_find),
+            transmute::<RawRegisterFn, VfsRegisterFn>(ffi::sqlite3_vfs_register),
+        )
+    };
+    Api {
+        libversion_number: ffi::sqlite3_libversion_number,
+        vfs_find,
+        vfs_register,
+        malloc64: ffi::sqlite3_malloc64,
+        log: ffi::sqlite3_log,
+        uri_parameter: ffi::sqlite3_uri_parameter,
+        uri_boolean: ffi::sqlite3_uri_boolean,
+        uri_key: ffi::sqlite3_uri_key,
+        filename_journal: ffi::sqlite3_filename_journal,
+        filename_wal: ffi::sqlite3_filename_wal,
+    }
+}
+
+/// Registers the VFS `onewrite`. Doing so again changes nothing.
+pub fn register() -> Result<(), Error> {
+    // SAFETY: the functions are those of the SQLite this program is linked to.
+    unsafe { onewrite::register(&api(), VFS_NAME, false) }
+}
+
+/// Registers the VFS `onewrite` and makes it the default: databases opened without naming a VFS use it.
+pub fn register_default() -> Result<(), Error> {
+    // SAFETY: the functions are those of the SQLite this program is linked to.
+    unsafe { onewrite::register(&api(), VFS_NAME, true) }
+}
+
+/// Opens a database, creating it where there is none, through onewrite. The path may be a URI with
+/// settings. Where the open fails for a reason of onewrite's, the error tells it.
+pub fn open(path: impl AsRef<Path>) -> rusqlite::Result<Connection> {
+    open_with_flags(path, OpenFlags::default())
+}
+
+/// [`open`] with flags of the caller's choice.
+pub fn open_with_flags(path: impl AsRef<Path>, flags: OpenFlags) -> rusqlite::Result<Connection> {
+    if let Err(e) = register() {
+        return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(e.code), Some(e.message)));
+    }
+    Connection::open_with_flags_and_vfs(path, flags, VFS_NAME).map_err(|error| match (error, last_error()) {
+        (rusqlite::Error::SqliteFailure(code, _), Some(message)) => rusqlite::Error::SqliteFailure(code, Some(message)),
+        (error, _) => error,
+    })
+}

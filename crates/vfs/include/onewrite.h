@@ -1,0 +1,81 @@
+/*
+** onewrite: durable SQLite commits with one block write and one flush.
+**
+** The C interface of libonewrite. Include it where <sqlite3.h> can be found, call
+** onewrite_register() once, and open databases through the VFS "onewrite":
+**
+**     #include <onewrite.h>
+**
+**     if( onewrite_register(0)!=SQLITE_OK ) fprintf(stderr, "%s\n", onewrite_last_error());
+**     sqlite3_open_v2("app.db", &db, SQLITE_OPEN_READWRITE|SQLITE_OPEN_CREATE, "onewrite");
+**
+** or with settings: "file:app.db?vfs=onewrite&scheme=log" and SQLITE_OPEN_URI.
+**
+** libonewrite.a and libonewrite.so are linked to no SQLite: they use the one this header is compiled
+** with, 3.37 or newer. That library must stay loaded for the life of the process.
+*/
+#ifndef ONEWRITE_H
+#define ONEWRITE_H
+
+#include <stddef.h>
+#include <sqlite3.h>
+
+#if SQLITE_VERSION_NUMBER < 3037000
+# error "onewrite needs SQLite 3.37 or newer"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The functions of SQLite that onewrite calls. Filled by onewrite_register(); new ones are only
+** ever added at the end. */
+typedef struct onewrite_api {
+  size_t struct_bytes;           /* sizeof(onewrite_api) */
+  int (*libversion_number)(void);
+  sqlite3_vfs *(*vfs_find)(const char *name);
+  int (*vfs_register)(sqlite3_vfs *vfs, int make_default);
+  void *(*malloc64)(sqlite3_uint64 bytes);
+  void (*log)(int code, const char *format, ...);
+  const char *(*uri_parameter)(const char *name, const char *parameter);
+  int (*uri_boolean)(const char *name, const char *parameter, int otherwise);
+  const char *(*uri_key)(const char *name, int index);
+  const char *(*filename_journal)(const char *name);
+  const char *(*filename_wal)(const char *name);
+} onewrite_api;
+
+/* Registers the VFS "onewrite" with the SQLite these functions belong to. make_default other than 0
+** makes it the VFS of every database opened without naming one. Registering again changes nothing,
+** except that it may make it the default. Returns SQLITE_OK or an error code. Use
+** onewrite_register(), which fills the structure. */
+int onewrite_register_api(const onewrite_api *api, int make_default);
+
+/* Version of the library, "major.minor.patch". Stays valid. */
+const char *onewrite_version(void);
+
+/* What went wrong in onewrite's last failed call on this thread, or NULL if the last error was not
+** onewrite's. sqlite3_open_v2() can only say "unable to open database file"; this says why. Valid until
+** this thread calls SQLite or onewrite again. */
+const char *onewrite_last_error(void);
+
+/* Registers the VFS "onewrite" with the SQLite this code is linked to: see onewrite_register_api(). */
+static inline int onewrite_register(int make_default){
+  onewrite_api api;
+  api.struct_bytes = sizeof(api);
+  api.libversion_number = sqlite3_libversion_number;
+  api.vfs_find = sqlite3_vfs_find;
+  api.vfs_register = sqlite3_vfs_register;
+  api.malloc64 = sqlite3_malloc64;
+  api.log = sqlite3_log;
+  api.uri_parameter = sqlite3_uri_parameter;
+  api.uri_boolean = sqlite3_uri_boolean;
+  api.uri_key = sqlite3_uri_key;
+  api.filename_journal = sqlite3_filename_journal;
+  api.filename_wal = sqlite3_filename_wal;
+  return onewrite_register_api(&api, make_default);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* ONEWRITE_H */

@@ -1,0 +1,165 @@
+//! File controls of a main database: prepare and commit, pragmas, and what SQLite asks besides.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use onewrite_core::options::Options;
+use onewrite_core::pragma;
+
+use crate::fault::{Fault, Outcome, last};
+use crate::ffi::{code, fcntl};
+use crate::main_file::State;
+
+/// Prefix of every pragma that is ours.
+const PREFIX: &str = "onewrite_";
+
+/// # Safety
+/// `op` and `arg` are those of a call of `xFileControl`.
+pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
+    match op {
+        // The argument is the name of the super-journal, null where there is none.
+        fcntl::SYNC => match state.engine() {
+            Some(conn) => {
+                conn.prepare(!arg.is_null())?;
+                Ok(code::OK)
+            }
+            // SAFETY: as promised by the caller.
+            None => unsafe { forward(state, op, arg) },
+        },
+        fcntl::COMMIT_PHASETWO => match state.engine() {
+            Some(conn) => {
+                conn.commit()?;
+                Ok(code::OK)
+            }
+            // SAFETY: as promised by the caller.
+            None => unsafe { forward(state, op, arg) },
+        },
+        // SAFETY: the argument of this control is an array of at least three strings.
+        fcntl::PRAGMA => unsafe { answer_pragma(state, arg.cast()) },
+        // The engine never writes ahead of a commit, so there is no size to prepare for; and the file
+        // underneath grows by the page in WAL mode, as it would without the hint.
+        fcntl::SIZE_HINT => Ok(code::OK),
+        fcntl::LOCKSTATE => {
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(state.level_number()) };
+            Ok(code::OK)
+        }
+        fcntl::LAST_ERRNO => {
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(last().map_or(0, |(_, os_error)| os_error)) };
+            Ok(code::OK)
+        }
+        fcntl::VFSNAME => {
+            let vfs = state.vfs();
+            let name = vfs.api.sqlite_string(&vfs.name.to_string_lossy());
+            // SAFETY: the argument of this control is a char*, which SQLite frees.
+            unsafe { arg.cast::<*mut c_char>().write(name) };
+            Ok(code::OK)
+        }
+        fcntl::POWERSAFE_OVERWRITE => {
+            // SAFETY: the argument of this control is an int: negative asks, else sets.
+            unsafe {
+                let value = arg.cast::<c_int>();
+                match value.read() {
+                    n if n < 0 => value.write(c_int::from(state.psow())),
+                    n => state.set_psow(n != 0),
+                }
+            }
+            Ok(code::OK)
+        }
+        fcntl::MMAP_SIZE => {
+            // Pages are not mapped (DESIGN 4.9: no xFetch), so the size in force is 0 whatever is asked.
+            // SAFETY: the argument of this control is an sqlite3_int64.
+            unsafe { arg.cast::<i64>().write(0) };
+            Ok(code::OK)
+        }
+        fcntl::HAS_MOVED => {
+            let moved = state.has_moved();
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(c_int::from(moved)) };
+            Ok(code::OK)
+        }
+        // Kept by the file underneath for the time in WAL mode, so it may be asked before that time
+        // comes; and the name of a temporary file is the same whoever gives it.
+        fcntl::PERSIST_WAL | fcntl::CHUNK_SIZE | fcntl::TEMPFILENAME if state.vfs().passes_through() => {
+            // SAFETY: as promised by the caller.
+            Ok(unsafe { state.base()?.control(op, arg) })
+        }
+        // SAFETY: as promised by the caller.
+        _ if state.forwards() => unsafe { forward(state, op, arg) },
+        _ => Ok(code::NOTFOUND),
+    }
+}
+
+/// # Safety
+/// As [`file_control`].
+unsafe fn forward(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
+    if !state.vfs().passes_through() {
+        return Ok(code::NOTFOUND);
+    }
+    // SAFETY: as promised by the caller.
+    Ok(unsafe { state.base()?.control(op, arg) })
+}
+
+/// `SQLITE_FCNTL_PRAGMA`: element 0 takes the answer or the error message (SQLite frees it), 1 is the
+/// name, 2 the value or null. SQLite asks while it compiles the statement, and again each time it runs.
+///
+/// # Safety
+/// `args` is the argument of that control.
+unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_int> {
+    // SAFETY: as promised by the caller; the strings live across the call.
+    let (name, value) = unsafe {
+        let (name, value) = (*args.add(1), *args.add(2));
+        let text = |p: *mut c_char| (!p.is_null()).then(|| CStr::from_ptr(p).to_string_lossy().into_owned());
+        (text(name).unwrap_or_default().to_ascii_lowercase(), text(value))
+    };
+    if name == "synchronous" {
+        if let (Some(conn), Some(value)) = (state.connection(), &value) {
+            conn.note_synchronous(value);
+        }
+        return Ok(code::NOTFOUND);
+    }
+    let Some(name) = name.strip_prefix(PREFIX) else { return Ok(code::NOTFOUND) };
+    let answer = match answer(state, name, value.as_deref()) {
+        Ok(answer) => Ok(answer),
+        Err(fault) => {
+            let (rc, message, _) = fault.into_parts(code::IOERR);
+            Err((rc, message.unwrap_or_default()))
+        }
+    };
+    let (rc, text) = match answer {
+        Ok(text) => (code::OK, text),
+        Err((rc, message)) => (rc, message),
+    };
+    let text = state.vfs().api.sqlite_string(&text);
+    if text.is_null() && rc == code::OK {
+        return Err(Fault::Own(code::NOMEM, "no memory for the answer to a pragma".to_owned()));
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { *args = text };
+    Ok(rc)
+}
+
+fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String> {
+    if let Some(conn) = state.connection() {
+        if let Some(answer) = conn.pragma(name, value) {
+            return Ok(answer?);
+        }
+    } else if known().any(|known| known == name) {
+        return match (name, state.last_error()) {
+            ("error", last) => Ok(last.unwrap_or_default().to_owned()),
+            _ => {
+                let message = format!("{PREFIX}{name}: this connection only reads the file, past onewrite's engine");
+                Err(Fault::Own(code::ERROR, message))
+            }
+        };
+    }
+    let known: Vec<String> = known().map(|known| format!("{PREFIX}{known}")).collect();
+    Err(Fault::Own(code::ERROR, format!("no such pragma: {PREFIX}{name}; there are {}", known.join(", "))))
+}
+
+/// The names of all pragmas, without the prefix.
+fn known() -> impl Iterator<Item = &'static str> {
+    pragma::NAMES.into_iter().chain(Options::NAMES)
+}

@@ -1,0 +1,105 @@
+//! Errors on their way out: core's classes become SQLite's result codes, the message goes to SQLite's
+//! error log and stays with the thread for `xGetLastError` and `onewrite_last_error()`.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::ptr;
+
+use onewrite_core::Error;
+
+use crate::api::{Api, c_text};
+use crate::ffi::code;
+
+/// Why a callback failed.
+pub(crate) enum Fault {
+    /// An error of core's.
+    Core(Error),
+    /// A result code of the underlying VFS, which has done its own logging.
+    Base(c_int),
+    /// A refusal of this layer: the code and the message.
+    Own(c_int, String),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Fault::Core(error)
+    }
+}
+
+pub(crate) type Outcome<T = ()> = Result<T, Fault>;
+
+/// The result code of an error; `io_code` is what a failed read, write or flush is in the call at hand.
+pub(crate) fn result_code(error: &Error, io_code: c_int) -> c_int {
+    match error {
+        Error::Busy(_) => code::BUSY,
+        Error::BusySnapshot => code::BUSY_SNAPSHOT,
+        Error::Full(_) => code::FULL,
+        Error::Io { .. } | Error::Poisoned(_) => io_code,
+        Error::Corrupt(_) => code::CORRUPT,
+        Error::NotADatabase(_) => code::NOTADB,
+        Error::CantOpen(_) => code::CANTOPEN,
+        Error::ReadOnly(_) => code::READONLY,
+        Error::Option(_) => code::ERROR,
+        Error::Misuse(_) => code::MISUSE,
+    }
+}
+
+impl Fault {
+    /// The result code and the message, if there is one to give.
+    pub(crate) fn into_parts(self, io_code: c_int) -> (c_int, Option<String>, c_int) {
+        match self {
+            Fault::Core(error) => {
+                let os_error = match &error {
+                    Error::Io { source, .. } => source.raw_os_error().unwrap_or(0),
+                    _ => 0,
+                };
+                (result_code(&error, io_code), Some(error.to_string()), os_error)
+            }
+            Fault::Base(rc) => (rc, None, 0),
+            Fault::Own(rc, message) => (rc, Some(message), 0),
+        }
+    }
+
+    /// Logs, remembers, and answers with the result code. `subject` names the file.
+    pub(crate) fn report(self, api: &Api, subject: &str, io_code: c_int) -> c_int {
+        let (rc, message, os_error) = self.into_parts(io_code);
+        match message {
+            None => forget(),
+            Some(message) => {
+                // BUSY is the ordinary course of things: remembered for who asks, but no line in the log.
+                if rc & 0xff != code::BUSY {
+                    api.log(rc, &format!("onewrite: {message} [{subject}]"));
+                }
+                remember(&message, os_error);
+            }
+        }
+        rc
+    }
+}
+
+thread_local! {
+    /// Message and `errno` of the last error on this thread.
+    static LAST: RefCell<(CString, c_int)> = RefCell::new((CString::default(), 0));
+}
+
+/// Keeps a message for this thread.
+pub(crate) fn remember(message: &str, os_error: c_int) {
+    LAST.with_borrow_mut(|last| *last = (c_text(message), os_error));
+}
+
+/// Drops the message of this thread: what fails next is not ours to explain.
+pub(crate) fn forget() {
+    LAST.with_borrow_mut(|last| *last = (CString::default(), 0));
+}
+
+/// Message and `errno` of the last error on this thread, if the last one was ours.
+pub(crate) fn last() -> Option<(String, c_int)> {
+    LAST.with_borrow(|(message, os_error)| {
+        (!message.is_empty()).then(|| (message.to_string_lossy().into_owned(), *os_error))
+    })
+}
+
+/// The same for C; null where there is none. Valid until the next call of onewrite's on this thread.
+pub(crate) fn last_pointer() -> *const c_char {
+    LAST.with_borrow(|(message, _)| if message.is_empty() { ptr::null() } else { message.as_ptr() })
+}

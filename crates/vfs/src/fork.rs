@@ -1,0 +1,25 @@
+//! Notices that this process is the child of a fork: connections opened before belong to the parent,
+//! and a child that used them would write into the parent's transactions.
+
+#![allow(unsafe_code)]
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How many forks lie between the first use of this library and this process.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// A number that differs between a process and every process it is forked from.
+pub(crate) fn generation() -> u32 {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        // SAFETY: the handler only adds to an atomic, which is safe in a forked child. Without memory for
+        // the handler the number stays 0: forks are then not noticed, nothing else changes.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+    GENERATION.load(Ordering::Relaxed)
+}
+
+extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,436 @@
+//! An open main database: the engine's connection, and the file of the VFS underneath for the times
+//! when SQLite works on that one (WAL mode, read-only opens). Decides which of the two a call is for.
+
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::ffi::{OsStr, c_char, c_int};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use onewrite_core::disk::OpenMode;
+use onewrite_core::home::mark;
+use onewrite_core::layout::home::HEADER_BYTES;
+use onewrite_core::{Connection, LockLevel, Mode};
+use parking_lot::Mutex;
+
+use crate::base::{BaseFile, check};
+use crate::fault::{Fault, Outcome};
+use crate::ffi::{code, open};
+use crate::fork;
+use crate::vfs::Onewrite;
+
+/// A name SQLite passed to `xOpen`: it and the URI parameters behind it live until `xClose` returns.
+#[derive(Clone, Copy)]
+pub(crate) struct Name(pub(crate) *const c_char);
+
+// SAFETY: SQLite neither changes nor frees the text while the file is open, whatever the thread.
+unsafe impl Send for Name {}
+
+/// A main database and its lock: SQLite calls one connection from one thread at a time, so the mutex is
+/// never waited for; it is what makes sharing the state with the journal's file object sound.
+pub(crate) struct Main {
+    pub(crate) vfs: &'static Onewrite,
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+/// What a main database is at the moment.
+pub(crate) struct State {
+    vfs: &'static Onewrite,
+    name: Name,
+    path: PathBuf,
+    /// Flags for opening the file of the VFS underneath.
+    flags: c_int,
+    /// The engine's connection; none for a read-only database nobody in this process writes.
+    conn: Option<Connection>,
+    /// The file of the VFS underneath, opened when first needed and kept until `xClose`.
+    base: Option<BaseFile>,
+    /// Lock SQLite holds.
+    level: LockLevel,
+    /// Lock held on the file underneath.
+    base_level: LockLevel,
+    /// `immutable=1`: nobody writes the file while it is open, so no engine ever takes over.
+    immutable: bool,
+    /// Set by `SQLITE_FCNTL_POWERSAFE_OVERWRITE`.
+    psow: Option<bool>,
+    /// Device and inode of the file when it was opened.
+    identity: Option<(u64, u64)>,
+    /// [`fork::generation`] at the open.
+    generation: u32,
+    /// Message of the last error, for `PRAGMA onewrite_error` where there is no connection to ask.
+    last_error: Option<String>,
+    /// Why no call is served any more.
+    dead: Option<&'static str>,
+}
+
+/// Says what to do about a mark found by an open that cannot write.
+pub(crate) const MARKED: &str = "the database is in use through onewrite, or was when its process ended: its newest transactions are in its log, \
+     which a read-only or immutable connection cannot use. Open it once for writing through onewrite, or run `onewrite recover` on it";
+
+impl Main {
+    pub(crate) fn new(
+        vfs: &'static Onewrite,
+        name: Name,
+        path: PathBuf,
+        flags: c_int,
+        conn: Option<Connection>,
+        base: Option<BaseFile>,
+        immutable: bool,
+    ) -> Main {
+        let identity = identity(&path);
+        let state = State {
+            vfs,
+            name,
+            path: path.clone(),
+            flags,
+            conn,
+            base,
+            level: LockLevel::None,
+            base_level: LockLevel::None,
+            immutable,
+            psow: None,
+            identity,
+            generation: fork::generation(),
+            last_error: None,
+            dead: None,
+        };
+        Main { vfs, path, state: Mutex::new(state) }
+    }
+
+    /// Runs one callback: an error becomes its result code, a panic too, and after a panic the
+    /// connection serves nothing any more. `io_code` is what a failure of the disk is in this call.
+    pub(crate) fn call(&self, io_code: c_int, f: impl FnOnce(&mut State) -> Outcome<c_int>) -> c_int {
+        self.settle(io_code, || {
+            let mut state = self.state.lock();
+            state.check_alive(io_code)?;
+            f(&mut state)
+        })
+    }
+
+    /// `xClose`: the result is the connection's, and no call is served afterwards.
+    pub(crate) fn close(&self) -> c_int {
+        let (conn, base, usable) = {
+            let mut state = self.state.lock();
+            let usable = state.check_alive(code::IOERR_CLOSE).is_ok();
+            state.dead = Some("the connection is closed");
+            (state.conn.take(), state.base.take(), usable)
+        };
+        self.settle(code::IOERR_CLOSE, || {
+            let base = base.map_or(code::OK, BaseFile::close);
+            match conn {
+                Some(conn) if usable => conn.close()?,
+                // After a fork it is the parent's, after a panic it may contradict itself: ending it in
+                // the regular way would write that into the database.
+                unusable => std::mem::forget(unusable),
+            }
+            Ok(base)
+        })
+    }
+
+    /// Whether a write may be assumed to leave the bytes around it alone when the power fails.
+    pub(crate) fn psow(&self) -> bool {
+        self.state.lock().psow()
+    }
+
+    fn settle(&self, io_code: c_int, f: impl FnOnce() -> Outcome<c_int>) -> c_int {
+        let fault = match catch_unwind(AssertUnwindSafe(f)) {
+            Ok(Ok(rc)) => return rc,
+            Ok(Err(fault)) => fault,
+            Err(panic) => {
+                self.state.lock().dead = Some("an earlier call failed inside onewrite; close this connection");
+                Fault::Own(io_code, format!("internal error: {}", panic_text(&*panic)))
+            }
+        };
+        if let Fault::Own(_, message) = &fault {
+            self.state.lock().last_error = Some(message.clone());
+        }
+        fault.report(&self.vfs.api, &self.path.to_string_lossy(), io_code)
+    }
+}
+
+/// What a panic says.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("panic")
+}
+
+/// The path SQLite gave as text.
+pub(crate) fn path_of(name: &std::ffi::CStr) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(name.to_bytes()))
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
+}
+
+fn level_number(level: LockLevel) -> c_int {
+    match level {
+        LockLevel::None => 0,
+        LockLevel::Shared => 1,
+        LockLevel::Reserved => 2,
+        LockLevel::Pending => 3,
+        LockLevel::Exclusive => 4,
+    }
+}
+
+fn level_from(number: c_int, io_code: c_int) -> Outcome<LockLevel> {
+    Ok(match number {
+        0 => LockLevel::None,
+        1 => LockLevel::Shared,
+        2 => LockLevel::Reserved,
+        3 => LockLevel::Pending,
+        4 => LockLevel::Exclusive,
+        _ => return Err(Fault::Own(io_code, format!("no such lock level: {number}"))),
+    })
+}
+
+/// A file offset from SQLite.
+pub(crate) fn offset_from(offset: i64, io_code: c_int) -> Outcome<u64> {
+    u64::try_from(offset).map_err(|_| Fault::Own(io_code, format!("negative offset {offset}")))
+}
+
+impl State {
+    fn check_alive(&self, io_code: c_int) -> Outcome {
+        if self.generation != fork::generation() {
+            let message = "this connection was opened before the process forked; open a new one in the child";
+            return Err(Fault::Own(io_code, message.to_owned()));
+        }
+        match self.dead {
+            Some(why) => Err(Fault::Own(io_code, why.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether calls are for the file underneath.
+    pub(crate) fn forwards(&self) -> bool {
+        self.conn.as_ref().is_none_or(|conn| matches!(conn.mode(), Mode::Wal))
+    }
+
+    /// The engine's connection, where calls are for it.
+    pub(crate) fn engine(&mut self) -> Option<&mut Connection> {
+        self.conn.as_mut().filter(|conn| !matches!(conn.mode(), Mode::Wal))
+    }
+
+    /// The engine's connection, whatever the mode.
+    pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
+        self.conn.as_mut()
+    }
+
+    /// The connection, for calls that only a virtual journal makes.
+    pub(crate) fn journal(&mut self, io_code: c_int) -> Outcome<&mut Connection> {
+        self.conn.as_mut().ok_or_else(|| Fault::Own(io_code, "the journal has lost its database".to_owned()))
+    }
+
+    pub(crate) fn vfs(&self) -> &'static Onewrite {
+        self.vfs
+    }
+
+    pub(crate) fn last_error(&self) -> Option<&str> {
+        self.last_error.as_deref()
+    }
+
+    pub(crate) fn level_number(&self) -> c_int {
+        level_number(self.level)
+    }
+
+    /// The file underneath, opened if it is not yet.
+    pub(crate) fn base(&mut self) -> Outcome<&mut BaseFile> {
+        if self.base.is_none() {
+            if !self.vfs.passes_through() {
+                let message = "this disk has no VFS underneath: WAL mode and read-only opens are not available on it";
+                return Err(Fault::Own(code::CANTOPEN, message.to_owned()));
+            }
+            // SAFETY: the name lives until `xClose`, which drops this file.
+            let (file, _) = unsafe { BaseFile::open(self.vfs.base, self.name.0, self.flags)? };
+            self.base = Some(file);
+        }
+        match &mut self.base {
+            Some(file) => Ok(file),
+            None => Err(Fault::Own(code::INTERNAL, "the file underneath is gone".to_owned())),
+        }
+    }
+
+    /// The file underneath with the lock SQLite holds, for forwarding a call. The locks differ only
+    /// when the connection turned to WAL mode under a lock (`locking_mode=EXCLUSIVE`).
+    pub(crate) fn forward(&mut self) -> Outcome<&mut BaseFile> {
+        if self.base_level < self.level {
+            self.raise_base(self.level)?;
+        }
+        self.base()
+    }
+
+    fn raise_base(&mut self, level: LockLevel) -> Outcome {
+        if self.base_level == LockLevel::None && level > LockLevel::Shared {
+            check(self.base()?.lock(level_number(LockLevel::Shared)))?;
+            self.base_level = LockLevel::Shared;
+        }
+        check(self.base()?.lock(level_number(level)))?;
+        self.base_level = level;
+        Ok(())
+    }
+
+    pub(crate) fn lock(&mut self, number: c_int) -> Outcome<c_int> {
+        let level = level_from(number, code::IOERR_LOCK)?;
+        if level <= self.level {
+            return Ok(code::OK);
+        }
+        self.adopt_engine()?;
+        match self.engine() {
+            None => self.raise_base(level)?,
+            Some(conn) => {
+                conn.lock(level)?;
+                // The first lock decides the mode: in WAL mode the file underneath is locked alike.
+                if self.forwards()
+                    && let Err(fault) = self.raise_base(level)
+                {
+                    if let Some(conn) = &mut self.conn {
+                        conn.unlock(self.level)?;
+                    }
+                    return Err(fault);
+                }
+            }
+        }
+        self.level = level;
+        Ok(code::OK)
+    }
+
+    /// A read-only connection that starts a transaction joins the engine if this process writes the
+    /// database by now: the file alone is then behind.
+    fn adopt_engine(&mut self) -> Outcome {
+        if self.conn.is_some() || self.immutable || self.level != LockLevel::None {
+            return Ok(());
+        }
+        let engine = self.vfs.engine();
+        if engine.is_attached(&self.path) {
+            self.conn = Some(engine.open(&self.path, OpenMode::ReadOnly, &[])?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unlock(&mut self, number: c_int) -> Outcome<c_int> {
+        let level = level_from(number, code::IOERR_UNLOCK)?;
+        let forwards = self.forwards();
+        if self.base_level > level {
+            check(self.base()?.unlock(level_number(level)))?;
+            self.base_level = level;
+        }
+        if let Some(conn) = &mut self.conn
+            && (!forwards || level == LockLevel::None)
+        {
+            // Level NONE even after an error, as SQLite sees it: the next lock starts afresh.
+            self.level = self.level.min(level);
+            conn.unlock(level)?;
+        }
+        self.level = self.level.min(level);
+        Ok(code::OK)
+    }
+
+    pub(crate) fn check_reserved_lock(&mut self) -> Outcome<bool> {
+        match self.engine() {
+            Some(conn) => Ok(conn.is_reserved()?),
+            None => {
+                let mut answer = 0;
+                check(self.forward()?.check_reserved_lock(&mut answer))?;
+                Ok(answer != 0)
+            }
+        }
+    }
+
+    pub(crate) fn read(&mut self, buf: &mut [u8], offset: i64) -> Outcome<c_int> {
+        match self.engine() {
+            Some(conn) => {
+                let got = conn.read_at(buf, offset_from(offset, code::IOERR_READ)?)?;
+                Ok(fill_short(buf, got))
+            }
+            None => {
+                let rc = self.forward()?.read(buf, offset);
+                if self.conn.is_none()
+                    && offset == 0
+                    && buf.get(..HEADER_BYTES).is_some_and(|header| mark(header).is_some())
+                {
+                    return Err(Fault::Own(code::CANTOPEN, MARKED.to_owned()));
+                }
+                Ok(rc)
+            }
+        }
+    }
+
+    pub(crate) fn write(&mut self, data: &[u8], offset: i64) -> Outcome<c_int> {
+        match self.engine() {
+            Some(conn) => conn.write_at(data, offset_from(offset, code::IOERR_WRITE)?)?,
+            None => return Ok(self.forward()?.write(data, offset)),
+        }
+        Ok(code::OK)
+    }
+
+    pub(crate) fn truncate(&mut self, len: i64) -> Outcome<c_int> {
+        match self.engine() {
+            Some(conn) => conn.truncate(offset_from(len, code::IOERR_TRUNCATE)?)?,
+            None => return Ok(self.forward()?.truncate(len)),
+        }
+        Ok(code::OK)
+    }
+
+    pub(crate) fn sync(&mut self, flags: c_int) -> Outcome<c_int> {
+        match self.engine() {
+            Some(conn) => conn.sync()?,
+            None => return Ok(self.forward()?.sync(flags)),
+        }
+        Ok(code::OK)
+    }
+
+    pub(crate) fn size(&mut self) -> Outcome<i64> {
+        match self.engine() {
+            Some(conn) => Ok(i64::try_from(conn.size()?).unwrap_or(i64::MAX)),
+            None => {
+                let mut size = 0;
+                check(self.forward()?.size(&mut size))?;
+                Ok(size)
+            }
+        }
+    }
+
+    /// Whether a write may be assumed to leave the bytes around it alone when the power fails.
+    pub(crate) fn psow(&self) -> bool {
+        self.psow.unwrap_or_else(|| self.conn.as_ref().is_none_or(Connection::psow))
+    }
+
+    pub(crate) fn set_psow(&mut self, on: bool) {
+        self.psow = Some(on);
+    }
+
+    /// Whether the name leads to another file than the one that was opened.
+    pub(crate) fn has_moved(&mut self) -> bool {
+        if !self.vfs.passes_through() {
+            return false;
+        }
+        if self.identity.is_none() {
+            self.identity = identity(&self.path);
+            return false;
+        }
+        self.identity != identity(&self.path)
+    }
+}
+
+/// Zero-fills what a read did not reach and says so.
+pub(crate) fn fill_short(buf: &mut [u8], got: usize) -> c_int {
+    match buf.get_mut(got..) {
+        Some(rest) if !rest.is_empty() => {
+            rest.fill(0);
+            code::IOERR_SHORT_READ
+        }
+        _ => code::OK,
+    }
+}
+
+/// Flags for a read-only open of what was asked for with `flags`.
+pub(crate) fn read_only_flags(flags: c_int) -> c_int {
+    flags & !(open::READWRITE | open::CREATE) | open::READONLY
+}

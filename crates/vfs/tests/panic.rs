@@ -1,0 +1,105 @@
+//! A panic inside the engine is an I/O error to SQLite, and the connection serves nothing more. The disk is one
+//! that panics on request.
+
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{explain, logged, setup};
+use onewrite_core::disk::real::RealDisk;
+use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
+use rusqlite::{Connection, OpenFlags, ffi};
+
+/// Whether the next write that is also a flush panics.
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+struct FaultyDisk(RealDisk);
+struct FaultyFile(Arc<dyn DiskFile>);
+
+impl Disk for FaultyDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(FaultyFile(self.0.open(path, mode)?)))
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.remove(path)
+    }
+    fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
+        self.0.identify(path)
+    }
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        self.0.resolve(path)
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.0.exists(path)
+    }
+    fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
+        self.0.sync_dir_of(path)
+    }
+    fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.0.temp_file(near)
+    }
+}
+
+impl DiskFile for FaultyFile {
+    fn id(&self) -> io::Result<FileId> {
+        self.0.id()
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_at(buf, offset)
+    }
+    fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        assert!(!ARMED.load(Ordering::SeqCst), "the disk panics as asked");
+        self.0.write_durable_at(buf, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        self.0.reserve(len)
+    }
+    fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
+        self.0.try_lock(offset, len, kind)
+    }
+    fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.unlock(offset, len)
+    }
+    fn atomic_unit_bytes(&self) -> u32 {
+        self.0.atomic_unit_bytes()
+    }
+}
+
+#[test]
+fn a_panic_is_an_error_and_the_connection_serves_nothing_more() {
+    let dir = setup();
+    let path = dir.path().join("panic.db");
+    // SAFETY: SQLite's own functions.
+    unsafe {
+        onewrite::register_with_disk(&onewrite_rusqlite::api(), c"faulty", Arc::new(FaultyDisk(RealDisk::new())))
+            .unwrap();
+    }
+    let db = Connection::open_with_flags_and_vfs(&path, OpenFlags::default(), c"faulty").unwrap();
+    db.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1)").unwrap();
+    ARMED.store(true, Ordering::SeqCst);
+    let (code, _) = explain(db.execute_batch("INSERT INTO t VALUES (2)").unwrap_err());
+    ARMED.store(false, Ordering::SeqCst);
+    assert_eq!(code & 0xff, ffi::SQLITE_IOERR);
+    let (_, line) = logged(&path).unwrap();
+    assert!(line.contains("onewrite:"), "{line}");
+    let (code, _) = explain(db.execute_batch("INSERT INTO t VALUES (3)").unwrap_err());
+    assert_eq!(code & 0xff, ffi::SQLITE_IOERR);
+    drop(db);
+}

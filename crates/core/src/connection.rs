@@ -35,6 +35,9 @@ use crate::table::Image;
 use crate::txn::{Stage, Txn};
 use crate::types::PageNo;
 
+/// Longest wait for a tentative place: the transaction may turn out to read only, and readers do not wait.
+const TENTATIVE_WAIT: Duration = Duration::from_millis(50);
+
 /// SQLite's lock levels (SQLite file locking, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LockLevel {
@@ -131,6 +134,7 @@ impl Engine {
             journal: VirtualJournal::default(),
             real_journal: None,
             wrote_last: false,
+            writes_now: false,
             normal_said: false,
             last_error: None,
             closed: false,
@@ -172,8 +176,10 @@ pub struct Connection {
     wal: bool,
     journal: VirtualJournal,
     real_journal: Option<Arc<dyn DiskFile>>,
-    /// The last transaction wrote, so the next one probably will.
+    /// The last transaction wrote or tried to, so the next one probably will.
     wrote_last: bool,
+    /// So does the one under way.
+    writes_now: bool,
     /// `PRAGMA synchronous` was last set to NORMAL.
     normal_said: bool,
     last_error: Option<String>,
@@ -239,8 +245,9 @@ impl Connection {
     fn lock_shared(&mut self) -> Result<()> {
         self.check_process()?;
         if self.wrote_last {
-            let wait = Duration::from_millis(self.db.inner.lock().options.busy_ms);
-            self.wrote_last = self.db.queue.acquire(self.id, true, wait);
+            // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
+            let wait = Duration::from_millis(self.db.inner.lock().options.busy_ms).min(TENTATIVE_WAIT);
+            self.db.queue.acquire(self.id, true, wait);
         }
         let pinned = self.pin_snapshot();
         if pinned.is_err() || self.wal {
@@ -293,7 +300,7 @@ impl Connection {
         writer: &mut parking_lot::MutexGuard<'_, Option<crate::database::Live>>,
         inner: &mut crate::database::Inner,
     ) -> Result<()> {
-        let mark = db.read_mark()?;
+        let (state, mark) = db.read_state()?;
         if db.has_hot_journal()? {
             if mark.is_some() {
                 return Err(Error::CantOpen(format!(
@@ -317,7 +324,6 @@ impl Connection {
             let options = inner.options.clone();
             return recover::attach(db, writer, inner, session, &options);
         }
-        let state = db.read_state()?;
         self.wal = state.kind == Kind::Wal;
         inner.latest = Arc::new(state);
         Ok(())
@@ -337,7 +343,7 @@ impl Connection {
         let wait = Duration::from_millis(self.db.inner.lock().options.busy_ms);
         let deadline = Instant::now() + wait;
         if self.db.inner.lock().latest.tid != snapshot.tid {
-            self.wrote_last = true;
+            self.writes_now = true;
             return Err(Error::BusySnapshot);
         }
         if !self.db.queue.acquire(self.id, false, wait) {
@@ -349,8 +355,8 @@ impl Connection {
                 result => break result,
             }
         };
+        self.writes_now = true;
         if begun.is_err() {
-            self.wrote_last = true;
             self.db.queue.release(self.id);
         }
         begun
@@ -400,7 +406,7 @@ impl Connection {
         let back = if self.aside { self.come_back() } else { Ok(()) };
         if level == LockLevel::None {
             self.wal = false;
-            self.wrote_last &= self.db.queue.holds(self.id) || self.level >= LockLevel::Reserved || self.doomed;
+            self.wrote_last = std::mem::take(&mut self.writes_now);
             if let Some(snapshot) = self.snapshot.take() {
                 let mut inner = self.db.inner.lock();
                 self.db.unpin(&mut inner, &snapshot)?;
@@ -653,7 +659,6 @@ impl Connection {
 
     fn commit_txn(&mut self) -> Result<()> {
         let db = self.db.clone();
-        self.wrote_last = true;
         let Some(txn) = self.txn.as_mut().filter(|_| !self.aside) else { return Ok(()) };
         let Stage::Prepared(prepared) = &txn.stage else { return Ok(()) };
         let normal = prepared.normal || (self.normal_said && self.journal.is_empty());

@@ -194,19 +194,13 @@ impl Database {
         Ok(())
     }
 
-    /// What home's first bytes say. The caller holds SHARED or more.
-    pub fn read_state(&self) -> Result<State> {
+    /// What home's first bytes say, and the session id if the mark is on. The caller holds SHARED or more.
+    pub fn read_state(&self) -> Result<(State, Option<u64>)> {
         let mut first = [0; at::HEADER_BYTES];
         let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
-        Ok(State::of_home(first.get(..n).unwrap_or_default(), bytes))
-    }
-
-    /// The session id of the mark on home, if it is on.
-    pub fn read_mark(&self) -> Result<Option<u64>> {
-        let mut first = [0; at::HEADER_BYTES];
-        let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
-        Ok(home::mark(first.get(..n).unwrap_or_default()))
+        let first = first.get(..n).unwrap_or_default();
+        Ok((State::of_home(first, bytes), home::mark(first)))
     }
 
     /// Whether a rollback journal of a crashed stock SQLite waits to be rolled back.
@@ -314,7 +308,8 @@ impl Database {
             counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
             live: true,
         };
-        let log = Log::start(log, slot, options.psow)?;
+        let mut log = Log::start(log, slot, options.psow)?;
+        log.stream_reset()?;
         let header = match state.kind {
             Kind::Empty => home::empty_marked(4096, session),
             _ => state.marked_header(session),
@@ -404,7 +399,7 @@ impl Database {
         *writer = None;
         self.table.write().clear();
         inner.phase = Phase::Unmarked;
-        inner.latest = Arc::new(self.read_state()?);
+        inner.latest = Arc::new(self.read_state()?.0);
         Ok(())
     }
 

@@ -68,6 +68,9 @@ pub enum Mode {
 pub struct Engine {
     disk: Arc<dyn Disk>,
     databases: Mutex<FxHashMap<FileId, Arc<Database>>>,
+    /// Open files of closed databases that could not be closed yet: closing any descriptor of a file gives
+    /// up all POSIX locks this process has on it, those of a stock SQLite beside us included.
+    parked: Mutex<FxHashMap<FileId, Arc<dyn DiskFile>>>,
     connections: AtomicU64,
     pid: u32,
 }
@@ -75,8 +78,8 @@ pub struct Engine {
 impl Engine {
     /// An engine on `disk`.
     pub fn new(disk: Arc<dyn Disk>) -> Arc<Engine> {
-        let databases = Mutex::default();
-        Arc::new(Engine { disk, databases, connections: AtomicU64::new(1), pid: std::process::id() })
+        let (databases, parked) = (Mutex::default(), Mutex::default());
+        Arc::new(Engine { disk, databases, parked, connections: AtomicU64::new(1), pid: std::process::id() })
     }
 
     /// Opens a connection to the database at `path`. `given`: options the connection names itself; with
@@ -93,11 +96,16 @@ impl Engine {
         // The name of the file itself, so that every link to it finds one log.
         let path = self.disk.resolve(path).context(what)?;
         let mut databases = self.databases.lock();
-        let known = self.disk.identify(&path).context(what)?.and_then(|id| databases.get(&id).cloned());
+        let id = self.disk.identify(&path).context(what)?;
+        let known = id.and_then(|id| databases.get(&id).cloned());
+        if known.is_none() && mode == OpenMode::ReadOnly {
+            // Its next writer would inherit a file it cannot write.
+            return Err(Error::CantOpen(format!("{} is not open for writing in this process", path.display())));
+        }
         let db = match known {
             Some(db) => {
                 let inner = db.inner.lock();
-                for (name, _) in given {
+                for (name, _) in given.iter().filter(|(name, _)| name != "busy_ms") {
                     let (asked, in_force) = (options.get(name), inner.options.get(name));
                     if asked != in_force {
                         return Err(Error::Option(format!(
@@ -112,9 +120,13 @@ impl Engine {
                 db
             }
             None => {
-                let home = self.disk.open(&path, mode).context(what)?;
+                let parked = id.and_then(|id| self.parked.lock().remove(&id));
+                let home = match parked {
+                    Some(home) => home,
+                    None => self.disk.open(&path, mode).context(what)?,
+                };
                 let id = home.id().context(what)?;
-                let db = Arc::new(Database::new(self.disk.clone(), &path, home, options));
+                let db = Arc::new(Database::new(self.disk.clone(), &path, home, options.clone()));
                 databases.insert(id, db.clone());
                 db
             }
@@ -125,6 +137,7 @@ impl Engine {
             engine: self.clone(),
             db,
             id,
+            busy_ms: options.busy_ms,
             level: LockLevel::None,
             snapshot: None,
             txn: None,
@@ -141,17 +154,14 @@ impl Engine {
         })
     }
 
-    /// Whether the file at `path` carries onewrite's mark.
-    pub fn is_marked(&self, path: &Path) -> Result<bool> {
-        let what = || format!("cannot read {}", path.display());
-        let file = match self.disk.open(path, OpenMode::ReadOnly) {
-            Ok(file) => file,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-            Err(e) => return Err(Error::io(what(), e)),
-        };
-        let mut first = [0; crate::layout::home::HEADER_BYTES];
-        let n = file.read_at(&mut first, 0).context(what)?;
-        Ok(home::mark(first.get(..n).unwrap_or_default()).is_some())
+    /// Closes `home` if nobody in this process has a lock on it that closing would take away; else keeps it.
+    fn close_home(&self, home: &Arc<dyn DiskFile>) {
+        let mut parked = self.parked.lock();
+        if let Ok(id) = home.id() {
+            parked.insert(id, home.clone());
+        }
+        // Whoever has every lock of a file knows that nobody else has one. They go with the file.
+        parked.retain(|_, home| !matches!(locks::everything(&**home), Ok(true)));
     }
 
     /// Whether a connection of this process has the file at `path` open.
@@ -166,6 +176,8 @@ pub struct Connection {
     engine: Arc<Engine>,
     db: Arc<Database>,
     id: ConnectionId,
+    /// Longest wait for the writer's place, in milliseconds.
+    busy_ms: u64,
     level: LockLevel,
     snapshot: Option<Arc<State>>,
     txn: Option<Txn>,
@@ -246,7 +258,7 @@ impl Connection {
         self.check_process()?;
         if self.wrote_last {
             // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
-            let wait = Duration::from_millis(self.db.inner.lock().options.busy_ms).min(TENTATIVE_WAIT);
+            let wait = Duration::from_millis(self.busy_ms).min(TENTATIVE_WAIT);
             self.db.queue.acquire(self.id, true, wait);
         }
         let pinned = self.pin_snapshot();
@@ -340,7 +352,7 @@ impl Connection {
         if snapshot.kind == Kind::Foreign {
             return Err(Error::NotADatabase(format!("{} is not a database", self.db.path.display())));
         }
-        let wait = Duration::from_millis(self.db.inner.lock().options.busy_ms);
+        let wait = Duration::from_millis(self.busy_ms);
         let deadline = Instant::now() + wait;
         if self.db.inner.lock().latest.tid != snapshot.tid {
             self.writes_now = true;
@@ -807,7 +819,7 @@ impl Connection {
     /// Runs a checkpoint now, waiting for the writer's place as a writer does.
     pub(crate) fn checkpoint(&mut self) -> Result<()> {
         let db = self.db.clone();
-        let wait = Duration::from_millis(db.inner.lock().options.busy_ms);
+        let wait = Duration::from_millis(self.busy_ms);
         let had = db.queue.holds(self.id);
         if self.txn.as_ref().is_some_and(|t| !t.is_untouched()) || self.aside {
             return Err(Error::Busy("this connection is writing; checkpoint after its commit".into()));
@@ -828,6 +840,21 @@ impl Connection {
     /// Whether this is the only connection and in no transaction: then options may change.
     pub(crate) fn is_sole_and_idle(&self) -> bool {
         self.level == LockLevel::None && self.db.inner.lock().connections == 1
+    }
+
+    /// Closes a connection of which a panic left the state unknown: the database is poisoned, and the
+    /// next process to open it recovers.
+    pub fn abandon(mut self, why: &str) {
+        self.db.poison(Error::Misuse(why.to_owned()));
+        self.txn = None;
+        self.aside = false;
+        // Poisoned, it only gives locks back; a failure changes nothing any more.
+        let _ = self.close_once();
+    }
+
+    /// The longest wait for the writer's place, in milliseconds: each connection has its own.
+    pub(crate) fn busy_ms(&mut self) -> &mut u64 {
+        &mut self.busy_ms
     }
 
     /// xClose. The last connection makes home a plain file again.
@@ -855,6 +882,7 @@ impl Connection {
         }
         let detached = self.db.detach();
         databases.retain(|_, db| !Arc::ptr_eq(db, &self.db));
+        self.engine.close_home(&self.db.home);
         unlocked.and(detached)
     }
 }

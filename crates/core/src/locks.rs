@@ -47,6 +47,11 @@ pub fn none(home: &dyn DiskFile) -> Result<()> {
     home.unlock(PENDING, 2 + SHARED_BYTES).context(what)
 }
 
+/// Takes every lock byte of SQLite. True if nobody else, this process's other open files included, had any.
+pub fn everything(home: &dyn DiskFile) -> Result<bool> {
+    home.try_lock(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)
+}
+
 /// Whether another process is writing (holds RESERVED).
 pub fn is_reserved(home: &dyn DiskFile) -> Result<bool> {
     let free = home.try_lock(RESERVED, 1, LockKind::Exclusive).context(what)?;

@@ -9,7 +9,7 @@ use crate::options::Options;
 pub const NAMES: [&str; 5] = ["stats", "status", "checkpoint", "error", "version"];
 
 /// Options that may change while the database is in use.
-const ANY_TIME: [&str; 4] = ["table_size", "stream_size", "busy_ms", "sticky"];
+const ANY_TIME: [&str; 3] = ["table_size", "stream_size", "sticky"];
 
 /// Answers `PRAGMA onewrite_NAME[=VALUE]`; `None` if there is no such pragma.
 pub fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> Option<Result<String>> {
@@ -20,6 +20,16 @@ pub fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> O
         "checkpoint" => connection.checkpoint().map(|()| "ok".to_owned()),
         "error" => Ok(connection.last_error().unwrap_or("none").to_owned()),
         "version" => Ok(env!("CARGO_PKG_VERSION").to_owned()),
+        "busy_ms" => {
+            let mut options = Options::default();
+            value.map_or(Ok(()), |v| options.set(&name, v)).map(|()| {
+                let mine = connection.busy_ms();
+                if value.is_some() {
+                    *mine = options.busy_ms;
+                }
+                mine.to_string()
+            })
+        }
         _ => match value {
             None => Ok(connection.database().inner.lock().options.get(&name)?),
             Some(value) => {

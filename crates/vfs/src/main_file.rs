@@ -113,18 +113,21 @@ impl Main {
 
     /// `xClose`: the result is the connection's, and no call is served afterwards.
     pub(crate) fn close(&self) -> c_int {
-        let (conn, base, usable) = {
+        let (conn, base, usable, forked) = {
             let mut state = self.state.lock();
+            let forked = state.generation != fork::generation();
             let usable = state.check_alive(code::IOERR_CLOSE).is_ok();
             state.dead = Some("the connection is closed");
-            (state.conn.take(), state.base.take(), usable)
+            (state.conn.take(), state.base.take(), usable, forked)
         };
         self.settle(code::IOERR_CLOSE, || {
             let base = base.map_or(code::OK, BaseFile::close);
             match conn {
                 Some(conn) if usable => conn.close()?,
-                // After a fork it is the parent's, after a panic it may contradict itself: ending it in
-                // the regular way would write that into the database.
+                // After a panic it may contradict itself: ending it in the regular way would write that
+                // into the database.
+                Some(conn) if !forked => conn.abandon("a panic inside onewrite"),
+                // After a fork it is the parent's.
                 unusable => std::mem::forget(unusable),
             }
             Ok(base)

@@ -446,3 +446,28 @@ fn registering_again_changes_nothing_and_foreign_names_are_respected() {
     assert_eq!(explain(refused).0, ffi::SQLITE_CANTOPEN);
     assert!(onewrite::last_error().unwrap().contains("real disk"));
 }
+
+#[test]
+fn closing_leaves_the_locks_of_a_stock_reader_in_this_process_alone() {
+    let dir = setup();
+    let path = dir.path().join("posix.db");
+    open_stock(&path).execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES(1)").unwrap();
+    let stock = open_stock(&path);
+    stock.execute_batch("BEGIN").unwrap();
+    assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t"), 1);
+    let through = open(&path, "").unwrap();
+    assert_eq!(one::<i64>(&through, "SELECT count(*) FROM t"), 1);
+    through.close().unwrap();
+    // POSIX locks die with any descriptor of the file: another process must still find the reader's.
+    let program = "import sqlite3,sys; c=sqlite3.connect(sys.argv[1],timeout=0); c.execute('INSERT INTO t VALUES(2)'); c.commit()";
+    let Ok(run) = std::process::Command::new("python3").arg("-c").arg(program).arg(&path).output() else {
+        eprintln!("skipped: no python3");
+        return;
+    };
+    assert!(String::from_utf8_lossy(&run.stderr).contains("database is locked"), "{run:?}");
+    stock.execute_batch("COMMIT").unwrap();
+    // The descriptor that stayed open is used again, and closed with the next one.
+    let again = open(&path, "").unwrap();
+    again.execute_batch("INSERT INTO t VALUES(3)").unwrap();
+    assert_eq!(one::<i64>(&again, "SELECT count(*) FROM t"), 2);
+}

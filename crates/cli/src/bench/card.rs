@@ -1,0 +1,199 @@
+//! The parameter card: everything that changes a result and that the bench can know.
+
+use super::device::{Device, Mount, Queue};
+use super::engines::Settings;
+use super::workload::Workload;
+use anyhow::Result;
+use rusqlite::Connection;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// `"parameters"` of the JSON. `None` is unknown.
+#[derive(Debug, Serialize)]
+pub struct Parameters {
+    pub onewrite_version: &'static str,
+    /// `release` or `debug`.
+    pub build: &'static str,
+    pub sqlite_version: String,
+    pub compile_options: Vec<String>,
+    /// Per engine: journal mode, synchronous, page and cache size, locking, checkpoint interval.
+    pub engines: BTreeMap<String, Settings>,
+    pub schema: &'static str,
+    pub statements: BTreeMap<&'static str, &'static str>,
+    pub prepared: bool,
+    pub transaction: &'static str,
+    pub threads: u32,
+    pub connections: u32,
+    pub preloaded_rows: usize,
+    pub row_bytes: usize,
+    pub key_order: &'static str,
+    pub transactions: usize,
+    pub warm_up_transactions: usize,
+    pub wal_at_start: &'static str,
+    pub checkpoint_at_end: &'static str,
+    pub runs: usize,
+    pub runs_asked: usize,
+    pub run_order: &'static str,
+    pub seed: u64,
+    pub floor: &'static str,
+    pub syscall_counting: &'static str,
+    /// Calls per transaction by name, per engine and workload.
+    pub syscalls: BTreeMap<String, BTreeMap<String, f64>>,
+    pub machine: Machine,
+    /// What a reader of the results must know.
+    pub notes: Vec<String>,
+}
+
+/// Where the bench ran.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    pub kernel: Option<String>,
+    pub file_system: Option<String>,
+    pub mount_options: Option<Vec<String>>,
+    /// Why there are no counts of the block device.
+    pub device_unknown: Option<String>,
+    pub device: Option<Queue>,
+    pub cpu_model: Option<String>,
+    pub cpus: Option<usize>,
+    pub cpu_governor: Option<String>,
+    pub memory_bytes: Option<u64>,
+}
+
+impl Machine {
+    pub fn look(mount: Option<&Mount>, device: &Result<Device, String>) -> Machine {
+        Machine {
+            kernel: read("/proc/sys/kernel/osrelease"),
+            file_system: mount.map(|m| m.fs_type.clone()),
+            mount_options: mount.map(|m| m.options.clone()),
+            device_unknown: device.as_ref().err().cloned(),
+            device: device.as_ref().ok().map(Device::queue),
+            cpu_model: read("/proc/cpuinfo").as_deref().and_then(cpu_model),
+            cpus: std::thread::available_parallelism().ok().map(usize::from),
+            cpu_governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            memory_bytes: read("/proc/meminfo").as_deref().and_then(memory_bytes),
+        }
+    }
+}
+
+/// The version and the options of the SQLite in this program.
+pub fn sqlite() -> Result<(String, Vec<String>)> {
+    let c = Connection::open_in_memory()?;
+    let mut statement = c.prepare("PRAGMA compile_options")?;
+    let options = statement.query_map([], |r| r.get(0))?.collect::<Result<_, _>>()?;
+    Ok((rusqlite::version().to_owned(), options))
+}
+
+/// The statements of the workloads.
+pub fn statements() -> BTreeMap<&'static str, &'static str> {
+    Workload::ALL.into_iter().map(|w| (w.name(), w.sql())).collect()
+}
+
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn cpu_model(cpuinfo: &str) -> Option<String> {
+    ["model name", "Model", "Hardware"].into_iter().find_map(|key| {
+        let line = cpuinfo.lines().find(|l| l.split(':').next().is_some_and(|k| k.trim() == key))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    })
+}
+
+fn memory_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|k| k * 1024)
+}
+
+impl Parameters {
+    /// The card in a few lines, for below the table.
+    pub fn short(&self) -> Vec<(&'static str, String)> {
+        let m = &self.machine;
+        let known = |v: &Option<String>| v.clone().unwrap_or_else(|| "unknown".to_owned());
+        let mut settings = String::from("-");
+        if let Some(s) = self.engines.get("stock/wal-full").or_else(|| self.engines.values().next()) {
+            let cache =
+                if s.cache_size < 0 { format!("{} KiB", -s.cache_size) } else { format!("{} pages", s.cache_size) };
+            settings = format!("pages {} B, cache {cache}, locking {}", s.page_size, s.locking_mode);
+            if let Some(pages) = s.wal_autocheckpoint {
+                settings += &format!(", WAL checkpoint at {pages} pages, WAL at start: {}", self.wal_at_start);
+            }
+        }
+        if let Some(bytes) = self.engines.values().find_map(|s| s.log_size.as_ref()) {
+            settings += &format!(", onewrite log {bytes} B");
+        }
+        let syncs: Vec<&str> = ["fsync", "fdatasync"]
+            .into_iter()
+            .filter(|call| self.syscalls.iter().any(|(e, c)| e.starts_with("stock/") && c.contains_key(*call)))
+            .collect();
+        let mut sqlite = format!("{}, {} build", self.sqlite_version, self.build);
+        if !syncs.is_empty() {
+            sqlite += &format!(", syncs with {}", syncs.join(" and "));
+        }
+        let device = match &m.device {
+            None => m.device_unknown.clone().unwrap_or_else(|| "unknown".to_owned()),
+            Some(q) => format!(
+                "{}{}, write cache: {}, FUA: {}, physical block {} B, logical {} B, scheduler {}",
+                q.name,
+                q.model.as_ref().map(|m| format!(" ({m})")).unwrap_or_default(),
+                known(&q.write_cache),
+                q.fua.map_or("unknown", |f| if f { "yes" } else { "no" }),
+                known(&q.physical_block_size.map(|n| n.to_string())),
+                known(&q.logical_block_size.map(|n| n.to_string())),
+                known(&q.scheduler)
+            ),
+        };
+        vec![
+            (
+                "workload",
+                format!(
+                    "{} transactions of one row, {} B values, {} rows before, {}; one connection, prepared",
+                    self.transactions, self.row_bytes, self.preloaded_rows, self.key_order
+                ),
+            ),
+            ("runs", format!("{} of {}, {}; seed {}", self.runs, self.runs_asked, self.run_order, self.seed)),
+            ("SQLite", sqlite),
+            ("settings", settings),
+            (
+                "file system",
+                format!("{} ({})", known(&m.file_system), known(&m.mount_options.as_ref().map(|o| o.join(",")))),
+            ),
+            ("device", device),
+            (
+                "machine",
+                format!(
+                    "Linux {}, {}, {} CPUs, governor {}, {} memory",
+                    known(&m.kernel),
+                    m.cpu_model.as_deref().unwrap_or("CPU unknown"),
+                    known(&m.cpus.map(|n| n.to_string())),
+                    known(&m.cpu_governor),
+                    known(&m.memory_bytes.map(|b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64)))
+                ),
+            ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_and_memory() {
+        let x86 = "processor\t: 0\nmodel\t\t: 85\nmodel name\t: Some CPU @ 2.00GHz\n";
+        assert_eq!(cpu_model(x86).as_deref(), Some("Some CPU @ 2.00GHz"));
+        let arm = "processor\t: 0\nBogoMIPS\t: 108.00\n\nModel\t\t: Raspberry Pi 4\n";
+        assert_eq!(cpu_model(arm).as_deref(), Some("Raspberry Pi 4"));
+        assert_eq!(cpu_model("processor: 0"), None);
+        assert_eq!(memory_bytes("MemTotal:        2048 kB\nMemFree: 1 kB\n"), Some(2 << 20));
+        assert_eq!(memory_bytes(""), None);
+    }
+
+    #[test]
+    fn this_sqlite_tells_its_options() {
+        let (version, options) = sqlite().unwrap();
+        assert!(version.starts_with("3."));
+        assert!(options.iter().any(|o| o.starts_with("THREADSAFE=")));
+    }
+}

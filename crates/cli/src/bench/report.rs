@@ -1,0 +1,229 @@
+//! What the bench gives out: the rows of the JSON, the table, and the lines below it.
+
+use super::card::Parameters;
+use super::engines::{self, Engine, Kind};
+use super::workload::Workload;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
+use serde::Serialize;
+
+/// One result of the JSON. `None` is "not available"; the notes say why.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub engine: &'static str,
+    pub preset: &'static str,
+    pub workload: &'static str,
+    pub threads: u32,
+    pub tx_per_s: f64,
+    pub ratio_to_wal_full: Option<f64>,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub block_writes_per_tx: Option<f64>,
+    pub kib_per_tx: Option<f64>,
+    pub flushes_per_tx: Option<f64>,
+    pub write_syscalls_per_tx: Option<f64>,
+    pub sync_syscalls_per_tx: Option<f64>,
+    /// Time per commit in units of the floor's. On the table only.
+    #[serde(skip)]
+    pub floors: Option<f64>,
+    #[serde(skip)]
+    pub of: &'static Engine,
+}
+
+/// The file of `--json`.
+#[derive(Serialize)]
+pub struct Json<'a> {
+    pub parameters: &'a Parameters,
+    pub results: &'a [Row],
+}
+
+/// Columns from which on the roomy table fits.
+const WIDE: u16 = 118;
+
+const LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
+const STYLE: TableStyle = TableStyle::new().top_border(LINE).header_separator(LINE).bottom_border(LINE);
+
+/// The table, grouped by workload; without its second ratio and its frames where `columns` are few.
+pub fn table(rows: &[Row], columns: u16) -> String {
+    let wide = columns >= WIDE;
+    let mut t = Table::new();
+    t.load_style(STYLE);
+    t.set_content_arrangement(ContentArrangement::Disabled);
+    let heads = [
+        ("", "", true),
+        ("tx/s", "tx/s", true),
+        ("×\nWAL/FULL", "×\nWAL", true),
+        ("time ÷\nfloor's", "", wide),
+        ("p50\nµs", "p50\nµs", true),
+        ("p99\nµs", "p99\nµs", true),
+        ("p99.9\nµs", "p99.9\nµs", true),
+        ("block\nwrites", "blk\nwr", true),
+        ("KiB", "KiB", true),
+        ("flushes", "flu\nshes", true),
+        ("write\ncalls", "wr\ncall", true),
+        ("sync\ncalls", "sync\ncall", true),
+    ];
+    let shown = heads.iter().filter(|(.., show)| *show);
+    t.set_header(shown.clone().map(|(long, short, _)| if wide { *long } else { *short }));
+    for workload in Workload::ALL {
+        let group: Vec<&Row> = rows.iter().filter(|r| r.workload == workload.name()).collect();
+        if group.is_empty() {
+            continue;
+        }
+        t.add_row([Cell::new(workload.name().to_uppercase())]);
+        for row in group {
+            let mut cells =
+                vec![format!(" {}", label(row.of, wide)), whole(Some(row.tx_per_s)), fine(row.ratio_to_wal_full)];
+            if wide {
+                cells.push(fine(row.floors));
+            }
+            cells.extend([row.p50_us, row.p99_us, row.p999_us].map(|us| whole(Some(us))));
+            let counts = [
+                row.block_writes_per_tx,
+                row.kib_per_tx,
+                row.flushes_per_tx,
+                row.write_syscalls_per_tx,
+                row.sync_syscalls_per_tx,
+            ];
+            cells.extend(counts.map(fine));
+            t.add_row(cells);
+        }
+    }
+    let last = shown.count() - 1;
+    for (i, column) in t.column_iter_mut().enumerate() {
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let right = u16::from(wide || i == last);
+        column.set_padding(if wide { (1, right) } else { (0, u16::from(i != last)) });
+    }
+    t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+fn label(engine: &Engine, wide: bool) -> String {
+    let mark = if engine.caveat.is_some() { " *" } else { "" };
+    match engine.kind {
+        Kind::Floor => "floor".to_owned(),
+        Kind::Stock { .. } if !wide => format!("{}{mark}", engine.preset),
+        _ if !wide => format!("1w {}{mark}", engine.preset),
+        _ => format!("{} {}{mark}", engine.engine, engine.preset),
+    }
+}
+
+/// What the table's marks and columns mean, and the notes.
+pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut caveats: Vec<(&str, Vec<String>)> = Vec::new();
+    for e in engines::ALL.iter().filter(|e| rows.iter().any(|r| r.of == *e)) {
+        if let Some(caveat) = e.caveat {
+            match caveats.iter_mut().find(|(c, _)| *c == caveat) {
+                Some((_, names)) => names.push(e.name()),
+                None => caveats.push((caveat, vec![e.name()])),
+            }
+        }
+    }
+    lines.extend(caveats.iter().map(|(caveat, names)| format!("* {}: {caveat}", names.join(", "))));
+    lines.push(
+        "tx/s: median of the runs. Ratios: medians of ratios taken run by run. Latencies: all runs together."
+            .to_owned(),
+    );
+    lines.push(
+        "Right of the latencies: per transaction. Block writes, KiB and flushes: what the device did, journal of the \
+         file system included; a flush is often preceded by an empty write request, which counts. A write call that \
+         flushes counts as a sync call too."
+            .to_owned(),
+    );
+    if rows.iter().any(|r| r.of.kind == Kind::Floor) {
+        lines.push("floor: one 4 KiB overwrite of a preallocated file with one flush, no database.".to_owned());
+    }
+    if columns < WIDE && rows.iter().any(|r| r.of.kind == Kind::Onewrite) {
+        lines.push("1w: onewrite.".to_owned());
+    }
+    lines.extend(parameters.notes.iter().map(|n| format!("Note: {n}")));
+    lines
+}
+
+/// Breaks `text` at blanks so that no line is longer than `columns`, the later lines indented.
+pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
+    let mut out = String::new();
+    let mut width = 0;
+    for word in text.split(' ') {
+        let n = word.chars().count();
+        if width > 0 && width + 1 + n > columns {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            width = indent;
+        } else if width > 0 {
+            out.push(' ');
+            width += 1;
+        }
+        out.push_str(word);
+        width += n;
+    }
+    out
+}
+
+fn whole(v: Option<f64>) -> String {
+    v.map_or("n/a".to_owned(), |v| format!("{v:.0}"))
+}
+
+/// Two digits after the point for small numbers, one for larger ones.
+fn fine(v: Option<f64>) -> String {
+    v.map_or("n/a".to_owned(), |v| if v < 9.995 { format!("{v:.2}") } else { format!("{v:.1}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Row> {
+        let mut rows = Vec::new();
+        for workload in Workload::ALL {
+            for of in &engines::ALL {
+                rows.push(Row {
+                    engine: of.engine,
+                    preset: of.preset,
+                    workload: workload.name(),
+                    threads: 1,
+                    tx_per_s: 12345.6,
+                    ratio_to_wal_full: Some(1.234),
+                    p50_us: 123.4,
+                    p99_us: 1234.5,
+                    p999_us: 12345.6,
+                    block_writes_per_tx: Some(12.34),
+                    kib_per_tx: Some(56.78),
+                    flushes_per_tx: None,
+                    write_syscalls_per_tx: Some(8.4),
+                    sync_syscalls_per_tx: Some(1.0),
+                    floors: Some(2.0),
+                    of,
+                });
+            }
+        }
+        rows
+    }
+
+    #[test]
+    fn the_table_keeps_to_its_width() {
+        for columns in [80, 118, 120] {
+            let text = table(&rows(), columns);
+            let widest = text.lines().map(|l| l.chars().count()).max().unwrap();
+            assert!(widest <= usize::from(columns), "{widest} columns of {columns}:\n{text}");
+            assert!(text.contains("DELETE") && text.contains("12346") && text.contains("n/a"), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!(
+            [fine(Some(1.0)), fine(Some(9.996)), fine(Some(43.21)), fine(None)],
+            ["1.00", "10.0", "43.2", "n/a"]
+        );
+    }
+
+    #[test]
+    fn wrapping() {
+        assert_eq!(wrap("one two three", 7, 2), "one two\n  three");
+        assert_eq!(wrap("", 7, 2), "");
+    }
+}

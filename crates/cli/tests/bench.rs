@@ -1,0 +1,139 @@
+//! The command as users run it, with sizes so small that only its form is tested, never a time.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const KEYS: [&str; 14] = [
+    "engine",
+    "preset",
+    "workload",
+    "threads",
+    "tx_per_s",
+    "ratio_to_wal_full",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "block_writes_per_tx",
+    "kib_per_tx",
+    "flushes_per_tx",
+    "write_syscalls_per_tx",
+    "sync_syscalls_per_tx",
+];
+
+fn bench(dir: &Path, options: &[&str]) -> Output {
+    let small = ["--rows", "20", "--transactions", "10", "--runs", "2"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onewrite"));
+    command.arg("bench").args(small).args(options).current_dir(dir).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
+}
+
+#[test]
+fn table_json_and_nothing_left_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = bench(dir.path(), &["--json", "out.json"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let table = String::from_utf8(output.stdout).unwrap();
+    for word in
+        ["INSERT", "UPDATE", "DELETE", "stock delete", "stock wal-full", "stock wal-normal *", "floor", "SQLite"]
+    {
+        assert!(table.contains(word), "{word} is missing in\n{table}");
+    }
+
+    let text = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let top: Vec<_> = json.as_object().unwrap().keys().collect();
+    assert_eq!(top, ["parameters", "results"]);
+    let results = json["results"].as_array().unwrap();
+    for row in results {
+        let mut keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut wanted = KEYS;
+        keys.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(keys, wanted);
+        assert!(row["tx_per_s"].as_f64().unwrap() > 0.0);
+        assert!(row["ratio_to_wal_full"].as_f64().unwrap() > 0.0);
+    }
+    let find = |engine: &str, preset: &str, workload: &str| {
+        let same = |r: &&Value| r["engine"] == engine && r["preset"] == preset && r["workload"] == workload;
+        results.iter().find(same).unwrap_or_else(|| panic!("no {engine}/{preset} {workload}"))
+    };
+    for workload in ["insert", "update", "delete"] {
+        for preset in ["delete", "truncate", "persist", "wal-full", "wal-normal"] {
+            find("stock", preset, workload);
+        }
+        assert_eq!(find("stock", "wal-full", workload)["ratio_to_wal_full"], 1.0);
+        let floor = find("floor", "overwrite", workload);
+        // Tracing may be forbidden where the tests run; where it is not, the counts are exact.
+        if let Some(writes) = floor["write_syscalls_per_tx"].as_f64() {
+            assert_eq!((writes, floor["sync_syscalls_per_tx"].as_f64()), (1.0, Some(1.0)));
+            assert_eq!(find("stock", "wal-full", workload)["sync_syscalls_per_tx"], 1.0);
+            assert_eq!(find("stock", "wal-normal", workload)["sync_syscalls_per_tx"], 0.0);
+        }
+    }
+    let parameters = &json["parameters"];
+    for key in [
+        "sqlite_version",
+        "compile_options",
+        "engines",
+        "preloaded_rows",
+        "row_bytes",
+        "key_order",
+        "transactions",
+        "runs",
+        "seed",
+        "machine",
+        "notes",
+    ] {
+        assert!(!parameters[key].is_null(), "{key}");
+    }
+    assert_eq!(parameters["runs"], 2);
+    assert_eq!(parameters["engines"]["stock/wal-normal"]["synchronous"], "NORMAL");
+
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["out.json"]);
+}
+
+#[test]
+fn only_what_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = bench(dir.path(), &["--only", "stock/truncate", "--wal-start", "grown", "--json", "out.json"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let results = json["results"].as_array().unwrap();
+    assert_eq!(results.len(), 3);
+    assert!(results.iter().all(|r| r["preset"] == "truncate" && r["ratio_to_wal_full"].is_null()));
+}
+
+#[test]
+fn errors_name_the_value_and_the_choices() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases: [(&[&str], &[&str]); 5] = [
+        (&["--only", "stock/wall"], &["stock/wall", "stock/wal-full", "onewrite/log", "floor"]),
+        (&["--row-bytes", "many"], &["--row-bytes", "many"]),
+        (&["--wal-start", "half"], &["half", "empty", "grown"]),
+        (&["--dir", "not-there"], &["not-there"]),
+        (&["--json", "not-there/out.json"], &["not-there/out.json"]),
+    ];
+    for (options, words) in cases {
+        let output = bench(dir.path(), options);
+        assert!(!output.status.success(), "{options:?} was accepted");
+        let said = said(&output);
+        for word in words {
+            assert!(said.contains(word), "{options:?}: {word} is missing in: {said}");
+        }
+    }
+}
+
+#[test]
+fn help_teaches() {
+    let output = Command::new(env!("CARGO_BIN_EXE_onewrite")).args(["bench", "--help"]).output().unwrap();
+    let help = said(&output);
+    for word in ["--only", "stock/wal-full", "--json", "two minutes", "floor"] {
+        assert!(help.contains(word), "{word} is missing in\n{help}");
+    }
+}

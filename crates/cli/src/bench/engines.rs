@@ -83,8 +83,7 @@ impl FromStr for Chosen {
 
 /// Makes the VFS "onewrite" known to the SQLite in this program.
 pub fn register_onewrite() -> Result<(), String> {
-    // onewrite engine: wired when the vfs crate lands
-    Err("this build has no onewrite VFS".to_owned())
+    onewrite_rusqlite::register().map_err(|e| e.to_string())
 }
 
 /// What a connection says about itself, for the parameter card.

@@ -113,7 +113,7 @@ impl Options {
             scheme,
             images,
             header_page,
-            log_bytes: 1 << 20,
+            log_bytes: 4 << 20,
             table_bytes: 4 << 20,
             stream_bytes: 4 << 20,
             busy_ms: 2000,

@@ -26,12 +26,21 @@ pub fn prepare(
     changed: &[Changed],
     page_count: u32,
 ) -> Result<Stream> {
-    encode(live, txn, options, changed);
+    if options.images == Images::Full {
+        let block = live.log.slot().block_bytes as usize;
+        let frames: Vec<(PageNo, &[u8])> = changed.iter().map(|c| (c.page, &*c.new)).collect();
+        live.encoder.add_frames(&frames, block);
+    }
     if live.encoder.record_bytes() as u64 > live.log.record_bytes_max() {
-        for c in changed.iter().filter(|c| c.page != PageNo::HEADER) {
-            stream_page(live, txn, c.page, &c.new)?;
+        live.encoder.clear();
+        for c in changed {
+            if c.page == PageNo::HEADER {
+                // Whole, over zeros: the same image as its delta gives.
+                live.encoder.add_delta(c.page, None, &c.new);
+            } else {
+                stream_page(live, txn, c.page, &c.new)?;
+            }
         }
-        encode(live, txn, options, changed);
     }
     let gone: Vec<PageNo> = txn.streamed.iter().map(|(p, ..)| p).filter(|p| p.0 > page_count).collect();
     for page in gone {
@@ -57,23 +66,6 @@ pub fn prepare(
 
 fn own_block(options: &Options) -> bool {
     options.images == Images::Full
-}
-
-fn encode(live: &mut Live, txn: &Txn, options: &Options, changed: &[Changed]) {
-    let block = live.log.slot().block_bytes as usize;
-    live.encoder.clear();
-    let in_record = || changed.iter().filter(|c| txn.streamed.get(c.page).is_none());
-    match options.images {
-        Images::Delta => {
-            for c in in_record() {
-                live.encoder.add_delta(c.page, c.base.as_deref(), &c.new);
-            }
-        }
-        Images::Full => {
-            let frames: Vec<(PageNo, &[u8])> = in_record().map(|c| (c.page, &*c.new)).collect();
-            live.encoder.add_frames(&frames, block);
-        }
-    }
 }
 
 /// Moves the image of one page behind the ring, not flushed; it counts only with the commit record.

@@ -17,8 +17,9 @@ use crate::database::{Database, Live};
 use crate::error::Result;
 use crate::home::{self, State};
 use crate::layout::home as at;
+use crate::log::record::Encoder;
 use crate::log::ring::Durability;
-use crate::options::{HeaderPage, Options, Scheme};
+use crate::options::{HeaderPage, Images, Options, Scheme};
 use crate::stats::Stats;
 use crate::table::Image;
 use crate::txn::{Prepared, Stage, Txn};
@@ -31,8 +32,6 @@ const RESERVE_BYTES: u64 = 1 << 20;
 pub struct Changed {
     /// Page number.
     pub page: PageNo,
-    /// The image before; `None` for a page beyond the end of the base.
-    pub base: Option<Vec<u8>>,
     /// The image after.
     pub new: Image,
 }
@@ -50,7 +49,9 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
     }
     let change_counter = txn.base.change_counter.wrapping_add(1);
     let page_count = page_count(txn);
-    let (changed, header) = changes(db, txn, options, page_count, change_counter)?;
+    live.encoder.clear();
+    let encoder = (options.scheme == Scheme::Log && options.images == Images::Delta).then_some(&mut live.encoder);
+    let (changed, header) = changes(db, txn, options, page_count, change_counter, encoder)?;
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
         let state = State { change_counter, ..(*txn.base).clone() };
         let state = state.after(txn.base.tid, txn.base.page_bytes, page_count, change_counter, None);
@@ -94,13 +95,15 @@ fn page_count(txn: &Txn) -> u32 {
     }
 }
 
-/// The pages whose images differ from the base, in page order, and the new header if page 1 does.
+/// The pages whose images differ from the base, in page order, and the new header if page 1 does. Their
+/// deltas go into `encoder`.
 fn changes(
     db: &Database,
     txn: &Txn,
     options: &Options,
     page_count: u32,
     change_counter: u32,
+    mut encoder: Option<&mut Encoder>,
 ) -> Result<(Vec<Changed>, Option<home::Header>)> {
     let mut pages: Vec<PageNo> = txn.pages.keys().copied().filter(|p| p.0 <= page_count).collect();
     // Pages that SQLite added and never wrote (leaves of the freelist) are zeros, whatever home holds there.
@@ -135,8 +138,12 @@ fn changes(
             header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
             new = Image::from(image);
         }
-        if base.as_deref() != Some(&*new) {
-            changed.push(Changed { page, base, new });
+        let differs = match &mut encoder {
+            Some(encoder) => encoder.add_delta(page, base.as_deref(), &new),
+            None => base.as_deref() != Some(&*new),
+        };
+        if differs {
+            changed.push(Changed { page, new });
         } else if page == PageNo::HEADER {
             header = None;
         }

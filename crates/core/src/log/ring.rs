@@ -24,6 +24,9 @@ pub const TID_STEP: u64 = 1 << 32;
 /// How far change counters may run ahead of the ceiling a slot announced.
 pub const COUNTER_STEP: u32 = 1 << 16;
 
+/// Records longer than this are not copied to be written with one call.
+const LONG_RECORD: usize = 256 << 10;
+
 /// The path of the log of the database at `home`.
 pub fn log_path(home: &Path) -> PathBuf {
     let mut name = home.as_os_str().to_owned();
@@ -421,23 +424,38 @@ impl Log {
             self.tail_block.clear();
         }
         self.tail_block.resize(in_block, 0);
-        self.tail_block.extend_from_slice(record);
-        let used = self.tail_block.len();
-        let whole = used.next_multiple_of(usize::try_from(block).unwrap_or(1));
-        self.tail_block.resize(whole, 0);
         let position = self.ring_at() + (at.0 - in_block as u64) % self.slot.ring_bytes;
         let what = || format!("cannot write to the log {}", self.log.path.display());
         let file = &self.log.file;
-        if durability == Durability::Flushed && self.durable == self.tail && !self.stream_dirty {
+        let block = usize::try_from(block).unwrap_or(1);
+        // A long record is written from where it is, all but its first and last block.
+        let head = if record.len() > LONG_RECORD { (block - in_block) % block } else { record.len() };
+        let middle = (record.len() - head) / block * block;
+        let (first, rest) = record.split_at_checked(head).unwrap_or((record, &[]));
+        let (whole, last) = rest.split_at_checked(middle).unwrap_or((rest, &[]));
+        self.tail_block.extend_from_slice(first);
+        let mut used = self.tail_block.len();
+        self.tail_block.resize(used.next_multiple_of(block), 0);
+        let flushed = durability == Durability::Flushed;
+        if flushed && self.durable == self.tail && !self.stream_dirty && rest.is_empty() {
             file.write_durable_at(&self.tail_block, position).context(what)?;
         } else {
             file.write_at(&self.tail_block, position).context(what)?;
+            if !rest.is_empty() {
+                let position = position + self.tail_block.len() as u64;
+                file.write_at(whole, position).context(what)?;
+                self.tail_block.clear();
+                self.tail_block.extend_from_slice(last);
+                used = last.len();
+                self.tail_block.resize(used.next_multiple_of(block), 0);
+                file.write_at(&self.tail_block, position + whole.len() as u64).context(what)?;
+            }
+            if flushed {
+                self.log.sync()?;
+                self.stream_dirty = false;
+            }
         }
-        if durability == Durability::Flushed && (self.durable != self.tail || self.stream_dirty) {
-            self.log.sync()?;
-            self.stream_dirty = false;
-        }
-        let keep_from = used - used % usize::try_from(block).unwrap_or(1);
+        let keep_from = used - used % block;
         self.tail_block.truncate(used);
         self.tail_block.drain(..keep_from);
         self.tail = LogOffset(at.0 + len);
@@ -557,5 +575,104 @@ impl Log {
         let position = self.slot_position();
         let what = || format!("cannot write to the log {}", self.log.path.display());
         self.log.file.write_durable_at(&self.slot.encode(), position).context(what)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::disk::sim::{SimConfig, SimDisk};
+    use crate::log::record::{Encoder, Head, Stream};
+    use crate::types::PageNo;
+
+    const RING: u64 = 1 << 20;
+
+    fn slot() -> Slot {
+        Slot {
+            block_bytes: 4096,
+            sequence: 0,
+            session: 1,
+            salt: 2,
+            start: LogOffset(0),
+            ring_bytes: RING,
+            base_tid: Tid(10),
+            tid_ceiling: Tid(1 << 20),
+            prev_crc: 0,
+            page_bytes: 512,
+            page_count: 1,
+            change_counter: 0,
+            counter_ceiling: COUNTER_STEP,
+            live: true,
+        }
+    }
+
+    fn log(disk: &SimDisk) -> Log {
+        Log::start(Log::create(disk, Path::new("/db-onewrite"), RING, 4096).unwrap(), slot(), true).unwrap()
+    }
+
+    /// Appends a record of `pages` fresh pages; returns its length.
+    fn append(log: &mut Log, pages: u32, durability: Durability) -> u64 {
+        let mut e = Encoder::default();
+        e.clear();
+        for page in 1..=pages {
+            e.add_delta(PageNo(page), None, &[page as u8 | 1; 512]);
+        }
+        let head = Head {
+            salt: 2,
+            tid: log.last_tid().next(),
+            durable_tid: log.durable_tid(),
+            prev_crc: log.prev_crc(),
+            page_count: pages,
+            change_counter: 1,
+            stream: Stream::default(),
+        };
+        let (record, crc) = e.finish(&head);
+        assert!(log.has_room(record.len() as u64, false));
+        log.append(record, crc, false, durability).unwrap();
+        record.len() as u64
+    }
+
+    fn scan(log: &Log, slot: &Slot) -> ScanEnd {
+        log.file().scan(slot, |_| Ok(())).unwrap()
+    }
+
+    #[test]
+    fn records_short_and_long_follow_each_other_at_any_offset() {
+        let disk = SimDisk::new(SimConfig::default());
+        let mut log = log(&disk);
+        // One page, then more than is copied for one write, so that every edge falls inside a block.
+        for pages in [1, 600, 3, 700, 2] {
+            let len = append(&mut log, pages, Durability::Flushed);
+            assert_eq!(len > LONG_RECORD as u64, pages > 500);
+        }
+        let end = scan(&log, log.slot());
+        assert_eq!((end.records, end.last_tid, end.rot), (5, Tid(15), None));
+        assert_eq!(end.tail, LogOffset(log.live_bytes()));
+    }
+
+    #[test]
+    fn one_record_is_one_write_that_is_also_the_flush() {
+        let disk = SimDisk::new(SimConfig::default());
+        let mut log = log(&disk);
+        disk.reset_counters();
+        for _ in 0..100 {
+            append(&mut log, 1, Durability::Flushed);
+        }
+        let c = disk.counters();
+        assert_eq!((c.writes, c.durable_writes, c.syncs), (0, 100, 0));
+    }
+
+    #[test]
+    fn records_that_were_only_written_become_durable_with_the_next_that_is_flushed() {
+        let disk = SimDisk::new(SimConfig::default());
+        let mut log = log(&disk);
+        append(&mut log, 1, Durability::Written);
+        append(&mut log, 9, Durability::Written);
+        append(&mut log, 1, Durability::Flushed);
+        let after = disk.crash_by(&mut |_| 0);
+        let file = LogFile::open(&after, Path::new("/db-onewrite"), OpenMode::ReadOnly).unwrap().unwrap();
+        let slot = file.slots().unwrap().remove(0);
+        assert_eq!(file.scan(&slot, |_| Ok(())).unwrap().records, 3);
     }
 }

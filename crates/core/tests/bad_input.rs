@@ -1,0 +1,233 @@
+//! Bad input on the real disk: whatever the bytes beside a database are, a connection gets the right
+//! class of error, a message that says what to do, and nothing is written (invariants I6, I7).
+
+mod common;
+
+use std::path::Path;
+
+use common::{PAGE, Pair, TX, crashed, ends_with_all, engine, lock, page};
+use onewrite_core::disk::OpenMode;
+use onewrite_core::{Error, LockLevel};
+
+/// The home of `pair` is refused with a message that has all of `words`, and nothing changes.
+fn refused(pair: &Pair, words: &[&str]) -> Error {
+    let before = pair.bytes();
+    let error = lock(&pair.home).expect_err("refused");
+    let message = error.to_string();
+    for word in words {
+        assert!(message.contains(word), "{word:?} is missing in: {message}");
+    }
+    assert!(message.contains("db"), "the message names the file: {message}");
+    assert_eq!(pair.bytes(), before, "a refused database changes");
+    error
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_crashed_database_comes_back_whole() {
+    let pair = crashed(TX);
+    ends_with_all(&pair.home, TX);
+}
+
+#[test]
+fn a_marked_file_without_its_log() {
+    let pair = crashed(TX);
+    std::fs::remove_file(pair.log()).unwrap();
+    assert!(matches!(refused(&pair, &["mark", "log", "missing", "--without-log"]), Error::CantOpen(_)));
+}
+
+#[test]
+fn the_log_of_another_database() {
+    let (pair, other) = (crashed(TX), crashed(TX));
+    std::fs::copy(other.log(), pair.log()).unwrap();
+    assert!(matches!(refused(&pair, &["another database", "put the right log back"]), Error::CantOpen(_)));
+}
+
+#[test]
+fn the_log_of_an_older_session() {
+    let pair = crashed(TX);
+    let old = std::fs::read(pair.log()).unwrap();
+    ends_with_all(&pair.home, TX); // Recovered and closed in order.
+    let pair = pair.again(TX, 2);
+    std::fs::write(pair.log(), old).unwrap();
+    assert!(matches!(refused(&pair, &["older state"]), Error::CantOpen(_)));
+}
+
+#[test]
+fn a_log_closed_in_order_beside_an_older_home() {
+    let pair = crashed(TX);
+    let home = std::fs::read(&pair.home).unwrap();
+    ends_with_all(&pair.home, TX);
+    std::fs::write(&pair.home, home).unwrap();
+    refused(&pair, &["log"]);
+}
+
+#[test]
+fn a_zeroed_log() {
+    let pair = crashed(TX);
+    let n = std::fs::metadata(pair.log()).unwrap().len();
+    std::fs::write(pair.log(), vec![0; n as usize]).unwrap();
+    assert!(matches!(refused(&pair, &["no valid header slot", "--without-log"]), Error::Corrupt(_)));
+}
+
+#[test]
+fn a_truncated_log() {
+    let n = std::fs::metadata(crashed(TX).log()).unwrap().len();
+    for len in [0, 1, 4096, 4097, 8192, 12288, n / 2, n - 1] {
+        let pair = crashed(TX);
+        let file = std::fs::OpenOptions::new().write(true).open(pair.log()).unwrap();
+        file.set_len(len).unwrap();
+        assert!(matches!(refused(&pair, &["cut short"]), Error::Corrupt(_)), "{len}");
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_a_record_that_was_durable() {
+    let whole = crashed(TX);
+    let starts = whole.records();
+    assert_eq!(starts.len() as u64, TX);
+    // Salt, TID, durable TID, previous checksum, length, counter, body, checksum.
+    for in_record in [0, 8, 16, 24, 28, 36, 60, 80] {
+        for victim in [0, starts.len() / 2, starts.len() - 2] {
+            let pair = whole.copy();
+            flip(&pair.log(), starts[victim] + in_record);
+            let error = refused(&pair, &["damaged", "--accept-loss", "Nothing was changed"]);
+            assert!(matches!(error, Error::Corrupt(_)), "byte {in_record} of record {victim}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_the_last_record_ends_the_log_before_it() {
+    // A commit cut short by a crash looks the same: nothing behind it proves that it was whole.
+    let pair = crashed(TX);
+    let starts = pair.records();
+    flip(&pair.log(), starts[starts.len() - 1] + 60);
+    ends_with_all(&pair.home, TX - 1);
+}
+
+#[test]
+fn a_flipped_bit_in_a_slot() {
+    let whole = crashed(TX);
+    for at in 0..100 {
+        for slot in [1, 2] {
+            let pair = whole.copy();
+            flip(&pair.log(), slot * 4096 + at);
+            match lock(&pair.home) {
+                Ok(()) => ends_with_all(&pair.home, TX),
+                Err(Error::Corrupt(_) | Error::CantOpen(_)) => {}
+                Err(e) => panic!("byte {at} of slot {slot}: {e}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_database() {
+    let dir = tempfile::tempdir().unwrap();
+    for bytes in [&b"hello"[..], &[7; 5000], b"SQLite format 3\0 and then something else"] {
+        let pair = Pair::at(dir.path());
+        std::fs::write(&pair.home, bytes).unwrap();
+        let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+        c.lock(LockLevel::Shared).unwrap();
+        let mut back = vec![0; bytes.len()];
+        assert_eq!(c.read_at(&mut back, 0).unwrap(), bytes.len(), "SQLite says what it thinks of the bytes");
+        assert!(matches!(c.lock(LockLevel::Reserved), Err(Error::NotADatabase(_))));
+        c.unlock(LockLevel::None).unwrap();
+        c.close().unwrap();
+        assert_eq!(std::fs::read(&pair.home).unwrap(), bytes);
+        assert!(!pair.log().exists());
+    }
+}
+
+#[test]
+fn an_empty_file_is_a_new_database() {
+    let dir = tempfile::tempdir().unwrap();
+    let pair = Pair::at(dir.path());
+    std::fs::write(&pair.home, []).unwrap();
+    lock(&pair.home).unwrap();
+    assert_eq!(std::fs::read(&pair.home).unwrap(), []);
+    assert!(!pair.log().exists());
+}
+
+#[test]
+fn an_unknown_option_names_itself_and_the_choices() {
+    let pair = crashed(1);
+    let before = pair.bytes();
+    for (name, value, word) in [("colour", "red", "log_size"), ("scheme", "fast", "wal-opt"), ("log_size", "1", "1")] {
+        let given = [(name.to_owned(), value.to_owned())];
+        let error = engine().open(&pair.home, OpenMode::ReadWrite, &given).map(drop).unwrap_err();
+        assert!(matches!(error, Error::Option(_)), "{error}");
+        assert!(error.to_string().contains(name) && error.to_string().contains(word), "{error}");
+    }
+    assert_eq!(pair.bytes(), before);
+}
+
+#[test]
+fn an_unmarked_home_beside_a_live_log_is_not_written_to() {
+    let pair = crashed(TX);
+    std::fs::write(&pair.home, common::plain(1)).unwrap();
+    let before = pair.bytes();
+    let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+    c.lock(LockLevel::Shared).unwrap();
+    let error = c.lock(LockLevel::Reserved).unwrap_err();
+    assert!(matches!(error, Error::CantOpen(_)), "{error}");
+    assert!(error.to_string().contains("move the log away"), "{error}");
+    c.unlock(LockLevel::None).unwrap();
+    c.close().unwrap();
+    assert_eq!(pair.bytes(), before);
+}
+
+#[test]
+fn a_rollback_journal_beside_a_marked_home() {
+    let pair = crashed(TX);
+    let mut journal = pair.home.as_os_str().to_owned();
+    journal.push("-journal");
+    std::fs::write(&journal, [0xd9; 1024]).unwrap();
+    assert!(matches!(refused(&pair, &["rollback journal", "Move the journal away"]), Error::CantOpen(_)));
+    assert_eq!(std::fs::read(&journal).unwrap(), [0xd9; 1024]);
+}
+
+#[test]
+fn a_directory_without_write_permission() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let pair = Pair::at(dir.path());
+    std::fs::write(&pair.home, common::plain(3)).unwrap();
+    let permit = |mode| std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+    permit(0o555);
+    if std::fs::write(dir.path().join("probe"), "").is_ok() {
+        eprintln!("skipped: this user may write in a directory without write permission");
+        return permit(0o755);
+    }
+    let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+    c.lock(LockLevel::Shared).unwrap();
+    let mut first = vec![0; PAGE];
+    assert_eq!(c.read_at(&mut first, 0).unwrap(), PAGE, "reading needs no log");
+    let error = c.lock(LockLevel::Reserved).unwrap_err();
+    assert!(matches!(error, Error::CantOpen(_)), "{error}");
+    assert!(error.to_string().contains("write in the directory"), "{error}");
+    c.unlock(LockLevel::None).unwrap();
+    c.close().unwrap();
+    permit(0o755);
+    assert_eq!(std::fs::read(&pair.home).unwrap(), common::plain(3));
+    assert!(!pair.log().exists());
+}
+
+#[test]
+fn one_process_at_a_time() {
+    let pair = crashed(TX);
+    let mut first = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+    first.lock(LockLevel::Shared).unwrap();
+    // Another engine is what another process would be: locks belong to open files.
+    let error = lock(&pair.home).unwrap_err();
+    assert!(matches!(error, Error::Busy(_)) && error.to_string().contains("another process"), "{error}");
+    let mut seen = vec![0; PAGE];
+    first.read_at(&mut seen, PAGE as u64).unwrap();
+    assert_eq!(seen, page(TX));
+}

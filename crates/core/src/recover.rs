@@ -54,13 +54,22 @@ pub fn open_log(db: &Database, session: u64) -> Result<(LogFile, Slot)> {
     };
     lock_log(&log)?;
     let slots = log.slots()?;
-    let Some(slot) = slots.into_iter().next() else {
+    let Some(newest) = slots.first() else {
         return Err(Error::Corrupt(format!(
             "the log {} has no valid header slot: it is damaged, cut short or not a log. {home} needs it; `onewrite \
              recover --without-log` gives the transactions in it up",
             path.display()
         )));
     };
+    let mut slot = newest.clone();
+    if slot.session != session
+        && let Some(older) = slots.iter().find(|s| s.session == session && s.live)
+        && log.scan(newest, |_| Ok(()))?.is_empty()
+    {
+        // A recovery crashed after it wrote the slot of its new session and before it marked home with it:
+        // no record is in the way of doing it again (invariant I8).
+        slot = older.clone();
+    }
     if slot.session != session {
         return Err(Error::CantOpen(format!(
             "the log {} belongs to another database or to an older state of this one (session {:016x}, {home} has \
@@ -260,7 +269,11 @@ pub fn take_over(
         write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count), true)?;
         db.sync_home()?;
     }
+    // A session of its own: a log or a home copied before this recovery does not fit any more, and neither does
+    // the slot before this one, should the new one be damaged later.
+    let session = random()?;
     let next = Slot {
+        session,
         salt: random()?,
         start: LogOffset(0),
         base_tid: slot.tid_ceiling,
@@ -273,6 +286,12 @@ pub fn take_over(
         ..slot.clone()
     };
     let mut log = Log::start(log, next, options.psow)?;
+    db.write_header(&match recovered.kind {
+        Kind::Empty => home::empty_marked(4096, session),
+        _ => recovered.marked_header(session),
+    })?;
+    home.session = session;
+    // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;
     **writer = Some(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: None });
     inner.latest = Arc::new(recovered);

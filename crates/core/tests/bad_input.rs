@@ -231,3 +231,39 @@ fn one_process_at_a_time() {
     first.read_at(&mut seen, PAGE as u64).unwrap();
     assert_eq!(seen, page(TX));
 }
+
+/// A database that crashed with `TX` transactions, was recovered, and crashed again with two more:
+/// the first pair and the second.
+fn crashed_twice() -> (Pair, Pair) {
+    let first = crashed(TX);
+    let second = first.copy().again(TX, 2);
+    (first, second)
+}
+
+#[test]
+fn the_log_of_before_a_recovery() {
+    let (first, second) = crashed_twice();
+    std::fs::copy(first.log(), second.log()).unwrap();
+    assert!(matches!(refused(&second, &["older state"]), Error::CantOpen(_)));
+}
+
+#[test]
+fn the_home_of_before_a_recovery() {
+    let (first, second) = crashed_twice();
+    std::fs::copy(&first.home, &second.home).unwrap();
+    assert!(matches!(refused(&second, &["another database or"]), Error::CantOpen(_)));
+}
+
+#[test]
+fn a_flipped_bit_in_a_slot_after_a_recovery() {
+    let (_, second) = crashed_twice();
+    for slot in [1, 2] {
+        let pair = second.copy();
+        flip(&pair.log(), slot * 4096 + 40);
+        match lock(&pair.home) {
+            Ok(()) => ends_with_all(&pair.home, TX + 2),
+            Err(Error::Corrupt(_) | Error::CantOpen(_)) => {}
+            Err(e) => panic!("slot {slot}: {e}"),
+        }
+    }
+}

@@ -57,6 +57,13 @@ pub struct ScanEnd {
     pub rot: Option<(Tid, Tid)>,
 }
 
+impl ScanEnd {
+    /// Whether there is no record, whole or damaged.
+    pub fn is_empty(&self) -> bool {
+        self.records == 0 && self.rot.is_none()
+    }
+}
+
 impl LogFile {
     /// Opens the log at `path`; `None` if there is none.
     pub fn open(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Option<LogFile>> {

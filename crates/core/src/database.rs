@@ -329,10 +329,9 @@ impl Database {
             let slots = log.slots()?;
             let newest = slots.first().cloned();
             if let Some(slot) = newest.as_ref().filter(|s| s.live) {
-                let records = log.scan(slot, |_| Ok(()))?.records;
-                if records > 0 {
+                if !log.scan(slot, |_| Ok(()))?.is_empty() {
                     return Err(Error::CantOpen(format!(
-                        "the log {} holds {records} transactions of a marked database, but {} carries no mark: it \
+                        "the log {} holds transactions of a marked database, but {} carries no mark: it \
                          was replaced or restored. Put the log's own database back beside it, or move the log away \
                          to give those transactions up",
                         path.display(),

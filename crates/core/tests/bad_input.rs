@@ -267,3 +267,17 @@ fn a_flipped_bit_in_a_slot_after_a_recovery() {
         }
     }
 }
+
+#[test]
+fn an_unmarked_home_beside_a_live_log_with_its_first_record_damaged() {
+    let pair = crashed(TX);
+    flip(&pair.log(), pair.records()[0] + 60);
+    std::fs::write(&pair.home, common::plain(1)).unwrap();
+    let before = pair.bytes();
+    let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+    c.lock(LockLevel::Shared).unwrap();
+    let error = c.lock(LockLevel::Reserved).expect_err("the log holds transactions");
+    assert!(matches!(error, Error::CantOpen(_)) && error.to_string().contains("move the log away"), "{error}");
+    drop(c);
+    assert_eq!(pair.bytes(), before);
+}

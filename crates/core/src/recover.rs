@@ -125,10 +125,14 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     base.change_counter = base.change_counter.max(slot.change_counter);
     let nobody = BTreeMap::new();
     let mut table = PageTable::default();
+    // What was there from the checkpoint on is in home, also after a recovery that crashed when it had
+    // shortened home to the size of the newest state.
+    let mut page_count_min = base.page_count;
     let mut state = base;
     let mut report = Report::default();
     let end = log.scan(slot, |record| {
         state = apply(db, log, &mut table, &state, record, slot, &nobody)?;
+        page_count_min = page_count_min.min(state.page_count);
         report.transactions += 1;
         report.tids = Some((report.tids.map_or(record.head.tid, |t| t.0), record.head.tid));
         Ok(())
@@ -143,6 +147,15 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
             )));
         }
         report.lost = Some((lost, seen));
+    }
+    let home_bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+    if home_bytes < u64::from(page_count_min) * u64::from(slot.page_bytes) {
+        return Err(Error::Corrupt(format!(
+            "{} is shorter than its log says: {home_bytes} bytes, where {page_count_min} pages of {} bytes belong. It \
+             was cut short or copied in part; nothing was changed. Put the whole file back beside its log",
+            db.path.display(),
+            slot.page_bytes
+        )));
     }
     report.pages = table.dirty(state.page_count).len() as u64;
     Ok(Replayed { table, state, report, tail: end.tail })

@@ -281,3 +281,12 @@ fn an_unmarked_home_beside_a_live_log_with_its_first_record_damaged() {
     drop(c);
     assert_eq!(pair.bytes(), before);
 }
+
+#[test]
+fn a_marked_home_that_was_cut_short() {
+    for len in [100, PAGE as u64, PAGE as u64 + 7, 3 * PAGE as u64 - 1] {
+        let pair = crashed(TX);
+        std::fs::OpenOptions::new().write(true).open(&pair.home).unwrap().set_len(len).unwrap();
+        assert!(matches!(refused(&pair, &["shorter", "3 pages"]), Error::Corrupt(_)));
+    }
+}

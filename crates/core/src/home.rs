@@ -17,7 +17,7 @@ pub enum Kind {
     Database,
     /// A database in WAL mode: passed through.
     Wal,
-    /// Not a database; SQLite will say so.
+    /// Not a database, or shorter than its header states; SQLite will say so.
     Foreign,
 }
 
@@ -75,6 +75,10 @@ impl State {
         let by_size = u32::try_from(file_bytes / u64::from(page_bytes)).unwrap_or(u32::MAX);
         state.page_count = if said != 0 && counter == valid_for { said } else { by_size.max(1) };
         state.change_counter = counter;
+        if state.kind == Kind::Database && by_size < state.page_count {
+            // SQLite compares the two itself, so it must see the length as it is.
+            state.kind = Kind::Foreign;
+        }
         if state.kind == Kind::Database {
             state.show();
         }

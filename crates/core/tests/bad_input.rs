@@ -290,3 +290,14 @@ fn a_marked_home_that_was_cut_short() {
         assert!(matches!(refused(&pair, &["shorter", "3 pages"]), Error::Corrupt(_)));
     }
 }
+
+#[test]
+fn a_plain_home_that_was_cut_short_is_shown_as_it_is() {
+    // Then SQLite sees that the header states more pages than there are, and says so.
+    let dir = tempfile::tempdir().unwrap();
+    let pair = Pair::at(dir.path());
+    std::fs::write(&pair.home, &common::plain(1)[..2 * PAGE]).unwrap();
+    let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+    c.lock(LockLevel::Shared).unwrap();
+    assert_eq!(c.size().unwrap(), 2 * PAGE as u64);
+}

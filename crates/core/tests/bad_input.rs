@@ -301,3 +301,45 @@ fn a_plain_home_that_was_cut_short_is_shown_as_it_is() {
     c.lock(LockLevel::Shared).unwrap();
     assert_eq!(c.size().unwrap(), 2 * PAGE as u64);
 }
+
+#[test]
+fn a_log_made_to_keep_recovery_busy() {
+    use onewrite_core::disk::real::RealDisk;
+    use onewrite_core::log::ring::LogFile;
+    let pair = crashed(TX);
+    let log = LogFile::open(&RealDisk::new(), &pair.log(), OpenMode::ReadOnly).unwrap().unwrap();
+    let mut slot = log.slots().unwrap().remove(0);
+    // Every eight bytes begin a record of half a megabyte with a large TID.
+    slot.salt = (512 << 10) << 32 | 8;
+    slot.sequence += 2;
+    let mut bytes = std::fs::read(pair.log()).unwrap();
+    for word in bytes[3 * 4096..].chunks_exact_mut(8) {
+        word.copy_from_slice(&slot.salt.to_le_bytes());
+    }
+    for at in [4096, 8192] {
+        bytes[at..at + 100].copy_from_slice(&slot.encode());
+    }
+    std::fs::write(pair.log(), bytes).unwrap();
+    let begun = std::time::Instant::now();
+    assert!(matches!(refused(&pair, &["damaged"]), Error::Corrupt(_)));
+    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_slot_that_states_an_impossible_ring() {
+    use onewrite_core::disk::real::RealDisk;
+    use onewrite_core::log::ring::LogFile;
+    let pair = crashed(TX);
+    let log = LogFile::open(&RealDisk::new(), &pair.log(), OpenMode::ReadOnly).unwrap().unwrap();
+    let mut slot = log.slots().unwrap().remove(0);
+    slot.ring_bytes = 1 << 42;
+    let file = std::fs::OpenOptions::new().write(true).open(pair.log()).unwrap();
+    if file.set_len((1 << 42) + (1 << 20)).is_err() {
+        return eprintln!("skipped: the file system has no files of 4 TiB");
+    }
+    for at in [4096, 8192] {
+        std::os::unix::fs::FileExt::write_all_at(&file, &slot.encode(), at).unwrap();
+    }
+    let error = lock(&pair.home).unwrap_err();
+    assert!(matches!(error, Error::Corrupt(_)) && error.to_string().contains("no valid header slot"), "{error}");
+}

@@ -103,7 +103,7 @@ impl LogFile {
                 if at.0.saturating_sub(slot.start.0) >= slot.ring_bytes {
                     continue;
                 }
-                if self.read_record(slot, ring_at, at, &mut buf)?
+                if self.read_record(slot, ring_at, at, end.last_tid, &mut buf)?
                     && let Some(record) = Record::decode(&buf, slot.page_bytes)
                     && record.head.salt == slot.salt
                     && record.head.tid == end.last_tid.next()
@@ -124,13 +124,21 @@ impl LogFile {
         Ok(end)
     }
 
-    /// Reads the bytes of the record that might be at `at` into `buf`; false if none can be.
-    fn read_record(&self, slot: &Slot, ring_at: u64, at: LogOffset, buf: &mut Vec<u8>) -> Result<bool> {
+    /// Reads the bytes of the record that might be at `at` and be newer than `newer_than` into `buf`; false
+    /// if none can be.
+    fn read_record(
+        &self,
+        slot: &Slot,
+        ring_at: u64,
+        at: LogOffset,
+        newer_than: Tid,
+        buf: &mut Vec<u8>,
+    ) -> Result<bool> {
         let in_ring = at.0 % slot.ring_bytes;
         let mut head = [0; at::HEADER_BYTES];
         let read = self.file.read_at(&mut head, ring_at + in_ring).context(|| self.what("cannot read"))?;
         let Some(peek) = Peek::at(head.get(..read).unwrap_or_default()) else { return Ok(false) };
-        if peek.salt != slot.salt || in_ring + u64::from(peek.len) > slot.ring_bytes {
+        if peek.salt != slot.salt || peek.tid <= newer_than || in_ring + u64::from(peek.len) > slot.ring_bytes {
             return Ok(false);
         }
         buf.clear();
@@ -195,6 +203,8 @@ impl LogFile {
         let salt = slot.salt.to_le_bytes();
         let mut window = vec![0; WINDOW];
         let mut buf = Vec::new();
+        // Records do not overlap, so what might be one adds up to the ring, and a bit for data that looks like it.
+        let mut left = 4 * slot.ring_bytes;
         let mut from = 0u64;
         while from < slot.ring_bytes {
             let read = self.file.read_at(&mut window, ring_at + from).context(|| self.what("cannot read"))?;
@@ -204,10 +214,13 @@ impl LogFile {
                     continue;
                 }
                 let place = from + (n * at::ALIGN) as u64;
-                if place < slot.ring_bytes
-                    && self.read_record(slot, ring_at, LogOffset(place), &mut buf)?
-                    && let Some(record) = Record::decode(&buf, slot.page_bytes)
-                    && record.head.tid > missing
+                if place >= slot.ring_bytes || !self.read_record(slot, ring_at, LogOffset(place), missing, &mut buf)? {
+                    continue;
+                }
+                left = left.checked_sub(buf.len() as u64).ok_or_else(|| {
+                    Error::Corrupt(format!("the log {} is damaged: its records overlap", self.path.display()))
+                })?;
+                if let Some(record) = Record::decode(&buf, slot.page_bytes)
                     && record.head.durable_tid >= missing
                 {
                     return Ok(Some((missing, record.head.tid)));

@@ -6,6 +6,7 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
 use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, le_u32, le_u64, put, slot as at};
+use crate::options::LOG_BYTES_MAX;
 use crate::types::{LogOffset, Tid};
 
 /// What a slot says.
@@ -98,7 +99,7 @@ impl Slot {
         let block = u64::from(slot.block_bytes);
         let possible = slot.block_bytes.is_power_of_two()
             && (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&slot.block_bytes)
-            && slot.ring_bytes >= block
+            && (block..=LOG_BYTES_MAX).contains(&slot.ring_bytes)
             && slot.ring_bytes.checked_rem(block)? == 0
             && block.checked_mul(3)?.checked_add(slot.ring_bytes)? <= file_bytes
             && slot.page_bytes.is_power_of_two()

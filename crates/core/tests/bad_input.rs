@@ -343,3 +343,11 @@ fn a_slot_that_states_an_impossible_ring() {
     let error = lock(&pair.home).unwrap_err();
     assert!(matches!(error, Error::Corrupt(_)) && error.to_string().contains("no valid header slot"), "{error}");
 }
+
+#[test]
+fn records_that_begin_in_blocks_of_their_own_are_all_found() {
+    for option in [("scheme", "wal-opt"), ("psow", "0")] {
+        let pair = common::crashed_with(TX, &[option]);
+        ends_with_all(&pair.home, TX);
+    }
+}

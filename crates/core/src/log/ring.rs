@@ -99,7 +99,7 @@ impl LogFile {
             ScanEnd { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, records: 0, rot: None };
         let mut buf = Vec::new();
         'records: loop {
-            for at in [end.tail, next_lap(end.tail, slot.ring_bytes)] {
+            for at in next_places(slot, end.tail) {
                 if at.0.saturating_sub(slot.start.0) >= slot.ring_bytes {
                     continue;
                 }
@@ -276,8 +276,10 @@ impl LogFile {
     }
 }
 
-fn next_lap(at: LogOffset, ring_bytes: u64) -> LogOffset {
-    LogOffset(at.0.next_multiple_of(ring_bytes))
+/// Where the record behind `tail` may begin: there, in the next block (if records have blocks of their own), or
+/// with the next lap.
+pub fn next_places(slot: &Slot, tail: LogOffset) -> [LogOffset; 3] {
+    [1, u64::from(slot.block_bytes), slot.ring_bytes].map(|unit| LogOffset(tail.0.next_multiple_of(unit)))
 }
 
 /// What a slot says of the size of home: a scheme that writes in place leaves that to home's header.

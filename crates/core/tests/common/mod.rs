@@ -58,7 +58,13 @@ impl Pair {
 
     /// Opens it, commits `count` transactions from number `from` on, and leaves what a crash would.
     pub fn again(&self, from: u64, count: u64) -> Pair {
-        let mut c = engine().open(&self.home, OpenMode::ReadWrite, &[]).unwrap();
+        self.again_with(from, count, &[])
+    }
+
+    /// The same, through a connection with these options.
+    pub fn again_with(&self, from: u64, count: u64, options: &[(&str, &str)]) -> Pair {
+        let options: Vec<_> = options.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+        let mut c = engine().open(&self.home, OpenMode::ReadWrite, &options).unwrap();
         for n in from + 1..=from + count {
             commit(&mut c, n);
         }
@@ -127,9 +133,14 @@ pub fn write(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
 
 /// A database with `count` transactions in its log, as a crash leaves it.
 pub fn crashed(count: u64) -> Pair {
+    crashed_with(count, &[])
+}
+
+/// The same, through a connection with these options.
+pub fn crashed_with(count: u64, options: &[(&str, &str)]) -> Pair {
     let pair = Pair::new();
     std::fs::write(&pair.home, plain(0)).unwrap();
-    pair.again(0, count)
+    pair.again_with(0, count, options)
 }
 
 /// Opens, locks, closes.

@@ -325,19 +325,19 @@ impl Database {
     fn usable_log(&self, path: &Path, ring_bytes: u64, block_bytes: u32) -> Result<(LogFile, Option<Slot>)> {
         let disk = &*self.disk;
         if let Some(log) = LogFile::open(disk, path, crate::disk::OpenMode::ReadWrite)? {
-            lock_log(&log)?;
+            lock_log(&log, LockKind::Exclusive)?;
             let slots = log.slots()?;
             let newest = slots.first().cloned();
-            if let Some(slot) = newest.as_ref().filter(|s| s.live) {
-                if !log.scan(slot, |_| Ok(()))?.is_empty() {
-                    return Err(Error::CantOpen(format!(
-                        "the log {} holds transactions of a marked database, but {} carries no mark: it \
-                         was replaced or restored. Put the log's own database back beside it, or move the log away \
-                         to give those transactions up",
-                        path.display(),
-                        self.path.display()
-                    )));
-                }
+            if let Some(slot) = newest.as_ref().filter(|s| s.live)
+                && !log.scan(slot, |_| Ok(()))?.is_empty()
+            {
+                return Err(Error::CantOpen(format!(
+                    "the log {} holds transactions of a marked database, but {} carries no mark: it was replaced or \
+                     restored. Put the log's own database back beside it, or move the log away to give those \
+                     transactions up",
+                    path.display(),
+                    self.path.display()
+                )));
             }
             let fits = newest.as_ref().is_some_and(|s| s.ring_bytes == ring_bytes && s.block_bytes == block_bytes);
             if fits {
@@ -358,7 +358,7 @@ impl Database {
     ) -> Result<(LogFile, Option<Slot>)> {
         match Log::create(&*self.disk, path, ring_bytes, block_bytes) {
             Ok(log) => {
-                lock_log(&log)?;
+                lock_log(&log, LockKind::Exclusive)?;
                 Ok((log, old))
             }
             Err(Error::Io { what, source }) if source.kind() == std::io::ErrorKind::PermissionDenied => Err(
@@ -437,10 +437,10 @@ impl Database {
     }
 }
 
-/// Takes the lock by which one process at a time uses a log.
-pub fn lock_log(log: &LogFile) -> Result<()> {
+/// Takes the lock by which one process at a time uses a log; shared, to read it while nobody does.
+pub fn lock_log(log: &LogFile, kind: LockKind) -> Result<()> {
     let what = || format!("cannot lock the log {}", log.path.display());
-    if log.file.try_lock(0, 1, LockKind::Exclusive).context(what)? {
+    if log.file.try_lock(0, 1, kind).context(what)? {
         Ok(())
     } else {
         Err(Error::Busy(format!(

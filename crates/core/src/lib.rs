@@ -20,6 +20,7 @@ pub mod options;
 pub mod pragma;
 pub mod queue;
 pub mod recover;
+pub mod repair;
 pub mod stats;
 pub mod table;
 pub mod txn;

@@ -13,7 +13,7 @@ use parking_lot::MutexGuard;
 
 use crate::checkpoint::write_pages;
 use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
-use crate::disk::OpenMode;
+use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Header, Kind, State};
 use crate::layout::home as at;
@@ -39,12 +39,12 @@ pub struct Report {
     pub lost: Option<(Tid, Tid)>,
 }
 
-/// The log that belongs to a home marked with `session`, locked for this process, and its newest
-/// slot. Every way in which the two may not fit has its own message.
-pub fn open_log(db: &Database, session: u64) -> Result<(LogFile, Slot)> {
+/// The log that belongs to a home marked with `session`, locked for this process (to be read only, if `mode`
+/// says so), and its newest slot. Every way in which the two may not fit has its own message.
+pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<(LogFile, Slot)> {
     let path = log_path(&db.path);
     let home = db.path.display();
-    let Some(log) = LogFile::open(&*db.disk, &path, OpenMode::ReadWrite)? else {
+    let Some(log) = LogFile::open(&*db.disk, &path, mode)? else {
         return Err(Error::CantOpen(format!(
             "{home} carries onewrite's mark, but its log {} is missing: the newest transactions are in that log. Put \
              it back beside the database. If it is lost for good, `onewrite recover --without-log` gives those \
@@ -52,7 +52,7 @@ pub fn open_log(db: &Database, session: u64) -> Result<(LogFile, Slot)> {
             path.display()
         )));
     };
-    lock_log(&log)?;
+    lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive })?;
     let slots = log.slots()?;
     let Some(newest) = slots.first() else {
         return Err(Error::Corrupt(format!(
@@ -250,7 +250,7 @@ pub fn attach(
     session: u64,
     options: &Options,
 ) -> Result<()> {
-    let (log, slot) = open_log(db, session)?;
+    let (log, slot) = open_log(db, session, OpenMode::ReadWrite)?;
     let log = LogFile { file: CountedFile::wrap(log.file, db.stats.clone()), path: log.path };
     let replayed = replay(db, &log, &slot, false)?;
     take_over(db, writer, inner, log, &slot, replayed, options)

@@ -256,6 +256,11 @@ impl<'a> Record<'a> {
         (valid && entries.len() < at::ALIGN && entries.iter().all(|&x| x == 0)).then_some(record)
     }
 
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        (at::HEADER_BYTES + self.entries.len() + at::CRC_BYTES) as u64
+    }
+
     /// Bytes of the entries.
     fn entries(&self) -> &'a [u8] {
         self.entries

@@ -1,0 +1,152 @@
+//! Recovery on request: what `onewrite recover` does to a database that nobody has open.
+//!
+//! Everybody is kept out with SQLite's own EXCLUSIVE lock on home and the log's attach lock, from the first
+//! look until the end. Nothing is written before all that can be refused has been.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::database::{Database, lock_log};
+use crate::disk::{Disk, DiskFile, LockKind, OpenMode};
+use crate::error::{Error, IoContext, Result};
+use crate::home::{self, Kind, State};
+use crate::layout::home as at;
+use crate::locks;
+use crate::log::ring::{LogFile, log_path};
+use crate::options::Options;
+use crate::recover::{self, Report, open_log, replay};
+
+/// A database kept from everybody else.
+pub struct Repair {
+    db: Database,
+    disk: Arc<dyn Disk>,
+    writable: bool,
+}
+
+impl Repair {
+    /// Locks the database at `path`. To look only, without writing a byte, `mode` is `ReadOnly`: then
+    /// others may read meanwhile. `Busy` if it is in use.
+    pub fn open(disk: Arc<dyn Disk>, path: &Path, mode: OpenMode) -> Result<Repair> {
+        let what = || format!("cannot open the database {}", path.display());
+        let path = disk.resolve(path).context(what)?;
+        let file = disk.open(&path, mode).context(what)?;
+        let writable = mode != OpenMode::ReadOnly;
+        let db = Database::new(disk.clone(), &path, file, Options::default());
+        if !(locks::shared(&*db.home)? && (!writable || locks::exclusive(&*db.home)?)) {
+            return Err(Error::Busy(format!(
+                "{} is in use by another process: close every program that has it open, then try again",
+                path.display()
+            )));
+        }
+        Ok(Repair { db, disk, writable })
+    }
+
+    /// The path of the file itself, without links.
+    pub fn path(&self) -> &Path {
+        &self.db.path
+    }
+
+    /// The path of its log, which need not exist.
+    pub fn log_path(&self) -> PathBuf {
+        log_path(&self.db.path)
+    }
+
+    /// The path of a rollback journal, if one waits to be rolled back.
+    pub fn hot_journal(&self) -> Result<Option<PathBuf>> {
+        Ok(self.db.has_hot_journal()?.then(|| self.db.journal_path()))
+    }
+
+    /// The session id of the mark; `None` if the mark is off.
+    pub fn mark(&self) -> Result<Option<u64>> {
+        Ok(self.db.read_state()?.1)
+    }
+
+    /// What home alone says, as if it carried no mark.
+    pub fn state(&self) -> Result<State> {
+        let what = || self.db.what("cannot read");
+        let mut first = [0; at::HEADER_BYTES];
+        let n = self.db.home.read_at(&mut first, 0).context(what)?;
+        home::unmark(&mut first);
+        let bytes = self.db.home.len().context(what)?;
+        Ok(State::of_home(first.get(..n).unwrap_or_default(), bytes))
+    }
+
+    /// The log, locked until it is dropped, whatever is in it; `None` if there is none.
+    pub fn lock_log(&self) -> Result<Option<LogFile>> {
+        let (mode, kind) = if self.writable {
+            (OpenMode::ReadWrite, LockKind::Exclusive)
+        } else {
+            (OpenMode::ReadOnly, LockKind::Shared)
+        };
+        let log = LogFile::open(&*self.disk, &self.log_path(), mode)?;
+        log.iter().try_for_each(|log| lock_log(log, kind))?;
+        Ok(log)
+    }
+
+    /// What [`Repair::recover`] would do, and the state it would leave. Nothing is written.
+    pub fn preview(&self, session: u64, accept_loss: bool) -> Result<(Report, State)> {
+        self.check_journal()?;
+        let (log, slot) = open_log(&self.db, session, OpenMode::ReadOnly)?;
+        let replayed = replay(&self.db, &log, &slot, accept_loss)?;
+        Ok((replayed.report, replayed.state))
+    }
+
+    /// Replays the log that belongs to the mark with `session`, writes all of it home and takes the mark off. With
+    /// `accept_loss`, a damaged record ends the log.
+    pub fn recover(self, session: u64, accept_loss: bool) -> Result<Report> {
+        self.check_journal()?;
+        let db = &self.db;
+        let (log, slot) = open_log(db, session, OpenMode::ReadWrite)?;
+        let replayed = replay(db, &log, &slot, accept_loss)?;
+        let report = replayed.report.clone();
+        {
+            let mut writer = db.writer.lock();
+            let mut inner = db.inner.lock();
+            let options = inner.options.clone();
+            recover::take_over(db, &mut writer, &mut inner, log, &slot, replayed, &options)?;
+        }
+        db.detach()?;
+        Ok(report)
+    }
+
+    /// Takes the mark off without the log: home stays as the last checkpoint left it, and whatever only the log
+    /// held is given up. The log itself is not touched.
+    pub fn unmark(self) -> Result<()> {
+        let db = &self.db;
+        let what = || db.what("cannot write");
+        let state = self.state()?;
+        let mut first = [0; at::HEADER_BYTES];
+        db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
+        if home::page_count(&first) == Some(0) {
+            db.home.set_len(0).context(what)?;
+            return db.sync_home();
+        }
+        if state.kind != Kind::Database {
+            return Err(Error::Corrupt(format!(
+                "{} has {} bytes, fewer than its header states: the mark stays on. Put a whole copy in its place",
+                db.path.display(),
+                db.home.len().context(what)?
+            )));
+        }
+        db.write_header(&state.final_header())
+    }
+
+    fn check_journal(&self) -> Result<()> {
+        match self.hot_journal()? {
+            None => Ok(()),
+            Some(journal) => Err(Error::CantOpen(format!(
+                "{} carries onewrite's mark and has a rollback journal beside it ({}): one of the two belongs to \
+                 another copy. Move the journal away if the database was last used through onewrite",
+                self.db.path.display(),
+                journal.display()
+            ))),
+        }
+    }
+
+    /// The open database file, for reading.
+    pub fn home(&self) -> &Arc<dyn DiskFile> {
+        &self.db.home
+    }
+}

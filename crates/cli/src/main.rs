@@ -1,6 +1,10 @@
 //! The command `onewrite`. This file only dispatches: one module per subcommand.
 
 mod bench;
+mod check;
+mod inspect;
+mod look;
+mod recover;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -16,14 +20,20 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Bench(bench::Args),
+    Check(check::Args),
+    Inspect(inspect::Args),
+    Recover(recover::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Bench(args) => bench::run(&args),
+        Command::Bench(args) => bench::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Check(args) => check::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Recover(args) => recover::run(&args),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(e) => {
             eprintln!("onewrite: {e:#}");
             ExitCode::FAILURE

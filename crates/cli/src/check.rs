@@ -1,0 +1,390 @@
+//! `onewrite check`: whether a database and its log are what they should be. Looks only.
+
+use crate::look::{Behind, Log, Look, SlotFound, counted, grouped};
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use onewrite_core::home::{self, Kind, State};
+use onewrite_core::layout::{be_u32, home as at};
+use onewrite_core::log::slot::Slot;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Check a database and its onewrite log: structure, checksums, and whether the two belong together
+///
+/// Nothing is written. The database must not be in use. One line per finding; the last line is the
+/// verdict. The status is 0 if all is sound (transactions that wait in the log after a crash are), 1 if
+/// something is damaged, 2 if it could not be checked.
+///
+/// What is checked is what onewrite knows: the database header, every byte's readability, the log's
+/// slots, records and streamed images, and that recovery would succeed. For the tables inside, ask
+/// SQLite: PRAGMA integrity_check.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// The database
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// Prints the findings; the verdict is the status.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let look = match Look::open(&args.file) {
+        Ok(look) => look,
+        Err(e) => {
+            eprintln!("onewrite: not checked: {e}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let mut findings = Findings::default();
+    check(&look, &mut findings);
+    let mut out = String::new();
+    for (grade, text) in &findings.list {
+        let _ = writeln!(out, "{:<8}{text}", grade.word());
+    }
+    let damaged = findings.damaged();
+    let verdict = match (damaged, findings.waiting) {
+        (0, 0) => "sound".to_owned(),
+        (0, n) => format!("sound; recovery waits ({} in the log)", counted(n, "transaction")),
+        (n, _) => format!("DAMAGED: {} above", counted(n, "finding")),
+    };
+    let _ = writeln!(out, "{}: {verdict}", args.file.display());
+    std::io::stdout().lock().write_all(out.as_bytes()).context("printing")?;
+    Ok(if damaged == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grade {
+    Ok,
+    Note,
+    Damage,
+}
+
+impl Grade {
+    fn word(self) -> &'static str {
+        match self {
+            Grade::Ok => "ok",
+            Grade::Note => "note",
+            Grade::Damage => "DAMAGE",
+        }
+    }
+}
+
+#[derive(Default)]
+struct Findings {
+    list: Vec<(Grade, String)>,
+    /// Transactions that only the log holds.
+    waiting: u64,
+}
+
+impl Findings {
+    fn ok(&mut self, text: impl Into<String>) {
+        self.list.push((Grade::Ok, text.into()));
+    }
+
+    fn note(&mut self, text: impl Into<String>) {
+        self.list.push((Grade::Note, text.into()));
+    }
+
+    fn damage(&mut self, text: impl Into<String>) {
+        self.list.push((Grade::Damage, text.into()));
+    }
+
+    fn damaged(&self) -> u64 {
+        self.list.iter().filter(|(grade, _)| *grade == Grade::Damage).count() as u64
+    }
+}
+
+fn check(look: &Look, f: &mut Findings) {
+    let is_database = check_kind(look, f);
+    if is_database {
+        check_header(look, f);
+    }
+    check_readable(look, f);
+    check_journal(look, f);
+    match (&look.log, look.mark) {
+        (Some(log), _) => check_log(look, log, f),
+        (None, Some(_)) => f.damage(format!(
+            "the mark is on, but the log {} is missing: the newest transactions are in it. Put it back; if it is lost \
+             for good, see `onewrite recover --without-log`",
+            look.repair.log_path().display()
+        )),
+        (None, None) if is_database => f.ok("no mark and no log: a plain SQLite database"),
+        (None, None) => {}
+    }
+}
+
+/// Whether the rest of the header means anything.
+fn check_kind(look: &Look, f: &mut Findings) -> bool {
+    let file = look.repair.path().display();
+    match look.state.kind {
+        Kind::Empty => f.ok(format!("{file} is empty: a database that has no table yet")),
+        Kind::Database => return true,
+        Kind::Wal => {
+            f.note(format!("{file} is in WAL mode: onewrite leaves it to SQLite"));
+            return true;
+        }
+        Kind::Foreign if !look.first.starts_with(at::MAGIC) => {
+            f.damage(format!("{file} is not a SQLite database: it does not begin with \"SQLite format 3\""));
+        }
+        Kind::Foreign if look.first.len() < at::HEADER_BYTES => {
+            f.damage(format!("{file} ends within the header: {} bytes of {}", look.first.len(), at::HEADER_BYTES));
+        }
+        Kind::Foreign => {
+            let version = |i: usize| look.first.get(i).copied().unwrap_or(0);
+            let (write, read) = (version(at::WRITE_VERSION), version(at::READ_VERSION));
+            if home::page_bytes(&look.first).is_none() {
+                f.damage(format!("{file} states a page size that is none"));
+            } else if write != 1 || !matches!(read, 1 | at::MARK) {
+                f.damage(format!("{file} states versions {write} and {read} (bytes 18 and 19), which mean nothing"));
+            } else {
+                return true; // Shorter than the header states; the sizes say how.
+            }
+        }
+    }
+    false
+}
+
+fn check_header(look: &Look, f: &mut Findings) {
+    let before = f.damaged();
+    let (page_bytes, page_count) = (look.state.page_bytes, look.state.page_count);
+    let byte = |i: usize| look.first.get(i).copied().unwrap_or(0);
+    let field = |i: usize| be_u32(&look.first, i).unwrap_or(0);
+    if page_bytes.saturating_sub(u32::from(byte(at::RESERVED))) < 480 {
+        f.damage(format!("the header reserves {} of {page_bytes} bytes of each page", byte(at::RESERVED)));
+    }
+    if [byte(21), byte(22), byte(23)] != [64, 32, 32] {
+        f.damage("the payload fractions in the header (bytes 21 to 23) are not 64, 32, 32");
+    }
+    if field(44) > 4 || field(56) > 3 {
+        f.damage(format!("the header states schema format {} and text encoding {}", field(44), field(56)));
+    }
+    if look.mark.is_none() && look.first.get(at::SESSION..at::SESSION + 8).is_some_and(|s| s != [0; 8]) {
+        f.damage(
+            "the mark is off, but bytes 72 to 79 of the header, where its session id goes, are not zeros: perhaps \
+             byte 19 was changed",
+        );
+    }
+    let trunk = field(32);
+    if trunk > page_count || field(36) >= page_count.max(1) {
+        f.damage(format!(
+            "the freelist begins at page {trunk} and has {}, in a database of {}",
+            counted(field(36).into(), "page"),
+            counted(page_count.into(), "page")
+        ));
+    }
+    if page_count > 0 && look.home_bytes > at::HEADER_BYTES as u64 && !matches!(byte(100), 5 | 13) {
+        f.damage(format!("page 1 is not the root of a table: its type is {}", byte(100)));
+    }
+    if look.mark.is_none() {
+        check_size(look, f);
+    }
+    if f.damaged() == before {
+        f.ok(format!(
+            "the header: {} of {} bytes, change counter {}",
+            counted(page_count.into(), "page"),
+            grouped(page_bytes.into()),
+            look.state.change_counter
+        ));
+    }
+}
+
+fn check_size(look: &Look, f: &mut Findings) {
+    let (stated, bytes) = (look.state.bytes(), look.home_bytes);
+    if bytes < stated {
+        f.damage(format!(
+            "the file is shorter than its header states: {} of {} bytes. It was cut short or copied in part",
+            grouped(bytes),
+            grouped(stated)
+        ));
+    } else if bytes > stated {
+        f.note(format!("{} behind the last page; SQLite does not read them", counted(bytes - stated, "byte")));
+    }
+}
+
+/// Reads every byte: what a disk cannot read any more is found now and not in a year.
+fn check_readable(look: &Look, f: &mut Findings) {
+    const STEP: usize = 1 << 20;
+    let bar = progress(look.home_bytes, "reading the database");
+    let mut buf = vec![0; STEP];
+    let mut at = 0;
+    let mut bad: Option<(u64, String)> = None;
+    let mut bad_bytes = 0;
+    while at < look.home_bytes {
+        let want = usize::try_from(look.home_bytes - at).unwrap_or(STEP).min(STEP);
+        let read = look.repair.home().read_at(buf.get_mut(..want).unwrap_or_default(), at);
+        if let Err(e) = read {
+            bad.get_or_insert((at, e.to_string()));
+            bad_bytes += want as u64;
+        }
+        at += want as u64;
+        bar.set_position(at);
+    }
+    bar.finish_and_clear();
+    match bad {
+        Some((at, e)) => f.damage(format!(
+            "up to {} cannot be read, the first in the megabyte at offset {}: {e}",
+            counted(bad_bytes, "byte"),
+            grouped(at)
+        )),
+        None if at > 0 => f.ok(format!("{} of the database can be read", counted(at, "byte"))),
+        None => {}
+    }
+}
+
+fn progress(bytes: u64, what: &'static str) -> ProgressBar {
+    const LONG: u64 = 64 << 20;
+    if bytes < LONG {
+        return ProgressBar::hidden();
+    }
+    // On standard error, and only where that is a terminal.
+    let bar = ProgressBar::new(bytes).with_message(what);
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {eta}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+fn check_journal(look: &Look, f: &mut Findings) {
+    let Some(journal) = &look.hot_journal else { return };
+    let journal = journal.display();
+    if look.mark.is_some() {
+        f.damage(format!(
+            "the mark is on and a rollback journal is there as well ({journal}): one of the two belongs to another copy. \
+             Move the journal away if the database was last used through onewrite"
+        ));
+    } else {
+        f.note(format!("a rollback journal waits ({journal}): SQLite rolls it back when it opens the database next"));
+    }
+}
+
+fn check_log(look: &Look, log: &Log, f: &mut Findings) {
+    let path = log.file.path.display();
+    for (n, slot) in (1..).zip(&log.slots) {
+        if matches!(slot, SlotFound::Damaged) && log.newest.is_some() {
+            f.damage(format!("header slot {n} of the log {path} is damaged; the other one is valid"));
+        }
+    }
+    let slot = match log.slot_for(look.mark) {
+        Ok(slot) => slot,
+        Err(e) => return f.damage(e.to_string()),
+    };
+    match (slot, look.mark) {
+        (None, Some(_)) => f.damage(format!(
+            "the log {path} has no valid header slot: it is damaged, cut short or not a log, and the marked database \
+             needs it"
+        )),
+        (None, None) => f.note(format!("the log {path} has no valid header slot; without the mark nothing needs it")),
+        (Some(slot), Some(session)) if slot.session != session => f.damage(format!(
+            "the log {path} belongs to another database or to an older state of this one (session {:016x}; the \
+             database has {session:016x})",
+            slot.session
+        )),
+        (Some(slot), Some(_)) if !slot.live => f.damage(format!(
+            "the mark is on, but the log {path} was closed in order: the database file is an older copy"
+        )),
+        (Some(slot), Some(session)) => {
+            f.ok(format!("the mark and the newest slot of the log belong together (session {session:016x})"));
+            if check_records(log, slot, f) {
+                check_replay(look, session, f);
+            }
+        }
+        (Some(slot), None) if slot.live => {
+            let before = f.damaged();
+            check_records(log, slot, f);
+            if f.waiting > 0 || f.damaged() > before {
+                f.damage(format!(
+                    "the log {path} holds transactions of a marked database, but this one carries no mark: it was \
+                     replaced or restored. Put the log's own database back beside it, or move the log away"
+                ));
+                f.waiting = 0;
+            }
+        }
+        (Some(_), None) => f.ok("no mark; the log was closed in order and holds nothing"),
+    }
+}
+
+/// Whether every record that must be there is.
+fn check_records(log: &Log, slot: &Slot, f: &mut Findings) -> bool {
+    let path = log.file.path.display();
+    let (mut bytes, mut streamed, mut outside) = (0u64, 0u64, None);
+    let bar = progress(slot.ring_bytes, "reading the log");
+    let walked = log.walk(slot, |entry| {
+        bytes += entry.bytes;
+        streamed += u64::from(entry.streamed);
+        if entry.pages.last() > entry.page_count {
+            outside.get_or_insert((entry.tid, entry.pages.last(), entry.page_count));
+        }
+        bar.set_position(bytes);
+    });
+    bar.finish_and_clear();
+    let (end, behind) = match walked {
+        Ok(walked) => walked,
+        Err(e) => {
+            f.damage(e.to_string());
+            return false;
+        }
+    };
+    f.waiting = end.records;
+    if end.records == 0 {
+        f.ok("the log holds no record");
+    } else {
+        let images = if streamed > 0 { format!(" and {}", counted(streamed, "streamed image")) } else { String::new() };
+        f.ok(format!(
+            "{}{images}, TID {} to {}, {}: checksums, chain and order are right",
+            counted(end.records, "record"),
+            slot.base_tid.next(),
+            end.last_tid,
+            counted(bytes, "byte")
+        ));
+    }
+    if let Some((tid, page, page_count)) = outside {
+        f.damage(format!("transaction {tid} changes page {page} of a database of {page_count}"));
+    }
+    if let Some((lost, seen)) = end.rot {
+        f.damage(format!(
+            "transaction {lost} was durable and its record in the log {path} is damaged: transaction {seen}, behind it, \
+             is whole. Restore the log, or see `onewrite recover --accept-loss`"
+        ));
+        return false;
+    }
+    match behind {
+        Behind::Nothing => {}
+        Behind::RecordInPart(tid) => f.note(format!(
+            "transaction {tid} is in the log in part: a commit that a crash cut short, or damage to the newest \
+             transaction. Recovery leaves it out"
+        )),
+        Behind::StreamInPart(tid) => f.note(format!(
+            "transaction {tid} is in the log, but not all of its streamed images: a commit that a crash cut short, or \
+             damage to the newest transaction. Recovery leaves it out"
+        )),
+    }
+    true
+}
+
+/// Replays in memory, and looks at the state that recovery would leave.
+fn check_replay(look: &Look, session: u64, f: &mut Findings) {
+    match look.repair.preview(session, false) {
+        Ok((report, state)) if report.transactions > 0 => match state_problem(&state) {
+            None => f.ok(format!(
+                "recovery would bring {} home and leave {}",
+                counted(report.pages, "page"),
+                counted(state.page_count.into(), "page")
+            )),
+            Some(problem) => f.damage(format!("after recovery, {problem}")),
+        },
+        Ok(_) => f.ok("home holds everything"),
+        // The journal was reported already.
+        Err(_) if look.hot_journal.is_some() => {}
+        Err(e) => f.damage(e.to_string()),
+    }
+}
+
+fn state_problem(state: &State) -> Option<String> {
+    if !state.header.starts_with(at::MAGIC) {
+        return Some("the file would not begin with \"SQLite format 3\"".into());
+    }
+    let stated = home::page_bytes(&state.header);
+    (stated != Some(state.page_bytes))
+        .then(|| format!("the header would state another page size than the log's {} bytes", state.page_bytes))
+}

@@ -1,0 +1,208 @@
+//! `onewrite recover`: brings what a crash left in the log home and takes the mark off, or says why not.
+
+use crate::look::{counted, disk, grouped};
+use anyhow::{Context, Result, bail, ensure};
+use onewrite_core::Error;
+use onewrite_core::disk::OpenMode;
+use onewrite_core::home::Kind;
+use onewrite_core::recover::Report;
+use onewrite_core::repair::Repair;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Bring what a crash left in the log into the database, and take onewrite's mark off
+///
+/// Opening the database through onewrite does the same by itself. This is for a database that onewrite is
+/// not at hand for, and for a log that is damaged or lost. The database must not be in use. Whatever the
+/// log held and cannot be kept is named, and the log set aside as FILE-onewrite.lost.
+///
+///     onewrite recover app.db --dry-run
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// The database
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Where a record is damaged, give up that transaction and all behind it
+    #[arg(long, conflicts_with = "without_log")]
+    accept_loss: bool,
+    /// The log is lost, or another's: give up every transaction that only it held
+    #[arg(long)]
+    without_log: bool,
+    /// Confirm --without-log
+    #[arg(long, requires = "without_log")]
+    yes: bool,
+}
+
+/// Recovers, and says what was done.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let file = args.file.display();
+    let mode = if args.dry_run { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+    let repair = Repair::open(disk(), &args.file, mode)?;
+    let said = match repair.mark()? {
+        Some(session) if args.without_log => give_up_log(args, repair, session)?,
+        Some(session) => recover(args, repair, session)?,
+        None => unmarked(args, &repair)?,
+    };
+    writeln!(std::io::stdout(), "{file}: {said}").context("done, but printing failed")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn recover(args: &Args, repair: Repair, session: u64) -> Result<String> {
+    let (report, _) = repair.preview(session, args.accept_loss)?;
+    let mut said = if args.dry_run { "would recover: ".to_owned() } else { "recovered: ".to_owned() };
+    said += &brought(&report);
+    if let Some((lost, seen)) = report.lost {
+        said += &format!(
+            "; given up: transaction {} and all behind it (of these, transaction {} can be seen)",
+            grouped(lost.0),
+            grouped(seen.0)
+        );
+    }
+    if args.dry_run {
+        return Ok(said + ". Nothing was changed");
+    }
+    let log = repair.log_path();
+    if report.lost.is_some() {
+        let copy = free_name(&log)?;
+        copy_durably(&log, &copy).with_context(|| format!("keeping a copy of the log as {}", copy.display()))?;
+        said += &format!("; the damaged log is kept as {}", copy.display());
+    }
+    repair.recover(session, args.accept_loss)?;
+    Ok(said + ". The mark is off: any SQLite can open it")
+}
+
+fn brought(report: &Report) -> String {
+    match report.tids {
+        Some((first, last)) => format!(
+            "{} from the log (TID {} to {}), which changed {}",
+            counted(report.transactions, "transaction"),
+            grouped(first.0),
+            grouped(last.0),
+            counted(report.pages, "page")
+        ),
+        None => "the database already held every transaction".into(),
+    }
+}
+
+fn give_up_log(args: &Args, repair: Repair, session: u64) -> Result<String> {
+    let file = args.file.display();
+    let why = match repair.preview(session, false) {
+        Ok(_) => bail!(
+            "the log of {file} is there and whole: nothing needs to be given up. Run `onewrite recover {file}` without \
+             --without-log"
+        ),
+        Err(e @ Error::Busy(_)) => return Err(e.into()),
+        Err(e) => e,
+    };
+    if let Ok((report, _)) = repair.preview(session, true) {
+        bail!(
+            "the log of {file} is damaged, but {} can be kept: run `onewrite recover --accept-loss {file}`",
+            counted(report.transactions, "transaction") + " in it"
+        );
+    }
+    if let Some(journal) = repair.hot_journal()? {
+        bail!(
+            "{file} has a rollback journal beside it ({}), which belongs to another copy: move it away first",
+            journal.display()
+        );
+    }
+    let state = repair.state()?;
+    ensure!(
+        matches!(state.kind, Kind::Database | Kind::Empty),
+        "{file} is shorter than its header states, so it stays marked: put a whole copy in its place"
+    );
+    let log = repair.lock_log()?;
+    let aside = log.as_ref().map(|log| free_name(&log.path)).transpose()?;
+    let what = format!(
+        "every transaction since the last checkpoint, and, if a crash interrupted that checkpoint, whole pages of it \
+         (session {session:016x})"
+    );
+    if args.dry_run {
+        let and = aside.map(|to| format!(" and set the log aside as {}", to.display())).unwrap_or_default();
+        return Ok(format!(
+            "would take the mark off{and}, which gives up {what}. Nothing was changed. The reason: {why}"
+        ));
+    }
+    ensure!(
+        args.yes,
+        "this gives up {what}. Look for the right log first. The reason it is needed: {why}. To do it, add --yes. \
+         Nothing was changed"
+    );
+    let mut said = format!("the mark is off. Given up: {what}");
+    if let (Some(log), Some(to)) = (log, aside) {
+        set_aside(&log.path, &to)?;
+        said += &format!(". The log is kept as {}", to.display());
+    }
+    repair.unmark()?;
+    Ok(said + ". Now let SQLite look at it: PRAGMA integrity_check")
+}
+
+fn unmarked(args: &Args, repair: &Repair) -> Result<String> {
+    let file = args.file.display();
+    let kind = repair.state()?.kind;
+    ensure!(kind != Kind::Foreign, "{file} is not a SQLite database, or it is cut short: nothing was changed");
+    let journal = repair.hot_journal()?.map(|path| path.display().to_string());
+    let log = repair.lock_log()?;
+    let records = match &log {
+        Some(log) => log.slots()?.first().filter(|s| s.live).map(|s| log.scan(s, |_| Ok(()))).transpose()?,
+        None => None,
+    };
+    let (Some(log), Some(end)) = (log, records.filter(|end| !end.is_empty())) else {
+        return Ok(match journal {
+            Some(journal) => format!(
+                "carries no mark, so there is nothing to recover from a log; SQLite rolls its journal {journal} back when \
+                 it opens the database next"
+            ),
+            None => "carries no mark: there is nothing to recover".into(),
+        });
+    };
+    let holds =
+        format!("the log {} holds {} of a marked database", log.path.display(), counted(end.records, "transaction"));
+    ensure!(
+        args.without_log,
+        "{holds}, but {file} carries no mark: it was replaced or restored. Put the log's own database back beside it, or \
+         set the log aside with `onewrite recover --without-log {file}`"
+    );
+    let to = free_name(&log.path)?;
+    if args.dry_run {
+        return Ok(format!("would set the log aside as {}: {holds}. Nothing was changed", to.display()));
+    }
+    ensure!(
+        args.yes,
+        "{holds}, which {file} would lose for good: to set the log aside, add --yes. Nothing was changed"
+    );
+    set_aside(&log.path, &to)?;
+    Ok(format!("{holds}, and is kept as {}. The database itself was not changed", to.display()))
+}
+
+/// `LOG.lost`, or the first of `LOG.lost2`, `LOG.lost3`… that is free.
+fn free_name(log: &Path) -> Result<PathBuf> {
+    for n in 1..1000 {
+        let mut name = log.as_os_str().to_owned();
+        name.push(if n == 1 { ".lost".to_owned() } else { format!(".lost{n}") });
+        let name = PathBuf::from(name);
+        if !name.try_exists().with_context(|| name.display().to_string())? {
+            return Ok(name);
+        }
+    }
+    bail!("there are a thousand lost logs beside {}: remove some", log.display())
+}
+
+fn set_aside(log: &Path, to: &Path) -> Result<()> {
+    let what = || format!("setting the log {} aside as {}", log.display(), to.display());
+    std::fs::rename(log, to).with_context(what)?;
+    disk().sync_dir_of(to).with_context(what)
+}
+
+fn copy_durably(from: &Path, to: &Path) -> Result<()> {
+    let mut copy = File::create_new(to)?;
+    std::io::copy(&mut File::open(from)?, &mut copy)?;
+    copy.sync_all()?;
+    Ok(disk().sync_dir_of(to)?)
+}

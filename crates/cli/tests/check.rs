@@ -1,0 +1,147 @@
+//! `onewrite check`: every kind of damage is found, what is sound is called so, and no byte changes.
+
+mod common;
+
+use common::{Db, PAGE, crashed, crashed_with, engine, expect, plain};
+use onewrite_core::LockLevel;
+use onewrite_core::disk::OpenMode;
+
+/// Checks without changing a byte, and returns what was said.
+fn check(db: &Db, status: i32, words: &[&str]) -> String {
+    let before = db.files();
+    let said = expect(status, &["check"], &db.home, words);
+    assert_eq!(db.files(), before, "check changed a file");
+    said
+}
+
+fn damaged(db: &Db, words: &[&str]) {
+    let said = check(db, 1, words);
+    assert!(said.contains("DAMAGE  ") && said.trim_end().lines().last().unwrap().contains("DAMAGED: "), "{said}");
+}
+
+#[test]
+fn sound_files() {
+    check(&plain(), 0, &["plain SQLite database", "app.db: sound\n"]);
+    check(
+        &crashed(12),
+        0,
+        &["12 records", "recovery would bring", "sound; recovery waits (12 transactions in the log)"],
+    );
+    let db = crashed(3);
+    expect(0, &["recover"], &db.home, &[]);
+    check(&db, 0, &["closed in order", "app.db: sound\n"]);
+    std::fs::write(&db.home, []).unwrap();
+    std::fs::remove_file(db.log()).unwrap();
+    check(&db, 0, &["is empty", "sound"]);
+}
+
+#[test]
+fn a_home_that_is_damaged() {
+    let db = plain();
+    let cases: [(usize, &[u8], &str); 8] = [
+        (0, b"not", "not a SQLite database"),
+        (16, &[3, 3], "page size"),
+        (18, &[9, 9], "versions 9 and 9"),
+        (20, &[255, 0], "payload"),
+        (36, &[9, 9, 9, 9], "freelist"),
+        (44, &[9, 9, 9, 9], "schema format"),
+        (72, b"sessions", "byte 19 was changed"),
+        (100, &[0], "root of a table"),
+    ];
+    for (at, bytes, word) in cases {
+        let db = db.copy();
+        db.patch_home(at, bytes);
+        damaged(&db, &[word]);
+    }
+    let bytes = std::fs::read(&db.home).unwrap();
+    std::fs::write(&db.home, &bytes[..bytes.len() - PAGE]).unwrap();
+    damaged(&db, &["shorter than its header states"]);
+    std::fs::write(&db.home, &bytes[..60]).unwrap();
+    damaged(&db, &["ends within the header"]);
+    std::fs::write(&db.home, "hello").unwrap();
+    damaged(&db, &["not a SQLite database"]);
+}
+
+#[test]
+fn a_log_that_does_not_fit() {
+    let whole = crashed(4);
+    let db = whole.copy();
+    std::fs::remove_file(db.log()).unwrap();
+    damaged(&db, &["missing", "--without-log"]);
+
+    let db = whole.copy();
+    std::fs::copy(crashed(4).log(), db.log()).unwrap();
+    damaged(&db, &["another database"]);
+
+    let db = whole.copy();
+    expect(0, &["recover"], &db.home, &[]);
+    std::fs::copy(&whole.home, &db.home).unwrap();
+    damaged(&db, &["older"]);
+
+    let db = whole.copy();
+    std::fs::copy(&plain().home, &db.home).unwrap();
+    damaged(&db, &["carries no mark", "move the log away"]);
+
+    let db = whole.copy();
+    std::fs::write(db.beside("-journal"), [0xd9; 600]).unwrap();
+    damaged(&db, &["rollback journal", "another copy"]);
+
+    let db = plain();
+    std::fs::write(db.beside("-journal"), [0xd9; 600]).unwrap();
+    check(&db, 0, &["rolls it back", "sound"]);
+}
+
+#[test]
+fn a_log_that_is_damaged() {
+    let whole = crashed(8);
+    let starts = whole.records();
+    let case = |change: &dyn Fn(&Db), words: &[&str]| {
+        let db = whole.copy();
+        change(&db);
+        damaged(&db, words);
+    };
+    case(&|db| db.flip_log(2 * 4096 + 40), &["no valid header slot"]);
+    for in_record in [0, 8, 24, 28, 60] {
+        case(&|db| db.flip_log(starts[3] + in_record), &["was durable", "--accept-loss"]);
+    }
+    let len = std::fs::metadata(whole.log()).unwrap().len();
+    case(&|db| std::fs::write(db.log(), vec![0; len as usize]).unwrap(), &["no valid header slot"]);
+    for keep in [0, 5000, len - 1] {
+        let cut = |db: &Db| std::fs::File::options().write(true).open(db.log()).unwrap().set_len(keep).unwrap();
+        case(&cut, &["no valid header slot", "cut short"]);
+    }
+    let cut = |db: &Db| std::fs::File::options().write(true).open(&db.home).unwrap().set_len(9000).unwrap();
+    case(&cut, &["shorter than its log says"]);
+
+    let db = whole.copy();
+    db.flip_log(starts[7] + 60);
+    check(&db, 0, &["note", "in the log in part", "7 transactions in the log"]);
+}
+
+#[test]
+fn one_slot_of_two_that_is_damaged() {
+    let db = crashed_with(30, &[("table_size", "65536"), ("log_size", "262144")]);
+    let twice = db.copy();
+    let mut c = engine().open(&twice.home, OpenMode::ReadWrite, &[]).unwrap();
+    c.lock(LockLevel::Shared).unwrap();
+    let twice = twice.copy(); // Recovered: both slots are written.
+    drop(c);
+    check(&twice, 0, &["belong together"]);
+    for slot in [1, 2] {
+        let db = twice.copy();
+        db.flip_log(slot * 4096 + 40);
+        damaged(&db, &[&format!("header slot {slot}"), "is damaged"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_checked() {
+    let db = crashed(2);
+    let mut c = engine().open(&db.home, OpenMode::ReadWrite, &[]).unwrap();
+    c.lock(LockLevel::Shared).unwrap();
+    expect(2, &["check"], &db.home, &["not checked", "another process has this database open"]);
+    drop(c);
+    expect(2, &["check"], &db.beside("-nothing"), &["not checked", "app.db-nothing", "No such file"]);
+    expect(2, &["check", "--colour"], &db.home, &["--colour"]);
+    expect(2, &["check"], db.dir.path(), &["not checked"]);
+}

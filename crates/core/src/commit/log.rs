@@ -51,6 +51,9 @@ pub fn prepare(
     if !live.log.has_room(len, own_block(options)) {
         let keep = if txn.streamed.is_empty() { Streams::Drop } else { Streams::Keep };
         checkpoint(db, live, keep)?;
+        if !live.log.has_room(len, own_block(options)) && live.log.live_bytes() == 0 {
+            live.log.rewind().map_err(|e| db.poison(e))?;
+        }
     }
     if !live.log.has_room(len, own_block(options)) {
         return Err(Error::Full(format!(

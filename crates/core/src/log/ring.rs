@@ -560,6 +560,17 @@ impl Log {
         self.write_slot()
     }
 
+    /// Begins an empty, durable ring at its first byte, where the longest record fits: a record never crosses
+    /// the end of the ring, so elsewhere as little as half of the ring may be of use to one.
+    pub fn rewind(&mut self) -> Result<()> {
+        debug_assert!(self.live_bytes() == 0 && self.durable == self.tail, "only an empty ring can be rewound");
+        self.tail = next_lap(self.tail, self.slot.ring_bytes);
+        self.tail_block.clear();
+        self.durable = self.tail;
+        self.slot.start = self.tail;
+        self.write_slot()
+    }
+
     /// A transaction became durable without a record.
     pub fn skip(&mut self, tid: Tid) {
         self.last_tid = tid;

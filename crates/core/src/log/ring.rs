@@ -564,7 +564,7 @@ impl Log {
     /// the end of the ring, so elsewhere as little as half of the ring may be of use to one.
     pub fn rewind(&mut self) -> Result<()> {
         debug_assert!(self.live_bytes() == 0 && self.durable == self.tail, "only an empty ring can be rewound");
-        self.tail = next_lap(self.tail, self.slot.ring_bytes);
+        self.tail = LogOffset(self.tail.0.next_multiple_of(self.slot.ring_bytes));
         self.tail_block.clear();
         self.durable = self.tail;
         self.slot.start = self.tail;

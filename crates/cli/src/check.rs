@@ -119,6 +119,7 @@ fn check(look: &Look, f: &mut Findings) {
 fn check_kind(look: &Look, f: &mut Findings) -> bool {
     let file = look.repair.path().display();
     match look.state.kind {
+        Kind::Empty if look.mark.is_some() => f.ok(format!("{file} carries the mark and has no page yet")),
         Kind::Empty => f.ok(format!("{file} is empty: a database that has no table yet")),
         Kind::Database => return true,
         Kind::Wal => {

@@ -117,6 +117,7 @@ fn home_text(look: &Look) -> String {
     let bytes = counted(look.home_bytes, "byte");
     let size = || format!("{} of {} bytes", counted(state.page_count.into(), "page"), grouped(state.page_bytes.into()));
     match state.kind {
+        Kind::Empty if look.mark.is_some() => format!("{bytes}: the mark, and no page yet"),
         Kind::Empty => format!("{bytes}: a database without a table"),
         Kind::Database => format!("{bytes}: {}", size()),
         Kind::Wal => format!("{bytes}: {}, in WAL mode (onewrite leaves it to SQLite)", size()),

@@ -145,3 +145,12 @@ fn what_cannot_be_checked() {
     expect(2, &["check", "--colour"], &db.home, &["--colour"]);
     expect(2, &["check"], db.dir.path(), &["not checked"]);
 }
+
+#[test]
+fn a_new_database_that_crashed_before_its_first_checkpoint() {
+    let db = common::crashed_new();
+    check(&db, 0, &["no page yet", "recovery would bring", "sound; recovery waits"]);
+    expect(0, &["inspect"], &db.home, &["no page yet"]);
+    std::fs::remove_file(db.log()).unwrap();
+    damaged(&db, &["missing"]);
+}

@@ -182,3 +182,15 @@ fn without_permission_nothing_happens_and_the_message_names_the_file() {
     assert!(said.contains("app.db") && said.contains("Permission denied"), "{said}");
     assert_eq!(db.files(), before);
 }
+
+#[test]
+fn a_new_database_that_crashed_before_its_first_checkpoint() {
+    let db = common::crashed_new();
+    let lost = db.copy();
+    expect(0, &["recover"], &db.home, &["1 transaction from the log"]);
+    db.assert_sound_with(0);
+    std::fs::remove_file(lost.log()).unwrap();
+    changes_nothing(1, &["recover", "--without-log"], &lost, &["--yes"]);
+    expect(0, &["recover", "--without-log", "--yes"], &lost.home, &["mark is off"]);
+    assert_eq!(std::fs::read(&lost.home).unwrap(), [], "an empty database, as before its first transaction");
+}

@@ -17,6 +17,7 @@ use crate::locks;
 use crate::log::ring::{LogFile, log_path};
 use crate::options::Options;
 use crate::recover::{self, Report, open_log, replay};
+use crate::types::Tid;
 
 /// A database kept from everybody else.
 pub struct Repair {
@@ -68,6 +69,9 @@ impl Repair {
         let what = || self.db.what("cannot read");
         let mut first = [0; at::HEADER_BYTES];
         let n = self.db.home.read_at(&mut first, 0).context(what)?;
+        if home::mark(&first).is_some() && home::page_count(&first) == Some(0) {
+            return Ok(State::empty(Tid::HOME)); // Only the mark: the first checkpoint has not been.
+        }
         home::unmark(&mut first);
         let bytes = self.db.home.len().context(what)?;
         Ok(State::of_home(first.get(..n).unwrap_or_default(), bytes))
@@ -117,9 +121,7 @@ impl Repair {
         let db = &self.db;
         let what = || db.what("cannot write");
         let state = self.state()?;
-        let mut first = [0; at::HEADER_BYTES];
-        db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
-        if home::page_count(&first) == Some(0) {
+        if state.kind == Kind::Empty {
             db.home.set_len(0).context(what)?;
             return db.sync_home();
         }

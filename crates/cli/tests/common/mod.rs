@@ -155,6 +155,16 @@ pub fn crashed_with(count: u32, options: &[(&str, &str)]) -> Db {
     db.copy()
 }
 
+/// A database that was new when it crashed: home has its mark and no page, the log has everything.
+pub fn crashed_new() -> Db {
+    let db = Db::new();
+    let mut c = engine().open(&db.home, OpenMode::Create, &[]).unwrap();
+    commit(&mut c, &[], &versions(0)[0]);
+    let crashed = db.copy();
+    assert_eq!(std::fs::metadata(&crashed.home).unwrap().len(), 100);
+    crashed
+}
+
 /// Runs the command.
 pub fn onewrite(args: &[&str], file: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_onewrite")).args(args).arg(file).output().unwrap()

@@ -251,7 +251,9 @@ impl Generator {
             20 => format!("DELETE FROM {table} WHERE k % 7 = {}", k % 7),
             21 => {
                 let from = self.table(&facts);
-                format!("INSERT {or}INTO {table}(k, s, b) SELECT k + {span}, s, b FROM {from} WHERE k < {k} ORDER BY k, s LIMIT 50")
+                format!(
+                    "INSERT {or}INTO {table}(k, s, b) SELECT k + {span}, s, b FROM {from} WHERE k < {k} ORDER BY k, s LIMIT 50"
+                )
             }
             22 => {
                 let from = self.table(&facts);
@@ -268,13 +270,20 @@ impl Generator {
         let span = self.rng.below(100);
         match self.rng.below(10) {
             0 => format!("SELECT * FROM main.{table} WHERE k = {k}"),
-            1 => format!("SELECT k, s, length(b) FROM main.{table} WHERE k BETWEEN {k} AND {k} + {span} ORDER BY k DESC, s"),
+            1 => format!(
+                "SELECT k, s, length(b) FROM main.{table} WHERE k BETWEEN {k} AND {k} + {span} ORDER BY k DESC, s"
+            ),
             2 => format!("SELECT count(*), sum(k), max(s), total(length(b)) FROM main.{table}"),
             3 => "SELECT r0.k, r1.s FROM main.r0 JOIN main.r1 USING (k) ORDER BY 1, 2 LIMIT 30".into(),
-            4 => format!("SELECT rowid, s FROM main.f0 WHERE f0 MATCH 'alpha AND (beta OR gamma OR \"{k}\")' ORDER BY rowid"),
+            4 => format!(
+                "SELECT rowid, s FROM main.f0 WHERE f0 MATCH 'alpha AND (beta OR gamma OR \"{k}\")' ORDER BY rowid"
+            ),
             5 => "PRAGMA main.integrity_check".into(),
             6 => "SELECT name, sql FROM main.sqlite_schema ORDER BY name".into(),
-            7 => self.rng.pick(&["PRAGMA page_count", "PRAGMA freelist_count", "PRAGMA user_version", "PRAGMA page_size"]).into(),
+            7 => self
+                .rng
+                .pick(&["PRAGMA page_count", "PRAGMA freelist_count", "PRAGMA user_version", "PRAGMA page_size"])
+                .into(),
             8 => "SELECT s, count(*) FROM main.r0 INDEXED BY r0s GROUP BY s".into(),
             _ => "SELECT what, k FROM main.log0 ORDER BY id DESC LIMIT 20".into(),
         }
@@ -319,7 +328,10 @@ impl Generator {
                 format!("DROP TABLE IF EXISTS {schema}.{table}")
             }
             1..=2 => create(table, schema),
-            3 => format!("CREATE INDEX IF NOT EXISTS {schema}.i{n} ON {}(s, k)", self.rng.pick(&["r0", "r1", "w0", "g0"])),
+            3 => format!(
+                "CREATE INDEX IF NOT EXISTS {schema}.i{n} ON {}(s, k)",
+                self.rng.pick(&["r0", "r1", "w0", "g0"])
+            ),
             4 => format!("CREATE UNIQUE INDEX {schema}.i{n} ON {}(k, s, b)", self.rng.pick(&["r0", "r1", "w0"])),
             5 => format!("DROP INDEX IF EXISTS {schema}.i{n}"),
             6 => self.rng.pick(&["REINDEX", "REINDEX main.r0", "REINDEX main.r0s", "REINDEX nocase"]).into(),
@@ -374,7 +386,10 @@ impl Generator {
     fn heavy(&mut self, facts: &Facts) -> Step {
         if !facts.autocommit {
             // Half of what needs to be outside of a transaction is tried inside one as well.
-            return sql(self.rng.pick(&["VACUUM", "COMMIT", "ROLLBACK", "PRAGMA main.journal_mode=WAL", "DETACH a1"]).into());
+            return sql(self
+                .rng
+                .pick(&["VACUUM", "COMMIT", "ROLLBACK", "PRAGMA main.journal_mode=WAL", "DETACH a1"])
+                .into());
         }
         if facts.reader {
             return match self.rng.below(6) {
@@ -474,7 +489,9 @@ fn create(table: &str, schema: &str) -> String {
             "(id INTEGER PRIMARY KEY AUTOINCREMENT, k INTEGER, s TEXT COLLATE NOCASE UNIQUE, b BLOB, \
              v TEXT AS (s || k) VIRTUAL, h INTEGER AS (length(b)) STORED CHECK (h < 90000))"
         }
-        "f0" => return format!("CREATE VIRTUAL TABLE IF NOT EXISTS {schema}.f0 USING fts5(k UNINDEXED, s, b UNINDEXED)"),
+        "f0" => {
+            return format!("CREATE VIRTUAL TABLE IF NOT EXISTS {schema}.f0 USING fts5(k UNINDEXED, s, b UNINDEXED)");
+        }
         "c0" => {
             "(id INTEGER PRIMARY KEY, k INTEGER REFERENCES r0(k) ON DELETE CASCADE ON UPDATE CASCADE, \
              s TEXT NOT NULL, b BLOB)"
@@ -490,7 +507,9 @@ fn create(table: &str, schema: &str) -> String {
 fn trigger(n: u64) -> String {
     let body = match n {
         0 => "AFTER INSERT ON r0 BEGIN INSERT INTO log0(what, k) VALUES ('insert', new.k); END",
-        1 => "AFTER DELETE ON r0 BEGIN DELETE FROM r1 WHERE k = old.k; INSERT INTO log0(what, k) VALUES ('gone', old.k); END",
+        1 => {
+            "AFTER DELETE ON r0 BEGIN DELETE FROM r1 WHERE k = old.k; INSERT INTO log0(what, k) VALUES ('gone', old.k); END"
+        }
         2 => "BEFORE UPDATE ON r1 WHEN new.k % 13 = 5 BEGIN SELECT RAISE(ABORT, 'unlucky'); END",
         _ => "BEFORE INSERT ON w0 WHEN new.k % 17 = 3 BEGIN SELECT RAISE(ROLLBACK, 'very unlucky'); END",
     };

@@ -1,0 +1,256 @@
+//! What must hold of a disk after a crash: the oracle, and the ways it looks at a disk.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use onewrite_core::Engine;
+use onewrite_core::disk::sim::{SimDisk, SplitMix64};
+use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::home;
+use parking_lot::Mutex;
+
+use crate::hook::HookDisk;
+use crate::model::{Plan, State, Taste, same};
+use crate::pager::{Client, Course};
+
+/// The path of the database on every simulated disk.
+pub const DB: &str = "db";
+
+/// A rule that did not hold, with what was done to the disk until then (if it was traced).
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Which rule, and how.
+    pub what: String,
+    /// Operations of the disk.
+    pub trace: Vec<String>,
+}
+
+impl Violation {
+    /// On `disk`.
+    pub fn on(disk: &SimDisk, what: impl Into<String>) -> Self {
+        Self { what: what.into(), trace: disk.trace().iter().map(ToString::to_string).collect() }
+    }
+}
+
+/// What all histories of a campaign share.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Crashes and kills checked.
+    pub crashes: AtomicU64,
+    /// Transactions committed by histories.
+    pub commits: AtomicU64,
+}
+
+/// The settings of one history.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Options of the database.
+    pub options: Vec<(String, String)>,
+    /// Its transactions.
+    pub taste: Taste,
+    /// The campaign's counters.
+    pub counts: Arc<Counts>,
+    /// Whether crashes keep what was committed (all schemes but `off`).
+    pub durable: bool,
+}
+
+/// Which committed states there were, and which of them a crash may leave.
+#[derive(Clone, Debug, Default)]
+pub struct Oracle {
+    /// Every state that was committed or may have been, oldest first.
+    pub states: Vec<Arc<State>>,
+    /// The newest that no crash may take back.
+    pub floor: usize,
+    /// The newest that the processes have seen committed.
+    pub committed: usize,
+    /// A connection is beside the log, so a kill may leave what a later crash rolls back.
+    pub aside: bool,
+}
+
+impl Oracle {
+    /// Only `state`, durable.
+    pub fn starting(state: Arc<State>) -> Self {
+        Self { states: vec![state], ..Self::default() }
+    }
+
+    /// The newest committed state.
+    pub fn latest(&self) -> &Arc<State> {
+        &self.states[self.committed]
+    }
+
+    /// The states a power cut may leave.
+    pub fn after_crash(&self) -> Vec<Arc<State>> {
+        self.states[self.floor..].to_vec()
+    }
+
+    /// The states the death of the process may leave.
+    pub fn after_kill(&self) -> Vec<Arc<State>> {
+        self.states[if self.aside { self.floor } else { self.committed }..].to_vec()
+    }
+
+    /// Whether a transaction was attempted and not acknowledged.
+    pub fn is_undecided(&self) -> bool {
+        self.committed + 1 < self.states.len()
+    }
+
+    /// A transaction leads to `state`, if nothing goes wrong from here on.
+    pub fn attempt(&mut self, state: Arc<State>, aside: bool) {
+        self.states.truncate(self.committed + 1);
+        self.states.push(state);
+        self.aside = aside;
+    }
+
+    /// The last attempt succeeded.
+    pub fn acknowledge(&mut self, durable: bool) {
+        self.committed = self.states.len() - 1;
+        self.aside = false;
+        if durable {
+            self.floor = self.committed;
+        }
+    }
+
+    /// Everything committed is durable.
+    pub fn settle(&mut self) {
+        self.floor = self.committed;
+    }
+}
+
+/// An oracle shared with the crash points of its history.
+pub type SharedOracle = Arc<Mutex<Oracle>>;
+
+/// A connection to the database on `disk`, in an engine (a process) of its own.
+pub fn connect(disk: &HookDisk, setting: &Setting) -> Result<Client, String> {
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    open(&Engine::new(shared.clone()), shared, setting).map_err(|e| format!("cannot open after a crash: {e}"))
+}
+
+/// A connection of `engine`.
+pub fn open(engine: &Arc<Engine>, disk: Arc<dyn Disk>, setting: &Setting) -> onewrite_core::Result<Client> {
+    let conn = engine.open(Path::new(DB), OpenMode::Create, &setting.options)?;
+    Ok(Client::new(conn, disk, Path::new(DB)))
+}
+
+/// Reads everything; the client reads. Returns which of `allowed` it is (the last of equal ones).
+pub fn read_all(client: &mut Client, bytes: u64, allowed: &[Arc<State>]) -> Result<usize, String> {
+    let mut left: Vec<usize> = (0..allowed.len()).filter(|i| allowed[*i].bytes() as u64 == bytes).collect();
+    if left.is_empty() {
+        let sizes: Vec<_> = allowed.iter().map(|s| s.bytes()).collect();
+        return Err(format!("the database has {bytes} bytes, the states that may be there have {sizes:?}"));
+    }
+    let size = allowed[left[0]].page_bytes;
+    left.retain(|i| allowed[*i].page_bytes == size);
+    let mut page = vec![0; size];
+    for number in 1..=allowed[left[0]].count() {
+        let read = client.read(number, &mut page).map_err(|e| format!("cannot read page {number}: {e}"))?;
+        let before = left.clone();
+        left.retain(|i| read == size && same(number, &page, &allowed[*i].pages[number as usize - 1]));
+        if left.is_empty() {
+            let first = before.last().map(|i| &allowed[*i].pages[number as usize - 1]);
+            let differs = first.and_then(|p| p.iter().zip(&page).position(|(a, b)| a != b));
+            return Err(format!(
+                "page {number} is of none of the states that pages 1 to {} are of ({before:?} of {}; byte {differs:?} differs)",
+                number - 1,
+                allowed.len()
+            ));
+        }
+    }
+    left.last().copied().ok_or_else(|| "no state".to_owned())
+}
+
+/// After a clean close home is a plain file with just `state`.
+pub fn home_is_plain(disk: &SimDisk, state: &State) -> Result<(), String> {
+    let bytes = disk.snapshot_file(Path::new(DB)).unwrap_or_default();
+    if home::mark(&bytes).is_some() {
+        return Err("the mark is on after a clean close".into());
+    }
+    if bytes.len() != state.bytes() {
+        return Err(format!("home has {} bytes after a clean close instead of {}", bytes.len(), state.bytes()));
+    }
+    for (n, page) in bytes.chunks(state.page_bytes.max(1)).enumerate() {
+        let number = n as u32 + 1;
+        if !same(number, page, &state.pages[n]) {
+            return Err(format!("page {number} of home is wrong after a clean close"));
+        }
+    }
+    if !bytes.is_empty() && bytes[24..28] != bytes[92..96] {
+        return Err("home's change counter is not the one its size is valid for".into());
+    }
+    Ok(())
+}
+
+/// Checks the disk that a crash (or a kill) left: one of `allowed` is there, whole; recovering again,
+/// also from every crash in the first recovery, gives the same; the database can be used and closed.
+pub fn check(
+    setting: &Setting,
+    disk: &SimDisk,
+    allowed: &[Arc<State>],
+    rng: &mut SplitMix64,
+    depth: u32,
+) -> Result<(), Violation> {
+    setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+    let after = disk.survive();
+    let hooked = HookDisk::new(after.clone(), None);
+    let bad = |what: String| Violation::on(&after, what);
+    let mut client = connect(&hooked, setting).map_err(bad)?;
+    let (_, bytes) = client.begin().map_err(|e| bad(format!("recovery fails: {e}")))?;
+    let found = read_all(&mut client, bytes, allowed).map_err(bad)?;
+    let found = allowed[found].clone();
+    client.end().map_err(|e| bad(format!("cannot end a read after recovery: {e}")))?;
+    if depth > 0 {
+        crash_recovery(setting, disk, allowed, &found, rng, depth - 1)?;
+    }
+    let mut last = found.clone();
+    if rng.below(3) == 0 {
+        client.begin().map_err(|e| bad(format!("cannot read after recovery: {e}")))?;
+        let plan = Plan::draw(&last, setting.taste, rng);
+        let course = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false };
+        let written = client.write(&last, &plan, course, &mut |_| {}, &mut || {});
+        written.map_err(|e| bad(format!("cannot write after recovery: {e}")))?;
+        client.end().map_err(|e| bad(format!("cannot end a write after recovery: {e}")))?;
+        last = plan.next;
+        // What was acknowledged on top of a recovery survives another crash.
+        let again = after.crash(rng.next_u64());
+        setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+        let bad = |what: String| Violation::on(&again, format!("{what}, after recovery, a commit and a crash"));
+        let mut client = connect(&HookDisk::new(again.clone(), None), setting).map_err(bad)?;
+        let (_, bytes) = client.begin().map_err(|e| bad(e.to_string()))?;
+        read_all(&mut client, bytes, std::slice::from_ref(&last)).map_err(bad)?;
+    }
+    client.close().map_err(|e| bad(format!("cannot close after recovery: {e}")))?;
+    if setting.options.iter().any(|(name, value)| name == "sticky" && value == "1") {
+        return Ok(());
+    }
+    home_is_plain(&after, &last).map_err(bad)
+}
+
+/// Recovers a copy of `disk` once more and crashes inside, at each operation or some.
+fn crash_recovery(
+    setting: &Setting,
+    disk: &SimDisk,
+    allowed: &[Arc<State>],
+    found: &Arc<State>,
+    rng: &mut SplitMix64,
+    depth: u32,
+) -> Result<(), Violation> {
+    let certain = disk.crash_choices().is_empty();
+    // What a kill left in the cache alone may still be lost until recovery has finished.
+    let allowed = if certain { vec![found.clone()] } else { allowed.to_vec() };
+    let seen: Arc<Mutex<Option<Violation>>> = Arc::default();
+    let (inner, at_point) = (seen.clone(), setting.clone());
+    let mut point_rng = SplitMix64::new(rng.next_u64());
+    let point = Box::new(move |inside: &dyn Fn() -> SimDisk| {
+        if inner.lock().is_none() {
+            let crashed = inside().crash(point_rng.next_u64());
+            *inner.lock() = check(&at_point, &crashed, &allowed, &mut point_rng, depth).err();
+        }
+    });
+    let hooked = HookDisk::new(disk.survive(), Some(point));
+    let bad = |what: String| Violation::on(hooked.sim(), format!("recovery of the same disk once more: {what}"));
+    let mut client = connect(&hooked, setting).map_err(bad)?;
+    let (_, bytes) = client.begin().map_err(|e| bad(e.to_string()))?;
+    read_all(&mut client, bytes, std::slice::from_ref(found)).map_err(bad)?;
+    drop(client);
+    let found = seen.lock().take();
+    found.map_or(Ok(()), Err)
+}

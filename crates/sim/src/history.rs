@@ -1,0 +1,499 @@
+//! A history: processes that come and go, connections that read and write, crashes at every operation.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use onewrite_core::disk::Disk;
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
+use onewrite_core::{Engine, Error};
+use parking_lot::Mutex;
+
+use crate::check::{DB, Counts, Oracle, Setting, SharedOracle, Violation, check, home_is_plain, open, read_all};
+use crate::hook::{HookDisk, Point};
+use crate::model::{Plan, State, Taste, same};
+use crate::pager::{Client, Course, JournalMode, Synchronous};
+
+/// What a campaign fixes for all its histories; `None`: each history draws its own.
+#[derive(Clone, Debug, Default)]
+pub struct Campaign {
+    /// Preset.
+    pub scheme: Option<String>,
+    /// Atomic unit of the device in bytes.
+    pub atomic_unit: Option<u32>,
+    /// Keep a trace of the disk's operations.
+    pub trace: bool,
+    /// Steps of a history, at most.
+    pub steps: usize,
+}
+
+/// What goes wrong besides crashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    None,
+    /// Operations fail now and then.
+    Faults,
+    /// The disk is full now and then.
+    Full,
+}
+
+struct World {
+    setting: Setting,
+    rng: SplitMix64,
+    disk: HookDisk,
+    engine: Arc<Engine>,
+    clients: Vec<Client>,
+    oracle: SharedOracle,
+    /// Bytes 24..40 that were shown, and the state they were shown with.
+    shown: HashMap<[u8; 16], Arc<State>>,
+    found: Arc<Mutex<Option<Violation>>>,
+    trouble: Trouble,
+    /// A fault was injected into the processes that run.
+    faulty: bool,
+    /// The disk has too little room.
+    full: bool,
+    points: u64,
+}
+
+type Step<T> = Result<T, Violation>;
+
+/// Runs the history of `seed`.
+pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
+    let mut rng = SplitMix64::new(seed);
+    let drawn_scheme = ["log", "log", "log", "wal-opt", "wal-opt", "off", "off-opt"][rng.below(7)];
+    let scheme = campaign.scheme.as_deref().unwrap_or(drawn_scheme).to_owned();
+    let drawn_unit = [512, 4096, 4096, 16384][rng.below(4)];
+    let atomic_unit = campaign.atomic_unit.unwrap_or(drawn_unit);
+    let durable = !scheme.starts_with("off");
+    let config = SimConfig {
+        atomic_unit,
+        sync_covers_creation: rng.below(2) == 0,
+        capacity: 1 << 30,
+        trace: campaign.trace,
+    };
+    let page_bytes = [512, 512, 1024, 1024, 2048, 4096, 4096, 4096, 4096, 65536][rng.below(10)];
+    let pages_max = (600_000 / page_bytes).clamp(12, 160);
+    let taste = Taste { page_bytes, pages_max, big: (150_000 / page_bytes).clamp(4, 150) };
+    let mut options = vec![("scheme", scheme.as_str()), ("log_size", "256k"), ("busy_ms", "0")];
+    if rng.below(3) > 0 {
+        options.push(("stream_size", "64k"));
+    }
+    if rng.below(3) == 0 {
+        options.push(("table_size", "64k"));
+    }
+    if rng.below(5) == 0 {
+        options.push(("sticky", "1"));
+    }
+    if rng.below(8) == 0 {
+        options.push(("psow", "0"));
+    }
+    let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    let setting = Setting { options, taste, counts: counts.clone(), durable };
+    let trouble = match rng.below(4) {
+        0 if durable => Trouble::Faults,
+        1 => Trouble::Full,
+        _ => Trouble::None,
+    };
+    let oracle = Arc::new(Mutex::new(Oracle::starting(Arc::default())));
+    // Crash points are met with this chance, so that long histories do not cost for ever.
+    let points = if durable { 3 + rng.below(6) as u64 } else { 0 };
+    let found = Arc::default();
+    let disk = HookDisk::new(SimDisk::new(config), None);
+    let engine = Engine::new(Arc::new(disk.clone()));
+    let mut world = World {
+        setting,
+        rng,
+        disk,
+        engine,
+        clients: Vec::new(),
+        oracle,
+        shown: HashMap::new(),
+        found,
+        trouble,
+        faulty: false,
+        full: false,
+        points,
+    };
+    let first = SimDisk::new(config);
+    world.boot(first);
+    let steps = 10 + world.rng.below(campaign.steps.max(1));
+    for _ in 0..steps {
+        world.step()?;
+        world.verdict()?;
+    }
+    world.finish()
+}
+
+impl World {
+    fn bad(&self, what: impl Into<String>) -> Violation {
+        let what = what.into();
+        Violation::on(self.disk.sim(), format!("{what} [{:?}, {:?}]", self.setting.options, self.setting.taste))
+    }
+
+    fn verdict(&self) -> Step<()> {
+        let found = self.found.lock().take();
+        found.map_or(Ok(()), |mut v| {
+            v.what = format!("{} [{:?}, {:?}]", v.what, self.setting.options, self.setting.taste);
+            Err(v)
+        })
+    }
+
+    /// A new process on `sim`.
+    fn boot(&mut self, sim: SimDisk) {
+        self.clients.clear();
+        let point = (self.points > 0).then(|| self.crash_points());
+        self.disk = HookDisk::new(sim, point);
+        self.engine = Engine::new(Arc::new(self.disk.clone()));
+        self.faulty = false;
+    }
+
+    /// What happens at each operation: now and then a crash, or a kill, is checked.
+    fn crash_points(&mut self) -> Point {
+        let (setting, oracle, found) = (self.setting.clone(), self.oracle.clone(), self.found.clone());
+        let mut rng = SplitMix64::new(self.rng.next_u64());
+        let every = self.points;
+        Box::new(move |inside| {
+            if rng.below(every as usize) != 0 || found.lock().is_some() {
+                return;
+            }
+            let killed = rng.below(6) == 0;
+            let allowed = if killed { oracle.lock().after_kill() } else { oracle.lock().after_crash() };
+            let depth = [0, 0, 1, 2][rng.below(4)];
+            let disk = inside();
+            let disk = if killed { disk.survive() } else { disk.crash(rng.next_u64()) };
+            let verdict = check(&setting, &disk, &allowed, &mut rng, depth);
+            if let Err(mut v) = verdict {
+                v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
+                *found.lock() = Some(v);
+            }
+        })
+    }
+
+    fn step(&mut self) -> Step<()> {
+        match self.rng.below(40) {
+            0..22 => self.write(),
+            22..27 => self.pin_or_read(),
+            27..30 => self.release(),
+            30..32 => self.checkpoint(),
+            32 => self.close_all(),
+            33 => self.resize(),
+            34 | 35 if self.setting.durable => self.die(),
+            36..38 => self.make_trouble(),
+            _ => self.close_one(),
+        }
+    }
+
+    /// A client that is not exclusive, made where there are too few.
+    fn client(&mut self) -> Step<Option<usize>> {
+        if self.clients.is_empty() || (self.clients.len() < 4 && self.rng.below(6) == 0) {
+            let opened = open(&self.engine, Arc::new(self.disk.clone()), &self.setting);
+            let mut client = match opened {
+                Ok(client) => client,
+                Err(e) => return self.tolerate(&e, "open").map(|()| None),
+            };
+            client.synchronous = [Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(3)];
+            if self.rng.below(10) == 0 {
+                client.synchronous = Synchronous::Off;
+            }
+            client.journal_mode =
+                [JournalMode::Delete, JournalMode::Truncate, JournalMode::Persist][self.rng.below(3)];
+            self.clients.push(client);
+        }
+        Ok(Some(self.rng.below(self.clients.len())))
+    }
+
+    /// An error a client got: expected, or a violation. Processes with a broken database are restarted.
+    fn tolerate(&mut self, error: &Error, doing: &str) -> Step<()> {
+        match error {
+            Error::Busy(_) | Error::BusySnapshot => Ok(()),
+            Error::Full(_) if self.full => Ok(()),
+            Error::Io { .. } if self.faulty => match self.rng.below(2) {
+                0 => Ok(()),
+                _ => self.die(),
+            },
+            Error::Poisoned(_) if self.faulty => self.die(),
+            // A full disk is no reason to fail for good, but one that is full in the midst of a flush may be.
+            other => Err(self.bad(format!("{doing}: {other} ({other:?})"))),
+        }
+    }
+
+    /// Begins a read transaction of client `i`, and checks what it sees. False: it could not.
+    fn begin(&mut self, i: usize) -> Step<bool> {
+        if self.clients[i].reading.is_some() {
+            return Ok(true);
+        }
+        let (counters, bytes) = match self.clients[i].begin() {
+            Ok(begun) => begun,
+            Err(e) => {
+                // What a failed begin leaves behind.
+                let _ = self.clients[i].end();
+                self.tolerate(&e, "begin")?;
+                return Ok(false);
+            }
+        };
+        let latest = self.oracle.lock().latest().clone();
+        if bytes != latest.bytes() as u64 {
+            return Err(self.bad(format!("a reader sees {bytes} bytes instead of {}", latest.bytes())));
+        }
+        if bytes > 0
+            && let Some(old) = self.shown.insert(counters, latest.clone())
+            && old != latest
+        {
+            return Err(self.bad("two states have the same change counter, so a cache would be taken for valid"));
+        }
+        self.clients[i].reading = Some(latest);
+        Ok(true)
+    }
+
+    fn write(&mut self) -> Step<()> {
+        let Some(i) = self.client()? else { return Ok(()) };
+        if !self.begin(i)? {
+            return Ok(());
+        }
+        let Some(base) = self.clients[i].reading.clone() else { return Ok(()) };
+        let plan = Plan::draw(&base, self.setting.taste, &mut self.rng);
+        let spill_after = if self.rng.below(3) == 0 { 1 + self.rng.below(20) } else { usize::MAX };
+        let course = Course {
+            commit: self.rng.below(6) > 0,
+            spill_after,
+            super_journal: self.rng.below(24) == 0 && !self.clients[i].exclusive,
+            undo_prepared: self.rng.below(16) == 0,
+        };
+        self.transact(i, &base, &plan, course)?;
+        if self.rng.below(3) > 0 && self.clients.get(i).is_some_and(|c| !c.exclusive) {
+            self.end(i)?;
+        }
+        Ok(())
+    }
+
+    fn transact(&mut self, i: usize, base: &Arc<State>, plan: &Plan, course: Course) -> Step<()> {
+        let stale = !Arc::ptr_eq(base, self.oracle.lock().latest());
+        let (oracle, counts) = (self.oracle.clone(), self.setting.counts.clone());
+        let client = &mut self.clients[i];
+        let durable = client.synchronous == Synchronous::Full && self.setting.durable;
+        let written = client.write(
+            base,
+            plan,
+            course,
+            &mut |aside| oracle.lock().attempt(plan.next.clone(), aside),
+            &mut || {
+                oracle.lock().acknowledge(durable);
+                counts.commits.fetch_add(1, Ordering::Relaxed);
+            },
+        );
+        self.verdict()?;
+        match written {
+            Ok(()) if stale => Err(self.bad("a stale snapshot was written on")),
+            Ok(()) => {
+                let client = &mut self.clients[i];
+                client.reading = Some(self.oracle.lock().latest().clone());
+                let others_read = self.clients.iter().enumerate().any(|(n, c)| n != i && c.reading.is_some());
+                if !others_read && self.rng.below(12) == 0 {
+                    self.clients[i].exclusive ^= true;
+                    if !self.clients[i].exclusive {
+                        self.end(i)?;
+                    }
+                }
+                Ok(())
+            }
+            Err(e) => {
+                let attempted = self.oracle.lock().is_undecided();
+                // What SQLite does after any error. Its own errors change nothing any more.
+                let _ = self.clients[i].roll_back();
+                self.clients[i].exclusive = false;
+                let _ = self.clients[i].end();
+                self.verdict()?;
+                if attempted {
+                    if !self.faulty {
+                        return Err(self.bad(format!("the second phase of a commit fails: {e}")));
+                    }
+                    return self.die();
+                }
+                self.tolerate(&e, "write")
+            }
+        }
+    }
+
+    /// A VACUUM to another page size.
+    fn resize(&mut self) -> Step<()> {
+        let Some(i) = self.client()? else { return Ok(()) };
+        if self.clients[i].exclusive || !self.begin(i)? {
+            return Ok(());
+        }
+        let Some(base) = self.clients[i].reading.clone() else { return Ok(()) };
+        if base.pages.is_empty() || base.page_bytes > 4096 {
+            return Ok(());
+        }
+        let sizes = [512, 1024, 2048, 4096];
+        let Some(page_bytes) = sizes.into_iter().filter(|s| *s != base.page_bytes).nth(self.rng.below(3)) else {
+            return Ok(());
+        };
+        let plan = Plan::resized(&base, page_bytes, &mut self.rng);
+        let course = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false };
+        self.transact(i, &base, &plan, course)
+    }
+
+    fn end(&mut self, i: usize) -> Step<()> {
+        match self.clients[i].end() {
+            Ok(()) => Ok(()),
+            Err(e) => self.tolerate(&e, "end"),
+        }
+    }
+
+    /// Pins a snapshot, or reads again through one that is pinned.
+    fn pin_or_read(&mut self) -> Step<()> {
+        let Some(i) = self.client()? else { return Ok(()) };
+        if !self.begin(i)? {
+            return Ok(());
+        }
+        let Some(state) = self.clients[i].reading.clone() else { return Ok(()) };
+        let mut page = vec![0; state.page_bytes];
+        for number in 1..=state.count() {
+            if self.rng.below(3) == 0 {
+                continue;
+            }
+            match self.clients[i].read(number, &mut page) {
+                Ok(_) => {}
+                Err(e) => return self.tolerate(&e, "read"),
+            }
+            if !same(number, &page, &state.pages[number as usize - 1]) {
+                return Err(self.bad(format!("page {number} of a snapshot changed")));
+            }
+        }
+        Ok(())
+    }
+
+    fn release(&mut self) -> Step<()> {
+        let pinned: Vec<usize> = (0..self.clients.len()).filter(|i| self.clients[*i].reading.is_some()).collect();
+        if pinned.is_empty() {
+            return Ok(());
+        }
+        let i = pinned[self.rng.below(pinned.len())];
+        if self.clients[i].exclusive { Ok(()) } else { self.end(i) }
+    }
+
+    fn checkpoint(&mut self) -> Step<()> {
+        let Some(i) = self.client()? else { return Ok(()) };
+        match self.clients[i].connection().pragma("checkpoint", None) {
+            Some(Ok(_)) => {
+                self.oracle.lock().settle();
+                Ok(())
+            }
+            Some(Err(e)) => self.tolerate(&e, "checkpoint"),
+            None => Err(self.bad("there is no pragma for a checkpoint")),
+        }
+    }
+
+    fn close_one(&mut self) -> Step<()> {
+        if self.clients.len() < 2 {
+            return Ok(());
+        }
+        let i = self.rng.below(self.clients.len());
+        match self.clients.remove(i).close() {
+            Ok(()) => Ok(()),
+            Err(e) => self.tolerate(&e, "close"),
+        }
+    }
+
+    fn close_all(&mut self) -> Step<()> {
+        let any = !self.clients.is_empty();
+        while let Some(client) = self.clients.pop() {
+            if let Err(e) = client.close() {
+                self.clients.clear();
+                self.verdict()?;
+                return self.tolerate(&e, "close");
+            }
+        }
+        self.verdict()?;
+        if any {
+            self.oracle.lock().settle();
+            let state = self.oracle.lock().latest().clone();
+            let sticky = self.setting.options.iter().any(|(name, value)| name == "sticky" && value == "1");
+            if !sticky && let Err(what) = home_is_plain(self.disk.sim(), &state) {
+                return Err(self.bad(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// The processes die, or power goes; new ones recover.
+    fn die(&mut self) -> Step<()> {
+        self.verdict()?;
+        let killed = self.rng.below(2) == 0;
+        let capacity = 1 << 30;
+        let sim = if killed { self.disk.sim().survive() } else { self.disk.sim().crash(self.rng.next_u64()) };
+        sim.set_capacity(capacity);
+        self.full = false;
+        let allowed = if killed { self.oracle.lock().after_kill() } else { self.oracle.lock().after_crash() };
+        // The old process is gone: what its connections would still do must not happen.
+        self.disk.sim().stop_after(0);
+        let _ = self.disk.sync_dir_of(Path::new(DB));
+        *self.found.lock() = None;
+        self.setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+        if !killed {
+            self.shown.clear();
+        }
+        let was_aside = self.oracle.lock().aside;
+        {
+            let mut oracle = self.oracle.lock();
+            oracle.states = allowed.clone();
+            oracle.floor = 0;
+            oracle.committed = 0;
+        }
+        let before = sim.survive();
+        self.boot(sim);
+        let mut client = open(&self.engine, Arc::new(self.disk.clone()), &self.setting)
+            .map_err(|e| self.bad(format!("cannot open after {}: {e}", if killed { "a kill" } else { "a crash" })))?;
+        let what = if killed { "after a kill" } else { "after a crash" };
+        let on_before = |message: String| Violation::on(&before, format!("{what}: {message}"));
+        let begun = client.begin();
+        self.verdict()?;
+        let (_, bytes) = begun.map_err(|e| on_before(format!("recovery fails: {e}")))?;
+        let index = read_all(&mut client, bytes, &allowed).map_err(on_before)?;
+        client.end().map_err(|e| on_before(format!("cannot end a read: {e}")))?;
+        self.verdict()?;
+        let mut oracle = self.oracle.lock();
+        oracle.states.truncate(index + 1);
+        oracle.committed = index;
+        // What a process that was beside the log did last may still be rolled back by a crash.
+        oracle.floor = if killed && was_aside { 0 } else { index };
+        oracle.aside = false;
+        drop(oracle);
+        self.clients.push(client);
+        Ok(())
+    }
+
+    fn make_trouble(&mut self) -> Step<()> {
+        match self.trouble {
+            Trouble::None => {}
+            Trouble::Faults => {
+                let ops = [Op::Write, Op::Write, Op::WriteDurable, Op::Sync, Op::Sync, Op::SetLen, Op::Reserve, Op::Read];
+                let op = ops[self.rng.below(ops.len())];
+                self.disk.sim().fail_nth(op, 1 + self.rng.below(6) as u64, ErrorKind::Other);
+                self.faulty = true;
+            }
+            Trouble::Full => {
+                self.full ^= true;
+                let used: u64 = self.disk.sim().paths().iter().map(|path| self.disk.sim().snapshot_file(path)).fold(
+                    0,
+                    |sum, bytes| sum + bytes.map_or(0, |b| b.len() as u64),
+                );
+                let room = self.rng.below(60_000) as u64;
+                self.disk.sim().set_capacity(if self.full { used + room } else { 1 << 30 });
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Step<()> {
+        self.disk.sim().set_capacity(1 << 30);
+        if self.faulty {
+            self.die()?;
+        }
+        self.full = false;
+        self.close_all()?;
+        self.verdict()
+    }
+}

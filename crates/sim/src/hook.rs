@@ -1,0 +1,147 @@
+//! A disk that stops at every operation which changes what a crash would leave, and shows the disk as a
+//! power cut in the middle of that operation would find it. One run of a history thus meets all of
+//! its crash points.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use onewrite_core::disk::sim::SimDisk;
+use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
+use parking_lot::Mutex;
+
+/// Called at a crash point, with a function that makes the disk of that moment (for looking and copying only).
+pub type Point = Box<dyn FnMut(&dyn Fn() -> SimDisk) + Send>;
+
+/// The disk.
+#[derive(Clone)]
+pub struct HookDisk {
+    sim: SimDisk,
+    point: Arc<Mutex<Option<Point>>>,
+}
+
+impl HookDisk {
+    /// Shows the crash points of what is done to `sim` to `point`.
+    pub fn new(sim: SimDisk, point: Option<Point>) -> Self {
+        Self { sim, point: Arc::new(Mutex::new(point)) }
+    }
+
+    /// The disk below.
+    pub fn sim(&self) -> &SimDisk {
+        &self.sim
+    }
+
+    fn pass(&self) {
+        if let Some(point) = self.point.lock().as_mut() {
+            point(&|| self.sim.clone());
+        }
+    }
+
+    /// A durable write under way: all of it is pending, none of it flushed.
+    fn pass_durable(&self, path: &Path, buf: &[u8], offset: u64) {
+        if let Some(point) = self.point.lock().as_mut() {
+            point(&|| {
+                let inside = self.sim.survive();
+                if let Ok(file) = inside.open(path, OpenMode::ReadWrite) {
+                    // A full disk takes what fits, like the write itself.
+                    let _ = file.write_at(buf, offset);
+                }
+                inside
+            });
+        }
+    }
+
+    fn wrap(&self, file: Arc<dyn DiskFile>, path: &Path) -> Arc<dyn DiskFile> {
+        Arc::new(HookFile { file, disk: self.clone(), path: path.to_owned() })
+    }
+}
+
+impl Disk for HookDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        self.pass();
+        Ok(self.wrap(self.sim.open(path, mode)?, path))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.pass();
+        self.sim.remove(path)
+    }
+
+    fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
+        self.sim.identify(path)
+    }
+
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        self.sim.resolve(path)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.sim.exists(path)
+    }
+
+    fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
+        self.pass();
+        self.sim.sync_dir_of(path)
+    }
+
+    fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        // Nothing of it outlives a crash, so it has no crash points.
+        self.sim.temp_file(near)
+    }
+}
+
+struct HookFile {
+    file: Arc<dyn DiskFile>,
+    disk: HookDisk,
+    path: PathBuf,
+}
+
+impl DiskFile for HookFile {
+    fn id(&self) -> io::Result<FileId> {
+        self.file.id()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.disk.pass();
+        self.file.write_at(buf, offset)
+    }
+
+    fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.disk.pass_durable(&self.path, buf, offset);
+        self.file.write_durable_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.pass();
+        self.file.sync()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.disk.pass();
+        self.file.set_len(len)
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        self.file.reserve(len)
+    }
+
+    fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
+        self.file.try_lock(offset, len, kind)
+    }
+
+    fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.unlock(offset, len)
+    }
+
+    fn atomic_unit_bytes(&self) -> u32 {
+        self.file.atomic_unit_bytes()
+    }
+}

@@ -1,0 +1,13 @@
+//! Crash campaigns: histories of transactions on a simulated disk whose power is cut at every
+//! operation, and an oracle that knows what must be left.
+//!
+//! [`model`] is what a database should hold, [`pager`] calls core as SQLite's pager does, [`hook`] meets
+//! every crash point of one run, [`check`] judges what a crash left, [`history`] draws histories from
+//! seeds, [`small`] enumerates small ones.
+
+pub mod check;
+pub mod history;
+pub mod hook;
+pub mod model;
+pub mod pager;
+pub mod small;

@@ -1,0 +1,482 @@
+//! A pager as small as it can be that calls a connection in the order in which SQLite's pager does in
+//! rollback-journal mode (`pager.c`; the format of the journal: SQLite file format, section 3).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::journal::MAGIC;
+use onewrite_core::layout::{be_u32, put};
+use onewrite_core::{Connection, Error, LockLevel, Result};
+
+use crate::model::{Plan, State};
+
+/// `PRAGMA synchronous`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Synchronous {
+    /// No flush.
+    Off,
+    /// Flushes at checkpoints.
+    Normal,
+    /// A flush at each commit.
+    Full,
+}
+
+/// `PRAGMA journal_mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalMode {
+    /// The journal is deleted.
+    Delete,
+    /// The journal is cut to nothing.
+    Truncate,
+    /// The journal's header is overwritten with zeros.
+    Persist,
+}
+
+/// How a transaction ends, and what happens on the way.
+#[derive(Clone, Copy, Debug)]
+pub struct Course {
+    /// Commit, or roll back.
+    pub commit: bool,
+    /// The cache spills after this many pages.
+    pub spill_after: usize,
+    /// Several files commit together.
+    pub super_journal: bool,
+    /// Rolls back after the first phase of the commit.
+    pub undo_prepared: bool,
+}
+
+/// Bytes of a journal's header.
+const SECTOR: u64 = 512;
+
+struct Journal {
+    header_at: u64,
+    end: u64,
+    count: u32,
+    nonce: u32,
+    page_bytes: usize,
+}
+
+/// One connection with a pager on top.
+pub struct Client {
+    conn: Connection,
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    /// `PRAGMA synchronous`.
+    pub synchronous: Synchronous,
+    /// `PRAGMA journal_mode`.
+    pub journal_mode: JournalMode,
+    /// `PRAGMA locking_mode=EXCLUSIVE`.
+    pub exclusive: bool,
+    /// The state the current transaction reads.
+    pub reading: Option<Arc<State>>,
+    journal: Option<Journal>,
+    /// The database file was written since the transaction began.
+    dirty: bool,
+    /// Stepped aside in this transaction.
+    aside: bool,
+    nonce: u32,
+}
+
+impl Client {
+    /// A pager on `conn`.
+    pub fn new(conn: Connection, disk: Arc<dyn Disk>, path: &Path) -> Self {
+        Self {
+            conn,
+            disk,
+            path: path.to_owned(),
+            synchronous: Synchronous::Full,
+            journal_mode: JournalMode::Delete,
+            exclusive: false,
+            reading: None,
+            journal: None,
+            dirty: false,
+            aside: false,
+            nonce: 0,
+        }
+    }
+
+    /// The connection.
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.conn
+    }
+
+    /// Begins a read transaction, rolling a hot journal back first. Returns bytes 24..40 of page 1,
+    /// by which SQLite knows whether its cache still holds, and the size of the file.
+    pub fn begin(&mut self) -> Result<([u8; 16], u64)> {
+        self.conn.lock(LockLevel::Shared)?;
+        if self.conn.journal_exists()? && !self.conn.is_reserved()? {
+            let mut first = [0];
+            self.conn.journal_open()?;
+            if self.conn.journal_read_at(&mut first, 0)? == 1 && first != [0] {
+                self.conn.lock(LockLevel::Exclusive)?;
+                self.conn.journal_sync()?;
+                self.playback(true)?;
+                self.conn.unlock(LockLevel::Shared)?;
+            }
+        }
+        let mut counters = [0; 16];
+        self.conn.read_at(&mut counters, 24)?;
+        Ok((counters, self.conn.size()?))
+    }
+
+    /// Reads page `number` of `buf.len()` bytes.
+    pub fn read(&mut self, number: u32, buf: &mut [u8]) -> Result<usize> {
+        self.conn.read_at(buf, u64::from(number - 1) * buf.len() as u64)
+    }
+
+    /// Ends a read transaction.
+    pub fn end(&mut self) -> Result<()> {
+        self.reading = None;
+        self.conn.unlock(LockLevel::None)
+    }
+
+    /// Writes `plan` on `base`, which this client reads. `at_commit` is called right before the
+    /// operation that may make the transaction permanent, `committed` (with whether the client had
+    /// stepped aside) when the application may rely on it.
+    pub fn write(
+        &mut self,
+        base: &State,
+        plan: &Plan,
+        course: Course,
+        at_commit: &mut dyn FnMut(bool),
+        committed: &mut dyn FnMut(),
+    ) -> Result<()> {
+        self.conn.lock(LockLevel::Reserved)?;
+        let size = if base.pages.is_empty() { plan.next.page_bytes } else { base.page_bytes };
+        self.open_journal(base.count(), size)?;
+        let resized = plan.next.page_bytes != size;
+        let touched: Vec<u32> = if resized {
+            (1..=base.count()).collect()
+        } else {
+            let cut = plan.next.count() + 1..=base.count();
+            plan.writes.iter().chain(&plan.lost).copied().chain(cut).collect()
+        };
+        let mut pending = Vec::new();
+        let mut old = vec![0; size];
+        for number in touched {
+            if number <= base.count() {
+                self.read(number, &mut old)?;
+                self.journal_page(number, &old)?;
+            }
+            if !resized && (number <= plan.next.count() || plan.lost.contains(&number)) {
+                pending.push(number);
+            }
+            if pending.len() >= course.spill_after && number != 1 {
+                self.sync_journal(true)?;
+                self.conn.lock(LockLevel::Exclusive)?;
+                self.write_pages(base, plan, &mut pending)?;
+            }
+        }
+        if !course.commit {
+            return self.roll_back();
+        }
+        let super_name = course.super_journal.then(|| self.make_super_journal()).transpose()?;
+        if let Some(name) = &super_name {
+            self.name_super_journal(name)?;
+        }
+        self.sync_journal(false)?;
+        self.conn.lock(LockLevel::Exclusive)?;
+        pending.retain(|number| *number <= plan.next.count());
+        self.write_pages(base, plan, &mut pending)?;
+        if resized {
+            self.dirty = true;
+            for (n, chunk) in plan.next.flat().chunks(size).enumerate() {
+                self.conn.write_at(chunk, (n * size) as u64)?;
+            }
+            self.conn.truncate(plan.next.bytes() as u64)?;
+        } else if self.conn.size()? < plan.next.bytes() as u64 {
+            self.conn.write_at(&vec![0; size], (plan.next.bytes() - size) as u64)?;
+        }
+        self.conn.prepare(super_name.is_some())?;
+        if self.synchronous != Synchronous::Off {
+            self.conn.sync()?;
+        }
+        self.aside = super_name.is_some() || resized;
+        if course.undo_prepared {
+            if let Some(name) = &super_name {
+                self.disk.remove(name).map_err(|e| Error::io("removing the super-journal", e))?;
+            }
+            return self.roll_back();
+        }
+        if self.aside {
+            at_commit(true);
+        }
+        if let Some(name) = &super_name {
+            self.disk.remove(name).map_err(|e| Error::io("removing the super-journal", e))?;
+            self.disk.sync_dir_of(name).map_err(|e| Error::io("removing the super-journal", e))?;
+        }
+        self.finalise(super_name.is_some())?;
+        if self.conn.size()? > plan.next.bytes() as u64 {
+            self.conn.truncate(plan.next.bytes() as u64)?;
+        }
+        if !self.aside {
+            at_commit(false);
+        }
+        self.conn.commit()?;
+        if !self.aside {
+            committed();
+        }
+        self.dirty = false;
+        if !self.exclusive || self.aside {
+            self.conn.unlock(LockLevel::Shared)?;
+        }
+        if std::mem::take(&mut self.aside) {
+            committed();
+        }
+        self.reading = Some(plan.next.clone());
+        Ok(())
+    }
+
+    fn write_pages(&mut self, base: &State, plan: &Plan, pending: &mut Vec<u32>) -> Result<()> {
+        for number in pending.drain(..) {
+            let page = plan.next.page(number).or_else(|| base.page(number)).cloned();
+            let Some(page) = page else { continue };
+            let mut page = page.to_vec();
+            if number == 1 {
+                let mut counters = [0; 16];
+                self.conn.read_at(&mut counters, 24)?;
+                let counter = be_u32(&counters, 0).unwrap_or(0).wrapping_add(1).to_be_bytes();
+                put(&mut page, 24, &counter);
+                put(&mut page, 92, &counter);
+            }
+            self.dirty = true;
+            self.conn.write_at(&page, u64::from(number - 1) * page.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    /// ROLLBACK, and what SQLite does after an error.
+    pub fn roll_back(&mut self) -> Result<()> {
+        let played = if self.dirty && self.journal.is_some() { self.playback(false) } else { self.finalise(false) };
+        self.journal = None;
+        self.dirty = false;
+        self.aside = false;
+        let unlocked = if self.exclusive { Ok(()) } else { self.conn.unlock(LockLevel::Shared) };
+        played.and(unlocked)
+    }
+
+    fn open_journal(&mut self, pages: u32, page_bytes: usize) -> Result<()> {
+        self.conn.journal_open()?;
+        self.nonce = self.nonce.wrapping_mul(0x9e37_79b1).wrapping_add(12345);
+        self.journal = Some(Journal { header_at: 0, end: 0, count: 0, nonce: self.nonce, page_bytes });
+        self.write_journal_header(pages)
+    }
+
+    fn write_journal_header(&mut self, pages: u32) -> Result<()> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let mut header = vec![0; SECTOR as usize];
+        if self.synchronous == Synchronous::Off {
+            put(&mut header, 0, &MAGIC);
+            put(&mut header, 8, &u32::MAX.to_be_bytes());
+        }
+        put(&mut header, 12, &journal.nonce.to_be_bytes());
+        put(&mut header, 16, &pages.to_be_bytes());
+        put(&mut header, 20, &(SECTOR as u32).to_be_bytes());
+        put(&mut header, 24, &(journal.page_bytes as u32).to_be_bytes());
+        journal.header_at = journal.end.next_multiple_of(SECTOR);
+        journal.end = journal.header_at + SECTOR;
+        journal.count = 0;
+        self.conn.journal_write_at(&header, journal.header_at)
+    }
+
+    fn journal_page(&mut self, number: u32, page: &[u8]) -> Result<()> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        self.conn.journal_write_at(&number.to_be_bytes(), journal.end)?;
+        self.conn.journal_write_at(page, journal.end + 4)?;
+        let sum = checksum(journal.nonce, page);
+        self.conn.journal_write_at(&sum.to_be_bytes(), journal.end + 4 + page.len() as u64)?;
+        journal.end += page.len() as u64 + 8;
+        journal.count += 1;
+        Ok(())
+    }
+
+    /// `syncJournal` of `pager.c`; with `again`, records may follow.
+    fn sync_journal(&mut self, again: bool) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        if self.synchronous == Synchronous::Off {
+            return Ok(());
+        }
+        // What an older journal left behind must not look like the next header.
+        let next = journal.end.next_multiple_of(SECTOR);
+        let mut magic = [0; 8];
+        if self.conn.journal_read_at(&mut magic, next)? == 8 && magic == MAGIC {
+            self.conn.journal_write_at(&[0], next)?;
+        }
+        if self.synchronous == Synchronous::Full {
+            self.conn.journal_sync()?;
+        }
+        let mut header = MAGIC.to_vec();
+        header.extend(journal.count.to_be_bytes());
+        self.conn.journal_write_at(&header, journal.header_at)?;
+        self.conn.journal_sync()?;
+        if again {
+            let mut pages = [0; 4];
+            self.conn.journal_read_at(&mut pages, 16)?;
+            self.write_journal_header(u32::from_be_bytes(pages))?;
+        }
+        Ok(())
+    }
+
+    fn make_super_journal(&mut self) -> Result<PathBuf> {
+        let what = "making the super-journal";
+        let mut name = self.path.as_os_str().to_owned();
+        name.push("-mj00");
+        let name = PathBuf::from(name);
+        let file = self.disk.open(&name, OpenMode::Create).map_err(|e| Error::io(what, e))?;
+        file.write_at(b"db-journal\0other-journal\0", 0).map_err(|e| Error::io(what, e))?;
+        file.sync().map_err(|e| Error::io(what, e))?;
+        self.disk.sync_dir_of(&name).map_err(|e| Error::io(what, e))?;
+        Ok(name)
+    }
+
+    fn name_super_journal(&mut self, name: &Path) -> Result<()> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let name = name.as_os_str().as_encoded_bytes();
+        let at = match self.synchronous {
+            Synchronous::Full => journal.end.next_multiple_of(SECTOR),
+            _ => journal.end,
+        };
+        // The number of the page with the lock bytes, which no record has.
+        let lock_page = (0x4000_0000 / journal.page_bytes as u32 + 1).to_be_bytes();
+        let sum: u32 = name.iter().map(|b| u32::from(*b)).sum();
+        self.conn.journal_write_at(&lock_page, at)?;
+        self.conn.journal_write_at(name, at + 4)?;
+        let after = at + 4 + name.len() as u64;
+        self.conn.journal_write_at(&(name.len() as u32).to_be_bytes(), after)?;
+        self.conn.journal_write_at(&sum.to_be_bytes(), after + 4)?;
+        self.conn.journal_write_at(&MAGIC, after + 8)?;
+        journal.end = after + 16;
+        if self.conn.journal_size()? > journal.end {
+            self.conn.journal_truncate(journal.end)?;
+        }
+        Ok(())
+    }
+
+    fn finalise(&mut self, had_super: bool) -> Result<()> {
+        self.journal = None;
+        let flush = self.synchronous == Synchronous::Full;
+        if self.journal_mode == JournalMode::Truncate {
+            self.conn.journal_truncate(0)?;
+            if flush {
+                self.conn.journal_sync()?;
+            }
+        } else if self.journal_mode == JournalMode::Persist || self.exclusive {
+            if self.conn.journal_size()? > 0 {
+                if had_super {
+                    self.conn.journal_truncate(0)?;
+                } else {
+                    self.conn.journal_write_at(&[0; 28], 0)?;
+                }
+                if self.synchronous != Synchronous::Off {
+                    self.conn.journal_sync()?;
+                }
+            }
+        } else {
+            self.conn.journal_close()?;
+            self.conn.journal_delete(false)?;
+        }
+        Ok(())
+    }
+
+    /// `pager_playback` of `pager.c`.
+    fn playback(&mut self, hot: bool) -> Result<()> {
+        let size = self.conn.journal_size()?;
+        let super_name = self.super_journal_named(size)?;
+        let exists = |client: &Self, name: &Path| client.disk.exists(name).unwrap_or(false);
+        if let Some(name) = super_name.as_ref().filter(|_| hot)
+            && !exists(self, name)
+        {
+            return self.finalise(true);
+        }
+        let mut at = 0u64;
+        let mut first = true;
+        'segments: loop {
+            at = at.next_multiple_of(SECTOR);
+            let mut header = [0; 28];
+            if self.conn.journal_read_at(&mut header, at)? < 28 {
+                break;
+            }
+            let own = self.journal.as_ref().is_some_and(|j| j.header_at == at);
+            if !header.starts_with(&MAGIC) && !(own && !hot) {
+                break;
+            }
+            let field = |i| be_u32(&header, i).unwrap_or(0);
+            let (mut count, nonce, pages, page_bytes) = (field(8), field(12), field(16), field(24) as usize);
+            if !page_bytes.is_power_of_two() || !(512..=65536).contains(&page_bytes) {
+                break;
+            }
+            at += SECTOR;
+            let record = page_bytes as u64 + 8;
+            if count == u32::MAX || (count == 0 && own && !hot) {
+                count = (size.saturating_sub(at) / record) as u32;
+            }
+            if std::mem::take(&mut first) {
+                let bytes = u64::from(pages) * page_bytes as u64;
+                if self.conn.size()? > bytes {
+                    self.conn.truncate(bytes)?;
+                } else if self.conn.size()? + page_bytes as u64 <= bytes {
+                    self.conn.write_at(&vec![0; page_bytes], bytes - page_bytes as u64)?;
+                }
+            }
+            for _ in 0..count {
+                let mut record_bytes = vec![0; page_bytes + 8];
+                if self.conn.journal_read_at(&mut record_bytes, at)? < record_bytes.len() {
+                    break 'segments;
+                }
+                let number = be_u32(&record_bytes, 0).unwrap_or(0);
+                let page = &record_bytes[4..page_bytes + 4];
+                let sum = be_u32(&record_bytes, page_bytes + 4).unwrap_or(0);
+                if number == 0 || sum != checksum(nonce, page) {
+                    break 'segments;
+                }
+                at += record;
+                if number <= pages {
+                    self.conn.write_at(page, u64::from(number - 1) * page_bytes as u64)?;
+                }
+            }
+        }
+        self.conn.prepare(false)?;
+        if self.synchronous != Synchronous::Off {
+            self.conn.sync()?;
+        }
+        self.finalise(super_name.is_some())?;
+        if let Some(name) = super_name.filter(|name| hot && exists(self, name)) {
+            self.disk.remove(&name).map_err(|e| Error::io("removing the super-journal", e))?;
+        }
+        Ok(())
+    }
+
+    fn super_journal_named(&mut self, size: u64) -> Result<Option<PathBuf>> {
+        let Some(at) = size.checked_sub(16) else { return Ok(None) };
+        let mut tail = [0; 16];
+        self.conn.journal_read_at(&mut tail, at)?;
+        let len = be_u32(&tail, 0).unwrap_or(0) as usize;
+        if tail[8..] != MAGIC || len == 0 || len as u64 > at {
+            return Ok(None);
+        }
+        let mut name = vec![0; len];
+        self.conn.journal_read_at(&mut name, at - len as u64)?;
+        let sum: u32 = name.iter().map(|b| u32::from(*b)).sum();
+        if be_u32(&tail, 4) != Some(sum) {
+            return Ok(None);
+        }
+        Ok(String::from_utf8(name).ok().map(PathBuf::from))
+    }
+
+    /// Closes the connection.
+    pub fn close(self) -> Result<()> {
+        self.conn.close()
+    }
+}
+
+/// The sum of every 200th byte from the end, as in `pager.c`.
+fn checksum(nonce: u32, page: &[u8]) -> u32 {
+    let mut at = page.len() as i64 - 200;
+    let mut sum = nonce;
+    while at > 0 {
+        sum = sum.wrapping_add(u32::from(page[at as usize]));
+        at -= 200;
+    }
+    sum
+}

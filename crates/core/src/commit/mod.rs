@@ -170,6 +170,9 @@ pub fn commit(
         }
         .map_err(|e| db.poison(e))?;
         Stats::add(&db.stats.commits, 1);
+    } else if durability == Durability::Flushed {
+        // It changed nothing, but what it built on may not be durable yet (invariant I1).
+        live.log.flush().map_err(|e| db.poison(e))?;
     }
     {
         // Readers pin under `inner`, so they see the table and the state change as one (invariant I4).

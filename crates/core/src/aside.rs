@@ -30,6 +30,8 @@ pub fn step_aside(
     alone(db)?;
     let Some(live) = writer.as_mut() else { return Err(Error::Misuse("stepping aside without a log".into())) };
     checkpoint(db, live, Stream::Keep)?;
+    // Fails here, before the mark is off, if the disk is full.
+    db.home.reserve(txn.file_bytes).context(|| db.what("no room for the pages added to"))?;
     let log = live.log.file().file.clone();
     {
         let mut inner = db.inner.lock();

@@ -46,6 +46,9 @@ impl State {
 
     /// The state an unmarked home of `file_bytes` is in, given its first bytes.
     pub fn of_home(first: &[u8], file_bytes: u64) -> State {
+        if file_bytes <= at::HEADER_BYTES as u64 && is_cut_short(first) {
+            return State::empty(Tid::HOME);
+        }
         let Some(header) = first.get(..at::HEADER_BYTES).and_then(|h| Header::try_from(h).ok()) else {
             let mut state = State::empty(Tid::HOME);
             if file_bytes > 0 {
@@ -133,6 +136,12 @@ impl State {
     pub fn final_header(&self) -> Header {
         with_counter(self.header, self.change_counter.wrapping_add(2))
     }
+}
+
+/// Whether a file without a page holds no more than what placing the mark on an empty one left when it was cut
+/// short: a length without bytes, or the header's beginning.
+fn is_cut_short(first: &[u8]) -> bool {
+    first.iter().all(|b| *b == 0) || first.starts_with(at::MAGIC)
 }
 
 fn with_counter(mut h: Header, counter: u32) -> Header {
@@ -244,6 +253,8 @@ mod tests {
         assert_eq!(kind(&[], 0), Kind::Empty);
         assert_eq!(kind(&[1, 2, 3], 3), Kind::Foreign);
         assert_eq!(kind(&[0; 100], 4096), Kind::Foreign);
+        assert_eq!(kind(&[0; 100], 100), Kind::Empty);
+        assert_eq!(kind(&empty_marked(4096, 7)[..50], 50), Kind::Empty);
         let mut wal = header();
         wal[18] = 2;
         wal[19] = 2;

@@ -392,6 +392,10 @@ impl Database {
             self.home.set_len(0).context(|| self.what("cannot write"))?;
             self.sync_home()?;
         } else {
+            // A checkpoint leaves the pages behind the end that snapshots read, and recovery what it found.
+            if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
+                self.home.set_len(state.bytes()).context(|| self.what("cannot fit the length of"))?;
+            }
             self.write_header(&state.final_header())?;
         }
         live.log.invalidate()?;

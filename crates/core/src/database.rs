@@ -290,6 +290,15 @@ impl Database {
         let path = log_path(&self.path);
         let (log, old) = self.usable_log(&path, ring_bytes, block_bytes)?;
         let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
+        // What a process before left unflushed when it died must not come back beside the new mark: a rollback
+        // journal it removed, the mark it took off while its slot, which goes now, was still the newest.
+        self.disk.sync_dir_of(&self.path).context(|| self.what("cannot flush the directory of"))?;
+        if old.as_ref().is_some_and(|slot| slot.live) {
+            let mut first = [0; at::HEADER_BYTES];
+            let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
+            self.home.write_at(first.get(..n).unwrap_or_default(), 0).context(|| self.what("cannot write"))?;
+            self.sync_home()?;
+        }
         let session = random()?;
         let last_tid = old.as_ref().map_or(0, |s| s.tid_ceiling.0);
         let slot = Slot {
@@ -310,11 +319,14 @@ impl Database {
         };
         let mut log = Log::start(log, slot, options.psow)?;
         log.stream_reset()?;
-        let header = match state.kind {
-            Kind::Empty => home::empty_marked(4096, session),
-            _ => state.marked_header(session),
-        };
-        self.write_header(&header)?;
+        if let Err(e) = self.write_header(&state.marked_or_empty(session)) {
+            // The mark may be in the cache and not on the disk: nothing may be committed under it. A full
+            // disk has not taken all of it.
+            if !matches!(e, Error::Full(_)) {
+                inner.phase = Phase::Poisoned(e.to_string());
+            }
+            return Err(e);
+        }
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         let home = HomeFile { session, bytes, reserved_bytes: 0 };
         Ok(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: None })

@@ -131,6 +131,14 @@ impl State {
         with_counter(h, self.change_counter.wrapping_add(1))
     }
 
+    /// The header for a marked home, which may have no page yet.
+    pub fn marked_or_empty(&self, session: u64) -> Header {
+        match self.kind {
+            Kind::Empty => empty_marked(4096, session),
+            _ => self.marked_header(session),
+        }
+    }
+
     /// The header for home when the mark comes off. Its counter differs from every one that home
     /// carried while marked, so that a stock process which saw the mark looks again.
     pub fn final_header(&self) -> Header {

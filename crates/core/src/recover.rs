@@ -282,6 +282,8 @@ pub fn take_over(
         write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count), true)?;
         db.sync_home()?;
     }
+    // So may the names of the files: a commit on top would be lost with them (invariant I3).
+    db.disk.sync_dir_of(&db.path).context(|| db.what("cannot flush the directory of"))?;
     // A session of its own: a log or a home copied before this recovery does not fit any more, and neither does
     // the slot before this one, should the new one be damaged later.
     let session = random()?;
@@ -299,10 +301,7 @@ pub fn take_over(
         ..slot.clone()
     };
     let mut log = Log::start(log, next, options.psow)?;
-    db.write_header(&match recovered.kind {
-        Kind::Empty => home::empty_marked(4096, session),
-        _ => recovered.marked_header(session),
-    })?;
+    db.write_header(&recovered.marked_or_empty(session))?;
     home.session = session;
     // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;

@@ -8,14 +8,18 @@ use onewrite_core::Engine;
 use onewrite_core::disk::sim::{SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::home;
+use onewrite_core::layout::home::HEADER_BYTES;
 use parking_lot::Mutex;
 
 use crate::hook::HookDisk;
-use crate::model::{Plan, State, Taste, same};
+use crate::model::{ASSIGNED, Plan, State, Taste, same};
 use crate::pager::{Client, Course};
 
 /// The path of the database on every simulated disk.
 pub const DB: &str = "db";
+
+/// Capacity of a disk that is not full.
+pub const ROOMY: u64 = 1 << 30;
 
 /// A rule that did not hold, with what was done to the disk until then (if it was traced).
 #[derive(Clone, Debug)]
@@ -24,12 +28,14 @@ pub struct Violation {
     pub what: String,
     /// Operations of the disk.
     pub trace: Vec<String>,
+    /// What the history did.
+    pub notes: Vec<String>,
 }
 
 impl Violation {
     /// On `disk`.
     pub fn on(disk: &SimDisk, what: impl Into<String>) -> Self {
-        Self { what: what.into(), trace: disk.trace().iter().map(ToString::to_string).collect() }
+        Self { what: what.into(), trace: disk.trace().iter().map(ToString::to_string).collect(), notes: Vec::new() }
     }
 }
 
@@ -89,6 +95,11 @@ impl Oracle {
         self.states[if self.aside { self.floor } else { self.committed }..].to_vec()
     }
 
+    /// Floor, committed and attempted, for people.
+    pub fn marks(&self) -> (usize, usize, usize) {
+        (self.floor, self.committed, self.states.len() - 1)
+    }
+
     /// Whether a transaction was attempted and not acknowledged.
     pub fn is_undecided(&self) -> bool {
         self.committed + 1 < self.states.len()
@@ -138,7 +149,17 @@ pub fn read_all(client: &mut Client, bytes: u64, allowed: &[Arc<State>]) -> Resu
         let sizes: Vec<_> = allowed.iter().map(|s| s.bytes()).collect();
         return Err(format!("the database has {bytes} bytes, the states that may be there have {sizes:?}"));
     }
-    let size = allowed[left[0]].page_bytes;
+    let mut stated = [0; 2];
+    if bytes > 0 {
+        client.connection().read_at(&mut stated, 16).map_err(|e| format!("cannot read the page size: {e}"))?;
+    }
+    let stated = match u16::from_be_bytes(stated) {
+        1 => 65536,
+        n => usize::from(n),
+    };
+    let Some(size) = left.iter().map(|i| allowed[*i].page_bytes).find(|size| *size == stated) else {
+        return Err(format!("the database has pages of {stated} bytes"));
+    };
     left.retain(|i| allowed[*i].page_bytes == size);
     let mut page = vec![0; size];
     for number in 1..=allowed[left[0]].count() {
@@ -147,7 +168,8 @@ pub fn read_all(client: &mut Client, bytes: u64, allowed: &[Arc<State>]) -> Resu
         left.retain(|i| read == size && same(number, &page, &allowed[*i].pages[number as usize - 1]));
         if left.is_empty() {
             let first = before.last().map(|i| &allowed[*i].pages[number as usize - 1]);
-            let differs = first.and_then(|p| p.iter().zip(&page).position(|(a, b)| a != b));
+            let assigned = |n: &usize| number == 1 && ASSIGNED.iter().any(|range| range.contains(n));
+            let differs = first.and_then(|p| (0..size).find(|n| p.get(*n) != page.get(*n) && !assigned(n)));
             return Err(format!(
                 "page {number} is of none of the states that pages 1 to {} are of ({before:?} of {}; byte {differs:?} differs)",
                 number - 1,
@@ -158,16 +180,21 @@ pub fn read_all(client: &mut Client, bytes: u64, allowed: &[Arc<State>]) -> Resu
     left.last().copied().ok_or_else(|| "no state".to_owned())
 }
 
-/// After a clean close home is a plain file with just `state`.
-pub fn home_is_plain(disk: &SimDisk, state: &State) -> Result<(), String> {
+/// After a clean close home is a plain file with `state`. It is as long as that, but a crash while the
+/// mark came off may have left it longer until the next write.
+pub fn home_is_plain(disk: &SimDisk, state: &State, crashed: bool) -> Result<(), String> {
     let bytes = disk.snapshot_file(Path::new(DB)).unwrap_or_default();
     if home::mark(&bytes).is_some() {
         return Err("the mark is on after a clean close".into());
     }
-    if bytes.len() != state.bytes() {
+    // What a crash left of an attempt to place the mark on an empty file does no harm.
+    if state.pages.is_empty() && bytes.len() <= HEADER_BYTES {
+        return Ok(());
+    }
+    if bytes.len() != state.bytes() && !(crashed && bytes.len() > state.bytes()) {
         return Err(format!("home has {} bytes after a clean close instead of {}", bytes.len(), state.bytes()));
     }
-    for (n, page) in bytes.chunks(state.page_bytes.max(1)).enumerate() {
+    for (n, page) in bytes.chunks(state.page_bytes.max(1)).take(state.pages.len()).enumerate() {
         let number = n as u32 + 1;
         if !same(number, page, &state.pages[n]) {
             return Err(format!("page {number} of home is wrong after a clean close"));
@@ -181,14 +208,17 @@ pub fn home_is_plain(disk: &SimDisk, state: &State) -> Result<(), String> {
 
 /// Checks the disk that a crash (or a kill) left: one of `allowed` is there, whole; recovering again,
 /// also from every crash in the first recovery, gives the same; the database can be used and closed.
+/// `unflushed`: what a crash may leave while what a kill left is not flushed yet.
 pub fn check(
     setting: &Setting,
     disk: &SimDisk,
     allowed: &[Arc<State>],
+    unflushed: &[Arc<State>],
     rng: &mut SplitMix64,
     depth: u32,
 ) -> Result<(), Violation> {
     setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+    disk.set_capacity(ROOMY);
     let after = disk.survive();
     let hooked = HookDisk::new(after.clone(), None);
     let bad = |what: String| Violation::on(&after, what);
@@ -198,10 +228,11 @@ pub fn check(
     let found = allowed[found].clone();
     client.end().map_err(|e| bad(format!("cannot end a read after recovery: {e}")))?;
     if depth > 0 {
-        crash_recovery(setting, disk, allowed, &found, rng, depth - 1)?;
+        crash_recovery(setting, disk, unflushed, &found, rng, depth - 1)?;
     }
     let mut last = found.clone();
-    if rng.below(3) == 0 {
+    let wrote = rng.below(3) == 0;
+    if wrote {
         client.begin().map_err(|e| bad(format!("cannot read after recovery: {e}")))?;
         let plan = Plan::draw(&last, setting.taste, rng);
         let course = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false };
@@ -221,28 +252,28 @@ pub fn check(
     if setting.options.iter().any(|(name, value)| name == "sticky" && value == "1") {
         return Ok(());
     }
-    home_is_plain(&after, &last).map_err(bad)
+    home_is_plain(&after, &last, !wrote).map_err(bad)
 }
 
 /// Recovers a copy of `disk` once more and crashes inside, at each operation or some.
 fn crash_recovery(
     setting: &Setting,
     disk: &SimDisk,
-    allowed: &[Arc<State>],
+    unflushed: &[Arc<State>],
     found: &Arc<State>,
     rng: &mut SplitMix64,
     depth: u32,
 ) -> Result<(), Violation> {
     let certain = disk.crash_choices().is_empty();
     // What a kill left in the cache alone may still be lost until recovery has finished.
-    let allowed = if certain { vec![found.clone()] } else { allowed.to_vec() };
+    let allowed = if certain { vec![found.clone()] } else { unflushed.to_vec() };
     let seen: Arc<Mutex<Option<Violation>>> = Arc::default();
     let (inner, at_point) = (seen.clone(), setting.clone());
     let mut point_rng = SplitMix64::new(rng.next_u64());
     let point = Box::new(move |inside: &dyn Fn() -> SimDisk| {
         if inner.lock().is_none() {
             let crashed = inside().crash(point_rng.next_u64());
-            *inner.lock() = check(&at_point, &crashed, &allowed, &mut point_rng, depth).err();
+            *inner.lock() = check(&at_point, &crashed, &allowed, &allowed, &mut point_rng, depth).err();
         }
     });
     let hooked = HookDisk::new(disk.survive(), Some(point));

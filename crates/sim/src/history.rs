@@ -11,7 +11,7 @@ use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
-use crate::check::{DB, Counts, Oracle, Setting, SharedOracle, Violation, check, home_is_plain, open, read_all};
+use crate::check::{Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, home_is_plain, open, read_all};
 use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, State, Taste, same};
 use crate::pager::{Client, Course, JournalMode, Synchronous};
@@ -55,6 +55,10 @@ struct World {
     /// The disk has too little room.
     full: bool,
     points: u64,
+    /// There was a crash or a kill.
+    crashed: bool,
+    /// What the history did, if it is traced, each with the number of the disk's operation.
+    notes: Option<Vec<String>>,
 }
 
 type Step<T> = Result<T, Violation>;
@@ -67,12 +71,8 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     let drawn_unit = [512, 4096, 4096, 16384][rng.below(4)];
     let atomic_unit = campaign.atomic_unit.unwrap_or(drawn_unit);
     let durable = !scheme.starts_with("off");
-    let config = SimConfig {
-        atomic_unit,
-        sync_covers_creation: rng.below(2) == 0,
-        capacity: 1 << 30,
-        trace: campaign.trace,
-    };
+    let config =
+        SimConfig { atomic_unit, sync_covers_creation: rng.below(2) == 0, capacity: ROOMY, trace: campaign.trace };
     let page_bytes = [512, 512, 1024, 1024, 2048, 4096, 4096, 4096, 4096, 65536][rng.below(10)];
     let pages_max = (600_000 / page_bytes).clamp(12, 160);
     let taste = Taste { page_bytes, pages_max, big: (150_000 / page_bytes).clamp(4, 150) };
@@ -115,29 +115,39 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         faulty: false,
         full: false,
         points,
+        crashed: false,
+        notes: campaign.trace.then(Vec::new),
     };
     let first = SimDisk::new(config);
     world.boot(first);
     let steps = 10 + world.rng.below(campaign.steps.max(1));
+    let mut done = Ok(());
     for _ in 0..steps {
-        world.step()?;
-        world.verdict()?;
+        done = done.and_then(|()| world.step()).and_then(|()| world.verdict());
     }
-    world.finish()
+    let done = done.and_then(|()| world.finish());
+    done.map_err(|mut v| {
+        v.what = format!("{} [{:?}, {:?}]", v.what, world.setting.options, world.setting.taste);
+        v.notes = world.notes.take().unwrap_or_default();
+        v
+    })
 }
 
 impl World {
     fn bad(&self, what: impl Into<String>) -> Violation {
-        let what = what.into();
-        Violation::on(self.disk.sim(), format!("{what} [{:?}, {:?}]", self.setting.options, self.setting.taste))
+        Violation::on(self.disk.sim(), what)
+    }
+
+    fn note(&mut self, what: impl FnOnce(&Self) -> String) {
+        if self.notes.is_some() {
+            let line = format!("{:>6} {}", self.disk.sim().ops(), what(self));
+            self.notes.iter_mut().for_each(|notes| notes.push(line.clone()));
+        }
     }
 
     fn verdict(&self) -> Step<()> {
         let found = self.found.lock().take();
-        found.map_or(Ok(()), |mut v| {
-            v.what = format!("{} [{:?}, {:?}]", v.what, self.setting.options, self.setting.taste);
-            Err(v)
-        })
+        found.map_or(Ok(()), Err)
     }
 
     /// A new process on `sim`.
@@ -159,11 +169,12 @@ impl World {
                 return;
             }
             let killed = rng.below(6) == 0;
-            let allowed = if killed { oracle.lock().after_kill() } else { oracle.lock().after_crash() };
+            let unflushed = oracle.lock().after_crash();
+            let allowed = if killed { oracle.lock().after_kill() } else { unflushed.clone() };
             let depth = [0, 0, 1, 2][rng.below(4)];
             let disk = inside();
             let disk = if killed { disk.survive() } else { disk.crash(rng.next_u64()) };
-            let verdict = check(&setting, &disk, &allowed, &mut rng, depth);
+            let verdict = check(&setting, &disk, &allowed, &unflushed, &mut rng, depth);
             if let Err(mut v) = verdict {
                 v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
                 *found.lock() = Some(v);
@@ -197,8 +208,7 @@ impl World {
             if self.rng.below(10) == 0 {
                 client.synchronous = Synchronous::Off;
             }
-            client.journal_mode =
-                [JournalMode::Delete, JournalMode::Truncate, JournalMode::Persist][self.rng.below(3)];
+            client.journal_mode = [JournalMode::Delete, JournalMode::Truncate, JournalMode::Persist][self.rng.below(3)];
             self.clients.push(client);
         }
         Ok(Some(self.rng.below(self.clients.len())))
@@ -244,6 +254,7 @@ impl World {
             return Err(self.bad("two states have the same change counter, so a cache would be taken for valid"));
         }
         self.clients[i].reading = Some(latest);
+        self.note(|_| format!("{i} reads"));
         Ok(true)
     }
 
@@ -269,20 +280,21 @@ impl World {
     }
 
     fn transact(&mut self, i: usize, base: &Arc<State>, plan: &Plan, course: Course) -> Step<()> {
-        let stale = !Arc::ptr_eq(base, self.oracle.lock().latest());
+        let stale = **base != **self.oracle.lock().latest();
         let (oracle, counts) = (self.oracle.clone(), self.setting.counts.clone());
+        self.note(|w| {
+            let (c, pages) = (&w.clients[i], (base.count(), plan.next.count(), plan.writes.len()));
+            let settings = (c.synchronous, c.journal_mode, c.exclusive);
+            format!("{i} writes: pages {pages:?}, stale {stale}, {course:?}, {settings:?}")
+        });
         let client = &mut self.clients[i];
         let durable = client.synchronous == Synchronous::Full && self.setting.durable;
-        let written = client.write(
-            base,
-            plan,
-            course,
-            &mut |aside| oracle.lock().attempt(plan.next.clone(), aside),
-            &mut || {
+        let written =
+            client.write(base, plan, course, &mut |aside| oracle.lock().attempt(plan.next.clone(), aside), &mut || {
                 oracle.lock().acknowledge(durable);
                 counts.commits.fetch_add(1, Ordering::Relaxed);
-            },
-        );
+            });
+        self.note(|w| format!("  {written:?}; floor, committed: {:?}", w.oracle.lock().marks()));
         self.verdict()?;
         match written {
             Ok(()) if stale => Err(self.bad("a stale snapshot was written on")),
@@ -379,6 +391,7 @@ impl World {
         match self.clients[i].connection().pragma("checkpoint", None) {
             Some(Ok(_)) => {
                 self.oracle.lock().settle();
+                self.note(|_| format!("{i} checkpoints"));
                 Ok(())
             }
             Some(Err(e)) => self.tolerate(&e, "checkpoint"),
@@ -391,6 +404,7 @@ impl World {
             return Ok(());
         }
         let i = self.rng.below(self.clients.len());
+        self.note(|_| format!("{i} closes"));
         match self.clients.remove(i).close() {
             Ok(()) => Ok(()),
             Err(e) => self.tolerate(&e, "close"),
@@ -399,6 +413,7 @@ impl World {
 
     fn close_all(&mut self) -> Step<()> {
         let any = !self.clients.is_empty();
+        self.note(|_| "all close".to_owned());
         while let Some(client) = self.clients.pop() {
             if let Err(e) = client.close() {
                 self.clients.clear();
@@ -411,7 +426,7 @@ impl World {
             self.oracle.lock().settle();
             let state = self.oracle.lock().latest().clone();
             let sticky = self.setting.options.iter().any(|(name, value)| name == "sticky" && value == "1");
-            if !sticky && let Err(what) = home_is_plain(self.disk.sim(), &state) {
+            if !sticky && let Err(what) = home_is_plain(self.disk.sim(), &state, self.crashed) {
                 return Err(self.bad(what));
             }
         }
@@ -422,15 +437,18 @@ impl World {
     fn die(&mut self) -> Step<()> {
         self.verdict()?;
         let killed = self.rng.below(2) == 0;
-        let capacity = 1 << 30;
         let sim = if killed { self.disk.sim().survive() } else { self.disk.sim().crash(self.rng.next_u64()) };
-        sim.set_capacity(capacity);
+        sim.set_capacity(ROOMY);
         self.full = false;
         let allowed = if killed { self.oracle.lock().after_kill() } else { self.oracle.lock().after_crash() };
         // The old process is gone: what its connections would still do must not happen.
         self.disk.sim().stop_after(0);
         let _ = self.disk.sync_dir_of(Path::new(DB));
         *self.found.lock() = None;
+        self.crashed = true;
+        self.note(|w| {
+            format!("{}; floor, committed: {:?}", if killed { "kill" } else { "crash" }, w.oracle.lock().marks())
+        });
         self.setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
         if !killed {
             self.shown.clear();
@@ -438,9 +456,10 @@ impl World {
         let was_aside = self.oracle.lock().aside;
         {
             let mut oracle = self.oracle.lock();
-            oracle.states = allowed.clone();
+            // Until recovery is done, what a kill left may be lost.
+            oracle.states = oracle.after_crash();
+            oracle.committed = if killed { oracle.states.len() - allowed.len() } else { 0 };
             oracle.floor = 0;
-            oracle.committed = 0;
         }
         let before = sim.survive();
         self.boot(sim);
@@ -455,12 +474,14 @@ impl World {
         client.end().map_err(|e| on_before(format!("cannot end a read: {e}")))?;
         self.verdict()?;
         let mut oracle = self.oracle.lock();
+        let index = oracle.states.len() - allowed.len() + index;
         oracle.states.truncate(index + 1);
         oracle.committed = index;
         // What a process that was beside the log did last may still be rolled back by a crash.
         oracle.floor = if killed && was_aside { 0 } else { index };
         oracle.aside = false;
         drop(oracle);
+        self.note(|w| format!("recovered; floor, committed: {:?}", w.oracle.lock().marks()));
         self.clients.push(client);
         Ok(())
     }
@@ -469,26 +490,31 @@ impl World {
         match self.trouble {
             Trouble::None => {}
             Trouble::Faults => {
-                let ops = [Op::Write, Op::Write, Op::WriteDurable, Op::Sync, Op::Sync, Op::SetLen, Op::Reserve, Op::Read];
+                let ops =
+                    [Op::Write, Op::Write, Op::WriteDurable, Op::Sync, Op::Sync, Op::SetLen, Op::Reserve, Op::Read];
                 let op = ops[self.rng.below(ops.len())];
                 self.disk.sim().fail_nth(op, 1 + self.rng.below(6) as u64, ErrorKind::Other);
                 self.faulty = true;
+                self.note(|_| format!("{op:?} will fail"));
             }
             Trouble::Full => {
                 self.full ^= true;
-                let used: u64 = self.disk.sim().paths().iter().map(|path| self.disk.sim().snapshot_file(path)).fold(
-                    0,
-                    |sum, bytes| sum + bytes.map_or(0, |b| b.len() as u64),
-                );
+                let used: u64 = self
+                    .disk
+                    .sim()
+                    .paths()
+                    .iter()
+                    .map(|path| self.disk.sim().snapshot_file(path))
+                    .fold(0, |sum, bytes| sum + bytes.map_or(0, |b| b.len() as u64));
                 let room = self.rng.below(60_000) as u64;
-                self.disk.sim().set_capacity(if self.full { used + room } else { 1 << 30 });
+                self.disk.sim().set_capacity(if self.full { used + room } else { ROOMY });
             }
         }
         Ok(())
     }
 
     fn finish(&mut self) -> Step<()> {
-        self.disk.sim().set_capacity(1 << 30);
+        self.disk.sim().set_capacity(ROOMY);
         if self.faulty {
             self.die()?;
         }

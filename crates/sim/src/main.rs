@@ -100,6 +100,7 @@ fn main() -> ExitCode {
     println!("crashes: {crashes}, violations: 1");
     match run(seed, true) {
         Err(violation) => {
+            violation.notes.iter().for_each(|line| println!("{line}"));
             let skipped = violation.trace.len().saturating_sub(200);
             if skipped > 0 {
                 println!("({skipped} earlier operations)");

@@ -181,7 +181,9 @@ impl Client {
         self.write_pages(base, plan, &mut pending)?;
         if resized {
             self.dirty = true;
-            for (n, chunk) in plan.next.flat().chunks(size).enumerate() {
+            let mut content = plan.next.flat();
+            self.count_change(&mut content)?;
+            for (n, chunk) in content.chunks(size).enumerate() {
                 self.conn.write_at(chunk, (n * size) as u64)?;
             }
             self.conn.truncate(plan.next.bytes() as u64)?;
@@ -194,10 +196,11 @@ impl Client {
         }
         self.aside = super_name.is_some() || resized;
         if course.undo_prepared {
-            if let Some(name) = &super_name {
-                self.disk.remove(name).map_err(|e| Error::io("removing the super-journal", e))?;
+            let rolled_back = self.roll_back();
+            if let Some(name) = super_name.filter(|_| rolled_back.is_ok()) {
+                self.disk.remove(&name).map_err(|e| Error::io("removing the super-journal", e))?;
             }
-            return self.roll_back();
+            return rolled_back;
         }
         if self.aside {
             at_commit(true);
@@ -234,15 +237,21 @@ impl Client {
             let Some(page) = page else { continue };
             let mut page = page.to_vec();
             if number == 1 {
-                let mut counters = [0; 16];
-                self.conn.read_at(&mut counters, 24)?;
-                let counter = be_u32(&counters, 0).unwrap_or(0).wrapping_add(1).to_be_bytes();
-                put(&mut page, 24, &counter);
-                put(&mut page, 92, &counter);
+                self.count_change(&mut page)?;
             }
             self.dirty = true;
             self.conn.write_at(&page, u64::from(number - 1) * page.len() as u64)?;
         }
+        Ok(())
+    }
+
+    /// The change counter in `page`, page 1, one above the one there is.
+    fn count_change(&mut self, page: &mut [u8]) -> Result<()> {
+        let mut counters = [0; 4];
+        self.conn.read_at(&mut counters, 24)?;
+        let counter = u32::from_be_bytes(counters).wrapping_add(1).to_be_bytes();
+        put(page, 24, &counter);
+        put(page, 92, &counter);
         Ok(())
     }
 

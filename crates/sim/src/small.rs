@@ -68,16 +68,16 @@ pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violat
         }
         let disk = inside();
         let (crash, kill) = (at_oracle.lock().after_crash(), at_oracle.lock().after_kill());
-        let mut verdict = check(&at_setting, &disk.survive(), &kill, &mut point_rng, 1);
+        let mut verdict = check(&at_setting, &disk.survive(), &kill, &crash, &mut point_rng, 1);
         let choices = disk.crash_choices().into_iter().try_fold(1usize, |n, c| n.checked_mul(c));
         if choices.is_some_and(|n| n <= small.crashes_max) {
             for (_, crashed) in disk.crashes() {
-                verdict = verdict.and_then(|()| check(&at_setting, &crashed, &crash, &mut point_rng, 1));
+                verdict = verdict.and_then(|()| check(&at_setting, &crashed, &crash, &crash, &mut point_rng, 1));
             }
         } else {
             for _ in 0..small.crashes_max {
                 let crashed = disk.crash(point_rng.next_u64());
-                verdict = verdict.and_then(|()| check(&at_setting, &crashed, &crash, &mut point_rng, 0));
+                verdict = verdict.and_then(|()| check(&at_setting, &crashed, &crash, &crash, &mut point_rng, 0));
             }
         }
         *at_found.lock() = verdict.err();

@@ -1,0 +1,47 @@
+//! A few seeds of each campaign: enough to notice that something broke.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use onewrite_sim::check::Counts;
+use onewrite_sim::history::{self, Campaign};
+use onewrite_sim::small;
+
+fn seeds(seeds: std::ops::Range<u64>, scheme: &str, atomic_unit: u32) {
+    let campaign =
+        Campaign { scheme: Some(scheme.to_owned()), atomic_unit: Some(atomic_unit), trace: false, steps: 30 };
+    let counts: Arc<Counts> = Arc::default();
+    for seed in seeds {
+        if let Err(v) = history::run(seed, &campaign, &counts) {
+            panic!("seed {seed}, {scheme}, atomic unit {atomic_unit}: {}", v.what);
+        }
+    }
+    assert!(scheme.starts_with("off") || counts.crashes.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn random_histories_survive_their_crashes() {
+    for scheme in ["log", "wal-opt"] {
+        for atomic_unit in [512, 4096] {
+            seeds(1..9, scheme, atomic_unit);
+        }
+    }
+}
+
+#[test]
+fn schemes_without_protection_are_right_while_nothing_crashes() {
+    for scheme in ["off", "off-opt"] {
+        seeds(1..30, scheme, 4096);
+    }
+}
+
+#[test]
+fn small_histories_survive_every_crash() {
+    let counts: Arc<Counts> = Arc::default();
+    for history in small::all(1).into_iter().filter(|s| s.warm).step_by(3) {
+        let history = small::Small { crashes_max: 8, ..history };
+        if let Err(v) = small::run(history, false, &counts) {
+            panic!("{}", v.what);
+        }
+    }
+}

@@ -70,6 +70,9 @@ impl LogFile {
         match disk.open(path, mode) {
             Ok(file) => Ok(Some(LogFile { file, path: path.to_owned() })),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                Err(Error::CantOpen(format!("cannot open the log {}: {e}", path.display())))
+            }
             Err(e) => Err(Error::io(format!("cannot open the log {}", path.display()), e)),
         }
     }

@@ -223,7 +223,9 @@ fn differential(preset: &str, seed: u64, steps: u64) {
         assert_same_answer(&text, &a, &b);
     }
     let mut reader: Option<Reader> = None;
-    for n in 0..steps {
+    let mut n = 0;
+    while n < steps || !generator.may_end() {
+        n += 1;
         let facts = facts(&sides[0], reader.is_some());
         let step = generator.next(&facts);
         let label = format!("{n}: {step:?}");

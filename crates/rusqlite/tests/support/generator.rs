@@ -180,6 +180,11 @@ impl Generator {
         }
     }
 
+    /// Whether the run may end here: no steps that belong together are left.
+    pub fn may_end(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     fn first(&mut self, text: impl Into<String>) {
         self.queue.push_back(sql(text.into()));
     }
@@ -334,6 +339,8 @@ impl Generator {
             ),
             4 => format!("CREATE UNIQUE INDEX {schema}.i{n} ON {}(k, s, b)", self.rng.pick(&["r0", "r1", "w0"])),
             5 => format!("DROP INDEX IF EXISTS {schema}.i{n}"),
+            // Writes to all files at once.
+            6 if facts.reader && facts.attached => "REINDEX main.r0".into(),
             6 => self.rng.pick(&["REINDEX", "REINDEX main.r0", "REINDEX main.r0s", "REINDEX nocase"]).into(),
             7 => format!("ALTER TABLE {schema}.{table} ADD COLUMN x{n} DEFAULT {}", self.key()),
             8 => format!("ALTER TABLE {schema}.{table} DROP COLUMN x{n}"),

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod generator;
+pub mod remote;
 
 use std::ffi::c_int;
 use std::path::Path;

@@ -11,6 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rusqlite::backup::{Backup, StepResult};
+use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags};
 use support::generator::{Facts, Generator, Rng, Shape, Step};
 use support::{Answer, add_noise, assert_same, assert_same_answer, contents, explain, one, open_stock, run, run_with};
@@ -90,9 +91,8 @@ impl Side {
     fn everything(&self) -> Vec<(String, Answer)> {
         let db = &self.connections[0];
         let mut all = contents(db, "main");
-        if is_attached(db) {
-            all.extend(contents(db, "a1"));
-            all.extend(contents(db, "a2"));
+        for name in attached(db) {
+            all.extend(contents(db, &name));
         }
         all
     }
@@ -152,8 +152,10 @@ fn remove(path: &Path) {
     }
 }
 
-fn is_attached(db: &Connection) -> bool {
-    run(db, "PRAGMA database_list").rows.iter().filter(|r| format!("{:?}", r[1]).contains("\"a")).count() == 2
+/// Names of the attached databases.
+fn attached(db: &Connection) -> Vec<String> {
+    let list = run(db, "SELECT name FROM pragma_database_list WHERE name GLOB 'a*' ORDER BY name");
+    list.rows.into_iter().flatten().filter_map(|v| if let Value::Text(name) = v { Some(name) } else { None }).collect()
 }
 
 /// Writes what was done when the test fails.
@@ -320,14 +322,15 @@ fn differential(preset: &str, seed: u64, steps: u64) {
 fn facts(stock: &Side, reader: bool) -> Facts {
     let db = &stock.connections[0];
     let number = |pragma| match run(db, &format!("PRAGMA main.{pragma}")).rows.first().map(Vec::as_slice) {
-        Some([rusqlite::types::Value::Integer(n)]) => u64::try_from(*n).unwrap_or(0),
+        Some([Value::Integer(n)]) => u64::try_from(*n).unwrap_or(0),
         _ => 0,
     };
     Facts {
         autocommit: db.is_autocommit(),
         wal: one::<String>(db, "PRAGMA main.journal_mode") == "wal",
         exclusive: one::<String>(db, "PRAGMA main.locking_mode") == "exclusive",
-        attached: is_attached(db),
+        attached: !attached(db).is_empty(),
+        page_bytes: number("page_size"),
         reader,
         bytes: (number("page_count") - number("freelist_count")) * number("page_size"),
     }

@@ -52,10 +52,12 @@ pub struct Facts {
     pub wal: bool,
     /// It holds its locks for good.
     pub exclusive: bool,
-    /// Databases `a1` and `a2` are attached to it.
+    /// Databases `a1` or `a2` are attached to it.
     pub attached: bool,
     /// Another connection has an old snapshot open: nothing that needs the file alone.
     pub reader: bool,
+    /// Page size of the main database.
+    pub page_bytes: u64,
     /// Bytes of the main database's pages that are in use.
     pub bytes: u64,
 }
@@ -401,7 +403,12 @@ impl Generator {
         if facts.reader {
             return match self.rng.below(6) {
                 0..=1 => Step::Reader(false),
-                2 => sql("VACUUM".into()),
+                2 => {
+                    // Another size may have been asked for before.
+                    self.first(format!("PRAGMA main.page_size={}", facts.page_bytes));
+                    self.first("VACUUM");
+                    Step::Compare
+                }
                 3 => Step::VacuumInto,
                 4 => Step::BackupOut { pages: 3, during: self.dml(facts, false) },
                 _ => self.journal_off(),

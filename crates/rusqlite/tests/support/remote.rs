@@ -46,7 +46,7 @@ impl Remote {
     /// Starts one with the database open through onewrite.
     pub fn ours(path: &Path) -> Remote {
         let mut remote = Remote::start();
-        remote.ask(&format!("ours {}", path.display())).unwrap();
+        remote.ask(&format!("ours {}?busy_ms=0", path.display())).unwrap();
         remote
     }
 
@@ -103,6 +103,7 @@ pub fn serve() {
         return;
     }
     let mut db: Option<Connection> = None;
+    let mut reader: Option<Connection> = None;
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -115,6 +116,13 @@ pub fn serve() {
                 keep(&mut db, Connection::open_with_flags_and_vfs(rest, rusqlite::OpenFlags::default(), c"unix"))
             }
             "sql" => last_value(db.as_ref().unwrap(), rest),
+            "reader" => {
+                let path = db.as_ref().and_then(Connection::path).unwrap().to_owned();
+                let opened = keep(&mut reader, open(Path::new(&path), ""));
+                opened
+                    .and_then(|_| reader.as_ref().unwrap().execute_batch("BEGIN; SELECT * FROM sqlite_schema"))
+                    .map(|()| String::new())
+            }
             "close" => db.take().map_or(Ok(()), |db| db.close().map_err(|(_, e)| e)).map(|()| String::new()),
             "peak" => Ok(peak_kib().to_string()),
             other => panic!("no such command: {other}"),

@@ -682,14 +682,19 @@ impl Connection {
             inner.options.clone()
         };
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        let state = commit::commit(&db, live, txn, &options, durability)?;
-        self.txn = Some(Txn::new(state));
-        self.journal.forget_syncs();
-        let mut inner = db.inner.lock();
-        if let Some(old) = self.snapshot.take() {
-            self.snapshot = Some(db.pin(&mut inner));
-            db.unpin(&mut inner, &old)?;
+        // The writer's own snapshot ends here: kept pinned, every image that the commit replaces, or that
+        // its checkpoint overwrites, would be kept for it.
+        let own = self.snapshot.clone();
+        if let Some(own) = &own {
+            db.unpin(&mut db.inner.lock(), own)?;
         }
+        let committed = commit::commit(&db, live, txn, &options, durability);
+        let mut inner = db.inner.lock();
+        if let Some(own) = own {
+            self.snapshot = Some(if committed.is_ok() { db.pin(&mut inner) } else { db.pin_again(&mut inner, own) });
+        }
+        self.txn = Some(Txn::new(committed?));
+        self.journal.forget_syncs();
         Ok(())
     }
 

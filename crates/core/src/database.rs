@@ -171,6 +171,11 @@ impl Database {
     /// Pins the newest state for a reader.
     pub fn pin(&self, inner: &mut Inner) -> Arc<State> {
         let state = inner.latest.clone();
+        self.pin_again(inner, state)
+    }
+
+    /// Pins a state whose images are all still there.
+    pub fn pin_again(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
         *inner.snapshots.entry(state.tid).or_default() += 1;
         Stats::add(&self.stats.snapshots, 1);
         state

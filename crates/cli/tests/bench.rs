@@ -110,10 +110,36 @@ fn only_what_was_asked_for() {
 }
 
 #[test]
+fn reads_compare_with_stock_as_it_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let workloads = ["lookup", "lookup-cold", "scan", "scan-cold"];
+    let mut options = vec!["--indexes", "1", "--json", "out.json"];
+    options.extend(workloads.iter().flat_map(|w| ["--workload", w]));
+    let output = bench(dir.path(), &options);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let results = json["results"].as_array().unwrap();
+    let presets = ["delete", "wal-full", "log", "log-live"];
+    assert_eq!(results.len(), workloads.len() * presets.len());
+    for row in results {
+        assert!(workloads.contains(&row["workload"].as_str().unwrap()), "{row}");
+        assert!(presets.contains(&row["preset"].as_str().unwrap()), "{row}");
+        assert!(row["ratio_to_stock_default"].as_f64().unwrap() > 0.0, "{row}");
+        // Not counted where tracing is forbidden.
+        assert_eq!(row["write_syscalls_per_tx"].as_f64().unwrap_or(0.0), 0.0, "{row}");
+    }
+    assert!(json["parameters"]["schema"].as_str().unwrap().contains("CREATE INDEX t_i1"));
+}
+
+#[test]
 fn errors_name_the_value_and_the_choices() {
     let dir = tempfile::tempdir().unwrap();
-    let cases: [(&[&str], &[&str]); 5] = [
+    let cases: [(&[&str], &[&str]); 8] = [
         (&["--only", "stock/wall"], &["stock/wall", "stock/wal-full", "onewrite/log", "floor"]),
+        (&["--workload", "look"], &["look", "insert", "lookup-cold", "scan"]),
+        (&["--indexes", "4"], &["--indexes", "4", "0..=3"]),
+        (&["--only", "onewrite/log-live"], &["onewrite/log-live", "--workload", "lookup"]),
         (&["--row-bytes", "many"], &["--row-bytes", "many"]),
         (&["--wal-start", "half"], &["half", "empty", "grown"]),
         (&["--dir", "not-there"], &["not-there"]),

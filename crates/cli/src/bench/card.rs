@@ -20,17 +20,21 @@ pub struct Parameters {
     pub compile_options: Vec<String>,
     /// Per engine: journal mode, synchronous, page and cache size, locking, checkpoint interval.
     pub engines: BTreeMap<String, Settings>,
-    pub schema: &'static str,
-    pub statements: BTreeMap<&'static str, &'static str>,
+    pub schema: String,
+    pub indexes: usize,
+    pub statements: BTreeMap<&'static str, String>,
     pub prepared: bool,
     pub transaction: &'static str,
     pub threads: u32,
     pub connections: u32,
     pub preloaded_rows: usize,
+    /// Per workload: rows before, and measured transactions.
+    pub sizes: BTreeMap<&'static str, (usize, usize)>,
     pub row_bytes: usize,
     pub key_order: &'static str,
     pub transactions: usize,
     pub warm_up_transactions: usize,
+    pub cold: &'static str,
     pub wal_at_start: &'static str,
     pub checkpoint_at_end: &'static str,
     pub runs: usize,
@@ -86,8 +90,8 @@ pub fn sqlite() -> Result<(String, Vec<String>)> {
 }
 
 /// The statements of the workloads.
-pub fn statements() -> BTreeMap<&'static str, &'static str> {
-    Workload::ALL.into_iter().map(|w| (w.name(), w.sql())).collect()
+pub fn statements(workloads: &[Workload], indexes: usize) -> BTreeMap<&'static str, String> {
+    workloads.iter().map(|w| (w.name(), w.sql(indexes))).collect()
 }
 
 fn read(path: impl AsRef<Path>) -> Option<String> {
@@ -107,6 +111,18 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
 }
 
 impl Parameters {
+    /// Workloads of one size together: `1000 transactions (insert, delete) on 2000 rows`.
+    fn sizes(&self) -> String {
+        let mut names: BTreeMap<(usize, usize), Vec<&str>> = BTreeMap::new();
+        for (name, size) in &self.sizes {
+            names.entry(*size).or_default().push(name);
+        }
+        let one = |((rows, n), names): (&(usize, usize), &Vec<&str>)| {
+            format!("{n} transactions ({}) on {rows} rows", names.join(", "))
+        };
+        names.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+
     /// The card in a few lines, for below the table.
     pub fn short(&self) -> Vec<(&'static str, String)> {
         let m = &self.machine;
@@ -148,8 +164,11 @@ impl Parameters {
             (
                 "workload",
                 format!(
-                    "{} transactions of one row, {} B values, {} rows before, {}; one connection, prepared",
-                    self.transactions, self.row_bytes, self.preloaded_rows, self.key_order
+                    "{}, {} B values, {} indexes, {}; one connection, prepared",
+                    self.sizes(),
+                    self.row_bytes,
+                    self.indexes,
+                    self.key_order
                 ),
             ),
             ("runs", format!("{} of {}, {}; seed {}", self.runs, self.runs_asked, self.run_order, self.seed)),

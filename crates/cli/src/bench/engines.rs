@@ -1,5 +1,6 @@
 //! What can be measured: SQLite as it comes in its journal modes, onewrite's presets, and the floor.
 
+use super::workload::Workload;
 use anyhow::{Context, Result, bail, ensure};
 use rusqlite::{Connection, OpenFlags};
 use serde::Serialize;
@@ -11,8 +12,8 @@ use std::str::FromStr;
 pub enum Kind {
     /// SQLite's own VFS in this journal mode, at this level of `PRAGMA synchronous`.
     Stock { journal_mode: &'static str, synchronous: i64 },
-    /// The VFS "onewrite", with the preset as its `scheme`.
-    Onewrite,
+    /// The VFS "onewrite" with this `scheme`. `live`: reading while the process has the database marked.
+    Onewrite { scheme: &'static str, live: bool },
     /// No database: the bare write that a durable commit cannot do without.
     Floor,
 }
@@ -25,8 +26,10 @@ pub struct Engine {
     pub kind: Kind,
     /// What the line does not promise; `None` for an engine whose commits survive a power cut whole.
     pub caveat: Option<&'static str>,
-    /// Measured when nobody says `--only`.
+    /// Writes measured when nobody says `--only`.
     pub default: bool,
+    /// Reads measured when nobody says `--only`.
+    pub default_reads: bool,
 }
 
 const FULL: i64 = 2;
@@ -34,32 +37,58 @@ const NORMAL: i64 = 1;
 
 const fn stock(preset: &'static str, journal_mode: &'static str, synchronous: i64) -> Engine {
     let caveat = if synchronous < FULL { Some("not durable: a power cut may lose the newest commits") } else { None };
-    Engine { engine: "stock", preset, kind: Kind::Stock { journal_mode, synchronous }, caveat, default: true }
+    let kind = Kind::Stock { journal_mode, synchronous };
+    Engine { engine: "stock", preset, kind, caveat, default: true, default_reads: false }
 }
 
 const fn onewrite(preset: &'static str, caveat: Option<&'static str>, default: bool) -> Engine {
-    Engine { engine: "onewrite", preset, kind: Kind::Onewrite, caveat, default }
+    let kind = Kind::Onewrite { scheme: preset, live: false };
+    Engine { engine: "onewrite", preset, kind, caveat, default, default_reads: false }
+}
+
+const fn reading(engine: Engine) -> Engine {
+    Engine { default_reads: true, ..engine }
 }
 
 const NO_PROTECTION: Option<&str> = Some("no protection: a power cut may corrupt the database");
 
 /// Every engine, in the order of the table.
-pub static ALL: [Engine; 10] = [
-    stock("delete", "delete", FULL),
+pub static ALL: [Engine; 11] = [
+    reading(stock("delete", "delete", FULL)),
     stock("truncate", "truncate", FULL),
     stock("persist", "persist", FULL),
-    stock("wal-full", "wal", FULL),
+    reading(stock("wal-full", "wal", FULL)),
     stock("wal-normal", "wal", NORMAL),
-    onewrite("log", None, true),
+    reading(onewrite("log", None, true)),
+    Engine {
+        engine: "onewrite",
+        preset: "log-live",
+        kind: Kind::Onewrite { scheme: "log", live: true },
+        caveat: None,
+        default: false,
+        default_reads: true,
+    },
     onewrite("wal-opt", None, false),
     onewrite("off", NO_PROTECTION, false),
     onewrite("off-opt", NO_PROTECTION, false),
-    Engine { engine: "floor", preset: "overwrite", kind: Kind::Floor, caveat: None, default: true },
+    Engine {
+        engine: "floor",
+        preset: "overwrite",
+        kind: Kind::Floor,
+        caveat: None,
+        default: true,
+        default_reads: false,
+    },
 ];
 
 /// The engine that ratios refer to.
 pub fn is_reference(engine: &Engine) -> bool {
     engine.engine == "stock" && engine.preset == "wal-full"
+}
+
+/// The engine that ratios of reads refer to: what SQLite is without a setting.
+pub fn is_stock_default(engine: &Engine) -> bool {
+    engine.engine == "stock" && engine.preset == "delete"
 }
 
 /// An engine named on the command line: `stock/wal-full`, `onewrite/log`, `floor`.
@@ -109,6 +138,25 @@ impl Engine {
         if self.kind == Kind::Floor { "floor".to_owned() } else { format!("{}/{}", self.engine, self.preset) }
     }
 
+    /// Whether the workload makes sense for it. A commit makes the database live: then only reads differ.
+    pub fn does(&self, workload: Workload) -> bool {
+        if workload.reads() { self.kind != Kind::Floor } else { !self.is_live() }
+    }
+
+    /// Whether it is measured when nobody says `--only`.
+    pub fn is_default_for(&self, workload: Workload) -> bool {
+        if workload.reads() { self.default_reads } else { self.default }
+    }
+
+    /// Whether the process has the database marked before it reads.
+    pub fn is_live(&self) -> bool {
+        matches!(self.kind, Kind::Onewrite { live: true, .. })
+    }
+
+    pub fn is_onewrite(&self) -> bool {
+        matches!(self.kind, Kind::Onewrite { .. })
+    }
+
     /// Opens `path` and makes the settings what the engine's name says.
     pub fn open(&self, path: &Path) -> Result<Connection> {
         let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_URI;
@@ -119,8 +167,8 @@ impl Engine {
                 c.pragma_update(None, "synchronous", synchronous)?;
                 c
             }
-            Kind::Onewrite => {
-                let c = Connection::open_with_flags(uri(path, self.preset)?, flags)?;
+            Kind::Onewrite { scheme, .. } => {
+                let c = Connection::open_with_flags(uri(path, scheme)?, flags)?;
                 c.pragma_update(None, "synchronous", FULL)?;
                 c
             }
@@ -144,16 +192,17 @@ impl Engine {
                 ensure!(journal_mode == wanted, "{}: the journal mode is {journal_mode}, not {wanted}", self.name());
                 level
             }
-            _ => {
+            Kind::Floor => bail!("the floor has no database"),
+            Kind::Onewrite { scheme: wanted, .. } => {
                 let scheme = text("onewrite_scheme").context("the connection does not go through onewrite")?;
-                ensure!(scheme == self.preset, "{}: the scheme in force is {scheme}", self.name());
+                ensure!(scheme == wanted, "{}: the scheme in force is {scheme}", self.name());
                 FULL
             }
         };
         ensure!(synchronous == wanted, "{}: synchronous is {synchronous}, not {wanted}", self.name());
         Ok(Settings {
             wal_autocheckpoint: if journal_mode == "wal" { Some(number("wal_autocheckpoint")?) } else { None },
-            log_size: if self.kind == Kind::Onewrite { text("onewrite_log_size").ok() } else { None },
+            log_size: if self.is_onewrite() { text("onewrite_log_size").ok() } else { None },
             journal_mode,
             synchronous: ["OFF", "NORMAL", "FULL", "EXTRA"][usize::try_from(synchronous)?.min(3)].to_owned(),
             page_size: number("page_size")?,

@@ -77,6 +77,34 @@ pub fn time_each(
     Ok(Section { transactions, seconds, latency_ns })
 }
 
+/// Like [`time_each`], with `prepare` before each step, which is neither timed nor watched.
+pub fn time_each_after(
+    n: usize,
+    limit: Option<Duration>,
+    probe: &mut dyn Probe,
+    mut prepare: impl FnMut() -> Result<()>,
+    mut step: impl FnMut() -> Result<()>,
+) -> Result<Section> {
+    let mut latency_ns = histogram();
+    let (mut transactions, mut seconds) = (0, 0.0);
+    let start = Instant::now();
+    while transactions < n && !(transactions > 0 && limit.is_some_and(|l| start.elapsed() > l)) {
+        prepare()?;
+        probe.begin()?;
+        let before = Instant::now();
+        step()?;
+        let took = before.elapsed();
+        probe.end()?;
+        latency_ns.record(took.as_nanos() as u64)?;
+        seconds += took.as_secs_f64();
+        transactions += 1;
+        if INTERRUPTED.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+    }
+    Ok(Section { transactions, seconds, latency_ns })
+}
+
 /// The middle value; the mean of the two middle ones of an even number. `None` of nothing.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut v: Vec<f64> = values.into_iter().collect();

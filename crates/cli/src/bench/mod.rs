@@ -41,6 +41,10 @@ use std::sync::atomic::Ordering;
 /// Compare two settings, with more transactions:
 ///
 ///     onewrite bench --only stock/truncate --only stock/wal-full --transactions 5000
+///
+/// See what reading costs, by key and of whole tables:
+///
+///     onewrite bench --workload lookup --workload scan
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -51,18 +55,27 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Measure only this one: stock/delete, stock/truncate, stock/persist, stock/wal-full, stock/wal-normal,
-    /// onewrite/log, onewrite/wal-opt, onewrite/off, onewrite/off-opt, floor; may be repeated
+    /// onewrite/log, onewrite/log-live (reads of a database this process writes), onewrite/wal-opt, onewrite/off,
+    /// onewrite/off-opt, floor; may be repeated
     #[arg(long, value_name = "ENGINE/PRESET")]
     only: Vec<engines::Chosen>,
-    /// Rows in the table before the measured transactions
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = number(1))]
-    rows: u64,
+    /// Do this: insert, update, delete, lookup (a row by its key), scan (the whole table), or lookup-cold or
+    /// scan-cold, which begin with nothing of the file in the kernel's cache; may be repeated
+    /// [default: insert, update, delete]
+    #[arg(long, value_name = "NAME")]
+    workload: Vec<workload::Workload>,
+    /// Secondary indexes of the table, each on an integer column of random values
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number_up_to(0, workload::INDEXES_MAX as u64))]
+    indexes: u64,
+    /// Rows in the table before the measured transactions [default: 2000; 100000 where they read]
+    #[arg(long, value_name = "N", value_parser = number(1))]
+    rows: Option<u64>,
     /// Bytes of the value of a row; its key takes up to 8 more
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = number(0))]
     row_bytes: u64,
-    /// Measured transactions per engine, workload and run
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = number(1))]
-    transactions: u64,
+    /// Measured transactions per engine, workload and run [default: 1000; lookup 20000, scan 20, scan-cold 5]
+    #[arg(long, value_name = "N", value_parser = number(1))]
+    transactions: Option<u64>,
     /// Runs, of which results are medians [default: 5, or as many as fit into two minutes]
     #[arg(long, value_name = "N", value_parser = number(1))]
     runs: Option<u64>,
@@ -81,7 +94,11 @@ pub struct Args {
 }
 
 fn number(from: u64) -> clap::builder::RangedU64ValueParser {
-    clap::value_parser!(u64).range(from..=10_000_000)
+    number_up_to(from, 10_000_000)
+}
+
+fn number_up_to(from: u64, to: u64) -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(from..=to)
 }
 
 /// Measures, prints the table and its card, and writes the JSON.

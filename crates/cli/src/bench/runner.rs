@@ -40,10 +40,10 @@ type Key = (usize, usize);
 pub fn traced(args: &Args, workload: Workload) -> Result<()> {
     let engine = args.only.first().context("--traced needs --only")?.0;
     syscalls::offer_to_be_traced()?;
-    if engine.kind == Kind::Onewrite {
+    if engine.is_onewrite() {
         engines::register_onewrite().map_err(anyhow::Error::msg)?;
     }
-    let size = size(args, args.traced_ms.map(Duration::from_millis));
+    let size = size(args, workload, args.traced_ms.map(Duration::from_millis));
     let plan = Plan::draw(workload, &size, args.seed);
     let dir = args.dir.as_ref().context("--traced needs --dir")?;
     let (section, _) = workload::run(engine, dir, &plan, &size, || Ok(()), &mut syscalls::Marks)?;
@@ -55,7 +55,15 @@ pub fn traced(args: &Args, workload: Workload) -> Result<()> {
 pub fn run(args: &Args) -> Result<(Parameters, Vec<Row>)> {
     let start = Instant::now();
     let mut notes = Vec::new();
-    let engines = choose(args, &mut notes)?;
+    let workloads: Vec<Workload> = match &args.workload[..] {
+        [] => Workload::DEFAULT.to_vec(),
+        asked => Workload::ALL.into_iter().filter(|w| asked.contains(w)).collect(),
+    };
+    let engines = choose(args, &workloads, &mut notes)?;
+    // By workload, then by engine.
+    let does = |e: usize, w: usize| {
+        engines[e].does(workloads[w]) && (!args.only.is_empty() || engines[e].is_default_for(workloads[w]))
+    };
     let parent = args.dir.clone().unwrap_or_else(|| PathBuf::from("."));
     let parent = fs::canonicalize(&parent).with_context(|| parent.display().to_string())?;
     let temporary = tempfile::Builder::new().prefix("onewrite-bench-").tempdir_in(&parent);
@@ -70,20 +78,20 @@ pub fn run(args: &Args) -> Result<(Parameters, Vec<Row>)> {
     }
 
     let runs_asked = args.runs.map_or(RUNS, |n| n as usize);
-    let budget = if args.runs.is_none() && args.transactions == 1000 { Some(BUDGET) } else { None };
-    let sections = engines.len() * Workload::ALL.len();
+    let budget = if args.runs.is_none() && args.transactions.is_none() { Some(BUDGET) } else { None };
+    let sections = (0..workloads.len()).map(|w| (0..engines.len()).filter(|e| does(*e, w)).count()).sum::<usize>();
     // However slow the device: the counting round and the first run share the time, then there is a result.
     let limit = |sections_done: usize| -> Option<Duration> {
         let left = (2 * sections).saturating_sub(sections_done).max(4);
         budget.map(|b| b.saturating_sub(start.elapsed()) / left as u32)
     };
     let progress = Progress::new((runs_asked + 1) * sections);
-    let bench = Bench { args, dir: temporary.path(), device: device.as_ref().ok(), size: size(args, None) };
+    let bench = Bench { args, dir: temporary.path(), device: device.as_ref().ok() };
 
     let mut calls: BTreeMap<Key, Calls> = BTreeMap::new();
     let mut calls_unknown = None;
-    for (w, workload) in Workload::ALL.into_iter().enumerate() {
-        for (e, engine) in engines.iter().enumerate() {
+    for (w, workload) in workloads.iter().copied().enumerate() {
+        for (e, engine) in engines.iter().enumerate().filter(|(e, _)| does(*e, w)) {
             progress.section(&format!("counting system calls, {}: {}", workload.name(), engine.name()));
             if calls_unknown.is_none() {
                 match bench.count_calls(engine, workload, limit(progress.begun() - 1)) {
@@ -109,17 +117,16 @@ pub fn run(args: &Args) -> Result<(Parameters, Vec<Row>)> {
             break;
         }
         let run_start = Instant::now();
-        for (w, workload) in Workload::ALL.into_iter().enumerate() {
-            let plan = Plan::draw(workload, &bench.size, args.seed.wrapping_add(runs as u64));
-            for turn in 0..engines.len() {
-                let e = (turn + runs) % engines.len();
+        for (w, workload) in workloads.iter().copied().enumerate() {
+            let plan = Plan::draw(workload, &size(args, workload, None), args.seed.wrapping_add(runs as u64));
+            for e in (0..engines.len()).map(|turn| (turn + runs) % engines.len()).filter(|e| does(*e, w)) {
                 progress.section(&format!(
                     "run {} of {runs_asked}, {}: {}",
                     runs + 1,
                     workload.name(),
                     engines[e].name()
                 ));
-                let (m, s) = bench.section(engines[e], &plan, limit(progress.begun() - 1))?;
+                let (m, s) = bench.section(engines[e], workload, &plan, limit(progress.begun() - 1))?;
                 settings.extend(s.map(|s| (engines[e].name(), s)));
                 measured.entry((e, w)).or_default().push(m);
             }
@@ -130,36 +137,41 @@ pub fn run(args: &Args) -> Result<(Parameters, Vec<Row>)> {
     progress.done();
 
     let stock_wal = |e: &&Engine| matches!(e.kind, Kind::Stock { journal_mode: "wal", .. });
-    if args.wal_start == WalStart::Empty && engines.iter().any(stock_wal) {
+    if args.wal_start == WalStart::Empty && engines.iter().any(stock_wal) && !workloads.iter().all(|w| w.reads()) {
         notes.push(
             "stock WAL began empty and grew, as in Mobibench; a program that runs on overwrites a WAL that has grown, \
              which is cheaper: --wal-start grown measures that"
                 .to_owned(),
         );
     }
-    let rows = rows(&engines, &measured, &calls);
-    notes.extend(warn(&engines, &measured, args.transactions as usize));
+    let rows = rows(&engines, &workloads, &measured, &calls);
+    notes.extend(warn(args, &engines, &workloads, &measured));
     let (sqlite_version, compile_options) = card::sqlite()?;
     let per_tx = |c: &Calls| c.by_name.iter().map(|(n, v)| (n.clone(), *v as f64 / c.transactions as f64)).collect();
     let syscalls =
-        calls.iter().map(|((e, w), c)| (format!("{} {}", engines[*e].name(), Workload::ALL[*w].name()), per_tx(c)));
+        calls.iter().map(|((e, w), c)| (format!("{} {}", engines[*e].name(), workloads[*w].name()), per_tx(c)));
+    let first = size(args, workloads[0], None);
+    let sizes = workloads.iter().map(|w| (w.name(), size(args, *w, None))).map(|(n, s)| (n, (s.rows, s.transactions)));
     let parameters = Parameters {
         onewrite_version: env!("CARGO_PKG_VERSION"),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
         sqlite_version,
         compile_options,
         engines: settings,
-        schema: workload::SCHEMA,
-        statements: card::statements(),
+        schema: workload::schema(args.indexes as usize),
+        indexes: args.indexes as usize,
+        statements: card::statements(&workloads, args.indexes as usize),
         prepared: true,
         transaction: "one statement, autocommit",
         threads: 1,
         connections: 1,
-        preloaded_rows: args.rows as usize,
+        preloaded_rows: first.rows,
+        sizes: sizes.collect(),
         row_bytes: args.row_bytes as usize,
         key_order: "random 63-bit keys",
-        transactions: args.transactions as usize,
+        transactions: first.transactions,
         warm_up_transactions: WARM_UP,
+        cold: workload::COLD,
         wal_at_start: args.wal_start.describe(),
         checkpoint_at_end: "none; checkpoints are timed where the engine makes them",
         runs,
@@ -177,26 +189,33 @@ pub fn run(args: &Args) -> Result<(Parameters, Vec<Row>)> {
 }
 
 /// The engines asked for; of the default ones those that this build has.
-fn choose(args: &Args, notes: &mut Vec<String>) -> Result<Vec<&'static Engine>> {
-    let asked =
-        |e: &&'static Engine| if args.only.is_empty() { e.default } else { args.only.iter().any(|c| c.0 == *e) };
+fn choose(args: &Args, workloads: &[Workload], notes: &mut Vec<String>) -> Result<Vec<&'static Engine>> {
+    let asked = |e: &&'static Engine| match &args.only[..] {
+        [] => workloads.iter().any(|w| e.is_default_for(*w)),
+        only => only.iter().any(|c| c.0 == *e),
+    };
     let mut engines: Vec<_> = engines::ALL.iter().filter(asked).collect();
-    let wanted = engines.iter().any(|e| e.kind == Kind::Onewrite);
+    if let Some(idle) = engines.iter().find(|e| !workloads.iter().any(|w| e.does(*w))) {
+        let its: Vec<_> = Workload::ALL.into_iter().filter(|w| idle.does(*w)).map(Workload::name).collect();
+        bail!("{} has none of these workloads; give --workload one of {}", idle.name(), its.join(", "));
+    }
+    let wanted = engines.iter().any(|e| e.is_onewrite());
     if let Some(reason) = wanted.then(engines::register_onewrite).and_then(Result::err) {
         if !args.only.is_empty() {
             bail!("onewrite cannot be measured: {reason}");
         }
-        engines.retain(|e| e.kind != Kind::Onewrite);
+        engines.retain(|e| !e.is_onewrite());
         notes.push(format!("onewrite was left out: {reason}"));
     }
     Ok(engines)
 }
 
-fn size(args: &Args, limit: Option<Duration>) -> Size {
+fn size(args: &Args, workload: Workload, limit: Option<Duration>) -> Size {
     Size {
-        rows: args.rows as usize,
+        rows: args.rows.map_or(workload.rows(), |n| n as usize),
         row_bytes: args.row_bytes as usize,
-        transactions: args.transactions as usize,
+        transactions: args.transactions.map_or(workload.transactions(), |n| n as usize),
+        indexes: args.indexes as usize,
         wal_start: args.wal_start,
         limit,
     }
@@ -211,12 +230,17 @@ struct Bench<'a> {
     args: &'a Args,
     dir: &'a Path,
     device: Option<&'a Device>,
-    size: Size,
 }
 
 impl Bench<'_> {
     /// One timed section in a directory of its own.
-    fn section(&self, engine: &Engine, plan: &Plan, limit: Option<Duration>) -> Result<(Measured, Option<Settings>)> {
+    fn section(
+        &self,
+        engine: &Engine,
+        workload: Workload,
+        plan: &Plan,
+        limit: Option<Duration>,
+    ) -> Result<(Measured, Option<Settings>)> {
         stop_if_interrupted()?;
         let dir = tempfile::tempdir_in(self.dir)?;
         let mut idle = None;
@@ -227,11 +251,11 @@ impl Bench<'_> {
             idle = self.device.map(watch_idle).transpose()?;
             Ok(())
         };
-        let (section, settings) =
-            workload::run(engine, dir.path(), plan, &Size { limit, ..self.size }, ready, &mut probe)?;
+        let size = size(self.args, workload, limit);
+        let (section, settings) = workload::run(engine, dir.path(), plan, &size, ready, &mut probe)?;
         let during = probe.during;
         let noise = match (idle, during) {
-            (Some(per_s), Some(d)) => per_s * section.seconds / (d.bytes as f64).max(1.0),
+            (Some(per_s), Some(d)) if !workload.reads() => per_s * section.seconds / (d.bytes as f64).max(1.0),
             _ => 0.0,
         };
         Ok((Measured { section, device: during, noise }, settings))
@@ -242,10 +266,12 @@ impl Bench<'_> {
         let dir = tempfile::tempdir_in(self.dir).map_err(|e| e.to_string())?;
         let mut child = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
         child.args(["bench", "--traced", workload.name(), "--only", &engine.name(), "--dir"]).arg(dir.path());
+        let size = size(self.args, workload, limit);
         let numbers = [
-            ("--rows", self.args.rows),
+            ("--rows", size.rows as u64),
             ("--row-bytes", self.args.row_bytes),
-            ("--transactions", self.args.transactions),
+            ("--transactions", size.transactions as u64),
+            ("--indexes", self.args.indexes),
             ("--seed", self.args.seed),
         ];
         for (option, n) in numbers {
@@ -290,35 +316,45 @@ impl Probe for Watch<'_> {
 
 fn rows(
     engines: &[&'static Engine],
+    workloads: &[Workload],
     measured: &BTreeMap<Key, Vec<Measured>>,
     calls: &BTreeMap<Key, Calls>,
 ) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (w, workload) in Workload::ALL.into_iter().enumerate() {
-        let rates = |e: usize| -> Vec<f64> { measured[&(e, w)].iter().map(|m| m.section.tx_per_s()).collect() };
-        let reference = engines.iter().position(|e| engines::is_reference(e)).map(rates);
-        let floor = engines.iter().position(|e| e.kind == Kind::Floor).map(rates);
+    for (w, workload) in workloads.iter().enumerate() {
+        let rates = |e: usize| -> Option<Vec<f64>> {
+            Some(measured.get(&(e, w))?.iter().map(|m| m.section.tx_per_s()).collect())
+        };
+        let rates_of = |is: fn(&Engine) -> bool| engines.iter().position(|e| is(e)).and_then(rates);
+        let reference = rates_of(engines::is_reference);
+        let stock_default = rates_of(engines::is_stock_default).filter(|_| workload.reads());
+        let floor = rates_of(|e| e.kind == Kind::Floor);
         for (e, engine) in engines.iter().enumerate() {
-            let runs = &measured[&(e, w)];
+            let (Some(runs), Some(rate)) = (measured.get(&(e, w)), rates(e)) else { continue };
+            let to = |of: &Option<Vec<f64>>| of.as_ref().and_then(|of| paired_ratio(&rate, of)).map(|v| round(v, 3));
             let mut pool = histogram();
             for m in runs {
                 pool.add(&m.section.latency_ns).expect("histograms that grow take any value");
             }
             let us = |percentile| round(pool.value_at_percentile(percentile) as f64 / 1000.0, 1);
             let per_tx = |count: fn(&Counters) -> Option<u64>| {
+                // A reader writes nothing: what reached the device meanwhile came from others.
+                if workload.reads() {
+                    return None;
+                }
                 let of = |m: &Measured| Some(count(&m.device?)? as f64 / m.section.transactions as f64);
                 median(runs.iter().filter_map(of)).map(|v| round(v, 3))
             };
             let calls = calls.get(&(e, w));
             let calls_per_tx = |n: fn(&Calls) -> u64| calls.map(|c| round(n(c) as f64 / c.transactions as f64, 3));
-            let rate = rates(e);
             rows.push(Row {
                 engine: engine.engine,
                 preset: engine.preset,
                 workload: workload.name(),
                 threads: 1,
                 tx_per_s: round(median(rate.iter().copied()).unwrap_or(0.0), 1),
-                ratio_to_wal_full: reference.as_ref().and_then(|r| paired_ratio(&rate, r)).map(|v| round(v, 3)),
+                ratio_to_wal_full: to(&reference),
+                ratio_to_stock_default: to(&stock_default),
                 p50_us: us(50.0),
                 p99_us: us(99.0),
                 p999_us: us(99.9),
@@ -341,24 +377,28 @@ fn round(v: f64, digits: i32) -> f64 {
 }
 
 /// Notes on sections that others disturbed, or that had to stop early.
-fn warn(engines: &[&'static Engine], measured: &BTreeMap<Key, Vec<Measured>>, transactions: usize) -> Vec<String> {
-    let name = |(e, w): &Key| format!("{} {}", engines[*e].name(), Workload::ALL[*w].name());
+fn warn(
+    args: &Args,
+    engines: &[&'static Engine],
+    workloads: &[Workload],
+    measured: &BTreeMap<Key, Vec<Measured>>,
+) -> Vec<String> {
+    let name = |(e, w): &Key| format!("{} {}", engines[*e].name(), workloads[*w].name());
     let mut notes = Vec::new();
     let early: Vec<String> = measured
         .iter()
         .filter_map(|(key, runs)| Some((key, runs.iter().map(|m| m.section.transactions).min()?)))
-        .filter(|(_, least)| *least < transactions)
-        .map(|(key, least)| format!("{} ({least})", name(key)))
+        .map(|(key, least)| (key, least, size(args, workloads[key.1], None).transactions))
+        .filter(|(_, least, wanted)| least < wanted)
+        .map(|(key, least, wanted)| format!("{} ({least} of {wanted})", name(key)))
         .collect();
     if !early.is_empty() {
-        notes.push(format!(
-            "stopped before {transactions} transactions, to end within two minutes: {}",
-            early.join(", ")
-        ));
+        notes.push(format!("stopped before all transactions, to end within two minutes: {}", early.join(", ")));
     }
     // Others may start after the device was watched: then the runs disagree.
     let disturbed: Vec<String> = measured
         .iter()
+        .filter(|((_, w), _)| !workloads[*w].reads())
         .filter_map(|(key, runs)| {
             let per_tx = runs.iter().filter_map(|m| Some(m.device?.bytes as f64 / m.section.transactions as f64));
             let typical = median(per_tx.clone())?;

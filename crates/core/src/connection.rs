@@ -72,14 +72,21 @@ pub struct Engine {
     /// up all POSIX locks this process has on it, those of a stock SQLite beside us included.
     parked: Mutex<FxHashMap<FileId, Arc<dyn DiskFile>>>,
     connections: AtomicU64,
-    pid: u32,
+    /// Tells processes apart, and what it said when the engine was made.
+    process: (fn() -> u32, u32),
 }
 
 impl Engine {
     /// An engine on `disk`.
     pub fn new(disk: Arc<dyn Disk>) -> Arc<Engine> {
+        Engine::in_process(disk, std::process::id)
+    }
+
+    /// An engine on `disk`. `process` answers differently in a child of a fork; it is called in every
+    /// transaction, and the operating system's process id costs a system call.
+    pub fn in_process(disk: Arc<dyn Disk>, process: fn() -> u32) -> Arc<Engine> {
         let (databases, parked) = (Mutex::default(), Mutex::default());
-        Arc::new(Engine { disk, databases, parked, connections: AtomicU64::new(1), pid: std::process::id() })
+        Arc::new(Engine { disk, databases, parked, connections: AtomicU64::new(1), process: (process, process()) })
     }
 
     /// Opens a connection to the database at `path`. `given`: options the connection names itself; with
@@ -248,7 +255,8 @@ impl Connection {
     }
 
     fn check_process(&self) -> Result<()> {
-        if std::process::id() == self.engine.pid {
+        let (process, ours) = self.engine.process;
+        if process() == ours {
             return Ok(());
         }
         Err(Error::Misuse("a connection was carried across fork(): open the database anew in the child process".into()))

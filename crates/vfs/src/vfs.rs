@@ -49,7 +49,7 @@ pub(crate) enum NameOf {
 
 impl Onewrite {
     pub(crate) fn new(api: Api, base: Base, name: &CStr, disk: Arc<dyn Disk>, passes_through: bool) -> Onewrite {
-        let engine = Engine::new(Arc::clone(&disk));
+        let engine = Engine::in_process(Arc::clone(&disk), fork::generation);
         Onewrite {
             api,
             base,
@@ -101,7 +101,7 @@ impl Onewrite {
         let mut engine = self.engine.lock();
         let generation = fork::generation();
         if engine.0 != generation {
-            let fresh = (generation, Engine::new(Arc::clone(&self.disk)));
+            let fresh = (generation, Engine::in_process(Arc::clone(&self.disk), fork::generation));
             std::mem::forget(std::mem::replace(&mut *engine, fresh));
         }
         Arc::clone(&engine.1)

@@ -72,11 +72,9 @@ impl State {
             _ => Kind::Foreign,
         };
         let counter = be_u32(&header, at::CHANGE_COUNTER).unwrap_or(0);
-        let valid_for = be_u32(&header, at::VERSION_VALID_FOR).unwrap_or(0);
         let said = be_u32(&header, at::PAGE_COUNT).unwrap_or(0);
-        // A SQLite before 3.7.0 leaves the size in the header stale; then the file's size holds.
         let by_size = u32::try_from(file_bytes / u64::from(page_bytes)).unwrap_or(u32::MAX);
-        state.page_count = if said != 0 && counter == valid_for { said } else { by_size.max(1) };
+        state.page_count = if states_its_size(&header) { said } else { by_size.max(1) };
         state.change_counter = counter;
         if state.kind == Kind::Database && by_size < state.page_count {
             // SQLite compares the two itself, so it must see the length as it is.
@@ -170,6 +168,16 @@ pub fn page_bytes(header: &[u8]) -> Option<u32> {
 /// The page count a header states.
 pub fn page_count(header: &[u8]) -> Option<u32> {
     be_u32(header, at::PAGE_COUNT)
+}
+
+/// Whether the first bytes of a file say how long the database is. A SQLite before 3.7.0 leaves the size in
+/// the header stale; then the file's size holds.
+pub fn states_its_size(first: &[u8]) -> bool {
+    let valid_for = be_u32(first, at::VERSION_VALID_FOR);
+    first.starts_with(at::MAGIC)
+        && first.len() >= at::HEADER_BYTES
+        && page_count(first).is_some_and(|n| n != 0)
+        && be_u32(first, at::CHANGE_COUNTER) == valid_for
 }
 
 /// The reserved bytes per page a header states.

@@ -407,7 +407,7 @@ impl Client {
                 break;
             }
             let own = self.journal.as_ref().is_some_and(|j| j.header_at == at);
-            if !header.starts_with(&MAGIC) && !(own && !hot) {
+            if (hot || !own) && !header.starts_with(&MAGIC) {
                 break;
             }
             let field = |i| be_u32(&header, i).unwrap_or(0);

@@ -204,12 +204,7 @@ impl Database {
         let mut first = [0; at::HEADER_BYTES];
         let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
         let first = first.get(..n).unwrap_or_default();
-        // Asked for only where it decides: every transaction that finds home unmarked comes by here.
-        let bytes = if home::states_its_size(first) {
-            0
-        } else {
-            self.home.len().context(|| self.what("cannot read the length of"))?
-        };
+        let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         Ok((State::of_home(first, bytes), home::mark(first)))
     }
 

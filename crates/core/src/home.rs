@@ -172,7 +172,7 @@ pub fn page_count(header: &[u8]) -> Option<u32> {
 
 /// Whether the first bytes of a file say how long the database is. A SQLite before 3.7.0 leaves the size in
 /// the header stale; then the file's size holds.
-pub fn states_its_size(first: &[u8]) -> bool {
+fn states_its_size(first: &[u8]) -> bool {
     let valid_for = be_u32(first, at::VERSION_VALID_FOR);
     first.starts_with(at::MAGIC)
         && first.len() >= at::HEADER_BYTES

@@ -282,6 +282,10 @@ pub fn take_over(
         write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count), true)?;
         db.sync_home()?;
     }
+    // The slot that counts may be in the cache alone: the next one goes over the slot before it, and until home
+    // is marked anew recovery needs one of the two.
+    let slot_at = (1 + slot.sequence % 2) * u64::from(slot.block_bytes);
+    log.file.write_durable_at(&slot.encode(), slot_at).context(|| format!("cannot write {}", log.path.display()))?;
     // So may the names of the files: a commit on top would be lost with them (invariant I3).
     db.disk.sync_dir_of(&db.path).context(|| db.what("cannot flush the directory of"))?;
     // A session of its own: a log or a home copied before this recovery does not fit any more, and neither does

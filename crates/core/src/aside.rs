@@ -18,6 +18,9 @@ use crate::stats::Stats;
 use crate::txn::Txn;
 use crate::types::PageNo;
 
+/// Magic and record count of a journal's first header.
+const HEAD_BYTES: usize = 12;
+
 /// LIVE → ASIDE. The caller has the writer's place. Returns the real journal. BUSY_SNAPSHOT if others read,
 /// for after this error SQLite rolls back instead of trying the half-done commit again.
 pub fn step_aside(
@@ -95,6 +98,8 @@ fn plain_commit(
     Ok(real)
 }
 
+/// The magic and count that make it a journal follow once the rest is durable: SQLite's checksum looks at every
+/// 200th byte and would not notice that a sector of a page is missing.
 fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn DiskFile>> {
     let what = || db.what("cannot write the rollback journal of");
     let path = db.journal_path();
@@ -102,13 +107,20 @@ fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn Disk
     real.set_len(0).context(what)?;
     let mut buf = vec![0; 256 << 10];
     let mut at = 0;
+    let mut head = Vec::new();
     while at < journal.len() {
         let n = journal.read_at(&mut buf, at)?;
+        if at == 0 {
+            head = buf.get(..n.min(HEAD_BYTES)).unwrap_or_default().to_vec();
+            buf.get_mut(..head.len()).unwrap_or_default().fill(0);
+        }
         real.write_at(buf.get(..n).unwrap_or_default(), at).context(what)?;
         at += n as u64;
     }
     real.sync().context(what)?;
     db.disk.sync_dir_of(&path).context(what)?;
+    real.write_at(&head, 0).context(what)?;
+    real.sync().context(what)?;
     Ok(real)
 }
 

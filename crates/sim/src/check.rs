@@ -255,7 +255,7 @@ pub fn check(
     home_is_plain(&after, &last, !wrote).map_err(bad)
 }
 
-/// Recovers a copy of `disk` once more and crashes inside, at each operation or some.
+/// Recovers a copy of `disk` once more and crashes inside.
 fn crash_recovery(
     setting: &Setting,
     disk: &SimDisk,
@@ -270,8 +270,12 @@ fn crash_recovery(
     let seen: Arc<Mutex<Option<Violation>>> = Arc::default();
     let (inner, at_point) = (seen.clone(), setting.clone());
     let mut point_rng = SplitMix64::new(rng.next_u64());
+    let mut met = 0;
     let point = Box::new(move |inside: &dyn Fn() -> SimDisk| {
-        if inner.lock().is_none() {
+        // All operations of a short recovery; some of a long one, and where recoveries of recoveries follow.
+        met += 1;
+        let chosen = (depth == 0 && met <= 16) || point_rng.below(8 + met) < 2;
+        if chosen && inner.lock().is_none() {
             let crashed = inside().crash(point_rng.next_u64());
             *inner.lock() = check(&at_point, &crashed, &allowed, &allowed, &mut point_rng, depth).err();
         }

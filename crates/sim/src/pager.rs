@@ -407,7 +407,7 @@ impl Client {
                 break;
             }
             let own = self.journal.as_ref().is_some_and(|j| j.header_at == at);
-            if (hot || !own) && !header.starts_with(&MAGIC) {
+            if !header.starts_with(&MAGIC) && (hot || !own) {
                 break;
             }
             let field = |i| be_u32(&header, i).unwrap_or(0);

@@ -32,7 +32,7 @@ use crate::layout::{BLOCK_BYTES_MIN, home as at};
 use crate::log::record::Encoder;
 use crate::log::ring::{COUNTER_STEP, Log, LogFile, TID_STEP, log_path, slot_page_count};
 use crate::log::slot::Slot;
-use crate::options::Options;
+use crate::options::{Options, Scheme};
 use crate::queue::{ConnectionId, WriterQueue};
 use crate::stats::{CountedFile, Stats};
 use crate::table::{PageTable, Place};
@@ -304,7 +304,12 @@ impl Database {
         let (log, old) = self.usable_log(&path, ring_bytes, block_bytes)?;
         let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
         // What a process before left unflushed when it died must not come back beside the new mark: a rollback
-        // journal it removed, the mark it took off while its slot, which goes now, was still the newest.
+        // journal it removed, cut or zeroed, the mark it took off while its slot, which goes now, was the newest.
+        match self.disk.remove(&self.journal_path()) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io(self.what("cannot remove the rollback journal of"), e)),
+        }
         self.disk.sync_dir_of(&self.path).context(|| self.what("cannot flush the directory of"))?;
         if old.as_ref().is_some_and(|slot| slot.live) {
             let mut first = [0; at::HEADER_BYTES];
@@ -459,6 +464,9 @@ impl Database {
             }
             if !sticky {
                 self.take_off_mark(&mut writer, &mut inner)?;
+            } else if let Some(live) = writer.as_mut().filter(|_| inner.options.scheme == Scheme::Off) {
+                // Its commits left no trace of their change counters in the log, and perhaps none in home.
+                live.log.checkpointed(&inner.latest, Scheme::Off, inner.latest.page_bytes.max(512))?;
             }
         }
         *writer = None;

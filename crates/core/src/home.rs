@@ -144,10 +144,13 @@ impl State {
     }
 }
 
-/// Whether a file without a page holds no more than what placing the mark on an empty one left when it was cut
-/// short: a length without bytes, or the header's beginning.
+/// Whether a file holds no more than what placing the mark on an empty one left when it was cut short: a length
+/// without bytes, or the beginning of that header, whatever its session.
 fn is_cut_short(first: &[u8]) -> bool {
-    first.iter().all(|b| *b == 0) || first.starts_with(at::MAGIC)
+    let whole = empty_marked(4096, 0);
+    let session = at::SESSION..at::SESSION + 8;
+    let begins = first.iter().zip(&whole).enumerate().all(|(at, (a, b))| a == b || session.contains(&at));
+    first.iter().all(|b| *b == 0) || (first.len() <= whole.len() && begins)
 }
 
 fn with_counter(mut h: Header, counter: u32) -> Header {

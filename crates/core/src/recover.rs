@@ -280,8 +280,9 @@ pub fn take_over(
         // on the disk: they are written again before home depends on them (invariant I3).
         log.rewrite_live(slot, tail)?;
         write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count), true)?;
-        db.sync_home()?;
     }
+    // The mark may be in the cache alone, too.
+    db.write_header(&recovered.marked_or_empty(slot.session))?;
     // The slot that counts may be in the cache alone: the next one goes over the slot before it, and until home
     // is marked anew recovery needs one of the two.
     let slot_at = (1 + slot.sequence % 2) * u64::from(slot.block_bytes);

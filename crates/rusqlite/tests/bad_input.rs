@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -294,6 +295,16 @@ impl Drop for Mounted {
     }
 }
 
+/// Takes up the room of a disk but for `left` bytes.
+fn take_up(ballast: &Path, left: u64) {
+    let mut file = fs::File::create(ballast).unwrap();
+    let block = [7; 4096];
+    while file.write_all(&block).is_ok() {}
+    let bytes = file.metadata().unwrap().len();
+    file.set_len(bytes.saturating_sub(left)).unwrap();
+    file.sync_all().unwrap();
+}
+
 /// Inserts until the disk is full, and returns how many were acknowledged.
 fn fill(db: &rusqlite::Connection, rows_max: i64) -> i64 {
     for done in 0..rows_max {
@@ -316,17 +327,7 @@ fn a_full_disk_loses_nothing_and_can_be_emptied() {
             add_noise(&db);
             db.execute_batch(TABLE).unwrap();
             let mut rows = 2;
-            // Leave some room, in pieces of a page, then fill that up.
-            let mut all = Vec::new();
-            while fs::write(&ballast, &all).is_ok() && all.len() < 16 << 20 {
-                all.resize(all.len() + (128 << 10), 7);
-            }
-            fs::OpenOptions::new()
-                .write(true)
-                .open(&ballast)
-                .unwrap()
-                .set_len(all.len().saturating_sub(1 << 20) as u64)
-                .unwrap();
+            take_up(&ballast, 256 << 10);
             rows += fill(&db, 100_000);
             assert_eq!(one::<i64>(&db, COUNT), rows, "{kind} {scheme}: what was acknowledged is there");
             let big = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<4000)
@@ -367,10 +368,7 @@ fn a_database_closed_on_a_full_disk_opens_again() {
         let mut process = Remote::start();
         process.ask(&format!("ours {}?log_size=256k", path.display())).unwrap();
         process.sql("CREATE TABLE t(id INTEGER PRIMARY KEY, b BLOB)").unwrap();
-        let mut all = vec![7u8; 16 << 20];
-        while fs::write(&ballast, &all).is_err() && all.len() > 64 << 10 {
-            all.truncate(all.len() - (64 << 10));
-        }
+        take_up(&ballast, 64 << 10);
         let mut rows = 0;
         let why = loop {
             match process.sql(INSERT) {

@@ -27,3 +27,21 @@ fn a_record_longer_than_half_the_ring_fits_wherever_the_tail_is() {
         assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t"), rows);
     }
 }
+/// A state read from a plain file compares the size that the header states with that of the file: without
+/// the latter every database that existed already looked like one that was cut short.
+#[test]
+fn a_database_that_was_there_before_is_read_and_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("before.db");
+    open_stock(&path).execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1)").unwrap();
+    for rows in 1..4 {
+        let db = open(&path, "").unwrap();
+        assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), rows);
+        db.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+        if rows == 2 {
+            db.execute_batch("PRAGMA page_size=1024; VACUUM").unwrap();
+            assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 3);
+        }
+    }
+    assert_eq!(one::<i64>(&open_stock(&path), "SELECT count(*) FROM t"), 4);
+}

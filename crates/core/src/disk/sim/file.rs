@@ -10,6 +10,11 @@ use super::State;
 use super::faults::{Fate, Op};
 use crate::disk::{DiskFile, FileId, LockKind, lock_range};
 
+/// Bytes of a page of the cache.
+const PAGE_BYTES: u64 = 4096;
+/// Bytes of the smallest sector.
+const SECTOR_BYTES: usize = 512;
+
 /// One open file of a simulated disk.
 #[derive(Debug)]
 pub(super) struct SimFile {
@@ -38,7 +43,9 @@ impl SimFile {
         let end = offset.checked_add(buf.len() as u64).ok_or(ErrorKind::InvalidInput)?;
         let fate = state.begin_on(op, self.ino, offset, buf.len() as u64)?;
         if let (Op::Write, Fate::Fail(_)) = (op, fate) {
-            let half = &buf[..buf.len() / 2];
+            // The kernel copies what lies in one page at once.
+            let one_page = offset / PAGE_BYTES == (end - 1) / PAGE_BYTES;
+            let half = &buf[..if one_page && buf.len() < SECTOR_BYTES { 0 } else { buf.len() / 2 }];
             if state.room_to(self.ino, offset + half.len() as u64) {
                 state.inode(self.ino).data.write(half, offset as usize);
             }

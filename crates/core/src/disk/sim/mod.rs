@@ -114,7 +114,7 @@ impl SimDisk {
     }
 
     /// Makes the `nth` call of `op` from now (1 is the next) fail. Half of a failing `write_at`
-    /// reaches the cache. A failing `sync` or `write_durable_at` leaves what it was to flush clean in
+    /// reaches the cache (nothing, of less than a sector). A failing `sync` or `write_durable_at` leaves what it was to flush clean in
     /// the cache but perhaps not on the medium: only writing it again and flushing that helps.
     pub fn fail_nth(&self, op: Op, nth: u64, kind: ErrorKind) {
         self.state.lock().faults.add(op, nth, Fate::Fail(kind));

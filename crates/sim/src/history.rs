@@ -453,9 +453,8 @@ impl World {
             format!("{}; floor, committed: {:?}", if killed { "kill" } else { "crash" }, w.oracle.lock().marks())
         });
         self.setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
-        if !killed {
-            self.shown.clear();
-        }
+        // Every cache died with its process.
+        self.shown.clear();
         let was_aside = self.oracle.lock().aside;
         {
             let mut oracle = self.oracle.lock();

@@ -49,7 +49,7 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     {
         let inner = db.inner.lock();
         let mut table = db.table.write();
-        table.checkpointed(state.tid, &inner.snapshots);
+        table.checkpointed(state.tid, state.page_count, &inner.snapshots);
         if table.is_empty() {
             live.kept = None;
         }

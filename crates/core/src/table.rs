@@ -218,8 +218,9 @@ impl PageTable {
         }
     }
 
-    /// After a checkpoint wrote the newest versions to home: forget what no snapshot needs.
-    pub fn checkpointed(&mut self, home_tid: Tid, snapshots: &BTreeMap<Tid, usize>) {
+    /// After a checkpoint wrote the newest versions of the first `page_count` pages to home: forget what no
+    /// snapshot needs. Home has no version of the pages behind; they stay here for the snapshots that have them.
+    pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, snapshots: &BTreeMap<Tid, usize>) {
         self.layer = None;
         self.new_bytes = 0;
         self.kept_bytes = 0;
@@ -230,7 +231,10 @@ impl PageTable {
             return;
         }
         let (kept, kept_bytes) = (&mut self.kept, &mut self.kept_bytes);
-        self.pages.retain(|_, versions| {
+        self.pages.retain(|page, versions| {
+            if page.0 > page_count && versions.last().is_some_and(|v| !matches!(v.place, Place::Home)) {
+                versions.push(Version { tid: home_tid, place: Place::Home });
+            }
             let Some(mut newest) = versions.pop() else { return false };
             let until = newest.tid;
             retain_needed(versions, until, snapshots);
@@ -334,15 +338,31 @@ mod tests {
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), image(1), &snapshots);
         table.keep(PageNo(7), Tid(0), Tid(1), Place::Memory(image(100)));
-        table.checkpointed(Tid(1), &snapshots);
+        table.checkpointed(Tid(1), 7, &snapshots);
         assert_eq!((read(&table, 0), read(&table, 1), read(&table, 9)), (Some(100), None, None));
         // A second round on top of the kept version.
         table.publish(PageNo(7), Tid(2), image(2), &snapshots);
         assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), Some(2)));
-        table.checkpointed(Tid(2), &snapshots);
+        table.checkpointed(Tid(2), 7, &snapshots);
         assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), None));
         snapshots.clear();
         table.trim(&snapshots);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_checkpoint_keeps_pages_behind_the_end_for_snapshots_that_have_them() {
+        let mut snapshots = BTreeMap::from([(Tid(1), 1)]);
+        let mut table = PageTable::default();
+        table.publish(PageNo(7), Tid(1), image(1), &snapshots);
+        // Transaction 2 cuts page 7 off.
+        table.checkpointed(Tid(2), 6, &snapshots);
+        assert_eq!((read(&table, 1), table.dirty(9).len(), table.new_bytes()), (Some(1), 0, 0));
+        // Transaction 3 adds it again.
+        table.publish(PageNo(7), Tid(3), image(3), &snapshots);
+        assert_eq!((read(&table, 1), read(&table, 3), table.new_bytes()), (Some(1), Some(3), 512));
+        snapshots.clear();
+        table.checkpointed(Tid(3), 7, &snapshots);
         assert!(table.is_empty());
     }
 
@@ -351,7 +371,7 @@ mod tests {
         let snapshots = BTreeMap::from([(Tid(1), 1)]);
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), image(1), &snapshots);
-        table.checkpointed(Tid(1), &snapshots);
+        table.checkpointed(Tid(1), 7, &snapshots);
         assert!(table.is_empty());
         assert_eq!(read(&table, 1), None);
     }

@@ -425,7 +425,8 @@ impl World {
             }
         }
         self.verdict()?;
-        if any {
+        // A database that a fault has poisoned stays marked, for recovery.
+        if any && !self.faulty {
             self.oracle.lock().settle();
             let state = self.oracle.lock().latest().clone();
             let sticky = self.setting.options.iter().any(|(name, value)| name == "sticky" && value == "1");

@@ -221,7 +221,7 @@ impl PageTable {
     /// After a checkpoint wrote the newest versions of the first `page_count` pages to home: forget what no
     /// snapshot needs. Home has no version of the pages behind; they stay here for the snapshots that have them.
     pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, snapshots: &BTreeMap<Tid, usize>) {
-        self.layer = None;
+        let layer = self.layer.take();
         self.new_bytes = 0;
         self.kept_bytes = 0;
         self.kept = 0;
@@ -232,8 +232,11 @@ impl PageTable {
         }
         let (kept, kept_bytes) = (&mut self.kept, &mut self.kept_bytes);
         self.pages.retain(|page, versions| {
-            if page.0 > page_count && versions.last().is_some_and(|v| !matches!(v.place, Place::Home)) {
-                versions.push(Version { tid: home_tid, place: Place::Home });
+            // Where home holds something newer than what is listed, or nothing, that is the newest version.
+            let streamed = layer.as_ref().filter(|l| l.streamed.get(*page).is_some()).map(|l| l.tid);
+            let newer = streamed.or((page.0 > page_count).then_some(home_tid));
+            if let Some(tid) = newer.filter(|tid| versions.last().is_some_and(|v| v.tid < *tid)) {
+                versions.push(Version { tid, place: Place::Home });
             }
             let Some(mut newest) = versions.pop() else { return false };
             let until = newest.tid;
@@ -364,6 +367,19 @@ mod tests {
         snapshots.clear();
         table.checkpointed(Tid(3), 7, &snapshots);
         assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_checkpoint_of_streamed_images_keeps_what_older_snapshots_read() {
+        let snapshots = BTreeMap::from([(Tid(1), 1)]);
+        let mut table = PageTable::default();
+        table.publish(PageNo(7), Tid(1), image(1), &snapshots);
+        let mut streamed = Streamed::default();
+        streamed.set(PageNo(7), 1 << 20, 5);
+        let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
+        table.publish_layer(Tid(2), streamed, log);
+        table.checkpointed(Tid(2), 7, &snapshots);
+        assert_eq!((read(&table, 1), read(&table, 2)), (Some(1), None));
     }
 
     #[test]

@@ -425,6 +425,8 @@ impl World {
             }
         }
         self.verdict()?;
+        // Every cache went with its connection.
+        self.shown.clear();
         // A database that a fault has poisoned stays marked, for recovery.
         if any && !self.faulty {
             self.oracle.lock().settle();

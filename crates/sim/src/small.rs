@@ -67,7 +67,8 @@ pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violat
             return;
         }
         let disk = inside();
-        let (crash, kill) = (at_oracle.lock().after_crash(), at_oracle.lock().after_kill());
+        let crash = at_oracle.lock().after_crash();
+        let kill = at_oracle.lock().after_kill();
         let mut verdict = check(&at_setting, &disk.survive(), &kill, &crash, &mut point_rng, 1);
         let choices = disk.crash_choices().into_iter().try_fold(1usize, |n, c| n.checked_mul(c));
         if choices.is_some_and(|n| n <= small.crashes_max) {

@@ -23,7 +23,7 @@ fn seeds(seeds: std::ops::Range<u64>, scheme: &str, atomic_unit: u32) {
 fn random_histories_survive_their_crashes() {
     for scheme in ["log", "wal-opt"] {
         for atomic_unit in [512, 4096] {
-            seeds(1..9, scheme, atomic_unit);
+            seeds(1..7, scheme, atomic_unit);
         }
     }
 }
@@ -38,8 +38,8 @@ fn schemes_without_protection_are_right_while_nothing_crashes() {
 #[test]
 fn small_histories_survive_every_crash() {
     let counts: Arc<Counts> = Arc::default();
-    for history in small::all(1).into_iter().filter(|s| s.warm).step_by(7) {
-        let history = small::Small { crashes_max: 2, ..history };
+    for history in small::all(1).into_iter().filter(|s| s.warm).step_by(5) {
+        let history = small::Small { crashes_max: 4, ..history };
         if let Err(v) = small::run(history, false, &counts) {
             panic!("{}", v.what);
         }

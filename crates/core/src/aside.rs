@@ -70,7 +70,7 @@ fn plain_commit(
         Ok(real) => real,
         Err(e) => {
             // Home is whole and plain: nothing is lost but this transaction.
-            let _ = db.disk.remove(&db.journal_path());
+            let _ = db.disk.remove(db.journal_path());
             come_back(db)?;
             return Err(e);
         }
@@ -103,7 +103,7 @@ fn plain_commit(
 fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn DiskFile>> {
     let what = || db.what("cannot write the rollback journal of");
     let path = db.journal_path();
-    let real = db.disk.open(&path, OpenMode::Create).context(what)?;
+    let real = db.disk.open(path, OpenMode::Create).context(what)?;
     real.set_len(0).context(what)?;
     let mut buf = vec![0; 256 << 10];
     let mut at = 0;
@@ -118,7 +118,7 @@ fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn Disk
         at += n as u64;
     }
     real.sync().context(what)?;
-    db.disk.sync_dir_of(&path).context(what)?;
+    db.disk.sync_dir_of(path).context(what)?;
     real.write_at(&head, 0).context(what)?;
     real.sync().context(what)?;
     Ok(real)
@@ -130,12 +130,12 @@ pub fn come_back(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the rollback journal of");
     let path = db.journal_path();
     if !db.has_hot_journal()? {
-        match db.disk.remove(&path) {
+        match db.disk.remove(path) {
             Ok(()) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(Error::io(what(), e)),
         }
-        db.disk.sync_dir_of(&path).context(what)?;
+        db.disk.sync_dir_of(path).context(what)?;
     }
     let mut inner = db.inner.lock();
     crate::locks::downgrade(&*db.home)?;

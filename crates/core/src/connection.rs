@@ -10,7 +10,7 @@
 //!  xUnlock           drop what was not committed, give the place and the snapshot back
 //! ```
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -710,7 +710,7 @@ impl Connection {
     pub fn journal_open(&mut self) -> Result<()> {
         if self.aside && self.real_journal.is_none() {
             let path = self.db.journal_path();
-            let opened = self.db.disk.open(&path, OpenMode::Create);
+            let opened = self.db.disk.open(path, OpenMode::Create);
             let opened = opened.context(|| format!("cannot open the rollback journal {}", path.display()));
             self.real_journal = Some(self.noted(opened)?);
         }
@@ -783,12 +783,12 @@ impl Connection {
             return Ok(());
         }
         let db = self.db.clone();
-        let path: PathBuf = db.journal_path();
+        let path = db.journal_path();
         self.real_journal = None;
-        let removed = db.disk.remove(&path).context(|| db.what("cannot remove the rollback journal of"));
+        let removed = db.disk.remove(path).context(|| db.what("cannot remove the rollback journal of"));
         self.noted(removed)?;
         if sync_dir {
-            let synced = db.disk.sync_dir_of(&path).context(|| db.what("cannot flush the directory of"));
+            let synced = db.disk.sync_dir_of(path).context(|| db.what("cannot flush the directory of"));
             self.noted(synced)?;
         }
         Ok(())
@@ -799,7 +799,7 @@ impl Connection {
         if !self.aside {
             return Ok(false);
         }
-        let exists = self.db.disk.exists(&self.db.journal_path());
+        let exists = self.db.disk.exists(self.db.journal_path());
         let exists = exists.context(|| self.db.what("cannot look for the rollback journal of"));
         self.noted(exists)
     }

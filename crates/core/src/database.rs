@@ -109,6 +109,7 @@ pub struct HomeFile {
 pub struct Database {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) path: PathBuf,
+    journal_path: PathBuf,
     pub(crate) home: Arc<dyn DiskFile>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) queue: WriterQueue,
@@ -123,9 +124,12 @@ impl Database {
     /// The database at `path`, whose file is open as `home`. Nothing is read yet.
     pub fn new(disk: Arc<dyn Disk>, path: &Path, home: Arc<dyn DiskFile>, options: Options) -> Database {
         let stats = Arc::new(Stats::default());
+        let mut journal_path = path.as_os_str().to_owned();
+        journal_path.push(crate::layout::JOURNAL_SUFFIX);
         Database {
             disk,
             path: path.to_owned(),
+            journal_path: journal_path.into(),
             home: CountedFile::wrap(home, stats.clone()),
             stats,
             queue: WriterQueue::default(),
@@ -143,10 +147,8 @@ impl Database {
     }
 
     /// Path of the real rollback journal.
-    pub fn journal_path(&self) -> PathBuf {
-        let mut name = self.path.as_os_str().to_owned();
-        name.push(crate::layout::JOURNAL_SUFFIX);
-        PathBuf::from(name)
+    pub fn journal_path(&self) -> &Path {
+        &self.journal_path
     }
 
     /// "verb the database PATH", for messages.
@@ -212,10 +214,10 @@ impl Database {
     pub fn has_hot_journal(&self) -> Result<bool> {
         let what = || self.what("cannot look for the rollback journal of");
         let path = self.journal_path();
-        if !self.disk.exists(&path).context(what)? {
+        if !self.disk.exists(path).context(what)? {
             return Ok(false);
         }
-        let journal = match self.disk.open(&path, crate::disk::OpenMode::ReadOnly) {
+        let journal = match self.disk.open(path, crate::disk::OpenMode::ReadOnly) {
             Ok(journal) => journal,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
             Err(e) => return Err(Error::io(what(), e)),
@@ -305,7 +307,7 @@ impl Database {
         let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
         // What a process before left unflushed when it died must not come back beside the new mark: a rollback
         // journal it removed, cut or zeroed, the mark it took off while its slot, which goes now, was the newest.
-        match self.disk.remove(&self.journal_path()) {
+        match self.disk.remove(self.journal_path()) {
             Ok(()) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(Error::io(self.what("cannot remove the rollback journal of"), e)),

@@ -56,7 +56,7 @@ impl Repair {
 
     /// The path of a rollback journal, if one waits to be rolled back.
     pub fn hot_journal(&self) -> Result<Option<PathBuf>> {
-        Ok(self.db.has_hot_journal()?.then(|| self.db.journal_path()))
+        Ok(self.db.has_hot_journal()?.then(|| self.db.journal_path().to_owned()))
     }
 
     /// The session id of the mark; `None` if the mark is off.

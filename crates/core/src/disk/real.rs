@@ -83,7 +83,11 @@ impl Disk for RealDisk {
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        path.try_exists()
+        match rustix::fs::access(path, rustix::fs::Access::EXISTS) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
     }
 
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
@@ -148,7 +152,8 @@ impl DiskFile for RealFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        let stat = rustix::fs::fstat(&self.file)?;
+        u64::try_from(stat.st_size).map_err(|_| io::Error::other("a file of negative length"))
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {

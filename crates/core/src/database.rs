@@ -460,15 +460,17 @@ impl Database {
                 crate::checkpoint::checkpoint(self, live, crate::checkpoint::Stream::Drop)?;
             }
             inner = self.inner.lock();
-            if let Some(live) = writer.as_ref().filter(|l| l.home.reserved_bytes > 0) {
-                // Gives back the room that was asked for and not used.
-                self.home.set_len(live.home.bytes).context(|| self.what("cannot fit the length of"))?;
-            }
             if !sticky {
                 self.take_off_mark(&mut writer, &mut inner)?;
-            } else if let Some(live) = writer.as_mut().filter(|_| inner.options.scheme == Scheme::Off) {
-                // Its commits left no trace of their change counters in the log, and perhaps none in home.
-                live.log.checkpointed(&inner.latest, Scheme::Off, inner.latest.page_bytes.max(512))?;
+            } else if let Some(live) = writer.as_mut() {
+                if live.home.reserved_bytes > 0 {
+                    // Gives back the room that was asked for and not used.
+                    self.home.set_len(live.home.bytes).context(|| self.what("cannot fit the length of"))?;
+                }
+                if inner.options.scheme == Scheme::Off {
+                    // Its commits left no trace of their change counters in the log, and perhaps none in home.
+                    live.log.checkpointed(&inner.latest, Scheme::Off, inner.latest.page_bytes.max(512))?;
+                }
             }
         }
         *writer = None;

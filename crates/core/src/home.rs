@@ -110,8 +110,7 @@ impl State {
     /// Brings the header in line with the numbers, without mark and session.
     fn show(&mut self) {
         unmark(&mut self.header);
-        put(&mut self.header, at::CHANGE_COUNTER, &self.change_counter.to_be_bytes());
-        put(&mut self.header, at::VERSION_VALID_FOR, &self.change_counter.to_be_bytes());
+        put_counter(&mut self.header, self.change_counter);
         put(&mut self.header, at::PAGE_COUNT, &self.page_count.to_be_bytes());
     }
 
@@ -154,9 +153,15 @@ fn is_cut_short(first: &[u8]) -> bool {
 }
 
 fn with_counter(mut h: Header, counter: u32) -> Header {
-    put(&mut h, at::CHANGE_COUNTER, &counter.to_be_bytes());
-    put(&mut h, at::VERSION_VALID_FOR, &counter.to_be_bytes());
+    put_counter(&mut h, counter);
     h
+}
+
+/// Writes the change counter, and that the size in the header holds for it.
+pub fn put_counter(header: &mut [u8], counter: u32) {
+    for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
+        put(header, field, &counter.to_be_bytes());
+    }
 }
 
 /// The page size a header states, if it is one.

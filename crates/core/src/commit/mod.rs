@@ -53,8 +53,7 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
     let encoder = (options.scheme == Scheme::Log && options.images == Images::Delta).then_some(&mut live.encoder);
     let (changed, header) = changes(db, txn, options, page_count, change_counter, encoder)?;
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
-        let state = State { change_counter, ..(*txn.base).clone() };
-        let state = state.after(txn.base.tid, txn.base.page_bytes, page_count, change_counter, None);
+        let state = txn.base.after(txn.base.tid, txn.base.page_bytes, page_count, change_counter, None);
         txn.stage = Stage::Prepared(Prepared {
             state: if page_count == 0 { (*txn.base).clone() } else { state },
             images: Vec::new(),
@@ -127,13 +126,9 @@ fn changes(
         };
         if page == PageNo::HEADER {
             let mut image = new.to_vec();
-            let counter = change_counter.to_be_bytes();
             match (&base, options.header_page) {
                 (Some(base), HeaderPage::Embed) => home::embed_counters(&mut image, base),
-                _ => {
-                    crate::layout::put(&mut image, at::CHANGE_COUNTER, &counter);
-                    crate::layout::put(&mut image, at::VERSION_VALID_FOR, &counter);
-                }
+                _ => home::put_counter(&mut image, change_counter),
             }
             header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
             new = Image::from(image);

@@ -1,0 +1,131 @@
+//! The databases of this process, and how a connection to one is opened.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use super::{Connection, LockLevel};
+use crate::database::Database;
+use crate::disk::{Disk, DiskFile, FileId, OpenMode};
+use crate::error::{Error, IoContext, Result};
+use crate::journal::VirtualJournal;
+use crate::locks;
+use crate::options::Options;
+use crate::queue::ConnectionId;
+
+/// The databases of this process on one disk.
+pub struct Engine {
+    disk: Arc<dyn Disk>,
+    pub(super) databases: Mutex<FxHashMap<FileId, Arc<Database>>>,
+    /// Open files of closed databases that could not be closed yet: closing any descriptor of a file gives
+    /// up all POSIX locks this process has on it, those of a stock SQLite beside us included.
+    parked: Mutex<FxHashMap<FileId, Arc<dyn DiskFile>>>,
+    connections: AtomicU64,
+    /// Tells processes apart, and what it said when the engine was made.
+    pub(super) process: (fn() -> u32, u32),
+}
+
+impl Engine {
+    /// An engine on `disk`.
+    pub fn new(disk: Arc<dyn Disk>) -> Arc<Engine> {
+        Engine::in_process(disk, std::process::id)
+    }
+
+    /// An engine on `disk`. `process` answers differently in a child of a fork; it is called in every
+    /// transaction, and the operating system's process id costs a system call.
+    pub fn in_process(disk: Arc<dyn Disk>, process: fn() -> u32) -> Arc<Engine> {
+        let (databases, parked) = (Mutex::default(), Mutex::default());
+        Arc::new(Engine { disk, databases, parked, connections: AtomicU64::new(1), process: (process, process()) })
+    }
+
+    /// Opens a connection to the database at `path`. `given`: options the connection names itself; with
+    /// other connections open, they must agree with what is in force. Reads nothing of the file yet.
+    pub fn open(self: &Arc<Self>, path: &Path, mode: OpenMode, given: &[(String, String)]) -> Result<Connection> {
+        let mut options = Options::default();
+        // A preset first: it resets what it bundles.
+        for pass in [true, false] {
+            for (name, value) in given.iter().filter(|(n, _)| (n == "scheme") == pass) {
+                options.set(name, value)?;
+            }
+        }
+        let what = || format!("cannot open the database {}", path.display());
+        // The name of the file itself, so that every link to it finds one log.
+        let path = self.disk.resolve(path).context(what)?;
+        let mut databases = self.databases.lock();
+        let id = self.disk.identify(&path).context(what)?;
+        let known = id.and_then(|id| databases.get(&id).cloned());
+        if known.is_none() && mode == OpenMode::ReadOnly {
+            // Its next writer would inherit a file it cannot write.
+            return Err(Error::CantOpen(format!("{} is not open for writing in this process", path.display())));
+        }
+        let db = match known {
+            Some(db) => {
+                let inner = db.inner.lock();
+                for (name, _) in given.iter().filter(|(name, _)| name != "busy_ms") {
+                    let (asked, in_force) = (options.get(name), inner.options.get(name));
+                    if asked != in_force {
+                        return Err(Error::Option(format!(
+                            "{name}={} was asked for, but {} is open in this process with {name}={}",
+                            asked.unwrap_or_default(),
+                            path.display(),
+                            in_force.unwrap_or_default()
+                        )));
+                    }
+                }
+                drop(inner);
+                db
+            }
+            None => {
+                let parked = id.and_then(|id| self.parked.lock().remove(&id));
+                let home = match parked {
+                    Some(home) => home,
+                    None => self.disk.open(&path, mode).context(what)?,
+                };
+                let id = home.id().context(what)?;
+                let db = Arc::new(Database::new(self.disk.clone(), &path, home, options.clone()));
+                databases.insert(id, db.clone());
+                db
+            }
+        };
+        db.inner.lock().connections += 1;
+        let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed));
+        Ok(Connection {
+            engine: self.clone(),
+            db,
+            id,
+            busy_ms: options.busy_ms,
+            level: LockLevel::None,
+            snapshot: None,
+            txn: None,
+            aside: false,
+            doomed: false,
+            wal: false,
+            journal: VirtualJournal::default(),
+            real_journal: None,
+            wrote_last: false,
+            writes_now: false,
+            normal_said: false,
+            last_error: None,
+            closed: false,
+        })
+    }
+
+    /// Closes `home` if nobody in this process has a lock on it that closing would take away; else keeps it.
+    pub(super) fn close_home(&self, home: &Arc<dyn DiskFile>) {
+        let mut parked = self.parked.lock();
+        if let Ok(id) = home.id() {
+            parked.insert(id, home.clone());
+        }
+        // Whoever has every lock of a file knows that nobody else has one. They go with the file.
+        parked.retain(|_, home| !matches!(locks::everything(&**home), Ok(true)));
+    }
+
+    /// Whether a connection of this process has the file at `path` open.
+    pub fn is_attached(&self, path: &Path) -> bool {
+        let id = self.disk.identify(path).ok().flatten();
+        id.is_some_and(|id| self.databases.lock().contains_key(&id))
+    }
+}

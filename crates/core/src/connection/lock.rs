@@ -1,0 +1,258 @@
+//! Lock levels: snapshots, the first look at a file, the writer's place.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Connection, LockLevel};
+use crate::aside;
+use crate::database::{Database, Phase};
+use crate::error::{Error, Result};
+use crate::home::{Kind, State};
+use crate::locks;
+use crate::recover;
+use crate::txn::Txn;
+
+/// Longest wait for a tentative place: the transaction may turn out to read only, and readers do not wait.
+const TENTATIVE_WAIT: Duration = Duration::from_millis(50);
+
+impl Connection {
+    /// xLock. `Busy`: try again later. `BusySnapshot`: somebody committed since the snapshot; start over.
+    pub fn lock(&mut self, level: LockLevel) -> Result<()> {
+        if level <= self.level {
+            return Ok(());
+        }
+        let locked = match level {
+            LockLevel::None => Ok(()),
+            LockLevel::Shared => self.lock_shared(),
+            LockLevel::Reserved => self.lock_reserved(),
+            LockLevel::Pending | LockLevel::Exclusive => self.lock_exclusive(),
+        };
+        if locked.is_ok() {
+            self.level = level;
+        }
+        self.noted(locked)
+    }
+
+    fn lock_shared(&mut self) -> Result<()> {
+        self.check_process()?;
+        if self.wrote_last {
+            // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
+            let wait = Duration::from_millis(self.busy_ms).min(TENTATIVE_WAIT);
+            self.db.queue.acquire(self.id, true, wait);
+        }
+        let pinned = self.pin_snapshot();
+        if pinned.is_err() || self.wal {
+            self.db.queue.release(self.id);
+        }
+        pinned
+    }
+
+    fn pin_snapshot(&mut self) -> Result<()> {
+        let db = self.db.clone();
+        {
+            let mut inner = db.inner.lock();
+            inner.check()?;
+            let joins_reader = inner.phase == Phase::Unmarked && !inner.snapshots.is_empty();
+            if inner.phase == Phase::Live || joins_reader {
+                self.snapshot = Some(db.pin(&mut inner));
+                return Ok(());
+            }
+        }
+        // The file may have changed since this process last looked, or need recovery.
+        let mut writer = db.writer.lock();
+        let mut inner = db.inner.lock();
+        inner.check()?;
+        match inner.phase {
+            Phase::Live => {}
+            Phase::Aside(_) => return Err(busy_aside()),
+            _ if !inner.snapshots.is_empty() => {}
+            _ => {
+                if !locks::shared(&*db.home)? {
+                    return Err(Error::Busy("another process is writing the database without onewrite".into()));
+                }
+                let looked = self.look(&db, &mut writer, &mut inner);
+                if inner.phase == Phase::Unmarked && (looked.is_err() || self.wal) {
+                    locks::none(&*db.home)?;
+                }
+                looked?;
+                if self.wal || self.aside {
+                    return Ok(());
+                }
+            }
+        }
+        self.snapshot = Some(db.pin(&mut inner));
+        Ok(())
+    }
+
+    /// First look at a file nobody in this process is using. SHARED is held.
+    fn look(
+        &mut self,
+        db: &Database,
+        writer: &mut parking_lot::MutexGuard<'_, Option<crate::database::Live>>,
+        inner: &mut crate::database::Inner,
+    ) -> Result<()> {
+        let (state, mark) = db.read_state()?;
+        if db.has_hot_journal()? {
+            if mark.is_some() {
+                return Err(Error::CantOpen(format!(
+                    "{} carries onewrite's mark and has a rollback journal beside it ({}): one of the two belongs to \
+                     another copy. Move the journal away if the database was last used through onewrite",
+                    db.path.display(),
+                    db.journal_path().display()
+                )));
+            }
+            if locks::exclusive(&*db.home)? {
+                // SQLite rolls it back itself, through the plain file.
+                inner.phase = Phase::Aside(self.id);
+                self.aside = true;
+                return Ok(());
+            }
+            if !locks::is_reserved(&*db.home)? {
+                return Err(Error::Busy("a rollback journal waits to be rolled back, and others read".into()));
+            }
+        }
+        if let Some(session) = mark {
+            let options = inner.options.clone();
+            return recover::attach(db, writer, inner, session, &options);
+        }
+        self.wal = state.kind == Kind::Wal;
+        inner.latest = Arc::new(state);
+        Ok(())
+    }
+
+    fn lock_reserved(&mut self) -> Result<()> {
+        if self.aside || self.wal {
+            return Ok(());
+        }
+        self.check_process()?;
+        let Some(snapshot) = self.snapshot.clone() else {
+            return Err(Error::Misuse("a write lock was asked for without a read lock".into()));
+        };
+        if snapshot.kind == Kind::Foreign {
+            return Err(Error::NotADatabase(format!("{} is not a database", self.db.path.display())));
+        }
+        let wait = Duration::from_millis(self.busy_ms);
+        let deadline = Instant::now() + wait;
+        if self.db.inner.lock().latest.tid != snapshot.tid {
+            self.writes_now = true;
+            return Err(Error::BusySnapshot);
+        }
+        if !self.db.queue.acquire(self.id, false, wait) {
+            return Err(Error::Busy("another connection of this process is writing".into()));
+        }
+        let begun = loop {
+            match self.begin_write(&snapshot) {
+                Err(Error::Busy(_)) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+                result => break result,
+            }
+        };
+        self.writes_now = true;
+        if begun.is_err() {
+            self.db.queue.release(self.id);
+        }
+        begun
+    }
+
+    fn begin_write(&mut self, snapshot: &Arc<State>) -> Result<()> {
+        let db = self.db.clone();
+        let mut writer = db.writer.lock();
+        let mut inner = db.inner.lock();
+        inner.check()?;
+        if inner.latest.tid != snapshot.tid {
+            return Err(Error::BusySnapshot);
+        }
+        if inner.phase == Phase::Unmarked {
+            db.go_live(&mut writer, &mut inner)?;
+        }
+        self.doomed = false;
+        self.txn = Some(Txn::new(inner.latest.clone()));
+        Ok(())
+    }
+
+    fn lock_exclusive(&mut self) -> Result<()> {
+        if self.level < LockLevel::Reserved {
+            self.lock_reserved()?;
+            self.level = LockLevel::Reserved;
+        }
+        if !self.aside && !self.wal && self.journal.names_super_journal()? {
+            // Several files commit together: this one will step aside and needs to be alone. BUSY here
+            // is before SQLite's point of no return, so the application may try the commit again.
+            aside::alone(&self.db).map_err(|_| Error::Busy("others read a database that steps aside".into()))?;
+        }
+        Ok(())
+    }
+
+    /// xUnlock, to `Shared` or `None`.
+    pub fn unlock(&mut self, level: LockLevel) -> Result<()> {
+        if level >= self.level {
+            return Ok(());
+        }
+        let unlocked = self.unlock_to(level);
+        self.level = level;
+        self.noted(unlocked)
+    }
+
+    fn unlock_to(&mut self, level: LockLevel) -> Result<()> {
+        let dropped = self.drop_txn();
+        let back = if self.aside { self.come_back() } else { Ok(()) };
+        if level == LockLevel::None {
+            self.wal = false;
+            self.wrote_last = std::mem::take(&mut self.writes_now);
+            if let Some(snapshot) = self.snapshot.take() {
+                let mut inner = self.db.inner.lock();
+                self.db.unpin(&mut inner, &snapshot)?;
+            } else if self.db.inner.lock().phase == Phase::Unmarked && self.db.inner.lock().snapshots.is_empty() {
+                locks::none(&*self.db.home)?;
+            }
+        }
+        self.db.queue.release(self.id);
+        dropped.and(back)
+    }
+
+    /// Drops an overlay that did not commit.
+    pub(super) fn drop_txn(&mut self) -> Result<()> {
+        self.journal.forget_syncs();
+        let Some(txn) = self.txn.take() else { return Ok(()) };
+        if !txn.streamed.is_empty()
+            && let Some(live) = self.db.writer.lock().as_mut()
+        {
+            live.log.stream_drop(txn.stream_from)?;
+        }
+        Ok(())
+    }
+
+    fn come_back(&mut self) -> Result<()> {
+        self.aside = false;
+        if self.real_journal.take().is_some() {
+            self.journal.truncate(0);
+        }
+        aside::come_back(&self.db)?;
+        let mut inner = self.db.inner.lock();
+        // The state this transaction made, or that rolling back made: nobody else had one.
+        if let Some(old) = self.snapshot.take() {
+            let keep_lock = self.db.pin(&mut inner);
+            self.db.unpin(&mut inner, &old)?;
+            self.snapshot = Some(keep_lock);
+        } else {
+            self.snapshot = Some(self.db.pin(&mut inner));
+        }
+        Ok(())
+    }
+
+    /// xCheckReservedLock: whether anybody is writing.
+    pub fn is_reserved(&mut self) -> Result<bool> {
+        if self.aside {
+            return Ok(false);
+        }
+        let phase = self.db.inner.lock().phase.clone();
+        let reserved = match phase {
+            Phase::Unmarked => locks::is_reserved(&*self.db.home),
+            _ => Ok(self.db.queue.is_taken()),
+        };
+        self.noted(reserved)
+    }
+}
+
+fn busy_aside() -> Error {
+    Error::Busy("another connection of this process has stepped aside from the log for its transaction".into())
+}

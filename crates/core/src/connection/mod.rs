@@ -1,0 +1,228 @@
+//! What the VFS glue calls: databases of this process, and connections with SQLite's lock levels, reads,
+//! writes and the two steps of a commit.
+//!
+//! ```text
+//!  xLock SHARED      pin a snapshot (or find the file in WAL mode, or a hot journal)
+//!  xLock RESERVED    take the writer's place; the first one marks home
+//!  xWrite            into the overlay
+//!  FCNTL_SYNC        prepare
+//!  COMMIT_PHASETWO   commit
+//!  xUnlock           drop what was not committed, give the place and the snapshot back
+//! ```
+
+mod engine;
+mod journal_file;
+mod lock;
+mod pages;
+mod write;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use engine::Engine;
+
+use crate::checkpoint::Stream;
+use crate::database::{Database, Phase};
+use crate::disk::DiskFile;
+use crate::error::{Error, Result};
+use crate::home::State;
+use crate::journal::VirtualJournal;
+use crate::queue::ConnectionId;
+use crate::txn::Txn;
+
+/// SQLite's lock levels (SQLite file locking, section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LockLevel {
+    /// Nothing.
+    None,
+    /// Reading.
+    Shared,
+    /// About to write.
+    Reserved,
+    /// Waiting for readers.
+    Pending,
+    /// Writing.
+    Exclusive,
+}
+
+/// What a connection is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Not locked.
+    Idle,
+    /// In a transaction of the engine, or aside in a plain one.
+    Engine,
+    /// The file is in WAL mode: the caller uses the VFS below until it unlocks.
+    Wal,
+}
+
+/// One connection to a database. SQLite uses it from one thread at a time.
+pub struct Connection {
+    engine: Arc<Engine>,
+    db: Arc<Database>,
+    id: ConnectionId,
+    /// Longest wait for the writer's place, in milliseconds.
+    busy_ms: u64,
+    level: LockLevel,
+    snapshot: Option<Arc<State>>,
+    txn: Option<Txn>,
+    /// The plain file is ours until the transaction ends.
+    aside: bool,
+    /// The transaction cannot commit any more; SQLite is rolling it back.
+    doomed: bool,
+    wal: bool,
+    journal: VirtualJournal,
+    real_journal: Option<Arc<dyn DiskFile>>,
+    /// The last transaction wrote or tried to, so the next one probably will.
+    wrote_last: bool,
+    /// So does the one under way.
+    writes_now: bool,
+    /// `PRAGMA synchronous` was last set to NORMAL.
+    normal_said: bool,
+    last_error: Option<String>,
+    closed: bool,
+}
+
+impl Connection {
+    /// What the connection is at the moment.
+    pub fn mode(&self) -> Mode {
+        match self.level {
+            LockLevel::None => Mode::Idle,
+            _ if self.wal => Mode::Wal,
+            _ => Mode::Engine,
+        }
+    }
+
+    /// Whether writes may be assumed to leave their neighbours in a sector alone.
+    pub fn psow(&self) -> bool {
+        self.db.inner.lock().options.psow
+    }
+
+    /// Path of the database.
+    pub fn path(&self) -> &Path {
+        &self.db.path
+    }
+
+    /// Message of the last error of this connection.
+    pub fn last_error(&self) -> Option<&str> {
+        self.last_error.as_deref()
+    }
+
+    fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(e) = &result {
+            self.last_error = Some(e.to_string());
+        }
+        result
+    }
+
+    fn check_process(&self) -> Result<()> {
+        let (process, ours) = self.engine.process;
+        if process() == ours {
+            return Ok(());
+        }
+        Err(Error::Misuse("a connection was carried across fork(): open the database anew in the child process".into()))
+    }
+
+    /// xAccess of the `-wal` name: a marked database has none; `None`: ask the file system.
+    pub fn wal_exists(&mut self) -> Result<Option<bool>> {
+        let live = self.db.inner.lock().phase == Phase::Live;
+        Ok(live.then_some(false))
+    }
+
+    /// `PRAGMA synchronous=…` was seen.
+    pub fn note_synchronous(&mut self, value: &str) {
+        self.normal_said = value.eq_ignore_ascii_case("normal") || value == "1";
+    }
+
+    /// `PRAGMA onewrite_NAME` with or without a value; `None` if there is no such pragma.
+    pub fn pragma(&mut self, name: &str, value: Option<&str>) -> Option<Result<String>> {
+        let answer = crate::pragma::answer(self, name, value)?;
+        Some(match name {
+            "error" => answer,
+            _ => self.noted(answer),
+        })
+    }
+
+    /// The database, for pragmas.
+    pub(crate) fn database(&self) -> &Arc<Database> {
+        &self.db
+    }
+
+    /// Runs a checkpoint now, waiting for the writer's place as a writer does.
+    pub(crate) fn checkpoint(&mut self) -> Result<()> {
+        let db = self.db.clone();
+        let wait = Duration::from_millis(self.busy_ms);
+        let had = db.queue.holds(self.id);
+        if self.txn.as_ref().is_some_and(|t| !t.is_untouched()) || self.aside {
+            return Err(Error::Busy("this connection is writing; checkpoint after its commit".into()));
+        }
+        if !had && !db.queue.acquire(self.id, false, wait) {
+            return Err(Error::Busy("another connection of this process is writing".into()));
+        }
+        let done = match db.writer.lock().as_mut() {
+            Some(live) => crate::checkpoint::checkpoint(&db, live, Stream::Drop),
+            None => Ok(()),
+        };
+        if !had {
+            db.queue.release(self.id);
+        }
+        done
+    }
+
+    /// Whether this is the only connection and in no transaction: then options may change.
+    pub(crate) fn is_sole_and_idle(&self) -> bool {
+        self.level == LockLevel::None && self.db.inner.lock().connections == 1
+    }
+
+    /// Closes a connection of which a panic left the state unknown: the database is poisoned, and the
+    /// next process to open it recovers.
+    pub fn abandon(mut self, why: &str) {
+        self.db.poison(Error::Misuse(why.to_owned()));
+        self.txn = None;
+        self.aside = false;
+        // Poisoned, it only gives locks back; a failure changes nothing any more.
+        let _ = self.close_once();
+    }
+
+    /// The longest wait for the writer's place, in milliseconds: each connection has its own.
+    pub(crate) fn busy_ms(&mut self) -> &mut u64 {
+        &mut self.busy_ms
+    }
+
+    /// xClose. The last connection makes home a plain file again.
+    pub fn close(mut self) -> Result<()> {
+        self.close_once()
+    }
+
+    fn close_once(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Ok(());
+        }
+        if self.check_process().is_err() {
+            // The parent's: neither its locks nor its log are ours to touch.
+            return Ok(());
+        }
+        let unlocked = self.unlock(LockLevel::None);
+        let mut databases = self.engine.databases.lock();
+        let last = {
+            let mut inner = self.db.inner.lock();
+            inner.connections -= 1;
+            inner.connections == 0
+        };
+        if !last {
+            return unlocked;
+        }
+        let detached = self.db.detach();
+        databases.retain(|_, db| !Arc::ptr_eq(db, &self.db));
+        self.engine.close_home(&self.db.home);
+        unlocked.and(detached)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Whatever fails here is found by recovery.
+        let _ = self.close_once();
+    }
+}

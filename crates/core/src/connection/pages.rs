@@ -1,0 +1,175 @@
+//! Reading and writing the database file: the overlay of a writer over the snapshot.
+
+use super::Connection;
+use crate::commit;
+use crate::database::Database;
+use crate::error::{Error, IoContext, Result};
+use crate::home::{self, Kind};
+use crate::table::Image;
+use crate::txn::{Stage, Txn};
+use crate::types::PageNo;
+
+impl Connection {
+    /// xRead; returns the bytes read, fewer only at the end of the database.
+    pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let read = self.read(buf, offset);
+        self.noted(read)
+    }
+
+    fn read(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let db = &*self.db;
+        let Some(snapshot) = self.snapshot.as_ref().filter(|s| !self.aside && s.kind != Kind::Foreign) else {
+            // Before the first lock SQLite reads the header to learn the page size; aside, all is plain.
+            let n = db.home.read_at(buf, offset).context(|| db.what("cannot read"))?;
+            if !self.aside && offset == 0 && home::mark(buf.get(..n).unwrap_or_default()).is_some() {
+                home::unmark(buf);
+                if home::page_count(buf) == Some(0) {
+                    return Ok(0);
+                }
+            }
+            return Ok(n);
+        };
+        let (size, limit) = match &self.txn {
+            Some(txn) => (txn.page_bytes, txn.file_bytes),
+            None => (snapshot.page_bytes, snapshot.bytes()),
+        };
+        let len = usize::try_from(limit.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        for part in Txn::split(size, offset, len) {
+            let (page, in_page, range) = part?;
+            let Some(to) = buf.get_mut(range) else { continue };
+            match &self.txn {
+                Some(txn) => read_overlay(db, txn, page, in_page, to)?,
+                None => db.read_page(snapshot, page, in_page, to)?,
+            }
+        }
+        Ok(len)
+    }
+
+    /// xWrite of the database file: any offset and length.
+    pub fn write_at(&mut self, data: &[u8], offset: u64) -> Result<()> {
+        let written = self.write(data, offset);
+        self.noted(written)
+    }
+
+    fn write(&mut self, data: &[u8], offset: u64) -> Result<()> {
+        let db = self.db.clone();
+        if self.aside {
+            return db.home.write_at(data, offset).context(|| db.what("cannot write"));
+        }
+        self.begin_again()?;
+        let Some(txn) = &mut self.txn else {
+            return Err(Error::Misuse("a write without a write lock".into()));
+        };
+        if txn.page_bytes == 0 {
+            let size = u32::try_from(data.len()).unwrap_or(0);
+            if !(size.is_power_of_two() && (512..=65536).contains(&size)) {
+                return Err(Error::Misuse(format!("the first write to an empty database has {size} bytes")));
+            }
+            txn.page_bytes = size;
+        }
+        let size = txn.page_bytes as usize;
+        for part in Txn::split(txn.page_bytes, offset, data.len()) {
+            let (page, in_page, range) = part?;
+            let bytes = data.get(range).unwrap_or_default();
+            let image = if bytes.len() == size {
+                Image::from(bytes)
+            } else {
+                let mut whole = vec![0; size];
+                read_overlay(&db, txn, page, 0, &mut whole)?;
+                whole.get_mut(in_page..in_page + bytes.len()).unwrap_or_default().copy_from_slice(bytes);
+                Image::from(whole)
+            };
+            if txn.streamed.get(page).is_some() {
+                let mut writer = db.writer.lock();
+                let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
+                commit::log::stream_page(live, txn, page, &image)?;
+            } else {
+                txn.pages.insert(page, image);
+            }
+        }
+        txn.file_bytes = txn.file_bytes.max(offset + data.len() as u64);
+        let limit = db.inner.lock().options.stream_bytes;
+        if txn.memory_bytes() > limit {
+            let mut writer = db.writer.lock();
+            let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
+            stream_out(live, txn)?;
+        }
+        Ok(())
+    }
+
+    /// A write after a prepare that no commit followed: SQLite rolled that transaction back.
+    pub(super) fn begin_again(&mut self) -> Result<()> {
+        let Some(txn) = &self.txn else { return Ok(()) };
+        if matches!(txn.stage, Stage::Prepared(_)) {
+            let base = txn.base.clone();
+            self.drop_txn()?;
+            self.txn = Some(Txn::new(base));
+        }
+        Ok(())
+    }
+
+    /// xTruncate of the database file.
+    pub fn truncate(&mut self, len: u64) -> Result<()> {
+        let db = self.db.clone();
+        if self.aside {
+            let cut = db.home.set_len(len).context(|| db.what("cannot shorten"));
+            return self.noted(cut);
+        }
+        if let Some(Txn { stage: Stage::Prepared(prepared), .. }) = &self.txn
+            && len == prepared.state.bytes()
+        {
+            // Auto-vacuum cuts the file between prepare and commit; the record says so already.
+            return Ok(());
+        }
+        let begun = self.begin_again();
+        self.noted(begun)?;
+        match &mut self.txn {
+            Some(txn) => txn.truncate(len),
+            None => return Err(Error::Misuse("a truncation without a write lock".into())),
+        }
+        Ok(())
+    }
+
+    /// xFileSize.
+    pub fn size(&mut self) -> Result<u64> {
+        let db = &*self.db;
+        let plain = self.aside || self.snapshot.as_ref().is_none_or(|s| s.kind == Kind::Foreign);
+        let size = match (&self.txn, &self.snapshot) {
+            (Some(txn), _) if !self.aside => Ok(txn.file_bytes),
+            (None, Some(snapshot)) if !plain => Ok(snapshot.bytes()),
+            _ => db.home.len().context(|| db.what("cannot read the length of")),
+        };
+        self.noted(size)
+    }
+}
+
+fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut [u8]) -> Result<()> {
+    if let Some(image) = txn.pages.get(&page) {
+        to.copy_from_slice(image.get(in_page..in_page + to.len()).unwrap_or_default());
+    } else if let Some((at, _)) = txn.streamed.get(page) {
+        let writer = db.writer.lock();
+        let live = writer.as_ref().ok_or_else(|| Error::Misuse("a read without a log".into()))?;
+        let log = &live.log.file().file;
+        let n = log.read_at(to, at + in_page as u64).context(|| db.what("cannot read the log of"))?;
+        to.get_mut(n..).unwrap_or_default().fill(0);
+    } else if page.0 <= txn.base_limit && page.0 <= txn.base.page_count {
+        db.read_page(&txn.base, page, in_page, to)?;
+    } else {
+        to.fill(0);
+    }
+    Ok(())
+}
+
+/// Moves a big transaction's pages out of memory. Page 1 stays: the commit needs it.
+fn stream_out(live: &mut crate::database::Live, txn: &mut Txn) -> Result<()> {
+    let mut pages: Vec<PageNo> = txn.pages.keys().copied().filter(|p| *p != PageNo::HEADER).collect();
+    pages.sort_unstable();
+    for page in pages {
+        if let Some(image) = txn.pages.get(&page).cloned() {
+            commit::log::stream_page(live, txn, page, &image)?;
+            txn.pages.remove(&page);
+        }
+    }
+    txn.pages.shrink_to(64);
+    Ok(())
+}

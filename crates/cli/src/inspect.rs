@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use onewrite_core::home::Kind;
 use onewrite_core::layout::slot::PAGE_COUNT_IN_HOME;
-use onewrite_core::log::ring::ScanEnd;
+use onewrite_core::log::file::ScanEnd;
 use onewrite_core::log::slot::Slot;
 use serde_json::{Value, json};
 use std::collections::VecDeque;

@@ -14,7 +14,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
 use crate::layout::home as at;
 use crate::locks;
-use crate::log::ring::{LogFile, log_path};
+use crate::log::file::{LogFile, log_path};
 use crate::options::Options;
 use crate::recover::{self, Report, open_log, replay};
 use crate::types::Tid;

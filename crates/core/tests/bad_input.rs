@@ -305,7 +305,7 @@ fn a_plain_home_that_was_cut_short_is_shown_as_it_is() {
 #[test]
 fn a_log_made_to_keep_recovery_busy() {
     use onewrite_core::disk::real::RealDisk;
-    use onewrite_core::log::ring::LogFile;
+    use onewrite_core::log::file::LogFile;
     let pair = crashed(TX);
     let log = LogFile::open(&RealDisk::new(), &pair.log(), OpenMode::ReadOnly).unwrap().unwrap();
     let mut slot = log.slots().unwrap().remove(0);
@@ -328,7 +328,7 @@ fn a_log_made_to_keep_recovery_busy() {
 #[test]
 fn a_slot_that_states_an_impossible_ring() {
     use onewrite_core::disk::real::RealDisk;
-    use onewrite_core::log::ring::LogFile;
+    use onewrite_core::log::file::LogFile;
     let pair = crashed(TX);
     let log = LogFile::open(&RealDisk::new(), &pair.log(), OpenMode::ReadOnly).unwrap().unwrap();
     let mut slot = log.slots().unwrap().remove(0);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::log::ring::LogFile;
+use onewrite_core::log::file::LogFile;
 use onewrite_core::{Connection, Engine, LockLevel, Result};
 
 /// Page size in bytes.
@@ -40,7 +40,7 @@ impl Pair {
 
     /// Path of the log.
     pub fn log(&self) -> PathBuf {
-        onewrite_core::log::ring::log_path(&self.home)
+        onewrite_core::log::file::log_path(&self.home)
     }
 
     /// Both files; nothing for one that is missing.

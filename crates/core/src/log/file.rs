@@ -1,0 +1,271 @@
+//! The log file as it lies on the disk: its slots, scanning its records after a crash, and writing them again.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::record::{Peek, Record};
+use super::slot::Slot;
+use crate::disk::{Disk, DiskFile, OpenMode};
+use crate::error::{Error, IoContext, Result};
+use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, STREAM_UNIT, record as at, slot};
+use crate::types::{LogOffset, Tid};
+
+/// The path of the log of the database at `home`.
+pub fn log_path(home: &Path) -> PathBuf {
+    let mut name = home.as_os_str().to_owned();
+    name.push(crate::layout::LOG_SUFFIX);
+    PathBuf::from(name)
+}
+
+/// A log file opened for reading its slots: nothing in it is trusted yet.
+pub struct LogFile {
+    /// The file.
+    pub file: Arc<dyn DiskFile>,
+    /// Its path, for messages.
+    pub path: PathBuf,
+}
+
+/// Where the valid records end, and whether that is an honest end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanEnd {
+    /// Position behind the last valid record.
+    pub tail: LogOffset,
+    /// crc32c of the last valid record (or what the slot says).
+    pub prev_crc: u32,
+    /// TID of the last valid record (or what the slot says).
+    pub last_tid: Tid,
+    /// Number of valid records.
+    pub records: u64,
+    /// A record that was once durable is broken: the TID that is missing, and a later one that proves it.
+    pub rot: Option<(Tid, Tid)>,
+}
+
+impl ScanEnd {
+    /// Whether there is no record, whole or damaged.
+    pub fn is_empty(&self) -> bool {
+        self.records == 0 && self.rot.is_none()
+    }
+}
+
+impl LogFile {
+    /// Opens the log at `path`; `None` if there is none.
+    pub fn open(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Option<LogFile>> {
+        match disk.open(path, mode) {
+            Ok(file) => Ok(Some(LogFile { file, path: path.to_owned() })),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                Err(Error::CantOpen(format!("cannot open the log {}: {e}", path.display())))
+            }
+            Err(e) => Err(Error::io(format!("cannot open the log {}", path.display()), e)),
+        }
+    }
+
+    /// The valid slots, newest first.
+    pub fn slots(&self) -> Result<Vec<Slot>> {
+        let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
+        let mut found: Vec<Slot> = Vec::new();
+        let mut block = BLOCK_BYTES_MIN;
+        while block <= BLOCK_BYTES_MAX {
+            for n in 1..=2u64 {
+                let mut b = [0; slot::BYTES];
+                let read = self.file.read_at(&mut b, n * u64::from(block)).context(|| self.what("cannot read"))?;
+                let slot = Slot::decode(b.get(..read).unwrap_or_default(), file_bytes);
+                found.extend(slot.filter(|s| s.block_bytes == block));
+            }
+            block *= 2;
+        }
+        found.sort_by_key(|s| std::cmp::Reverse(s.sequence));
+        Ok(found)
+    }
+
+    /// Walks the live records below `slot` in order, verified, calling `visit` with each.
+    pub fn scan(&self, slot: &Slot, mut visit: impl FnMut(&Record<'_>) -> Result<()>) -> Result<ScanEnd> {
+        let ring_at = 3 * u64::from(slot.block_bytes);
+        let mut end =
+            ScanEnd { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, records: 0, rot: None };
+        let mut buf = Vec::new();
+        'records: loop {
+            for at in next_places(slot, end.tail) {
+                if at.0.saturating_sub(slot.start.0) >= slot.ring_bytes {
+                    continue;
+                }
+                if self.read_record(slot, ring_at, at, end.last_tid, &mut buf)?
+                    && let Some(record) = Record::decode(&buf, slot.page_bytes)
+                    && record.head.salt == slot.salt
+                    && record.head.tid == end.last_tid.next()
+                    && record.head.prev_crc == end.prev_crc
+                    && self.stream_is_whole(&record, slot)?
+                {
+                    visit(&record)?;
+                    end.tail = LogOffset(at.0 + buf.len() as u64);
+                    end.prev_crc = record.crc;
+                    end.last_tid = record.head.tid;
+                    end.records += 1;
+                    continue 'records;
+                }
+            }
+            break;
+        }
+        end.rot = self.find_rot(slot, ring_at, end.last_tid.next())?;
+        Ok(end)
+    }
+
+    /// Reads the bytes of the record that might be at `at` and be newer than `newer_than` into `buf`; false
+    /// if none can be.
+    fn read_record(
+        &self,
+        slot: &Slot,
+        ring_at: u64,
+        at: LogOffset,
+        newer_than: Tid,
+        buf: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let in_ring = at.0 % slot.ring_bytes;
+        let mut head = [0; at::HEADER_BYTES];
+        let read = self.file.read_at(&mut head, ring_at + in_ring).context(|| self.what("cannot read"))?;
+        let Some(peek) = Peek::at(head.get(..read).unwrap_or_default()) else { return Ok(false) };
+        if peek.salt != slot.salt || peek.tid <= newer_than || in_ring + u64::from(peek.len) > slot.ring_bytes {
+            return Ok(false);
+        }
+        buf.clear();
+        buf.resize(usize::try_from(peek.len).unwrap_or(0), 0);
+        let read = self.file.read_at(buf, ring_at + in_ring).context(|| self.what("cannot read"))?;
+        Ok(read == buf.len())
+    }
+
+    /// Whether every image that streamed out before the commit of `record` is on the disk.
+    fn stream_is_whole(&self, record: &Record<'_>, slot: &Slot) -> Result<bool> {
+        let mut image = vec![0; usize::try_from(slot.page_bytes).unwrap_or(0)];
+        let mut whole = true;
+        let index_whole = self.for_each_streamed(record, |_, position, crc| {
+            let read = self.file.read_at(&mut image, position).context(|| self.what("cannot read"))?;
+            whole &= read == image.len() && crc32c::crc32c(&image) == crc;
+            Ok(())
+        })?;
+        Ok(index_whole && whole)
+    }
+
+    /// Calls `visit` with page number, position in bytes and crc32c of each streamed image of
+    /// `record`; false if the index is broken. Memory stays bounded whatever the record claims.
+    pub fn for_each_streamed(
+        &self,
+        record: &Record<'_>,
+        mut visit: impl FnMut(u32, u64, u32) -> Result<()>,
+    ) -> Result<bool> {
+        const ITEMS: u32 = 4096;
+        let stream = record.head.stream;
+        let mut crc = 0;
+        for pass in 0..2 {
+            let mut left = stream.count;
+            let mut position = u64::from(stream.index) * STREAM_UNIT;
+            while left > 0 {
+                let items = left.min(ITEMS);
+                let mut b = vec![0; items as usize * at::STREAM_ITEM_BYTES];
+                if self.file.read_at(&mut b, position).context(|| self.what("cannot read"))? != b.len() {
+                    return Ok(false);
+                }
+                if pass == 0 {
+                    crc = crc32c::crc32c_append(crc, &b);
+                } else {
+                    for item in b.chunks_exact(at::STREAM_ITEM_BYTES) {
+                        let field = |i| crate::layout::le_u32(item, i).unwrap_or(0);
+                        visit(field(0), u64::from(field(4)) * STREAM_UNIT, field(8))?;
+                    }
+                }
+                position += b.len() as u64;
+                left -= items;
+            }
+            if stream.count > 0 && crc != stream.crc {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Searches the ring for a valid record that says TID `missing` was durable: then its absence is
+    /// damage and not the end of the log.
+    fn find_rot(&self, slot: &Slot, ring_at: u64, missing: Tid) -> Result<Option<(Tid, Tid)>> {
+        const WINDOW: usize = 256 << 10;
+        let salt = slot.salt.to_le_bytes();
+        let mut window = vec![0; WINDOW];
+        let mut buf = Vec::new();
+        // Records do not overlap, so what might be one adds up to the ring, and a bit for data that looks like it.
+        let mut left = 4 * slot.ring_bytes;
+        let mut from = 0u64;
+        while from < slot.ring_bytes {
+            let read = self.file.read_at(&mut window, ring_at + from).context(|| self.what("cannot read"))?;
+            let bytes = window.get(..read).unwrap_or_default();
+            for (n, word) in bytes.chunks_exact(at::ALIGN).enumerate() {
+                if word != salt {
+                    continue;
+                }
+                let place = from + (n * at::ALIGN) as u64;
+                if place >= slot.ring_bytes || !self.read_record(slot, ring_at, LogOffset(place), missing, &mut buf)? {
+                    continue;
+                }
+                left = left.checked_sub(buf.len() as u64).ok_or_else(|| {
+                    Error::Corrupt(format!("the log {} is damaged: its records overlap", self.path.display()))
+                })?;
+                if let Some(record) = Record::decode(&buf, slot.page_bytes)
+                    && record.head.durable_tid >= missing
+                {
+                    return Ok(Some((missing, record.head.tid)));
+                }
+            }
+            from += WINDOW as u64;
+        }
+        Ok(None)
+    }
+
+    /// Writes the live bytes of the ring, from the slot's start to `tail`, and everything behind the
+    /// ring once more, and flushes: what a failed flush left in the cache alone becomes durable.
+    pub fn rewrite_live(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
+        let block = u64::from(slot.block_bytes);
+        let ring_at = 3 * block;
+        let mut at = slot.start.0 / block * block;
+        while at < tail.0 {
+            let in_ring = at % slot.ring_bytes;
+            let n = (tail.0 - at).next_multiple_of(block).min(slot.ring_bytes - in_ring);
+            self.rewrite(ring_at + in_ring, n)?;
+            at += n;
+        }
+        let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
+        let ring_end = ring_at + slot.ring_bytes;
+        self.rewrite(ring_end, file_bytes.saturating_sub(ring_end))?;
+        self.sync()
+    }
+
+    /// Flushes. Any error is a failed flush, also one that says the disk is full.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.file.sync().map_err(|source| Error::Io { what: self.what("cannot flush"), source })
+    }
+
+    fn rewrite(&self, from: u64, len: u64) -> Result<()> {
+        let mut buf = vec![0; 256 << 10];
+        let mut done = 0;
+        while done < len {
+            let n = usize::try_from(len - done).unwrap_or(usize::MAX).min(buf.len());
+            let part = buf.get_mut(..n).unwrap_or_default();
+            let read = self.file.read_at(part, from + done).context(|| self.what("cannot read"))?;
+            if read == 0 {
+                break;
+            }
+            let part = buf.get(..read).unwrap_or_default();
+            self.file.write_at(part, from + done).context(|| self.what("cannot write to"))?;
+            done += read as u64;
+        }
+        Ok(())
+    }
+
+    fn what(&self, verb: &str) -> String {
+        format!("{verb} the log {}", self.path.display())
+    }
+}
+
+/// Where the record behind `tail` may begin: there, in the next block (if records have blocks of their own), or
+/// with the next lap.
+pub fn next_places(slot: &Slot, tail: LogOffset) -> [LogOffset; 3] {
+    [1, u64::from(slot.block_bytes), slot.ring_bytes].map(|unit| LogOffset(tail.0.next_multiple_of(unit)))
+}

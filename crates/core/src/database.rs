@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::ahead::ReadAhead;
 use crate::disk::{Disk, DiskFile, LockKind};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
@@ -268,6 +269,37 @@ impl Database {
             }
         }
         Ok(())
+    }
+
+    /// Reads one whole page as the snapshot `state` sees it, and pages behind it if the connection has
+    /// been reading page after page.
+    pub fn read_page_ahead(&self, state: &State, page: PageNo, ahead: &mut ReadAhead, buf: &mut [u8]) -> Result<()> {
+        let size = state.page_bytes;
+        let is_home = |page| matches!(self.table.read().find(page, state.tid), Place::Home);
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        if page == PageNo::HEADER || !is_home(page) {
+            return self.read_page(state, page, 0, buf);
+        }
+        if ahead.get(page, size).is_none() {
+            let count = ahead.plan(page, size, state.page_count);
+            if count == 1 {
+                return self.read_page(state, page, 0, buf);
+            }
+            let good = (0..count).filter(|n| is_home(PageNo(page.0 + n))).fold(0, |good, n| good | 1 << n);
+            let read =
+                self.home.read_at(ahead.room(count, size), page.offset(size)).context(|| self.what("cannot read"))?;
+            if self.epoch.load(Ordering::SeqCst) == epoch {
+                ahead.filled(page, read, size, good);
+            }
+        }
+        match ahead.get(page, size) {
+            Some(image) => {
+                buf.copy_from_slice(image);
+                Ok(())
+            }
+            // Home was being overwritten, or is shorter.
+            None => self.read_page(state, page, 0, buf),
+        }
     }
 
     /// The image of a page in the newest state, for the holder of the writer's place.

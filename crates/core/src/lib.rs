@@ -4,6 +4,7 @@
 //! Knows SQLite's *file format* (public and stable) and nothing of its C API. Everything runs on
 //! [`disk::Disk`], so all of it runs on a simulated disk in tests.
 
+mod ahead;
 mod aside;
 pub mod checkpoint;
 pub mod commit;

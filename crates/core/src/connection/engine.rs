@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::{Connection, LockLevel};
+use crate::ahead::ReadAhead;
 use crate::database::Database;
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};
 use crate::error::{Error, IoContext, Result};
@@ -110,6 +111,7 @@ impl Engine {
             normal_said: false,
             last_error: None,
             closed: false,
+            ahead: ReadAhead::default(),
         })
     }
 

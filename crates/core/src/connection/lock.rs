@@ -193,6 +193,8 @@ impl Connection {
     }
 
     fn unlock_to(&mut self, level: LockLevel) -> Result<()> {
+        // The snapshot ends, or the plain file was written.
+        self.ahead.forget();
         let dropped = self.drop_txn();
         let back = if self.aside { self.come_back() } else { Ok(()) };
         if level == LockLevel::None {

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 pub use engine::Engine;
 
+use crate::ahead::ReadAhead;
 use crate::checkpoint::Stream;
 use crate::database::{Database, Phase};
 use crate::disk::DiskFile;
@@ -82,6 +83,7 @@ pub struct Connection {
     normal_said: bool,
     last_error: Option<String>,
     closed: bool,
+    ahead: ReadAhead,
 }
 
 impl Connection {

@@ -39,6 +39,7 @@ impl Connection {
             let Some(to) = buf.get_mut(range) else { continue };
             match &self.txn {
                 Some(txn) => read_overlay(db, txn, page, in_page, to)?,
+                None if to.len() == size as usize => db.read_page_ahead(snapshot, page, &mut self.ahead, to)?,
                 None => db.read_page(snapshot, page, in_page, to)?,
             }
         }

@@ -11,6 +11,7 @@
 //! | `measure` | timing; medians, paired ratios, pooled percentiles |
 //! | `device`, `syscalls` | counting below and at the kernel's door |
 //! | `card`, `report` | the parameters; table and JSON |
+//! | `suite` | whole measurements by name |
 
 mod card;
 mod device;
@@ -19,6 +20,7 @@ mod floor;
 mod measure;
 mod report;
 mod runner;
+mod suite;
 mod syscalls;
 mod workload;
 
@@ -48,6 +50,9 @@ use std::sync::atomic::Ordering;
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
+    /// The measurement to make: commit (what one durable commit costs)
+    #[arg(long, value_name = "NAME", default_value = suite::ALL[0].name)]
+    suite: suite::Chosen,
     /// Measure in a temporary directory inside this one [default: the current directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -101,23 +106,28 @@ fn number_up_to(from: u64, to: u64) -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(from..=to)
 }
 
-/// Measures, prints the table and its card, and writes the JSON.
+/// Makes the measurement asked for.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(workload) = args.traced {
         return runner::traced(args, workload);
     }
-    // Opened first: a name that cannot be written must not cost the user two minutes.
-    let json = args
-        .json
-        .as_ref()
-        .map(|path| Ok::<_, anyhow::Error>((path, File::create(path).with_context(|| path.display().to_string())?)));
-    let json = json.transpose()?;
     ctrlc::set_handler(|| {
         if measure::INTERRUPTED.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
     })
     .context("handling Ctrl-C")?;
+    (args.suite.0.run)(args)
+}
+
+/// The suite `commit`: measures, prints the table and its card, and writes the JSON.
+fn commit(args: &Args) -> Result<()> {
+    // Opened first: a name that cannot be written must not cost the user two minutes.
+    let json = args
+        .json
+        .as_ref()
+        .map(|path| Ok::<_, anyhow::Error>((path, File::create(path).with_context(|| path.display().to_string())?)));
+    let json = json.transpose()?;
     let (parameters, rows) = runner::run(args)?;
     ensure!(!rows.is_empty(), "nothing was measured");
     if let Some((path, file)) = json {

@@ -4,12 +4,17 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 19] = [
     "engine",
     "preset",
     "workload",
     "threads",
     "tx_per_s",
+    "tx_per_s_runs",
+    "ratio",
+    "latency_us_cdf",
+    "kib_database_per_tx",
+    "kib_log_per_tx",
     "ratio_to_wal_full",
     "p50_us",
     "p99_us",
@@ -67,8 +72,12 @@ fn table_json_and_nothing_left_behind() {
         }
         assert_eq!(find("stock", "wal-full", workload)["ratio_to_wal_full"], 1.0);
         let floor = find("floor", "overwrite", workload);
+        assert_eq!(floor["tx_per_s_runs"].as_array().unwrap().len(), 2);
+        assert_eq!(find("onewrite", "log", workload)["ratio"]["safe"], false, "two runs cannot be enough");
         // Tracing may be forbidden where the tests run; where it is not, the counts are exact.
         if let Some(writes) = floor["write_syscalls_per_tx"].as_f64() {
+            assert_eq!(floor["kib_database_per_tx"], 4.0);
+            assert!(find("stock", "wal-full", workload)["kib_log_per_tx"].as_f64().unwrap() > 4.0);
             assert_eq!((writes, floor["sync_syscalls_per_tx"].as_f64()), (1.0, Some(1.0)));
             assert_eq!(find("stock", "wal-full", workload)["sync_syscalls_per_tx"], 1.0);
             assert_eq!(find("stock", "wal-normal", workload)["sync_syscalls_per_tx"], 0.0);
@@ -129,15 +138,56 @@ fn reads_compare_with_stock_as_it_comes() {
         // Not counted where tracing is forbidden.
         assert_eq!(row["write_syscalls_per_tx"].as_f64().unwrap_or(0.0), 0.0, "{row}");
     }
-    assert!(json["parameters"]["schema"].as_str().unwrap().contains("CREATE INDEX t_i1"));
+    let schema = &json["parameters"]["workloads"]["lookup"]["schema"];
+    assert!(schema.as_str().unwrap().contains("CREATE INDEX t_i1"));
+}
+
+#[test]
+fn workloads_of_apps_and_tools_and_wear() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("trace.sql"), "CREATE TABLE t(a);\n-- measure\nINSERT INTO t VALUES(1);\n").unwrap();
+    let workloads = ["mobibench-insert", "rl", "open-insert-close", "tabs", "gmail", "replay"];
+    let mut options = vec!["--only", "stock/wal-full", "--only", "onewrite/log", "--json", "out.json", "--wear"];
+    options.extend(["--replay", "trace.sql"]);
+    options.extend(workloads.iter().flat_map(|w| ["--workload", w]));
+    let output = bench(dir.path(), &options);
+    assert!(output.status.success(), "{}", said(&output));
+    let said = said(&output);
+    for word in ["GMAIL", "Wear, estimated", "25000 inserts in a transaction", "write amplification"] {
+        assert!(said.contains(word), "{word} is missing in\n{said}");
+    }
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("out.json")).unwrap()).unwrap();
+    for workload in workloads {
+        assert!(json["parameters"]["workloads"][workload]["transactions"].as_u64().unwrap() > 0, "{workload}");
+        assert!(json["results"].as_array().unwrap().iter().any(|r| r["workload"] == workload));
+    }
+    assert_eq!(json["parameters"]["workloads"]["tabs"]["threads"], 4);
+    assert_eq!(json["parameters"]["workloads"]["replay"]["prepared"], false);
+}
+
+#[test]
+fn stores_commit_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = bench(dir.path(), &["--peers", "--workload", "insert", "--json", "out.json"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("out.json")).unwrap()).unwrap();
+    let rows = json["results"].as_array().unwrap();
+    for engine in ["lmdb", "redb", "stock", "onewrite", "floor"] {
+        assert!(rows.iter().any(|r| r["engine"] == engine && r["tx_per_s"].as_f64().unwrap() > 0.0), "{engine}");
+    }
+    assert!(json["parameters"]["notes"].to_string().contains("batch-atomic"));
 }
 
 #[test]
 fn errors_name_the_value_and_the_choices() {
     let dir = tempfile::tempdir().unwrap();
-    let cases: [(&[&str], &[&str]); 8] = [
+    let cases: [(&[&str], &[&str]); 12] = [
         (&["--only", "stock/wall"], &["stock/wall", "stock/wal-full", "onewrite/log", "floor"]),
         (&["--workload", "look"], &["look", "insert", "lookup-cold", "scan"]),
+        (&["--library", "Cargo.toml"], &["Cargo.toml"]),
+        (&["--workload", "replay"], &["replay", "--replay FILE"]),
+        (&["--card-gb", "0"], &["--card-gb", "greater than 0"]),
+        (&["--suite", "comit"], &["comit", "what one durable commit costs"]),
         (&["--indexes", "4"], &["--indexes", "4", "0..=3"]),
         (&["--only", "onewrite/log-live"], &["onewrite/log-live", "--workload", "lookup"]),
         (&["--row-bytes", "many"], &["--row-bytes", "many"]),

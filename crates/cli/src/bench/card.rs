@@ -2,7 +2,7 @@
 
 use super::device::{Device, Mount, Queue};
 use super::engines::Settings;
-use super::workload::Workload;
+use super::workload::Described;
 use anyhow::Result;
 use rusqlite::Connection;
 use serde::Serialize;
@@ -20,16 +20,11 @@ pub struct Parameters {
     pub compile_options: Vec<String>,
     /// Per engine: journal mode, synchronous, page and cache size, locking, checkpoint interval.
     pub engines: BTreeMap<String, Settings>,
-    pub schema: String,
+    /// Per workload: schema, statements, rows, key order, transactions, threads and connections.
+    pub workloads: BTreeMap<String, Described>,
     pub indexes: usize,
-    pub statements: BTreeMap<&'static str, String>,
-    pub prepared: bool,
-    pub transaction: &'static str,
-    pub threads: u32,
-    pub connections: u32,
+    /// Of the first workload, as the next three.
     pub preloaded_rows: usize,
-    /// Per workload: rows before, and measured transactions.
-    pub sizes: BTreeMap<&'static str, (usize, usize)>,
     pub row_bytes: usize,
     pub key_order: &'static str,
     pub transactions: usize,
@@ -46,6 +41,8 @@ pub struct Parameters {
     /// Calls per transaction by name, per engine and workload.
     pub syscalls: BTreeMap<String, BTreeMap<String, f64>>,
     pub machine: Machine,
+    /// Names of the values that could not be found out.
+    pub unknown: Vec<&'static str>,
     /// What a reader of the results must know.
     pub notes: Vec<String>,
 }
@@ -56,6 +53,9 @@ pub struct Machine {
     pub kernel: Option<String>,
     pub file_system: Option<String>,
     pub mount_options: Option<Vec<String>>,
+    /// How the file system makes its own changes atomic.
+    pub file_system_journal: Option<String>,
+    pub free_bytes: Option<u64>,
     /// Why there are no counts of the block device.
     pub device_unknown: Option<String>,
     pub device: Option<Queue>,
@@ -66,11 +66,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn look(mount: Option<&Mount>, device: &Result<Device, String>) -> Machine {
+    pub fn look(dir: &Path, mount: Option<&Mount>, device: &Result<Device, String>) -> Machine {
         Machine {
             kernel: read("/proc/sys/kernel/osrelease"),
             file_system: mount.map(|m| m.fs_type.clone()),
             mount_options: mount.map(|m| m.options.clone()),
+            file_system_journal: mount.and_then(file_system_journal),
+            free_bytes: rustix::fs::statvfs(dir).ok().map(|v| v.f_bavail * v.f_frsize),
             device_unknown: device.as_ref().err().cloned(),
             device: device.as_ref().ok().map(Device::queue),
             cpu_model: read("/proc/cpuinfo").as_deref().and_then(cpu_model),
@@ -78,6 +80,32 @@ impl Machine {
             cpu_governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             memory_bytes: read("/proc/meminfo").as_deref().and_then(memory_bytes),
         }
+    }
+}
+
+impl Machine {
+    /// Names of what could not be found out.
+    pub fn unknown(&self) -> Vec<&'static str> {
+        let device = self.device.as_ref();
+        let has = |of: fn(&Queue) -> bool| device.is_some_and(of);
+        let known = [
+            ("kernel", self.kernel.is_some()),
+            ("file system", self.file_system.is_some()),
+            ("mount options", self.mount_options.is_some()),
+            ("journal of the file system", self.file_system_journal.is_some()),
+            ("free space", self.free_bytes.is_some()),
+            ("device", device.is_some()),
+            ("device model", has(|d| d.model.is_some())),
+            ("write cache", has(|d| d.write_cache.is_some())),
+            ("FUA", has(|d| d.fua.is_some())),
+            ("block size", has(|d| d.physical_block_size.is_some())),
+            ("atomic unit", has(|d| d.atomic_write_bytes_max.is_some())),
+            ("scheduler", has(|d| d.scheduler.is_some())),
+            ("CPU", self.cpu_model.is_some()),
+            ("CPU governor", self.cpu_governor.is_some()),
+            ("memory", self.memory_bytes.is_some()),
+        ];
+        known.into_iter().filter(|(_, known)| !known).map(|(name, _)| name).collect()
     }
 }
 
@@ -89,9 +117,23 @@ pub fn sqlite() -> Result<(String, Vec<String>)> {
     Ok((rusqlite::version().to_owned(), options))
 }
 
-/// The statements of the workloads.
-pub fn statements(workloads: &[Workload], indexes: usize) -> BTreeMap<&'static str, String> {
-    workloads.iter().map(|w| (w.name(), w.sql(indexes))).collect()
+/// Where ext4 keeps it is asked; what other file systems do is known.
+fn file_system_journal(mount: &Mount) -> Option<String> {
+    if let Some(data) = mount.options.iter().find(|o| o.starts_with("data=")) {
+        return Some(data.clone());
+    }
+    Some(match mount.fs_type.as_str() {
+        "ext4" | "ext3" => {
+            let device = fs::canonicalize(&mount.source).ok()?;
+            let options = read(format!("/proc/fs/{}/{}/options", mount.fs_type, device.file_name()?.to_str()?))?;
+            options.lines().find(|l| l.starts_with("data="))?.to_owned()
+        }
+        "xfs" => "metadata log".to_owned(),
+        "btrfs" => "copy on write, log tree".to_owned(),
+        "f2fs" => "log-structured, roll-forward".to_owned(),
+        "tmpfs" | "ext2" | "vfat" | "exfat" => "none".to_owned(),
+        _ => return None,
+    })
 }
 
 fn read(path: impl AsRef<Path>) -> Option<String> {
@@ -114,8 +156,8 @@ impl Parameters {
     /// Workloads of one size together: `1000 transactions (insert, delete) on 2000 rows`.
     fn sizes(&self) -> String {
         let mut names: BTreeMap<(usize, usize), Vec<&str>> = BTreeMap::new();
-        for (name, size) in &self.sizes {
-            names.entry(*size).or_default().push(name);
+        for (name, d) in &self.workloads {
+            names.entry((d.preloaded_rows, d.transactions)).or_default().push(name);
         }
         let one = |((rows, n), names): (&(usize, usize), &Vec<&str>)| {
             format!("{n} transactions ({}) on {rows} rows", names.join(", "))
@@ -150,33 +192,47 @@ impl Parameters {
         let device = match &m.device {
             None => m.device_unknown.clone().unwrap_or_else(|| "unknown".to_owned()),
             Some(q) => format!(
-                "{}{}, write cache: {}, FUA: {}, physical block {} B, logical {} B, scheduler {}",
+                "{}{}, write cache: {}, FUA: {}, physical block {} B, logical {} B, atomic writes to {} B, scheduler {}",
                 q.name,
                 q.model.as_ref().map(|m| format!(" ({m})")).unwrap_or_default(),
                 known(&q.write_cache),
                 q.fua.map_or("unknown", |f| if f { "yes" } else { "no" }),
                 known(&q.physical_block_size.map(|n| n.to_string())),
                 known(&q.logical_block_size.map(|n| n.to_string())),
+                known(&q.atomic_write_bytes_max.map(|n| n.to_string())),
                 known(&q.scheduler)
             ),
         };
-        vec![
+        let mut lines = vec![
             (
                 "workload",
                 format!(
-                    "{}, {} B values, {} indexes, {}; one connection, prepared",
+                    "{}, {} B values, {} indexes, {}; {}",
                     self.sizes(),
                     self.row_bytes,
                     self.indexes,
-                    self.key_order
+                    self.key_order,
+                    self.conduct()
                 ),
             ),
-            ("runs", format!("{} of {}, {}; seed {}", self.runs, self.runs_asked, self.run_order, self.seed)),
+            (
+                "runs",
+                format!(
+                    "{} of {}, {}; {} transactions of warm-up; seed {}",
+                    self.runs, self.runs_asked, self.run_order, self.warm_up_transactions, self.seed
+                ),
+            ),
             ("SQLite", sqlite),
             ("settings", settings),
             (
                 "file system",
-                format!("{} ({})", known(&m.file_system), known(&m.mount_options.as_ref().map(|o| o.join(",")))),
+                format!(
+                    "{} ({}), journal: {}, free: {}; only onewrite preallocates",
+                    known(&m.file_system),
+                    known(&m.mount_options.as_ref().map(|o| o.join(","))),
+                    known(&m.file_system_journal),
+                    known(&m.free_bytes.map(gib))
+                ),
             ),
             ("device", device),
             (
@@ -187,11 +243,33 @@ impl Parameters {
                     m.cpu_model.as_deref().unwrap_or("CPU unknown"),
                     known(&m.cpus.map(|n| n.to_string())),
                     known(&m.cpu_governor),
-                    known(&m.memory_bytes.map(|b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64)))
+                    known(&m.memory_bytes.map(gib))
                 ),
             ),
-        ]
+        ];
+        if !self.unknown.is_empty() {
+            lines.push(("UNKNOWN", format!("{}: name them where you quote a number", self.unknown.join(", "))));
+        }
+        lines
     }
+
+    /// Connections, preparation and operations, where the workloads agree.
+    fn conduct(&self) -> String {
+        let same = |of: &dyn Fn(&Described) -> String| {
+            let mut all: Vec<String> = self.workloads.values().map(of).collect();
+            all.sort();
+            all.dedup();
+            if all.len() == 1 { all.remove(0) } else { format!("differing ({})", all.join(", ")) }
+        };
+        let connections = same(&|d| d.connections.to_string());
+        let prepared = same(&|d| (if d.prepared { "prepared" } else { "not prepared" }).to_owned());
+        let ops = same(&|d| format!("{:.3}", d.operations_per_transaction).trim_end_matches(".000").to_owned());
+        format!("connections {connections}, {prepared}, operations per transaction {ops}")
+    }
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub struct Queue {
     pub fua: Option<bool>,
     pub physical_block_size: Option<u64>,
     pub logical_block_size: Option<u64>,
+    /// The largest write that the device does whole or not at all; 0: it claims none beyond the physical block.
+    pub atomic_write_bytes_max: Option<u64>,
     pub scheduler: Option<String>,
     pub rotational: Option<bool>,
 }
@@ -97,6 +99,7 @@ impl Device {
             fua: number("queue/fua").map(|n: u64| n != 0),
             physical_block_size: number("queue/physical_block_size"),
             logical_block_size: number("queue/logical_block_size"),
+            atomic_write_bytes_max: number("queue/atomic_write_unit_max_bytes"),
             scheduler: read("queue/scheduler").map(|s| chosen(&s).to_owned()),
             rotational: number("queue/rotational").map(|n: u64| n != 0),
         }

@@ -1,31 +1,44 @@
-//! What can be measured: SQLite as it comes in its journal modes, onewrite's presets, and the floor.
+//! What can be measured: SQLite as it comes in its journal modes, from this program or from a library given by
+//! path; onewrite's presets; two key-value stores; and the floor.
 
+use super::sql::{Db, Libraries};
 use super::workload::Workload;
 use anyhow::{Context, Result, bail, ensure};
-use rusqlite::{Connection, OpenFlags};
-use serde::Serialize;
-use std::path::Path;
-use std::str::FromStr;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 
 /// How an engine is opened.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// SQLite's own VFS in this journal mode, at this level of `PRAGMA synchronous`.
-    Stock { journal_mode: &'static str, synchronous: i64 },
+    Stock { journal_mode: String, synchronous: i64 },
     /// The VFS "onewrite" with this `scheme`. `live`: reading while the process has the database marked.
-    Onewrite { scheme: &'static str, live: bool },
+    Onewrite { scheme: String, live: bool },
+    /// No SQLite: a key-value store whose commits are as durable.
+    Store(Store),
     /// No database: the bare write that a durable commit cannot do without.
     Floor,
 }
 
+/// A key-value store in this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Store {
+    Lmdb,
+    Redb,
+}
+
 /// One line of each group of the table.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Engine {
-    pub engine: &'static str,
-    pub preset: &'static str,
+    pub engine: String,
+    pub preset: String,
     pub kind: Kind,
+    /// Pragmas set before the journal mode, in this order.
+    pub pragmas: Vec<(String, String)>,
+    /// The shared library whose SQLite it is, if not this program's.
+    pub library: Option<PathBuf>,
     /// What the line does not promise; `None` for an engine whose commits survive a power cut whole.
-    pub caveat: Option<&'static str>,
+    pub caveat: Option<String>,
     /// Writes measured when nobody says `--only`.
     pub default: bool,
     /// Reads measured when nobody says `--only`.
@@ -33,53 +46,76 @@ pub struct Engine {
 }
 
 const FULL: i64 = 2;
-const NORMAL: i64 = 1;
+/// How long a connection waits for others; far longer than any turn takes.
+const BUSY_MS: i32 = 60_000;
+const LEVELS: [&str; 4] = ["OFF", "NORMAL", "FULL", "EXTRA"];
+const NO_PROTECTION: &str = "no protection: a power cut may corrupt the database";
 
-const fn stock(preset: &'static str, journal_mode: &'static str, synchronous: i64) -> Engine {
-    let caveat = if synchronous < FULL { Some("not durable: a power cut may lose the newest commits") } else { None };
-    let kind = Kind::Stock { journal_mode, synchronous };
-    Engine { engine: "stock", preset, kind, caveat, default: true, default_reads: false }
-}
-
-const fn onewrite(preset: &'static str, caveat: Option<&'static str>, default: bool) -> Engine {
-    let kind = Kind::Onewrite { scheme: preset, live: false };
-    Engine { engine: "onewrite", preset, kind, caveat, default, default_reads: false }
-}
-
-const fn reading(engine: Engine) -> Engine {
-    Engine { default_reads: true, ..engine }
-}
-
-const NO_PROTECTION: Option<&str> = Some("no protection: a power cut may corrupt the database");
-
-/// Every engine, in the order of the table.
-pub static ALL: [Engine; 11] = [
-    reading(stock("delete", "delete", FULL)),
-    stock("truncate", "truncate", FULL),
-    stock("persist", "persist", FULL),
-    reading(stock("wal-full", "wal", FULL)),
-    stock("wal-normal", "wal", NORMAL),
-    reading(onewrite("log", None, true)),
+/// SQLite's own VFS; the caveat follows from the settings.
+pub fn stock(preset: &str, journal_mode: &str, synchronous: i64) -> Engine {
+    let rollback = !["wal", "off", "memory"].contains(&journal_mode);
+    let caveat = match (journal_mode, synchronous) {
+        ("off" | "memory", _) | (_, 0) => Some(NO_PROTECTION),
+        (_, 1) if rollback => Some("NORMAL in a rollback mode: a power cut may, rarely, corrupt the database"),
+        (_, 1) => Some("not durable: a power cut may lose the newest commits"),
+        _ => None,
+    };
     Engine {
-        engine: "onewrite",
-        preset: "log-live",
-        kind: Kind::Onewrite { scheme: "log", live: true },
-        caveat: None,
-        default: false,
-        default_reads: true,
-    },
-    onewrite("wal-opt", None, false),
-    onewrite("off", NO_PROTECTION, false),
-    onewrite("off-opt", NO_PROTECTION, false),
-    Engine {
-        engine: "floor",
-        preset: "overwrite",
-        kind: Kind::Floor,
-        caveat: None,
+        engine: "stock".to_owned(),
+        preset: preset.to_owned(),
+        kind: Kind::Stock { journal_mode: journal_mode.to_owned(), synchronous },
+        pragmas: Vec::new(),
+        library: None,
+        caveat: caveat.map(str::to_owned),
         default: true,
-        default_reads: false,
-    },
+        default_reads: ["delete", "wal-full"].contains(&preset),
+    }
+}
+
+fn onewrite(preset: &str) -> Engine {
+    let (scheme, live) = preset.strip_suffix("-live").map_or((preset, false), |scheme| (scheme, true));
+    Engine {
+        engine: "onewrite".to_owned(),
+        kind: Kind::Onewrite { scheme: scheme.to_owned(), live },
+        caveat: scheme.starts_with("off").then(|| NO_PROTECTION.to_owned()),
+        default: preset == "log",
+        default_reads: scheme == "log",
+        ..stock(preset, "delete", FULL)
+    }
+}
+
+fn alone(name: &str, kind: Kind, default: bool) -> Engine {
+    let preset = if kind == Kind::Floor { "overwrite" } else { "default" };
+    Engine { engine: name.to_owned(), kind, default, default_reads: false, ..stock(preset, "delete", FULL) }
+}
+
+const MODES: [(&str, &str, i64); 5] = [
+    ("delete", "delete", FULL),
+    ("truncate", "truncate", FULL),
+    ("persist", "persist", FULL),
+    ("wal-full", "wal", FULL),
+    ("wal-normal", "wal", 1),
 ];
+
+/// Every engine of this program, in the order of the table.
+pub fn all() -> Vec<Engine> {
+    let mut all: Vec<Engine> = MODES.iter().map(|(preset, mode, level)| stock(preset, mode, *level)).collect();
+    all.extend(["log", "log-live", "wal-opt", "off", "off-opt"].map(onewrite));
+    all.push(alone("lmdb", Kind::Store(Store::Lmdb), false));
+    all.push(alone("redb", Kind::Store(Store::Redb), false));
+    all.push(alone("floor", Kind::Floor, true));
+    all
+}
+
+/// The stock modes of the SQLite at `path`, and onewrite's default where that library brings it along.
+pub fn of_library(path: &Path, has_onewrite: bool) -> Vec<Engine> {
+    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let foreign = |e: Engine| Engine { engine: file.clone(), library: Some(path.to_owned()), ..e };
+    let modes = MODES.iter().map(|(preset, mode, level)| foreign(stock(preset, mode, *level)));
+    modes
+        .chain(has_onewrite.then(|| Engine { preset: "onewrite-log".to_owned(), ..foreign(onewrite("log")) }))
+        .collect()
+}
 
 /// The engine that ratios refer to.
 pub fn is_reference(engine: &Engine) -> bool {
@@ -91,23 +127,11 @@ pub fn is_stock_default(engine: &Engine) -> bool {
     engine.engine == "stock" && engine.preset == "delete"
 }
 
-/// An engine named on the command line: `stock/wal-full`, `onewrite/log`, `floor`.
-#[derive(Clone, Copy, Debug)]
-pub struct Chosen(pub &'static Engine);
-
-impl FromStr for Chosen {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        ALL.iter().find(|e| e.name() == s || (e.kind == Kind::Floor && s == "floor/overwrite")).map(Chosen).ok_or_else(
-            || {
-                format!(
-                    "there is no `{s}`; choose from {}",
-                    ALL.iter().map(Engine::name).collect::<Vec<_>>().join(", ")
-                )
-            },
-        )
-    }
+/// The engine of this name: `stock/wal-full`, `onewrite/log`, `floor`.
+pub fn named(name: &str, choices: &[Engine]) -> Result<Engine, String> {
+    let found = choices.iter().find(|e| e.name() == name || format!("{}/{}", e.engine, e.preset) == name);
+    let names = || choices.iter().map(Engine::name).collect::<Vec<_>>().join(", ");
+    found.cloned().ok_or_else(|| format!("there is no `{name}`; choose from {}", names()))
 }
 
 /// Makes the VFS "onewrite" known to the SQLite in this program.
@@ -118,29 +142,43 @@ pub fn register_onewrite() -> Result<(), String> {
 /// What a connection says about itself, for the parameter card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Settings {
+    /// Version of the SQLite; `None` where there is none.
+    pub sqlite_version: String,
     pub journal_mode: String,
     pub synchronous: String,
     pub page_size: i64,
     pub cache_size: i64,
     pub locking_mode: String,
     pub mmap_size: i64,
+    pub auto_vacuum: i64,
+    /// Bytes that a rollback journal or a WAL keeps when it is reset; -1: all.
+    pub journal_size_limit: i64,
     /// Pages after which stock SQLite checkpoints its WAL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wal_autocheckpoint: Option<i64>,
     /// Bytes of onewrite's log; it checkpoints when the log is full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_size: Option<String>,
+    /// Options of a SQLite that is not this program's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub compile_options: Vec<String>,
 }
 
 impl Engine {
     /// The name on the command line.
     pub fn name(&self) -> String {
-        if self.kind == Kind::Floor { "floor".to_owned() } else { format!("{}/{}", self.engine, self.preset) }
+        match self.kind {
+            Kind::Floor | Kind::Store(_) => self.engine.clone(),
+            _ => format!("{}/{}", self.engine, self.preset),
+        }
     }
 
     /// Whether the workload makes sense for it. A commit makes the database live: then only reads differ.
     pub fn does(&self, workload: Workload) -> bool {
-        if workload.reads() { self.kind != Kind::Floor } else { !self.is_live() }
+        match self.kind {
+            Kind::Floor | Kind::Store(_) => workload.is_one_row(),
+            _ => workload.reads() || !self.is_live(),
+        }
     }
 
     /// Whether it is measured when nobody says `--only`.
@@ -157,72 +195,95 @@ impl Engine {
         matches!(self.kind, Kind::Onewrite { .. })
     }
 
+    /// Whether it is stock SQLite with a write-ahead log.
+    pub fn is_stock_wal(&self) -> bool {
+        matches!(&self.kind, Kind::Stock { journal_mode, .. } if journal_mode == "wal")
+    }
+
     /// Opens `path` and makes the settings what the engine's name says.
-    pub fn open(&self, path: &Path) -> Result<Connection> {
-        let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_URI;
-        let c = match self.kind {
+    pub fn open(&self, libraries: &Libraries, path: &Path) -> Result<Db> {
+        let library = libraries.get(self.library.as_deref())?;
+        let pragmas = |db: &Db| {
+            self.pragmas.iter().try_for_each(|(name, value)| db.execute_batch(&format!("PRAGMA {name} = {value}")))
+        };
+        match &self.kind {
             Kind::Stock { journal_mode, synchronous } => {
-                let c = open_stock(path)?;
-                c.pragma_update_and_check(None, "journal_mode", journal_mode, |_| Ok(()))?;
-                c.pragma_update(None, "synchronous", synchronous)?;
-                c
+                let db = Db::open(library, utf8(path)?, false)?;
+                db.busy_timeout(BUSY_MS)?;
+                pragmas(&db)?;
+                db.execute_batch(&format!("PRAGMA journal_mode = {journal_mode}; PRAGMA synchronous = {synchronous}"))?;
+                Ok(db)
             }
             Kind::Onewrite { scheme, .. } => {
-                let c = Connection::open_with_flags(uri(path, scheme)?, flags)?;
-                c.pragma_update(None, "synchronous", FULL)?;
-                c
+                let db = Db::open(library, &uri(path, scheme)?, true)?;
+                db.busy_timeout(BUSY_MS)?;
+                pragmas(&db)?;
+                db.execute_batch(&format!("PRAGMA synchronous = {FULL}"))?;
+                Ok(db)
             }
-            Kind::Floor => bail!("the floor has no database"),
-        };
-        c.set_prepared_statement_cache_capacity(8);
-        Ok(c)
+            Kind::Store(_) | Kind::Floor => bail!("{} has no SQL", self.engine),
+        }
     }
 
     /// Reads the settings back and fails where they are not what the engine's name says.
-    pub fn settings(&self, c: &Connection) -> Result<Settings> {
-        let text = |name: &str| -> Result<String> {
-            c.pragma_query_value(None, name, |r| r.get::<_, String>(0)).with_context(|| format!("PRAGMA {name}"))
-        };
-        let number = |name: &str| -> Result<i64> {
-            c.pragma_query_value(None, name, |r| r.get::<_, i64>(0)).with_context(|| format!("PRAGMA {name}"))
-        };
-        let (journal_mode, synchronous) = (text("journal_mode")?, number("synchronous")?);
-        let wanted = match self.kind {
+    pub fn settings(&self, libraries: &Libraries, db: &Db) -> Result<Settings> {
+        let text = |name: &str| db.query_text(&format!("PRAGMA {name}"));
+        let known = |name: &str| text(name)?.with_context(|| format!("PRAGMA {name} has no answer"));
+        // A VFS without memory mapping answers its pragma with no row.
+        let number = |name: &str| -> Result<i64> { Ok(db.query_int(&format!("PRAGMA {name}"))?.unwrap_or(0)) };
+        let (journal_mode, synchronous) = (known("journal_mode")?, number("synchronous")?);
+        let wanted = match &self.kind {
             Kind::Stock { journal_mode: wanted, synchronous: level } => {
-                ensure!(journal_mode == wanted, "{}: the journal mode is {journal_mode}, not {wanted}", self.name());
-                level
+                ensure!(journal_mode == *wanted, "{}: the journal mode is {journal_mode}, not {wanted}", self.name());
+                *level
             }
-            Kind::Floor => bail!("the floor has no database"),
             Kind::Onewrite { scheme: wanted, .. } => {
-                let scheme = text("onewrite_scheme").context("the connection does not go through onewrite")?;
-                ensure!(scheme == wanted, "{}: the scheme in force is {scheme}", self.name());
+                let scheme = text("onewrite_scheme")?.context("the connection does not go through onewrite")?;
+                ensure!(scheme == *wanted, "{}: the scheme in force is {scheme}", self.name());
                 FULL
             }
+            Kind::Store(_) | Kind::Floor => bail!("{} has no SQL", self.engine),
         };
         ensure!(synchronous == wanted, "{}: synchronous is {synchronous}, not {wanted}", self.name());
+        for (name, value) in &self.pragmas {
+            let found = known(name)?;
+            ensure!(found == *value, "{}: {name} is {found}, not {value}", self.name());
+        }
+        let mut compile_options = Vec::new();
+        if self.library.is_some() {
+            let mut options = db.prepare("PRAGMA compile_options")?;
+            while options.step()? {
+                compile_options.push(String::from_utf8_lossy(options.column_blob(0)).into_owned());
+            }
+        }
         Ok(Settings {
+            sqlite_version: libraries.get(self.library.as_deref())?.version(),
             wal_autocheckpoint: if journal_mode == "wal" { Some(number("wal_autocheckpoint")?) } else { None },
-            log_size: if self.is_onewrite() { text("onewrite_log_size").ok() } else { None },
+            log_size: if self.is_onewrite() { text("onewrite_log_size")? } else { None },
             journal_mode,
-            synchronous: ["OFF", "NORMAL", "FULL", "EXTRA"][usize::try_from(synchronous)?.min(3)].to_owned(),
+            synchronous: LEVELS[usize::try_from(synchronous)?.min(3)].to_owned(),
             page_size: number("page_size")?,
             cache_size: number("cache_size")?,
-            locking_mode: text("locking_mode")?,
-            // A VFS without memory mapping answers with no row.
-            mmap_size: number("mmap_size").unwrap_or(0),
+            locking_mode: known("locking_mode")?,
+            mmap_size: number("mmap_size")?,
+            auto_vacuum: number("auto_vacuum")?,
+            journal_size_limit: number("journal_size_limit")?,
+            compile_options,
         })
     }
 }
 
 /// Opens `path` with SQLite's own VFS: what any other program would see.
-pub fn open_stock(path: &Path) -> Result<Connection> {
-    let flags = OpenFlags::default() & !OpenFlags::SQLITE_OPEN_URI;
-    Connection::open_with_flags(path, flags).with_context(|| format!("opening {}", path.display()))
+pub fn open_stock(libraries: &Libraries, path: &Path) -> Result<Db> {
+    Db::open(libraries.get(None)?, utf8(path)?, false)
+}
+
+fn utf8(path: &Path) -> Result<&str> {
+    path.to_str().context("the directory's name is not UTF-8")
 }
 
 fn uri(path: &Path, scheme: &str) -> Result<String> {
-    let path = path.to_str().context("the directory's name is not UTF-8")?;
-    let path = path.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    let path = utf8(path)?.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     Ok(format!("file:{path}?vfs=onewrite&scheme={scheme}"))
 }
 
@@ -232,11 +293,11 @@ mod tests {
 
     #[test]
     fn names_are_found_and_unknown_ones_teach() {
-        for e in &ALL {
-            assert_eq!(e.name().parse::<Chosen>().unwrap().0, e);
+        for e in all() {
+            assert_eq!(named(&e.name(), &all()).unwrap(), e);
         }
-        assert_eq!("floor/overwrite".parse::<Chosen>().unwrap().0.kind, Kind::Floor);
-        let error = "stock/wall".parse::<Chosen>().unwrap_err();
+        assert_eq!(named("floor/overwrite", &all()).unwrap().kind, Kind::Floor);
+        let error = named("stock/wall", &all()).unwrap_err();
         assert!(
             error.contains("`stock/wall`") && error.contains("stock/wal-full") && error.contains("floor"),
             "{error}"
@@ -251,11 +312,23 @@ mod tests {
     #[test]
     fn stock_settings_are_what_the_name_says() {
         let dir = tempfile::tempdir().unwrap();
-        for e in ALL.iter().filter(|e| matches!(e.kind, Kind::Stock { .. })) {
-            let c = e.open(&dir.path().join(e.preset)).unwrap();
-            e.settings(&c).unwrap();
-            c.pragma_update(None, "synchronous", 0).unwrap();
-            assert!(e.settings(&c).unwrap_err().to_string().contains("synchronous is 0"));
+        let libraries = Libraries::load([]).unwrap();
+        for mut e in all().into_iter().filter(|e| matches!(e.kind, Kind::Stock { .. })) {
+            e.pragmas.push(("page_size".to_owned(), "8192".to_owned()));
+            let c = e.open(&libraries, &dir.path().join(&e.preset)).unwrap();
+            assert_eq!(e.settings(&libraries, &c).unwrap().page_size, 8192);
+            c.execute_batch("PRAGMA synchronous = 0").unwrap();
+            let error = e.settings(&libraries, &c).unwrap_err().to_string();
+            assert!(error.contains("synchronous is 0"), "{error}");
+        }
+    }
+
+    #[test]
+    fn caveats_follow_from_the_settings() {
+        assert!(stock("x", "delete", FULL).caveat.is_none());
+        assert!(stock("x", "wal", 1).caveat.unwrap().contains("lose"));
+        for (mode, level) in [("delete", 0), ("off", FULL), ("memory", FULL), ("wal", 0), ("delete", 1)] {
+            assert!(stock("x", mode, level).caveat.unwrap().contains("corrupt"), "{mode} {level}");
         }
     }
 }

@@ -1,13 +1,12 @@
 //! The floor: what the hardware and the file system charge for one durable 4 KiB overwrite. A commit
 //! that survives a power cut cannot cost less than this.
 
-use super::measure::{Probe, Section, time_each};
-use super::workload::{Size, WARM_UP};
+use super::measure::{Section, time_each};
+use super::workload::{Size, Stage, WARM_UP};
 use anyhow::{Context, Result, ensure};
 use rustix::io::ReadWriteFlags;
 use std::fs::File;
 use std::io::{IoSlice, Read, Seek, SeekFrom, Write};
-use std::path::Path;
 
 const BLOCK_BYTES: usize = 4096;
 /// The file is a ring of this many blocks, overwritten in order as a log would be.
@@ -18,8 +17,8 @@ pub const DESCRIPTION: &str = "one 4 KiB overwrite of a preallocated file of wri
                                256 blocks in turn";
 
 /// Overwrites one block per transaction, each with one write that is also the flush.
-pub fn run(dir: &Path, size: &Size, ready: impl FnOnce() -> Result<()>, probe: &mut dyn Probe) -> Result<Section> {
-    let path = dir.join("floor");
+pub fn run(stage: Stage<'_>, size: &Size) -> Result<Section> {
+    let path = stage.dir.join("floor");
     let mut file = File::options().read(true).write(true).create_new(true).open(&path)?;
     // Written zeros: the first write to merely reserved blocks would go through the file system's journal.
     file.write_all(&vec![0; BLOCK_BYTES * BLOCKS])?;
@@ -28,8 +27,8 @@ pub fn run(dir: &Path, size: &Size, ready: impl FnOnce() -> Result<()>, probe: &
     for i in 0..WARM_UP {
         overwrite(&file, &mut block, i)?;
     }
-    ready()?;
-    let section = time_each(size.transactions, size.limit, probe, |i| overwrite(&file, &mut block, WARM_UP + i))?;
+    (stage.ready)()?;
+    let section = time_each(size.transactions, size.limit, stage.probe, |i| overwrite(&file, &mut block, WARM_UP + i))?;
     let last = WARM_UP + section.transactions - 1;
     file.seek(SeekFrom::Start(((last % BLOCKS) * BLOCK_BYTES) as u64))?;
     file.read_exact(&mut block)?;

@@ -34,6 +34,10 @@ pub struct Section {
     pub transactions: usize,
     pub seconds: f64,
     pub latency_ns: Histogram<u64>,
+    /// Names and seconds of the parts, of a workload that has parts.
+    pub phases: Vec<(String, f64)>,
+    /// Whether the limit came before the last transaction.
+    pub stopped: bool,
 }
 
 impl Section {
@@ -74,7 +78,7 @@ pub fn time_each(
     }
     let seconds = start.elapsed().as_secs_f64();
     probe.end()?;
-    Ok(Section { transactions, seconds, latency_ns })
+    Ok(Section { transactions, seconds, latency_ns, phases: Vec::new(), stopped: transactions < n })
 }
 
 /// Like [`time_each`], with `prepare` before each step, which is neither timed nor watched.
@@ -102,7 +106,7 @@ pub fn time_each_after(
             bail!("interrupted");
         }
     }
-    Ok(Section { transactions, seconds, latency_ns })
+    Ok(Section { transactions, seconds, latency_ns, phases: Vec::new(), stopped: transactions < n })
 }
 
 /// The middle value; the mean of the two middle ones of an even number. `None` of nothing.

@@ -6,29 +6,45 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | `engines` | what can be measured and how it is opened |
-//! | `workload`, `floor` | a section's work, and its verification |
-//! | `measure` | timing; medians, paired ratios, pooled percentiles |
+//! | `options`, `suite` | options that subcommands share; whole measurements by name |
+//! | `engines`, `sql` | what can be measured and how it is opened; any SQLite behind one table of functions |
+//! | `workload/`, `floor` | a section's work, and its verification |
+//! | `runner`, `progress` | which section when |
+//! | `measure`, `stats`, `results` | timing; medians and confidence intervals; the rows of the table |
 //! | `device`, `syscalls` | counting below and at the kernel's door |
-//! | `card`, `report` | the parameters; table and JSON |
-//! | `suite` | whole measurements by name |
+//! | `compare`, `sweep`, `images`, `advise` | the subcommands |
+//! | `card`, `report`, `wear` | the parameters; table and JSON; how long a card lasts |
 
+mod advise;
 mod card;
+mod compare;
 mod device;
 mod engines;
 mod floor;
+mod images;
 mod measure;
+mod options;
+mod progress;
+mod random;
 mod report;
+mod results;
 mod runner;
+mod sql;
+mod stats;
 mod suite;
+mod sweep;
 mod syscalls;
+mod wear;
 mod workload;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use options::Common;
+use runner::{Case, Job, Outcome};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use workload::Workload;
 
 /// Measure what a durable SQLite commit costs here, side by side
 ///
@@ -47,69 +63,65 @@ use std::sync::atomic::Ordering;
 /// See what reading costs, by key and of whole tables:
 ///
 ///     onewrite bench --workload lookup --workload scan
+///
+/// Compare with another SQLite, and with key-value stores:
+///
+///     onewrite bench --library /usr/lib/x86_64-linux-gnu/libsqlite3.so.0 --peers
+///
+/// Vary one setting, compare two results, or ask what suits a directory:
+///
+///     onewrite bench sweep --help
+///     onewrite bench compare before.json after.json
+///     onewrite bench advise /var/lib/myapp
+///
+/// What an app would notice, measured:
+///
+///     onewrite bench --workload gmail --workload facebook
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Subcommand>,
     /// The measurement to make: commit (what one durable commit costs)
     #[arg(long, value_name = "NAME", default_value = suite::ALL[0].name)]
-    suite: suite::Chosen,
-    /// Measure in a temporary directory inside this one [default: the current directory]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// Write parameters and results to this file as well
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    pub suite: suite::Chosen,
     /// Measure only this one: stock/delete, stock/truncate, stock/persist, stock/wal-full, stock/wal-normal,
     /// onewrite/log, onewrite/log-live (reads of a database this process writes), onewrite/wal-opt, onewrite/off,
-    /// onewrite/off-opt, floor; may be repeated
+    /// onewrite/off-opt, lmdb, redb, floor, or one of a --library; may be repeated
     #[arg(long, value_name = "ENGINE/PRESET")]
-    only: Vec<engines::Chosen>,
-    /// Do this: insert, update, delete, lookup (a row by its key), scan (the whole table), or lookup-cold or
-    /// scan-cold, which begin with nothing of the file in the kernel's cache; may be repeated
-    /// [default: insert, update, delete]
+    pub only: Vec<String>,
+    /// Do this: insert, update, delete, lookup (a row by its key), scan (the whole table), lookup-cold, scan-cold
+    /// (which begin with nothing of the file in the kernel's cache), mobibench-insert, -update, -delete,
+    /// androbench-insert, -update, -delete, rl (RL Benchmark), dbbench (DB Bench), open-insert-close, tabs (a
+    /// browser's threads), gmail, facebook, hangouts, kakaotalk (app profiles), replay (a file of SQL); may be
+    /// repeated. A name that is wrong lists them with a line on each [default: insert, update, delete]
     #[arg(long, value_name = "NAME")]
-    workload: Vec<workload::Workload>,
-    /// Secondary indexes of the table, each on an integer column of random values
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number_up_to(0, workload::INDEXES_MAX as u64))]
-    indexes: u64,
-    /// Rows in the table before the measured transactions [default: 2000; 100000 where they read]
-    #[arg(long, value_name = "N", value_parser = number(1))]
-    rows: Option<u64>,
-    /// Bytes of the value of a row; its key takes up to 8 more
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = number(0))]
-    row_bytes: u64,
-    /// Measured transactions per engine, workload and run [default: 1000; lookup 20000, scan 20, scan-cold 5]
-    #[arg(long, value_name = "N", value_parser = number(1))]
-    transactions: Option<u64>,
-    /// Runs, of which results are medians [default: 5, or as many as fit into two minutes]
-    #[arg(long, value_name = "N", value_parser = number(1))]
-    runs: Option<u64>,
-    /// Seed of keys and values: the same seed, the same transactions
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// The `-wal` file of stock SQLite when the transactions begin
-    #[arg(long, value_name = "STATE", value_enum, default_value_t = workload::WalStart::Empty)]
-    wal_start: workload::WalStart,
+    pub workload: Vec<workload::Workload>,
+    /// Measure the stock modes of this libsqlite3.so too; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub library: Vec<PathBuf>,
+    /// Measure LMDB and redb too: the bare commit of a key-value store, as durable
+    #[arg(long)]
+    pub peers: bool,
+    #[command(flatten)]
+    pub common: options::Common,
     /// Do one section under a tracer (the bench calls itself with this)
-    #[arg(long, hide = true, value_name = "WORKLOAD")]
-    traced: Option<workload::Workload>,
-    /// Stop the traced section after this many milliseconds
-    #[arg(long, hide = true, value_name = "N", requires = "traced")]
-    traced_ms: Option<u64>,
+    #[arg(long, hide = true, value_name = "JSON")]
+    traced: Option<String>,
 }
 
-fn number(from: u64) -> clap::builder::RangedU64ValueParser {
-    number_up_to(from, 10_000_000)
-}
-
-fn number_up_to(from: u64, to: u64) -> clap::builder::RangedU64ValueParser {
-    clap::value_parser!(u64).range(from..=to)
+/// What can be asked besides a measurement of engines and workloads.
+#[derive(Debug, clap::Subcommand)]
+pub enum Subcommand {
+    Compare(compare::Compare),
+    Sweep(Box<sweep::Sweep>),
+    Advise(Box<advise::Advise>),
 }
 
 /// Makes the measurement asked for.
 pub fn run(args: &Args) -> Result<()> {
-    if let Some(workload) = args.traced {
-        return runner::traced(args, workload);
+    if let Some(json) = &args.traced {
+        return runner::traced(json);
     }
     ctrlc::set_handler(|| {
         if measure::INTERRUPTED.swap(true, Ordering::Relaxed) {
@@ -117,34 +129,127 @@ pub fn run(args: &Args) -> Result<()> {
         }
     })
     .context("handling Ctrl-C")?;
-    (args.suite.0.run)(args)
-}
-
-/// The suite `commit`: measures, prints the table and its card, and writes the JSON.
-fn commit(args: &Args) -> Result<()> {
-    // Opened first: a name that cannot be written must not cost the user two minutes.
-    let json = args
-        .json
-        .as_ref()
-        .map(|path| Ok::<_, anyhow::Error>((path, File::create(path).with_context(|| path.display().to_string())?)));
-    let json = json.transpose()?;
-    let (parameters, rows) = runner::run(args)?;
-    ensure!(!rows.is_empty(), "nothing was measured");
-    if let Some((path, file)) = json {
-        let mut file = BufWriter::new(file);
-        serde_json::to_writer_pretty(&mut file, &report::Json { parameters: &parameters, results: &rows })?;
-        file.write_all(b"\n").and_then(|()| file.flush()).with_context(|| path.display().to_string())?;
+    match &args.command {
+        None => (args.suite.0.run)(args),
+        Some(Subcommand::Compare(options)) => compare::run(options),
+        Some(Subcommand::Sweep(options)) => sweep::run(options),
+        Some(Subcommand::Advise(options)) => advise::run(options),
     }
-    print(&parameters, &rows).context("printing the table")
 }
 
-fn print(parameters: &card::Parameters, rows: &[report::Row]) -> std::io::Result<()> {
+/// The suite `commit`: measures, prints the table and its card, and writes the files asked for.
+fn commit(args: &Args) -> Result<()> {
+    let files = Files::create(&args.common)?;
+    let outcome = runner::run(job(args)?)?;
+    files.finish(&args.common, &outcome)
+}
+
+/// What the options of the suite `commit` ask for.
+fn job(args: &Args) -> Result<Job> {
+    let mut notes = Vec::new();
+    let workloads: Vec<Workload> = match &args.workload[..] {
+        [] => Workload::DEFAULT.to_vec(),
+        asked => Workload::all().into_iter().filter(|w| asked.contains(w)).collect(),
+    };
+    let mut choices = engines::all();
+    for path in &args.library {
+        let path = std::fs::canonicalize(path).with_context(|| path.display().to_string())?;
+        let library = sql::Library::load(&path)?;
+        choices.extend(engines::of_library(&path, library.has_vfs("onewrite")));
+    }
+    for engine in choices.iter_mut().filter(|e| matches!(e.kind, engines::Kind::Store(_))) {
+        engine.default = args.peers;
+    }
+    if args.peers {
+        notes.push(batch_atomic(args)?);
+    }
+    let named = args.only.iter().map(|name| engines::named(name, &choices).map_err(anyhow::Error::msg));
+    let named = named.collect::<Result<Vec<_>>>().context("--only")?;
+    let mut engines: Vec<engines::Engine> = match &named[..] {
+        [] => choices.into_iter().filter(|e| workloads.iter().any(|w| e.does(*w) && e.is_default_for(*w))).collect(),
+        named => choices.into_iter().filter(|e| named.contains(e)).collect(),
+    };
+    if let Some(idle) = engines.iter().find(|e| !workloads.iter().any(|w| e.does(*w))) {
+        let its: Vec<_> = Workload::all().into_iter().filter(|w| idle.does(*w)).map(Workload::name).collect();
+        bail!("{} has none of these workloads; give --workload one of {}", idle.name(), its.join(", "));
+    }
+    let wanted = engines.iter().any(|e| e.is_onewrite() && e.library.is_none());
+    if let Some(reason) = wanted.then(engines::register_onewrite).and_then(Result::err) {
+        if !args.only.is_empty() {
+            bail!("onewrite cannot be measured: {reason}");
+        }
+        engines.retain(|e| !e.is_onewrite());
+        notes.push(format!("onewrite was left out: {reason}"));
+    }
+    let reference = engines.iter().position(engines::is_reference).map(|c| (c, "WAL/FULL".to_owned()));
+    Ok(Job {
+        common: args.common.clone(),
+        cases: engines.into_iter().map(Case::from).collect(),
+        workloads,
+        defaults_only: args.only.is_empty(),
+        reference,
+        notes,
+    })
+}
+
+/// Whether SQLite can commit with batch-atomic writes here, in words.
+fn batch_atomic(args: &Args) -> Result<String> {
+    let dir = args.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
+    let dir = std::fs::canonicalize(&dir).with_context(|| dir.display().to_string())?;
+    let file_system = device::Mount::of(&dir).map_or("this file system".to_owned(), |m| m.fs_type);
+    let (_, options) = card::sqlite()?;
+    let built = options.iter().any(|o| o == "ENABLE_BATCH_ATOMIC_WRITE");
+    Ok(match (file_system == "f2fs", built) {
+        (true, true) => "batch-atomic writes: F2FS has them, and stock's rollback modes use them".to_owned(),
+        (true, false) => "batch-atomic writes: F2FS has them, the SQLite in this program is built without; give a \
+                          --library built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE"
+            .to_owned(),
+        (false, _) => format!("batch-atomic writes are not measured: {file_system} has none, only F2FS does"),
+    })
+}
+
+/// The files asked for, opened first: a name that cannot be written must not cost the user two minutes.
+struct Files {
+    json: Option<(PathBuf, File)>,
+}
+
+impl Files {
+    fn create(common: &Common) -> Result<Files> {
+        let create = |path: &PathBuf| -> Result<(PathBuf, File)> {
+            Ok((path.clone(), File::create(path).with_context(|| path.display().to_string())?))
+        };
+        Ok(Files {
+            json: common.json.as_ref().map(create).transpose()?,
+        })
+    }
+
+    /// Writes them and prints the table.
+    fn finish(self, common: &Common, outcome: &Outcome) -> Result<()> {
+        ensure!(!outcome.rows.is_empty(), "nothing was measured");
+        if let Some((path, file)) = self.json {
+            let mut file = BufWriter::new(file);
+            let json = report::Json { parameters: &outcome.parameters, results: &outcome.rows };
+            serde_json::to_writer_pretty(&mut file, &json)?;
+            file.write_all(b"\n").and_then(|()| file.flush()).with_context(|| path.display().to_string())?;
+        }
+        print(common, outcome).context("printing the table")
+    }
+}
+
+fn print(common: &Common, outcome: &Outcome) -> std::io::Result<()> {
+    let (parameters, rows) = (&outcome.parameters, &outcome.rows);
     let mut out = std::io::stdout().lock();
     let columns = if out.is_terminal() { comfy_table::Table::new().width().unwrap_or(120) } else { 120 };
     let text = usize::from(columns.clamp(60, 120));
-    writeln!(out, "{}\n", report::table(rows, columns))?;
+    writeln!(out, "{}\n", report::table(rows, &outcome.reference, columns))?;
     for line in report::below(rows, parameters, columns) {
         writeln!(out, "{}", report::wrap(&line, text, 2))?;
+    }
+    if common.wear.wear {
+        writeln!(out)?;
+        for line in common.wear.lines(rows) {
+            writeln!(out, "{line}")?;
+        }
     }
     writeln!(out)?;
     for (name, value) in parameters.short() {

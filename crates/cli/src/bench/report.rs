@@ -1,19 +1,23 @@
 //! What the bench gives out: the rows of the JSON, the table, and the lines below it.
 
 use super::card::Parameters;
-use super::engines::{self, Engine, Kind};
-use super::workload::Workload;
+use super::engines::{Engine, Kind};
+use super::stats::{self, Ratio};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
 /// One result of the JSON. `None` is "not available"; the notes say why.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    pub engine: &'static str,
-    pub preset: &'static str,
+    pub engine: String,
+    pub preset: String,
     pub workload: &'static str,
-    pub threads: u32,
+    pub threads: usize,
     pub tx_per_s: f64,
+    /// Run by run.
+    pub tx_per_s_runs: Vec<f64>,
+    /// The ratio on the table: to the engine at the head of its column.
+    pub ratio: Option<Ratio>,
     pub ratio_to_wal_full: Option<f64>,
     /// To SQLite's own VFS as it comes. Reads only.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -21,16 +25,24 @@ pub struct Row {
     pub p50_us: f64,
     pub p99_us: f64,
     pub p999_us: f64,
+    /// Latencies with the share of transactions that took no longer.
+    pub latency_us_cdf: Vec<(f64, f64)>,
     pub block_writes_per_tx: Option<f64>,
     pub kib_per_tx: Option<f64>,
     pub flushes_per_tx: Option<f64>,
     pub write_syscalls_per_tx: Option<f64>,
     pub sync_syscalls_per_tx: Option<f64>,
+    /// What write calls hand to the kernel for the database, and for its journal or log.
+    pub kib_database_per_tx: Option<f64>,
+    pub kib_log_per_tx: Option<f64>,
+    /// Median seconds of the parts of a workload that has parts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases_s: Vec<(String, f64)>,
     /// Time per commit in units of the floor's. On the table only.
     #[serde(skip)]
     pub floors: Option<f64>,
     #[serde(skip)]
-    pub of: &'static Engine,
+    pub of: Engine,
 }
 
 /// The file of `--json`.
@@ -41,21 +53,23 @@ pub struct Json<'a> {
 }
 
 /// Columns from which on the roomy table fits.
-const WIDE: u16 = 118;
+const WIDE: u16 = 119;
 
 const LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
 const STYLE: TableStyle = TableStyle::new().top_border(LINE).header_separator(LINE).bottom_border(LINE);
 
 /// The table, grouped by workload; without its second ratio and its frames where `columns` are few.
-pub fn table(rows: &[Row], columns: u16) -> String {
+pub fn table(rows: &[Row], reference: &str, columns: u16) -> String {
     let wide = columns >= WIDE;
     let mut t = Table::new();
     t.load_style(STYLE);
     t.set_content_arrangement(ContentArrangement::Disabled);
+    let ratio = format!("×\n{reference}");
     let heads = [
         ("", "", true),
         ("tx/s", "tx/s", true),
-        ("×\nWAL/FULL", "×\nWAL", true),
+        (ratio.as_str(), if reference == "WAL/FULL" { "×\nWAL" } else { "×" }, true),
+        ("±\n%", "", wide),
         ("time ÷\nfloor's", "", wide),
         ("p50\nµs", "p50\nµs", true),
         ("p99\nµs", "p99\nµs", true),
@@ -68,24 +82,22 @@ pub fn table(rows: &[Row], columns: u16) -> String {
     ];
     let shown = heads.iter().filter(|(.., show)| *show);
     t.set_header(shown.clone().map(|(long, short, _)| if wide { *long } else { *short }));
-    for workload in Workload::ALL {
-        let group: Vec<&Row> = rows.iter().filter(|r| r.workload == workload.name()).collect();
-        if group.is_empty() {
-            continue;
-        }
+    let mut workloads: Vec<&str> = rows.iter().map(|r| r.workload).collect();
+    workloads.dedup();
+    for workload in workloads {
+        let group: Vec<&Row> = rows.iter().filter(|r| r.workload == workload).collect();
         // Reads compare with another engine than the head of the column says.
-        let to = if !workload.reads() {
-            ""
-        } else if wide {
-            "× DELETE"
-        } else {
-            "×DEL"
+        let to = match (group.iter().any(|r| r.ratio_to_stock_default.is_some()), wide) {
+            (false, _) => "",
+            (true, true) => "× DELETE",
+            (true, false) => "×DEL",
         };
-        t.add_row([Cell::new(workload.name().to_uppercase()), Cell::new(""), Cell::new(to)]);
+        let name: String = workload.to_uppercase().chars().take(if wide { 20 } else { 14 }).collect();
+        t.add_row([Cell::new(name), Cell::new(""), Cell::new(to)]);
         for row in group {
-            let ratio = if workload.reads() { row.ratio_to_stock_default } else { row.ratio_to_wal_full };
-            let mut cells = vec![format!(" {}", label(row.of, wide)), whole(Some(row.tx_per_s)), fine(ratio)];
+            let mut cells = vec![format!(" {}", label(row, wide)), whole(Some(row.tx_per_s)), ratio_cell(row)];
             if wide {
+                cells.push(row.ratio.map_or("n/a".to_owned(), |r| format!("{:.0}", r.half_width_percent())));
                 cells.push(fine(row.floors));
             }
             cells.extend([row.p50_us, row.p99_us, row.p999_us].map(|us| whole(Some(us))));
@@ -111,13 +123,19 @@ pub fn table(rows: &[Row], columns: u16) -> String {
     t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-fn label(engine: &Engine, wide: bool) -> String {
-    let mark = if engine.caveat.is_some() { " *" } else { "" };
-    match engine.kind {
-        Kind::Floor => "floor".to_owned(),
-        Kind::Stock { .. } if !wide => format!("{}{mark}", engine.preset),
-        _ if !wide => format!("1w {}{mark}", engine.preset),
-        _ => format!("{} {}{mark}", engine.engine, engine.preset),
+fn ratio_cell(row: &Row) -> String {
+    let mark = if row.ratio.is_some_and(|r| !r.safe) { "~" } else { "" };
+    format!("{}{mark}", fine(row.ratio.map(|r| r.median)))
+}
+
+fn label(row: &Row, wide: bool) -> String {
+    let mark = if row.of.caveat.is_some() { " *" } else { "" };
+    let own = (&row.engine, &row.preset) == (&row.of.engine, &row.of.preset);
+    match row.of.kind {
+        Kind::Floor | Kind::Store(_) if own => row.engine.clone(),
+        Kind::Stock { .. } if own && !wide && row.of.library.is_none() => format!("{}{mark}", row.preset),
+        Kind::Onewrite { .. } if own && !wide => format!("1w {}{mark}", row.preset),
+        _ => format!("{} {}{mark}", row.engine, row.preset),
     }
 }
 
@@ -125,11 +143,13 @@ fn label(engine: &Engine, wide: bool) -> String {
 pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String> {
     let mut lines = Vec::new();
     let mut caveats: Vec<(&str, Vec<String>)> = Vec::new();
-    for e in engines::ALL.iter().filter(|e| rows.iter().any(|r| r.of == *e)) {
-        if let Some(caveat) = e.caveat {
-            match caveats.iter_mut().find(|(c, _)| *c == caveat) {
-                Some((_, names)) => names.push(e.name()),
-                None => caveats.push((caveat, vec![e.name()])),
+    for row in rows {
+        if let Some(caveat) = &row.of.caveat {
+            let name = format!("{}/{}", row.engine, row.preset);
+            match caveats.iter_mut().find(|(c, _)| c == caveat) {
+                Some((_, names)) if names.contains(&name) => {}
+                Some((_, names)) => names.push(name),
+                None => caveats.push((caveat, vec![name])),
             }
         }
     }
@@ -138,6 +158,7 @@ pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String>
         "tx/s: median of the runs. Ratios: medians of ratios taken run by run. Latencies: all runs together."
             .to_owned(),
     );
+    lines.push(stats::EXPLAINED.to_owned());
     lines.push(
         "Right of the latencies: per transaction. Block writes, KiB and flushes: what the device did, journal of the \
          file system included; a flush is often preceded by an empty write request, which counts. A write call that \
@@ -157,8 +178,18 @@ pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String>
     if columns < WIDE && rows.iter().any(|r| r.of.is_onewrite()) {
         lines.push("1w: onewrite.".to_owned());
     }
+    lines.extend(phases(rows));
     lines.extend(parameters.notes.iter().map(|n| format!("Note: {n}")));
     lines
+}
+
+/// Seconds of the parts of workloads that have parts.
+fn phases(rows: &[Row]) -> Vec<String> {
+    let of = |row: &Row| {
+        let parts: Vec<String> = row.phases_s.iter().map(|(name, s)| format!("{name} {s:.4}")).collect();
+        format!("{} {} {}, seconds: {}", row.workload, row.engine, row.preset, parts.join("; "))
+    };
+    rows.iter().filter(|r| !r.phases_s.is_empty()).map(of).collect()
 }
 
 /// Breaks `text` at blanks so that no line is longer than `columns`, the later lines indented.
@@ -192,29 +223,38 @@ fn fine(v: Option<f64>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
+    use super::super::engines;
+    use super::super::workload::Workload;
     use super::*;
 
-    fn rows() -> Vec<Row> {
+    pub fn rows() -> Vec<Row> {
         let mut rows = Vec::new();
-        for workload in Workload::ALL {
-            for of in &engines::ALL {
+        for workload in Workload::all() {
+            for of in engines::all() {
+                let ratio = Some(Ratio { median: 1.234, low: 1.2, high: 1.3, confidence: 0.9, safe: false });
                 rows.push(Row {
-                    engine: of.engine,
-                    preset: of.preset,
+                    engine: of.engine.clone(),
+                    preset: of.preset.clone(),
                     workload: workload.name(),
                     threads: 1,
                     tx_per_s: 12345.6,
+                    tx_per_s_runs: vec![12345.6, 12346.6],
+                    ratio,
                     ratio_to_wal_full: Some(1.234),
                     ratio_to_stock_default: workload.reads().then_some(0.987),
                     p50_us: 123.4,
                     p99_us: 1234.5,
                     p999_us: 12345.6,
+                    latency_us_cdf: vec![(100.0, 0.0), (123.4, 0.5), (12345.6, 0.999)],
                     block_writes_per_tx: Some(12.34),
                     kib_per_tx: Some(56.78),
                     flushes_per_tx: None,
                     write_syscalls_per_tx: Some(8.4),
                     sync_syscalls_per_tx: Some(1.0),
+                    kib_database_per_tx: Some(4.0),
+                    kib_log_per_tx: Some(8.0),
+                    phases_s: Vec::new(),
                     floors: Some(2.0),
                     of,
                 });
@@ -225,8 +265,8 @@ mod tests {
 
     #[test]
     fn the_table_keeps_to_its_width() {
-        for columns in [80, 118, 120] {
-            let text = table(&rows(), columns);
+        for columns in [80, 118, 119, 120] {
+            let text = table(&rows(), "WAL/FULL", columns);
             let widest = text.lines().map(|l| l.chars().count()).max().unwrap();
             assert!(widest <= usize::from(columns), "{widest} columns of {columns}:\n{text}");
             assert!(text.contains("DELETE") && text.contains("12346") && text.contains("n/a"), "{text}");

@@ -1,18 +1,21 @@
-//! The order of things: which section when, for how long, and what becomes of the numbers.
+//! The order of things: which section when, for how long.
 
 use super::card::{self, Machine, Parameters};
 use super::device::{Counters, Device, Mount};
 use super::engines::{self, Engine, Kind, Settings};
-use super::measure::{INTERRUPTED, Probe, Section, histogram, median, paired_ratio};
+use super::floor;
+use super::measure::{INTERRUPTED, Probe, Section};
+use super::options::Common;
+use super::progress::Progress;
 use super::report::Row;
+use super::results;
+use super::sql::Libraries;
 use super::syscalls::{self, Calls};
-use super::workload::{self, Plan, Size, WARM_UP, WalStart, Workload};
-use super::{Args, floor};
+use super::workload::{self, Described, Plan, Size, Stage, WARM_UP, WalStart, Workload};
 use anyhow::{Context, Result, bail};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -23,51 +26,110 @@ const BUDGET: Duration = Duration::from_secs(110);
 const RUNS: usize = 5;
 /// How long the device is watched before a section, for writes of others.
 const IDLE: Duration = Duration::from_millis(200);
-/// Writes of others below this share of a section's are not worth a note.
-const NOISE_SHARE: f64 = 0.1;
 
-/// What one section gave.
-struct Measured {
-    section: Section,
-    device: Option<Counters>,
-    /// Writes of others, as a share of the device's writes during the section.
-    noise: f64,
+/// One line of each group of the table: an engine, and what of its surroundings differs from the other lines.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Shown instead of the engine's own names.
+    pub label: Option<(String, String)>,
+    pub engine: Engine,
+    pub rows: Option<usize>,
+    pub ops_per_tx: Option<usize>,
+    pub threads: Option<usize>,
+    /// Measured here instead of in the job's directory.
+    pub dir: Option<PathBuf>,
 }
 
-type Key = (usize, usize);
+impl From<Engine> for Case {
+    fn from(engine: Engine) -> Case {
+        Case { label: None, engine, rows: None, ops_per_tx: None, threads: None, dir: None }
+    }
+}
 
-/// Does one section for the tracer: the bench calls its own program with the hidden options.
-pub fn traced(args: &Args, workload: Workload) -> Result<()> {
-    let engine = args.only.first().context("--traced needs --only")?.0;
+impl Case {
+    /// Its name on the card.
+    pub fn name(&self) -> String {
+        self.label.as_ref().map_or_else(|| self.engine.name(), |(group, value)| format!("{group}/{value}"))
+    }
+
+    fn size(&self, common: &Common, workload: Workload, limit: Option<Duration>) -> Size {
+        let size = common.size(workload, limit);
+        Size {
+            rows: self.rows.unwrap_or(size.rows),
+            ops_per_tx: self.ops_per_tx.unwrap_or(size.ops_per_tx),
+            threads: self.threads.unwrap_or(size.threads),
+            ..size
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Debug)]
+pub struct Job {
+    pub common: Common,
+    pub cases: Vec<Case>,
+    pub workloads: Vec<Workload>,
+    /// Leave out engines that are not measured by default for a workload.
+    pub defaults_only: bool,
+    /// The case that ratios refer to, with its name at the head of the column.
+    pub reference: Option<(usize, String)>,
+    pub notes: Vec<String>,
+}
+
+/// What one section gave.
+pub struct Measured {
+    pub section: Section,
+    pub device: Option<Counters>,
+    /// Writes of others, as a share of the device's writes during the section.
+    pub noise: f64,
+}
+
+/// A case's and a workload's number.
+pub type Key = (usize, usize);
+
+/// What comes out of a job.
+pub struct Outcome {
+    pub parameters: Parameters,
+    pub rows: Vec<Row>,
+    pub reference: String,
+}
+
+/// One section for the tracer, which the bench hands to its own program as JSON.
+#[derive(Serialize, Deserialize)]
+struct Traced {
+    engine: Engine,
+    workload: String,
+    size: Size,
+    seed: u64,
+    dir: PathBuf,
+}
+
+/// Does one section for the tracer: the bench calls its own program with the hidden option.
+pub fn traced(json: &str) -> Result<()> {
+    let t: Traced = serde_json::from_str(json).context("--traced is for the bench itself")?;
+    let workload: Workload = t.workload.parse().map_err(anyhow::Error::msg)?;
     syscalls::offer_to_be_traced()?;
-    if engine.is_onewrite() {
+    if t.engine.is_onewrite() {
         engines::register_onewrite().map_err(anyhow::Error::msg)?;
     }
-    let size = size(args, workload, args.traced_ms.map(Duration::from_millis));
-    let plan = Plan::draw(workload, &size, args.seed);
-    let dir = args.dir.as_ref().context("--traced needs --dir")?;
-    let (section, _) = workload::run(engine, dir, &plan, &size, || Ok(()), &mut syscalls::Marks)?;
+    let libraries = Libraries::load(&t.engine.library)?;
+    let plan = Plan::draw(workload, &t.size, t.seed)?;
+    let stage = Stage { libraries: &libraries, dir: &t.dir, ready: Box::new(|| Ok(())), probe: &mut syscalls::Marks };
+    let (section, _) = workload::run(&t.engine, workload, &plan, &t.size, stage)?;
     println!("{}", section.transactions);
     Ok(())
 }
 
 /// Everything between the options and the table.
-pub fn run(args: &Args) -> Result<(Parameters, Vec<Row>)> {
+pub fn run(mut job: Job) -> Result<Outcome> {
     let start = Instant::now();
-    let mut notes = Vec::new();
-    let workloads: Vec<Workload> = match &args.workload[..] {
-        [] => Workload::DEFAULT.to_vec(),
-        asked => Workload::ALL.into_iter().filter(|w| asked.contains(w)).collect(),
-    };
-    let engines = choose(args, &workloads, &mut notes)?;
-    // By workload, then by engine.
-    let does = |e: usize, w: usize| {
-        engines[e].does(workloads[w]) && (!args.only.is_empty() || engines[e].is_default_for(workloads[w]))
-    };
-    let parent = args.dir.clone().unwrap_or_else(|| PathBuf::from("."));
-    let parent = fs::canonicalize(&parent).with_context(|| parent.display().to_string())?;
-    let temporary = tempfile::Builder::new().prefix("onewrite-bench-").tempdir_in(&parent);
-    let temporary = temporary.with_context(|| format!("no temporary directory in {}", parent.display()))?;
+    let mut notes = std::mem::take(&mut job.notes);
+    let libraries = Libraries::load(job.cases.iter().filter_map(|c| c.engine.library.as_ref()))?;
+    let parent = job.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
+    let temporary = temporary_in(&parent)?;
+    let elsewhere: Vec<Option<tempfile::TempDir>> =
+        job.cases.iter().map(|c| c.dir.as_deref().map(temporary_in).transpose()).collect::<Result<_>>()?;
+    let dirs: Vec<&Path> = elsewhere.iter().map(|d| d.as_ref().map_or(temporary.path(), |d| d.path())).collect();
     let mount = Mount::of(temporary.path());
     let device = Device::under(temporary.path(), mount.as_ref());
     if let Err(e) = &device {
@@ -76,26 +138,29 @@ pub fn run(args: &Args) -> Result<(Parameters, Vec<Row>)> {
     if cfg!(debug_assertions) {
         notes.push("this is a debug build; measure with `cargo run --release`".to_owned());
     }
+    let devices: Vec<Option<Device>> = dirs.iter().map(|d| Device::under(d, Mount::of(d).as_ref()).ok()).collect();
 
-    let runs_asked = args.runs.map_or(RUNS, |n| n as usize);
-    let budget = if args.runs.is_none() && args.transactions.is_none() { Some(BUDGET) } else { None };
-    let sections = (0..workloads.len()).map(|w| (0..engines.len()).filter(|e| does(*e, w)).count()).sum::<usize>();
+    let runs_asked = job.common.runs.map_or(RUNS, |n| n as usize);
+    let free = job.common.runs.is_none() && job.common.transactions.is_none();
+    let budget = if free { Some(BUDGET) } else { None };
+    let sections = (0..job.workloads.len()).map(|w| job.cases_of(w).count()).sum::<usize>();
     // However slow the device: the counting round and the first run share the time, then there is a result.
     let limit = |sections_done: usize| -> Option<Duration> {
         let left = (2 * sections).saturating_sub(sections_done).max(4);
         budget.map(|b| b.saturating_sub(start.elapsed()) / left as u32)
     };
     let progress = Progress::new((runs_asked + 1) * sections);
-    let bench = Bench { args, dir: temporary.path(), device: device.as_ref().ok() };
 
     let mut calls: BTreeMap<Key, Calls> = BTreeMap::new();
     let mut calls_unknown = None;
-    for (w, workload) in workloads.iter().copied().enumerate() {
-        for (e, engine) in engines.iter().enumerate().filter(|(e, _)| does(*e, w)) {
-            progress.section(&format!("counting system calls, {}: {}", workload.name(), engine.name()));
+    for (w, workload) in job.workloads.iter().copied().enumerate() {
+        for c in job.cases_of(w) {
+            let case = &job.cases[c];
+            progress.section(&format!("counting system calls, {}: {}", workload.name(), case.name()));
             if calls_unknown.is_none() {
-                match bench.count_calls(engine, workload, limit(progress.begun() - 1)) {
-                    Ok(c) => drop(calls.insert((e, w), c)),
+                let size = case.size(&job.common, workload, limit(progress.begun() - 1));
+                match count_calls(case, workload, &size, job.common.seed, dirs[c]) {
+                    Ok(found) => drop(calls.insert((c, w), found)),
                     Err(reason) => calls_unknown = Some(reason),
                 }
                 stop_if_interrupted()?;
@@ -109,6 +174,7 @@ pub fn run(args: &Args) -> Result<(Parameters, Vec<Row>)> {
 
     let mut measured: BTreeMap<Key, Vec<Measured>> = BTreeMap::new();
     let mut settings: BTreeMap<String, Settings> = BTreeMap::new();
+    let mut described: BTreeMap<String, Described> = BTreeMap::new();
     let mut longest = Duration::ZERO;
     let mut runs = 0;
     while runs < runs_asked {
@@ -117,18 +183,29 @@ pub fn run(args: &Args) -> Result<(Parameters, Vec<Row>)> {
             break;
         }
         let run_start = Instant::now();
-        for (w, workload) in workloads.iter().copied().enumerate() {
-            let plan = Plan::draw(workload, &size(args, workload, None), args.seed.wrapping_add(runs as u64));
-            for e in (0..engines.len()).map(|turn| (turn + runs) % engines.len()).filter(|e| does(*e, w)) {
-                progress.section(&format!(
-                    "run {} of {runs_asked}, {}: {}",
-                    runs + 1,
-                    workload.name(),
-                    engines[e].name()
-                ));
-                let (m, s) = bench.section(engines[e], workload, &plan, limit(progress.begun() - 1))?;
-                settings.extend(s.map(|s| (engines[e].name(), s)));
-                measured.entry((e, w)).or_default().push(m);
+        for (w, workload) in job.workloads.iter().copied().enumerate() {
+            let all: Vec<usize> = job.cases_of(w).collect();
+            let mut plan: Option<(Size, Plan)> = None;
+            for c in (0..all.len()).map(|turn| all[(turn + runs) % all.len()]) {
+                let case = &job.cases[c];
+                let what = format!("run {} of {runs_asked}, {}: {}", runs + 1, workload.name(), case.name());
+                progress.section(&what);
+                let size = case.size(&job.common, workload, limit(progress.begun() - 1));
+                let seed = job.common.seed.wrapping_add(runs as u64);
+                if !plan.as_ref().is_some_and(|(of, _)| of.same_plan(&size)) {
+                    plan = Some((size.clone(), Plan::draw(workload, &size, seed)?));
+                }
+                let Some((_, plan)) = &plan else { continue };
+                let own = if case.label.is_some() {
+                    format!("{}, {}", workload.name(), case.name())
+                } else {
+                    workload.name().to_owned()
+                };
+                described.entry(own).or_insert_with(|| plan.describe());
+                let section = Sectioned { libraries: &libraries, dir: dirs[c], device: devices[c].as_ref() };
+                let (m, s) = section.run(&case.engine, workload, plan, &size)?;
+                settings.extend(s.map(|s| (case.name(), s)));
+                measured.entry((c, w)).or_default().push(m);
             }
         }
         longest = longest.max(run_start.elapsed());
@@ -136,88 +213,80 @@ pub fn run(args: &Args) -> Result<(Parameters, Vec<Row>)> {
     }
     progress.done();
 
-    let stock_wal = |e: &&Engine| matches!(e.kind, Kind::Stock { journal_mode: "wal", .. });
-    if args.wal_start == WalStart::Empty && engines.iter().any(stock_wal) && !workloads.iter().all(|w| w.reads()) {
+    let writes = !job.workloads.iter().all(|w| w.reads());
+    if job.common.wal_start == WalStart::Empty && writes && job.cases.iter().any(|c| c.engine.is_stock_wal()) {
         notes.push(
             "stock WAL began empty and grew, as in Mobibench; a program that runs on overwrites a WAL that has grown, \
              which is cheaper: --wal-start grown measures that"
                 .to_owned(),
         );
     }
-    let rows = rows(&engines, &workloads, &measured, &calls);
-    notes.extend(warn(args, &engines, &workloads, &measured));
+    let rows = results::rows(&job, &measured, &calls);
+    notes.extend(results::warn(&job, &measured));
     let (sqlite_version, compile_options) = card::sqlite()?;
     let per_tx = |c: &Calls| c.by_name.iter().map(|(n, v)| (n.clone(), *v as f64 / c.transactions as f64)).collect();
     let syscalls =
-        calls.iter().map(|((e, w), c)| (format!("{} {}", engines[*e].name(), workloads[*w].name()), per_tx(c)));
-    let first = size(args, workloads[0], None);
-    let sizes = workloads.iter().map(|w| (w.name(), size(args, *w, None))).map(|(n, s)| (n, (s.rows, s.transactions)));
+        calls.iter().map(|((c, w), n)| (format!("{} {}", job.cases[*c].name(), job.workloads[*w].name()), per_tx(n)));
+    let machine = Machine::look(temporary.path(), mount.as_ref(), &device);
     let parameters = Parameters {
         onewrite_version: env!("CARGO_PKG_VERSION"),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
         sqlite_version,
         compile_options,
         engines: settings,
-        schema: workload::schema(args.indexes as usize),
-        indexes: args.indexes as usize,
-        statements: card::statements(&workloads, args.indexes as usize),
-        prepared: true,
-        transaction: "one statement, autocommit",
-        threads: 1,
-        connections: 1,
-        preloaded_rows: first.rows,
-        sizes: sizes.collect(),
-        row_bytes: args.row_bytes as usize,
-        key_order: "random 63-bit keys",
-        transactions: first.transactions,
+        preloaded_rows: job.common.size(job.workloads[0], None).rows,
+        row_bytes: job.common.row_bytes as usize,
+        key_order: described.values().next().map_or("none", |d| d.key_order),
+        transactions: job.common.size(job.workloads[0], None).transactions,
+        indexes: job.common.indexes as usize,
+        workloads: described,
         warm_up_transactions: WARM_UP,
         cold: workload::COLD,
-        wal_at_start: args.wal_start.describe(),
-        checkpoint_at_end: "none; checkpoints are timed where the engine makes them",
+        wal_at_start: job.common.wal_start.describe(),
+        checkpoint_at_end: "none, but in Mobibench's workloads; checkpoints are timed where the engine makes them",
         runs,
         runs_asked,
         run_order: "interleaved, order of engines turned per run",
-        seed: args.seed,
+        seed: job.common.seed,
         floor: floor::DESCRIPTION,
         syscall_counting: syscalls::METHOD,
         syscalls: syscalls.collect(),
-        machine: Machine::look(mount.as_ref(), &device),
+        unknown: machine.unknown(),
+        machine,
         notes,
     };
+    for dir in elsewhere.into_iter().flatten() {
+        dir.close().context("removing a temporary directory")?;
+    }
     temporary.close().context("removing the temporary directory")?;
-    Ok((parameters, rows))
+    Ok(Outcome { parameters, rows, reference: job.reference.map(|(_, name)| name).unwrap_or_default() })
 }
 
-/// The engines asked for; of the default ones those that this build has.
-fn choose(args: &Args, workloads: &[Workload], notes: &mut Vec<String>) -> Result<Vec<&'static Engine>> {
-    let asked = |e: &&'static Engine| match &args.only[..] {
-        [] => workloads.iter().any(|w| e.is_default_for(*w)),
-        only => only.iter().any(|c| c.0 == *e),
-    };
-    let mut engines: Vec<_> = engines::ALL.iter().filter(asked).collect();
-    if let Some(idle) = engines.iter().find(|e| !workloads.iter().any(|w| e.does(*w))) {
-        let its: Vec<_> = Workload::ALL.into_iter().filter(|w| idle.does(*w)).map(Workload::name).collect();
-        bail!("{} has none of these workloads; give --workload one of {}", idle.name(), its.join(", "));
-    }
-    let wanted = engines.iter().any(|e| e.is_onewrite());
-    if let Some(reason) = wanted.then(engines::register_onewrite).and_then(Result::err) {
-        if !args.only.is_empty() {
-            bail!("onewrite cannot be measured: {reason}");
-        }
-        engines.retain(|e| !e.is_onewrite());
-        notes.push(format!("onewrite was left out: {reason}"));
-    }
-    Ok(engines)
+fn temporary_in(parent: &Path) -> Result<tempfile::TempDir> {
+    let parent = fs::canonicalize(parent).with_context(|| parent.display().to_string())?;
+    let temporary = tempfile::Builder::new().prefix("onewrite-bench-").tempdir_in(&parent);
+    temporary.with_context(|| format!("no temporary directory in {}", parent.display()))
 }
 
-fn size(args: &Args, workload: Workload, limit: Option<Duration>) -> Size {
-    Size {
-        rows: args.rows.map_or(workload.rows(), |n| n as usize),
-        row_bytes: args.row_bytes as usize,
-        transactions: args.transactions.map_or(workload.transactions(), |n| n as usize),
-        indexes: args.indexes as usize,
-        wal_start: args.wal_start,
-        limit,
+impl Job {
+    /// The numbers of the cases that do workload number `w`.
+    pub fn cases_of(&self, w: usize) -> impl Iterator<Item = usize> {
+        let workload = self.workloads[w];
+        let does = move |e: &Engine| e.does(workload) && (!self.defaults_only || e.is_default_for(workload));
+        (0..self.cases.len()).filter(move |c| does(&self.cases[*c].engine))
+    }
+
+    /// The size a section of this case should have.
+    pub fn size(&self, case: usize, workload: usize) -> Size {
+        self.cases[case].size(&self.common, self.workloads[workload], None)
+    }
+
+    pub fn position(&self, is: impl Fn(&Engine) -> bool) -> Option<usize> {
+        self.cases.iter().position(|c| is(&c.engine))
+    }
+
+    pub fn floor(&self) -> Option<usize> {
+        self.position(|e| e.kind == Kind::Floor)
     }
 }
 
@@ -225,21 +294,21 @@ fn stop_if_interrupted() -> Result<()> {
     if INTERRUPTED.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) }
 }
 
-/// What every section needs.
-struct Bench<'a> {
-    args: &'a Args,
+/// Where a timed section takes place.
+struct Sectioned<'a> {
+    libraries: &'a Libraries,
     dir: &'a Path,
     device: Option<&'a Device>,
 }
 
-impl Bench<'_> {
-    /// One timed section in a directory of its own.
-    fn section(
+impl Sectioned<'_> {
+    /// In a directory of its own.
+    fn run(
         &self,
         engine: &Engine,
         workload: Workload,
         plan: &Plan,
-        limit: Option<Duration>,
+        size: &Size,
     ) -> Result<(Measured, Option<Settings>)> {
         stop_if_interrupted()?;
         let dir = tempfile::tempdir_in(self.dir)?;
@@ -251,8 +320,8 @@ impl Bench<'_> {
             idle = self.device.map(watch_idle).transpose()?;
             Ok(())
         };
-        let size = size(self.args, workload, limit);
-        let (section, settings) = workload::run(engine, dir.path(), plan, &size, ready, &mut probe)?;
+        let stage = Stage { libraries: self.libraries, dir: dir.path(), ready: Box::new(ready), probe: &mut probe };
+        let (section, settings) = workload::run(engine, workload, plan, size, stage)?;
         let during = probe.during;
         let noise = match (idle, during) {
             (Some(per_s), Some(d)) if !workload.reads() => per_s * section.seconds / (d.bytes as f64).max(1.0),
@@ -260,31 +329,22 @@ impl Bench<'_> {
         };
         Ok((Measured { section, device: during, noise }, settings))
     }
+}
 
-    /// The same section once more in a child process that is traced.
-    fn count_calls(&self, engine: &Engine, workload: Workload, limit: Option<Duration>) -> Result<Calls, String> {
-        let dir = tempfile::tempdir_in(self.dir).map_err(|e| e.to_string())?;
-        let mut child = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
-        child.args(["bench", "--traced", workload.name(), "--only", &engine.name(), "--dir"]).arg(dir.path());
-        let size = size(self.args, workload, limit);
-        let numbers = [
-            ("--rows", size.rows as u64),
-            ("--row-bytes", self.args.row_bytes),
-            ("--transactions", size.transactions as u64),
-            ("--indexes", self.args.indexes),
-            ("--seed", self.args.seed),
-        ];
-        for (option, n) in numbers {
-            child.args([option, &n.to_string()]);
-        }
-        if self.args.wal_start == WalStart::Grown {
-            child.args(["--wal-start", "grown"]);
-        }
-        if let Some(limit) = limit {
-            child.args(["--traced-ms", &limit.as_millis().to_string()]);
-        }
-        syscalls::count(child)
-    }
+/// The same section once more in a child process that is traced.
+fn count_calls(case: &Case, workload: Workload, size: &Size, seed: u64, dir: &Path) -> Result<Calls, String> {
+    let dir = tempfile::tempdir_in(dir).map_err(|e| e.to_string())?;
+    let traced = Traced {
+        engine: case.engine.clone(),
+        workload: workload.name().to_owned(),
+        size: size.clone(),
+        seed,
+        dir: dir.path().to_owned(),
+    };
+    let json = serde_json::to_string(&traced).map_err(|e| e.to_string())?;
+    let mut child = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+    child.args(["bench", "--traced", &json]);
+    syscalls::count(child)
 }
 
 /// Bytes per second that reach the device while the bench does nothing.
@@ -311,146 +371,5 @@ impl Probe for Watch<'_> {
         let after = self.device.map(Device::counters).transpose()?;
         self.during = after.zip(self.before).map(|(a, b)| a.since(b));
         Ok(())
-    }
-}
-
-fn rows(
-    engines: &[&'static Engine],
-    workloads: &[Workload],
-    measured: &BTreeMap<Key, Vec<Measured>>,
-    calls: &BTreeMap<Key, Calls>,
-) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for (w, workload) in workloads.iter().enumerate() {
-        let rates = |e: usize| -> Option<Vec<f64>> {
-            Some(measured.get(&(e, w))?.iter().map(|m| m.section.tx_per_s()).collect())
-        };
-        let rates_of = |is: fn(&Engine) -> bool| engines.iter().position(|e| is(e)).and_then(rates);
-        let reference = rates_of(engines::is_reference);
-        let stock_default = rates_of(engines::is_stock_default).filter(|_| workload.reads());
-        let floor = rates_of(|e| e.kind == Kind::Floor);
-        for (e, engine) in engines.iter().enumerate() {
-            let (Some(runs), Some(rate)) = (measured.get(&(e, w)), rates(e)) else { continue };
-            let to = |of: &Option<Vec<f64>>| of.as_ref().and_then(|of| paired_ratio(&rate, of)).map(|v| round(v, 3));
-            let mut pool = histogram();
-            for m in runs {
-                pool.add(&m.section.latency_ns).expect("histograms that grow take any value");
-            }
-            let us = |percentile| round(pool.value_at_percentile(percentile) as f64 / 1000.0, 1);
-            let per_tx = |count: fn(&Counters) -> Option<u64>| {
-                // A reader writes nothing: what reached the device meanwhile came from others.
-                if workload.reads() {
-                    return None;
-                }
-                let of = |m: &Measured| Some(count(&m.device?)? as f64 / m.section.transactions as f64);
-                median(runs.iter().filter_map(of)).map(|v| round(v, 3))
-            };
-            let calls = calls.get(&(e, w));
-            let calls_per_tx = |n: fn(&Calls) -> u64| calls.map(|c| round(n(c) as f64 / c.transactions as f64, 3));
-            rows.push(Row {
-                engine: engine.engine,
-                preset: engine.preset,
-                workload: workload.name(),
-                threads: 1,
-                tx_per_s: round(median(rate.iter().copied()).unwrap_or(0.0), 1),
-                ratio_to_wal_full: to(&reference),
-                ratio_to_stock_default: to(&stock_default),
-                p50_us: us(50.0),
-                p99_us: us(99.0),
-                p999_us: us(99.9),
-                block_writes_per_tx: per_tx(|c| Some(c.writes)),
-                kib_per_tx: per_tx(|c| Some(c.bytes)).map(|b| round(b / 1024.0, 3)),
-                flushes_per_tx: per_tx(|c| c.flushes),
-                write_syscalls_per_tx: calls_per_tx(|c| c.writes),
-                sync_syscalls_per_tx: calls_per_tx(|c| c.syncs),
-                floors: floor.as_ref().and_then(|f| paired_ratio(f, &rate)),
-                of: engine,
-            });
-        }
-    }
-    rows
-}
-
-fn round(v: f64, digits: i32) -> f64 {
-    let scale = 10f64.powi(digits);
-    (v * scale).round() / scale
-}
-
-/// Notes on sections that others disturbed, or that had to stop early.
-fn warn(
-    args: &Args,
-    engines: &[&'static Engine],
-    workloads: &[Workload],
-    measured: &BTreeMap<Key, Vec<Measured>>,
-) -> Vec<String> {
-    let name = |(e, w): &Key| format!("{} {}", engines[*e].name(), workloads[*w].name());
-    let mut notes = Vec::new();
-    let early: Vec<String> = measured
-        .iter()
-        .filter_map(|(key, runs)| Some((key, runs.iter().map(|m| m.section.transactions).min()?)))
-        .map(|(key, least)| (key, least, size(args, workloads[key.1], None).transactions))
-        .filter(|(_, least, wanted)| least < wanted)
-        .map(|(key, least, wanted)| format!("{} ({least} of {wanted})", name(key)))
-        .collect();
-    if !early.is_empty() {
-        notes.push(format!("stopped before all transactions, to end within two minutes: {}", early.join(", ")));
-    }
-    // Others may start after the device was watched: then the runs disagree.
-    let disturbed: Vec<String> = measured
-        .iter()
-        .filter(|((_, w), _)| !workloads[*w].reads())
-        .filter_map(|(key, runs)| {
-            let per_tx = runs.iter().filter_map(|m| Some(m.device?.bytes as f64 / m.section.transactions as f64));
-            let typical = median(per_tx.clone())?;
-            let apart = per_tx.filter(|v| (v - typical).abs() > NOISE_SHARE * typical.max(1.0)).count();
-            let n = runs.iter().filter(|m| m.noise > NOISE_SHARE).count().max(apart);
-            (n > 0).then(|| format!("{} ({n} of {})", name(key), runs.len()))
-        })
-        .collect();
-    if !disturbed.is_empty() {
-        notes.push(format!(
-            "something else was writing to the device, or runs differ by more than 10 % in bytes written; \
-             their medians are shown: {}",
-            disturbed.join(", ")
-        ));
-    }
-    notes
-}
-
-/// A bar on a terminal, a line now and then elsewhere.
-struct Progress {
-    bar: ProgressBar,
-    terminal: bool,
-    total: u64,
-}
-
-impl Progress {
-    fn new(sections: usize) -> Progress {
-        let terminal = std::io::stderr().is_terminal();
-        // Drawn between sections only: a drawing thread would share the processor with what is timed.
-        let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(sections as u64), target);
-        let style = ProgressStyle::with_template("{bar:24} {percent:>3}%  {elapsed}  {wide_msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Progress { bar, terminal, total: sections as u64 }
-    }
-
-    /// A section begins.
-    fn section(&self, what: &str) {
-        let done = self.bar.position();
-        self.bar.set_message(what.to_owned());
-        if !self.terminal && done.is_multiple_of((self.total / 6).max(1)) {
-            eprintln!("{:>3} %  {what}", 100 * done / self.total);
-        }
-        self.bar.inc(1);
-    }
-
-    /// Sections begun so far.
-    fn begun(&self) -> usize {
-        self.bar.position() as usize
-    }
-
-    fn done(&self) {
-        self.bar.finish_and_clear();
     }
 }

@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
@@ -27,6 +28,10 @@ pub const METHOD: &str = "counted with ptrace in an extra, untimed section per e
 pub struct Calls {
     pub writes: u64,
     pub syncs: u64,
+    /// Bytes written to files that are a journal or a log by their names.
+    pub log_bytes: u64,
+    /// Bytes written to other files.
+    pub database_bytes: u64,
     /// By name, for the card.
     pub by_name: BTreeMap<String, u64>,
     /// The transactions they served.
@@ -154,6 +159,10 @@ fn look(pid: Pid, calls: &mut Calls) {
     };
     calls.writes += u64::from(matches!(kind, Kind::Write | Kind::WriteWithFlags));
     calls.syncs += u64::from(also_flushes);
+    if matches!(kind, Kind::Write | Kind::WriteWithFlags) {
+        let bytes = bytes(pid, name, args);
+        if is_log(pid, args[0]) { calls.log_bytes += bytes } else { calls.database_bytes += bytes }
+    }
     let name = match kind {
         Kind::Write | Kind::WriteWithFlags if also_flushes => format!("{name} (flushing)"),
         _ => name.to_owned(),
@@ -170,6 +179,28 @@ fn parse(text: &str) -> Option<(libc::c_long, [u64; 6])> {
         *arg = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
     }
     Some((number, args))
+}
+
+/// How much a write call writes.
+fn bytes(pid: Pid, name: &str, args: [u64; 6]) -> u64 {
+    if !name.contains('v') {
+        return args[2];
+    }
+    // An array of addresses and lengths, in the caller's memory.
+    let mut vectors = vec![0; args[2].min(1024) as usize * 16];
+    let read = fs::File::open(format!("/proc/{pid}/mem")).and_then(|m| m.read_exact_at(&mut vectors, args[1]));
+    // Of this process's own byte order, which is the child's.
+    #[allow(clippy::host_endian_bytes)]
+    let length = |v: &[u8]| v.last_chunk::<8>().map_or(0, |n| u64::from_ne_bytes(*n));
+    if read.is_ok() { vectors.chunks(16).map(length).sum() } else { 0 }
+}
+
+/// Whether the descriptor is SQLite's journal or WAL, or onewrite's log.
+fn is_log(pid: Pid, fd: u64) -> bool {
+    let path = fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap_or_default();
+    let name = path.to_string_lossy();
+    let name = name.trim_end_matches(" (deleted)");
+    ["-journal", "-wal", "-onewrite"].iter().any(|suffix| name.ends_with(suffix))
 }
 
 fn opened_dsync(pid: Pid, fd: u64) -> bool {

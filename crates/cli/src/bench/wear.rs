@@ -1,0 +1,82 @@
+//! What commits do to flash: how long a card lasts at a rate of commits, from the bytes a commit makes the device write.
+
+use super::report::Row;
+
+/// The card and its use. The defaults are a cheap card in a busy small computer.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Wear {
+    /// Estimate the years a flash card lasts under these commits
+    #[arg(long)]
+    pub wear: bool,
+    /// Size of the card
+    #[arg(long, value_name = "GB", default_value_t = 32.0, value_parser = positive)]
+    pub card_gb: f64,
+    /// Times each of its blocks can be erased: 500 for the cheapest, 3000 for usual MLC and TLC cards, 30000 for pSLC
+    #[arg(long, value_name = "N", default_value_t = 3000.0, value_parser = positive)]
+    pub card_cycles: f64,
+    /// Bytes the card writes inside for each byte it is told to write: 1 at best, 2 to 10 for small random writes
+    #[arg(long, value_name = "N", default_value_t = 4.0, value_parser = positive)]
+    pub card_amplification: f64,
+    /// Commits per second, day and night
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = positive)]
+    pub commits_per_s: f64,
+}
+
+fn positive(s: &str) -> Result<f64, String> {
+    let v: f64 = s.parse().map_err(|_| format!("`{s}` is not a number"))?;
+    if v > 0.0 && v.is_finite() { Ok(v) } else { Err(format!("`{s}` is not greater than 0")) }
+}
+
+const SECONDS_PER_YEAR: f64 = 365.25 * 86400.0;
+
+impl Wear {
+    /// Years until the card has written all that its blocks can take.
+    pub fn years(&self, bytes_per_commit: f64) -> f64 {
+        let life_bytes = self.card_gb * 1e9 * self.card_cycles / self.card_amplification;
+        life_bytes / (bytes_per_commit * self.commits_per_s * SECONDS_PER_YEAR)
+    }
+
+    /// What is assumed, in words.
+    pub fn describe(&self) -> String {
+        format!(
+            "a card of {} GB, {} erase cycles, write amplification {}, {} commits per second day and night",
+            self.card_gb, self.card_cycles, self.card_amplification, self.commits_per_s
+        )
+    }
+
+    /// A line per result whose bytes are known.
+    pub fn lines(&self, rows: &[Row]) -> Vec<String> {
+        let mut lines = vec![format!("Wear, estimated for {}:", self.describe())];
+        for row in rows {
+            if let Some(kib) = row.kib_per_tx.filter(|kib| *kib > 0.0) {
+                let years = self.years(kib * 1024.0);
+                lines.push(format!(
+                    "  {:<20} {:<20} {:>9.0} bytes per commit, {:>8} years",
+                    row.workload,
+                    format!("{} {}", row.engine, row.preset),
+                    kib * 1024.0,
+                    if years < 10.0 { format!("{years:.1}") } else { format!("{years:.0}") }
+                ));
+            }
+        }
+        if lines.len() == 1 {
+            lines.push("  n/a: what reached the device is not known".to_owned());
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn years_follow_from_bytes() {
+        let wear = Wear { wear: true, card_gb: 1.0, card_cycles: 1000.0, card_amplification: 1.0, commits_per_s: 1.0 };
+        // 10^12 bytes at 10^12 / SECONDS_PER_YEAR bytes per second.
+        assert!((wear.years(1e12 / SECONDS_PER_YEAR) - 1.0).abs() < 1e-9);
+        let doubled = Wear { commits_per_s: 2.0, ..wear };
+        assert!((doubled.years(1e12 / SECONDS_PER_YEAR) - 0.5).abs() < 1e-9);
+        assert!(positive("0").is_err() && positive("x").is_err());
+    }
+}

@@ -1,0 +1,389 @@
+//! The workloads by name, their sizes, and which module does which.
+//!
+//! | file | does |
+//! |---|---|
+//! | `rows` | inserts, updates, deletes and reads of one table, row by row |
+//! | `stores` | the same inserts, updates and deletes in key-value stores |
+//! | `script` | transactions drawn beforehand, of any SQL, by one thread or several |
+//! | `apps` | scripts: what apps and browsers do |
+//! | `tools` | scripts: what other benchmarks do |
+//! | `replay` | a script from a file of SQL |
+
+mod apps;
+mod replay;
+mod rows;
+mod script;
+mod stores;
+mod tools;
+
+pub use rows::INDEXES_MAX;
+pub use script::Script;
+
+use super::engines::{Engine, Kind, Settings};
+use super::floor;
+use super::measure::{Probe, Section};
+use super::sql::Libraries;
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// What a transaction does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    Insert,
+    Update,
+    Delete,
+    Lookup,
+    LookupCold,
+    Scan,
+    ScanCold,
+    Script(&'static Scripted),
+}
+
+/// A workload whose transactions are drawn beforehand.
+#[derive(Debug)]
+pub struct Scripted {
+    pub name: &'static str,
+    /// One line for the list of workloads.
+    pub about: &'static str,
+    /// Rows before the measured transactions, where nobody says.
+    pub rows: usize,
+    /// Measured transactions, where nobody says.
+    pub transactions: usize,
+    pub draw: fn(&Size, u64) -> Result<Script>,
+}
+
+impl PartialEq for Scripted {
+    fn eq(&self, other: &Scripted) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Scripted {}
+
+const SCRIPTED: [&Scripted; 14] = [
+    &tools::MOBIBENCH_INSERT,
+    &tools::MOBIBENCH_UPDATE,
+    &tools::MOBIBENCH_DELETE,
+    &tools::ANDROBENCH_INSERT,
+    &tools::ANDROBENCH_UPDATE,
+    &tools::ANDROBENCH_DELETE,
+    &tools::RL,
+    &tools::DBBENCH,
+    &apps::OPEN_INSERT_CLOSE,
+    &apps::TABS,
+    &apps::GMAIL,
+    &apps::FACEBOOK,
+    &apps::HANGOUTS,
+    &apps::KAKAOTALK,
+];
+
+impl Workload {
+    /// Measured when nobody says `--workload`.
+    pub const DEFAULT: [Workload; 3] = [Workload::Insert, Workload::Update, Workload::Delete];
+
+    pub fn all() -> Vec<Workload> {
+        use Workload::{Delete, Insert, Lookup, LookupCold, Scan, ScanCold, Update};
+        let rows = [Insert, Update, Delete, Lookup, LookupCold, Scan, ScanCold];
+        let scripts = SCRIPTED.into_iter().chain([&replay::REPLAY]).map(Workload::Script);
+        rows.into_iter().chain(scripts).collect()
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Workload::Insert => "insert",
+            Workload::Update => "update",
+            Workload::Delete => "delete",
+            Workload::Lookup => "lookup",
+            Workload::LookupCold => "lookup-cold",
+            Workload::Scan => "scan",
+            Workload::ScanCold => "scan-cold",
+            Workload::Script(s) => s.name,
+        }
+    }
+
+    /// One line for the list of workloads.
+    pub fn about(self) -> &'static str {
+        match self {
+            Workload::Insert => "a row with a random key; each its own transaction, as the next two",
+            Workload::Update => "the value of a random row",
+            Workload::Delete => "a random row",
+            Workload::Lookup => "a row by its key",
+            Workload::LookupCold => "the same, with nothing of the file in the kernel's cache at first",
+            Workload::Scan => "the whole table",
+            Workload::ScanCold => "the same, each with nothing of the file in the kernel's cache",
+            Workload::Script(s) => s.about,
+        }
+    }
+
+    /// Whether it inserts, updates or deletes single rows by key.
+    pub fn is_one_row(self) -> bool {
+        Workload::DEFAULT.contains(&self)
+    }
+
+    /// Whether transactions only read.
+    pub fn reads(self) -> bool {
+        !self.is_one_row() && !matches!(self, Workload::Script(_))
+    }
+
+    /// Whether the kernel holds nothing of the file when the section, or each scan, begins.
+    pub fn is_cold(self) -> bool {
+        matches!(self, Workload::LookupCold | Workload::ScanCold)
+    }
+
+    /// Whether several threads do it.
+    pub fn has_threads(self) -> bool {
+        self == Workload::Script(&apps::TABS)
+    }
+
+    fn scans(self) -> bool {
+        matches!(self, Workload::Scan | Workload::ScanCold)
+    }
+
+    /// Rows before the measured transactions, where nobody says. For reads more than fit into SQLite's
+    /// cache, so that they reach the VFS.
+    pub fn rows(self) -> usize {
+        match self {
+            Workload::Script(s) => s.rows,
+            _ if self.reads() => 100_000,
+            _ => 2000,
+        }
+    }
+
+    /// Measured transactions, where nobody says.
+    pub fn transactions(self) -> usize {
+        match self {
+            Workload::Lookup => 20_000,
+            Workload::Scan => 20,
+            Workload::ScanCold => 5,
+            Workload::Script(s) => s.transactions,
+            _ => 1000,
+        }
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let list = || Workload::all().iter().map(|w| format!("\n  {:<18} {}", w.name(), w.about())).collect::<String>();
+        let found = Workload::all().into_iter().find(|w| w.name() == s);
+        found.ok_or_else(|| format!("there is no `{s}`; choose from{}", list()))
+    }
+}
+
+/// How large the `-wal` file of stock SQLite is when the measured transactions begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum WalStart {
+    /// As after opening the database, and as in Mobibench: the file grows, which the file system journals
+    Empty,
+    /// As in a program that has run for a while: the file is as large as it gets, and overwritten
+    Grown,
+}
+
+impl WalStart {
+    pub fn describe(self) -> &'static str {
+        match self {
+            WalStart::Empty => "empty, grows during the transactions (as in Mobibench)",
+            WalStart::Grown => "grown to its checkpoint size, overwritten by the transactions",
+        }
+    }
+}
+
+/// The sizes of a section.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Size {
+    pub rows: usize,
+    pub row_bytes: usize,
+    pub transactions: usize,
+    /// Operations of a transaction that inserts, updates or deletes rows.
+    pub ops_per_tx: usize,
+    /// Threads, each with a connection of its own, of a workload that has several.
+    pub threads: usize,
+    /// Tables that a transaction of Mobibench's writes.
+    pub tables: usize,
+    /// Secondary indexes, each on an integer column of random values.
+    pub indexes: usize,
+    pub wal_start: WalStart,
+    /// The file of SQL to replay.
+    pub replay: Option<PathBuf>,
+    /// A section that takes longer stops early, and the table says so.
+    pub limit: Option<Duration>,
+}
+
+impl Size {
+    /// Whether the same plan is drawn for both.
+    pub fn same_plan(&self, other: &Size) -> bool {
+        let of = |s: &Size| (s.rows, s.row_bytes, s.transactions, s.ops_per_tx, s.threads, s.tables, s.indexes);
+        of(self) == of(other) && self.replay == other.replay
+    }
+}
+
+/// Transactions before the measured ones: the first of a connection creates journals and logs.
+pub const WARM_UP: usize = 10;
+
+/// What the card says about the workloads that begin cold.
+pub const COLD: &str = "before lookup-cold, and before each scan of scan-cold: fdatasync and posix_fadvise(DONTNEED) of \
+                        the file, then a new connection";
+
+/// Everything a section will do, drawn before it is timed.
+#[derive(Debug, PartialEq)]
+pub enum Plan {
+    Rows(rows::Rows),
+    Script(Box<Script>),
+}
+
+impl Plan {
+    /// The same seed draws the same plan, whatever the engine.
+    pub fn draw(workload: Workload, size: &Size, seed: u64) -> Result<Plan> {
+        match workload {
+            Workload::Script(s) => {
+                let script = (s.draw)(size, seed).with_context(|| s.name)?;
+                Ok(Plan::Script(Box::new(script)))
+            }
+            _ => Ok(Plan::Rows(rows::Rows::draw(workload, size, seed))),
+        }
+    }
+
+    /// What the card says of it.
+    pub fn describe(&self) -> Described {
+        match self {
+            Plan::Rows(rows) => rows.describe(),
+            Plan::Script(script) => script.describe(),
+        }
+    }
+}
+
+/// A workload's lines of the card.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Described {
+    pub schema: String,
+    pub statements: Vec<String>,
+    pub prepared: bool,
+    pub key_order: &'static str,
+    pub preloaded_rows: usize,
+    pub row_bytes: usize,
+    pub transactions: usize,
+    /// Operations per transaction, on average.
+    pub operations_per_transaction: f64,
+    pub transaction: &'static str,
+    pub threads: usize,
+    pub connections: usize,
+    /// Whether each transaction opens and closes the database.
+    pub reopens: bool,
+}
+
+/// What every section needs from outside it.
+pub struct Stage<'a> {
+    pub libraries: &'a Libraries,
+    /// An empty directory.
+    pub dir: &'a Path,
+    /// Called when everything is in place.
+    pub ready: Box<dyn FnOnce() -> Result<()> + 'a>,
+    /// Called around the measured transactions alone.
+    pub probe: &'a mut dyn Probe,
+}
+
+/// Runs one section and verifies what it left behind.
+pub fn run(
+    engine: &Engine,
+    workload: Workload,
+    plan: &Plan,
+    size: &Size,
+    stage: Stage<'_>,
+) -> Result<(Section, Option<Settings>)> {
+    let context = || format!("{}, {}", engine.name(), workload.name());
+    match (&engine.kind, plan) {
+        (Kind::Floor, _) => floor::run(stage, size).map(|section| (section, None)),
+        (Kind::Store(store), Plan::Rows(rows)) => stores::run(*store, rows, size, stage).map(|section| (section, None)),
+        (_, Plan::Rows(rows)) => rows::run(engine, rows, size, stage).map(|(section, s)| (section, Some(s))),
+        (_, Plan::Script(script)) => script::run(engine, script, size, stage).map(|(section, s)| (section, Some(s))),
+    }
+    .with_context(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::measure::NoProbe;
+    use super::*;
+    use crate::bench::engines::{all, register_onewrite};
+
+    pub const SIZE: Size = Size {
+        rows: 50,
+        row_bytes: 21,
+        transactions: 30,
+        ops_per_tx: 1,
+        threads: 2,
+        tables: 3,
+        indexes: 0,
+        wal_start: WalStart::Empty,
+        replay: None,
+        limit: None,
+    };
+
+    fn with_file(workload: Workload, size: &Size, dir: &Path) -> Size {
+        let mut size = size.clone();
+        if workload.name() == "replay" {
+            let path = dir.join("trace.sql");
+            std::fs::write(&path, "CREATE TABLE t(a); BEGIN; INSERT INTO t VALUES(';'); COMMIT; DELETE FROM t;")
+                .unwrap();
+            size.replay = Some(path);
+        }
+        size
+    }
+
+    #[test]
+    fn a_plan_depends_on_its_seed_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        for w in Workload::all() {
+            let size = with_file(w, &SIZE, dir.path());
+            let draw = |seed| Plan::draw(w, &size, seed).unwrap();
+            assert_eq!(draw(7), draw(7), "{}", w.name());
+            let seeded = !matches!(w.name(), "replay" | "mobibench-insert");
+            assert_eq!(draw(7) != draw(8), seeded, "{}", w.name());
+        }
+    }
+
+    #[test]
+    fn every_engine_does_every_workload_it_is_for_and_is_verified() {
+        register_onewrite().unwrap();
+        let libraries = Libraries::load([]).unwrap();
+        for e in &all() {
+            for w in Workload::all().into_iter().filter(|w| e.does(*w)) {
+                let scripted = matches!(w, Workload::Script(_));
+                // What a script does, it does alike in all journal modes.
+                if scripted && !["delete", "wal-full", "log"].contains(&e.preset.as_str()) {
+                    continue;
+                }
+                let sizes = if scripted { vec![(0, 1)] } else { vec![(0, 1), (INDEXES_MAX, 3)] };
+                for (indexes, ops_per_tx) in sizes {
+                    let dir = tempfile::tempdir().unwrap();
+                    let size = Size { indexes, ops_per_tx, transactions: 10, ..SIZE };
+                    let size = with_file(w, &size, dir.path());
+                    let plan = Plan::draw(w, &size, 3).unwrap();
+                    let stage = Stage {
+                        libraries: &libraries,
+                        dir: dir.path(),
+                        ready: Box::new(|| Ok(())),
+                        probe: &mut NoProbe,
+                    };
+                    let (section, _) = run(e, w, &plan, &size, stage).unwrap();
+                    assert!(scripted || section.transactions == 10, "{} {}", e.name(), w.name());
+                    assert!(!section.stopped);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_found_and_unknown_ones_teach() {
+        for w in Workload::all() {
+            assert_eq!(w.name().parse(), Ok(w));
+        }
+        let error = "look".parse::<Workload>().unwrap_err();
+        assert!(error.contains("`look`") && error.contains("lookup-cold") && error.contains("insert"), "{error}");
+    }
+}

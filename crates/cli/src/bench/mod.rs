@@ -13,7 +13,7 @@
 //! | `measure`, `stats`, `results` | timing; medians and confidence intervals; the rows of the table |
 //! | `device`, `syscalls` | counting below and at the kernel's door |
 //! | `compare`, `sweep`, `images`, `advise` | the subcommands |
-//! | `card`, `report`, `wear` | the parameters; table and JSON; how long a card lasts |
+//! | `card`, `report`, `html/`, `wear` | the parameters; table and JSON; the page; how long a card lasts |
 
 mod advise;
 mod card;
@@ -21,6 +21,7 @@ mod compare;
 mod device;
 mod engines;
 mod floor;
+mod html;
 mod images;
 mod measure;
 mod options;
@@ -74,9 +75,9 @@ use workload::Workload;
 ///     onewrite bench compare before.json after.json
 ///     onewrite bench advise /var/lib/myapp
 ///
-/// What an app would notice, measured:
+/// What an app would notice, with a page of pictures:
 ///
-///     onewrite bench --workload gmail --workload facebook
+///     onewrite bench --workload gmail --workload facebook --html report.html
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -211,6 +212,7 @@ fn batch_atomic(args: &Args) -> Result<String> {
 /// The files asked for, opened first: a name that cannot be written must not cost the user two minutes.
 struct Files {
     json: Option<(PathBuf, File)>,
+    html: Option<(PathBuf, File)>,
 }
 
 impl Files {
@@ -220,6 +222,7 @@ impl Files {
         };
         Ok(Files {
             json: common.json.as_ref().map(create).transpose()?,
+            html: common.html.as_ref().map(create).transpose()?,
         })
     }
 
@@ -231,6 +234,10 @@ impl Files {
             let json = report::Json { parameters: &outcome.parameters, results: &outcome.rows };
             serde_json::to_writer_pretty(&mut file, &json)?;
             file.write_all(b"\n").and_then(|()| file.flush()).with_context(|| path.display().to_string())?;
+        }
+        if let Some((path, mut file)) = self.html {
+            let page = html::page(outcome, &common.wear).context("making the page")?;
+            file.write_all(page.as_bytes()).with_context(|| path.display().to_string())?;
         }
         print(common, outcome).context("printing the table")
     }

@@ -14,6 +14,9 @@ pub struct Common {
     /// Write parameters and results to this file as well
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write a page with tables and pictures to this file as well; it needs no network
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Rows before the measured transactions [default: depends on the workload: 2000; 100000 where it reads].
     /// With 0, updates and deletes find just the rows that they touch
     #[arg(long, value_name = "N", value_parser = number(0))]

@@ -1,0 +1,205 @@
+//! `--html`: one page with the tables, pictures and the parameter card. Everything is in it; it needs no network.
+
+mod plots;
+
+use super::report::{self, Row};
+use super::runner::Outcome;
+use super::wear::Wear;
+use anyhow::Result;
+use std::fmt::Write as _;
+
+const STYLE: &str = include_str!("style.css");
+
+/// The whole page.
+pub fn page(outcome: &Outcome, wear: &Wear) -> Result<String> {
+    let (rows, parameters) = (&outcome.rows, &outcome.parameters);
+    let mut out = String::new();
+    write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>onewrite bench</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <h1>What a commit costs</h1>\n\
+         <p class=\"soft\">SQLite {}, {} runs, {}. Ratios are medians of ratios taken run by run; the parameter card is \
+         at the end.</p>\n",
+        escape(&parameters.sqlite_version),
+        parameters.runs,
+        escape(parameters.run_order)
+    )?;
+    if !parameters.unknown.is_empty() {
+        let unknown = escape(&parameters.unknown.join(", "));
+        writeln!(out, "<p class=\"warn\">Unknown here: {unknown}. Name them where you quote a number.</p>")?;
+    }
+    let mut workloads: Vec<&str> = rows.iter().map(|r| r.workload).collect();
+    workloads.dedup();
+    for workload in workloads {
+        let group: Vec<&Row> = rows.iter().filter(|r| r.workload == workload).collect();
+        section(&mut out, workload, &group, &outcome.reference, wear)?;
+    }
+    card(&mut out, outcome, wear)?;
+    out.push_str("</body>\n</html>\n");
+    Ok(out)
+}
+
+fn label(row: &Row) -> String {
+    let mark = if row.of.caveat.is_some() { " *" } else { "" };
+    let preset = if ["default", "overwrite"].contains(&row.preset.as_str()) { "" } else { &row.preset };
+    format!("{} {preset}{mark}", row.engine).replace("  ", " ").trim_end().to_owned()
+}
+
+fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str, wear: &Wear) -> Result<()> {
+    let reference = if group.iter().any(|r| r.ratio_to_stock_default.is_some()) { "DELETE" } else { reference };
+    let heads = [
+        "engine".to_owned(),
+        "tx/s".to_owned(),
+        format!("× {reference}"),
+        "interval".to_owned(),
+        "p50 µs".to_owned(),
+        "p99 µs".to_owned(),
+        "p99.9 µs".to_owned(),
+        "KiB".to_owned(),
+        "block writes".to_owned(),
+        "flushes".to_owned(),
+        "write calls".to_owned(),
+        "sync calls".to_owned(),
+        "years of card".to_owned(),
+    ];
+    writeln!(out, "<h2>{}</h2>\n<div class=\"scroll\"><table><thead><tr>", escape(workload))?;
+    for head in &heads {
+        write!(out, "<th>{}</th>", escape(head))?;
+    }
+    out.push_str("</tr></thead><tbody>\n");
+    let number = |v: Option<f64>, digits: usize| v.map_or("n/a".to_owned(), |v| format!("{v:.digits$}"));
+    for (i, row) in group.iter().enumerate() {
+        let mark = if row.ratio.is_some_and(|r| !r.safe) { "~" } else { "" };
+        let interval = row.ratio.map_or("n/a".to_owned(), |r| format!("{:.2} – {:.2}", r.low, r.high));
+        let years = row.kib_per_tx.filter(|kib| *kib > 0.0).map(|kib| wear.years(kib * 1024.0));
+        let swatch = format!("<span class=\"swatch\" style=\"background:var(--c{})\"></span>", i % plots::COLORS);
+        write!(out, "<tr><td>{swatch}{}</td>", escape(&label(row)))?;
+        for cell in [
+            number(Some(row.tx_per_s), 0),
+            format!("{}{mark}", number(row.ratio.map(|r| r.median), 2)),
+            interval,
+            number(Some(row.p50_us), 1),
+            number(Some(row.p99_us), 1),
+            number(Some(row.p999_us), 1),
+            number(row.kib_per_tx, 2),
+            number(row.block_writes_per_tx, 2),
+            number(row.flushes_per_tx, 2),
+            number(row.write_syscalls_per_tx, 2),
+            number(row.sync_syscalls_per_tx, 2),
+            number(years, 1),
+        ] {
+            write!(out, "<td>{}</td>", escape(&cell))?;
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+    phases(out, group)?;
+    out.push_str("<div class=\"plots\">\n");
+    figure(out, "Throughput", "median; dots are the runs", &plots::throughput(group, label)?)?;
+    figure(
+        out,
+        "Latency",
+        "share of transactions that took no longer; colours as in the table, both axes by factors",
+        &plots::latency(group)?,
+    )?;
+    if let Some(volume) = plots::volume(group, label)? {
+        let io = |i: usize, name: &str| {
+            format!("<span><span class=\"swatch\" style=\"background:var(--io{i})\"></span>{name}</span> ")
+        };
+        let legend =
+            io(0, "database") + &io(1, "journal or log") + &io(2, "else: file system's journal, whole blocks of parts");
+        writeln!(
+            out,
+            "<figure><figcaption><b>I/O volume</b><div class=\"legend\">{legend}</div></figcaption>{volume}</figure>"
+        )?;
+    }
+    out.push_str("</div>\n");
+    Ok(())
+}
+
+fn figure(out: &mut String, title: &str, text: &str, svg: &str) -> Result<()> {
+    writeln!(out, "<figure><figcaption><b>{title}</b> {text}</figcaption>{svg}</figure>")?;
+    Ok(())
+}
+
+/// Seconds of the parts of a workload that has parts.
+fn phases(out: &mut String, group: &[&Row]) -> Result<()> {
+    let Some(first) = group.iter().find(|r| !r.phases_s.is_empty()) else { return Ok(()) };
+    out.push_str(
+        "<p class=\"soft\">Seconds of its parts, medians:</p><div class=\"scroll\"><table><thead><tr><th>part</th>",
+    );
+    for row in group {
+        write!(out, "<th>{}</th>", escape(&label(row)))?;
+    }
+    out.push_str("</tr></thead><tbody>\n");
+    for (i, (name, _)) in first.phases_s.iter().enumerate() {
+        write!(out, "<tr><td>{}</td>", escape(name))?;
+        for row in group {
+            write!(out, "<td>{}</td>", row.phases_s.get(i).map_or("n/a".to_owned(), |(_, s)| format!("{s:.4}")))?;
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+    Ok(())
+}
+
+fn card(out: &mut String, outcome: &Outcome, wear: &Wear) -> Result<()> {
+    let parameters = &outcome.parameters;
+    out.push_str("<h2>Parameter card</h2>\n<dl>\n");
+    for (name, value) in parameters.short() {
+        writeln!(out, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(&value))?;
+    }
+    writeln!(out, "<dt>wear</dt><dd>{}</dd>", escape(&wear.describe()))?;
+    writeln!(out, "<dt>WAL at start</dt><dd>{}</dd>", escape(parameters.wal_at_start))?;
+    writeln!(out, "<dt>compile options</dt><dd>{}</dd>", escape(&parameters.compile_options.join(" ")))?;
+    out.push_str(
+        "</dl>\n<details><summary>Settings of each engine</summary><div class=\"scroll\"><table class=\"wrap\">\n",
+    );
+    for (name, settings) in &parameters.engines {
+        writeln!(out, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&fields(settings)?))?;
+    }
+    out.push_str(
+        "</table></div></details>\n<details><summary>Workloads</summary><div class=\"scroll\"><table class=\"wrap\">\n",
+    );
+    for (name, workload) in &parameters.workloads {
+        writeln!(out, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&fields(workload)?))?;
+    }
+    out.push_str("</table></div></details>\n<h2>Notes</h2>\n<ul>\n");
+    for line in report::below(&outcome.rows, parameters, 120).iter().filter(|l| !l.contains(", seconds: ")) {
+        writeln!(out, "<li>{}</li>", escape(line))?;
+    }
+    out.push_str("</ul>\n");
+    Ok(())
+}
+
+/// `name value, name value` of a structure.
+fn fields(of: &impl serde::Serialize) -> Result<String> {
+    let value = serde_json::to_value(of)?;
+    let field = |(name, value): (&String, &serde_json::Value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        format!("{}: {value}", name.replace('_', " "))
+    };
+    Ok(value.as_object().map(|o| o.iter().map(field).collect::<Vec<_>>().join(", ")).unwrap_or_default())
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_html_reserves_is_escaped() {
+        assert_eq!(escape("a<b & \"c\">"), "a&lt;b &amp; &quot;c&quot;&gt;");
+    }
+
+    #[test]
+    fn structures_become_text() {
+        let of = serde_json::json!({"page_size": 4096, "mode": "wal"});
+        assert_eq!(fields(&of).unwrap(), "mode: wal, page size: 4096");
+    }
+}

@@ -1,0 +1,218 @@
+//! The pictures of the page, as SVG whose colours are those of the page's style sheet.
+
+use super::super::report::Row;
+use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::SegmentValue;
+use plotters::prelude::*;
+
+/// Pixels of a picture; the page scales it to its column.
+const WIDTH: u32 = 480;
+const ROW_HEIGHT: u32 = 24;
+const LABEL_WIDTH: u32 = 138;
+const FONT: (&str, u32) = ("sans-serif", 13);
+/// Colours for engines in the style sheet.
+pub const COLORS: usize = 12;
+
+/// Stand-ins for variables of the style sheet: `#0102NN` in the SVG.
+const fn variable(number: u8) -> RGBColor {
+    RGBColor(1, 2, number)
+}
+
+const FOREGROUND: RGBColor = variable(100);
+const GRID: RGBColor = variable(101);
+const IO: [RGBColor; 3] = [variable(110), variable(111), variable(112)];
+
+fn engine(i: usize) -> RGBColor {
+    variable((i % COLORS) as u8)
+}
+
+/// Puts the style sheet's variables in, and lets the picture have the width of its column.
+fn styled(svg: String) -> String {
+    let mut svg = svg;
+    let names = (0..COLORS).map(|i| (engine(i), format!("--c{i}")));
+    let io = IO.iter().enumerate().map(|(i, color)| (*color, format!("--io{i}")));
+    let names = names.chain(io).chain([(FOREGROUND, "--fg".to_owned()), (GRID, "--grid".to_owned())]);
+    for (RGBColor(r, g, b), name) in names {
+        svg = svg.replace(&format!("#{r:02X}{g:02X}{b:02X}"), &format!("var({name})"));
+    }
+    svg
+}
+
+fn draw(height: u32, picture: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<()>) -> Result<String> {
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        picture(&root)?;
+        root.present().map_err(failed)?;
+    }
+    Ok(styled(svg))
+}
+
+fn failed(e: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("drawing: {e}")
+}
+
+/// A horizontal bar for each label: its parts, and the values to mark on it.
+struct Bar {
+    label: String,
+    parts: Vec<(f64, RGBColor)>,
+    marks: Vec<f64>,
+}
+
+fn bars(bars: &[Bar], unit: &str) -> Result<String> {
+    let n = bars.len() as i32;
+    let longest = bars
+        .iter()
+        .map(|b| b.parts.iter().map(|(v, _)| v).sum::<f64>().max(b.marks.iter().copied().fold(0.0, f64::max)));
+    let end = longest.fold(0.0, f64::max).max(1e-9) * 1.05;
+    draw(ROW_HEIGHT * bars.len() as u32 + 54, |root| {
+        let mut chart = ChartBuilder::on(root)
+            .margin_right(16)
+            .margin_top(4)
+            .x_label_area_size(44)
+            .y_label_area_size(LABEL_WIDTH)
+            .build_cartesian_2d(0.0..end, (0..n - 1).into_segmented())
+            .map_err(failed)?;
+        // From the top.
+        let place = |i: usize| n - 1 - i as i32;
+        let label = |v: &SegmentValue<i32>| match v {
+            SegmentValue::CenterOf(at) => {
+                usize::try_from(n - 1 - at).ok().and_then(|i| bars.get(i)).map_or(String::new(), |b| b.label.clone())
+            }
+            _ => String::new(),
+        };
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .axis_style(GRID)
+            .label_style(FONT.into_font().color(&FOREGROUND))
+            .x_labels(5)
+            .y_labels(bars.len() + 1)
+            .x_label_formatter(&|v| short(*v))
+            .y_label_formatter(&label)
+            .x_desc(unit)
+            .draw()
+            .map_err(failed)?;
+        for (i, bar) in bars.iter().enumerate() {
+            let (low, high) = (SegmentValue::Exact(place(i)), SegmentValue::Exact(place(i) + 1));
+            let mut from = 0.0;
+            for (value, color) in &bar.parts {
+                let mut part = Rectangle::new([(from, low.clone()), (from + value, high.clone())], color.filled());
+                part.set_margin(4, 4, 0, 0);
+                chart.draw_series([part]).map_err(failed)?;
+                from += value;
+            }
+            let center = SegmentValue::CenterOf(place(i));
+            let mark = |v: &f64| Circle::new((*v, center.clone()), 2, FOREGROUND.filled());
+            chart.draw_series(bar.marks.iter().map(mark)).map_err(failed)?;
+            if let (Some(low), Some(high)) =
+                (bar.marks.iter().copied().reduce(f64::min), bar.marks.iter().copied().reduce(f64::max))
+            {
+                let line = [(low, center.clone()), (high, center.clone())];
+                chart.draw_series([PathElement::new(line, FOREGROUND.stroke_width(1))]).map_err(failed)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Numbers of an axis: `1500`, `12k`, `0.5`.
+fn short(v: f64) -> String {
+    if v >= 10_000.0 {
+        format!("{:.0}k", v / 1000.0)
+    } else if v >= 10.0 || v == v.trunc() {
+        format!("{v:.0}")
+    } else {
+        format!("{v:.2}")
+    }
+}
+
+/// Median throughput, with a dot for each run.
+pub fn throughput(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<String> {
+    let bar = |(i, row): (usize, &&Row)| Bar {
+        label: label(row),
+        parts: vec![(row.tx_per_s, engine(i))],
+        marks: row.tx_per_s_runs.clone(),
+    };
+    bars(&rows.iter().enumerate().map(bar).collect::<Vec<_>>(), "transactions per second")
+}
+
+/// Bytes per transaction: what write calls gave the database, what they gave the log, and what else reached the
+/// device. `None` where nothing is known.
+pub fn volume(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<Option<String>> {
+    let bar = |row: &&Row| {
+        let (database, log) = row.kib_database_per_tx.zip(row.kib_log_per_tx)?;
+        let rest = row.kib_per_tx.map_or(0.0, |all| (all - database - log).max(0.0));
+        Some(Bar { label: label(row), parts: [database, log, rest].into_iter().zip(IO).collect(), marks: Vec::new() })
+    };
+    let found: Vec<Bar> = rows.iter().filter_map(bar).collect();
+    if found.is_empty() { Ok(None) } else { bars(&found, "KiB per transaction").map(Some) }
+}
+
+/// The share of transactions that took no longer, with the tail drawn out: each step up is a tenth of what is left.
+pub fn latency(rows: &[&Row]) -> Result<String> {
+    let points = |row: &Row| -> Vec<(f64, f64)> {
+        row.latency_us_cdf.iter().map(|(us, share)| (us.max(0.1), -(1.0 - share).max(1e-4).log10())).collect()
+    };
+    let all: Vec<f64> = rows.iter().flat_map(|row| points(row).into_iter().map(|(us, _)| us)).collect();
+    let low = all.iter().copied().reduce(f64::min).unwrap_or(1.0) * 0.9;
+    let high = all.iter().copied().reduce(f64::max).unwrap_or(10.0) * 1.1;
+    draw(320, |root| {
+        let mut chart = ChartBuilder::on(root)
+            .margin_right(16)
+            .margin_top(12)
+            .x_label_area_size(44)
+            .y_label_area_size(52)
+            .build_cartesian_2d((low..high).log_scale(), 0.0..4.0)
+            .map_err(failed)?;
+        let share = |v: &f64| match v.round() as i64 {
+            0 => "0".to_owned(),
+            1 => "90 %".to_owned(),
+            2 => "99 %".to_owned(),
+            nines => format!("99.{} %", "9".repeat((nines - 2) as usize)),
+        };
+        chart
+            .configure_mesh()
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .axis_style(GRID)
+            .label_style(FONT.into_font().color(&FOREGROUND))
+            .x_labels(5)
+            .y_labels(5)
+            .x_label_formatter(&|v| short(*v))
+            .y_label_formatter(&share)
+            .x_desc("µs")
+            .draw()
+            .map_err(failed)?;
+        for (i, row) in rows.iter().enumerate() {
+            chart.draw_series(LineSeries::new(points(row), engine(i).stroke_width(2))).map_err(failed)?;
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::report::tests::rows;
+
+    #[test]
+    fn pictures_have_the_colours_of_the_page_and_their_labels() {
+        let rows = rows();
+        let some: Vec<&Row> = rows.iter().take(3).collect();
+        let label = |row: &Row| format!("{} {}", row.engine, row.preset);
+        let pictures =
+            [throughput(&some, label).unwrap(), volume(&some, label).unwrap().unwrap(), latency(&some).unwrap()];
+        for svg in &pictures {
+            assert!(svg.contains("var(--fg)") && !svg.contains("#0102"), "{svg}");
+        }
+        assert!(pictures[0].contains("stock truncate") && pictures[0].contains("var(--c2)"));
+        assert!(pictures[1].contains("var(--io1)"));
+        for share in ["90 %", "99 %", "99.9 %", "99.99 %"] {
+            assert!(pictures[2].contains(share), "{share} is missing in {}", pictures[2]);
+        }
+    }
+}

@@ -188,7 +188,7 @@ pub fn latency(rows: &[&Row]) -> Result<String> {
             .draw()
             .map_err(failed)?;
         for (i, row) in rows.iter().enumerate() {
-            chart.draw_series(LineSeries::new(points(row), engine(i).stroke_width(2))).map_err(failed)?;
+            chart.draw_series([PathElement::new(points(row), engine(i).stroke_width(2))]).map_err(failed)?;
         }
         Ok(())
     })

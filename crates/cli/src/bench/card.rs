@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// `"parameters"` of the JSON. `None` is unknown.
@@ -117,6 +118,12 @@ pub fn sqlite() -> Result<(String, Vec<String>)> {
     Ok((rusqlite::version().to_owned(), options))
 }
 
+/// Whether the device has a journal of ext4's at work.
+fn jbd2(device: &str) -> bool {
+    let journals = fs::read_dir("/proc/fs/jbd2").into_iter().flatten().flatten();
+    journals.into_iter().any(|j| j.file_name().to_string_lossy().split('-').next() == Some(device))
+}
+
 /// Where ext4 keeps it is asked; what other file systems do is known.
 fn file_system_journal(mount: &Mount) -> Option<String> {
     if let Some(data) = mount.options.iter().find(|o| o.starts_with("data=")) {
@@ -124,9 +131,18 @@ fn file_system_journal(mount: &Mount) -> Option<String> {
     }
     Some(match mount.fs_type.as_str() {
         "ext4" | "ext3" => {
-            let device = fs::canonicalize(&mount.source).ok()?;
-            let options = read(format!("/proc/fs/{}/{}/options", mount.fs_type, device.file_name()?.to_str()?))?;
-            options.lines().find(|l| l.starts_with("data="))?.to_owned()
+            // The mount's source may be a name like /dev/root.
+            let dev = fs::metadata(&mount.point).ok()?.dev();
+            let number = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+            let device = fs::canonicalize(Path::new("/sys/dev/block").join(number)).ok()?;
+            let name = device.file_name()?.to_str()?;
+            let options = read(format!("/proc/fs/{}/{name}/options", mount.fs_type))?;
+            match options.lines().find(|l| l.starts_with("data=")) {
+                Some(data) => data.to_owned(),
+                // Without a journal there is no mode of it.
+                None if jbd2(name) => return None,
+                None => "none".to_owned(),
+            }
         }
         "xfs" => "metadata log".to_owned(),
         "btrfs" => "copy on write, log tree".to_owned(),

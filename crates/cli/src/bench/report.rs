@@ -97,7 +97,7 @@ pub fn table(rows: &[Row], reference: &str, columns: u16) -> String {
         for row in group {
             let mut cells = vec![format!(" {}", label(row, wide)), whole(Some(row.tx_per_s)), ratio_cell(row)];
             if wide {
-                cells.push(row.ratio.map_or("n/a".to_owned(), |r| format!("{:.0}", r.half_width_percent())));
+                cells.push(row.ratio.filter(|r| r.confidence > 0.0).map_or("n/a".to_owned(), percent));
                 cells.push(fine(row.floors));
             }
             cells.extend([row.p50_us, row.p99_us, row.p999_us].map(|us| whole(Some(us))));
@@ -121,6 +121,10 @@ pub fn table(rows: &[Row], reference: &str, columns: u16) -> String {
         column.set_padding(if wide { (1, right) } else { (0, u16::from(i != last)) });
     }
     t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+fn percent(ratio: Ratio) -> String {
+    format!("{:.0}", ratio.half_width_percent())
 }
 
 fn ratio_cell(row: &Row) -> String {

@@ -97,7 +97,7 @@ fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str, we
     out.push_str("</tbody></table></div>\n");
     phases(out, group)?;
     out.push_str("<div class=\"plots\">\n");
-    figure(out, "Throughput", "median; dots are the runs", &plots::throughput(group, label)?)?;
+    figure(out, "Throughput", "median; small dots are the runs", &plots::throughput(group, label)?)?;
     figure(
         out,
         "Latency",

@@ -66,6 +66,7 @@ fn bars(bars: &[Bar], unit: &str) -> Result<String> {
         .iter()
         .map(|b| b.parts.iter().map(|(v, _)| v).sum::<f64>().max(b.marks.iter().copied().fold(0.0, f64::max)));
     let end = longest.fold(0.0, f64::max).max(1e-9) * 1.05;
+    let labels: Vec<String> = bars.iter().map(|b| b.label.clone()).collect();
     draw(ROW_HEIGHT * bars.len() as u32 + 54, |root| {
         let mut chart = ChartBuilder::on(root)
             .margin_right(16)
@@ -76,12 +77,6 @@ fn bars(bars: &[Bar], unit: &str) -> Result<String> {
             .map_err(failed)?;
         // From the top.
         let place = |i: usize| n - 1 - i as i32;
-        let label = |v: &SegmentValue<i32>| match v {
-            SegmentValue::CenterOf(at) => {
-                usize::try_from(n - 1 - at).ok().and_then(|i| bars.get(i)).map_or(String::new(), |b| b.label.clone())
-            }
-            _ => String::new(),
-        };
         chart
             .configure_mesh()
             .disable_y_mesh()
@@ -92,7 +87,7 @@ fn bars(bars: &[Bar], unit: &str) -> Result<String> {
             .x_labels(5)
             .y_labels(bars.len() + 1)
             .x_label_formatter(&|v| short(*v))
-            .y_label_formatter(&label)
+            .y_label_formatter(&|v| named(v, &labels))
             .x_desc(unit)
             .draw()
             .map_err(failed)?;
@@ -130,14 +125,72 @@ fn short(v: f64) -> String {
     }
 }
 
-/// Median throughput, with a dot for each run.
+/// From here on a linear axis would hide the slow ones.
+const FACTOR_MAX: f64 = 20.0;
+
+/// Median throughput as a bar with a dot for each run; where the fastest would dwarf the others, as dots on an axis
+/// by factors, the median large.
 pub fn throughput(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<String> {
+    let all: Vec<f64> = rows.iter().flat_map(|r| r.tx_per_s_runs.iter().copied().chain([r.tx_per_s])).collect();
+    let low = all.iter().copied().reduce(f64::min).unwrap_or(1.0).max(1e-3);
+    let high = all.iter().copied().reduce(f64::max).unwrap_or(1.0);
+    if high / low > FACTOR_MAX {
+        return dots(rows, &label, low / 1.5..high * 1.2);
+    }
     let bar = |(i, row): (usize, &&Row)| Bar {
         label: label(row),
         parts: vec![(row.tx_per_s, engine(i))],
         marks: row.tx_per_s_runs.clone(),
     };
     bars(&rows.iter().enumerate().map(bar).collect::<Vec<_>>(), "transactions per second")
+}
+
+fn dots(rows: &[&Row], label: &impl Fn(&Row) -> String, range: std::ops::Range<f64>) -> Result<String> {
+    let n = rows.len() as i32;
+    let labels: Vec<String> = rows.iter().map(|r| label(r)).collect();
+    draw(ROW_HEIGHT * rows.len() as u32 + 54, |root| {
+        let mut chart = ChartBuilder::on(root)
+            .margin_right(16)
+            .margin_top(4)
+            .x_label_area_size(44)
+            .y_label_area_size(LABEL_WIDTH)
+            .build_cartesian_2d(range.log_scale(), (0..n - 1).into_segmented())
+            .map_err(failed)?;
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .axis_style(GRID)
+            .label_style(FONT.into_font().color(&FOREGROUND))
+            .x_labels(5)
+            .y_labels(rows.len() + 1)
+            .x_label_formatter(&|v| short(*v))
+            .y_label_formatter(&|v| named(v, &labels))
+            .x_desc("transactions per second, by factors")
+            .draw()
+            .map_err(failed)?;
+        for (i, row) in rows.iter().enumerate() {
+            let center = SegmentValue::CenterOf(n - 1 - i as i32);
+            let runs = row.tx_per_s_runs.iter().map(|v| (*v, center.clone()));
+            let line = PathElement::new(runs.clone().collect::<Vec<_>>(), engine(i).stroke_width(2));
+            chart.draw_series([line]).map_err(failed)?;
+            chart.draw_series(runs.map(|at| Circle::new(at, 2, FOREGROUND.filled()))).map_err(failed)?;
+            chart.draw_series([Circle::new((row.tx_per_s, center), 6, engine(i).filled())]).map_err(failed)?;
+        }
+        Ok(())
+    })
+}
+
+/// The label of a place, counted from the bottom.
+fn named(v: &SegmentValue<i32>, labels: &[String]) -> String {
+    match v {
+        SegmentValue::CenterOf(at) => {
+            let from_top = usize::try_from(labels.len() as i32 - 1 - at).ok();
+            from_top.and_then(|i| labels.get(i)).cloned().unwrap_or_default()
+        }
+        _ => String::new(),
+    }
 }
 
 /// Bytes per transaction: what write calls gave the database, what they gave the log, and what else reached the

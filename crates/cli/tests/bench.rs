@@ -178,6 +178,93 @@ fn stores_commit_side_by_side() {
     assert!(json["parameters"]["notes"].to_string().contains("batch-atomic"));
 }
 
+fn onewrite(dir: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_onewrite")).args(arguments).current_dir(dir).output().unwrap()
+}
+
+#[test]
+fn results_compare_only_where_their_cards_agree() {
+    let dir = tempfile::tempdir().unwrap();
+    let only = ["--only", "stock/wal-full", "--workload", "insert"];
+    for (file, rows) in [("a.json", "20"), ("b.json", "20"), ("c.json", "30")] {
+        let output = bench(dir.path(), &[&only[..], &["--json", file]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        let path = dir.path().join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("\"preloaded_rows\": 20", &format!("\"preloaded_rows\": {rows}"))).unwrap();
+    }
+    let same = onewrite(dir.path(), &["bench", "compare", "a.json", "b.json"]);
+    assert!(same.status.success(), "{}", said(&same));
+    assert!(said(&same).contains("stock wal-full") && said(&same).contains(" to "), "{}", said(&same));
+    let differing = onewrite(dir.path(), &["bench", "compare", "a.json", "c.json"]);
+    assert!(!differing.status.success());
+    let said_so = said(&differing);
+    assert!(said_so.contains("workloads.insert.preloaded_rows: 20 and 30"), "{said_so}");
+    let subject = ["bench", "compare", "a.json", "c.json", "--subject", "workloads.insert.preloaded_rows"];
+    assert!(onewrite(dir.path(), &subject).status.success());
+    let wrong = onewrite(dir.path(), &["bench", "compare", "a.json", "c.json", "--subject", "kernel"]);
+    assert!(said(&wrong).contains("machine.kernel"), "{}", said(&wrong));
+}
+
+#[test]
+fn sweeps_vary_one_value() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = ["--rows", "20", "--transactions", "5", "--runs", "1", "--json", "out.json"];
+    for (sweep, values, setting) in [
+        (&["journal_mode"][..], vec!["delete", "truncate", "persist", "memory", "off", "wal"], "journal_mode"),
+        (&["wal_size", "--values", "65536,1048576"], vec!["65536", "1048576"], "journal_size_limit"),
+        (&["ops_per_tx", "--values", "1,3", "--engine", "onewrite/log"], vec!["1", "3"], "page_size"),
+        (&["threads", "--values", "1,2"], vec!["1", "2"], "page_size"),
+    ] {
+        let output = onewrite(dir.path(), &[&["bench", "sweep"], sweep, &small].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        let text = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+        let json: Value = serde_json::from_str(&text).unwrap();
+        let rows = json["results"].as_array().unwrap();
+        for value in values {
+            let row = rows.iter().find(|r| r["preset"] == value).unwrap_or_else(|| panic!("{sweep:?} has no {value}"));
+            let settings = &json["parameters"]["engines"][format!("{}/{value}", row["engine"].as_str().unwrap())];
+            let found = settings[setting].to_string();
+            assert!(setting == "page_size" || found.trim_matches('"') == value, "{sweep:?} {value}: {found}");
+        }
+    }
+    let output = onewrite(dir.path(), &["bench", "sweep", "wal_size", "--engine", "stock/delete"]);
+    assert!(said(&output).contains("only stock SQLite in WAL mode"), "{}", said(&output));
+}
+
+#[test]
+fn advice_names_settings_and_what_they_lose() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = onewrite(dir.path(), &["bench", "advise", ".", "--transactions", "5", "--runs", "1", "--rows", "20"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let said = said(&output);
+    for word in ["ADVICE", "Every commit survives a power cut", "journal_mode=wal", "Choose ", "may take the newest"] {
+        assert!(said.contains(word), "{word} is missing in\n{said}");
+    }
+}
+
+#[test]
+fn the_page_stands_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--workload", "insert", "--workload", "rl", "--html", "out.html"];
+    let output = bench(dir.path(), &options);
+    assert!(output.status.success(), "{}", said(&output));
+    let page = std::fs::read_to_string(dir.path().join("out.html")).unwrap();
+    // But for the name of SVG's namespace.
+    let links = page.replace("http://www.w3.org/2000/svg", "");
+    assert!(!links.contains("http:") && !links.contains("https:") && !links.contains("src="));
+    for word in
+        ["<svg", "prefers-color-scheme: dark", "viewport", "Parameter card", "99.9 %", "drop table", "onewrite log"]
+    {
+        assert!(page.contains(word), "{word} is missing");
+    }
+    for element in ["table", "svg", "figure", "div", "details", "dl", "ul"] {
+        let (open, close) =
+            (page.matches(&format!("<{element}")).count(), page.matches(&format!("</{element}>")).count());
+        assert_eq!(open, close, "{element}");
+    }
+}
+
 #[test]
 fn errors_name_the_value_and_the_choices() {
     let dir = tempfile::tempdir().unwrap();

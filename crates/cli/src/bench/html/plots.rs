@@ -7,9 +7,9 @@ use plotters::coord::ranged1d::SegmentValue;
 use plotters::prelude::*;
 
 /// Pixels of a picture; the page scales it to its column.
-const WIDTH: u32 = 480;
+const WIDTH: u32 = 400;
 const ROW_HEIGHT: u32 = 24;
-const LABEL_WIDTH: u32 = 138;
+const LABEL_WIDTH: u32 = 128;
 const FONT: (&str, u32) = ("sans-serif", 13);
 /// Colours for engines in the style sheet.
 pub const COLORS: usize = 12;
@@ -84,7 +84,7 @@ fn bars(bars: &[Bar], unit: &str) -> Result<String> {
             .light_line_style(TRANSPARENT)
             .axis_style(GRID)
             .label_style(FONT.into_font().color(&FOREGROUND))
-            .x_labels(5)
+            .x_labels(4)
             .y_labels(bars.len() + 1)
             .x_label_formatter(&|v| short(*v))
             .y_label_formatter(&|v| named(v, &labels))
@@ -163,7 +163,7 @@ fn dots(rows: &[&Row], label: &impl Fn(&Row) -> String, range: std::ops::Range<f
             .light_line_style(TRANSPARENT)
             .axis_style(GRID)
             .label_style(FONT.into_font().color(&FOREGROUND))
-            .x_labels(5)
+            .x_labels(4)
             .y_labels(rows.len() + 1)
             .x_label_formatter(&|v| short(*v))
             .y_label_formatter(&|v| named(v, &labels))
@@ -213,7 +213,7 @@ pub fn latency(rows: &[&Row]) -> Result<String> {
     let all: Vec<f64> = rows.iter().flat_map(|row| points(row).into_iter().map(|(us, _)| us)).collect();
     let low = all.iter().copied().reduce(f64::min).unwrap_or(1.0) * 0.9;
     let high = all.iter().copied().reduce(f64::max).unwrap_or(10.0) * 1.1;
-    draw(320, |root| {
+    draw(290, |root| {
         let mut chart = ChartBuilder::on(root)
             .margin_right(16)
             .margin_top(12)
@@ -233,7 +233,7 @@ pub fn latency(rows: &[&Row]) -> Result<String> {
             .light_line_style(TRANSPARENT)
             .axis_style(GRID)
             .label_style(FONT.into_font().color(&FOREGROUND))
-            .x_labels(5)
+            .x_labels(4)
             .y_labels(5)
             .x_label_formatter(&|v| short(*v))
             .y_label_formatter(&share)

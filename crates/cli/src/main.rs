@@ -19,7 +19,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     Check(check::Args),
     Inspect(inspect::Args),
     Recover(recover::Args),

@@ -151,7 +151,7 @@ fn engine(options: &Sweep) -> Result<Engine> {
     if let Some(path) = &options.library {
         let path = std::fs::canonicalize(path).with_context(|| path.display().to_string())?;
         let library = sql::Library::load(&path)?;
-        choices = choices.into_iter().filter(|e| matches!(e.kind, Kind::Stock { .. })).collect();
+        choices.retain(|e| matches!(e.kind, Kind::Stock { .. }));
         choices.iter_mut().for_each(|e| e.library = Some(path.clone()));
         drop(library);
     }

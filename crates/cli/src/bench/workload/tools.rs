@@ -77,20 +77,21 @@ fn mobibench_value(first: u8) -> String {
 /// Rows of its tables before updates and deletes, if there are fewer transactions: 8 pages of 37.
 const MOBIBENCH_ROWS_MIN: usize = 296;
 
-/// The first number that glibc's `rand` gives after `srand(seed)`, with which Mobibench chooses rows to update. These
-/// first numbers hit few rows twice, and a row that is updated twice is written once: SQLite leaves a page alone
-/// whose content stays the same. A better generator would make a different benchmark.
-fn glibc_first_random(seed: u32) -> usize {
+/// The first `n` numbers that glibc's `rand` gives after `srand(seed)`, with which Mobibench chooses the rows that
+/// transaction `seed` updates, one in each table. They hit few rows twice, and a row that is updated twice is
+/// written once: SQLite leaves a page alone whose content stays the same. A better generator would make a different
+/// benchmark.
+fn glibc_random(seed: u32, n: usize) -> Vec<usize> {
     let mut r = vec![i64::from(seed.max(1))];
     for i in 1..31 {
         r.push((16807 * r[i - 1]).rem_euclid(2_147_483_647));
     }
     let mut r: Vec<u32> = r.into_iter().map(|v| v as u32).collect();
     r.extend_from_within(0..3);
-    for i in 34..=344 {
+    for i in 34..344 + n {
         r.push(r[i - 31].wrapping_add(r[i - 3]));
     }
-    (r[344] >> 1) as usize
+    r[344..].iter().map(|v| (v >> 1) as usize).collect()
 }
 
 fn mobibench(size: &Size, seed: u64, op: Op) -> Script {
@@ -99,13 +100,15 @@ fn mobibench(size: &Size, seed: u64, op: Op) -> Script {
     let mut order: Vec<usize> = (0..rows).collect();
     random.shuffle(&mut order);
     let text = |i: usize| {
-        let row =
-            if op == Op::Update { glibc_first_random(i as u32) % rows + 1 } else { order.get(i).copied().unwrap_or(0) };
-        let each = (0..size.tables).map(|t| match op {
+        let row = order.get(i).copied().unwrap_or(0);
+        let updated = if op == Op::Update { glibc_random(i as u32, size.tables) } else { vec![0; size.tables] };
+        let each = updated.iter().enumerate().map(|(t, random)| match op {
             Op::Insert => {
                 format!("INSERT INTO tblMyList{t}(id,Value) VALUES({},'{}');", rows + i, mobibench_value(0))
             }
-            Op::Update => format!("UPDATE tblMyList{t} SET Value = '{}' WHERE id = {row};", mobibench_value(5)),
+            Op::Update => {
+                format!("UPDATE tblMyList{t} SET Value = '{}' WHERE id = {};", mobibench_value(5), random % rows + 1)
+            }
             Op::Delete => format!("DELETE FROM tblMyList{t} WHERE id={row};"),
         });
         Transaction::Text(format!("BEGIN;{}COMMIT;", each.collect::<String>()))
@@ -314,7 +317,8 @@ mod tests {
         let wanted = format!("BEGIN;INSERT INTO tblMyList0(id,Value) VALUES(0,'{value}');COMMIT;");
         assert_eq!(script.transactions[0], Transaction::Text(wanted));
         // What the C library here gives after srand(1) and srand(7).
-        assert_eq!((glibc_first_random(1), glibc_first_random(7)), (1_804_289_383, 1_045_618_677));
+        assert_eq!(glibc_random(1, 3), [1_804_289_383, 846_930_886, 1_681_692_777]);
+        assert_eq!(glibc_random(7, 1), [1_045_618_677]);
         assert!(mobibench_value(5).starts_with("ffffffffffgggg") && mobibench_value(5).ends_with("eeeeeeeeee"));
     }
 }

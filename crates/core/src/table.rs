@@ -102,6 +102,14 @@ struct Layer {
     log: Arc<dyn DiskFile>,
 }
 
+impl Layer {
+    /// Whether a streamed image is newer than `listed`, or is what home will hold for it: until its checkpoint is
+    /// over, home may hold anything.
+    fn hides(&self, listed: &Version) -> bool {
+        listed.tid < self.tid || (listed.tid == self.tid && matches!(listed.place, Place::Home))
+    }
+}
+
 /// Page → versions.
 #[derive(Default)]
 pub struct PageTable {
@@ -122,7 +130,7 @@ impl PageTable {
         let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid));
         if let Some(layer) = &self.layer
             && layer.tid <= tid
-            && listed.is_none_or(|v| v.tid < layer.tid)
+            && listed.is_none_or(|v| layer.hides(v))
             && let Some((position, _)) = layer.streamed.get(page)
         {
             return Place::Log(layer.log.clone(), position);
@@ -191,9 +199,9 @@ impl PageTable {
             })
             .map(|(page, last)| (page, last.place.clone()))
             .collect();
-        if let Some(Layer { tid, streamed, log }) = &self.layer {
-            let newer = |p: &PageNo| self.pages.get(p).and_then(|v| v.last()).is_some_and(|v| v.tid >= *tid);
-            let streamed = streamed.iter().filter(|(p, ..)| p.0 <= page_count && !newer(p));
+        if let Some(layer @ Layer { streamed, log, .. }) = &self.layer {
+            let newest = |p: &PageNo| self.pages.get(p).and_then(|v| v.last()).is_none_or(|v| layer.hides(v));
+            let streamed = streamed.iter().filter(|(p, ..)| p.0 <= page_count && newest(p));
             pages.extend(streamed.map(|(page, at, _)| (page, Place::Log(log.clone(), at))));
         }
         pages.sort_unstable_by_key(|(page, _)| *page);
@@ -380,6 +388,20 @@ mod tests {
         table.publish_layer(Tid(2), streamed, log);
         table.checkpointed(Tid(2), 7, &snapshots);
         assert_eq!((read(&table, 1), read(&table, 2)), (Some(1), None));
+    }
+
+    #[test]
+    fn a_checkpoint_on_its_way_hides_no_streamed_image() {
+        let mut table = PageTable::default();
+        let mut streamed = Streamed::default();
+        streamed.set(PageNo(7), 1 << 20, 5);
+        let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
+        table.publish_layer(Tid(2), streamed, log);
+        // Snapshot 1 reads home, which is about to get the image of 2, or will at the next try.
+        table.keep(PageNo(7), Tid(1), Tid(2), Place::Memory(image(100)));
+        assert_eq!(read(&table, 1), Some(100));
+        assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
+        assert!(matches!(table.dirty(7)[..], [(PageNo(7), Place::Log(..))]));
     }
 
     #[test]

@@ -139,7 +139,7 @@ pub fn come_back(db: &Database) -> Result<()> {
     }
     let mut inner = db.inner.lock();
     crate::locks::downgrade(&*db.home)?;
-    inner.latest = Arc::new(db.read_state()?.0);
+    inner.set_state(Arc::new(db.read_state()?.0));
     inner.phase = Phase::Unmarked;
     Ok(())
 }

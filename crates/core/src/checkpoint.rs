@@ -35,13 +35,14 @@ pub fn checkpoint(db: &Database, live: &mut Live, stream: Stream) -> Result<()> 
 fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     let (state, scheme) = {
         let inner = db.inner.lock();
-        (inner.latest.clone(), inner.options.scheme)
+        (inner.published.clone(), inner.options.scheme)
     };
     let idle = live.log.live_bytes() == 0 && !live.log.at_ceiling(state.change_counter);
     if idle && db.table.read().new_bytes() == 0 && !db.table.read().has_layer() {
         return Ok(());
     }
-    live.log.flush()?;
+    // Readers see `state` from here on.
+    live.log.group().flush(db)?;
     let pages = db.table.read().dirty(state.page_count);
     write_home(db, live, &state, pages)?;
     db.sync_home()?;
@@ -49,7 +50,7 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     {
         let inner = db.inner.lock();
         let mut table = db.table.write();
-        table.checkpointed(state.tid, state.page_count, &inner.snapshots);
+        table.checkpointed(state.tid, state.page_count, inner.readers());
         if table.is_empty() {
             live.kept = None;
         }

@@ -31,13 +31,14 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
 use crate::layout::{BLOCK_BYTES_MIN, home as at};
 use crate::log::file::{LogFile, log_path};
+use crate::log::group::Audience;
 use crate::log::record::Encoder;
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count};
 use crate::log::slot::Slot;
 use crate::options::{Options, Scheme};
 use crate::queue::{ConnectionId, WriterQueue};
 use crate::stats::{CountedFile, Stats};
-use crate::table::{PageTable, Place};
+use crate::table::{PageTable, Place, Readers};
 use crate::types::{LogOffset, PageNo, Tid};
 
 /// See the state machine above.
@@ -57,8 +58,10 @@ pub enum Phase {
 pub struct Inner {
     /// Phase.
     pub phase: Phase,
-    /// The newest state readers may see.
+    /// The newest state readers may see: a crash cannot take it back (under `synchronous=FULL`).
     pub latest: Arc<State>,
+    /// The newest state, which the next writer builds on. Those above `latest` wait for their flush.
+    pub published: Arc<State>,
     /// Pinned snapshots: TID → how many.
     pub snapshots: BTreeMap<Tid, usize>,
     /// Settings in force.
@@ -71,6 +74,17 @@ impl Inner {
     /// Number of pinned snapshots.
     pub fn snapshot_count(&self) -> usize {
         self.snapshots.values().sum()
+    }
+
+    /// Everybody sees `state` from now on.
+    pub fn set_state(&mut self, state: Arc<State>) {
+        self.latest = state.clone();
+        self.published = state;
+    }
+
+    /// Who reads versions older than the newest.
+    pub fn readers(&self) -> Readers<'_> {
+        Readers { snapshots: &self.snapshots, visible: self.latest.tid }
     }
 
     /// Fails if the database is poisoned.
@@ -126,6 +140,7 @@ impl Database {
     /// The database at `path`, whose file is open as `home`. Nothing is read yet.
     pub fn new(disk: Arc<dyn Disk>, path: &Path, home: Arc<dyn DiskFile>, options: Options) -> Database {
         let stats = Arc::new(Stats::default());
+        let empty = Arc::new(State::empty(Tid::HOME));
         let mut journal_path = path.as_os_str().to_owned();
         journal_path.push(crate::layout::JOURNAL_SUFFIX);
         Database {
@@ -139,7 +154,8 @@ impl Database {
             epoch: AtomicU64::new(0),
             inner: Mutex::new(Inner {
                 phase: Phase::Unmarked,
-                latest: Arc::new(State::empty(Tid::HOME)),
+                latest: empty.clone(),
+                published: empty,
                 snapshots: BTreeMap::new(),
                 options,
                 connections: 0,
@@ -175,11 +191,17 @@ impl Database {
     /// Pins the newest state for a reader.
     pub fn pin(&self, inner: &mut Inner) -> Arc<State> {
         let state = inner.latest.clone();
-        self.pin_again(inner, state)
+        self.pin_state(inner, state)
+    }
+
+    /// Pins the newest state for the holder of the writer's place.
+    pub fn pin_published(&self, inner: &mut Inner) -> Arc<State> {
+        let state = inner.published.clone();
+        self.pin_state(inner, state)
     }
 
     /// Pins a state whose images are all still there.
-    pub fn pin_again(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
+    pub fn pin_state(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
         *inner.snapshots.entry(state.tid).or_default() += 1;
         Stats::add(&self.stats.snapshots, 1);
         state
@@ -192,8 +214,8 @@ impl Database {
             *count -= 1;
             if *count == 0 {
                 inner.snapshots.remove(&state.tid);
-                if state.tid < inner.latest.tid {
-                    self.table.write().trim(&inner.snapshots);
+                if self.table.read().should_trim() {
+                    self.table.write().trim(inner.readers());
                 }
             }
         }
@@ -330,7 +352,7 @@ impl Database {
         if self.has_hot_journal()? {
             return Err(Error::Busy("a rollback journal waits to be rolled back".into()));
         }
-        let state = inner.latest.clone();
+        let state = inner.published.clone();
         let options = &inner.options;
         let unit = if options.atomic_unit != 0 { options.atomic_unit } else { self.home.atomic_unit_bytes() };
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::layout::BLOCK_BYTES_MAX);
@@ -467,7 +489,7 @@ impl Database {
         *writer = None;
         self.table.write().clear();
         inner.phase = Phase::Unmarked;
-        inner.latest = Arc::new(self.read_state()?.0);
+        inner.set_state(Arc::new(self.read_state()?.0));
         Ok(())
     }
 
@@ -508,6 +530,18 @@ impl Database {
         }
         *writer = None;
         crate::locks::none(&*self.home)
+    }
+}
+
+impl Audience for Database {
+    fn show(&self, state: Arc<State>) {
+        let mut inner = self.inner.lock();
+        debug_assert!(inner.latest.tid < state.tid && state.tid <= inner.published.tid, "states are shown in order");
+        inner.latest = state;
+    }
+
+    fn poison(&self, error: Error) -> Error {
+        Database::poison(self, error)
     }
 }
 

@@ -20,9 +20,12 @@ pub mod log;
 pub mod options;
 pub mod pragma;
 pub mod queue;
+#[cfg(test)]
+mod queue_tests;
 pub mod recover;
 pub mod repair;
 pub mod stats;
+mod sync;
 pub mod table;
 pub mod txn;
 pub mod types;

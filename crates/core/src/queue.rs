@@ -2,17 +2,26 @@
 //!
 //! The place is handed to the next in the queue, never thrown open, so no thread starves. A connection
 //! that usually writes takes it *tentatively* before its snapshot, so that its upgrade is never stale;
-//! a tentative holder that only reads loses it to whoever has waited for [`GRACE`].
+//! a tentative holder that does not begin to write within its grace loses it to the next.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::thread::{self, ThreadId};
+use crate::sync::{Condvar, Mutex, time};
 
-/// How long a tentative holder is left alone.
-const GRACE: Duration = Duration::from_millis(2);
+/// How often those who wait look whether a tentative holder's grace is over: first, and at most.
+const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
+
+/// How the place is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// To write.
+    Firm,
+    /// To write, probably: after so long another may have the place.
+    Tentative(Duration),
+}
 
 /// A connection, for the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +31,20 @@ pub struct ConnectionId(pub u64);
 struct Holder {
     connection: ConnectionId,
     thread: ThreadId,
-    tentative: bool,
+    claim: Claim,
+    /// When it got the place.
+    since: Instant,
+}
+
+impl Holder {
+    fn is_tentative(&self) -> bool {
+        self.claim != Claim::Firm
+    }
+
+    /// Whether another may have the place.
+    fn is_over(&self) -> bool {
+        matches!(self.claim, Claim::Tentative(grace) if time::is_over(self.since, grace))
+    }
 }
 
 struct Waiter {
@@ -41,7 +63,7 @@ impl Inner {
     /// Gives the place to the first in the queue.
     fn hand_over(&mut self) {
         let next = self.waiting.pop_front();
-        self.holder = next.as_ref().map(|w| w.holder);
+        self.holder = next.as_ref().map(|w| Holder { since: Instant::now(), ..w.holder });
         if let Some(waiter) = next {
             *waiter.granted.lock() = true;
             waiter.wake.notify_one();
@@ -58,9 +80,10 @@ pub struct WriterQueue {
 impl WriterQueue {
     /// Takes the place for `connection`, waiting at most `wait`. False if it was not to be had.
     /// A firm request of the holder of a tentative place makes it firm.
-    pub fn acquire(&self, connection: ConnectionId, tentative: bool, wait: Duration) -> bool {
-        let me = Holder { connection, thread: std::thread::current().id(), tentative };
-        let deadline = Instant::now() + wait;
+    pub fn acquire(&self, connection: ConnectionId, claim: Claim, wait: Duration) -> bool {
+        let since = Instant::now();
+        let me = Holder { connection, thread: thread::current().id(), claim, since };
+        let deadline = since + wait;
         let waiter = {
             let mut inner = self.inner.lock();
             match inner.holder {
@@ -69,13 +92,13 @@ impl WriterQueue {
                     return true;
                 }
                 Some(h) if h.connection == connection => {
-                    inner.holder = Some(Holder { tentative: h.tentative && tentative, ..me });
+                    inner.holder = Some(if h.is_tentative() { me } else { h });
                     return true;
                 }
                 // The holder cannot go on while this thread waits for it: two connections of one
                 // thread must not deadlock.
                 Some(h) if h.thread == me.thread => {
-                    if !h.tentative {
+                    if !h.is_tentative() {
                         return false;
                     }
                     inner.holder = Some(me);
@@ -87,9 +110,10 @@ impl WriterQueue {
             inner.waiting.push_back(waiter.clone());
             waiter
         };
+        let mut look = LOOK.0;
         loop {
-            let now = Instant::now();
-            let until = deadline.min(now + GRACE);
+            let until = deadline.min(Instant::now() + look);
+            look = LOOK.1.min(2 * look);
             {
                 let mut granted = waiter.granted.lock();
                 if !*granted {
@@ -104,7 +128,7 @@ impl WriterQueue {
                 return true;
             }
             let first = inner.waiting.front().is_some_and(|w| Arc::ptr_eq(w, &waiter));
-            if first && inner.holder.is_none_or(|h| h.tentative) {
+            if first && inner.holder.is_none_or(|h| h.is_over()) {
                 inner.hand_over();
                 return true;
             }
@@ -122,7 +146,21 @@ impl WriterQueue {
 
     /// Whether anybody has the place for good.
     pub fn is_taken(&self) -> bool {
-        self.inner.lock().holder.is_some_and(|h| !h.tentative)
+        self.inner.lock().holder.is_some_and(|h| !h.is_tentative())
+    }
+
+    /// `connection` has turned out to read: a tentative place is another's to have from now on.
+    pub fn doubt(&self, connection: ConnectionId, grace: Duration) {
+        let mut inner = self.inner.lock();
+        if let Some(h) = inner.holder.as_mut().filter(|h| h.connection == connection && h.is_tentative()) {
+            h.claim = Claim::Tentative(grace);
+        }
+    }
+
+    /// Whether at least `count` wait.
+    #[cfg(test)]
+    pub(crate) fn has_waiters(&self, count: usize) -> bool {
+        self.inner.lock().waiting.len() >= count
     }
 
     /// Gives the place back, if `connection` has it, to the first in the queue.
@@ -131,60 +169,5 @@ impl WriterQueue {
         if inner.holder.is_some_and(|h| h.connection == connection) {
             inner.hand_over();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    #[test]
-    fn one_thread_cannot_wait_for_itself() {
-        let q = WriterQueue::default();
-        assert!(q.acquire(ConnectionId(1), false, LONG));
-        assert!(!q.acquire(ConnectionId(2), false, LONG));
-        q.release(ConnectionId(2));
-        assert!(q.holds(ConnectionId(1)));
-        q.release(ConnectionId(1));
-        assert!(q.acquire(ConnectionId(2), false, LONG));
-    }
-
-    #[test]
-    fn a_tentative_place_is_lost_to_a_waiter_and_not_a_firm_one() {
-        let q = WriterQueue::default();
-        assert!(q.acquire(ConnectionId(1), true, LONG));
-        std::thread::scope(|s| {
-            s.spawn(|| assert!(q.acquire(ConnectionId(2), false, LONG)));
-        });
-        assert!(q.holds(ConnectionId(2)));
-        std::thread::scope(|s| {
-            s.spawn(|| assert!(!q.acquire(ConnectionId(3), false, 5 * GRACE)));
-        });
-        assert!(q.holds(ConnectionId(2)));
-    }
-
-    #[test]
-    fn everybody_gets_a_turn_and_nobody_two_at_once() {
-        let q = WriterQueue::default();
-        let inside = AtomicU64::new(0);
-        std::thread::scope(|s| {
-            for t in 0..8 {
-                let (q, inside) = (&q, &inside);
-                s.spawn(move || {
-                    for _ in 0..200 {
-                        assert!(q.acquire(ConnectionId(t), t % 2 == 0, LONG));
-                        if q.acquire(ConnectionId(t), false, LONG) {
-                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                            assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
-                        }
-                        q.release(ConnectionId(t));
-                    }
-                });
-            }
-        });
-        assert!(!q.is_taken());
     }
 }

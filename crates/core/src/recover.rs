@@ -24,7 +24,7 @@ use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count};
 use crate::log::slot::Slot;
 use crate::options::Options;
 use crate::stats::CountedFile;
-use crate::table::{Image, PageTable, Place, Streamed};
+use crate::table::{Image, PageTable, Place, Readers, Streamed};
 use crate::types::{LogOffset, PageNo, Tid};
 
 /// What recovery found, for people.
@@ -124,7 +124,8 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
         base = base.after(Tid::HOME, slot.page_bytes, slot.page_count, slot.change_counter, Some(first));
     }
     base.change_counter = base.change_counter.max(slot.change_counter);
-    let nobody = BTreeMap::new();
+    let snapshots = BTreeMap::new();
+    let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
     let mut table = PageTable::default();
     // What was there from the checkpoint on is in home, also after a recovery that crashed when it had
     // shortened home to the size of the newest state.
@@ -132,7 +133,7 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     let mut state = base;
     let mut report = Report::default();
     let end = log.scan(slot, |record| {
-        state = apply(db, log, &mut table, &state, record, slot, &nobody)?;
+        state = apply(db, log, &mut table, &state, record, slot, nobody)?;
         page_count_min = page_count_min.min(state.page_count);
         report.transactions += 1;
         report.tids = Some((report.tids.map_or(record.head.tid, |t| t.0), record.head.tid));
@@ -169,7 +170,7 @@ fn apply(
     state: &State,
     record: &Record<'_>,
     slot: &Slot,
-    nobody: &BTreeMap<Tid, usize>,
+    nobody: Readers<'_>,
 ) -> Result<State> {
     let tid = record.head.tid;
     let page_bytes = slot.page_bytes as usize;
@@ -312,7 +313,7 @@ pub fn take_over(
     // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;
     **writer = Some(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: None });
-    inner.latest = Arc::new(recovered);
+    inner.set_state(Arc::new(recovered));
     inner.phase = Phase::Live;
     Ok(())
 }

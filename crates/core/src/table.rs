@@ -33,6 +33,16 @@ struct Version {
     place: Place,
 }
 
+impl Version {
+    /// Its bytes in memory.
+    fn bytes(&self) -> u64 {
+        match &self.place {
+            Place::Memory(image) => image.len() as u64,
+            Place::Log(..) | Place::Kept(..) | Place::Home => 0,
+        }
+    }
+}
+
 /// Position and crc32c of the streamed images of one transaction, by page: four pages a megabyte of
 /// pages, dense or sparse.
 #[derive(Clone, Debug, Default)]
@@ -110,6 +120,25 @@ impl Layer {
     }
 }
 
+/// Who reads older versions than the newest.
+#[derive(Clone, Copy)]
+pub struct Readers<'a> {
+    /// Pinned snapshots: TID → how many.
+    pub snapshots: &'a BTreeMap<Tid, usize>,
+    /// The newest state readers may see: that one and all later ones may be pinned at any time.
+    pub visible: Tid,
+}
+
+impl Readers<'_> {
+    /// Whether somebody reads, or may read, a version made by `from` and replaced by `until`.
+    fn need(&self, from: Tid, until: Tid) -> bool {
+        until > self.visible || self.snapshots.range(from..until).next().is_some()
+    }
+}
+
+/// Bytes of kept images in memory below which nobody looks for those that nobody needs any more.
+const TRIM_BYTES: u64 = 1 << 20;
+
 /// Page → versions.
 #[derive(Default)]
 pub struct PageTable {
@@ -120,8 +149,8 @@ pub struct PageTable {
     new_bytes: u64,
     /// Bytes of images kept in memory for snapshots.
     kept_bytes: u64,
-    /// Number of versions that are kept only for snapshots.
-    kept: usize,
+    /// Of those, what was found to be needed when all were looked at last.
+    needed_bytes: u64,
 }
 
 impl PageTable {
@@ -158,25 +187,21 @@ impl PageTable {
         self.layer.is_some()
     }
 
-    /// Adds the image of `page` at `tid`, newer than all there are. Versions that no snapshot in
-    /// `snapshots` reads are dropped.
-    pub fn publish(&mut self, page: PageNo, tid: Tid, image: Image, snapshots: &BTreeMap<Tid, usize>) {
-        self.new_bytes += image.len() as u64;
+    /// The transaction that made the version of `page` that the snapshot at `tid` reads, if it is not home's.
+    pub fn made_by(&self, page: PageNo, tid: Tid) -> Option<Tid> {
+        let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid)).map(|v| v.tid);
+        let layer = self.layer.as_ref().filter(|l| l.tid <= tid && l.streamed.get(page).is_some()).map(|l| l.tid);
+        listed.max(layer)
+    }
+
+    /// Adds the image of `page` at `tid`, newer than all there are. Versions of it that nobody reads are dropped.
+    pub fn publish(&mut self, page: PageNo, tid: Tid, image: Image, readers: Readers<'_>) {
         let versions = self.pages.entry(page).or_default();
-        if let Some(last) = versions.last()
-            && snapshots.range(last.tid..tid).next().is_none()
-            && let Some(Version { place, tid: at }) = versions.pop()
-        {
-            let _ = at;
-            if let Place::Memory(old) = place {
-                self.new_bytes -= old.len() as u64;
-            }
-        } else if let Some(Version { place: Place::Memory(old), .. }) = versions.last() {
-            // Kept from now on: the one being added is what a checkpoint will write.
-            self.new_bytes -= old.len() as u64;
-            self.kept_bytes += old.len() as u64;
-            self.kept += 1;
-        }
+        let (newest, kept) = versions.split_last().map_or((0, 0), |(last, older)| (last.bytes(), bytes(older)));
+        retain_needed(versions, tid, readers);
+        // What was newest is kept from now on: the one being added is what a checkpoint will write.
+        self.new_bytes = self.new_bytes + image.len() as u64 - newest;
+        self.kept_bytes = self.kept_bytes + bytes(versions) - kept;
         versions.push(Version { tid, place: Place::Memory(image) });
     }
 
@@ -214,7 +239,6 @@ impl PageTable {
         if let Place::Memory(image) = &place {
             self.kept_bytes += image.len() as u64;
         }
-        self.kept += 1;
         let versions = self.pages.entry(page).or_default();
         let at = versions.partition_point(|v| v.tid < first);
         match versions.get_mut(at) {
@@ -228,17 +252,17 @@ impl PageTable {
 
     /// After a checkpoint wrote the newest versions of the first `page_count` pages to home: forget what no
     /// snapshot needs. Home has no version of the pages behind; they stay here for the snapshots that have them.
-    pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, snapshots: &BTreeMap<Tid, usize>) {
+    pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, readers: Readers<'_>) {
+        debug_assert!(home_tid <= readers.visible, "home gets nothing that readers may not see yet");
         let layer = self.layer.take();
         self.new_bytes = 0;
-        self.kept_bytes = 0;
-        self.kept = 0;
-        let needed = snapshots.range(..home_tid).next().is_some();
+        self.set_kept(0);
+        let needed = readers.snapshots.range(..home_tid).next().is_some();
         if !needed {
             self.pages = FxHashMap::default();
             return;
         }
-        let (kept, kept_bytes) = (&mut self.kept, &mut self.kept_bytes);
+        let mut kept_bytes = 0;
         self.pages.retain(|page, versions| {
             // Where home holds something newer than what is listed, or nothing, that is the newest version.
             let streamed = layer.as_ref().filter(|l| l.streamed.get(*page).is_some()).map(|l| l.tid);
@@ -248,13 +272,8 @@ impl PageTable {
             }
             let Some(mut newest) = versions.pop() else { return false };
             let until = newest.tid;
-            retain_needed(versions, until, snapshots);
-            for v in versions.iter() {
-                *kept += 1;
-                if let Place::Memory(image) = &v.place {
-                    *kept_bytes += image.len() as u64;
-                }
-            }
+            retain_needed(versions, until, readers);
+            kept_bytes += bytes(versions);
             if versions.is_empty() {
                 // Only the newest is left: home holds it, unless it was dropped with the end of the file.
                 return false;
@@ -263,29 +282,31 @@ impl PageTable {
             versions.push(newest);
             true
         });
+        self.set_kept(kept_bytes);
     }
 
-    /// After a snapshot ended: forget kept versions that no other snapshot needs.
-    pub fn trim(&mut self, snapshots: &BTreeMap<Tid, usize>) {
-        if self.kept == 0 {
-            return;
-        }
-        let (mut kept, mut kept_bytes) = (0, 0);
+    /// Whether kept images have become so many that looking for those nobody needs any more pays.
+    pub fn should_trim(&self) -> bool {
+        self.kept_bytes > TRIM_BYTES.max(2 * self.needed_bytes)
+    }
+
+    /// Forgets kept versions that nobody needs any more.
+    pub fn trim(&mut self, readers: Readers<'_>) {
+        let mut kept_bytes = 0;
         self.pages.retain(|_, versions| {
             let Some(newest) = versions.pop() else { return false };
-            retain_needed(versions, newest.tid, snapshots);
-            for v in versions.iter() {
-                kept += 1;
-                if let Place::Memory(image) = &v.place {
-                    kept_bytes += image.len() as u64;
-                }
-            }
+            retain_needed(versions, newest.tid, readers);
+            kept_bytes += bytes(versions);
             let alone_at_home = versions.is_empty() && matches!(newest.place, Place::Home);
             versions.push(newest);
             !alone_at_home
         });
-        self.kept = kept;
-        self.kept_bytes = kept_bytes;
+        self.set_kept(kept_bytes);
+    }
+
+    fn set_kept(&mut self, bytes: u64) {
+        self.kept_bytes = bytes;
+        self.needed_bytes = bytes;
     }
 
     /// Forgets everything.
@@ -294,21 +315,21 @@ impl PageTable {
     }
 }
 
-/// Keeps of `versions`, all older than `until`, those that a snapshot reads.
-fn retain_needed(versions: &mut Vec<Version>, until: Tid, snapshots: &BTreeMap<Tid, usize>) {
+/// Bytes of the versions in memory.
+fn bytes(versions: &[Version]) -> u64 {
+    versions.iter().map(Version::bytes).sum()
+}
+
+/// Keeps of `versions`, all older than `until`, those that somebody reads or may read.
+fn retain_needed(versions: &mut Vec<Version>, until: Tid, readers: Readers<'_>) {
     let mut next = until;
-    let mut needed: Vec<bool> = versions
-        .iter()
-        .rev()
-        .map(|v| {
-            let read = v.tid < next && snapshots.range(v.tid..next).next().is_some();
-            next = v.tid;
-            read
-        })
-        .collect();
-    needed.reverse();
-    let mut needed = needed.into_iter();
-    versions.retain(|_| needed.next().unwrap_or(false));
+    for at in (0..versions.len()).rev() {
+        let Some(tid) = versions.get(at).map(|v| v.tid) else { continue };
+        if tid >= next || !readers.need(tid, next) {
+            versions.remove(at);
+        }
+        next = tid;
+    }
 }
 
 #[cfg(test)]
@@ -319,6 +340,11 @@ mod tests {
 
     fn image(n: u8) -> Image {
         Arc::from(vec![n; 512])
+    }
+
+    /// Readers of `snapshots` and of what comes from `visible` on.
+    fn readers(snapshots: &BTreeMap<Tid, usize>, visible: u64) -> Readers<'_> {
+        Readers { snapshots, visible: Tid(visible) }
     }
 
     fn read(table: &PageTable, tid: u64) -> Option<u8> {
@@ -334,7 +360,7 @@ mod tests {
         let snapshots = BTreeMap::from([(Tid(0), 1), (Tid(3), 1), (Tid(5), 1)]);
         let mut table = PageTable::default();
         for tid in [2, 3, 4, 6] {
-            table.publish(PageNo(7), Tid(tid), image(tid as u8), &snapshots);
+            table.publish(PageNo(7), Tid(tid), image(tid as u8), readers(&snapshots, tid));
         }
         let seen: Vec<_> = (0..8).map(|t| read(&table, t)).collect();
         // Version 2 has no reader and is gone; a snapshot at 2 would not exist.
@@ -344,20 +370,37 @@ mod tests {
     }
 
     #[test]
+    fn what_readers_may_come_to_see_is_kept_until_they_see_something_newer() {
+        let nobody = BTreeMap::new();
+        let mut table = PageTable::default();
+        // Readers see 1; 2 and 3 wait for a flush, which may cover 2 and not 3.
+        for tid in 1..4 {
+            table.publish(PageNo(7), Tid(tid), image(tid as u8), readers(&nobody, 1));
+        }
+        let seen: Vec<_> = (1..4).map(|t| read(&table, t)).collect();
+        assert_eq!(seen, [Some(1), Some(2), Some(3)]);
+        assert_eq!((table.new_bytes(), table.kept_bytes()), (512, 2 * 512));
+        table.publish(PageNo(7), Tid(4), image(4), readers(&nobody, 3));
+        assert_eq!((read(&table, 2), read(&table, 3), table.kept_bytes()), (None, Some(3), 512));
+        table.trim(readers(&nobody, 4));
+        assert_eq!((read(&table, 3), read(&table, 4), table.kept_bytes()), (None, Some(4), 0));
+    }
+
+    #[test]
     fn a_checkpoint_keeps_what_older_snapshots_read_and_nothing_else() {
         let mut snapshots = BTreeMap::from([(Tid(0), 1)]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), image(1), &snapshots);
+        table.publish(PageNo(7), Tid(1), image(1), readers(&snapshots, 1));
         table.keep(PageNo(7), Tid(0), Tid(1), Place::Memory(image(100)));
-        table.checkpointed(Tid(1), 7, &snapshots);
+        table.checkpointed(Tid(1), 7, readers(&snapshots, 1));
         assert_eq!((read(&table, 0), read(&table, 1), read(&table, 9)), (Some(100), None, None));
         // A second round on top of the kept version.
-        table.publish(PageNo(7), Tid(2), image(2), &snapshots);
+        table.publish(PageNo(7), Tid(2), image(2), readers(&snapshots, 2));
         assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), Some(2)));
-        table.checkpointed(Tid(2), 7, &snapshots);
+        table.checkpointed(Tid(2), 7, readers(&snapshots, 2));
         assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), None));
         snapshots.clear();
-        table.trim(&snapshots);
+        table.trim(readers(&snapshots, 9));
         assert!(table.is_empty());
     }
 
@@ -365,15 +408,15 @@ mod tests {
     fn a_checkpoint_keeps_pages_behind_the_end_for_snapshots_that_have_them() {
         let mut snapshots = BTreeMap::from([(Tid(1), 1)]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), image(1), &snapshots);
+        table.publish(PageNo(7), Tid(1), image(1), readers(&snapshots, 1));
         // Transaction 2 cuts page 7 off.
-        table.checkpointed(Tid(2), 6, &snapshots);
+        table.checkpointed(Tid(2), 6, readers(&snapshots, 2));
         assert_eq!((read(&table, 1), table.dirty(9).len(), table.new_bytes()), (Some(1), 0, 0));
         // Transaction 3 adds it again.
-        table.publish(PageNo(7), Tid(3), image(3), &snapshots);
+        table.publish(PageNo(7), Tid(3), image(3), readers(&snapshots, 3));
         assert_eq!((read(&table, 1), read(&table, 3), table.new_bytes()), (Some(1), Some(3), 512));
         snapshots.clear();
-        table.checkpointed(Tid(3), 7, &snapshots);
+        table.checkpointed(Tid(3), 7, readers(&snapshots, 3));
         assert!(table.is_empty());
     }
 
@@ -381,12 +424,12 @@ mod tests {
     fn a_checkpoint_of_streamed_images_keeps_what_older_snapshots_read() {
         let snapshots = BTreeMap::from([(Tid(1), 1)]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), image(1), &snapshots);
+        table.publish(PageNo(7), Tid(1), image(1), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), 1 << 20, 5);
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log);
-        table.checkpointed(Tid(2), 7, &snapshots);
+        table.checkpointed(Tid(2), 7, readers(&snapshots, 2));
         assert_eq!((read(&table, 1), read(&table, 2)), (Some(1), None));
     }
 
@@ -408,8 +451,8 @@ mod tests {
     fn a_checkpoint_without_older_snapshots_leaves_nothing() {
         let snapshots = BTreeMap::from([(Tid(1), 1)]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), image(1), &snapshots);
-        table.checkpointed(Tid(1), 7, &snapshots);
+        table.publish(PageNo(7), Tid(1), image(1), readers(&snapshots, 1));
+        table.checkpointed(Tid(1), 7, readers(&snapshots, 1));
         assert!(table.is_empty());
         assert_eq!(read(&table, 1), None);
     }
@@ -418,7 +461,7 @@ mod tests {
     fn streamed_images_hide_older_ones_and_not_newer_ones() {
         let snapshots = BTreeMap::new();
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), image(1), &snapshots);
+        table.publish(PageNo(7), Tid(1), image(1), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), 1 << 20, 5);
         streamed.set(PageNo(9), 2 << 20, 5);
@@ -429,7 +472,7 @@ mod tests {
         assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
         assert_eq!(table.dirty(100).len(), 2);
         assert_eq!(table.dirty(8).len(), 1);
-        table.publish(PageNo(7), Tid(3), image(3), &snapshots);
+        table.publish(PageNo(7), Tid(3), image(3), readers(&snapshots, 3));
         assert_eq!(read(&table, 3), Some(3));
         assert_eq!(table.dirty(100).len(), 2);
     }

@@ -120,6 +120,12 @@ unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_
         }
         return Ok(code::NOTFOUND);
     }
+    if name == "locking_mode" {
+        if let (Some(conn), Some(value)) = (state.connection(), &value) {
+            conn.note_locking_mode(value);
+        }
+        return Ok(code::NOTFOUND);
+    }
     let Some(name) = name.strip_prefix(PREFIX) else { return Ok(code::NOTFOUND) };
     let answer = match answer(state, name, value.as_deref()) {
         Ok(answer) => Ok(answer),

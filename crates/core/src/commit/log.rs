@@ -1,4 +1,7 @@
-//! Scheme `log`: one record in the ring, written and flushed with one call (DESIGN, section 6).
+//! Scheme `log`: one record in the ring, written and flushed with one call, together with those of other
+//! connections that wait for the same flush.
+
+use std::sync::Arc;
 
 use crate::checkpoint::{Stream as Streams, checkpoint};
 use crate::commit::Changed;
@@ -6,8 +9,9 @@ use crate::database::{Database, Live};
 use crate::error::{Error, Result};
 use crate::home::State;
 use crate::layout::{STREAM_UNIT, record as at};
+use crate::log::group::Durability;
 use crate::log::record::{Head, Stream};
-use crate::log::ring::Durability;
+use crate::log::ring::Way;
 use crate::options::{Images, Options};
 use crate::stats::Stats;
 use crate::table::Image;
@@ -111,19 +115,18 @@ fn write_index(live: &mut Live, txn: &Txn) -> Result<Stream> {
     Ok(stream)
 }
 
-/// Appends the prepared record: one write that is also the flush.
-pub fn commit(
-    db: &Database,
-    live: &mut Live,
-    state: &State,
-    stream: Stream,
-    options: &Options,
-    durability: Durability,
-) -> Result<()> {
+/// A record that is ready to be pushed.
+pub struct Ready {
+    way: Way,
+    crc: u32,
+}
+
+/// Finishes the prepared record and makes way for it.
+pub fn finish(db: &Database, live: &mut Live, state: &State, stream: Stream, options: &Options) -> Result<Ready> {
     let head = Head {
         salt: live.log.slot().salt,
         tid: state.tid,
-        durable_tid: live.log.durable_tid(),
+        durable_tid: live.log.group().durable(),
         prev_crc: live.log.prev_crc(),
         page_count: state.page_count,
         change_counter: state.change_counter,
@@ -132,7 +135,12 @@ pub fn commit(
     let (record, crc) = live.encoder.finish(&head);
     Stats::add(&db.stats.records, 1);
     Stats::add(&db.stats.record_bytes, record.len() as u64);
-    let appended = live.log.append(record, crc, own_block(options), durability);
+    let way = live.log.make_way(record, own_block(options), db)?;
+    Ok(Ready { way, crc })
+}
+
+/// Pushes a finished record under the lock that publishes `state`.
+pub fn push(live: &mut Live, ready: &Ready, state: &Arc<State>, durability: Durability) {
+    live.log.push(&ready.way, live.encoder.finished(), ready.crc, state, durability);
     live.encoder.shrink(ENCODER_BYTES);
-    appended
 }

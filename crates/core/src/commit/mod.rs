@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  SQLITE_FCNTL_SYNC      prepare   compare with the base, encode, make room; may fail, changes nothing
-//!  SQLITE_FCNTL_COMMIT_…  commit    the scheme makes it durable → publish to the table and the readers
+//!  SQLITE_FCNTL_COMMIT_…  commit    publish to the table and the next writer → let that one in → wait until it is durable
 //! ```
 //!
-//! One file per scheme: [`log`] appends a record, [`off`] overwrites home.
+//! One file per scheme: [`log`] pushes a record to the group that waits for the next flush, [`off`] overwrites home.
 
 pub mod log;
 pub mod off;
@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use crate::checkpoint::{Stream, checkpoint};
 use crate::database::{Database, Live};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::home::{self, State};
 use crate::layout::home as at;
+use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
-use crate::log::ring::Durability;
 use crate::options::{HeaderPage, Images, Options, Scheme};
 use crate::stats::Stats;
 use crate::table::Image;
@@ -71,6 +71,7 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
         live.home.reserved_bytes = want;
     }
     if live.log.slot().page_bytes != txn.page_bytes {
+        live.log.group().flush(db)?;
         live.log.checkpointed(&txn.base, options.scheme, txn.page_bytes).map_err(|e| db.poison(e))?;
     }
     let tid = live.log.last_tid().next();
@@ -146,51 +147,77 @@ fn changes(
     Ok((changed, header))
 }
 
-/// Makes a prepared transaction durable and visible. Returns the state it made. An error poisons.
-pub fn commit(
+/// A transaction that is published: what is left is to wait for it.
+pub struct Published {
+    /// The state it made.
+    pub state: Arc<State>,
+    group: Arc<Group>,
+    durability: Durability,
+}
+
+impl Published {
+    /// Waits until the transaction is durable and readers see it. An error poisons.
+    pub fn wait(&self, db: &Database) -> Result<()> {
+        self.group.wait(self.state.tid, self.durability, db)
+    }
+}
+
+/// Publishes a prepared transaction: the next writer may build on it. Pins the state it made for the committer, whose
+/// snapshot has ended: kept pinned, every image the commit replaces would be kept for it. An error poisons.
+pub fn publish(
     db: &Database,
     live: &mut Live,
     txn: &mut Txn,
     options: &Options,
     durability: Durability,
-) -> Result<Arc<State>> {
+) -> Result<Published> {
     let Stage::Prepared(prepared) = std::mem::replace(&mut txn.stage, Stage::Open) else {
-        return Ok(txn.base.clone());
+        return Err(Error::Misuse("a commit that was not prepared".into()));
     };
+    let group = live.log.group().clone();
     let state = Arc::new(prepared.state);
-    if prepared.changed {
-        match options.scheme {
-            Scheme::Log => log::commit(db, live, &state, prepared.stream, options, durability),
-            Scheme::Off => off::commit(db, live, txn, &state, &prepared.images, durability),
+    let ready = match options.scheme {
+        _ if !prepared.changed => None,
+        Scheme::Log => Some(log::finish(db, live, &state, prepared.stream, options).map_err(|e| db.poison(e))?),
+        Scheme::Off => {
+            off::commit(db, live, txn, &state, &prepared.images, durability).map_err(|e| db.poison(e))?;
+            None
         }
-        .map_err(|e| db.poison(e))?;
-        Stats::add(&db.stats.commits, 1);
-    } else if durability == Durability::Flushed {
-        // It changed nothing, but what it built on may not be durable yet (invariant I1).
-        live.log.flush().map_err(|e| db.poison(e))?;
-    }
-    {
-        // Readers pin under `inner`, so they see the table and the state change as one (invariant I4).
-        let mut inner = db.inner.lock();
-        if prepared.changed && options.scheme == Scheme::Log {
-            let mut table = db.table.write();
-            for (page, image) in prepared.images {
-                table.publish(page, state.tid, image, &inner.snapshots);
-            }
-            if !txn.streamed.is_empty() {
-                let file = live.log.file().file.clone();
-                table.publish_layer(state.tid, std::mem::take(&mut txn.streamed), file);
-            }
+    };
+    // Readers pin under `inner`, so they see the table and the state change as one (invariant I4).
+    let mut inner = db.inner.lock();
+    inner.check()?;
+    if let Some(ready) = &ready {
+        let mut table = db.table.write();
+        for (page, image) in prepared.images {
+            table.publish(page, state.tid, image, inner.readers());
         }
+        if !txn.streamed.is_empty() {
+            let file = live.log.file().file.clone();
+            table.publish_layer(state.tid, std::mem::take(&mut txn.streamed), file);
+        }
+        if table.should_trim() {
+            table.trim(inner.readers());
+        }
+        log::push(live, ready, &state, durability);
+    } else if prepared.changed || inner.latest.tid == state.tid {
+        // In home already, or as before but for the change counter.
         inner.latest = state.clone();
     }
-    if db.table.read().has_layer() {
-        // A big transaction goes home at once. If the disk is full, its images stay where they are,
-        // and the next commit tries again.
-        match checkpoint(db, live, Stream::Drop) {
-            Ok(()) | Err(crate::error::Error::Full(_)) => {}
-            Err(e) => return Err(e),
-        }
+    inner.published = state.clone();
+    Stats::add(&db.stats.commits, u64::from(prepared.changed));
+    let state = db.pin_state(&mut inner, state);
+    Ok(Published { state, group, durability })
+}
+
+/// Sends the images of a big transaction home, at once. If the disk is full they stay where they are, and the next
+/// commit tries again.
+pub fn send_home(db: &Database, live: &mut Live) -> Result<()> {
+    if !db.table.read().has_layer() {
+        return Ok(());
     }
-    Ok(state)
+    match checkpoint(db, live, Stream::Drop) {
+        Ok(()) | Err(Error::Full(_)) => Ok(()),
+        Err(e) => Err(e),
+    }
 }

@@ -5,7 +5,7 @@ use crate::checkpoint::write_home;
 use crate::database::{Database, Live};
 use crate::error::Result;
 use crate::home::State;
-use crate::log::ring::Durability;
+use crate::log::group::Durability;
 use crate::table::{Image, Place};
 use crate::txn::Txn;
 use crate::types::PageNo;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+use super::lock::TURNS;
 use super::{Connection, LockLevel};
 use crate::ahead::ReadAhead;
 use crate::database::Database;
@@ -106,8 +107,14 @@ impl Engine {
             wal: false,
             journal: VirtualJournal::default(),
             real_journal: None,
-            wrote_last: false,
+            may_write: TURNS,
             writes_now: false,
+            writes_in_a_row: 0,
+            unsettled: false,
+            doubtless: false,
+            gave_place: false,
+            returns_lock: false,
+            exclusive_said: false,
             normal_said: false,
             last_error: None,
             closed: false,

@@ -5,15 +5,28 @@ use std::time::{Duration, Instant};
 
 use super::{Connection, LockLevel};
 use crate::aside;
-use crate::database::{Database, Phase};
+use crate::database::{Database, Inner, Live, Phase};
 use crate::error::{Error, Result};
 use crate::home::{Kind, State};
 use crate::locks;
+use crate::log::group::Durability;
+use crate::queue::Claim;
 use crate::recover;
 use crate::txn::Txn;
 
 /// Longest wait for a tentative place: the transaction may turn out to read only, and readers do not wait.
-const TENTATIVE_WAIT: Duration = Duration::from_millis(50);
+const TENTATIVE_WAIT: Duration = Duration::from_millis(200);
+/// A transaction may write if one of so many before it did, or could have: the first reads the schema.
+pub(super) const TURNS: u8 = 2;
+/// After so many transactions in a row that wrote, the next one is taken to write, too.
+const SURE_WRITER: u32 = 3;
+/// How long a tentative place stays with a connection that has not begun to write and reads.
+const GRACE: Duration = Duration::from_millis(2);
+/// The same for one that has read no page yet but what a write begins with: a thread may be kept from its
+/// processor for so long.
+const FIRST_GRACE: Duration = Duration::from_millis(20);
+/// The same for one that has written again and again.
+const SURE_GRACE: Duration = Duration::from_millis(200);
 
 impl Connection {
     /// xLock. `Busy`: try again later. `BusySnapshot`: somebody committed since the snapshot; start over.
@@ -35,26 +48,32 @@ impl Connection {
 
     fn lock_shared(&mut self) -> Result<()> {
         self.check_process()?;
-        if self.wrote_last {
+        let mut has_place = false;
+        if self.may_write > 0 {
             // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
-            let wait = Duration::from_millis(self.busy_ms).min(TENTATIVE_WAIT);
-            self.db.queue.acquire(self.id, true, wait);
+            let (mut wait, mut grace) = (Duration::from_millis(self.busy_ms), SURE_GRACE);
+            if self.writes_in_a_row < SURE_WRITER {
+                (wait, grace) = (wait.min(TENTATIVE_WAIT), FIRST_GRACE);
+            }
+            has_place = self.db.queue.acquire(self.id, Claim::Tentative(grace), wait);
+            self.doubtless = has_place;
         }
-        let pinned = self.pin_snapshot();
+        let pinned = self.pin_snapshot(has_place);
         if pinned.is_err() || self.wal {
             self.db.queue.release(self.id);
         }
         pinned
     }
 
-    fn pin_snapshot(&mut self) -> Result<()> {
+    /// `has_place`: the newest state of all may be seen, as far as [`Connection::settle`] lets it.
+    fn pin_snapshot(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
         {
             let mut inner = db.inner.lock();
             inner.check()?;
             let joins_reader = inner.phase == Phase::Unmarked && !inner.snapshots.is_empty();
             if inner.phase == Phase::Live || joins_reader {
-                self.snapshot = Some(db.pin(&mut inner));
+                self.pin(&mut inner, has_place);
                 return Ok(());
             }
         }
@@ -80,16 +99,40 @@ impl Connection {
                 }
             }
         }
-        self.snapshot = Some(db.pin(&mut inner));
+        self.pin(&mut inner, has_place);
         Ok(())
+    }
+
+    fn pin(&mut self, inner: &mut Inner, has_place: bool) {
+        let state = if has_place { self.db.pin_published(inner) } else { self.db.pin(inner) };
+        self.unsettled = state.tid > inner.latest.tid;
+        self.snapshot = Some(state);
+    }
+
+    /// The transaction reads what none that only writes begins with: others need not be patient with it.
+    pub(super) fn doubt(&mut self) {
+        if std::mem::take(&mut self.doubtless) {
+            self.db.queue.doubt(self.id, GRACE);
+        }
+    }
+
+    /// Waits until what the snapshot holds is as durable as it was asked to be, so that the application may see it
+    /// (invariant I4).
+    pub(super) fn settle(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.unsettled) {
+            return Ok(());
+        }
+        let Some(tid) = self.snapshot.as_ref().map(|s| s.tid) else { return Ok(()) };
+        let group = self.db.writer.lock().as_ref().map(|live| live.log.group().clone());
+        group.map_or(Ok(()), |group| group.wait(tid, Durability::Written, &*self.db))
     }
 
     /// First look at a file nobody in this process is using. SHARED is held.
     fn look(
         &mut self,
         db: &Database,
-        writer: &mut parking_lot::MutexGuard<'_, Option<crate::database::Live>>,
-        inner: &mut crate::database::Inner,
+        writer: &mut parking_lot::MutexGuard<'_, Option<Live>>,
+        inner: &mut Inner,
     ) -> Result<()> {
         let (state, mark) = db.read_state()?;
         if db.has_hot_journal()? {
@@ -116,7 +159,7 @@ impl Connection {
             return recover::attach(db, writer, inner, session, &options);
         }
         self.wal = state.kind == Kind::Wal;
-        inner.latest = Arc::new(state);
+        inner.set_state(Arc::new(state));
         Ok(())
     }
 
@@ -133,11 +176,11 @@ impl Connection {
         }
         let wait = Duration::from_millis(self.busy_ms);
         let deadline = Instant::now() + wait;
-        if self.db.inner.lock().latest.tid != snapshot.tid {
+        if self.db.inner.lock().published.tid != snapshot.tid {
             self.writes_now = true;
             return Err(Error::BusySnapshot);
         }
-        if !self.db.queue.acquire(self.id, false, wait) {
+        if !self.db.queue.acquire(self.id, Claim::Firm, wait) {
             return Err(Error::Busy("another connection of this process is writing".into()));
         }
         let begun = loop {
@@ -158,14 +201,14 @@ impl Connection {
         let mut writer = db.writer.lock();
         let mut inner = db.inner.lock();
         inner.check()?;
-        if inner.latest.tid != snapshot.tid {
+        if inner.published.tid != snapshot.tid {
             return Err(Error::BusySnapshot);
         }
         if inner.phase == Phase::Unmarked {
             db.go_live(&mut writer, &mut inner)?;
         }
         self.doomed = false;
-        self.txn = Some(Txn::new(inner.latest.clone()));
+        self.txn = Some(Txn::new(inner.published.clone()));
         Ok(())
     }
 
@@ -197,18 +240,46 @@ impl Connection {
         self.ahead.forget();
         let dropped = self.drop_txn();
         let back = if self.aside { self.come_back() } else { Ok(()) };
+        self.gave_place = false;
+        self.doubtless = false;
+        self.returns_lock |= self.writes_now;
+        self.db.queue.release(self.id);
         if level == LockLevel::None {
+            // It read what another connection wrote before it and gives nothing away before that is durable.
+            let settled = self.settle();
             self.wal = false;
-            self.wrote_last = std::mem::take(&mut self.writes_now);
+            if std::mem::take(&mut self.writes_now) {
+                (self.may_write, self.writes_in_a_row) = (TURNS, self.writes_in_a_row.saturating_add(1));
+            } else {
+                (self.may_write, self.writes_in_a_row) = (self.may_write.saturating_sub(1), 0);
+            }
             if let Some(snapshot) = self.snapshot.take() {
                 let mut inner = self.db.inner.lock();
                 self.db.unpin(&mut inner, &snapshot)?;
             } else if self.db.inner.lock().phase == Phase::Unmarked && self.db.inner.lock().snapshots.is_empty() {
                 locks::none(&*self.db.home)?;
             }
+            return dropped.and(back).and(settled);
         }
-        self.db.queue.release(self.id);
         dropped.and(back)
+    }
+
+    /// Takes the writer's place again that went to the next in the queue with the commit, for a connection that
+    /// goes on writing without giving its lock back.
+    pub(super) fn take_place_again(&mut self) -> Result<()> {
+        if !self.gave_place {
+            return Ok(());
+        }
+        self.returns_lock = false;
+        if !self.db.queue.acquire(self.id, Claim::Firm, Duration::from_millis(self.busy_ms)) {
+            return Err(Error::Busy("another connection of this process is writing".into()));
+        }
+        if self.txn.as_ref().is_none_or(|txn| self.db.inner.lock().published.tid != txn.base.tid) {
+            self.db.queue.release(self.id);
+            return Err(Error::BusySnapshot);
+        }
+        self.gave_place = false;
+        Ok(())
     }
 
     /// Drops an overlay that did not commit.

@@ -29,7 +29,7 @@ use crate::disk::DiskFile;
 use crate::error::{Error, Result};
 use crate::home::State;
 use crate::journal::VirtualJournal;
-use crate::queue::ConnectionId;
+use crate::queue::{Claim, ConnectionId};
 use crate::txn::Txn;
 
 /// SQLite's lock levels (SQLite file locking, section 3).
@@ -75,10 +75,23 @@ pub struct Connection {
     wal: bool,
     journal: VirtualJournal,
     real_journal: Option<Arc<dyn DiskFile>>,
-    /// The last transaction wrote or tried to, so the next one probably will.
-    wrote_last: bool,
-    /// So does the one under way.
+    /// As many of the coming transactions are taken to write, perhaps.
+    may_write: u8,
+    /// The transaction under way wrote or tried to.
     writes_now: bool,
+    /// Transactions in a row that wrote.
+    writes_in_a_row: u32,
+    /// The snapshot is newer than what readers may see: nothing of it may reach the application yet.
+    unsettled: bool,
+    /// It has a tentative place and has read nothing but what a write begins with.
+    doubtless: bool,
+    /// The writer's place went to the next in the queue with the commit; SQLite still has its lock.
+    gave_place: bool,
+    /// SQLite was seen to give its lock back after a commit, so the writer's place may go to the next before that.
+    /// With `PRAGMA locking_mode=exclusive` it keeps it; an attached database is not told of the pragma.
+    returns_lock: bool,
+    /// `PRAGMA locking_mode=exclusive` was seen.
+    exclusive_said: bool,
     /// `PRAGMA synchronous` was last set to NORMAL.
     normal_said: bool,
     last_error: Option<String>,
@@ -137,6 +150,11 @@ impl Connection {
         self.normal_said = value.eq_ignore_ascii_case("normal") || value == "1";
     }
 
+    /// `PRAGMA locking_mode=…` was seen.
+    pub fn note_locking_mode(&mut self, value: &str) {
+        self.exclusive_said = value.eq_ignore_ascii_case("exclusive");
+    }
+
     /// `PRAGMA onewrite_NAME` with or without a value; `None` if there is no such pragma.
     pub fn pragma(&mut self, name: &str, value: Option<&str>) -> Option<Result<String>> {
         let answer = crate::pragma::answer(self, name, value)?;
@@ -159,7 +177,7 @@ impl Connection {
         if self.txn.as_ref().is_some_and(|t| !t.is_untouched()) || self.aside {
             return Err(Error::Busy("this connection is writing; checkpoint after its commit".into()));
         }
-        if !had && !db.queue.acquire(self.id, false, wait) {
+        if !had && !db.queue.acquire(self.id, Claim::Firm, wait) {
             return Err(Error::Busy("another connection of this process is writing".into()));
         }
         let done = match db.writer.lock().as_mut() {

@@ -5,6 +5,7 @@ use crate::commit;
 use crate::database::Database;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind};
+use crate::layout::home as at;
 use crate::table::Image;
 use crate::txn::{Stage, Txn};
 use crate::types::PageNo;
@@ -17,6 +18,10 @@ impl Connection {
     }
 
     fn read(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        if (self.unsettled || self.doubtless) && self.txn.is_none() && self.shows(offset, buf.len()) {
+            self.doubt();
+            self.settle()?;
+        }
         let db = &*self.db;
         let Some(snapshot) = self.snapshot.as_ref().filter(|s| !self.aside && s.kind != Kind::Foreign) else {
             // Before the first lock SQLite reads the header to learn the page size; aside, all is plain.
@@ -44,6 +49,21 @@ impl Connection {
             }
         }
         Ok(len)
+    }
+
+    /// Whether these bytes of a snapshot that is ahead of the readers may show the application anything new. A
+    /// write transaction reads page 1 before it takes its lock, and the next page after that.
+    fn shows(&self, offset: u64, len: usize) -> bool {
+        let Some(snapshot) = &self.snapshot else { return false };
+        let end = offset.saturating_add(len as u64);
+        if end > u64::from(snapshot.page_bytes) {
+            return true;
+        }
+        if offset >= at::CHANGE_COUNTER as u64 && end <= at::CHANGE_COUNTER as u64 + 16 {
+            return false; // Counter and sizes: SQLite looks there whether its cache still holds.
+        }
+        let visible = self.db.inner.lock().latest.tid;
+        self.db.table.read().made_by(PageNo::HEADER, snapshot.tid).is_some_and(|tid| tid > visible)
     }
 
     /// xWrite of the database file: any offset and length.
@@ -98,8 +118,10 @@ impl Connection {
         Ok(())
     }
 
-    /// A write after a prepare that no commit followed: SQLite rolled that transaction back.
+    /// A write after a commit without a lock between, or after a prepare that no commit followed: SQLite rolled that
+    /// transaction back.
     pub(super) fn begin_again(&mut self) -> Result<()> {
+        self.take_place_again()?;
         let Some(txn) = &self.txn else { return Ok(()) };
         if matches!(txn.stage, Stage::Prepared(_)) {
             let base = txn.base.clone();

@@ -5,7 +5,7 @@ use crate::aside;
 use crate::commit;
 use crate::error::{Error, Result};
 use crate::home;
-use crate::log::ring::Durability;
+use crate::log::group::Durability;
 use crate::txn::{Stage, Txn};
 use crate::types::PageNo;
 
@@ -27,6 +27,7 @@ impl Connection {
             return self.begin_again();
         }
         self.check_process()?;
+        self.take_place_again()?;
         let Some(txn) = &mut self.txn else { return Ok(()) };
         let mut writer = db.writer.lock();
         let options = {
@@ -89,18 +90,29 @@ impl Connection {
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         // The writer's own snapshot ends here: kept pinned, every image that the commit replaces, or that
         // its checkpoint overwrites, would be kept for it.
-        let own = self.snapshot.clone();
+        let own = self.snapshot.take();
         if let Some(own) = &own {
             db.unpin(&mut db.inner.lock(), own)?;
         }
-        let committed = commit::commit(&db, live, txn, &options, durability);
-        let mut inner = db.inner.lock();
-        if let Some(own) = own {
-            self.snapshot = Some(if committed.is_ok() { db.pin(&mut inner) } else { db.pin_again(&mut inner, own) });
-        }
-        self.txn = Some(Txn::new(committed?));
+        let published = match commit::publish(&db, live, txn, &options, durability) {
+            Ok(published) => published,
+            Err(e) => {
+                self.snapshot = own.map(|own| db.pin_state(&mut db.inner.lock(), own));
+                return Err(e);
+            }
+        };
+        self.snapshot = Some(published.state.clone());
+        self.txn = Some(Txn::new(published.state.clone()));
+        self.unsettled = false;
         self.journal.forget_syncs();
-        Ok(())
+        commit::send_home(&db, live)?;
+        drop(writer);
+        if self.returns_lock && !self.exclusive_said {
+            // The next writer builds on this transaction while this one waits for its flush, perhaps the same one.
+            self.gave_place = true;
+            db.queue.release(self.id);
+        }
+        published.wait(&db)
     }
 }
 

@@ -238,7 +238,7 @@ impl LogFile {
     }
 
     /// Flushes. Any error is a failed flush, also one that says the disk is full.
-    pub(super) fn sync(&self) -> Result<()> {
+    fn sync(&self) -> Result<()> {
         self.file.sync().map_err(|source| Error::Io { what: self.what("cannot flush"), source })
     }
 

@@ -2,6 +2,9 @@
 //! that big transactions streamed out of memory.
 
 pub mod file;
+pub mod group;
+#[cfg(test)]
+mod group_tests;
 pub mod record;
 pub mod ring;
 pub mod slot;

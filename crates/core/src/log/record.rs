@@ -145,6 +145,11 @@ impl Encoder {
         b.extend_from_slice(&crc.to_le_bytes());
         (b, crc)
     }
+
+    /// The record that was finished last.
+    pub fn finished(&self) -> &[u8] {
+        &self.buf
+    }
 }
 
 /// The next run of bytes from `from` on in which `new` differs from `base` (or from zeros).

@@ -1,15 +1,17 @@
 //! The ring of the log: appending records, streaming images behind the ring, the slots that say where the
 //! live records begin.
 //!
-//! The tail block is kept in memory and rewritten until it is full, so a commit is one write of whole
-//! blocks that overwrites preallocated, written space. A record never crosses the end of the ring: it
+//! The tail block is kept in memory and rewritten until it is full, so a group of commits is one write of whole
+//! blocks that overwrites preallocated, written space ([`Group`]). A record never crosses the end of the ring: it
 //! begins at the next lap instead.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::file::LogFile;
+use super::group::{Audience, Durability, Group};
 use super::slot::Slot;
 use crate::disk::{Disk, OpenMode};
 use crate::error::{Error, IoContext, Result};
@@ -43,26 +45,20 @@ pub struct Log {
     tail: LogOffset,
     prev_crc: u32,
     last_tid: Tid,
-    /// Records up to here are durable.
-    durable: LogOffset,
-    durable_tid: Tid,
-    /// The bytes of the tail block in front of `tail`.
-    tail_block: Vec<u8>,
+    /// What is not on the medium yet.
+    group: Arc<Group>,
     /// Where the next streamed image goes, in bytes of the file.
     stream_tail: u64,
     /// Records share blocks; needs a device that leaves the neighbours of a torn write alone.
     pack: bool,
-    /// Whether a flush happens at all (`synchronous`): images streamed since the last one.
-    stream_dirty: bool,
 }
 
-/// How durable an append must be when it returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// On the medium.
-    Flushed,
-    /// With the operating system; a later flush makes it durable, in order.
-    Written,
+/// A way made for a record.
+#[derive(Debug)]
+pub struct Way {
+    at: LogOffset,
+    /// Bytes of a long record that is written already, in its last block, and where that is in the file.
+    written: Option<(Vec<u8>, u64)>,
 }
 
 impl Log {
@@ -91,16 +87,17 @@ impl Log {
     /// sequence number, before anything else is written (invariant I3).
     pub fn start(log: LogFile, mut slot: Slot, pack: bool) -> Result<Log> {
         slot.start = LogOffset(slot.start.0.next_multiple_of(u64::from(slot.block_bytes)));
+        let ring_at = 3 * u64::from(slot.block_bytes);
+        let block = usize::try_from(slot.block_bytes).unwrap_or(1);
+        let position = ring_at + slot.start.0 % slot.ring_bytes;
+        let group = Group::new(log.file.clone(), log.path.clone(), block, position, slot.base_tid);
         let mut started = Log {
             tail: slot.start,
             prev_crc: slot.prev_crc,
             last_tid: slot.base_tid,
-            durable: slot.start,
-            durable_tid: slot.base_tid,
-            tail_block: Vec::new(),
-            stream_tail: 3 * u64::from(slot.block_bytes) + slot.ring_bytes,
+            group: Arc::new(group),
+            stream_tail: ring_at + slot.ring_bytes,
             pack,
-            stream_dirty: false,
             log,
             slot,
         };
@@ -118,14 +115,14 @@ impl Log {
         &self.log
     }
 
-    /// TID of the last record appended.
-    pub fn last_tid(&self) -> Tid {
-        self.last_tid
+    /// What is not on the medium yet.
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
     }
 
-    /// Newest TID known to be durable.
-    pub fn durable_tid(&self) -> Tid {
-        self.durable_tid
+    /// TID of the last record pushed.
+    pub fn last_tid(&self) -> Tid {
+        self.last_tid
     }
 
     /// crc32c the next record must chain to.
@@ -177,72 +174,59 @@ impl Log {
         self.place(len, own_block).is_some()
     }
 
-    /// Appends a finished record. One write, which is also the flush if nothing older is unflushed.
-    /// On an error the state of the ring is unknown: the caller poisons the database.
-    pub fn append(&mut self, record: &[u8], crc: u32, own_block: bool, durability: Durability) -> Result<()> {
+    /// Makes way for a finished record: what is pending at the end of the ring is written before the record begins
+    /// the next lap, and a record too long to be copied is written here, without a flush. On an error the state
+    /// of the ring is unknown: the caller poisons the database.
+    pub fn make_way(&mut self, record: &[u8], own_block: bool, audience: &dyn Audience) -> Result<Way> {
         let len = record.len() as u64;
         let at = self.place(len, own_block).ok_or_else(|| {
             Error::Misuse(format!("a record of {len} bytes was appended to a log without room for it"))
         })?;
-        let block = u64::from(self.slot.block_bytes);
-        let in_block = usize::try_from(at.0 % block).unwrap_or(0);
-        if at != self.tail {
-            self.tail_block.clear();
+        let in_ring = at.0 % self.slot.ring_bytes;
+        let is_long = record.len() > LONG_RECORD;
+        if in_ring == 0 || is_long {
+            self.group.hand_over(audience)?;
         }
-        self.tail_block.resize(in_block, 0);
-        let position = self.ring_at() + (at.0 - in_block as u64) % self.slot.ring_bytes;
-        let what = || format!("cannot write to the log {}", self.log.path.display());
-        let file = &self.log.file;
-        let block = usize::try_from(block).unwrap_or(1);
-        // A long record is written from where it is, all but its first and last block.
-        let head = if record.len() > LONG_RECORD { (block - in_block) % block } else { record.len() };
-        let middle = (record.len() - head) / block * block;
-        let (first, rest) = record.split_at_checked(head).unwrap_or((record, &[]));
-        let (whole, last) = rest.split_at_checked(middle).unwrap_or((rest, &[]));
-        self.tail_block.extend_from_slice(first);
-        let mut used = self.tail_block.len();
-        self.tail_block.resize(used.next_multiple_of(block), 0);
-        let flushed = durability == Durability::Flushed;
-        if flushed && self.durable == self.tail && !self.stream_dirty && rest.is_empty() {
-            file.write_durable_at(&self.tail_block, position).context(what)?;
-        } else {
-            file.write_at(&self.tail_block, position).context(what)?;
-            if !rest.is_empty() {
-                let position = position + self.tail_block.len() as u64;
-                file.write_at(whole, position).context(what)?;
-                self.tail_block.clear();
-                self.tail_block.extend_from_slice(last);
-                used = last.len();
-                self.tail_block.resize(used.next_multiple_of(block), 0);
-                file.write_at(&self.tail_block, position + whole.len() as u64).context(what)?;
-            }
-            if flushed {
-                self.log.sync()?;
-                self.stream_dirty = false;
-            }
+        if in_ring == 0 || (is_long && at != self.tail) {
+            self.group.move_to(self.ring_at() + in_ring);
         }
-        let keep_from = used - used % block;
-        self.tail_block.truncate(used);
-        self.tail_block.drain(..keep_from);
-        self.tail = LogOffset(at.0 + len);
-        self.prev_crc = crc;
-        self.last_tid = self.last_tid.next();
-        if durability == Durability::Flushed {
-            self.durable = self.tail;
-            self.durable_tid = self.last_tid;
-        }
-        Ok(())
+        let written = if is_long { Some(self.write_long(record)?) } else { None };
+        Ok(Way { at, written })
     }
 
-    /// Makes every record appended so far durable. Does nothing if all are.
-    pub fn flush(&mut self) -> Result<()> {
-        if self.durable != self.tail || self.stream_dirty {
-            self.log.sync()?;
-            self.durable = self.tail;
-            self.durable_tid = self.last_tid;
-            self.stream_dirty = false;
+    /// Writes a record from where it is, all but its first and last block, behind the tail block. Returns the
+    /// bytes of its last block, and where that is in the file.
+    fn write_long(&mut self, record: &[u8]) -> Result<(Vec<u8>, u64)> {
+        let what = || format!("cannot write to the log {}", self.log.path.display());
+        let file = &self.log.file;
+        let block = usize::try_from(self.slot.block_bytes).unwrap_or(1);
+        let (mut part, mut position) = self.group.tail_block();
+        let head = (block - part.len() % block) % block;
+        let (first, rest) = record.split_at_checked(head).unwrap_or((record, &[]));
+        let (whole, last) = rest.split_at_checked(rest.len() / block * block).unwrap_or((rest, &[]));
+        part.extend_from_slice(first);
+        for bytes in [&part, whole] {
+            file.write_at(bytes, position).context(what)?;
+            position += bytes.len() as u64;
         }
-        Ok(())
+        part.clear();
+        part.extend_from_slice(last);
+        part.resize(last.len().next_multiple_of(block), 0);
+        file.write_at(&part, position).context(what)?;
+        part.truncate(last.len());
+        Ok((part, position))
+    }
+
+    /// Appends the record that way was made for. The caller publishes `state`, which it makes, under the same lock.
+    /// It is durable when [`Group::wait`] says so.
+    pub fn push(&mut self, way: &Way, record: &[u8], crc: u32, state: &Arc<State>, durability: Durability) {
+        match &way.written {
+            None => self.group.push(record, way.at != self.tail, state, durability),
+            Some((tail, position)) => self.group.push_written(tail, *position, state, durability),
+        }
+        self.tail = LogOffset(way.at.0 + record.len() as u64);
+        self.prev_crc = crc;
+        self.last_tid = state.tid;
     }
 
     /// Writes an image that does not fit in memory behind the ring, over an older one of the same
@@ -256,7 +240,7 @@ impl Log {
             .file
             .write_at(image, position)
             .context(|| format!("cannot write to the log {}", self.log.path.display()))?;
-        self.stream_dirty = true;
+        self.group.written_beside();
         self.stream_tail = self.stream_tail.max((position + image.len() as u64).next_multiple_of(STREAM_UNIT));
         Ok(position)
     }
@@ -292,6 +276,7 @@ impl Log {
     /// After home holds `state`, that of the last record, durable: a new slot says so, and the ring is
     /// empty. `page_bytes` as records from now on have it.
     pub fn checkpointed(&mut self, state: &State, scheme: Scheme, page_bytes: u32) -> Result<()> {
+        debug_assert!(self.group.is_quiet(), "home holds durable states only (invariant I1)");
         self.slot.start = self.tail;
         self.slot.base_tid = self.last_tid;
         self.slot.prev_crc = self.prev_crc;
@@ -307,10 +292,9 @@ impl Log {
     /// Begins an empty, durable ring at its first byte, where the longest record fits: a record never crosses
     /// the end of the ring, so elsewhere as little as half of the ring may be of use to one.
     pub fn rewind(&mut self) -> Result<()> {
-        debug_assert!(self.live_bytes() == 0 && self.durable == self.tail, "only an empty ring can be rewound");
+        debug_assert!(self.live_bytes() == 0 && self.group.is_quiet(), "only an empty ring can be rewound");
         self.tail = LogOffset(self.tail.0.next_multiple_of(self.slot.ring_bytes));
-        self.tail_block.clear();
-        self.durable = self.tail;
+        self.group.move_to(self.ring_at());
         self.slot.start = self.tail;
         self.write_slot()
     }
@@ -318,7 +302,7 @@ impl Log {
     /// A transaction became durable without a record.
     pub fn skip(&mut self, tid: Tid) {
         self.last_tid = tid;
-        self.durable_tid = tid;
+        self.group.skip(tid);
     }
 
     /// After the mark is off: the log holds nothing. Need not be flushed, for an unmarked home never
@@ -389,6 +373,15 @@ mod tests {
         Log::start(Log::create(disk, Path::new("/db-onewrite"), RING, 4096).unwrap(), slot(), true).unwrap()
     }
 
+    struct Nobody;
+
+    impl Audience for Nobody {
+        fn show(&self, _: Arc<State>) {}
+        fn poison(&self, error: Error) -> Error {
+            error
+        }
+    }
+
     /// Appends a record of `pages` fresh pages; returns its length.
     fn append(log: &mut Log, pages: u32, durability: Durability) -> u64 {
         let mut e = Encoder::default();
@@ -399,7 +392,7 @@ mod tests {
         let head = Head {
             salt: 2,
             tid: log.last_tid().next(),
-            durable_tid: log.durable_tid(),
+            durable_tid: log.group().durable(),
             prev_crc: log.prev_crc(),
             page_count: pages,
             change_counter: 1,
@@ -407,7 +400,10 @@ mod tests {
         };
         let (record, crc) = e.finish(&head);
         assert!(log.has_room(record.len() as u64, false));
-        log.append(record, crc, false, durability).unwrap();
+        let way = log.make_way(record, false, &Nobody).unwrap();
+        let state = Arc::new(State::empty(head.tid));
+        log.push(&way, record, crc, &state, durability);
+        log.group().wait(head.tid, durability, &Nobody).unwrap();
         record.len() as u64
     }
 

@@ -1,0 +1,319 @@
+//! Group commit: transactions that are published wait together, and one of them flushes for all.
+//!
+//! ```text
+//!  push      under the lock that publishes: the record joins the buffer, its state is hidden from readers
+//!  wait      whoever finds nobody leading leads: takes the buffer, writes it with one call, shows the newest
+//!            state it made certain to the readers, wakes everybody
+//! ```
+//!
+//! The buffer begins with the tail block, so that a write is whole blocks. One leader writes at a time, in the
+//! order of the log: what is acknowledged is always a prefix of it without a gap (invariant I1), and nothing is
+//! shown to readers before (I4). TIDs here: visible and durable <= last.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::disk::DiskFile;
+use crate::error::{Error, IoContext, Result};
+use crate::home::State;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::types::Tid;
+
+/// Memory of the buffer kept for the next group.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// How durable a transaction must be when its commit returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// On the medium.
+    Flushed,
+    /// With the operating system; a later flush makes it durable, in order.
+    Written,
+}
+
+/// Who is told what became of published transactions.
+pub trait Audience {
+    /// Readers may see `state`: as durable as its transaction and all before it asked for.
+    fn show(&self, state: Arc<State>);
+    /// A write or flush failed: nothing that is hidden may be shown any more.
+    fn poison(&self, error: Error) -> Error;
+}
+
+struct Pending {
+    /// Bytes of the log from the beginning of the tail block on.
+    bytes: Vec<u8>,
+    /// How many of them were taken by a leader before: the tail block's.
+    taken: usize,
+    /// Where they go in the file.
+    position: u64,
+    /// A buffer to go on with while a leader writes the other.
+    spare: Vec<u8>,
+    /// Newest transaction published.
+    last: Tid,
+    /// Newest one readers may see.
+    visible: Tid,
+    /// Newest one known to be on the medium.
+    durable: Tid,
+    /// Newest one that must be before it is shown.
+    wanted: Tid,
+    /// Something was written that no flush has covered.
+    sync_needed: bool,
+    /// A leader is writing.
+    busy: bool,
+    /// A write or flush failed.
+    failed: Option<String>,
+    /// States published and not shown, oldest first.
+    hidden: VecDeque<Arc<State>>,
+}
+
+impl Pending {
+    /// Takes what no leader took before, as whole blocks, and leaves a copy of the block that the next record
+    /// may share. `None` if there is nothing.
+    fn take(&mut self, block: usize) -> Option<(Vec<u8>, u64)> {
+        let used = self.bytes.len();
+        if used == self.taken {
+            return None;
+        }
+        let mut taken = std::mem::replace(&mut self.bytes, std::mem::take(&mut self.spare));
+        let whole = used - used % block;
+        self.bytes.clear();
+        self.bytes.extend_from_slice(taken.get(whole..).unwrap_or_default());
+        self.taken = self.bytes.len();
+        let position = self.position;
+        self.position += whole as u64;
+        taken.resize(used.next_multiple_of(block), 0);
+        Some((taken, position))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failed.as_ref().map_or(Ok(()), |why| Err(Error::Poisoned(why.clone())))
+    }
+
+    fn reached(&self, tid: Tid, durability: Durability) -> bool {
+        self.visible >= tid && (durability == Durability::Written || self.durable >= tid)
+    }
+}
+
+/// The end of the log that is not on the medium yet, shared by those who wait for it.
+pub struct Group {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    block: usize,
+    pending: Mutex<Pending>,
+    changed: Condvar,
+}
+
+impl Group {
+    /// Nothing pending: the next record goes to `position` of `file`, a block's beginning, and `tid` is the
+    /// newest transaction, durable.
+    pub fn new(file: Arc<dyn DiskFile>, path: PathBuf, block: usize, position: u64, tid: Tid) -> Group {
+        let pending = Pending {
+            bytes: Vec::new(),
+            taken: 0,
+            position,
+            spare: Vec::new(),
+            last: tid,
+            visible: tid,
+            durable: tid,
+            wanted: tid,
+            sync_needed: false,
+            busy: false,
+            failed: None,
+            hidden: VecDeque::new(),
+        };
+        Group { file, path, block, pending: Mutex::new(pending), changed: Condvar::new() }
+    }
+
+    /// Newest transaction known to be on the medium.
+    pub fn durable(&self) -> Tid {
+        self.pending.lock().durable
+    }
+
+    /// Whether every transaction is on the medium and readers may see it.
+    pub fn is_quiet(&self) -> bool {
+        let p = self.pending.lock();
+        p.reached(p.last, Durability::Flushed)
+    }
+
+    /// Adds a record, behind the one before, or in the next block if `own_block`. The caller publishes `state`
+    /// under the same lock, so nobody waits for it yet.
+    pub fn push(&self, record: &[u8], own_block: bool, state: &Arc<State>, durability: Durability) {
+        let mut p = self.pending.lock();
+        if own_block && p.bytes.len() == p.taken {
+            // The block before is not written again.
+            p.position += p.bytes.len().next_multiple_of(self.block) as u64;
+            p.bytes.clear();
+            p.taken = 0;
+        } else if own_block {
+            let end = p.bytes.len().next_multiple_of(self.block);
+            p.bytes.resize(end, 0);
+        }
+        p.bytes.extend_from_slice(record);
+        p.publish(state, durability);
+    }
+
+    /// Adds a record that the caller has written at the place, which `move_to` gave, without a flush. `tail`:
+    /// its bytes in its last block, which is at `position`, if it did not fill that one.
+    pub fn push_written(&self, tail: &[u8], position: u64, state: &Arc<State>, durability: Durability) {
+        let mut p = self.pending.lock();
+        p.bytes.clear();
+        p.bytes.extend_from_slice(tail);
+        p.taken = tail.len();
+        p.position = position;
+        p.sync_needed = true;
+        p.publish(state, durability);
+    }
+
+    /// With everything written: the bytes of the tail block, and where it is.
+    pub fn tail_block(&self) -> (Vec<u8>, u64) {
+        let p = self.pending.lock();
+        debug_assert!(p.bytes.len() == p.taken, "a record is being waited for");
+        (p.bytes.clone(), p.position)
+    }
+
+    /// With everything written: the next record goes to `position`, a block's beginning.
+    pub fn move_to(&self, position: u64) {
+        let mut p = self.pending.lock();
+        debug_assert!(p.bytes.len() == p.taken, "a record is being waited for");
+        p.bytes.clear();
+        p.taken = 0;
+        p.position = position;
+    }
+
+    /// A transaction became durable and visible without a record.
+    pub fn skip(&self, tid: Tid) {
+        let mut p = self.pending.lock();
+        (p.last, p.visible, p.durable, p.wanted) = (tid, tid, tid, tid);
+    }
+
+    /// The caller has written to the log beside the records: the next flush covers all of the file.
+    pub fn written_beside(&self) {
+        self.pending.lock().sync_needed = true;
+    }
+
+    /// Everything pushed so far is written and shown, and flushed where its commit waits for that.
+    pub fn hand_over(&self, audience: &dyn Audience) -> Result<()> {
+        let last = self.pending.lock().last;
+        self.wait(last, Durability::Written, audience)
+    }
+
+    /// Everything pushed so far is on the medium and shown.
+    pub fn flush(&self, audience: &dyn Audience) -> Result<()> {
+        let last = self.pending.lock().last;
+        self.wait(last, Durability::Flushed, audience)
+    }
+
+    /// Waits until readers see `tid`, and it is on the medium if `durability` says so. Leads if nobody does.
+    pub fn wait(&self, tid: Tid, durability: Durability, audience: &dyn Audience) -> Result<()> {
+        let mut p = self.pending.lock();
+        loop {
+            if p.reached(tid, durability) {
+                return Ok(());
+            }
+            p.check()?;
+            if p.busy {
+                self.changed.wait(&mut p);
+            } else {
+                p = self.lead(p, durability, audience)?;
+            }
+        }
+    }
+
+    /// Writes what is pending with one call, and flushes if `durability` or somebody else wants it.
+    fn lead<'a>(
+        &'a self,
+        mut p: MutexGuard<'a, Pending>,
+        durability: Durability,
+        audience: &dyn Audience,
+    ) -> Result<MutexGuard<'a, Pending>> {
+        p.busy = true;
+        let target = p.last;
+        let flush = durability == Durability::Flushed || p.wanted > p.durable;
+        let bytes = p.take(self.block);
+        let sync = flush && (p.sync_needed || bytes.is_none());
+        // Before the flush and not after: what is written beside the log meanwhile may not be part of it.
+        p.sync_needed = !flush && (p.sync_needed || bytes.is_some());
+        drop(p);
+        let mut watch = Watch { group: self, finished: false };
+        if let Err(e) = self.write(bytes.as_ref(), flush, sync) {
+            let e = audience.poison(e);
+            watch.fail(&e);
+            return Err(e);
+        }
+        let mut p = self.pending.lock();
+        let mut newest = None;
+        while p.hidden.front().is_some_and(|state| state.tid <= target) {
+            newest = p.hidden.pop_front();
+        }
+        if let Some((buffer, _)) = bytes.filter(|(b, _)| b.capacity() <= BUFFER_BYTES) {
+            p.spare = buffer;
+        }
+        if let Some(state) = newest {
+            drop(p);
+            audience.show(state);
+            p = self.pending.lock();
+        }
+        p.visible = p.visible.max(target);
+        if flush {
+            p.durable = target;
+        }
+        p.busy = false;
+        watch.finished = true;
+        self.changed.notify_all();
+        Ok(p)
+    }
+
+    fn write(&self, bytes: Option<&(Vec<u8>, u64)>, flush: bool, sync: bool) -> Result<()> {
+        let what = |verb| format!("cannot {verb} the log {}", self.path.display());
+        match bytes {
+            Some((bytes, position)) if flush && !sync => {
+                self.file.write_durable_at(bytes, *position).context(|| what("write to"))?;
+            }
+            Some((bytes, position)) => self.file.write_at(bytes, *position).context(|| what("write to"))?,
+            None => {}
+        }
+        if sync {
+            // Any error is a failed flush, also one that says the disk is full.
+            self.file.sync().map_err(|source| Error::Io { what: what("flush"), source })?;
+        }
+        Ok(())
+    }
+}
+
+impl Pending {
+    fn publish(&mut self, state: &Arc<State>, durability: Durability) {
+        debug_assert!(state.tid > self.last, "transactions are published in order");
+        self.last = state.tid;
+        if durability == Durability::Flushed {
+            self.wanted = state.tid;
+        }
+        self.hidden.push_back(state.clone());
+    }
+}
+
+/// Lets those who wait go on with an error if the leader fails, or panics.
+struct Watch<'a> {
+    group: &'a Group,
+    finished: bool,
+}
+
+impl Watch<'_> {
+    fn fail(&mut self, why: &dyn std::fmt::Display) {
+        self.finished = true;
+        let mut p = self.group.pending.lock();
+        p.failed = Some(why.to_string());
+        p.busy = false;
+        self.group.changed.notify_all();
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.fail(&"an earlier call failed inside onewrite");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The writer's place, with real threads. (Apart from the queue, which the model checker compiles by itself.)
+
+use std::time::Duration;
+
+use crate::queue::{Claim, ConnectionId, WriterQueue};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const GRACE: Duration = Duration::from_millis(2);
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn one_thread_cannot_wait_for_itself() {
+    let q = WriterQueue::default();
+    assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+    assert!(!q.acquire(ConnectionId(2), Claim::Firm, LONG));
+    q.release(ConnectionId(2));
+    assert!(q.holds(ConnectionId(1)));
+    q.release(ConnectionId(1));
+    assert!(q.acquire(ConnectionId(2), Claim::Firm, LONG));
+}
+
+#[test]
+fn a_tentative_place_is_lost_to_a_waiter_and_not_a_firm_one() {
+    let q = WriterQueue::default();
+    assert!(q.acquire(ConnectionId(1), Claim::Tentative(GRACE), LONG));
+    std::thread::scope(|s| {
+        s.spawn(|| assert!(q.acquire(ConnectionId(2), Claim::Firm, LONG)));
+    });
+    assert!(q.holds(ConnectionId(2)));
+    std::thread::scope(|s| {
+        s.spawn(|| assert!(!q.acquire(ConnectionId(3), Claim::Firm, 5 * GRACE)));
+    });
+    assert!(q.holds(ConnectionId(2)));
+}
+
+#[test]
+fn a_tentative_holder_is_left_alone_for_its_grace_however_long_others_have_waited() {
+    let q = WriterQueue::default();
+    assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            assert!(q.acquire(ConnectionId(2), Claim::Tentative(LONG), LONG));
+            std::thread::sleep(20 * GRACE);
+            assert!(q.acquire(ConnectionId(2), Claim::Firm, Duration::ZERO), "nobody has taken it");
+            q.release(ConnectionId(2));
+        });
+        while !q.has_waiters(1) {
+            std::thread::yield_now();
+        }
+        s.spawn(|| assert!(q.acquire(ConnectionId(3), Claim::Firm, LONG)));
+        while !q.has_waiters(2) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(5 * GRACE);
+        q.release(ConnectionId(1));
+    });
+    assert!(q.holds(ConnectionId(3)));
+}
+
+#[test]
+fn a_holder_that_reads_loses_a_long_grace() {
+    let q = WriterQueue::default();
+    assert!(q.acquire(ConnectionId(1), Claim::Tentative(LONG), LONG));
+    std::thread::scope(|s| {
+        let waiter = s.spawn(|| q.acquire(ConnectionId(2), Claim::Firm, LONG));
+        while !q.has_waiters(1) {
+            std::thread::yield_now();
+        }
+        q.doubt(ConnectionId(1), GRACE);
+        assert!(waiter.join().unwrap());
+    });
+    assert!(q.holds(ConnectionId(2)));
+}
+
+#[test]
+fn everybody_gets_a_turn_and_nobody_two_at_once() {
+    let q = WriterQueue::default();
+    let inside = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        for t in 0..8 {
+            let (q, inside) = (&q, &inside);
+            s.spawn(move || {
+                for _ in 0..200 {
+                    assert!(q.acquire(
+                        ConnectionId(t),
+                        if t % 2 == 0 { Claim::Tentative(GRACE) } else { Claim::Firm },
+                        LONG
+                    ));
+                    if q.acquire(ConnectionId(t), Claim::Firm, LONG) {
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
+                    }
+                    q.release(ConnectionId(t));
+                }
+            });
+        }
+    });
+    assert!(!q.is_taken());
+}

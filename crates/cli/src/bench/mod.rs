@@ -35,6 +35,7 @@ mod stats;
 mod suite;
 mod sweep;
 mod syscalls;
+mod threads;
 mod wear;
 mod workload;
 
@@ -83,7 +84,8 @@ use workload::Workload;
 pub struct Args {
     #[command(subcommand)]
     pub command: Option<Subcommand>,
-    /// The measurement to make: commit (what one durable commit costs)
+    /// The measurement to make: commit (what one durable commit costs), threads (what several
+    /// connections of one process get done together)
     #[arg(long, value_name = "NAME", default_value = suite::ALL[0].name)]
     pub suite: suite::Chosen,
     /// Measure only this one: stock/delete, stock/truncate, stock/persist, stock/wal-full, stock/wal-normal,

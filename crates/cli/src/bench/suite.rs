@@ -15,8 +15,14 @@ pub struct Suite {
 }
 
 /// Every suite; the first is the one measured when nobody says `--suite`.
-pub static ALL: [Suite; 1] =
-    [Suite { name: "commit", about: "what one durable commit costs, side by side", run: super::commit }];
+pub static ALL: [Suite; 2] = [
+    Suite { name: "commit", about: "what one durable commit costs, side by side", run: super::commit },
+    Suite {
+        name: "threads",
+        about: "what several connections of one process get done together",
+        run: super::threads::run,
+    },
+];
 
 /// A suite named on the command line.
 #[derive(Clone, Copy, Debug)]

@@ -119,6 +119,18 @@ impl VirtualJournal {
         self.full_sync = false;
     }
 
+    /// [`VirtualJournal::read_at`] for a rollback, in which the name of a super-journal has no say: SQLite takes a
+    /// journal whose super-journal is gone for stale and leaves its cache as it is. The rollback of the first file
+    /// removes the super-journal, for the virtual journals of the others cannot be seen to name it.
+    pub fn read_to_roll_back(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let read = self.read_at(buf, offset)?;
+        if self.names_super_journal()? {
+            let magic_at = usize::try_from((self.len - MAGIC.len() as u64).saturating_sub(offset)).unwrap_or(read);
+            buf.get_mut(magic_at..read).unwrap_or_default().fill(0);
+        }
+        Ok(read)
+    }
+
     /// Whether it ends with the name of a super-journal: the transaction spans several files.
     pub fn names_super_journal(&self) -> Result<bool> {
         let mut tail = [0; 8];

@@ -45,3 +45,31 @@ fn a_database_that_was_there_before_is_read_and_written() {
     }
     assert_eq!(one::<i64>(&open_stock(&path), "SELECT count(*) FROM t"), 4);
 }
+
+/// A transaction over two files whose second file cannot step aside, for somebody reads it, is rolled back
+/// whole, in SQLite's cache, too. The rollback of the first file removes the super-journal; SQLite took the journal of
+/// the second for stale then and kept what was to be rolled back, under the counter of the next commit.
+#[test]
+fn a_commit_over_two_files_that_is_refused_leaves_nothing_in_the_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first.db"), dir.path().join("second.db"));
+    let both = open(&first, "").unwrap();
+    both.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite", second.display())]).unwrap();
+    both.execute_batch("CREATE TABLE t(x); CREATE TABLE second.u(who, x)").unwrap();
+    both.execute_batch("INSERT INTO second.u VALUES ('both', 0), ('other', 0)").unwrap();
+    let other = open(&second, "").unwrap();
+    other.execute_batch("BEGIN").unwrap();
+    assert_eq!(one::<i64>(&other, "SELECT sum(x) FROM u"), 0);
+    let refused =
+        both.execute_batch("BEGIN; INSERT INTO t VALUES (1); UPDATE second.u SET x = 7 WHERE who = 'both'; COMMIT");
+    assert!(refused.is_err(), "the second file is being read");
+    if !both.is_autocommit() {
+        both.execute_batch("ROLLBACK").unwrap();
+    }
+    other.execute_batch("COMMIT; UPDATE u SET x = 1 WHERE who = 'other'").unwrap();
+    let seen = "SELECT group_concat(x) FROM (SELECT x FROM second.u ORDER BY who)";
+    assert_eq!(one::<String>(&both, seen), "0,1", "what was rolled back is seen, what was committed is not");
+    both.execute_batch("UPDATE second.u SET x = 2 WHERE who = 'both'").unwrap();
+    assert_eq!(one::<String>(&other, "SELECT group_concat(x) FROM (SELECT x FROM u ORDER BY who)"), "2,1");
+    assert_eq!(one::<i64>(&both, "SELECT count(*) FROM t"), 0);
+}

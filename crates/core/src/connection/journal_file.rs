@@ -20,7 +20,7 @@ impl Connection {
     pub fn journal_read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = match &self.real_journal {
             Some(file) => file.read_at(buf, offset).context(|| self.db.what("cannot read the rollback journal of")),
-            None => self.journal.read_at(buf, offset),
+            None => self.journal.read_to_roll_back(buf, offset),
         };
         self.noted(read)
     }

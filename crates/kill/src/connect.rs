@@ -1,0 +1,61 @@
+//! Connections of the campaign's processes, and the line that reports.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rusqlite::{Connection, OpenFlags, ffi};
+
+use crate::Job;
+
+/// How a database is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// onewrite's VFS.
+    Onewrite,
+    /// SQLite's own.
+    Stock,
+}
+
+/// The main database.
+pub fn main_path(at: &Path) -> PathBuf {
+    at.join("main.db")
+}
+
+/// The database that takes part in transactions over two files.
+pub fn second_path(at: &Path) -> PathBuf {
+    at.join("second.db")
+}
+
+/// A connection to the main database, with the second attached as `second`.
+pub fn open(job: &Job, through: Through) -> Result<Connection> {
+    let uri = |path: PathBuf| match through {
+        Through::Onewrite => format!("file:{}?vfs=onewrite&{}", path.display(), job.parameters),
+        Through::Stock => format!("file:{}?vfs=unix", path.display()),
+    };
+    if through == Through::Onewrite {
+        onewrite_rusqlite::register().map_err(|e| anyhow::anyhow!("register: {}", e.message))?;
+    }
+    let main = uri(main_path(&job.at));
+    let db = Connection::open_with_flags(&main, OpenFlags::default()).with_context(|| format!("open {main}"))?;
+    db.busy_timeout(Duration::from_millis(30))?;
+    // A small cache makes SQLite write pages before the end of a transaction.
+    db.execute_batch("PRAGMA cache_size=10")?;
+    let attached = db.execute("ATTACH ?1 AS second", [uri(second_path(&job.at))]);
+    attached.context("attach the second database")?;
+    db.execute_batch("PRAGMA second.cache_size=10")?;
+    Ok(db)
+}
+
+/// Whether an error says that somebody else has the database.
+pub fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|e| e.extended_code & 0xff == ffi::SQLITE_BUSY)
+}
+
+/// Writes one line to the campaign, in one piece: a pipe takes a short write whole or not at all.
+pub fn tell(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("{line}\n").as_bytes())?;
+    out.flush()
+}

@@ -1,0 +1,96 @@
+//! `onewrite-kill`: kills writing processes with SIGKILL at random moments and checks what they leave.
+//!
+//! [`plan`] says what each transaction does, so that its number alone tells what a database must hold;
+//! [`writer`] is the process that is killed, [`check`] compares a database with the plan, and
+//! [`campaign`] starts, kills and judges.
+
+mod campaign;
+mod check;
+mod connect;
+mod plan;
+mod writer;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Kills writing processes (SIGKILL) thousands of times: several connections and threads, checkpoints, big
+/// transactions, transactions over two files, VACUUM, WAL mode and back. Each process reports what SQLite
+/// acknowledged through a pipe; afterwards a new process must find all of it, at every level of
+/// synchronous, and nothing of what was rolled back or half done, and so must stock SQLite.
+#[derive(Parser)]
+#[command(name = "onewrite-kill", version)]
+struct Arguments {
+    /// Processes to kill
+    #[arg(long, default_value_t = 300)]
+    rounds: u64,
+    /// Where the random numbers begin
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Preset: log or wal-opt, otherwise each database draws one; off and off-opt protect nothing and are found out
+    #[arg(long, value_parser = ["log", "wal-opt", "off", "off-opt"])]
+    scheme: Option<String>,
+    /// Directory for the databases; otherwise a temporary one
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    #[command(subcommand)]
+    child: Option<Child>,
+}
+
+/// What the processes do that get killed.
+#[derive(Subcommand)]
+enum Child {
+    /// Write until killed
+    #[command(hide = true)]
+    Write {
+        #[command(flatten)]
+        job: Job,
+        /// Threads that write
+        #[arg(long)]
+        threads: u32,
+        /// Makes this process differ from the one before
+        #[arg(long)]
+        nonce: u64,
+        /// End after this many steps of each thread; 0: never
+        #[arg(long)]
+        steps: u64,
+    },
+    /// Recover and check
+    #[command(hide = true)]
+    Check {
+        #[command(flatten)]
+        job: Job,
+    },
+}
+
+/// What all processes on one database agree on.
+#[derive(Args, Clone, Debug)]
+struct Job {
+    /// Directory of the two databases
+    #[arg(long)]
+    at: PathBuf,
+    /// What the transactions are drawn from
+    #[arg(long)]
+    plan: u64,
+    /// URI parameters
+    #[arg(long)]
+    parameters: String,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match &arguments.child {
+        Some(Child::Write { job, threads, nonce, steps }) => writer::run(job, *threads, *nonce, *steps),
+        Some(Child::Check { job }) => check::run(job),
+        None => return campaign::run(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            // The campaign reads this line; if it is gone there is nobody to tell.
+            let _ = connect::tell(&format!("E {}", format!("{e:#}").replace('\n', " ")));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! A short campaign: what the command prints, that nothing is lost, and that a loss would be noticed.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Where flushes cost nothing: the kernel lives on, so they do not matter here.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+fn campaign(dir: &Path, arguments: &[&str]) -> (Output, String) {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_onewrite-kill")).args(arguments).arg("--dir").arg(dir).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output, said)
+}
+
+#[test]
+fn a_short_campaign_loses_nothing() {
+    let dir = directory();
+    let (output, said) = campaign(dir.path(), &["--rounds", "30", "--seed", "3"]);
+    let last = said.lines().last().unwrap_or_default();
+    let kills: u64 = last
+        .strip_prefix("kills: ")
+        .and_then(|rest| rest.strip_suffix(", violations: 0"))
+        .and_then(|n| n.parse().ok())
+        .unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
+    assert!(kills >= 30, "{said}");
+    assert!(output.status.success());
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0, "the databases are gone");
+}
+
+#[test]
+fn a_scheme_that_protects_nothing_is_found_out() {
+    let dir = directory();
+    let (output, said) = campaign(dir.path(), &["--rounds", "400", "--seed", "2", "--scheme", "off"]);
+    assert!(said.contains("violations: 1\nviolation: seed 2, database "), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(dir.path().read_dir().unwrap().count(), 1, "the files of the violation are kept");
+}

@@ -3,6 +3,9 @@
 //! ROLLBACK and savepoints read it back; nothing of it reaches the disk unless the connection steps
 //! aside. The order of its syncs and writes tells how SQLite's `synchronous` stands.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::disk::DiskFile;
@@ -119,16 +122,38 @@ impl VirtualJournal {
         self.full_sync = false;
     }
 
-    /// [`VirtualJournal::read_at`] for a rollback, in which the name of a super-journal has no say: SQLite takes a
-    /// journal whose super-journal is gone for stale and leaves its cache as it is. The rollback of the first file
+    /// [`VirtualJournal::read_at`] for a rollback, in which the name of a super-journal that is `gone` has no say: SQLite
+    /// takes such a journal for stale and leaves its cache as it is. The rollback of the first of several files
     /// removes the super-journal, for the virtual journals of the others cannot be seen to name it.
-    pub fn read_to_roll_back(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+    pub fn read_to_roll_back(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        gone: impl FnOnce(&Path) -> Result<bool>,
+    ) -> Result<usize> {
         let read = self.read_at(buf, offset)?;
-        if self.names_super_journal()? {
-            let magic_at = usize::try_from((self.len - MAGIC.len() as u64).saturating_sub(offset)).unwrap_or(read);
-            buf.get_mut(magic_at..read).unwrap_or_default().fill(0);
+        let magic_at = self.len.saturating_sub(MAGIC.len() as u64);
+        if offset + read as u64 > magic_at
+            && let Some(path) = self.super_journal()?
+            && gone(&path)?
+        {
+            let from = usize::try_from(magic_at.saturating_sub(offset)).unwrap_or(read);
+            buf.get_mut(from..read).unwrap_or_default().fill(0);
         }
         Ok(read)
+    }
+
+    /// The super-journal it names at its end: name, length u32, checksum u32, magic.
+    fn super_journal(&self) -> Result<Option<PathBuf>> {
+        if !self.names_super_journal()? {
+            return Ok(None);
+        }
+        let mut len = [0; 4];
+        self.read_at(&mut len, self.len - 16)?;
+        let Some(at) = (self.len - 16).checked_sub(u64::from(u32::from_be_bytes(len))) else { return Ok(None) };
+        let mut name = vec![0; usize::try_from(self.len - 16 - at).unwrap_or(0).min(4096)];
+        self.read_at(&mut name, at)?;
+        Ok(Some(PathBuf::from(OsString::from_vec(name))))
     }
 
     /// Whether it ends with the name of a super-journal: the transaction spans several files.

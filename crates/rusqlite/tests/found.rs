@@ -72,4 +72,41 @@ fn a_commit_over_two_files_that_is_refused_leaves_nothing_in_the_cache() {
     both.execute_batch("UPDATE second.u SET x = 2 WHERE who = 'both'").unwrap();
     assert_eq!(one::<String>(&other, "SELECT group_concat(x) FROM (SELECT x FROM u ORDER BY who)"), "2,1");
     assert_eq!(one::<i64>(&both, "SELECT count(*) FROM t"), 0);
+    let left = dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(left.filter(|name| name.contains("-mj")).count(), 0, "the super-journal is gone");
+}
+
+/// A hot journal may bring back a header in WAL mode: `PRAGMA journal_mode=DELETE` was cut short. SQLite goes on in WAL
+/// mode at once, under a lock that was taken for a plain file; it has to lock anew.
+#[test]
+fn a_hot_journal_that_leads_back_to_wal_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("wal.db");
+    let stock = open_stock(&path);
+    one::<String>(&stock, "PRAGMA journal_mode=wal");
+    stock.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1), (2)").unwrap();
+    drop(stock);
+    let mut home = std::fs::read(&path).unwrap();
+    let page: Vec<u8> = home[..4096].to_vec();
+    home[18..20].copy_from_slice(&[1, 1]);
+    std::fs::write(&path, &home).unwrap();
+    // One record: page 1 as it was (SQLite file format, section 3).
+    let nonce = 7u32;
+    let sum = (1..=20).map(|n| u32::from(page[4096 - 200 * n])).fold(nonce, u32::wrapping_add);
+    let mut journal = vec![0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+    for word in [1, nonce, home.len() as u32 / 4096, 512, 4096] {
+        journal.extend(word.to_be_bytes());
+    }
+    journal.resize(512, 0);
+    journal.extend(1u32.to_be_bytes());
+    journal.extend(&page);
+    journal.extend(sum.to_be_bytes());
+    std::fs::write(dir.path().join("wal.db-journal"), journal).unwrap();
+    let db = open(&path, "").unwrap();
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 2);
+    assert_eq!(one::<String>(&db, "PRAGMA journal_mode"), "wal");
+    db.execute_batch("INSERT INTO t VALUES (3)").unwrap();
+    assert_eq!(one::<String>(&db, "PRAGMA journal_mode=delete"), "delete");
+    drop(db);
+    assert_eq!(one::<i64>(&open_stock(&path), "SELECT count(*) FROM t"), 3);
 }

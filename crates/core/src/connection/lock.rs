@@ -301,6 +301,14 @@ impl Connection {
         }
         aside::come_back(&self.db)?;
         let mut inner = self.db.inner.lock();
+        if inner.latest.kind == Kind::Wal {
+            // SQLite may go on in WAL mode at once, without a new lock: from here on the caller uses the VFS below.
+            self.wal = true;
+            return match self.snapshot.take() {
+                Some(old) => self.db.unpin(&mut inner, &old),
+                None => locks::none(&*self.db.home),
+            };
+        }
         // The state this transaction made, or that rolling back made: nobody else had one.
         if let Some(old) = self.snapshot.take() {
             let keep_lock = self.db.pin(&mut inner);

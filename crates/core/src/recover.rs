@@ -150,6 +150,16 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
         }
         report.lost = Some((lost, seen));
     }
+    let shown = State::of_home(&state.header, state.bytes());
+    if report.transactions > 0 && (shown.kind, shown.page_bytes) != (Kind::Database, slot.page_bytes) {
+        // Written home, it would be a file that no recovery takes for the one that belongs to the log (invariant I8).
+        return Err(Error::Corrupt(format!(
+            "the transactions in the log {} lead to a header that is not one of a database with pages of {} bytes. \
+             Nothing was changed",
+            log.path.display(),
+            slot.page_bytes
+        )));
+    }
     let home_bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     if home_bytes < u64::from(page_count_min) * u64::from(slot.page_bytes) {
         return Err(Error::Corrupt(format!(

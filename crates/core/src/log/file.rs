@@ -92,6 +92,8 @@ impl LogFile {
                     continue;
                 }
                 if self.read_record(slot, ring_at, at, end.last_tid, &mut buf)?
+                    // One that ends in the next lap lies over the first.
+                    && (at.0 - slot.start.0).saturating_add(buf.len() as u64) <= slot.ring_bytes
                     && let Some(record) = Record::decode(&buf, slot.page_bytes)
                     && record.head.salt == slot.salt
                     && record.head.tid == end.last_tid.next()

@@ -1,0 +1,72 @@
+//! The functions that decode bytes of files: header slot, record with its entries, home's header, rollback journal.
+//!
+//! The first byte of the input chooses one, and whether the checksum is made right first.
+
+use onewrite_core::home::{self, Kind, State};
+use onewrite_core::layout::{record, slot};
+use onewrite_core::log::record::{Change, Peek, Record};
+use onewrite_core::log::slot::Slot;
+
+use crate::{Reach, files};
+
+/// Decodes the input.
+pub fn run(input: &[u8]) -> Reach {
+    let Some((&choice, bytes)) = input.split_first() else { return Reach::default() };
+    let mut bytes = bytes.to_vec();
+    let sealed = choice & 0x80 == 0;
+    let accepted = match choice & 3 {
+        0 => {
+            if sealed && bytes.len() >= slot::BYTES {
+                files::seal_slot(&mut bytes);
+            }
+            slot_of(&bytes)
+        }
+        1 => home_of(&bytes, u64::from(choice) << 9),
+        _ => {
+            if sealed && bytes.len() > record::HEADER_BYTES + record::CRC_BYTES {
+                let len = bytes.len() / record::ALIGN * record::ALIGN;
+                bytes.truncate(len);
+                if let Some(field) = bytes.get_mut(record::AT_LEN..record::AT_LEN + 4) {
+                    field.copy_from_slice(&u32::try_from(len).unwrap_or(0).to_le_bytes());
+                }
+                files::seal_record(&mut bytes);
+            }
+            record_of(&bytes, 512 << (choice >> 2 & 7))
+        }
+    };
+    Reach { accepted: u64::from(accepted), refused: u64::from(!accepted) }
+}
+
+/// A slot that was accepted says what its bytes say.
+fn slot_of(bytes: &[u8]) -> bool {
+    let Some(found) = Slot::decode(bytes, 1 << 40) else { return false };
+    assert_eq!(Some(&found.encode()[..]), bytes.get(..slot::BYTES), "another slot has the same bytes");
+    true
+}
+
+fn home_of(bytes: &[u8], file_bytes: u64) -> bool {
+    let state = State::of_home(bytes, file_bytes);
+    if state.kind == Kind::Database {
+        assert_eq!(home::mark(&state.marked_header(9)), Some(9));
+        assert_eq!(home::mark(&state.final_header()), None);
+    }
+    let after = state.after(state.tid, state.page_bytes, state.page_count, state.change_counter, None);
+    assert!(after.bytes() <= u64::from(u32::MAX) * 65536);
+    state.kind == Kind::Database || home::mark(bytes).is_some()
+}
+
+fn record_of(bytes: &[u8], page_bytes: u32) -> bool {
+    let peek = Peek::at(bytes);
+    let Some(found) = Record::decode(bytes, page_bytes) else { return false };
+    assert_eq!(peek.map(|p| (p.salt, p.tid)), Some((found.head.salt, found.head.tid)));
+    let mut image = vec![0; page_bytes as usize];
+    found.for_each(|page, change| {
+        assert_ne!(page.0, 0, "page 0 was accepted");
+        match change {
+            Change::Delta(ranges) | Change::Fresh(ranges) => ranges.apply(&mut image),
+            Change::Image(whole) => image.copy_from_slice(whole),
+        }
+    });
+    assert!(found.bytes() <= bytes.len() as u64);
+    true
+}

@@ -30,6 +30,17 @@ pub enum HeaderPage {
     Write,
 }
 
+/// How a page that overflows is split. Only onewrite's own libsqlite3 can do other than [`Split::Stock`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// With up to two siblings, as SQLite does (sibling redistribution).
+    Stock,
+    /// Into itself and one new page (lazy split of LS-MVBT).
+    Lazy,
+    /// Into two new pages; the old one is left behind dead, on the freelist (MVBT).
+    Legacy,
+}
+
 /// A named set of options that includes a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
@@ -71,6 +82,10 @@ pub struct Options {
     pub images: Images,
     /// Whether counters alone make page 1 dirty.
     pub header_page: HeaderPage,
+    /// How pages are split.
+    pub split: Split,
+    /// Cells that both halves of a split page keep room for.
+    pub reserve_cells: u32,
     /// Size of the log's ring in bytes; a checkpoint runs when it is full.
     pub log_bytes: u64,
     /// Bytes of page images kept in memory before a checkpoint writes them home.
@@ -98,6 +113,8 @@ impl Default for Options {
 pub const LOG_BYTES_MIN: u64 = 256 << 10;
 /// Largest ring.
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
+/// Most cells kept room for: more than half of any page's.
+pub const RESERVE_CELLS_MAX: u32 = 10_000;
 
 impl Options {
     /// The options a preset stands for.
@@ -108,11 +125,17 @@ impl Options {
             Preset::Off => (Scheme::Off, Images::Delta, HeaderPage::Write),
             Preset::OffOpt => (Scheme::Off, Images::Delta, HeaderPage::Embed),
         };
+        let split = match preset {
+            Preset::Log => Split::Lazy,
+            Preset::WalOpt | Preset::Off | Preset::OffOpt => Split::Stock,
+        };
         Options {
             preset,
             scheme,
             images,
             header_page,
+            split,
+            reserve_cells: 0,
             log_bytes: 4 << 20,
             table_bytes: 4 << 20,
             stream_bytes: 4 << 20,
@@ -124,8 +147,19 @@ impl Options {
     }
 
     /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
-    pub const NAMES: [&'static str; 9] =
-        ["scheme", "header_page", "log_size", "table_size", "stream_size", "busy_ms", "sticky", "atomic_unit", "psow"];
+    pub const NAMES: [&'static str; 11] = [
+        "scheme",
+        "header_page",
+        "split",
+        "reserve_cells",
+        "log_size",
+        "table_size",
+        "stream_size",
+        "busy_ms",
+        "sticky",
+        "atomic_unit",
+        "psow",
+    ];
 
     /// Sets one option from text. Errors name the option, the value and the choices.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
@@ -138,6 +172,8 @@ impl Options {
                 self.scheme = p.scheme;
                 self.images = p.images;
                 self.header_page = p.header_page;
+                self.split = p.split;
+                self.reserve_cells = p.reserve_cells;
             }
             "header_page" => {
                 self.header_page = match value.to_ascii_lowercase().as_str() {
@@ -145,6 +181,18 @@ impl Options {
                     "write" => HeaderPage::Write,
                     _ => return Err(bad(name, value, "embed, write")),
                 }
+            }
+            "split" => {
+                self.split = match value.to_ascii_lowercase().as_str() {
+                    "stock" => Split::Stock,
+                    "lazy" => Split::Lazy,
+                    "legacy" => Split::Legacy,
+                    _ => return Err(bad(name, value, "lazy, legacy, stock")),
+                }
+            }
+            "reserve_cells" => {
+                let cells = value.parse().ok().filter(|n| *n <= RESERVE_CELLS_MAX);
+                self.reserve_cells = cells.ok_or_else(|| bad(name, value, &format!("0 to {RESERVE_CELLS_MAX}")))?;
             }
             "log_size" => self.log_bytes = bytes(name, value, LOG_BYTES_MIN, LOG_BYTES_MAX)?.next_multiple_of(4096),
             "table_size" => self.table_bytes = bytes(name, value, 64 << 10, 64 << 30)?,
@@ -184,6 +232,12 @@ impl Options {
                 HeaderPage::Embed => "embed".to_owned(),
                 HeaderPage::Write => "write".to_owned(),
             },
+            "split" => match self.split {
+                Split::Stock => "stock".to_owned(),
+                Split::Lazy => "lazy".to_owned(),
+                Split::Legacy => "legacy".to_owned(),
+            },
+            "reserve_cells" => self.reserve_cells.to_string(),
             "log_size" => self.log_bytes.to_string(),
             "table_size" => self.table_bytes.to_string(),
             "stream_size" => self.stream_bytes.to_string(),
@@ -246,6 +300,8 @@ mod tests {
             ("log_size", "99999999999999999999g", "262144"),
             ("sticky", "maybe", "yes"),
             ("atomic_unit", "1000", "4096"),
+            ("split", "eager", "legacy"),
+            ("reserve_cells", "-1", "10000"),
             ("busy_ms", "-1", "3600000"),
             ("colour", "red", "log_size"),
         ];

@@ -9,7 +9,7 @@ use crate::options::Options;
 pub const NAMES: [&str; 5] = ["stats", "status", "checkpoint", "error", "version"];
 
 /// Options that may change while the database is in use.
-const ANY_TIME: [&str; 3] = ["table_size", "stream_size", "sticky"];
+const ANY_TIME: [&str; 5] = ["split", "reserve_cells", "table_size", "stream_size", "sticky"];
 
 /// Answers `PRAGMA onewrite_NAME[=VALUE]`; `None` if there is no such pragma.
 pub fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> Option<Result<String>> {

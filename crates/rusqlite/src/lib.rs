@@ -41,6 +41,7 @@ pub fn api() -> Api {
         )
     };
     Api {
+        asks_split: false,
         libversion_number: ffi::sqlite3_libversion_number,
         vfs_find,
         vfs_register,

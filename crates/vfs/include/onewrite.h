@@ -58,6 +58,18 @@ const char *onewrite_version(void);
 ** this thread calls SQLite or onewrite again. */
 const char *onewrite_last_error(void);
 
+/* A file control that tells how the database's pages are to be split. onewrite's own libsqlite3 asks it;
+** any other SQLite splits its own way whatever the answer. SQLITE_NOTFOUND where the database is read
+** past onewrite's engine. */
+#define ONEWRITE_FCNTL_SPLIT 0x6f770001
+typedef struct onewrite_split {
+  int policy;                    /* One of ONEWRITE_SPLIT_... */
+  unsigned int reserve_cells;    /* Cells that both halves of a split page keep room for */
+} onewrite_split;
+#define ONEWRITE_SPLIT_STOCK 0   /* With up to two siblings, as SQLite does */
+#define ONEWRITE_SPLIT_LAZY 1    /* Into itself and one new page */
+#define ONEWRITE_SPLIT_LEGACY 2  /* Into two new pages; the old one is freed */
+
 /* Registers the VFS "onewrite" with the SQLite this code is linked to: see onewrite_register_api(). */
 static inline int onewrite_register(int make_default){
   onewrite_api api;

@@ -18,6 +18,8 @@ pub const VERSION_MIN: c_int = 3_037_000;
 #[derive(Clone, Copy)]
 #[allow(missing_docs)] // Each field is named after the function of SQLite it points to.
 pub struct Api {
+    /// Whether this SQLite asks how to split pages: onewrite's own libsqlite3 does.
+    pub asks_split: bool,
     pub libversion_number: VersionFn,
     pub vfs_find: VfsFindFn,
     pub vfs_register: VfsRegisterFn,
@@ -55,6 +57,7 @@ impl CApi {
             return None;
         }
         Some(Api {
+            asks_split: false,
             libversion_number: self.libversion_number?,
             vfs_find: self.vfs_find?,
             vfs_register: self.vfs_register?,
@@ -111,6 +114,7 @@ impl Api {
             };
         }
         Ok(Api {
+            asks_split: false,
             libversion_number: version,
             vfs_find: function!(VFS_FIND: VfsFindFn),
             vfs_register: function!(VFS_REGISTER: VfsRegisterFn),

@@ -8,8 +8,9 @@ use onewrite_core::options::Options;
 use onewrite_core::pragma;
 
 use crate::fault::{Fault, Outcome, last};
-use crate::ffi::{code, fcntl};
+use crate::ffi::{SplitPolicy, code, fcntl};
 use crate::main_file::State;
+use crate::split;
 
 /// Prefix of every pragma that is ours.
 const PREFIX: &str = "onewrite_";
@@ -86,6 +87,15 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
             // SAFETY: as promised by the caller.
             Ok(unsafe { state.base()?.control(op, arg) })
         }
+        // Where the file is worked on past the engine, pages are split as under any other VFS.
+        fcntl::SPLIT => match state.engine() {
+            Some(conn) => {
+                // SAFETY: the argument of this control is such a structure.
+                unsafe { arg.cast::<SplitPolicy>().write(split::policy(conn)) };
+                Ok(code::OK)
+            }
+            None => Ok(code::NOTFOUND),
+        },
         // SAFETY: as promised by the caller.
         _ if state.forwards() => unsafe { forward(state, op, arg) },
         _ => Ok(code::NOTFOUND),
@@ -148,6 +158,11 @@ unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_
 }
 
 fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String> {
+    if !state.vfs().api.asks_split
+        && let Some(answer) = split::without(name, value).map_err(|message| Fault::Own(code::ERROR, message))?
+    {
+        return Ok(answer);
+    }
     if let Some(conn) = state.connection() {
         if let Some(answer) = conn.pragma(name, value) {
             return Ok(answer?);

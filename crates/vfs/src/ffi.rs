@@ -2,7 +2,7 @@
 //! function types and constants. Nothing here is linked against SQLite; every function of SQLite's
 //! is reached through [`crate::Api`]. `tests/layout.rs` compares all of it with the real headers.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `sqlite3_file`: what SQLite allocates for an open file; a VFS puts its own fields behind it.
 #[repr(C)]
@@ -182,4 +182,21 @@ pub mod fcntl {
     pub const HAS_MOVED: c_int = 20;
     pub const SYNC: c_int = 21;
     pub const COMMIT_PHASETWO: c_int = 22;
+    /// `ONEWRITE_FCNTL_SPLIT` of `onewrite.h`: onewrite's own.
+    pub const SPLIT: c_int = 0x6f77_0001;
+}
+
+/// `onewrite_split` of `onewrite.h`: the argument of [`fcntl::SPLIT`].
+#[repr(C)]
+pub struct SplitPolicy {
+    pub policy: c_int,
+    pub reserve_cells: c_uint,
+}
+
+/// Values of [`SplitPolicy::policy`].
+pub mod split {
+    use std::ffi::c_int;
+    pub const STOCK: c_int = 0;
+    pub const LAZY: c_int = 1;
+    pub const LEGACY: c_int = 2;
 }

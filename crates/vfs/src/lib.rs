@@ -8,7 +8,7 @@
 //!
 //! Read in this order: `register` (entry points) → `vfs` (which files are ours) → `main_file` (engine, or
 //! the VFS underneath) → `files` (callbacks of open files) → `control` (commit, pragmas). Beside
-//! them: `ffi` (C declarations), `api` (SQLite's functions), `base` (the VFS underneath), `fault`
+//! them: `split` (page splits), `ffi` (C declarations), `api` (SQLite's functions), `base` (the VFS underneath), `fault`
 //! (errors on their way out), `fork`.
 
 mod api;
@@ -22,10 +22,11 @@ mod files;
 mod fork;
 mod main_file;
 mod register;
+mod split;
 mod vfs;
 
 pub use api::{Api, CApi, VERSION_MIN};
 pub use register::{
     DEFAULT_VARIABLE, RegisterError, VFS_NAME, last_error, onewrite_last_error, onewrite_register_api,
-    onewrite_version, register, register_with_disk, sqlite3_extension_init, sqlite3_onewrite_init,
+    onewrite_version, register, register_inside, register_with_disk, sqlite3_extension_init, sqlite3_onewrite_init,
 };

@@ -183,6 +183,27 @@ pub unsafe extern "C" fn sqlite3_extension_init(
     unsafe { sqlite3_onewrite_init(db, error, routines) }
 }
 
+/// Registers the VFS with the SQLite library this code is part of, while that initialises; the variable
+/// [`DEFAULT_VARIABLE`] says whether as the default. Answers with a result code, and tells SQLite's error log why.
+///
+/// # Safety
+/// As [`register`].
+pub unsafe fn register_inside(api: &Api) -> c_int {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let make_default = default_wanted(std::env::var_os(DEFAULT_VARIABLE))?;
+        // SAFETY: as promised by the caller.
+        unsafe { register(api, VFS_NAME, make_default) }
+    }));
+    let (code, message) = match outcome {
+        Ok(Ok(())) => return code::OK,
+        Ok(Err(e)) => (e.code, e.message),
+        Err(panic) => (code::INTERNAL, format!("internal error: {}", panic_text(&*panic))),
+    };
+    api.log(code, &format!("onewrite: {message}"));
+    remember(&message, 0);
+    code
+}
+
 /// # Safety
 /// `routines` is what SQLite passes to an extension's entry point.
 unsafe fn load(routines: *const c_void) -> Result<(), RegisterError> {

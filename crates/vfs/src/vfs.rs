@@ -23,6 +23,7 @@ use crate::ffi::{AnyFn, File, Vfs, access, code, open};
 use crate::files::{OpenFile, place_journal, place_main};
 use crate::fork;
 use crate::main_file::{MARKED, Main, Name, panic_text, path_of, read_only_flags};
+use crate::split;
 
 /// One registered VFS. Lives as long as the process: SQLite may call it at any time.
 pub(crate) struct Onewrite {
@@ -227,7 +228,18 @@ impl Onewrite {
             // SAFETY: as promised by the caller.
             unsafe { self.api.uri_value(name, option) }.map(|value| ((*option).to_owned(), value))
         });
-        Ok(given.collect())
+        if self.api.asks_split {
+            return Ok(given.collect());
+        }
+        let mut honoured = Vec::new();
+        for (option, value) in given {
+            match split::without(&option, Some(&value)) {
+                Ok(None) => honoured.push((option, value)),
+                Ok(Some(_)) => {}
+                Err(message) => return Err(Fault::Own(code::CANTOPEN, message)),
+            }
+        }
+        Ok(honoured)
     }
 
     /// Deletes a file that is no database's journal.

@@ -29,6 +29,7 @@ use crate::disk::DiskFile;
 use crate::error::{Error, Result};
 use crate::home::State;
 use crate::journal::VirtualJournal;
+use crate::options::Split;
 use crate::queue::{Claim, ConnectionId};
 use crate::txn::Txn;
 
@@ -112,6 +113,12 @@ impl Connection {
     /// Whether writes may be assumed to leave their neighbours in a sector alone.
     pub fn psow(&self) -> bool {
         self.db.inner.lock().options.psow
+    }
+
+    /// How pages are to be split, and how many cells both halves keep room for.
+    pub fn split(&self) -> (Split, u32) {
+        let inner = self.db.inner.lock();
+        (inner.options.split, inner.options.reserve_cells)
     }
 
     /// Path of the database.

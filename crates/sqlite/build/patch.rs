@@ -1,0 +1,82 @@
+//! Patches SQLite's amalgamation: `balance_nonroot` gets another name, and onewrite's replacement is
+//! included right behind it. Refuses, saying what changed, a source that is not as expected.
+
+/// The definition as the replacement implements it, spaces and comments aside.
+const DEFINITION: &str =
+    "static int balance_nonroot(MemPage*pParent,int iParentIdx,u8*aOvflSpace,int isRoot,int bBulk){";
+
+/// The one call, in `balance()`.
+const CALL: &str = "rc=balance_nonroot(pParent,iIdx,pSpace,iPage==1,pCur->hints&BTREE_BULKLOAD);";
+
+/// First line of the definition.
+const START: &str = "static int balance_nonroot(";
+
+/// Name of SQLite's function in the patched source.
+pub const STOCK: &str = "balance_nonroot_stock";
+
+/// The patched source, which includes the file `include` behind SQLite's own function.
+pub fn patch(source: &str, include: &str) -> Result<String, String> {
+    let starts: Vec<usize> = lines(source).filter(|(_, line)| line.starts_with(START)).map(|(at, _)| at).collect();
+    let [start] = starts[..] else {
+        return Err(format!("expected one line that starts with `{START}`, found {}", starts.len()));
+    };
+    let rest = &source[start..];
+    let head = &rest[..rest.find('{').ok_or("the definition of balance_nonroot has no body")? + 1];
+    let found = squeeze(head);
+    if found != squeeze(DEFINITION) {
+        return Err(format!("balance_nonroot is defined as\n  {found}\nand not as\n  {}", squeeze(DEFINITION)));
+    }
+    let end = lines(rest).find(|(_, line)| *line == "}").ok_or("the definition of balance_nonroot does not end")?.0;
+    let end = start + end + "}\n".len();
+
+    let calls: Vec<&str> = calls(&source[end..]);
+    let [call] = calls[..] else {
+        return Err(format!("expected one call of balance_nonroot behind its definition, found {}", calls.len()));
+    };
+    if squeeze(call) != squeeze(CALL) {
+        return Err(format!("balance_nonroot is called as\n  {}\nand not as\n  {}", squeeze(call), squeeze(CALL)));
+    }
+    if source.contains(STOCK) {
+        return Err(format!("the source has a {STOCK} of its own"));
+    }
+
+    let renamed = rest[..end - start].replacen("balance_nonroot(", &format!("{STOCK}("), 1);
+    Ok(format!("{}{renamed}#include \"{include}\"\n{}", &source[..start], &source[end..]))
+}
+
+/// The lines with their offsets.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut at = 0;
+    text.split_inclusive('\n').map(move |line| {
+        let here = at;
+        at += line.len();
+        (here, line.trim_end_matches(['\n', '\r']))
+    })
+}
+
+/// The statements that call the function, comments aside.
+fn calls(text: &str) -> Vec<&str> {
+    let statements = lines(text).filter(|(_, line)| line.trim_start().starts_with("rc = balance_nonroot("));
+    statements.map(|(at, _)| text[at..].split_inclusive(';').next().unwrap_or_default()).collect()
+}
+
+/// Without comments, and without spaces except between words.
+fn squeeze(code: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = code;
+    while let Some(open) = rest.find("/*") {
+        plain.push_str(&rest[..open]);
+        plain.push(' ');
+        rest = rest[open..].find("*/").map_or("", |close| &rest[open + close + 2..]);
+    }
+    plain.push_str(rest);
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut out = String::new();
+    for token in plain.split_whitespace() {
+        if out.ends_with(is_word) && token.starts_with(is_word) {
+            out.push(' ');
+        }
+        out.push_str(token);
+    }
+    out
+}

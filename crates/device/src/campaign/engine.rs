@@ -1,0 +1,100 @@
+//! What is under test: onewrite with the settings a seed draws, or stock SQLite as a control.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use onewrite_core::disk::sim::SplitMix64;
+use rusqlite::{Connection, OpenFlags};
+
+/// Who stores the transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// onewrite, its preset and sizes drawn by the seed.
+    Onewrite,
+    /// Stock SQLite, write-ahead log.
+    Wal,
+    /// Stock SQLite, rollback journal. FULL does not make the journal's removal durable here, and SQLite says
+    /// so: the newest transaction may be lost.
+    Delete,
+    /// Stock SQLite, rollback journal, `synchronous=EXTRA`: the removal is flushed too.
+    DeleteExtra,
+}
+
+/// An engine with its settings.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    engine: Engine,
+    uri_options: String,
+    page_bytes: u32,
+    /// Writing connections, each with a thread.
+    pub threads: usize,
+}
+
+impl Setting {
+    /// What `seed` draws.
+    pub fn draw(engine: Engine, seed: u64) -> Setting {
+        let mut random = SplitMix64::new(seed ^ 0x5e77_1265);
+        let mut one = |choices: &[&'static str]| choices.get(random.below(choices.len())).copied().unwrap_or("");
+        let scheme = one(&["log", "wal-opt"]);
+        let sizes = one(&["log_size=256k", "log_size=512k&table_size=256k", "log_size=1m"]);
+        let stream = one(&["", "&stream_size=64k", "&stream_size=256k"]);
+        let rest = one(&["", "", "", "&psow=0", "&header_page=write"]);
+        let uri_options = format!("vfs=onewrite&scheme={scheme}&{sizes}{stream}{rest}");
+        let page_bytes = one(&["4096", "4096", "1024", "8192", "512"]).parse().unwrap_or(4096);
+        let threads = 1 + random.below(3);
+        Setting { engine, uri_options, page_bytes, threads }
+    }
+
+    /// Settings in words.
+    pub fn describe(&self) -> String {
+        let engine = match self.engine {
+            Engine::Onewrite => &self.uri_options,
+            Engine::Wal => "stock, journal_mode=WAL, synchronous=FULL",
+            Engine::Delete => "stock, journal_mode=DELETE, synchronous=FULL",
+            Engine::DeleteExtra => "stock, journal_mode=DELETE, synchronous=EXTRA",
+        };
+        format!("{engine}, page_size={}, {} threads", self.page_bytes, self.threads)
+    }
+
+    /// A connection through the engine.
+    pub fn open(&self, path: &Path) -> Result<Connection> {
+        let db = match self.engine {
+            Engine::Onewrite => onewrite_rusqlite::open(format!("file:{}?{}", path.display(), self.uri_options))?,
+            _ => Connection::open(path)?,
+        };
+        db.busy_timeout(Duration::from_secs(60))?;
+        db.pragma_update(None, "page_size", self.page_bytes)?;
+        match self.engine {
+            Engine::Onewrite => {}
+            Engine::Wal => set_journal(&db, "WAL")?,
+            Engine::Delete | Engine::DeleteExtra => set_journal(&db, "DELETE")?,
+        }
+        let level = if self.engine == Engine::DeleteExtra { "EXTRA" } else { "FULL" };
+        db.pragma_update(None, "synchronous", level)?;
+        Ok(db)
+    }
+
+    /// What empties the log or the WAL.
+    pub fn checkpoint(&self) -> &'static str {
+        match self.engine {
+            Engine::Onewrite => "PRAGMA onewrite_checkpoint",
+            _ => "PRAGMA wal_checkpoint(TRUNCATE)",
+        }
+    }
+}
+
+fn set_journal(db: &Connection, mode: &str) -> Result<()> {
+    let now: String = db.query_row(&format!("PRAGMA journal_mode={mode}"), [], |row| row.get(0))?;
+    anyhow::ensure!(now.eq_ignore_ascii_case(mode), "journal_mode is {now}, not {mode}");
+    Ok(())
+}
+
+/// A connection through SQLite's own VFS.
+pub fn open_stock(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags).context("stock SQLite does not open the file")?;
+    db.busy_timeout(Duration::from_secs(5))?;
+    Ok(db)
+}

@@ -1,0 +1,221 @@
+//! Power cuts: which images a device may be left with when the power goes after some event of a trace.
+//!
+//! What a flush covers is durable. Of what came after, each atomic unit has the content of the last flush or any of
+//! the contents written to it since, independently of its neighbours: a cache may hold requests back, write them in
+//! any order and be caught in the middle of one.
+
+use std::collections::BTreeMap;
+
+use onewrite_core::disk::sim::SplitMix64;
+
+use crate::image::Image;
+use crate::trace::{Event, Operation, Trace};
+
+/// How what was not flushed is chosen from. A subset drawn unit by unit is nearly never whole, so whole, ordered
+/// and nearly whole outcomes have ways of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Nothing arrived.
+    Nothing,
+    /// Everything arrived.
+    Everything,
+    /// The first requests arrived, and the beginning of one more.
+    Prefix,
+    /// Each request arrived or did not.
+    Requests,
+    /// All but one.
+    AllButOne,
+    /// One alone.
+    OneOnly,
+    /// Each atomic unit has one of the contents it had since the flush.
+    Units,
+}
+
+impl Kept {
+    const ALL: [Kept; 7] =
+        [Kept::Nothing, Kept::Everything, Kept::Prefix, Kept::Requests, Kept::AllButOne, Kept::OneOnly, Kept::Units];
+
+    /// One of them; the ones with more outcomes more often.
+    pub fn draw(random: &mut SplitMix64) -> Kept {
+        let choice = random.below(12);
+        Kept::ALL.get(choice).copied().unwrap_or(if choice < 9 { Kept::Requests } else { Kept::Units })
+    }
+}
+
+/// A trace that is cut at one position after another, in ascending order.
+pub struct PowerCuts<'t> {
+    trace: &'t Trace,
+    durable: Image,
+    /// Events before this one are in `durable`.
+    covered: usize,
+    position: usize,
+    atomic_unit: u64,
+}
+
+impl<'t> PowerCuts<'t> {
+    /// `base` is what was on the device when the recording began.
+    pub fn new(base: Image, trace: &'t Trace, atomic_unit: u32) -> PowerCuts<'t> {
+        PowerCuts { trace, durable: base, covered: 0, position: 0, atomic_unit: u64::from(atomic_unit.max(512)) }
+    }
+
+    /// Goes on to the moment before event `position`. Earlier positions are behind it for good.
+    pub fn advance(&mut self, position: usize) {
+        let position = position.min(self.trace.events.len());
+        let passed = self.trace.events.get(self.position..position).unwrap_or_default();
+        self.position = self.position.max(position);
+        let flushed = passed.iter().filter_map(|e| match e.operation {
+            Operation::Flush { covers } => Some(covers),
+            _ => None,
+        });
+        let covers = flushed.max().unwrap_or(0).max(self.covered);
+        for event in &self.trace.events[self.covered..covers] {
+            apply(&mut self.durable, event, 0, u64::MAX);
+        }
+        self.covered = covers;
+    }
+
+    /// The requests that no flush covers here.
+    pub fn unflushed(&self) -> impl Iterator<Item = &'t Event> + use<'t> {
+        let events = self.trace.events.get(self.covered..self.position).unwrap_or_default();
+        events.iter().filter(|e| !matches!(e.operation, Operation::Flush { .. }))
+    }
+
+    /// What a power cut here may leave.
+    pub fn image(&self, kept: Kept, random: &mut SplitMix64) -> Image {
+        let mut image = self.durable.clone();
+        let requests: Vec<&Event> = self.unflushed().collect();
+        let one = random.below(requests.len().max(1));
+        match kept {
+            Kept::Nothing => {}
+            Kept::Everything => requests.iter().for_each(|e| apply(&mut image, e, 0, u64::MAX)),
+            Kept::Prefix => {
+                requests.iter().take(one).for_each(|e| apply(&mut image, e, 0, u64::MAX));
+                if let Some(torn) = requests.get(one) {
+                    let (_, len) = span(torn);
+                    let units = len / self.atomic_unit;
+                    let whole = random.below(usize::try_from(units).unwrap_or(0) + 1) as u64;
+                    apply(&mut image, torn, 0, whole * self.atomic_unit);
+                }
+            }
+            Kept::Requests => {
+                let tenths = 1 + random.below(9);
+                let arrived: Vec<_> = requests.into_iter().filter(|_| random.below(10) < tenths).collect();
+                arrived.into_iter().for_each(|e| apply(&mut image, e, 0, u64::MAX));
+            }
+            Kept::AllButOne | Kept::OneOnly => {
+                for (i, event) in requests.into_iter().enumerate() {
+                    if (i == one) == (kept == Kept::OneOnly) {
+                        apply(&mut image, event, 0, u64::MAX);
+                    }
+                }
+            }
+            Kept::Units => self.units(&mut image, &requests, random),
+        }
+        image
+    }
+
+    fn units(&self, image: &mut Image, requests: &[&Event], random: &mut SplitMix64) {
+        let mut versions: BTreeMap<u64, Vec<&Event>> = BTreeMap::new();
+        for event in requests {
+            let (offset, len) = span(event);
+            for unit in offset / self.atomic_unit..(offset + len).div_ceil(self.atomic_unit) {
+                versions.entry(unit).or_default().push(event);
+            }
+        }
+        let tenths = 1 + random.below(9);
+        for (unit, contents) in versions {
+            // A unit's contents follow one another, so having one means having had those before.
+            let count = if random.below(10) < tenths { 1 + random.below(contents.len()) } else { 0 };
+            for event in contents.into_iter().take(count) {
+                let (offset, len) = span(event);
+                let from = (unit * self.atomic_unit).max(offset);
+                let to = ((unit + 1) * self.atomic_unit).min(offset + len);
+                apply(image, event, from - offset, to - from);
+            }
+        }
+    }
+}
+
+fn span(event: &Event) -> (u64, u64) {
+    match event.operation {
+        Operation::Write { offset, len, .. } | Operation::Zero { offset, len } => (offset, len),
+        Operation::Flush { .. } => (0, 0),
+    }
+}
+
+/// Applies `len` bytes of a request, from `skip` on. Bytes that were not kept cannot be applied.
+fn apply(image: &mut Image, event: &Event, skip: u64, len: u64) {
+    match &event.operation {
+        Operation::Write { offset, data: Some(data), .. } => {
+            let from = usize::try_from(skip).unwrap_or(usize::MAX).min(data.len());
+            let to = from.saturating_add(usize::try_from(len).unwrap_or(usize::MAX)).min(data.len());
+            image.write(offset + skip, &data[from..to]);
+        }
+        Operation::Zero { offset, len: all } => image.zero(offset + skip, len.min(all.saturating_sub(skip))),
+        Operation::Write { data: None, .. } | Operation::Flush { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn event(operation: Operation) -> Event {
+        Event { arrived_ns: 0, done_ns: 0, operation }
+    }
+
+    fn write(offset: u64, fill: u8, len: usize) -> Event {
+        let data: Arc<[u8]> = vec![fill; len].into();
+        event(Operation::Write { offset, len: len as u64, data: Some(data) })
+    }
+
+    /// The first byte of each of the first four sectors, for every way of keeping and many draws.
+    fn outcomes(trace: &Trace, position: usize) -> BTreeSet<[u8; 4]> {
+        let mut base = Image::new(1 << 20);
+        base.write(0, &[9; 2048]);
+        let mut cuts = PowerCuts::new(base, trace, 512);
+        cuts.advance(position);
+        let mut random = SplitMix64::new(1);
+        let mut seen = BTreeSet::new();
+        for kept in Kept::ALL {
+            for _ in 0..500 {
+                let image = cuts.image(kept, &mut random);
+                let mut bytes = [0; 2048];
+                image.read(0, &mut bytes);
+                assert!(bytes.chunks(512).all(|s| s.iter().all(|b| *b == s[0])), "a torn atomic unit");
+                seen.insert([bytes[0], bytes[512], bytes[1024], bytes[1536]]);
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn flushed_stays_and_every_combination_of_the_rest_is_met() {
+        // Two sectors flushed; one of them and a third written; the third written again.
+        let events =
+            vec![write(0, 1, 1024), event(Operation::Flush { covers: 1 }), write(512, 2, 1024), write(1024, 3, 512)];
+        let trace = Trace { events, reads: 0, read_bytes: 0 };
+        let want: BTreeSet<[u8; 4]> = [1, 2].iter().flat_map(|b| [9, 2, 3].map(|c| [1, *b, c, 9])).collect();
+        assert_eq!(outcomes(&trace, 4), want);
+        assert_eq!(outcomes(&trace, 2), BTreeSet::from([[1, 1, 9, 9]]));
+        assert_eq!(outcomes(&trace, 0), BTreeSet::from([[9, 9, 9, 9]]));
+    }
+
+    #[test]
+    fn a_flush_covers_what_had_arrived_before_it_and_no_more() {
+        let events = vec![write(0, 1, 512), write(512, 2, 512), event(Operation::Flush { covers: 1 })];
+        let trace = Trace { events, reads: 0, read_bytes: 0 };
+        assert_eq!(outcomes(&trace, 3), BTreeSet::from([[1, 9, 9, 9], [1, 2, 9, 9]]));
+    }
+
+    #[test]
+    fn zeroed_ranges_are_lost_like_writes() {
+        let events = vec![event(Operation::Zero { offset: 0, len: 1024 })];
+        let trace = Trace { events, reads: 0, read_bytes: 0 };
+        let seen = outcomes(&trace, 1);
+        assert!(seen.contains(&[0, 9, 9, 9]) && seen.contains(&[9, 0, 9, 9]) && seen.contains(&[0, 0, 9, 9]));
+    }
+}

@@ -1,0 +1,144 @@
+//! The file systems put on the device: how each is made and mounted.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use nix::mount::MsFlags;
+
+/// A file system with its journal mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystem {
+    /// ext4, `data=ordered`: data before the metadata that names it.
+    Ext4Ordered,
+    /// ext4, `data=writeback`: only metadata is ordered.
+    Ext4Writeback,
+    /// ext4, `data=journal`: data goes through the journal too.
+    Ext4Journal,
+    /// XFS.
+    Xfs,
+    /// btrfs.
+    Btrfs,
+}
+
+impl FileSystem {
+    /// Every file system.
+    pub const ALL: [FileSystem; 5] = [
+        FileSystem::Ext4Ordered,
+        FileSystem::Ext4Writeback,
+        FileSystem::Ext4Journal,
+        FileSystem::Xfs,
+        FileSystem::Btrfs,
+    ];
+
+    /// The name on command lines and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4Ordered => "ext4-ordered",
+            FileSystem::Ext4Writeback => "ext4-writeback",
+            FileSystem::Ext4Journal => "ext4-journal",
+            FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+        }
+    }
+
+    /// The kernel's name for it.
+    pub fn kind(self) -> &'static str {
+        match self {
+            FileSystem::Ext4Ordered | FileSystem::Ext4Writeback | FileSystem::Ext4Journal => "ext4",
+            FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+        }
+    }
+
+    /// The smallest device its `mkfs` takes, with some room.
+    pub fn size_bytes_min(self) -> u64 {
+        match self.kind() {
+            "ext4" => 32 << 20,
+            "xfs" => 320 << 20,
+            _ => 160 << 20,
+        }
+    }
+
+    /// The options it is mounted with, `noatime` aside.
+    pub fn mount_options(self) -> &'static str {
+        match self {
+            FileSystem::Ext4Ordered => "data=ordered",
+            FileSystem::Ext4Writeback => "data=writeback",
+            FileSystem::Ext4Journal => "data=journal",
+            FileSystem::Xfs | FileSystem::Btrfs => "",
+        }
+    }
+
+    /// Why it cannot be used here, if so.
+    pub fn unavailable(self) -> Option<String> {
+        let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        if !known.lines().any(|line| line.trim() == self.kind()) {
+            return Some(format!("this kernel has no {} (or has not loaded it)", self.kind()));
+        }
+        let program = format!("mkfs.{}", self.kind());
+        let package = match self.kind() {
+            "ext4" => "e2fsprogs",
+            "xfs" => "xfsprogs",
+            _ => "btrfs-progs",
+        };
+        tool(&program).err().map(|_| format!("there is no {program} here: install {package}"))
+    }
+
+    /// Makes an empty one on a block device. `more` are further arguments of its `mkfs`.
+    pub fn format(self, device: &Path, more: &[String]) -> Result<()> {
+        // Nothing is left for a background thread to write later, and nothing is discarded: the trace is
+        // what the workload did.
+        let arguments: &[&str] = match self.kind() {
+            "ext4" => &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"],
+            "xfs" => &["-q", "-f", "-K"],
+            _ => &["-q", "-f", "-K"],
+        };
+        run(Command::new(tool(&format!("mkfs.{}", self.kind()))?).args(arguments).args(more).arg(device))?;
+        Ok(())
+    }
+
+    /// Mounts it. An error of the kernel's is told as it is: after a power cut it is a finding.
+    pub fn mount(self, device: &Path, at: &Path) -> nix::Result<()> {
+        nix::mount::mount(Some(device), at, Some(self.kind()), MsFlags::MS_NOATIME, Some(self.mount_options()))
+    }
+}
+
+impl fmt::Display for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for FileSystem {
+    type Err = String;
+
+    /// `ext4` alone is its default mode.
+    fn from_str(text: &str) -> Result<FileSystem, String> {
+        let text = if text == "ext4" { "ext4-ordered" } else { text };
+        FileSystem::ALL.into_iter().find(|fs| fs.name() == text).ok_or_else(|| {
+            let names = FileSystem::ALL.map(FileSystem::name).join(", ");
+            format!("no file system is called {text:?}: choose {names}")
+        })
+    }
+}
+
+/// Where a system program is; `/sbin` is not on every user's path.
+pub(crate) fn tool(name: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+    let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    places.map(|place| place.join(name)).find(|file| file.is_file()).with_context(|| format!("{name} is not installed"))
+}
+
+/// Runs a command to its end and gives what it printed; an error has what it complained of.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {}", command.get_program().display()))?;
+    if !output.status.success() {
+        let program = command.get_program().display();
+        bail!("{program} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}

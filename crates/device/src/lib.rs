@@ -1,0 +1,40 @@
+//! A block device in user space: one file of a FUSE file system under a loop device. It records every write and
+//! flush, can be as slow as a class of flash, and gives the image that a power cut at any recorded point could
+//! have left.
+//!
+//! ```no_run
+//! use onewrite_device::{Device, DeviceOptions, FileSystem, Profile};
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! let device = Device::start(DeviceOptions {
+//!     profile: Profile::Emmc,
+//!     file_system: Some(FileSystem::Ext4Ordered),
+//!     size_bytes: 256 << 20,
+//!     ..DeviceOptions::default()
+//! })?;
+//! let before = device.position();
+//! std::fs::write(device.mountpoint().join("file"), "bytes")?;
+//! let summary = device.trace().summary(before..device.position(), &[]);
+//! println!("{} writes, {} bytes, {} flushes", summary.writes, summary.write_bytes, summary.flushes);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It needs root, `/dev/fuse` and loop devices: [`unavailable`] says what is missing.
+
+mod cut;
+mod device;
+mod file_system;
+mod fs;
+mod image;
+mod profile;
+mod regions;
+mod sys;
+mod trace;
+
+pub use cut::{Kept, PowerCuts};
+pub use device::{Device, DeviceOptions, unavailable};
+pub use file_system::FileSystem;
+pub use image::Image;
+pub use profile::{Profile, Queue, Timing};
+pub use trace::{Event, Operation, Region, Summary, Trace, Volume};

@@ -1,0 +1,74 @@
+//! The command `onewrite-device`. This file parses and dispatches: one module per subcommand.
+
+mod campaign;
+mod run;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{Parser, Subcommand};
+use nix::mount::MsFlags;
+
+/// A block device in user space that records every write and flush, can be as slow as flash, and cuts power.
+///
+/// It is a file of a FUSE file system under a loop device, and needs root, /dev/fuse and loop devices. Where they
+/// are missing, commands say so and do nothing.
+#[derive(Parser)]
+#[command(name = "onewrite-device", version, arg_required_else_help = true)]
+#[command(after_help = "Examples:
+  What does a program write, on ext4, on an SD card?
+    onewrite-device run --fs ext4 --profile sdcard -- sqlite3 test.db 'CREATE TABLE t(a); INSERT INTO t VALUES(1)'
+  A device to work on from another terminal, until Ctrl-C:
+    onewrite-device mount --fs xfs --profile emmc /mnt
+  2,000 power cuts under onewrite on ext4:
+    onewrite-device cut --fs ext4-ordered --cuts 2000")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Mount(run::MountArgs),
+    Cut(campaign::CutArgs),
+    /// The writing process of a campaign
+    #[command(hide = true)]
+    Writer(campaign::writer::WriterArgs),
+}
+
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    if !matches!(command, Command::Writer(_)) {
+        // Devices are taken down by dropping them, so a signal only asks for the end.
+        if let Err(e) = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)) {
+            eprintln!("onewrite-device: Ctrl-C will not be heeded: {e}");
+        }
+    }
+    if matches!(command, Command::Run(_) | Command::Cut(_))
+        && let Err(e) = own_mounts()
+        && onewrite_device::unavailable().is_none()
+    {
+        eprintln!("onewrite-device: mounts will outlive this process if it is killed: {e}");
+    }
+    let result = match command {
+        Command::Run(args) => run::run(args, &stop),
+        Command::Mount(args) => run::mount(args, &stop),
+        Command::Cut(args) => campaign::run(&args, &stop).map(|passed| ExitCode::from(u8::from(!passed))),
+        Command::Writer(args) => campaign::writer::run(&args).map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|e| {
+        eprintln!("onewrite-device: {e:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Mounts made from here on are seen by this process and its children alone, and end with them even if they are
+/// killed.
+fn own_mounts() -> nix::Result<()> {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+    nix::mount::mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+}

@@ -1,0 +1,76 @@
+//! Where on the device things lie: the files of a mounted file system and its journal.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::device::Device;
+use crate::file_system::{FileSystem, run, tool};
+use crate::sys;
+use crate::trace::Region;
+
+impl Device {
+    /// The file system's journal and each file in the root of the mounted file system, as they lie now. A file
+    /// that moves or goes takes its region with it: ask while it is there. btrfs has addresses of its own, so
+    /// nothing is known of it.
+    pub fn regions(&self) -> Result<Vec<Region>> {
+        let mut regions = Vec::new();
+        let Some(file_system) = self.file_system() else { return Ok(regions) };
+        if file_system == FileSystem::Btrfs {
+            return Ok(regions);
+        }
+        let ranges = match file_system {
+            FileSystem::Xfs => xfs_log(self),
+            _ => ext4_journal(self.block_path(), std::fs::metadata(self.mountpoint())?.blksize())?,
+        };
+        regions.push(Region { name: "file system's journal".to_owned(), ranges });
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(self.mountpoint())? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                files.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+            }
+        }
+        files.sort();
+        for (name, path) in files {
+            regions.push(Region { name, ranges: extents(&path)? });
+        }
+        Ok(regions)
+    }
+}
+
+/// Where a file's bytes lie on its device.
+fn extents(path: &Path) -> Result<Vec<Range<u64>>> {
+    let file = File::open(path)?;
+    sys::extents(&file).with_context(|| format!("the file system does not say where {} lies", path.display()))
+}
+
+/// `debugfs` prints the blocks of the journal's inode, number 8.
+fn ext4_journal(device: &Path, block_bytes: u64) -> Result<Vec<Range<u64>>> {
+    let text = run(Command::new(tool("debugfs")?).args(["-R", "blocks <8>"]).arg(device))?;
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for block in text.split_ascii_whitespace().filter_map(|word| word.parse::<u64>().ok()) {
+        let start = block * block_bytes;
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end += block_bytes,
+            _ => ranges.push(start..start + block_bytes),
+        }
+    }
+    Ok(ranges)
+}
+
+/// The superblock has the internal log's place: an address whose upper part is the allocation group.
+fn xfs_log(device: &Device) -> Vec<Range<u64>> {
+    let mut superblock = [0; 512];
+    device.image().read(0, &mut superblock);
+    let number =
+        |at: usize, len: usize| superblock[at..at + len].iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+    let (block_bytes, start, group_blocks, log_blocks) = (number(4, 4), number(48, 8), number(84, 4), number(96, 4));
+    let group_bits = number(124, 1).min(63);
+    let block = (start >> group_bits) * group_blocks + (start & ((1 << group_bits) - 1));
+    std::iter::once(block * block_bytes..(block + log_blocks) * block_bytes).collect()
+}

@@ -5,6 +5,7 @@
 //! any order and be caught in the middle of one.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use onewrite_core::disk::sim::SplitMix64;
 
@@ -50,12 +51,25 @@ pub struct PowerCuts<'t> {
     covered: usize,
     position: usize,
     atomic_unit: u64,
+    whole: Range<u64>,
 }
 
 impl<'t> PowerCuts<'t> {
     /// `base` is what was on the device when the recording began.
     pub fn new(base: Image, trace: &'t Trace, atomic_unit: u32) -> PowerCuts<'t> {
-        PowerCuts { trace, durable: base, covered: 0, position: 0, atomic_unit: u64::from(atomic_unit.max(512)) }
+        PowerCuts {
+            trace,
+            durable: base,
+            covered: 0,
+            position: 0,
+            atomic_unit: u64::from(atomic_unit.max(512)),
+            whole: 0..0,
+        }
+    }
+
+    /// Never tears this range, which begins and ends at atomic units.
+    pub fn keeping_whole(self, whole: Range<u64>) -> PowerCuts<'t> {
+        PowerCuts { whole, ..self }
     }
 
     /// Goes on to the moment before event `position`. Earlier positions are behind it for good.
@@ -91,10 +105,10 @@ impl<'t> PowerCuts<'t> {
             Kept::Prefix => {
                 requests.iter().take(one).for_each(|e| apply(&mut image, e, 0, u64::MAX));
                 if let Some(torn) = requests.get(one) {
-                    let (_, len) = span(torn);
-                    let units = len / self.atomic_unit;
-                    let whole = random.below(usize::try_from(units).unwrap_or(0) + 1) as u64;
-                    apply(&mut image, torn, 0, whole * self.atomic_unit);
+                    let (offset, len) = span(torn);
+                    let units = usize::try_from(len / self.atomic_unit).unwrap_or(0);
+                    let end = self.atom(offset + random.below(units + 1) as u64 * self.atomic_unit).start;
+                    apply(&mut image, torn, 0, end.saturating_sub(offset));
                 }
             }
             Kept::Requests => {
@@ -114,22 +128,34 @@ impl<'t> PowerCuts<'t> {
         image
     }
 
+    /// What is written whole around an address.
+    fn atom(&self, address: u64) -> Range<u64> {
+        if self.whole.contains(&address) {
+            return self.whole.clone();
+        }
+        let start = address / self.atomic_unit * self.atomic_unit;
+        start..start + self.atomic_unit
+    }
+
     fn units(&self, image: &mut Image, requests: &[&Event], random: &mut SplitMix64) {
         let mut versions: BTreeMap<u64, Vec<&Event>> = BTreeMap::new();
         for event in requests {
             let (offset, len) = span(event);
-            for unit in offset / self.atomic_unit..(offset + len).div_ceil(self.atomic_unit) {
-                versions.entry(unit).or_default().push(event);
+            let mut at = offset;
+            while at < offset + len {
+                let atom = self.atom(at);
+                versions.entry(atom.start).or_default().push(event);
+                at = atom.end;
             }
         }
         let tenths = 1 + random.below(9);
-        for (unit, contents) in versions {
+        for (start, contents) in versions {
             // A unit's contents follow one another, so having one means having had those before.
             let count = if random.below(10) < tenths { 1 + random.below(contents.len()) } else { 0 };
             for event in contents.into_iter().take(count) {
                 let (offset, len) = span(event);
-                let from = (unit * self.atomic_unit).max(offset);
-                let to = ((unit + 1) * self.atomic_unit).min(offset + len);
+                let atom = self.atom(start);
+                let (from, to) = (atom.start.max(offset), atom.end.min(offset + len));
                 apply(image, event, from - offset, to - from);
             }
         }
@@ -173,10 +199,10 @@ mod tests {
     }
 
     /// The first byte of each of the first four sectors, for every way of keeping and many draws.
-    fn outcomes(trace: &Trace, position: usize) -> BTreeSet<[u8; 4]> {
+    fn outcomes(trace: &Trace, position: usize, whole: Range<u64>) -> BTreeSet<[u8; 4]> {
         let mut base = Image::new(1 << 20);
         base.write(0, &[9; 2048]);
-        let mut cuts = PowerCuts::new(base, trace, 512);
+        let mut cuts = PowerCuts::new(base, trace, 512).keeping_whole(whole);
         cuts.advance(position);
         let mut random = SplitMix64::new(1);
         let mut seen = BTreeSet::new();
@@ -199,23 +225,33 @@ mod tests {
             vec![write(0, 1, 1024), event(Operation::Flush { covers: 1 }), write(512, 2, 1024), write(1024, 3, 512)];
         let trace = Trace { events, reads: 0, read_bytes: 0 };
         let want: BTreeSet<[u8; 4]> = [1, 2].iter().flat_map(|b| [9, 2, 3].map(|c| [1, *b, c, 9])).collect();
-        assert_eq!(outcomes(&trace, 4), want);
-        assert_eq!(outcomes(&trace, 2), BTreeSet::from([[1, 1, 9, 9]]));
-        assert_eq!(outcomes(&trace, 0), BTreeSet::from([[9, 9, 9, 9]]));
+        assert_eq!(outcomes(&trace, 4, 0..0), want);
+        assert_eq!(outcomes(&trace, 2, 0..0), BTreeSet::from([[1, 1, 9, 9]]));
+        assert_eq!(outcomes(&trace, 0, 0..0), BTreeSet::from([[9, 9, 9, 9]]));
     }
 
     #[test]
     fn a_flush_covers_what_had_arrived_before_it_and_no_more() {
         let events = vec![write(0, 1, 512), write(512, 2, 512), event(Operation::Flush { covers: 1 })];
         let trace = Trace { events, reads: 0, read_bytes: 0 };
-        assert_eq!(outcomes(&trace, 3), BTreeSet::from([[1, 9, 9, 9], [1, 2, 9, 9]]));
+        assert_eq!(outcomes(&trace, 3, 0..0), BTreeSet::from([[1, 9, 9, 9], [1, 2, 9, 9]]));
+    }
+
+    #[test]
+    fn what_is_whole_is_not_torn() {
+        let events = vec![write(0, 1, 2048), write(512, 2, 512)];
+        let trace = Trace { events, reads: 0, read_bytes: 0 };
+        let seen = outcomes(&trace, 2, 0..1024);
+        let heads: BTreeSet<[u8; 2]> = seen.iter().map(|s| [s[0], s[1]]).collect();
+        assert_eq!(heads, BTreeSet::from([[9, 9], [1, 1], [1, 2], [9, 2]]));
+        assert!(seen.contains(&[9, 9, 1, 9]) && seen.contains(&[1, 1, 9, 1]));
     }
 
     #[test]
     fn zeroed_ranges_are_lost_like_writes() {
         let events = vec![event(Operation::Zero { offset: 0, len: 1024 })];
         let trace = Trace { events, reads: 0, read_bytes: 0 };
-        let seen = outcomes(&trace, 1);
+        let seen = outcomes(&trace, 1, 0..0);
         assert!(seen.contains(&[0, 9, 9, 9]) && seen.contains(&[9, 0, 9, 9]) && seen.contains(&[0, 0, 9, 9]));
     }
 }

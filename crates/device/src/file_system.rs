@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::str::FromStr;
@@ -70,6 +71,16 @@ impl FileSystem {
             FileSystem::Ext4Writeback => "data=writeback",
             FileSystem::Ext4Journal => "data=journal",
             FileSystem::Xfs | FileSystem::Btrfs => "",
+        }
+    }
+
+    /// What it needs to be written whole even by a device whose atomic unit is smaller: its superblock, which is
+    /// written in place and has a checksum over all of it. Torn, it takes a repair program to mount the rest.
+    pub fn whole(self) -> Range<u64> {
+        match self.kind() {
+            "ext4" => 0..4096,
+            "xfs" => 0..512,
+            _ => 65536..69632,
         }
     }
 

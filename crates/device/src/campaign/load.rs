@@ -212,7 +212,8 @@ pub struct Found {
 /// What a database holds of all threads; `None` if it has no schema.
 pub fn read(db: &Connection, threads: usize) -> rusqlite::Result<Option<Vec<Found>>> {
     db.execute_batch("BEGIN")?;
-    let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let tables: i64 =
+        db.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'progress'", [], |row| row.get(0))?;
     let mut found = Vec::new();
     for thread in if tables == 0 { 0..0 } else { 0..threads } {
         let count: i64 = db.query_row("SELECT n FROM progress WHERE thread = ?1", [thread as i64], |row| row.get(0))?;
@@ -240,7 +241,7 @@ mod tests {
         create(&db, 2).unwrap();
         let mut threads = [Rows::new(7, 0), Rows::new(7, 1)];
         let mut digests = std::collections::BTreeSet::new();
-        for turn in 0..150 {
+        for turn in 0..60 {
             let rows = &mut threads[turn % 2];
             let plan = rows.plan();
             execute(&db, rows, &plan).unwrap();
@@ -251,6 +252,6 @@ mod tests {
                 assert_eq!(read(&db, 2).unwrap(), Some(want));
             }
         }
-        assert!(digests.len() > 140, "transactions that change nothing are not worth testing");
+        assert!(digests.len() > 55, "transactions that change nothing are not worth testing");
     }
 }

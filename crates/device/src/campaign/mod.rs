@@ -4,25 +4,24 @@
 mod check;
 mod engine;
 mod load;
+mod recording;
 pub mod writer;
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use anyhow::{Context, Result, anyhow};
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::disk::sim::SplitMix64;
-use onewrite_device::{Device, DeviceOptions, FileSystem, Image, Kept, PowerCuts, Trace};
+use onewrite_device::{Device, DeviceOptions, FileSystem, Image, Kept, PowerCuts};
+use parking_lot::Mutex;
 use serde::Serialize;
 
-use check::{Allowed, Expected, Wrong, check};
+use check::{Expected, Passed, Wrong, check};
 use engine::{Engine, Setting};
-use load::Rows;
-use writer::Acknowledged;
+use recording::{Order, Recording};
 
 /// Cut power under a writing process, again and again, and check what is left
 ///
@@ -52,10 +51,12 @@ pub struct CutArgs {
     /// Who stores the transactions
     #[arg(long, value_enum, default_value = "onewrite")]
     engine: Engine,
-    /// What the device writes atomically, in bytes; each run draws one otherwise. btrfs and XFS are always given
-    /// what they need of a device: see docs/faults.md
+    /// What the device writes atomically, in bytes; each run draws one otherwise
     #[arg(long, value_parser = ["512", "4096"])]
     atomic_unit: Option<String>,
+    /// Runs at a time, each on a device of its own; the number of processors otherwise
+    #[arg(long)]
+    jobs: Option<usize>,
     /// Go on after a violation and count them
     #[arg(long)]
     keep_going: bool,
@@ -88,13 +89,15 @@ struct Totals {
     elapsed_ms: u64,
 }
 
-/// One run's recording and what is known of it.
-struct Recording {
-    base: Image,
-    trace: Trace,
-    acknowledged: Vec<Acknowledged>,
-    /// By thread and number of transactions.
-    digests: Vec<Vec<u64>>,
+/// A campaign under way.
+struct Campaign<'a> {
+    args: &'a CutArgs,
+    stop: &'a AtomicBool,
+    bar: ProgressBar,
+    /// Cuts that runs have taken on.
+    claimed: AtomicU64,
+    seeds: AtomicU64,
+    totals: Mutex<Totals>,
 }
 
 /// Runs a campaign. False if there was a violation.
@@ -104,20 +107,27 @@ pub fn run(args: &CutArgs, stop: &AtomicBool) -> Result<bool> {
         return Ok(true);
     }
     let started = Instant::now();
-    let mut totals = Totals { file_system: args.fs.to_string(), ..Totals::default() };
-    totals.engine =
-        clap::ValueEnum::to_possible_value(&args.engine).map_or_else(String::new, |v| v.get_name().to_owned());
+    let engine = args.engine.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
     let bar = ProgressBar::new(args.cuts);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} cuts  {msg}  {elapsed}, {eta} left") {
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(500));
-    let mut seed = args.seed;
-    while totals.cuts < args.cuts && !stop.load(Ordering::Relaxed) && (args.keep_going || totals.violations == 0) {
-        one_run(args, seed, stop, &mut totals, &bar).with_context(|| format!("seed {seed}"))?;
-        seed += 1;
-    }
-    bar.finish_and_clear();
+    let campaign = Campaign {
+        args,
+        stop,
+        bar,
+        claimed: AtomicU64::new(0),
+        seeds: AtomicU64::new(args.seed),
+        totals: Mutex::new(Totals { file_system: args.fs.to_string(), engine, ..Totals::default() }),
+    };
+    let jobs = args.jobs.or(std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(|| campaign.work())).collect();
+        workers.into_iter().try_for_each(|w| w.join().unwrap_or_else(|_| Err(anyhow!("a run panicked"))))
+    })?;
+    campaign.bar.finish_and_clear();
+    let mut totals = campaign.totals.into_inner();
     totals.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&totals)?);
@@ -126,183 +136,139 @@ pub fn run(args: &CutArgs, stop: &AtomicBool) -> Result<bool> {
     Ok(totals.violations == 0)
 }
 
-fn one_run(args: &CutArgs, seed: u64, stop: &AtomicBool, totals: &mut Totals, bar: &ProgressBar) -> Result<()> {
-    let mut random = SplitMix64::new(seed);
-    let drawn = [512, 4096][random.below(2)];
-    let atomic_unit = match &args.atomic_unit {
-        Some(unit) => unit.parse()?,
-        None => drawn,
-    };
-    let setting = Setting::draw(args.engine, seed);
-    // A small journal comes round often.
-    let journal = if args.fs.kind() == "ext4" { vec!["-J".to_owned(), "size=4".to_owned()] } else { Vec::new() };
-    let device = Device::start(DeviceOptions {
-        file_system: Some(args.fs),
-        block_bytes: atomic_unit,
-        keep_data: true,
-        mkfs_arguments: journal,
-        ..DeviceOptions::default()
-    })?;
-    let path = device.mountpoint().join("campaign.db");
-    bar.set_message(format!("seed {seed}: writing"));
-    let recording = record(args, seed, &setting, &device, &path)?;
-    totals.runs += 1;
-    let writes = recording.trace.summary(0..usize::MAX, &[]);
-    totals.writes_recorded += writes.writes;
-    totals.flushes_recorded += writes.flushes;
-    totals.transactions += recording.digests.iter().map(|d| d.len() as u64 - 1).sum::<u64>();
-    let mut positions = positions(&recording, args.cuts_per_run.min(args.cuts - totals.cuts), &mut random);
-    positions.sort_unstable();
-    let mut cuts = PowerCuts::new(recording.base.clone(), &recording.trace, atomic_unit);
-    for position in positions {
-        if stop.load(Ordering::Relaxed) || totals.cuts >= args.cuts {
-            break;
+/// A cut that is to be checked.
+struct Cut<'a> {
+    setting: &'a Setting,
+    atomic_unit: u32,
+    place: String,
+    image: Image,
+}
+
+impl Campaign<'_> {
+    /// One run after another, until the cuts are made.
+    fn work(&self) -> Result<()> {
+        while !self.over() {
+            let wanted = self.args.cuts_per_run;
+            let left = self.args.cuts.saturating_sub(self.claimed.fetch_add(wanted, Ordering::Relaxed));
+            if left == 0 {
+                break;
+            }
+            let seed = self.seeds.fetch_add(1, Ordering::Relaxed);
+            let result = self.one_run(seed, wanted.min(left)).with_context(|| format!("seed {seed}"));
+            if result.is_err() && !self.stop.swap(true, Ordering::Relaxed) {
+                return result;
+            }
         }
-        bar.set_message(format!("seed {seed}, cut at {position}, {} violations", totals.violations));
-        cuts.advance(position);
-        let kept = Kept::draw(&mut random);
-        let image = cuts.image(kept, &mut random);
-        totals.cuts_with_choice += u64::from(cuts.unflushed().next().is_some());
-        let expected = expected(&recording, position);
-        totals.acknowledged_checked += expected.threads.iter().map(|t| t.least).sum::<u64>();
-        totals.cuts += 1;
-        bar.inc(1);
-        let mut tell = |wrong: Wrong, place: String, image: &Image| -> Result<()> {
-            totals.violations += 1;
-            let (owner, what) = match wrong {
-                Wrong::FileSystem(what) => ("file system", what),
-                Wrong::Database(what) => ("database", what),
-            };
-            totals.file_system_violations += u64::from(owner == "file system");
-            bar.suspend(|| {
-                println!("violation ({owner}): {what}");
-                println!("  {place}, atomic unit {atomic_unit}, {}, {}", args.fs, setting.describe());
-            });
-            if let (Some(file), 1) = (&args.save, totals.violations) {
-                image.save(file).with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(())
+    }
+
+    fn over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || (!self.args.keep_going && self.totals.lock().violations > 0)
+    }
+
+    fn one_run(&self, seed: u64, count: u64) -> Result<()> {
+        let args = self.args;
+        let mut random = SplitMix64::new(seed);
+        let drawn = [512, 4096][random.below(2)];
+        let atomic_unit = args.atomic_unit.as_deref().map_or(Ok(drawn), str::parse)?;
+        let setting = Setting::draw(args.engine, seed);
+        // A small journal comes round often.
+        let journal = if args.fs.kind() == "ext4" { vec!["-J".to_owned(), "size=4".to_owned()] } else { Vec::new() };
+        let device = Device::start(DeviceOptions {
+            file_system: Some(args.fs),
+            block_bytes: atomic_unit,
+            keep_data: true,
+            mkfs_arguments: journal,
+            ..DeviceOptions::default()
+        })?;
+        let path = device.mountpoint().join("campaign.db");
+        let order = Order { seed, engine: args.engine, setting: &setting, transactions: args.transactions };
+        let recording = Recording::make(&order, &device, &path)?;
+        self.count_run(&recording);
+        let events = recording.trace.events.len();
+        let mut cuts =
+            PowerCuts::new(recording.base.clone(), &recording.trace, atomic_unit).keeping_whole(args.fs.whole());
+        for position in recording.positions(count, &mut random) {
+            if self.over() {
+                break;
             }
-            Ok(())
-        };
-        let place =
-            format!("seed {seed}, cut before event {position} of {}, {kept:?} kept", recording.trace.events.len());
-        let passed = match check(&device, image.clone(), &path, &setting, &expected) {
-            Ok(passed) => passed,
-            Err(wrong) => {
-                tell(wrong, place, &image)?;
-                if args.keep_going { continue } else { break }
-            }
-        };
-        if random.below(6) == 0 {
-            let trace = device.trace();
-            let again = random.below(trace.events.len() + 1);
-            let mut expected = expected;
-            if let (Some(found), true) = (&passed.found, again >= passed.read_at) {
-                expected.schema = true;
-                for (allowed, found) in expected.threads.iter_mut().zip(found) {
-                    (allowed.least, allowed.most) = (found.count, found.count);
-                }
-            }
-            let mut second = PowerCuts::new(image, &trace, atomic_unit);
-            second.advance(again);
+            self.bar.set_message(format!("seed {seed}, cut at {position} of {events}"));
+            cuts.advance(position);
             let kept = Kept::draw(&mut random);
-            let image = second.image(kept, &mut random);
-            totals.cuts += 1;
-            totals.cuts_of_recoveries += 1;
-            bar.inc(1);
-            if let Err(wrong) = check(&device, image.clone(), &path, &setting, &expected) {
-                let place =
-                    format!("{place}; its recovery cut before event {again} of {}, {kept:?} kept", trace.events.len());
-                tell(wrong, place, &image)?;
-                if !args.keep_going {
-                    break;
-                }
+            let place = format!("seed {seed}, cut before event {position} of {events}, {kept:?} kept");
+            let cut = Cut { setting: &setting, atomic_unit, place, image: cuts.image(kept, &mut random) };
+            let expected = recording.expected(position);
+            {
+                let mut totals = self.totals.lock();
+                totals.cuts_with_choice += u64::from(cuts.unflushed().next().is_some());
+                totals.acknowledged_checked += expected.threads.iter().map(|t| t.least).sum::<u64>();
+            }
+            let passed = self.check(&device, &path, &cut, &expected)?;
+            if let (Some(passed), 0) = (passed, random.below(6)) {
+                self.cut_recovery(&device, &path, cut, expected, &passed, &mut random)?;
             }
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Lets a child write on the device and takes the recording, which ends with the unmount.
-fn record(args: &CutArgs, seed: u64, setting: &Setting, device: &Device, path: &Path) -> Result<Recording> {
-    device.unmount()?;
-    let base = device.image();
-    device.replace(base.clone())?;
-    device.mount()?;
-    let engine = clap::ValueEnum::to_possible_value(&args.engine).context("an engine without a name")?;
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg("writer")
-        .args(["--seed", &seed.to_string(), "--transactions", &args.transactions.to_string()])
-        .args(["--engine", engine.get_name()])
-        .arg("--db")
-        .arg(path)
-        .arg("--position")
-        .arg(device.position_path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut acknowledged = Vec::new();
-    let mut problem = None;
-    if let Some(lines) = child.stdout.take() {
-        for line in BufReader::new(lines).lines() {
-            match line.map_err(Into::into).and_then(|line| Acknowledged::parse(&line)) {
-                Ok(one) => acknowledged.push(one),
-                Err(e) => problem = problem.or(Some(e)),
+    /// Cuts the recovery that has just been checked, whose trace the device still has.
+    fn cut_recovery(
+        &self,
+        device: &Device,
+        path: &Path,
+        cut: Cut,
+        mut expected: Expected,
+        passed: &Passed,
+        random: &mut SplitMix64,
+    ) -> Result<()> {
+        let trace = device.trace();
+        let position = random.below(trace.events.len() + 1);
+        if let (Some(found), true) = (&passed.found, position >= passed.read_at) {
+            // What was read may not be lost.
+            expected.schema = true;
+            for (allowed, found) in expected.threads.iter_mut().zip(found) {
+                (allowed.least, allowed.most) = (found.count, found.count);
             }
         }
+        let mut cuts = PowerCuts::new(cut.image, &trace, cut.atomic_unit).keeping_whole(self.args.fs.whole());
+        cuts.advance(position);
+        let kept = Kept::draw(random);
+        let events = trace.events.len();
+        let place = format!("{}; its recovery cut before event {position} of {events}, {kept:?} kept", cut.place);
+        self.totals.lock().cuts_of_recoveries += 1;
+        self.check(device, path, &Cut { place, image: cuts.image(kept, random), ..cut }, &expected)?;
+        Ok(())
     }
-    let status = child.wait()?;
-    device.unmount()?;
-    if let Some(problem) = problem {
-        return Err(problem);
-    }
-    ensure!(status.success(), "the writer failed: {status}");
-    ensure!(acknowledged.first().is_some_and(|a| a.thread.is_none()), "the writer did not make its schema");
-    let mut digests = Vec::new();
-    for thread in 0..setting.threads {
-        let mut rows = Rows::new(seed, thread);
-        let mut by_count = vec![rows.digest()];
-        let count = acknowledged.iter().filter(|a| a.thread == Some(thread)).map(|a| a.count).max().unwrap_or(0);
-        while rows.count < count {
-            let plan = rows.plan();
-            rows.apply(&plan);
-            by_count.push(rows.digest());
-        }
-        digests.push(by_count);
-    }
-    let trace = device.trace();
-    if trace.events.is_empty() {
-        bail!("the device recorded nothing");
-    }
-    Ok(Recording { base, trace, acknowledged, digests })
-}
 
-/// Where to cut: anywhere, before flushes, where most is at stake, and right after acknowledgements.
-fn positions(recording: &Recording, count: u64, random: &mut SplitMix64) -> Vec<usize> {
-    let events = &recording.trace.events;
-    let flush = |e: &onewrite_device::Event| matches!(e.operation, onewrite_device::Operation::Flush { .. });
-    let flushes: Vec<usize> = events.iter().enumerate().filter(|(_, e)| flush(e)).map(|(i, _)| i).collect();
-    let mut one = || {
-        let anywhere = random.below(events.len() + 1);
-        match random.below(4) {
-            0 => flushes.get(random.below(flushes.len().max(1))).copied().unwrap_or(anywhere),
-            1 => {
-                let at = random.below(recording.acknowledged.len().max(1));
-                recording.acknowledged.get(at).map_or(anywhere, |a| a.position)
-            }
-            _ => anywhere,
+    /// Checks a cut and tells of a violation. `None` after one.
+    fn check(&self, device: &Device, path: &Path, cut: &Cut, expected: &Expected) -> Result<Option<Passed>> {
+        let result = check(device, cut.image.clone(), path, cut.setting, expected);
+        self.bar.inc(1);
+        let mut totals = self.totals.lock();
+        totals.cuts += 1;
+        let (owner, what) = match result {
+            Ok(passed) => return Ok(Some(passed)),
+            Err(Wrong::FileSystem(what)) => ("file system", what),
+            Err(Wrong::Database(what)) => ("database", what),
+        };
+        totals.violations += 1;
+        totals.file_system_violations += u64::from(owner == "file system");
+        let (fs, unit, setting) = (self.args.fs, cut.atomic_unit, cut.setting.describe());
+        self.bar.suspend(|| {
+            println!("violation ({owner}): {what}\n  {}\n  {fs}, atomic unit {unit}, {setting}", cut.place);
+        });
+        if let (Some(file), 1) = (&self.args.save, totals.violations) {
+            cut.image.save(file).with_context(|| format!("cannot write {}", file.display()))?;
         }
-    };
-    (0..count).map(|_| one()).collect()
-}
+        Ok(None)
+    }
 
-/// What may be found after a cut at `position`: a transaction begins after the one before it is acknowledged.
-fn expected(recording: &Recording, position: usize) -> Expected<'_> {
-    let before = recording.acknowledged.iter().filter(|a| a.position <= position);
-    let schema = before.clone().any(|a| a.thread.is_none());
-    let allowed = |(thread, digests)| {
-        let least = before.clone().filter(|a| a.thread == Some(thread)).map(|a| a.count).max().unwrap_or(0);
-        Allowed { least, most: least + 1, digests }
-    };
-    let threads = recording.digests.iter().map(Vec::as_slice).enumerate().map(allowed).collect();
-    Expected { schema, threads }
+    fn count_run(&self, recording: &Recording) {
+        let summary = recording.trace.summary(0..usize::MAX, &[]);
+        let mut totals = self.totals.lock();
+        totals.runs += 1;
+        totals.writes_recorded += summary.writes;
+        totals.flushes_recorded += summary.flushes;
+        totals.transactions += recording.transactions();
+    }
 }

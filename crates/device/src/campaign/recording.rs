@@ -1,0 +1,131 @@
+//! One run of the writing process: what the device recorded, what was acknowledged when, and so what may be found
+//! after a power cut at any position.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use onewrite_core::disk::sim::SplitMix64;
+use onewrite_device::{Device, Event, Image, Operation, Trace};
+
+use super::check::{Allowed, Expected};
+use super::engine::{Engine, Setting};
+use super::load::Rows;
+use super::writer::Acknowledged;
+
+/// One run's recording and what is known of it.
+pub struct Recording {
+    /// What was on the device before.
+    pub base: Image,
+    /// Everything from the mount to the unmount.
+    pub trace: Trace,
+    acknowledged: Vec<Acknowledged>,
+    /// By thread and number of transactions.
+    digests: Vec<Vec<u64>>,
+}
+
+/// What is written.
+pub struct Order<'a> {
+    /// Seed of settings and transactions.
+    pub seed: u64,
+    /// Who stores them.
+    pub engine: Engine,
+    /// The settings the seed draws.
+    pub setting: &'a Setting,
+    /// How many.
+    pub transactions: u64,
+}
+
+impl Recording {
+    /// Lets a child write on the device, from the mount to the unmount.
+    pub fn make(order: &Order, device: &Device, path: &Path) -> Result<Recording> {
+        device.unmount()?;
+        let base = device.image();
+        device.replace(base.clone())?;
+        device.mount()?;
+        let acknowledged = write(order, device, path)?;
+        device.unmount()?;
+        let trace = device.trace();
+        ensure!(!trace.events.is_empty(), "the device recorded nothing");
+        let digests = (0..order.setting.threads).map(|thread| {
+            let count = acknowledged.iter().filter(|a| a.thread == Some(thread)).map(|a| a.count).max().unwrap_or(0);
+            let mut rows = Rows::new(order.seed, thread);
+            let mut by_count = vec![rows.digest()];
+            while rows.count < count {
+                let plan = rows.plan();
+                rows.apply(&plan);
+                by_count.push(rows.digest());
+            }
+            by_count
+        });
+        let digests = digests.collect();
+        Ok(Recording { base, trace, acknowledged, digests })
+    }
+
+    /// Transactions made, all threads together.
+    pub fn transactions(&self) -> u64 {
+        self.digests.iter().map(|by_count| by_count.len() as u64 - 1).sum()
+    }
+
+    /// Where to cut, in ascending order: anywhere, before flushes, where most is at stake, and right after
+    /// acknowledgements.
+    pub fn positions(&self, count: u64, random: &mut SplitMix64) -> Vec<usize> {
+        let events = &self.trace.events;
+        let is_flush = |e: &Event| matches!(e.operation, Operation::Flush { .. });
+        let flushes: Vec<usize> = events.iter().enumerate().filter(|(_, e)| is_flush(e)).map(|(i, _)| i).collect();
+        let one = |_| {
+            let anywhere = random.below(events.len() + 1);
+            match random.below(4) {
+                0 => flushes.get(random.below(flushes.len().max(1))).copied().unwrap_or(anywhere),
+                1 => {
+                    let at = random.below(self.acknowledged.len().max(1));
+                    self.acknowledged.get(at).map_or(anywhere, |a| a.position)
+                }
+                _ => anywhere,
+            }
+        };
+        let mut positions: Vec<usize> = (0..count).map(one).collect();
+        positions.sort_unstable();
+        positions
+    }
+
+    /// What may be found after a cut at `position`. A transaction begins after the one before it is acknowledged,
+    /// so at most one more than those is there.
+    pub fn expected(&self, position: usize) -> Expected<'_> {
+        let before = self.acknowledged.iter().filter(|a| a.position <= position);
+        let schema = before.clone().any(|a| a.thread.is_none());
+        let allowed = |(thread, digests)| {
+            let least = before.clone().filter(|a| a.thread == Some(thread)).map(|a| a.count).max().unwrap_or(0);
+            Allowed { least, most: least + 1, digests }
+        };
+        let threads = self.digests.iter().map(Vec::as_slice).enumerate().map(allowed).collect();
+        Expected { schema, threads }
+    }
+}
+
+/// Runs the writing process to its end.
+fn write(order: &Order, device: &Device, path: &Path) -> Result<Vec<Acknowledged>> {
+    let engine = order.engine.to_possible_value().context("an engine without a name")?;
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg("writer")
+        .args(["--seed", &order.seed.to_string(), "--transactions", &order.transactions.to_string()])
+        .args(["--engine", engine.get_name()])
+        .arg("--db")
+        .arg(path)
+        .arg("--position")
+        .arg(device.position_path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let lines = child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
+    // To the end, whatever it says: it must not be left behind with the device mounted.
+    let said: Vec<Result<Acknowledged>> =
+        lines.map(|line| line.map_err(Into::into).and_then(|line| Acknowledged::parse(&line))).collect();
+    let status = child.wait()?;
+    ensure!(status.success(), "the writer failed: {status}");
+    let acknowledged = said.into_iter().collect::<Result<Vec<_>>>()?;
+    ensure!(acknowledged.first().is_some_and(|a| a.thread.is_none()), "the writer did not make its schema");
+    Ok(acknowledged)
+}

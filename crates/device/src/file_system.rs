@@ -102,9 +102,9 @@ impl FileSystem {
     /// Makes an empty one on a block device. `more` are further arguments of its `mkfs`.
     pub fn format(self, device: &Path, more: &[String]) -> Result<()> {
         // Nothing is left for a background thread to write later, and nothing is discarded: the trace is
-        // what the workload did.
+        // what the workload did. ext4 would take blocks of 1 KiB on a small device.
         let arguments: &[&str] = match self.kind() {
-            "ext4" => &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"],
+            "ext4" => &["-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"],
             "xfs" => &["-q", "-f", "-K"],
             _ => &["-q", "-f", "-K"],
         };

@@ -10,13 +10,13 @@ pub enum Profile {
     /// As fast as the machinery allows.
     #[default]
     None,
-    /// A phone's embedded MMC.
+    /// The embedded MMC of a phone of 2013.
     Emmc,
-    /// A phone's Universal Flash Storage.
+    /// Universal Flash Storage 2.0 of a phone of 2015.
     Ufs,
-    /// An SD card.
+    /// An SD card that just meets application performance class A1.
     SdCard,
-    /// A SATA SSD without capacitors.
+    /// A SATA SSD of a desktop, without capacitors.
     Sata,
     /// An NVMe SSD of a desktop, without capacitors.
     Nvme,
@@ -65,33 +65,33 @@ impl Profile {
         match self {
             Profile::None => None,
             Profile::Emmc => Some(Timing {
-                random_write_us: 500,
-                sequential_write_us: 250,
-                read_us: 200,
+                random_write_us: 250,
+                sequential_write_us: 150,
+                read_us: 150,
                 write_ps_per_byte: 20_000,
-                read_ps_per_byte: 6_500,
-                flush_us: 1_500,
-                empty_flush_us: 100,
+                read_ps_per_byte: 5_000,
+                flush_us: 650,
+                empty_flush_us: 50,
                 channels: 1,
             }),
             Profile::Ufs => Some(Timing {
                 random_write_us: 130,
                 sequential_write_us: 100,
-                read_us: 120,
+                read_us: 100,
                 write_ps_per_byte: 7_000,
                 read_ps_per_byte: 3_000,
-                flush_us: 800,
-                empty_flush_us: 60,
+                flush_us: 450,
+                empty_flush_us: 40,
                 channels: 8,
             }),
             Profile::SdCard => Some(Timing {
-                random_write_us: 5_000,
-                sequential_write_us: 800,
-                read_us: 600,
+                random_write_us: 2_000,
+                sequential_write_us: 410,
+                read_us: 667,
                 write_ps_per_byte: 100_000,
                 read_ps_per_byte: 50_000,
-                flush_us: 2_000,
-                empty_flush_us: 200,
+                flush_us: 100,
+                empty_flush_us: 100,
                 channels: 1,
             }),
             Profile::Sata => Some(Timing {
@@ -100,7 +100,7 @@ impl Profile {
                 read_us: 100,
                 write_ps_per_byte: 2_000,
                 read_ps_per_byte: 1_900,
-                flush_us: 4_000,
+                flush_us: 2_900,
                 empty_flush_us: 50,
                 channels: 8,
             }),
@@ -110,7 +110,7 @@ impl Profile {
                 read_us: 80,
                 write_ps_per_byte: 500,
                 read_ps_per_byte: 300,
-                flush_us: 900,
+                flush_us: 850,
                 empty_flush_us: 15,
                 channels: 32,
             }),

@@ -1,5 +1,6 @@
 //! `run` and `mount`: a device with a file system for one command or until Ctrl-C, and what was written on it.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +73,7 @@ struct Report {
     unmounting: Summary,
 }
 
-/// `run`: false success is the command's own exit status.
+/// `run`. The exit code is the command's.
 pub fn run(args: RunArgs, stop: &AtomicBool) -> Result<ExitCode> {
     let Some(device) = start(&args.device, None)? else { return Ok(ExitCode::SUCCESS) };
     let before = device.position();
@@ -147,17 +148,12 @@ fn finish(device: Device, args: &DeviceArgs, before: usize) -> Result<()> {
     if let Some(path) = &args.save {
         device.image().save(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print(&report, &regions);
-    }
-    Ok(())
+    let text = if args.json { serde_json::to_string_pretty(&report)? } else { table(&report, &regions) };
+    writeln!(std::io::stdout(), "{text}").context("cannot print the summary")
 }
 
-fn print(report: &Report, regions: &[Region]) {
+fn table(report: &Report, regions: &[Region]) -> String {
     let (running, unmounting) = (&report.running, &report.unmounting);
-    println!("{} on {}, blocks of {} B", report.file_system, report.profile, report.block_bytes);
     let mut table = Table::new();
     table.load_style(TableStyle::new());
     table.set_header(["", "writes", "KiB", "sequential", "first address", "while unmounting"]);
@@ -183,7 +179,14 @@ fn print(report: &Report, regions: &[Region]) {
         format!("{} KiB", kib(unmounting.write_bytes)),
     ]);
     table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    println!("{table}");
-    println!("flushes: {}, and {} while unmounting", running.flushes, unmounting.flushes);
-    println!("busy with writes and flushes: {} ms of {} ms", running.busy_us / 1000, running.span_us / 1000);
+    format!(
+        "{} on {}, blocks of {} B\n{table}\nflushes: {}, and {} while unmounting\nbusy with writes and flushes: {} ms of {} ms",
+        report.file_system,
+        report.profile,
+        report.block_bytes,
+        running.flushes,
+        unmounting.flushes,
+        running.busy_us / 1000,
+        running.span_us / 1000
+    )
 }

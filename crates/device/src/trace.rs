@@ -181,7 +181,7 @@ mod tests {
     fn a_summary_counts_by_region() {
         let regions = [
             Region { name: "log".to_owned(), ranges: vec![4096..8192, 100_000..200_000] },
-            Region { name: "db".to_owned(), ranges: vec![8192..16384] },
+            Region { name: "db".to_owned(), ranges: vec![8192..12288, 12288..16384] },
         ];
         let flush = Event { arrived_ns: 30_000, done_ns: 50_000, operation: Operation::Flush { covers: 3 } };
         let events = vec![write(0, 0, 8192), write(5, 8192, 4096), write(20, 500_000, 512), flush];

@@ -172,13 +172,18 @@ impl Campaign<'_> {
         let drawn = [512, 4096][random.below(2)];
         let atomic_unit = args.atomic_unit.as_deref().map_or(Ok(drawn), str::parse)?;
         let setting = Setting::draw(args.engine, seed);
-        // A small journal comes round often.
-        let journal = if args.fs.kind() == "ext4" { vec!["-J".to_owned(), "size=4".to_owned()] } else { Vec::new() };
+        let small_blocks = atomic_unit == 512 && random.below(2) == 0;
+        let mkfs_arguments: &[&str] = match args.fs.kind() {
+            // A small journal comes round often.
+            "ext4" if small_blocks => &["-b", "1024", "-J", "size=4"],
+            "ext4" => &["-J", "size=4"],
+            _ => &[],
+        };
         let device = Device::start(DeviceOptions {
             file_system: Some(args.fs),
             block_bytes: atomic_unit,
             keep_data: true,
-            mkfs_arguments: journal,
+            mkfs_arguments: mkfs_arguments.iter().map(|a| (*a).to_owned()).collect(),
             ..DeviceOptions::default()
         })?;
         let path = device.mountpoint().join("campaign.db");

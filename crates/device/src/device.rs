@@ -233,6 +233,8 @@ fn serve(shared: Arc<Shared>, at: PathBuf) -> Result<JoinHandle<()>> {
         let start = || -> Result<fuser::Session<Server>> {
             sys::own_descriptors()
                 .context("cannot separate the server's descriptors (Linux 5.9 or newer is needed)")?;
+            // Its answers are what everybody waits for; where it may not go first it is only later.
+            let _ = rustix::process::setpriority_process(None, -20);
             let mut config = fuser::Config::default();
             config.mount_options = vec![fuser::MountOption::FSName("onewrite-device".to_owned())];
             let server = Server::new(shared)?;

@@ -79,6 +79,9 @@ pub fn unavailable() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("a block device in user space needs root".to_owned());
     }
+    if !may_mount() {
+        return Some("a block device in user space needs the right to mount (CAP_SYS_ADMIN)".to_owned());
+    }
     if let Err(e) = File::options().read(true).write(true).open("/dev/fuse") {
         return Some(format!("no FUSE here: /dev/fuse: {e}"));
     }
@@ -86,6 +89,14 @@ pub fn unavailable() -> Option<String> {
         return Some(format!("no loop devices here: /dev/loop-control: {e}"));
     }
     tool("losetup").err().map(|_| "there is no losetup here: install util-linux".to_owned())
+}
+
+/// Root in a container may lack it. Where it cannot be told, trying will.
+fn may_mount() -> bool {
+    const CAP_SYS_ADMIN: u64 = 1 << 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    rights.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_none_or(|rights| rights & CAP_SYS_ADMIN != 0)
 }
 
 impl Device {

@@ -14,9 +14,9 @@ use crate::sys;
 use crate::trace::Region;
 
 impl Device {
-    /// The file system's journal and each file in the root of the mounted file system, as they lie now. A file
-    /// that moves or goes takes its region with it: ask while it is there. btrfs has addresses of its own, so
-    /// nothing is known of it.
+    /// The file system's journal and each file of the mounted file system, by its path from the root, as they lie
+    /// now. A file that moves or goes takes its region with it: ask while it is there. btrfs has addresses of its
+    /// own, so nothing is known of it.
     pub fn regions(&self) -> Result<Vec<Region>> {
         let mut regions = Vec::new();
         let Some(file_system) = self.file_system() else { return Ok(regions) };
@@ -29,10 +29,17 @@ impl Device {
         };
         regions.push(Region { name: "file system's journal".to_owned(), ranges });
         let mut files = Vec::new();
-        for entry in std::fs::read_dir(self.mountpoint())? {
-            let entry = entry?;
-            if entry.file_type()?.is_file() {
-                files.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+        let mut directories = vec![self.mountpoint().to_owned()];
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory)? {
+                let entry = entry?;
+                let kind = entry.file_type()?;
+                if kind.is_dir() {
+                    directories.push(entry.path());
+                } else if kind.is_file() {
+                    let path = entry.path();
+                    files.push((path.strip_prefix(self.mountpoint())?.to_string_lossy().into_owned(), path));
+                }
             }
         }
         files.sort();

@@ -54,12 +54,12 @@ fn a_run_tells_what_was_written_where() {
     if missing() {
         return;
     }
-    let script = "head -c 100000 /dev/zero > data && sync data && exit 7";
+    let script = "mkdir d && head -c 100000 /dev/zero > d/data && sync d/data && exit 7";
     let (output, text) = output(&["run", "--fs", "ext4", "--json", "--", "sh", "-c", script]);
     assert_eq!(output.status.code(), Some(7));
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     let regions = report["running"]["regions"].as_array().unwrap();
-    let data = regions.iter().find(|r| r["region"] == "data").unwrap();
+    let data = regions.iter().find(|r| r["region"] == "d/data").unwrap();
     assert_eq!(data["bytes"], 102_400, "25 blocks of 4 KiB");
     let journal = regions.iter().find(|r| r["region"] == "file system's journal").unwrap();
     assert!(journal["bytes"].as_u64().unwrap() > 0, "the new file is in the journal");

@@ -1,6 +1,6 @@
 //! Power cuts: which images a device may be left with when the power goes after some event of a trace.
 //!
-//! What a flush covers is durable. Of what came after, each atomic unit has the content of the last flush or any of
+//! What was answered before a flush arrived is durable once the flush is answered. Of the rest, each atomic unit has the content of the last flush or any of
 //! the contents written to it since, independently of its neighbours: a cache may hold requests back, write them in
 //! any order and be caught in the middle of one.
 
@@ -47,8 +47,8 @@ impl Kept {
 pub struct PowerCuts<'t> {
     trace: &'t Trace,
     durable: Image,
-    /// Events before this one are in `durable`.
-    covered: usize,
+    /// Requests before `position` that are not in `durable`, in order.
+    unflushed: Vec<&'t Event>,
     position: usize,
     atomic_unit: u64,
     whole: Range<u64>,
@@ -57,14 +57,8 @@ pub struct PowerCuts<'t> {
 impl<'t> PowerCuts<'t> {
     /// `base` is what was on the device when the recording began.
     pub fn new(base: Image, trace: &'t Trace, atomic_unit: u32) -> PowerCuts<'t> {
-        PowerCuts {
-            trace,
-            durable: base,
-            covered: 0,
-            position: 0,
-            atomic_unit: u64::from(atomic_unit.max(512)),
-            whole: 0..0,
-        }
+        let atomic_unit = u64::from(atomic_unit.max(512));
+        PowerCuts { trace, durable: base, unflushed: Vec::new(), position: 0, atomic_unit, whole: 0..0 }
     }
 
     /// Never tears this range, which begins and ends at atomic units.
@@ -74,30 +68,31 @@ impl<'t> PowerCuts<'t> {
 
     /// Goes on to the moment before event `position`. Earlier positions are behind it for good.
     pub fn advance(&mut self, position: usize) {
-        let position = position.min(self.trace.events.len());
-        let passed = self.trace.events.get(self.position..position).unwrap_or_default();
-        self.position = self.position.max(position);
-        let flushed = passed.iter().filter_map(|e| match e.operation {
-            Operation::Flush { covers } => Some(covers),
-            _ => None,
-        });
-        let covers = flushed.max().unwrap_or(0).max(self.covered);
-        for event in &self.trace.events[self.covered..covers] {
-            apply(&mut self.durable, event, 0, u64::MAX);
+        let passed = self.trace.events.get(self.position..position.min(self.trace.events.len()));
+        for event in passed.unwrap_or_default() {
+            self.position += 1;
+            if matches!(event.operation, Operation::Flush) {
+                // A flush that overtakes a request says nothing about it.
+                let all = std::mem::take(&mut self.unflushed);
+                let (done, rest) = all.into_iter().partition(|e| e.done_ns <= event.arrived_ns);
+                self.unflushed = rest;
+                let done: Vec<&Event> = done;
+                done.into_iter().for_each(|e| apply(&mut self.durable, e, 0, u64::MAX));
+            } else {
+                self.unflushed.push(event);
+            }
         }
-        self.covered = covers;
     }
 
     /// The requests that no flush covers here.
-    pub fn unflushed(&self) -> impl Iterator<Item = &'t Event> + use<'t> {
-        let events = self.trace.events.get(self.covered..self.position).unwrap_or_default();
-        events.iter().filter(|e| !matches!(e.operation, Operation::Flush { .. }))
+    pub fn unflushed(&self) -> &[&'t Event] {
+        &self.unflushed
     }
 
     /// What a power cut here may leave.
     pub fn image(&self, kept: Kept, random: &mut SplitMix64) -> Image {
         let mut image = self.durable.clone();
-        let requests: Vec<&Event> = self.unflushed().collect();
+        let requests = self.unflushed.as_slice();
         let one = random.below(requests.len().max(1));
         match kept {
             Kept::Nothing => {}
@@ -113,17 +108,17 @@ impl<'t> PowerCuts<'t> {
             }
             Kept::Requests => {
                 let tenths = 1 + random.below(9);
-                let arrived: Vec<_> = requests.into_iter().filter(|_| random.below(10) < tenths).collect();
+                let arrived: Vec<_> = requests.iter().filter(|_| random.below(10) < tenths).collect();
                 arrived.into_iter().for_each(|e| apply(&mut image, e, 0, u64::MAX));
             }
             Kept::AllButOne | Kept::OneOnly => {
-                for (i, event) in requests.into_iter().enumerate() {
+                for (i, event) in requests.iter().enumerate() {
                     if (i == one) == (kept == Kept::OneOnly) {
                         apply(&mut image, event, 0, u64::MAX);
                     }
                 }
             }
-            Kept::Units => self.units(&mut image, &requests, random),
+            Kept::Units => self.units(&mut image, requests, random),
         }
         image
     }
@@ -165,7 +160,7 @@ impl<'t> PowerCuts<'t> {
 fn span(event: &Event) -> (u64, u64) {
     match event.operation {
         Operation::Write { offset, len, .. } | Operation::Zero { offset, len } => (offset, len),
-        Operation::Flush { .. } => (0, 0),
+        Operation::Flush => (0, 0),
     }
 }
 
@@ -178,7 +173,7 @@ fn apply(image: &mut Image, event: &Event, skip: u64, len: u64) {
             image.write(offset + skip, &data[from..to]);
         }
         Operation::Zero { offset, len: all } => image.zero(offset + skip, len.min(all.saturating_sub(skip))),
-        Operation::Write { data: None, .. } | Operation::Flush { .. } => {}
+        Operation::Write { data: None, .. } | Operation::Flush => {}
     }
 }
 
@@ -191,6 +186,10 @@ mod tests {
 
     fn event(operation: Operation) -> Event {
         Event { arrived_ns: 0, done_ns: 0, operation }
+    }
+
+    fn flush(arrived_ns: u64) -> Event {
+        Event { arrived_ns, done_ns: arrived_ns + 1, operation: Operation::Flush }
     }
 
     fn write(offset: u64, fill: u8, len: usize) -> Event {
@@ -221,8 +220,7 @@ mod tests {
     #[test]
     fn flushed_stays_and_every_combination_of_the_rest_is_met() {
         // Two sectors flushed; one of them and a third written; the third written again.
-        let events =
-            vec![write(0, 1, 1024), event(Operation::Flush { covers: 1 }), write(512, 2, 1024), write(1024, 3, 512)];
+        let events = vec![write(0, 1, 1024), flush(0), write(512, 2, 1024), write(1024, 3, 512)];
         let trace = Trace { events, reads: 0, read_bytes: 0 };
         let want: BTreeSet<[u8; 4]> = [1, 2].iter().flat_map(|b| [9, 2, 3].map(|c| [1, *b, c, 9])).collect();
         assert_eq!(outcomes(&trace, 4, 0..0), want);
@@ -231,10 +229,11 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_what_had_arrived_before_it_and_no_more() {
-        let events = vec![write(0, 1, 512), write(512, 2, 512), event(Operation::Flush { covers: 1 })];
-        let trace = Trace { events, reads: 0, read_bytes: 0 };
-        assert_eq!(outcomes(&trace, 3, 0..0), BTreeSet::from([[1, 9, 9, 9], [1, 2, 9, 9]]));
+    fn a_flush_covers_what_was_answered_before_it_arrived_and_no_more() {
+        let slow = Event { done_ns: 9, ..write(0, 1, 512) };
+        let trace = Trace { events: vec![slow, write(512, 2, 512), flush(5), flush(9)], reads: 0, read_bytes: 0 };
+        assert_eq!(outcomes(&trace, 3, 0..0), BTreeSet::from([[9, 2, 9, 9], [1, 2, 9, 9]]));
+        assert_eq!(outcomes(&trace, 4, 0..0), BTreeSet::from([[1, 2, 9, 9]]));
     }
 
     #[test]

@@ -132,7 +132,7 @@ enum Answer {
     Data(ReplyData, Vec<u8>),
     Written(ReplyWrite, u32),
     Zeroed(ReplyEmpty),
-    Flushed { reply: ReplyEmpty, arrived_ns: u64, covers: usize },
+    Flushed { reply: ReplyEmpty, arrived_ns: u64 },
 }
 
 impl Answer {
@@ -141,8 +141,8 @@ impl Answer {
             Answer::Data(reply, bytes) => reply.data(&bytes),
             Answer::Written(reply, len) => reply.written(len),
             Answer::Zeroed(reply) => reply.ok(),
-            Answer::Flushed { reply, arrived_ns, covers } => {
-                let event = Event { arrived_ns, done_ns: due_ns, operation: Operation::Flush { covers } };
+            Answer::Flushed { reply, arrived_ns } => {
+                let event = Event { arrived_ns, done_ns: due_ns, operation: Operation::Flush };
                 shared.state.lock().trace.events.push(event);
                 reply.ok();
             }
@@ -384,11 +384,8 @@ impl Filesystem for Server {
             return reply.ok();
         }
         let arrived_ns = self.shared.now_ns();
-        let mut state = self.shared.state.lock();
-        let covers = state.trace.events.len();
-        let done_ns = state.queue.flush(arrived_ns);
-        drop(state);
-        self.reply(done_ns, Answer::Flushed { reply, arrived_ns, covers });
+        let done_ns = self.shared.state.lock().queue.flush(arrived_ns);
+        self.reply(done_ns, Answer::Flushed { reply, arrived_ns });
     }
 
     // The rest is what the kernel asks of any file system: answered, so that nothing is logged as missing.

@@ -24,11 +24,8 @@ pub enum Operation {
         /// How many bytes.
         len: u64,
     },
-    /// A flush, recorded when it was answered: every event before `covers` is durable.
-    Flush {
-        /// Index of the first event of the trace that this flush says nothing about.
-        covers: usize,
-    },
+    /// A flush. It is recorded when it is answered: what was answered before it arrived is durable from here on.
+    Flush,
 }
 
 /// An operation and when it was.
@@ -137,7 +134,7 @@ impl Trace {
                     summary.zeroed += 1;
                     summary.zeroed_bytes += len;
                 }
-                Operation::Flush { .. } => summary.flushes += 1,
+                Operation::Flush => summary.flushes += 1,
             }
         }
         if let (Some(first), Some(last)) = (events.first(), events.iter().map(|e| e.done_ns).max()) {
@@ -183,7 +180,7 @@ mod tests {
             Region { name: "log".to_owned(), ranges: vec![4096..8192, 100_000..200_000] },
             Region { name: "db".to_owned(), ranges: vec![8192..12288, 12288..16384] },
         ];
-        let flush = Event { arrived_ns: 30_000, done_ns: 50_000, operation: Operation::Flush { covers: 3 } };
+        let flush = Event { arrived_ns: 30_000, done_ns: 50_000, operation: Operation::Flush };
         let events = vec![write(0, 0, 8192), write(5, 8192, 4096), write(20, 500_000, 512), flush];
         let trace = Trace { events, reads: 0, read_bytes: 0 };
         let s = trace.summary(0..usize::MAX, &regions);

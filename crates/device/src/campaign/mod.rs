@@ -15,7 +15,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::disk::sim::SplitMix64;
-use onewrite_device::{Device, DeviceOptions, FileSystem, Image, Kept, PowerCuts};
+use onewrite_device::{Device, DeviceOptions, FileSystem, Image, Kept, PowerCuts, Profile};
 use parking_lot::Mutex;
 use serde::Serialize;
 
@@ -36,6 +36,9 @@ pub struct CutArgs {
     /// File system: ext4-ordered, ext4-writeback, ext4-journal, xfs, btrfs
     #[arg(long, default_value = "ext4-ordered")]
     fs: FileSystem,
+    /// Device to be as slow as: none, emmc, ufs, sdcard, sata, nvme. A slow device has more under way when it is cut
+    #[arg(long, default_value = "none")]
+    profile: Profile,
     /// Power cuts to make
     #[arg(long, default_value_t = 500)]
     cuts: u64,
@@ -182,6 +185,7 @@ impl Campaign<'_> {
         let device = Device::start(DeviceOptions {
             file_system: Some(args.fs),
             block_bytes: atomic_unit,
+            profile: args.profile,
             keep_data: true,
             mkfs_arguments: mkfs_arguments.iter().map(|a| (*a).to_owned()).collect(),
             ..DeviceOptions::default()
@@ -205,7 +209,7 @@ impl Campaign<'_> {
             let expected = recording.expected(position);
             {
                 let mut totals = self.totals.lock();
-                totals.cuts_with_choice += u64::from(cuts.unflushed().next().is_some());
+                totals.cuts_with_choice += u64::from(!cuts.unflushed().is_empty());
                 totals.acknowledged_checked += expected.threads.iter().map(|t| t.least).sum::<u64>();
             }
             let passed = self.check(&device, &path, &cut, &expected)?;

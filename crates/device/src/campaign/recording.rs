@@ -73,7 +73,7 @@ impl Recording {
     /// acknowledgements.
     pub fn positions(&self, count: u64, random: &mut SplitMix64) -> Vec<usize> {
         let events = &self.trace.events;
-        let is_flush = |e: &Event| matches!(e.operation, Operation::Flush { .. });
+        let is_flush = |e: &Event| matches!(e.operation, Operation::Flush);
         let flushes: Vec<usize> = events.iter().enumerate().filter(|(_, e)| is_flush(e)).map(|(i, _)| i).collect();
         let one = |_| {
             let anywhere = random.below(events.len() + 1);

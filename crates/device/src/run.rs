@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, TableStyle};
-use onewrite_device::{Device, DeviceOptions, FileSystem, Image, Profile, Region, Summary};
+use onewrite_device::{Device, DeviceOptions, Event, FileSystem, Image, Operation, Profile, Region, Summary};
 use serde::Serialize;
 
 /// What device.
@@ -33,6 +33,9 @@ struct DeviceArgs {
     /// Save what is on the device in the end to this file
     #[arg(long)]
     save: Option<PathBuf>,
+    /// Write every request to this file, as CSV
+    #[arg(long)]
+    trace: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -148,8 +151,24 @@ fn finish(device: Device, args: &DeviceArgs, before: usize) -> Result<()> {
     if let Some(path) = &args.save {
         device.image().save(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
+    if let Some(path) = &args.trace {
+        std::fs::write(path, csv(&trace.events)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let text = if args.json { serde_json::to_string_pretty(&report)? } else { table(&report, &regions) };
     writeln!(std::io::stdout(), "{text}").context("cannot print the summary")
+}
+
+fn csv(events: &[Event]) -> String {
+    let mut text = "arrived_ns,done_ns,request,offset_bytes,len_bytes\n".to_owned();
+    for Event { arrived_ns, done_ns, operation } in events {
+        let (request, offset, len) = match operation {
+            Operation::Write { offset, len, .. } => ("write", *offset, *len),
+            Operation::Zero { offset, len } => ("zero", *offset, *len),
+            Operation::Flush => ("flush", 0, 0),
+        };
+        text += &format!("{arrived_ns},{done_ns},{request},{offset},{len}\n");
+    }
+    text
 }
 
 fn table(report: &Report, regions: &[Region]) -> String {

@@ -55,7 +55,9 @@ fn a_run_tells_what_was_written_where() {
         return;
     }
     let script = "mkdir d && head -c 100000 /dev/zero > d/data && sync d/data && exit 7";
-    let (output, text) = output(&["run", "--fs", "ext4", "--json", "--", "sh", "-c", script]);
+    let trace = tempfile::NamedTempFile::new().unwrap();
+    let file = trace.path().to_str().unwrap();
+    let (output, text) = output(&["run", "--fs", "ext4", "--json", "--trace", file, "--", "sh", "-c", script]);
     assert_eq!(output.status.code(), Some(7));
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     let regions = report["running"]["regions"].as_array().unwrap();
@@ -64,6 +66,13 @@ fn a_run_tells_what_was_written_where() {
     let journal = regions.iter().find(|r| r["region"] == "file system's journal").unwrap();
     assert!(journal["bytes"].as_u64().unwrap() > 0, "the new file is in the journal");
     assert!(report["running"]["flushes"].as_u64().unwrap() > 0);
+    let csv = std::fs::read_to_string(trace.path()).unwrap();
+    let requests = |kind: &str| csv.lines().filter(|line| line.split(',').nth(2) == Some(kind)).count() as u64;
+    for (kind, key) in [("write", "writes"), ("flush", "flushes")] {
+        // What mkfs and the mount did is in the file too.
+        let summed = ["running", "unmounting"].map(|part| report[part][key].as_u64().unwrap()).iter().sum::<u64>();
+        assert!(summed > 0 && requests(kind) > summed, "{kind}: {} of {summed}", requests(kind));
+    }
 }
 
 #[test]

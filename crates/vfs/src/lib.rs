@@ -28,5 +28,6 @@ mod vfs;
 pub use api::{Api, CApi, VERSION_MIN};
 pub use register::{
     DEFAULT_VARIABLE, RegisterError, VFS_NAME, last_error, onewrite_last_error, onewrite_register_api,
-    onewrite_version, register, register_inside, register_with_disk, sqlite3_extension_init, sqlite3_onewrite_init,
+    onewrite_version, register, register_inside, register_over, register_with_disk, sqlite3_extension_init,
+    sqlite3_onewrite_init,
 };

@@ -56,7 +56,7 @@ static REGISTERED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// The pointers in `api` are functions of one SQLite library that stays loaded for the life of the process.
 pub unsafe fn register(api: &Api, name: &CStr, make_default: bool) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller.
-    unsafe { register_on(api, name, make_default, None) }
+    unsafe { register_on(api, name, make_default, None, None) }
 }
 
 /// Registers the VFS `name` on a disk of the caller's, for tests. Read-only opens, WAL mode and
@@ -66,7 +66,17 @@ pub unsafe fn register(api: &Api, name: &CStr, make_default: bool) -> Result<(),
 /// As [`register`].
 pub unsafe fn register_with_disk(api: &Api, name: &CStr, disk: Arc<dyn Disk>) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller.
-    unsafe { register_on(api, name, false, Some(disk)) }
+    unsafe { register_on(api, name, false, Some(disk), None) }
+}
+
+/// Registers the VFS `name` on a disk of the caller's that the registered VFS `base` works on as well, for tests:
+/// what onewrite leaves alone goes there.
+///
+/// # Safety
+/// As [`register`].
+pub unsafe fn register_over(api: &Api, name: &CStr, disk: Arc<dyn Disk>, base: &CStr) -> Result<(), RegisterError> {
+    // SAFETY: as promised by the caller.
+    unsafe { register_on(api, name, false, Some(disk), Some(base)) }
 }
 
 /// # Safety
@@ -76,6 +86,7 @@ unsafe fn register_on(
     name: &CStr,
     make_default: bool,
     disk: Option<Arc<dyn Disk>>,
+    base: Option<&CStr>,
 ) -> Result<(), RegisterError> {
     // SAFETY: takes nothing and has no precondition.
     if let Some(message) = version_error(unsafe { (api.libversion_number)() }) {
@@ -85,8 +96,8 @@ unsafe fn register_on(
     // SAFETY: the name lives across the call.
     let found = unsafe { (api.vfs_find)(name.as_ptr()) };
     let structure = if found.is_null() {
-        let base = underneath(api, &registered)?;
-        let passes_through = disk.is_none();
+        let passes_through = disk.is_none() || base.is_some();
+        let base = underneath(api, base, &registered)?;
         let disk = disk.unwrap_or_else(|| Arc::new(RealDisk::new()));
         let this: &'static Onewrite = Box::leak(Box::new(Onewrite::new(*api, base, name, disk, passes_through)));
         std::ptr::from_mut(Box::leak(Box::new(this.structure())))
@@ -111,9 +122,9 @@ unsafe fn register_on(
     Ok(())
 }
 
-/// The VFS that pass-through goes to: SQLite's own for files, or else the default.
-fn underneath(api: &Api, registered: &[usize]) -> Result<Base, RegisterError> {
-    let candidates = [c"unix".as_ptr(), std::ptr::null()];
+/// The VFS that pass-through goes to: `named`, or else SQLite's own for files, or else the default.
+fn underneath(api: &Api, named: Option<&CStr>, registered: &[usize]) -> Result<Base, RegisterError> {
+    let candidates = [named.unwrap_or(c"unix").as_ptr(), named.map_or(std::ptr::null(), CStr::as_ptr)];
     for name in candidates {
         // SAFETY: the name is a C string, or null for the default.
         let found = unsafe { (api.vfs_find)(name) };

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::record::{Peek, Record};
+use super::record::{Head, Peek, Record};
 use super::slot::Slot;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
@@ -210,10 +210,11 @@ impl LogFile {
                 left = left.checked_sub(buf.len() as u64).ok_or_else(|| {
                     Error::Corrupt(format!("the log {} is damaged: its records overlap", self.path.display()))
                 })?;
-                if let Some(record) = Record::decode(&buf, slot.page_bytes)
-                    && record.head.durable_tid >= missing
+                // Sealed is enough: under a slot that is not its own the entries may not fit the page size.
+                if let Some((head, _)) = Head::sealed(&buf)
+                    && head.durable_tid >= missing
                 {
-                    return Ok(Some((missing, record.head.tid)));
+                    return Ok(Some((missing, head.tid)));
                 }
             }
             from += WINDOW as u64;

@@ -225,10 +225,9 @@ impl Peek {
     }
 }
 
-impl<'a> Record<'a> {
-    /// Verifies the checksum and every entry of the record that `b` begins with. `None` if any byte
-    /// is not as [`Encoder`] writes it for pages of `page_bytes`.
-    pub fn decode(b: &'a [u8], page_bytes: u32) -> Option<Record<'a>> {
+impl Head {
+    /// The head of the record that `b` begins with and its crc32c, if that matches, whatever the entries are.
+    pub fn sealed(b: &[u8]) -> Option<(Head, u32)> {
         let peek = Peek::at(b)?;
         let len = usize::try_from(peek.len).ok()?;
         let body = b.get(..len.checked_sub(at::CRC_BYTES)?)?;
@@ -236,20 +235,32 @@ impl<'a> Record<'a> {
         if crc != crc32c::crc32c(body) {
             return None;
         }
-        let record = Record {
-            head: Head {
-                salt: peek.salt,
-                tid: peek.tid,
-                durable_tid: Tid(le_u64(b, at::AT_DURABLE_TID)?),
-                prev_crc: peek.prev_crc,
-                page_count: le_u32(b, at::AT_PAGE_COUNT)?,
-                change_counter: le_u32(b, at::AT_CHANGE_COUNTER)?,
-                stream: Stream {
-                    count: le_u32(b, at::AT_STREAM_COUNT)?,
-                    index: le_u32(b, at::AT_STREAM_INDEX)?,
-                    crc: le_u32(b, at::AT_STREAM_CRC)?,
-                },
+        let head = Head {
+            salt: peek.salt,
+            tid: peek.tid,
+            durable_tid: Tid(le_u64(b, at::AT_DURABLE_TID)?),
+            prev_crc: peek.prev_crc,
+            page_count: le_u32(b, at::AT_PAGE_COUNT)?,
+            change_counter: le_u32(b, at::AT_CHANGE_COUNTER)?,
+            stream: Stream {
+                count: le_u32(b, at::AT_STREAM_COUNT)?,
+                index: le_u32(b, at::AT_STREAM_INDEX)?,
+                crc: le_u32(b, at::AT_STREAM_CRC)?,
             },
+        };
+        Some((head, crc))
+    }
+}
+
+impl<'a> Record<'a> {
+    /// Verifies the checksum and every entry of the record that `b` begins with. `None` if any byte
+    /// is not as [`Encoder`] writes it for pages of `page_bytes`.
+    pub fn decode(b: &'a [u8], page_bytes: u32) -> Option<Record<'a>> {
+        let (head, crc) = Head::sealed(b)?;
+        let len = usize::try_from(Peek::at(b)?.len).ok()?;
+        let body = b.get(..len.checked_sub(at::CRC_BYTES)?)?;
+        let record = Record {
+            head,
             crc,
             entries: body.get(at::HEADER_BYTES..)?,
             entry_count: le_u32(b, at::AT_ENTRY_COUNT)?,

@@ -20,9 +20,16 @@ impl Connection {
     pub fn journal_read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = match &self.real_journal {
             Some(file) => file.read_at(buf, offset).context(|| self.db.what("cannot read the rollback journal of")),
-            None => self.journal.read_to_roll_back(buf, offset, |path| {
-                Ok(!self.db.disk.exists(path).context(|| self.db.what("cannot look for the super-journal of"))?)
-            }),
+            None => {
+                if self.doomed {
+                    // Stepping aside failed behind its real journal: SQLite must not believe that it rolled back.
+                    let checked = self.db.inner.lock().check();
+                    self.noted(checked)?;
+                }
+                self.journal.read_to_roll_back(buf, offset, |path| {
+                    Ok(!self.db.disk.exists(path).context(|| self.db.what("cannot look for the super-journal of"))?)
+                })
+            }
         };
         self.noted(read)
     }

@@ -7,6 +7,7 @@
 //! after a length may reach the medium before it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::pick;
 
@@ -40,9 +41,9 @@ pub(super) struct CachedFile {
     unit: usize,
     /// Counts operations, so that versions and lengths have an order.
     clock: u64,
-    view: Vec<u8>,
+    view: Arc<Vec<u8>>,
     /// May go on past `medium_len`, where a unit was written before its length.
-    medium: Vec<u8>,
+    medium: Arc<Vec<u8>>,
     medium_len: usize,
     units: BTreeMap<usize, Unit>,
     lengths: Vec<Length>,
@@ -50,7 +51,7 @@ pub(super) struct CachedFile {
 
 impl CachedFile {
     /// A file whose bytes are on the medium.
-    pub fn at_rest(unit: usize, bytes: Vec<u8>) -> Self {
+    pub fn at_rest(unit: usize, bytes: Arc<Vec<u8>>) -> Self {
         Self {
             unit,
             clock: 0,
@@ -80,9 +81,10 @@ impl CachedFile {
                 len = end.min((len / self.unit + 1) * self.unit);
                 self.lengths.push(Length { at: self.clock, len, shrinks: false });
             }
-            self.view.resize(end, 0);
         }
-        self.view[offset..end].copy_from_slice(buf);
+        let view = Arc::make_mut(&mut self.view);
+        view.resize(view.len().max(end), 0);
+        view[offset..end].copy_from_slice(buf);
         for index in self.units_of(offset, end) {
             let version = Version { at: self.clock, bytes: self.unit_in(&self.view, index), limbo: false };
             self.units.entry(index).or_default().versions.push(version);
@@ -107,7 +109,7 @@ impl CachedFile {
         }
         self.clock += 1;
         self.lengths.push(Length { at: self.clock, len, shrinks: len < self.view.len() });
-        self.view.resize(len, 0);
+        Arc::make_mut(&mut self.view).resize(len, 0);
     }
 
     /// Makes everything durable that the cache does not hold to be clean.
@@ -142,9 +144,9 @@ impl CachedFile {
     /// Flips a bit everywhere, as rot that was there before the cache was filled. False past the end.
     pub fn flip_bit(&mut self, offset: usize, bit: u8) -> bool {
         let (mask, index, within) = (1 << (bit % 8), offset / self.unit, offset % self.unit);
-        let Some(byte) = self.view.get_mut(offset) else { return false };
+        let Some(byte) = Arc::make_mut(&mut self.view).get_mut(offset) else { return false };
         *byte ^= mask;
-        if let Some(byte) = self.medium.get_mut(offset) {
+        if let Some(byte) = Arc::make_mut(&mut self.medium).get_mut(offset) {
             *byte ^= mask;
         }
         for version in self.units.get_mut(&index).into_iter().flat_map(|unit| &mut unit.versions) {
@@ -161,7 +163,10 @@ impl CachedFile {
     }
 
     /// The bytes after a crash in which each choice went as `choose` says.
-    pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
+    pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Arc<Vec<u8>> {
+        if self.units.is_empty() && self.lengths.is_empty() && self.medium.len() == self.medium_len {
+            return self.medium.clone();
+        }
         let arrived = &self.lengths[..pick(self.lengths.len() + 1, choose)];
         let len = arrived.last().map_or(self.medium_len, |length| length.len);
         // Data older than a truncation that arrived ends where it cut.
@@ -169,7 +174,7 @@ impl CachedFile {
             let cuts = arrived.iter().filter(|length| length.shrinks && length.at > at);
             cuts.map(|length| length.len).min().unwrap_or(usize::MAX)
         };
-        let mut bytes = self.medium.clone();
+        let mut bytes = self.medium.to_vec();
         zero_from(&mut bytes, 0, cut(0));
         bytes.resize(len.next_multiple_of(self.unit), 0);
         for (&index, unit) in &self.units {
@@ -184,7 +189,7 @@ impl CachedFile {
             zero_from(room, start, cut(version.map_or(unit.medium_at, |version| version.at)));
         }
         bytes.truncate(len);
-        bytes
+        Arc::new(bytes)
     }
 
     /// Puts the first `count` pending lengths on the medium, with what their truncations do to data.
@@ -194,7 +199,9 @@ impl CachedFile {
             if !length.shrinks {
                 continue;
             }
-            for (index, room) in self.medium.chunks_mut(self.unit).enumerate().skip(length.len / self.unit) {
+            for (index, room) in
+                Arc::make_mut(&mut self.medium).chunks_mut(self.unit).enumerate().skip(length.len / self.unit)
+            {
                 if self.units.get(&index).is_none_or(|unit| unit.medium_at < length.at) {
                     zero_from(room, index * self.unit, length.len);
                 }
@@ -209,10 +216,11 @@ impl CachedFile {
 
     fn put_on_medium(&mut self, index: usize, bytes: &[u8]) {
         let (start, end) = (index * self.unit, (index + 1) * self.unit);
-        if self.medium.len() < end {
-            self.medium.resize(end, 0);
+        let medium = Arc::make_mut(&mut self.medium);
+        if medium.len() < end {
+            medium.resize(end, 0);
         }
-        self.medium[start..end].copy_from_slice(bytes);
+        medium[start..end].copy_from_slice(bytes);
     }
 
     /// Unit `index` of `bytes`, filled up with zeros.

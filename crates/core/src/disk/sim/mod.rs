@@ -173,7 +173,7 @@ impl SimDisk {
         let mut state = self.state.lock();
         let ino = state.names.get(&path).unwrap_or_else(|| state.make_inode(path.clone()));
         state.names.set_durable(&path, ino);
-        let data = CachedFile::at_rest(state.config.atomic_unit as usize, bytes.to_vec());
+        let data = CachedFile::at_rest(state.config.atomic_unit as usize, Arc::new(bytes.to_vec()));
         state.inode(ino).data = data;
     }
 
@@ -384,7 +384,7 @@ impl State {
 
     fn make_inode(&mut self, label: PathBuf) -> u64 {
         let ino = self.next_number();
-        let data = CachedFile::at_rest(self.config.atomic_unit as usize, Vec::new());
+        let data = CachedFile::at_rest(self.config.atomic_unit as usize, Arc::default());
         self.inodes.insert(ino, Inode { data, label, reserved: 0, handles: 0, locks: LockTable::default() });
         ino
     }

@@ -242,10 +242,18 @@ fn previous_image(db: &Database, slot: &Slot, page: PageNo, place: Place) -> Res
     match place {
         Place::Memory(old) => return Ok(old.to_vec()),
         Place::Log(file, position) | Place::Kept(file, position) => {
-            file.read_at(&mut image, position).context(what)?;
+            let read = file.read_at(&mut image, position).context(what)?;
+            if read < image.len() {
+                return Err(Error::Corrupt(format!("the log of {} ends within page {page}", db.path.display())));
+            }
         }
         Place::Home => {
-            db.home.read_at(&mut image, page.offset(slot.page_bytes)).context(what)?;
+            let at = page.offset(slot.page_bytes);
+            let read = db.home.read_at(&mut image, at).context(what)?;
+            // Home may end before a page that a later record cut off, but not within what it has (invariant I7).
+            if read < image.len() && db.home.len().context(what)? > at + read as u64 {
+                return Err(Error::Corrupt(format!("{} ends within page {page}", db.path.display())));
+            }
             if page == PageNo::HEADER {
                 home::unmark(&mut image);
             }

@@ -14,6 +14,7 @@ use crate::disk::{DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::journal::VirtualJournal;
 use crate::queue::ConnectionId;
+use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::txn::Txn;
 use crate::types::PageNo;
@@ -112,7 +113,9 @@ fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn Disk
         let n = journal.read_at(&mut buf, at)?;
         if at == 0 {
             head = buf.get(..n.min(HEAD_BYTES)).unwrap_or_default().to_vec();
-            buf.get_mut(..head.len()).unwrap_or_default().fill(0);
+            if keeps(Rule::JournalHeadLast) {
+                buf.get_mut(..head.len()).unwrap_or_default().fill(0);
+            }
         }
         real.write_at(buf.get(..n).unwrap_or_default(), at).context(what)?;
         at += n as u64;
@@ -135,7 +138,9 @@ pub fn come_back(db: &Database) -> Result<()> {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(Error::io(what(), e)),
         }
-        db.disk.sync_dir_of(path).context(what)?;
+        if keeps(Rule::JournalRemovalFlushed) {
+            db.disk.sync_dir_of(path).context(what)?;
+        }
     }
     let mut inner = db.inner.lock();
     crate::locks::downgrade(&*db.home)?;

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::database::{Database, HomeFile, Live};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, State};
+use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::{Image, Place};
 use crate::types::{PageNo, Tid};
@@ -42,10 +43,16 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
         return Ok(());
     }
     // Readers see `state` from here on.
-    live.log.group().flush(db)?;
+    if keeps(Rule::HomeNotAheadOfLog) {
+        live.log.group().flush(db)?;
+    } else {
+        live.log.group().hand_over(db)?;
+    }
     let pages = db.table.read().dirty(state.page_count);
     write_home(db, live, &state, pages)?;
-    db.sync_home()?;
+    if keeps(Rule::HomeBeforeSlot) {
+        db.sync_home()?;
+    }
     live.log.checkpointed(&state, scheme, state.page_bytes.max(512))?;
     {
         let inner = db.inner.lock();
@@ -112,7 +119,7 @@ pub fn write_pages(
             }
             Place::Home => continue,
         }
-        if page == PageNo::HEADER {
+        if page == PageNo::HEADER && keeps(Rule::MarkStays) {
             // The mark stays on while the log is in use.
             let header = state.marked_header(home.session);
             run.get_mut(from..from + header.len()).unwrap_or_default().copy_from_slice(&header);
@@ -136,7 +143,7 @@ pub fn write_pages(
 /// `state` reads there. True if there are older snapshots.
 fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
     let older: Vec<Tid> = db.inner.lock().snapshots.range(..state.tid).map(|(tid, _)| *tid).collect();
-    if older.is_empty() {
+    if older.is_empty() || !keeps(Rule::KeptForSnapshots) {
         return Ok(false);
     }
     let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);

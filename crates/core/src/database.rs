@@ -37,6 +37,7 @@ use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count};
 use crate::log::slot::Slot;
 use crate::options::{Options, Scheme};
 use crate::queue::{ConnectionId, WriterQueue};
+use crate::rules::{Rule, keeps};
 use crate::stats::{CountedFile, Stats};
 use crate::table::{PageTable, Place, Readers};
 use crate::types::{LogOffset, PageNo, Tid};
@@ -177,7 +178,7 @@ impl Database {
     /// From now on everything fails (a failed flush is never retried).
     pub fn poison(&self, error: Error) -> Error {
         let mut inner = self.inner.lock();
-        if !matches!(inner.phase, Phase::Poisoned(_)) {
+        if !matches!(inner.phase, Phase::Poisoned(_)) && keeps(Rule::Poisons) {
             inner.phase = Phase::Poisoned(error.to_string());
         }
         error
@@ -370,7 +371,9 @@ impl Database {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(Error::io(self.what("cannot remove the rollback journal of"), e)),
         }
-        self.disk.sync_dir_of(&self.path).context(|| self.what("cannot flush the directory of"))?;
+        if keeps(Rule::LogBeforeMark) {
+            self.disk.sync_dir_of(&self.path).context(|| self.what("cannot flush the directory of"))?;
+        }
         if old.as_ref().is_some_and(|slot| slot.live) {
             let mut first = [0; at::HEADER_BYTES];
             let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
@@ -397,7 +400,12 @@ impl Database {
         };
         let mut log = Log::start(log, slot, options.psow)?;
         log.stream_reset()?;
-        if let Err(e) = self.write_header(&state.marked_or_empty(session)) {
+        let marked = state.marked_or_empty(session);
+        let written = match keeps(Rule::MarkBeforeRecord) {
+            true => self.write_header(&marked),
+            false => self.home.write_at(&marked, 0).context(|| self.what("cannot write the header of")),
+        };
+        if let Err(e) = written {
             // The mark may be in the cache and not on the disk: nothing may be committed under it. A full
             // disk has not taken all of it.
             if !matches!(e, Error::Full(_)) {
@@ -514,6 +522,10 @@ impl Database {
         if inner.phase == Phase::Live {
             let sticky = inner.options.sticky;
             drop(inner);
+            if !keeps(Rule::MarkOffLast) {
+                let header = self.inner.lock().latest.final_header();
+                self.write_header(&header)?;
+            }
             if let Some(live) = writer.as_mut() {
                 crate::checkpoint::checkpoint(self, live, crate::checkpoint::Stream::Drop)?;
             }

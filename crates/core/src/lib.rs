@@ -24,6 +24,7 @@ pub mod queue;
 mod queue_tests;
 pub mod recover;
 pub mod repair;
+pub mod rules;
 pub mod stats;
 mod sync;
 pub mod table;

@@ -23,6 +23,7 @@ use crate::log::record::{Change, Encoder, Record};
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count};
 use crate::log::slot::Slot;
 use crate::options::Options;
+use crate::rules::{Rule, keeps};
 use crate::stats::CountedFile;
 use crate::table::{Image, PageTable, Place, Readers, Streamed};
 use crate::types::{LogOffset, PageNo, Tid};
@@ -306,12 +307,16 @@ pub fn take_over(
     // The slot that counts may be in the cache alone: the next one goes over the slot before it, and until home
     // is marked anew recovery needs one of the two.
     let slot_at = (1 + slot.sequence % 2) * u64::from(slot.block_bytes);
-    log.file.write_durable_at(&slot.encode(), slot_at).context(|| format!("cannot write {}", log.path.display()))?;
-    // So may the names of the files: a commit on top would be lost with them (invariant I3).
-    db.disk.sync_dir_of(&db.path).context(|| db.what("cannot flush the directory of"))?;
+    if keeps(Rule::LeftoversFlushed) {
+        log.file
+            .write_durable_at(&slot.encode(), slot_at)
+            .context(|| format!("cannot write {}", log.path.display()))?;
+        // So may the names of the files: a commit on top would be lost with them (invariant I3).
+        db.disk.sync_dir_of(&db.path).context(|| db.what("cannot flush the directory of"))?;
+    }
     // A session of its own: a log or a home copied before this recovery does not fit any more, and neither does
     // the slot before this one, should the new one be damaged later.
-    let session = random()?;
+    let session = if keeps(Rule::NewSession) { random()? } else { slot.session };
     let next = Slot {
         session,
         salt: random()?,

@@ -20,6 +20,7 @@ use crate::layout::home as at;
 use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
 use crate::options::{HeaderPage, Images, Options, Scheme};
+use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::Image;
 use crate::txn::{Prepared, Stage, Txn};
@@ -108,7 +109,7 @@ fn changes(
     let mut pages: Vec<PageNo> = txn.pages.keys().copied().filter(|p| p.0 <= page_count).collect();
     // Pages that SQLite added and never wrote (leaves of the freelist) are zeros, whatever home holds there.
     let end_of_base = txn.base_limit.min(txn.base.page_count);
-    if page_count > end_of_base {
+    if page_count > end_of_base && keeps(Rule::ZerosBeyondEnd) {
         let added = (end_of_base + 1..=page_count).map(PageNo);
         pages.extend(added.filter(|p| !txn.pages.contains_key(p) && txn.streamed.get(*p).is_none()));
     }
@@ -207,7 +208,9 @@ pub fn publish(
     inner.published = state.clone();
     Stats::add(&db.stats.commits, u64::from(prepared.changed));
     let state = db.pin_state(&mut inner, state);
-    Ok(Published { state, group, durability })
+    // What changed nothing waits as well: what it built on may not be durable yet (invariant I1).
+    let waits = prepared.changed || keeps(Rule::EmptyCommitFlushes);
+    Ok(Published { state, group, durability: if waits { durability } else { Durability::Written } })
 }
 
 /// Sends the images of a big transaction home, at once. If the disk is full they stay where they are, and the next

@@ -12,6 +12,7 @@ use crate::locks;
 use crate::log::group::Durability;
 use crate::queue::Claim;
 use crate::recover;
+use crate::rules::{Rule, keeps};
 use crate::txn::Txn;
 
 /// Longest wait for a tentative place: the transaction may turn out to read only, and readers do not wait.
@@ -135,7 +136,7 @@ impl Connection {
         inner: &mut Inner,
     ) -> Result<()> {
         let (state, mark) = db.read_state()?;
-        if db.has_hot_journal()? {
+        if db.has_hot_journal()? && keeps(Rule::HotJournalFirst) {
             if mark.is_some() {
                 return Err(Error::CantOpen(format!(
                     "{} carries onewrite's mark and has a rollback journal beside it ({}): one of the two belongs to \

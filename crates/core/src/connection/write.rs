@@ -6,6 +6,7 @@ use crate::commit;
 use crate::error::{Error, Result};
 use crate::home;
 use crate::log::group::Durability;
+use crate::rules::{Rule, keeps};
 use crate::txn::{Stage, Txn};
 use crate::types::PageNo;
 
@@ -80,7 +81,11 @@ impl Connection {
         let Some(txn) = self.txn.as_mut().filter(|_| !self.aside) else { return Ok(()) };
         let Stage::Prepared(prepared) = &txn.stage else { return Ok(()) };
         let normal = prepared.normal || (self.normal_said && self.journal.is_empty());
-        let durability = if txn.synced && !normal { Durability::Flushed } else { Durability::Written };
+        let durability = if txn.synced && !normal && keeps(Rule::AcknowledgedAfterFlush) {
+            Durability::Flushed
+        } else {
+            Durability::Written
+        };
         let mut writer = db.writer.lock();
         let options = {
             let inner = db.inner.lock();

@@ -10,6 +10,7 @@ use super::slot::Slot;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, STREAM_UNIT, record as at, slot};
+use crate::rules::{Rule, keeps};
 use crate::types::{LogOffset, Tid};
 
 /// The path of the log of the database at `home`.
@@ -95,9 +96,7 @@ impl LogFile {
                     // One that ends in the next lap lies over the first.
                     && (at.0 - slot.start.0).saturating_add(buf.len() as u64) <= slot.ring_bytes
                     && let Some(record) = Record::decode(&buf, slot.page_bytes)
-                    && record.head.salt == slot.salt
-                    && record.head.tid == end.last_tid.next()
-                    && record.head.prev_crc == end.prev_crc
+                    && follows(&record.head, slot, &end)
                     && self.stream_is_whole(&record, slot)?
                 {
                     visit(&record)?;
@@ -128,7 +127,8 @@ impl LogFile {
         let mut head = [0; at::HEADER_BYTES];
         let read = self.file.read_at(&mut head, ring_at + in_ring).context(|| self.what("cannot read"))?;
         let Some(peek) = Peek::at(head.get(..read).unwrap_or_default()) else { return Ok(false) };
-        if peek.salt != slot.salt || peek.tid <= newer_than || in_ring + u64::from(peek.len) > slot.ring_bytes {
+        let follows = (peek.salt == slot.salt && peek.tid > newer_than) || !keeps(Rule::RecordChain);
+        if !follows || in_ring + u64::from(peek.len) > slot.ring_bytes {
             return Ok(false);
         }
         buf.clear();
@@ -146,7 +146,7 @@ impl LogFile {
             whole &= read == image.len() && crc32c::crc32c(&image) == crc;
             Ok(())
         })?;
-        Ok(index_whole && whole)
+        Ok((index_whole && whole) || !keeps(Rule::StreamedWhole))
     }
 
     /// Calls `visit` with page number, position in bytes and crc32c of each streamed image of
@@ -189,6 +189,9 @@ impl LogFile {
     /// Searches the ring for a valid record that says TID `missing` was durable: then its absence is
     /// damage and not the end of the log.
     fn find_rot(&self, slot: &Slot, ring_at: u64, missing: Tid) -> Result<Option<(Tid, Tid)>> {
+        if !keeps(Rule::LaterRecordProves) {
+            return Ok(None);
+        }
         const WINDOW: usize = 256 << 10;
         let salt = slot.salt.to_le_bytes();
         let mut window = vec![0; WINDOW];
@@ -225,6 +228,9 @@ impl LogFile {
     /// Writes the live bytes of the ring, from the slot's start to `tail`, and everything behind the
     /// ring once more, and flushes: what a failed flush left in the cache alone becomes durable.
     pub fn rewrite_live(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
+        if !keeps(Rule::RecordsRewritten) {
+            return Ok(());
+        }
         let block = u64::from(slot.block_bytes);
         let ring_at = 3 * block;
         let mut at = slot.start.0 / block * block;
@@ -265,6 +271,12 @@ impl LogFile {
     fn what(&self, verb: &str) -> String {
         format!("{verb} the log {}", self.path.display())
     }
+}
+
+/// Whether a whole record is the one behind `end`.
+fn follows(head: &Head, slot: &Slot, end: &ScanEnd) -> bool {
+    let chains = head.salt == slot.salt && head.tid == end.last_tid.next() && head.prev_crc == end.prev_crc;
+    chains || !keeps(Rule::RecordChain)
 }
 
 /// Where the record behind `tail` may begin: there, in the next block (if records have blocks of their own), or

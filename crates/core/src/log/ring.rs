@@ -18,6 +18,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::layout::{STREAM_UNIT, slot};
 use crate::options::Scheme;
+use crate::rules::{Rule, keeps};
 use crate::types::{LogOffset, Tid};
 
 /// How far TIDs may run ahead of the ceiling a slot announced.
@@ -79,7 +80,9 @@ impl Log {
             done += n;
         }
         file.sync().context(what)?;
-        disk.sync_dir_of(path).context(what)?;
+        if keeps(Rule::LogBeforeMark) {
+            disk.sync_dir_of(path).context(what)?;
+        }
         Ok(LogFile { file, path: path.to_owned() })
     }
 
@@ -335,7 +338,11 @@ impl Log {
         self.slot.sequence += 1;
         let position = self.slot_position();
         let what = || format!("cannot write to the log {}", self.log.path.display());
-        self.log.file.write_durable_at(&self.slot.encode(), position).context(what)
+        let bytes = self.slot.encode();
+        if !keeps(Rule::SlotFlushed) {
+            return self.log.file.write_at(&bytes, position).context(what);
+        }
+        self.log.file.write_durable_at(&bytes, position).context(what)
     }
 }
 

@@ -1,0 +1,102 @@
+//! Safety rules that can be broken on purpose, one at a time: a campaign that does not notice is not one.
+//!
+//! In an ordinary build [`keeps`] is a constant and nothing of this is left; with the feature `canary` the
+//! thread decides.
+
+/// A rule of `docs/commit.md` (or an invariant) that a crash campaign must miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// I1: a commit under FULL is acknowledged after its flush.
+    AcknowledgedAfterFlush,
+    /// I3: the name of the log is durable before home is marked.
+    LogBeforeMark,
+    /// I3: the mark is durable before the first record.
+    MarkBeforeRecord,
+    /// I4 and rule 19: images that a snapshot reads in home are kept before home is overwritten.
+    KeptForSnapshots,
+    /// Rule 3: a page beyond the end of the state before starts from zeros.
+    ZerosBeyondEnd,
+    /// Rule 4: home is flushed before the slot says what it holds.
+    HomeBeforeSlot,
+    /// Rule 4: the slot is flushed before anything else.
+    SlotFlushed,
+    /// Rule 5: a record chains to the one before by salt, TID and checksum.
+    RecordChain,
+    /// Rule 6: home gets nothing that is not durable in the log.
+    HomeNotAheadOfLog,
+    /// Rule 7: recovery writes the live records again before it writes home.
+    RecordsRewritten,
+    /// Rule 9: page 1 carries the mark whenever it is written.
+    MarkStays,
+    /// Rule 11: a failed write or flush poisons.
+    Poisons,
+    /// Rule 12: a real journal is gone for good before the transaction beside it is acknowledged.
+    JournalRemovalFlushed,
+    /// Rule 14: the slot that counts and the names are flushed by whoever recovers.
+    LeftoversFlushed,
+    /// Rule 15: a recovery begins a session of its own.
+    NewSession,
+    /// Rule 16: a real journal becomes one when all of it is durable.
+    JournalHeadLast,
+    /// Rule 17: a commit that changes nothing flushes what it builds on.
+    EmptyCommitFlushes,
+    /// Rule 20: a later record proves that a broken one is damage and not the end.
+    LaterRecordProves,
+    /// Rule 21: a hot journal is rolled back before anything is read.
+    HotJournalFirst,
+    /// Rule 22: the mark comes off when home is complete.
+    MarkOffLast,
+    /// Rule 23: a record counts only with every image that streamed before it.
+    StreamedWhole,
+}
+
+impl Rule {
+    /// Every rule.
+    pub const ALL: [Rule; 21] = [
+        Rule::AcknowledgedAfterFlush,
+        Rule::LogBeforeMark,
+        Rule::MarkBeforeRecord,
+        Rule::KeptForSnapshots,
+        Rule::ZerosBeyondEnd,
+        Rule::HomeBeforeSlot,
+        Rule::SlotFlushed,
+        Rule::RecordChain,
+        Rule::HomeNotAheadOfLog,
+        Rule::RecordsRewritten,
+        Rule::MarkStays,
+        Rule::Poisons,
+        Rule::JournalRemovalFlushed,
+        Rule::LeftoversFlushed,
+        Rule::NewSession,
+        Rule::JournalHeadLast,
+        Rule::EmptyCommitFlushes,
+        Rule::LaterRecordProves,
+        Rule::HotJournalFirst,
+        Rule::MarkOffLast,
+        Rule::StreamedWhole,
+    ];
+}
+
+/// Whether `rule` is kept: always.
+#[cfg(not(feature = "canary"))]
+#[inline(always)]
+pub const fn keeps(_rule: Rule) -> bool {
+    true
+}
+
+#[cfg(feature = "canary")]
+thread_local! {
+    static BROKEN: std::cell::Cell<Option<Rule>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether `rule` is kept on this thread.
+#[cfg(feature = "canary")]
+pub fn keeps(rule: Rule) -> bool {
+    BROKEN.get() != Some(rule)
+}
+
+/// Breaks a rule on this thread, or keeps all of them again.
+#[cfg(feature = "canary")]
+pub fn break_on_this_thread(rule: Option<Rule>) {
+    BROKEN.set(rule);
+}

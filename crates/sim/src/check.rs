@@ -11,7 +11,7 @@ use onewrite_core::home;
 use onewrite_core::layout::home::HEADER_BYTES;
 use parking_lot::Mutex;
 
-use crate::hook::HookDisk;
+use crate::hook::{HookDisk, Operation};
 use crate::model::{ASSIGNED, Plan, State, Taste, same};
 use crate::pager::{Client, Course};
 
@@ -61,71 +61,8 @@ pub struct Setting {
     pub durable: bool,
 }
 
-/// Which committed states there were, and which of them a crash may leave.
-#[derive(Clone, Debug, Default)]
-pub struct Oracle {
-    /// Every state that was committed or may have been, oldest first.
-    pub states: Vec<Arc<State>>,
-    /// The newest that no crash may take back.
-    pub floor: usize,
-    /// The newest that the processes have seen committed.
-    pub committed: usize,
-    /// A connection is beside the log, so a kill may leave what a later crash rolls back.
-    pub aside: bool,
-}
-
-impl Oracle {
-    /// Only `state`, durable.
-    pub fn starting(state: Arc<State>) -> Self {
-        Self { states: vec![state], ..Self::default() }
-    }
-
-    /// The newest committed state.
-    pub fn latest(&self) -> &Arc<State> {
-        &self.states[self.committed]
-    }
-
-    /// The states a power cut may leave.
-    pub fn after_crash(&self) -> Vec<Arc<State>> {
-        self.states[self.floor..].to_vec()
-    }
-
-    /// The states the death of the process may leave.
-    pub fn after_kill(&self) -> Vec<Arc<State>> {
-        self.states[if self.aside { self.floor } else { self.committed }..].to_vec()
-    }
-
-    /// Floor, committed and attempted, for people.
-    pub fn marks(&self) -> (usize, usize, usize) {
-        (self.floor, self.committed, self.states.len() - 1)
-    }
-
-    /// Whether a transaction was attempted and not acknowledged.
-    pub fn is_undecided(&self) -> bool {
-        self.committed + 1 < self.states.len()
-    }
-
-    /// A transaction leads to `state`, if nothing goes wrong from here on.
-    pub fn attempt(&mut self, state: Arc<State>, aside: bool) {
-        self.states.truncate(self.committed + 1);
-        self.states.push(state);
-        self.aside = aside;
-    }
-
-    /// The last attempt succeeded.
-    pub fn acknowledge(&mut self, durable: bool) {
-        self.committed = self.states.len() - 1;
-        self.aside = false;
-        if durable {
-            self.floor = self.committed;
-        }
-    }
-
-    /// Everything committed is durable.
-    pub fn settle(&mut self) {
-        self.floor = self.committed;
-    }
-}
+/// The oracle of whole states.
+pub type Oracle = crate::oracle::Oracle<Arc<State>>;
 
 /// An oracle shared with the crash points of its history.
 pub type SharedOracle = Arc<Mutex<Oracle>>;
@@ -271,7 +208,7 @@ fn crash_recovery(
     let (inner, at_point) = (seen.clone(), setting.clone());
     let mut point_rng = SplitMix64::new(rng.next_u64());
     let mut met = 0;
-    let point = Box::new(move |inside: &dyn Fn() -> SimDisk| {
+    let point = Box::new(move |_: Operation<'_>, inside: &dyn Fn() -> SimDisk| {
         // All operations of a short recovery; some of a long one, and where recoveries of recoveries follow.
         met += 1;
         let chosen = (depth == 0 && met <= 16) || point_rng.below(8 + met) < 2;

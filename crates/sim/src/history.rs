@@ -164,7 +164,7 @@ impl World {
         let (setting, oracle, found) = (self.setting.clone(), self.oracle.clone(), self.found.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let every = self.points;
-        Box::new(move |inside| {
+        Box::new(move |_, inside| {
             if rng.below(every as usize) != 0 || found.lock().is_some() {
                 return;
             }

@@ -10,8 +10,17 @@ use onewrite_core::disk::sim::SimDisk;
 use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
 use parking_lot::Mutex;
 
+/// The operation that is about to change the disk.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// Where in the file, and how many bytes; nothing for what is not a write.
+    pub range: (u64, usize),
+}
+
 /// Called at a crash point, with a function that makes the disk of that moment (for looking and copying only).
-pub type Point = Box<dyn FnMut(&dyn Fn() -> SimDisk) + Send>;
+pub type Point = Box<dyn FnMut(Operation<'_>, &dyn Fn() -> SimDisk) + Send>;
 
 /// The disk.
 #[derive(Clone)]
@@ -31,16 +40,16 @@ impl HookDisk {
         &self.sim
     }
 
-    fn pass(&self) {
+    fn pass(&self, path: &Path, range: (u64, usize)) {
         if let Some(point) = self.point.lock().as_mut() {
-            point(&|| self.sim.clone());
+            point(Operation { path, range }, &|| self.sim.clone());
         }
     }
 
     /// A durable write under way: all of it is pending, none of it flushed.
     fn pass_durable(&self, path: &Path, buf: &[u8], offset: u64) {
         if let Some(point) = self.point.lock().as_mut() {
-            point(&|| {
+            point(Operation { path, range: (offset, buf.len()) }, &|| {
                 let inside = self.sim.survive();
                 if let Ok(file) = inside.open(path, OpenMode::ReadWrite) {
                     // A full disk takes what fits, like the write itself.
@@ -58,12 +67,12 @@ impl HookDisk {
 
 impl Disk for HookDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        self.pass();
+        self.pass(path, (0, 0));
         Ok(self.wrap(self.sim.open(path, mode)?, path))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.pass();
+        self.pass(path, (0, 0));
         self.sim.remove(path)
     }
 
@@ -80,7 +89,7 @@ impl Disk for HookDisk {
     }
 
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
-        self.pass();
+        self.pass(path, (0, 0));
         self.sim.sync_dir_of(path)
     }
 
@@ -110,7 +119,7 @@ impl DiskFile for HookFile {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.disk.pass();
+        self.disk.pass(&self.path, (offset, buf.len()));
         self.file.write_at(buf, offset)
     }
 
@@ -120,12 +129,12 @@ impl DiskFile for HookFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.disk.pass();
+        self.disk.pass(&self.path, (0, 0));
         self.file.sync()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.disk.pass();
+        self.disk.pass(&self.path, (0, 0));
         self.file.set_len(len)
     }
 

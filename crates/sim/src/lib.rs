@@ -5,9 +5,13 @@
 //! every crash point of one run, [`check`] judges what a crash left, [`history`] draws histories from
 //! seeds, [`small`] enumerates small ones.
 
+#[cfg(feature = "canary")]
+pub mod canary;
 pub mod check;
 pub mod history;
 pub mod hook;
 pub mod model;
+pub mod oracle;
 pub mod pager;
 pub mod small;
+pub mod sql;

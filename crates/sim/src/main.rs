@@ -5,12 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_sim::check::{Counts, Violation};
 use onewrite_sim::history::{self, Campaign};
-use onewrite_sim::small;
+use onewrite_sim::{small, sql};
 use parking_lot::Mutex;
+
+/// What runs on the simulated disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EngineKind {
+    /// A pager that calls the core as SQLite's does: pages of random bytes, many crashes a second
+    Pager,
+    /// A stock SQLite on the VFS: random SQL
+    Sql,
+}
 
 /// Cuts power at every operation of random histories and checks what is left.
 #[derive(Parser)]
@@ -22,15 +31,25 @@ struct Arguments {
     /// The first seed; without --seeds, the only one, with the trace of a violation
     #[arg(long)]
     seed: Option<u64>,
-    /// Preset: log, wal-opt, off or off-opt (off without crashes); otherwise each seed draws one
+    /// Preset: log, wal-opt, off or off-opt (off without crashes, engine pager only); otherwise each seed draws one
     #[arg(long, value_parser = ["log", "wal-opt", "off", "off-opt"])]
     scheme: Option<String>,
     /// Atomic unit of the device in bytes; otherwise each seed draws one
     #[arg(long, value_parser = ["512", "4096", "16384"])]
     atomic_unit: Option<String>,
-    /// Enumerate small histories instead of drawing long ones
-    #[arg(long)]
+    /// What runs on the simulated disk
+    #[arg(long, value_enum, default_value = "pager")]
+    engine: EngineKind,
+    /// Enumerate small histories of the engine pager instead of drawing long ones
+    #[arg(long, conflicts_with = "engine")]
     exhaustive: bool,
+    /// Break one safety rule at a time; each must be found out within --seeds seeds of both engines (needs the
+    /// cargo feature `canary`)
+    #[arg(long, conflicts_with_all = ["engine", "exhaustive", "seed"])]
+    canary: bool,
+    /// Stop drawing seeds after this many crashes
+    #[arg(long)]
+    crashes: Option<u64>,
     /// Longest history, in steps
     #[arg(long, default_value_t = 60)]
     steps: usize,
@@ -41,33 +60,50 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let single = arguments.seed.is_some() && !std::env::args().any(|a| a.starts_with("--seeds"));
-    let first = arguments.seed.unwrap_or(1);
-    let count = if single { 1 } else { arguments.seeds };
     let campaign = Campaign {
         scheme: arguments.scheme.clone(),
         atomic_unit: arguments.atomic_unit.as_deref().and_then(|unit| unit.parse().ok()),
         trace: false,
         steps: arguments.steps,
     };
-    let counts: Arc<Counts> = Arc::default();
-    let run = |seed: u64, trace: bool| -> Result<(), Violation> {
-        if arguments.exhaustive {
-            small::all(seed)
-                .into_iter()
-                .filter(|s| campaign.scheme.as_deref().is_none_or(|scheme| scheme == s.scheme))
-                .filter(|s| campaign.atomic_unit.is_none_or(|unit| unit == s.atomic_unit))
-                .try_for_each(|s| small::run(s, trace, &counts))
-        } else {
-            history::run(seed, &Campaign { trace, ..campaign.clone() }, &counts)
-        }
-    };
-    let threads = arguments.threads.or(std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    if arguments.engine == EngineKind::Sql && campaign.scheme.as_deref().is_some_and(|s| s.starts_with("off")) {
+        eprintln!(
+            "--scheme off and off-opt: the engine sql crashes, which these do not survive; choose log or wal-opt"
+        );
+        return ExitCode::FAILURE;
+    }
+    let threads = arguments.threads.or(std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1).max(1);
+    if arguments.canary { canaries(&arguments, &campaign, threads) } else { run(&arguments, &campaign, threads) }
+}
+
+fn progress(count: u64, what: &str) -> ProgressBar {
     let bar = ProgressBar::new(count);
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds  {msg}  {elapsed}, {eta} left") {
+    let template = format!("{{bar:40}} {{pos}}/{{len}} {what}  {{msg}}  {{elapsed}}, {{eta}} left");
+    if let Ok(style) = ProgressStyle::with_template(&template) {
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
+    let single = arguments.seed.is_some() && !std::env::args().any(|a| a.starts_with("--seeds"));
+    let first = arguments.seed.unwrap_or(1);
+    let count = if single { 1 } else { arguments.seeds };
+    let counts: Arc<Counts> = Arc::default();
+    let run = |seed: u64, trace: bool| -> Result<(), Violation> {
+        let campaign = Campaign { trace, ..campaign.clone() };
+        match arguments.engine {
+            _ if arguments.exhaustive => small::all(seed)
+                .into_iter()
+                .filter(|s| campaign.scheme.as_deref().is_none_or(|scheme| scheme == s.scheme))
+                .filter(|s| campaign.atomic_unit.is_none_or(|unit| unit == s.atomic_unit))
+                .try_for_each(|s| small::run(s, trace, &counts)),
+            EngineKind::Pager => history::run(seed, &campaign, &counts),
+            EngineKind::Sql => sql::history::run(seed, &campaign, &counts),
+        }
+    };
+    let bar = progress(count, "seeds");
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let failed: Mutex<Option<u64>> = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -75,7 +111,8 @@ fn main() -> ExitCode {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let n = next.fetch_add(1, Ordering::Relaxed);
-                    if n >= count {
+                    let crashes = counts.crashes.load(Ordering::Relaxed);
+                    if n >= count || arguments.crashes.is_some_and(|most| crashes >= most) {
                         return;
                     }
                     let seed = first.wrapping_add(n);
@@ -99,23 +136,84 @@ fn main() -> ExitCode {
     };
     println!("crashes: {crashes}, violations: 1");
     match run(seed, true) {
-        Err(violation) => {
-            violation.notes.iter().for_each(|line| println!("{line}"));
-            let skipped = violation.trace.len().saturating_sub(200);
-            if skipped > 0 {
-                println!("({skipped} earlier operations)");
-            }
-            violation.trace.iter().skip(skipped).for_each(|line| println!("{line}"));
-            println!("violation: {}", violation.what);
-        }
+        Err(violation) => tell(violation),
         Ok(()) => println!("violation: not repeated with the trace on"),
     }
     let fixed = [
-        campaign.scheme.map(|scheme| format!(" --scheme {scheme}")),
+        (arguments.engine == EngineKind::Sql).then(|| " --engine sql".to_owned()),
+        campaign.scheme.as_ref().map(|scheme| format!(" --scheme {scheme}")),
         campaign.atomic_unit.map(|unit| format!(" --atomic-unit {unit}")),
         arguments.exhaustive.then(|| " --exhaustive".to_owned()),
     ];
     let fixed: String = fixed.into_iter().flatten().collect();
     println!("repeat: onewrite-sim --seed {seed}{fixed} --steps {}", arguments.steps);
     ExitCode::FAILURE
+}
+
+/// What the history did, then what the disk was asked to do, writes and flushes.
+fn tell(mut violation: Violation) {
+    violation.notes.iter().for_each(|line| println!("{line}"));
+    violation.trace.retain(|line| ![" Read ", " Open ", " Lock "].iter().any(|call| line.contains(call)));
+    let skipped = violation.trace.len().saturating_sub(200);
+    if skipped > 0 {
+        println!("({skipped} earlier operations)");
+    }
+    violation.trace.iter().skip(skipped).for_each(|line| println!("{line}"));
+    println!("violation: {}", violation.what);
+}
+
+#[cfg(not(feature = "canary"))]
+fn canaries(_: &Arguments, _: &Campaign, _: usize) -> ExitCode {
+    eprintln!(
+        "--canary: this build keeps every rule; run `cargo run --release -p onewrite-sim --features canary -- --canary`"
+    );
+    ExitCode::FAILURE
+}
+
+#[cfg(feature = "canary")]
+fn canaries(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
+    use comfy_table::{LineStyle, Table, TableStyle};
+    use onewrite_core::rules::Rule;
+    use onewrite_sim::canary::{Caught, hunt};
+
+    let name = |rule: Option<Rule>| rule.map_or("none".to_owned(), |rule| format!("{rule:?}"));
+    // First of all none is broken: what is then found would be found with any.
+    let all: Vec<Option<Rule>> = std::iter::once(None).chain(Rule::ALL.map(Some)).collect();
+    let bar = progress(all.len() as u64, "rules");
+    let next = AtomicU64::new(0);
+    let found: Mutex<Vec<(usize, Option<Caught>)>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Ok(n) = usize::try_from(next.fetch_add(1, Ordering::Relaxed))
+                    && let Some(rule) = all.get(n)
+                {
+                    // A control as long as most hunts are.
+                    let seeds = if rule.is_some() { arguments.seeds } else { arguments.seeds.min(6) };
+                    let caught = hunt(*rule, seeds, campaign);
+                    bar.suspend(|| eprintln!("{}: {}", name(*rule), caught.as_ref().map_or("nothing", |c| &c.what)));
+                    found.lock().push((n, caught));
+                    bar.inc(1);
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let mut found = found.into_inner();
+    found.sort_by_key(|(n, _)| *n);
+    const LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
+    let mut table = Table::new();
+    table.load_style(TableStyle::new().top_border(LINE).header_separator(LINE).bottom_border(LINE));
+    table.set_header(["broken rule", "found out by", "crashes", "how"]);
+    let mut right = true;
+    for (n, caught) in found {
+        let rule = all.get(n).copied().flatten();
+        right &= rule.is_some() == caught.is_some();
+        let (by, crashes, how) = caught.map_or(("nothing".to_owned(), String::new(), String::new()), |c| {
+            (format!("{}, seed {}", c.engine, c.seed), c.crashes.to_string(), c.what.chars().take(90).collect())
+        });
+        table.add_row([name(rule), by, crashes, how]);
+    }
+    println!("{table}");
+    if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -6,7 +6,7 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use parking_lot::Mutex;
 
 use crate::check::{Counts, Oracle, Setting, Violation, check, connect};
-use crate::hook::HookDisk;
+use crate::hook::{HookDisk, Operation};
 use crate::model::{Plan, State, Taste};
 use crate::pager::{Course, JournalMode, Synchronous};
 
@@ -62,7 +62,7 @@ pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violat
     let found: Arc<Mutex<Option<Violation>>> = Arc::default();
     let (at_oracle, at_found, at_setting) = (oracle.clone(), found.clone(), setting.clone());
     let mut point_rng = SplitMix64::new(small.seed ^ 0x5eed);
-    let point = Box::new(move |inside: &dyn Fn() -> SimDisk| {
+    let point = Box::new(move |_: Operation<'_>, inside: &dyn Fn() -> SimDisk| {
         if at_found.lock().is_some() {
             return;
         }

@@ -1,0 +1,327 @@
+//! What must hold of a disk after a crash, as a stock SQLite sees it: through onewrite, and without it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use onewrite_core::disk::sim::{SimDisk, SplitMix64};
+use onewrite_core::layout::home::{READ_VERSION, SESSION, WRITE_VERSION};
+use onewrite_core::layout::{LOG_SUFFIX, home};
+use parking_lot::Mutex;
+use rusqlite::Connection;
+
+use super::print::{Print, print};
+use super::process::{DIRECTORY, FILES, Level, explain, level};
+use super::statements::Shape;
+use crate::check::{Counts, ROOMY, Violation};
+use crate::hook::{HookDisk, Operation};
+
+/// The settings of one history.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// URI parameters of the databases.
+    pub options: Vec<(String, String)>,
+    /// Its databases.
+    pub shape: Shape,
+    /// The campaign's counters.
+    pub counts: Arc<Counts>,
+    /// The mark stays on after a close.
+    pub sticky: bool,
+}
+
+/// What a crash may leave.
+#[derive(Clone, Debug)]
+pub struct Allowed {
+    /// States of each database, oldest first.
+    pub files: [Vec<Print>; 2],
+    /// The last of both are one transaction: both are there or none.
+    pub joint: bool,
+}
+
+impl Allowed {
+    /// Only these states.
+    pub fn only(prints: [Print; 2]) -> Self {
+        Self { files: prints.map(|print| vec![print]), joint: false }
+    }
+
+    /// Which states the two databases are in (the last of equal ones).
+    fn find(&self, prints: [Print; 2]) -> Result<[usize; 2], String> {
+        let mut found = [0; 2];
+        for file in 0..2 {
+            let Some(at) = self.files[file].iter().rposition(|state| *state == prints[file]) else {
+                return Err(format!("{} is {:?}, of none of {:?}", FILES[file], prints[file], self.files[file]));
+            };
+            found[file] = at;
+        }
+        let newest = |file: usize| found[file] + 1 == self.files[file].len();
+        if self.joint && newest(0) != newest(1) {
+            return Err(format!("a transaction over both databases is in one of them ({found:?} of {:?})", self.files));
+        }
+        Ok(found)
+    }
+}
+
+/// The print of a database without a page.
+pub fn empty() -> Print {
+    static EMPTY: OnceLock<Print> = OnceLock::new();
+    *EMPTY.get_or_init(|| {
+        let db = Connection::open_in_memory().expect("a database in memory");
+        print(&db, "main").expect("an empty database can be read")
+    })
+}
+
+/// The path of a database.
+pub fn path(file: usize) -> PathBuf {
+    Path::new(DIRECTORY).join(FILES[file])
+}
+
+/// What went wrong, in SQLite's words and onewrite's.
+pub fn said(error: &rusqlite::Error) -> String {
+    let (code, message) = explain(error);
+    let why = onewrite_rusqlite::last_error().unwrap_or_default();
+    format!("error {code}, {message}; {why}")
+}
+
+/// The databases of a machine, opened through onewrite and read.
+struct Seen {
+    connections: [Option<Connection>; 2],
+    prints: [Print; 2],
+}
+
+fn see(level: &Level, setting: &Setting, disk: &SimDisk, first: usize) -> Result<Seen, String> {
+    let mut seen = Seen { connections: [None, None], prints: [empty(); 2] };
+    for file in [first, 1 - first] {
+        if disk.snapshot_file(&path(file)).is_none() {
+            continue;
+        }
+        let db =
+            level.open(file, &setting.options).map_err(|e| format!("cannot open {}: {}", FILES[file], said(&e)))?;
+        seen.prints[file] =
+            print(&db, "main").map_err(|e| format!("cannot recover or read {}: {}", FILES[file], said(&e)))?;
+        seen.connections[file] = Some(db);
+    }
+    Ok(seen)
+}
+
+fn intact(db: &Connection, what: &str) -> Result<(), String> {
+    let answer = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get::<_, String>(0));
+    match answer {
+        Ok(answer) if answer == "ok" => Ok(()),
+        Ok(answer) => Err(format!("integrity_check of {what}: {answer}")),
+        Err(e) => Err(format!("integrity_check of {what}: {}", said(&e))),
+    }
+}
+
+/// Stock SQLite finds `expected` on a disk that was closed in order.
+pub fn stock_reads(level: &Level, disk: &SimDisk, expected: [Print; 2]) -> Result<(), String> {
+    for file in 0..2 {
+        let Some(bytes) = disk.snapshot_file(&path(file)) else { continue };
+        if expected[file] == empty() && bytes.len() <= home::HEADER_BYTES {
+            // What a crash left of the mark on an empty file is no database for stock SQLite, until the first commit.
+            continue;
+        }
+        let what = || format!("{} through stock SQLite after a clean close", FILES[file]);
+        let db = level.open_plain(file).map_err(|e| format!("{}: {}", what(), said(&e)))?;
+        let found = print(&db, "main").map_err(|e| format!("{}: {}", what(), said(&e)))?;
+        if found != expected[file] {
+            return Err(format!("{} is {found:?} instead of {:?}", what(), expected[file]));
+        }
+        intact(&db, &what())?;
+    }
+    Ok(())
+}
+
+/// Checks the disk that a crash (or a kill) left: what is allowed is there, whole and intact; recovering again, also
+/// from a crash in the first recovery, gives the same; the database can be used and closed, and stock SQLite
+/// then reads it. `unflushed`: what a crash may leave while what a kill left is not flushed yet. Uses the levels
+/// of nesting from `depth` on. Returns what was found.
+pub fn check(
+    setting: &Setting,
+    disk: &SimDisk,
+    allowed: &Allowed,
+    unflushed: &Allowed,
+    rng: &mut SplitMix64,
+    depth: usize,
+    recoveries: usize,
+) -> Result<[usize; 2], Violation> {
+    setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+    disk.set_capacity(ROOMY);
+    let level = level(depth);
+    let after = disk.survive();
+    level.boot(HookDisk::new(after.clone(), None));
+    let bad = |what: String| Violation::on(&after, what);
+    let first = rng.below(2);
+    let seen = see(&level, setting, &after, first).map_err(bad)?;
+    let found = allowed.find(seen.prints).map_err(bad)?;
+    for (file, db) in seen.connections.iter().enumerate() {
+        if let Some(db) = db {
+            intact(db, FILES[file]).map_err(bad)?;
+        }
+    }
+    let mut prints = seen.prints;
+    let mut again = None;
+    if let Some(db) = seen.connections[0].as_ref().filter(|_| rng.below(4) == 0) {
+        let written = db.execute_batch(
+            "BEGIN; CREATE TABLE IF NOT EXISTS after(k INTEGER PRIMARY KEY, b); INSERT INTO after(b) VALUES ('new'); COMMIT",
+        );
+        written.map_err(|e| bad(format!("cannot write after recovery: {}", said(&e))))?;
+        prints[0] = print(db, "main").map_err(|e| bad(format!("cannot read what was written: {}", said(&e))))?;
+        again = Some(after.crash(rng.next_u64()));
+    }
+    for db in seen.connections.into_iter().flatten() {
+        db.close().map_err(|(_, e)| bad(format!("cannot close after recovery: {}", said(&e))))?;
+    }
+    if !setting.sticky {
+        stock_reads(&level, &after, prints).map_err(bad)?;
+    }
+    if let Some(again) = again {
+        // What was acknowledged on top of a recovery survives another crash.
+        setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+        level.boot(HookDisk::new(again.clone(), None));
+        let bad = |what: String| Violation::on(&again, format!("{what}, after recovery, a commit and a crash"));
+        let seen = see(&level, setting, &again, first).map_err(bad)?;
+        Allowed::only(prints).find(seen.prints).map_err(bad)?;
+    }
+    if recoveries > 0 {
+        let certain = disk.crash_choices().is_empty();
+        // What a kill left in the cache alone may still be lost until recovery has finished.
+        let states = [0, 1].map(|file| allowed.files[file][found[file]]);
+        let inside = if certain { Allowed::only(states) } else { unflushed.clone() };
+        crash_recovery(setting, disk, &inside, states, rng, depth, recoveries - 1)?;
+    }
+    level.halt();
+    Ok(found)
+}
+
+/// Recovers a copy of `disk` once more and crashes inside.
+fn crash_recovery(
+    setting: &Setting,
+    disk: &SimDisk,
+    allowed: &Allowed,
+    found: [Print; 2],
+    rng: &mut SplitMix64,
+    depth: usize,
+    recoveries: usize,
+) -> Result<(), Violation> {
+    let broken: Arc<Mutex<Option<Violation>>> = Arc::default();
+    let (inner, at_point, at_allowed) = (broken.clone(), setting.clone(), allowed.clone());
+    let mut point_rng = SplitMix64::new(rng.next_u64());
+    let mut met = 0;
+    let point = Box::new(move |_: Operation<'_>, inside: &dyn Fn() -> SimDisk| {
+        // All operations of a short recovery; some of a long one, and where recoveries of recoveries follow.
+        met += 1;
+        let chosen = (recoveries == 0 && met <= 8) || point_rng.below(8 + met) < 2;
+        if chosen && inner.lock().is_none() {
+            let crashed = inside().crash(point_rng.next_u64());
+            let checked =
+                check(&at_point, &crashed, &at_allowed, &at_allowed, &mut point_rng, depth + 1, recoveries).err();
+            *inner.lock() = checked;
+        }
+    });
+    let level = level(depth);
+    let hooked = HookDisk::new(disk.survive(), Some(point));
+    level.boot(hooked.clone());
+    let bad = |what: String| Violation::on(hooked.sim(), format!("recovery of the same disk once more: {what}"));
+    let first = rng.below(2);
+    let seen = see(&level, setting, hooked.sim(), first);
+    let broken = broken.lock().take();
+    if let Some(violation) = broken {
+        return Err(violation);
+    }
+    Allowed::only(found).find(seen.map_err(bad)?.prints).map_err(bad)?;
+    Ok(())
+}
+
+/// Flips a bit at rest in a log, or in the mark of a home, of what a crash left: an error or a right answer.
+/// `allowed` says which answers are right. `ahead`: a checkpoint has begun to write home, and a damaged last record
+/// is then beyond help (`docs/faults.md`).
+pub fn rot(
+    setting: &Setting,
+    disk: &SimDisk,
+    allowed: &Allowed,
+    ahead: bool,
+    rng: &mut SplitMix64,
+    depth: usize,
+) -> Result<(), Violation> {
+    let file = usize::from(disk.snapshot_file(&path(1)).is_some() && rng.below(3) == 0);
+    let log = log_path(file);
+    let rotten = disk.survive();
+    let marked = disk
+        .snapshot_file(&path(file))
+        .is_some_and(|bytes| home::MARK == bytes.get(READ_VERSION).copied().unwrap_or(0));
+    let Some(log_bytes) = disk.snapshot_file(&log).filter(|_| marked) else { return Ok(()) };
+    setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+    rotten.set_capacity(ROOMY);
+    let bit = rng.below(8) as u8;
+    let what = if rng.below(4) == 0 {
+        let at = [WRITE_VERSION, READ_VERSION, SESSION + rng.below(8)][rng.below(3)] as u64;
+        rotten.flip_bit(&path(file), at, bit);
+        format!("bit {bit} of byte {at} of {} flipped", FILES[file])
+    } else {
+        // Where there is something: a slot, or the part of the ring that was written.
+        let written: Vec<usize> = (0..log_bytes.len())
+            .step_by(64)
+            .filter(|at| log_bytes[*at..(*at + 64).min(log_bytes.len())].iter().any(|byte| *byte != 0))
+            .collect();
+        if written.is_empty() {
+            return Ok(());
+        }
+        let at = match rng.below(4) {
+            _ if ahead => 4096 * (1 + rng.below(2)) + rng.below(100),
+            0 => 4096 * (1 + rng.below(2)) + rng.below(100),
+            _ => (written[rng.below(written.len())] + rng.below(64)).min(log_bytes.len() - 1),
+        } as u64;
+        rotten.flip_bit(&log, at, bit);
+        format!("bit {bit} of byte {at} of the log of {} flipped", FILES[file])
+    };
+    error_or_right(setting, &rotten, allowed, file, &what, depth)
+}
+
+/// Puts a log back that was copied before the last recovery: an error or a right answer.
+pub fn old_log(
+    setting: &Setting,
+    disk: &SimDisk,
+    old: &[Option<Vec<u8>>; 2],
+    allowed: &Allowed,
+    depth: usize,
+) -> Result<(), Violation> {
+    for file in 0..2 {
+        let Some(bytes) = &old[file] else { continue };
+        setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+        let swapped = disk.survive();
+        swapped.set_capacity(ROOMY);
+        swapped.put_file(&log_path(file), bytes);
+        error_or_right(setting, &swapped, allowed, file, "an older log beside it", depth)?;
+    }
+    Ok(())
+}
+
+/// The path of a log.
+pub fn log_path(file: usize) -> PathBuf {
+    let mut log = path(file).into_os_string();
+    log.push(LOG_SUFFIX);
+    log.into()
+}
+
+/// A damaged disk answers with an error, or with something that is allowed.
+fn error_or_right(
+    setting: &Setting,
+    disk: &SimDisk,
+    allowed: &Allowed,
+    file: usize,
+    damage: &str,
+    depth: usize,
+) -> Result<(), Violation> {
+    let level = level(depth);
+    level.boot(HookDisk::new(disk.clone(), None));
+    if let Ok(seen) = see(&level, setting, disk, file) {
+        let bad = |why: String| Violation::on(disk, format!("{damage}: {why}"));
+        allowed.find(seen.prints).map_err(bad)?;
+        if let Some(db) = &seen.connections[file] {
+            intact(db, FILES[file]).map_err(bad)?;
+        }
+    }
+    level.halt();
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! How the processes of a history die, what goes wrong before, and what recovery must find.
+
+use std::io::ErrorKind;
+use std::sync::atomic::Ordering;
+
+use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
+use onewrite_core::layout::home::HEADER_BYTES;
+use onewrite_core::layout::slot;
+use rusqlite::Connection;
+use rusqlite::backup::Backup;
+
+use super::check::{Allowed, check, empty, log_path, old_log, path, rot, said};
+use super::history::{Step, Trouble, World};
+use super::print::{Print, print};
+use super::process::{SCHEMAS, add_noise, level};
+use crate::check::ROOMY;
+use crate::hook::{HookDisk, Point};
+use crate::oracle::Oracle;
+
+/// The oracles of both databases.
+#[derive(Clone, Debug)]
+pub(super) struct Oracles {
+    pub(super) files: [Oracle<Print>; 2],
+    /// The attempts of both are one transaction.
+    pub(super) joint: bool,
+}
+
+impl Oracles {
+    pub(super) fn allowed(&self, killed: bool) -> Allowed {
+        let files = [0, 1].map(|file| {
+            let oracle = &self.files[file];
+            if killed { oracle.after_kill() } else { oracle.after_crash() }
+        });
+        Allowed { files, joint: self.joint && self.files.iter().all(Oracle::is_undecided) }
+    }
+
+    /// What is right where a record is damaged: one of the last flush cannot be told from one that was never finished.
+    pub(super) fn rotten(&self) -> Allowed {
+        let files = [0, 1].map(|file| {
+            let oracle = &self.files[file];
+            oracle.states[oracle.proven..].to_vec()
+        });
+        Allowed { files, joint: false }
+    }
+
+    pub(super) fn latest(&self) -> [Print; 2] {
+        [0, 1].map(|file| *self.files[file].latest())
+    }
+}
+
+/// The two databases in memory, where stock SQLite says what each statement leads to.
+pub(super) fn mirror() -> rusqlite::Result<Connection> {
+    let mirror = Connection::open_in_memory()?;
+    mirror.execute_batch("ATTACH ':memory:' AS side")?;
+    add_noise(&mirror)?;
+    Ok(mirror)
+}
+
+impl World {
+    /// A new process on `sim`; the one before dies with all it has open.
+    pub(super) fn boot(&mut self, sim: SimDisk) {
+        self.power_off();
+        self.disk = HookDisk::new(sim, Some(self.crash_points()));
+        self.level.boot(self.disk.clone());
+        self.faulty = false;
+    }
+
+    pub(super) fn power_off(&mut self) {
+        self.level.halt();
+        self.clients.clear();
+    }
+
+    /// What happens at each operation: now and then a crash, a kill or rot is checked.
+    pub(super) fn crash_points(&mut self) -> Point {
+        let (setting, oracles, found) = (self.setting.clone(), self.oracles.clone(), self.found.clone());
+        let mut rng = SplitMix64::new(self.rng.next_u64());
+        let (every, old_logs) = (self.points, self.old_logs.clone());
+        // Pages of home are newer than what the slots say of it, until a slot is written.
+        let mut ahead = false;
+        Box::new(move |operation, inside| {
+            let was_ahead = ahead;
+            let is_home = (0..2).any(|file| operation.path == path(file));
+            let is_slot = !is_home && operation.range.1 == slot::BYTES;
+            ahead = !is_slot && (ahead || (is_home && operation.range.1 > HEADER_BYTES));
+            if rng.below(every) != 0 || found.lock().is_some() {
+                return;
+            }
+            let disk = inside();
+            let unflushed = oracles.lock().allowed(false);
+            let kill = oracles.lock().allowed(true);
+            let (kind, recoveries) = (rng.below(12), [0, 0, 0, 0, 1, 2][rng.below(6)]);
+            let (when, verdict) = match kind {
+                0 => {
+                    let rotten = oracles.lock().rotten();
+                    ("after rot", rot(&setting, &disk.crash(rng.next_u64()), &rotten, was_ahead || ahead, &mut rng, 1))
+                }
+                1 if rng.below(3) == 0 => {
+                    let crashed = disk.crash(rng.next_u64());
+                    ("with an old log", old_log(&setting, &crashed, &old_logs, &unflushed, 1))
+                }
+                1 | 2 => {
+                    let checked = check(&setting, &disk.survive(), &kill, &unflushed, &mut rng, 1, recoveries);
+                    ("after a kill", checked.map(|_| ()))
+                }
+                _ => {
+                    let crashed = disk.crash(rng.next_u64());
+                    let checked = check(&setting, &crashed, &unflushed, &unflushed, &mut rng, 1, recoveries);
+                    ("after a crash", checked.map(|_| ()))
+                }
+            };
+            if let Err(mut v) = verdict {
+                v.what = format!("{when}: {}", v.what);
+                *found.lock() = Some(v);
+            }
+        })
+    }
+
+    /// All connections close after a failure, and new ones of the same process recover.
+    pub(super) fn start_over(&mut self) -> Step<()> {
+        self.note(|_| "starts over".to_owned());
+        for i in (0..self.clients.len()).rev() {
+            self.abort(i);
+            // It may say that it is poisoned.
+            let _ = self.clients.remove(i).db.close();
+        }
+        self.verdict()?;
+        // The faults that lie ahead would strike the recovery.
+        let sim = self.disk.sim().survive();
+        self.recover(sim, true)
+    }
+
+    /// The process dies, or power goes; a new one recovers.
+    pub(super) fn die(&mut self) -> Step<()> {
+        self.verdict()?;
+        let killed = self.rng.below(2) == 0;
+        let sim = if killed { self.disk.sim().survive() } else { self.disk.sim().crash(self.rng.next_u64()) };
+        self.recover(sim, killed)
+    }
+
+    pub(super) fn recover(&mut self, sim: SimDisk, killed: bool) -> Step<()> {
+        sim.set_capacity(ROOMY);
+        self.full = false;
+        self.note(|w| format!("{}; floor, committed: {:?}", if killed { "kill" } else { "crash" }, w.marks()));
+        self.setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+        let allowed = self.oracles.lock().allowed(killed);
+        let unflushed = self.oracles.lock().allowed(false);
+        let was_aside = self.oracles.lock().files.iter().any(|oracle| oracle.aside);
+        let uncertain = killed && (was_aside || self.wal);
+        // The state that new connections will find, so that crashes inside their recovery know it too.
+        let found = check(&self.setting, &sim.survive(), &allowed, &unflushed, &mut self.rng.clone(), 1, 0);
+        let found = found.map_err(|mut v| {
+            v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
+            v
+        })?;
+        {
+            let mut oracles = self.oracles.lock();
+            for (file, index) in found.into_iter().enumerate() {
+                let oracle = &mut oracles.files[file];
+                let index = oracle.states.len() - allowed.files[file].len() + index;
+                oracle.recovers(index);
+            }
+        }
+        self.old_logs = [0, 1].map(|file| sim.snapshot_file(&log_path(file)));
+        self.boot(sim);
+        let expected = self.oracles.lock().latest();
+        for file in 0..2 {
+            if self.disk.sim().snapshot_file(&path(file)).is_none() {
+                continue;
+            }
+            let seen = self.level.open(file, &self.setting.options).and_then(|db| {
+                let seen = print(&db, "main")?;
+                let mode: String = db.query_row("PRAGMA main.journal_mode", [], |row| row.get(0))?;
+                if file == 0 {
+                    self.wal = mode == "wal";
+                }
+                // Kept open a while: the close is a part of the history of its own.
+                db.close().map_err(|(_, e)| e)?;
+                Ok(seen)
+            });
+            self.verdict()?;
+            match seen {
+                Ok(seen) if seen == expected[file] => {}
+                Ok(seen) => {
+                    return Err(self.bad(format!("recovered once more: {seen:?} instead of {:?}", expected[file])));
+                }
+                Err(e) => return Err(self.bad(format!("cannot recover once more: {}", said(&e)))),
+            }
+            if !uncertain {
+                self.oracles.lock().files[file].settle();
+            }
+        }
+        self.note(|w| format!("recovered; floor, committed: {:?}", w.marks()));
+        self.follow(expected)
+    }
+
+    /// The mirror goes back to where a crash has led.
+    pub(super) fn follow(&mut self, expected: [Print; 2]) -> Step<()> {
+        let failed = |w: &Self, e: rusqlite::Error| w.bad(format!("the mirror: {}", said(&e)));
+        if !self.mirror.is_autocommit() {
+            self.mirror.execute_batch("ROLLBACK").map_err(|e| failed(self, e))?;
+        }
+        let now = [0, 1].map(|file| print(&self.mirror, SCHEMAS[file]).unwrap_or(empty()));
+        if now == expected {
+            return Ok(());
+        }
+        self.mirror = mirror().map_err(|e| failed(self, e))?;
+        let sim = self.disk.sim().survive();
+        let beside = level(1);
+        beside.boot(HookDisk::new(sim.clone(), None));
+        for file in 0..2 {
+            if sim.snapshot_file(&path(file)).is_some() && expected[file] != empty() {
+                let from = beside.open(file, &self.setting.options).map_err(|e| failed(self, e))?;
+                let copied = Backup::new_with_names(&from, "main", &mut self.mirror, SCHEMAS[file])
+                    .and_then(|backup| backup.run_to_completion(10_000, std::time::Duration::ZERO, None));
+                copied.map_err(|e| failed(self, e))?;
+            }
+        }
+        beside.halt();
+        let now = [0, 1].map(|file| print(&self.mirror, SCHEMAS[file]).unwrap_or(empty()));
+        if now != expected {
+            return Err(self.bad(format!("the mirror cannot follow: {now:?} instead of {expected:?}")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn make_trouble(&mut self) -> Step<()> {
+        match self.trouble {
+            Trouble::None => {}
+            Trouble::Faults => {
+                let ops = [Op::Write, Op::Write, Op::WriteDurable, Op::Sync, Op::Sync, Op::SetLen, Op::Reserve];
+                let nth = 1 + self.rng.below(6) as u64;
+                let what = match self.rng.below(10) {
+                    0 => {
+                        self.disk.sim().fail_nth(Op::Read, nth * 4, ErrorKind::Other);
+                        "a read will fail".to_owned()
+                    }
+                    1 => {
+                        let len = self.rng.below(4096);
+                        self.disk.sim().shorten_nth_read(nth * 4, len);
+                        format!("a read will end after {len} bytes")
+                    }
+                    _ => {
+                        let op = ops[self.rng.below(ops.len())];
+                        self.disk.sim().fail_nth(op, nth, ErrorKind::Other);
+                        format!("{op:?} will fail")
+                    }
+                };
+                self.faulty = true;
+                self.note(|_| what);
+            }
+            Trouble::Full => {
+                self.full ^= true;
+                let sim = self.disk.sim();
+                let sizes = sim.paths().into_iter().map(|path| sim.snapshot_file(&path).map_or(0, |b| b.len() as u64));
+                let used: u64 = sizes.sum();
+                let room = self.rng.below(60_000) as u64;
+                sim.set_capacity(if self.full { used + room } else { ROOMY });
+                self.note(|w| format!("full: {} ({used} + {room})", w.full));
+            }
+        }
+        Ok(())
+    }
+}

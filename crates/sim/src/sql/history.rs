@@ -1,0 +1,433 @@
+//! A history: connections of one process after another that run SQL, crashes at every operation of the disk.
+
+use std::sync::Arc;
+
+use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
+use parking_lot::Mutex;
+use rusqlite::{Connection, ffi};
+
+use super::check::{Setting, empty, said, stock_reads};
+use super::deaths::{Oracles, mirror};
+use super::print::{Print, print};
+use super::process::{Level, SCHEMAS, add_noise, explain, level};
+use super::statements::{self, Shape};
+use crate::check::{Counts, ROOMY, Violation};
+use crate::history::Campaign;
+use crate::hook::HookDisk;
+use crate::oracle::Oracle;
+use crate::pager::Synchronous;
+
+/// What goes wrong besides crashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    None,
+    /// Operations fail now and then.
+    Faults,
+    /// The disk is full now and then.
+    Full,
+}
+
+/// One connection.
+pub(super) struct Client {
+    pub(super) db: Connection,
+    pub(super) number: usize,
+    pub(super) synchronous: Synchronous,
+    /// `journal_mode=MEMORY`: nothing to step aside with.
+    pub(super) journal_in_memory: bool,
+    /// The second database is attached.
+    pub(super) has_side: bool,
+    /// What it reads in a transaction that is open.
+    pub(super) reading: Option<Vec<Print>>,
+}
+
+impl Client {
+    pub(super) fn schemas(&self) -> usize {
+        1 + usize::from(self.has_side)
+    }
+
+    pub(super) fn may_step_aside(&self) -> bool {
+        // Beside the log SQLite's own rules hold: no promise under OFF, or with a journal in memory.
+        self.synchronous != Synchronous::Off && !self.journal_in_memory
+    }
+}
+
+pub(super) struct World {
+    pub(super) setting: Setting,
+    pub(super) rng: SplitMix64,
+    pub(super) disk: HookDisk,
+    pub(super) level: Level,
+    pub(super) clients: Vec<Client>,
+    pub(super) opened: usize,
+    pub(super) oracles: Arc<Mutex<Oracles>>,
+    pub(super) mirror: Connection,
+    pub(super) found: Arc<Mutex<Option<Violation>>>,
+    pub(super) trouble: Trouble,
+    /// A fault was injected into the processes that run.
+    pub(super) faulty: bool,
+    /// The disk has too little room.
+    pub(super) full: bool,
+    /// The main database is in WAL mode.
+    pub(super) wal: bool,
+    pub(super) points: usize,
+    /// The logs as they were before the last recovery.
+    pub(super) old_logs: [Option<Vec<u8>>; 2],
+    pub(super) notes: Option<Vec<String>>,
+}
+
+pub(super) type Step<T> = Result<T, Violation>;
+
+/// Runs the history of `seed`.
+pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
+    let mut rng = SplitMix64::new(seed ^ 0x5031);
+    let scheme = campaign.scheme.clone().unwrap_or_else(|| ["log", "log", "wal-opt"][rng.below(3)].to_owned());
+    let drawn_unit = [512, 4096][rng.below(2)];
+    let config = SimConfig {
+        atomic_unit: campaign.atomic_unit.unwrap_or(drawn_unit),
+        sync_covers_creation: rng.below(2) == 0,
+        capacity: ROOMY,
+        trace: campaign.trace,
+    };
+    let shape = Shape {
+        page_bytes: [512, 1024, 1024, 2048, 4096, 4096][rng.below(6)],
+        auto_vacuum: rng.below(3),
+        bytes_max: 120_000,
+        big_bytes: 40_000 + rng.below(60_000),
+    };
+    let mut options = vec![("scheme", scheme.as_str()), ("log_size", "256k"), ("busy_ms", "0")];
+    if rng.below(4) > 0 {
+        options.push(("stream_size", "64k"));
+    }
+    if rng.below(3) == 0 {
+        options.push(("table_size", "64k"));
+    }
+    let sticky = rng.below(6) == 0;
+    if sticky {
+        options.push(("sticky", "1"));
+    }
+    let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    let trouble = match rng.below(4) {
+        0 => Trouble::Faults,
+        1 => Trouble::Full,
+        _ => Trouble::None,
+    };
+    let starting = || Oracle::starting(empty());
+    let oracles = Oracles { files: [starting(), starting()], joint: false };
+    let mut world = World {
+        setting: Setting { options, shape, counts: counts.clone(), sticky },
+        points: 2 + rng.below(6),
+        rng,
+        disk: HookDisk::new(SimDisk::new(config), None),
+        level: level(0),
+        clients: Vec::new(),
+        opened: 0,
+        oracles: Arc::new(Mutex::new(oracles)),
+        mirror: mirror().map_err(|e| Violation::on(&SimDisk::new(config), said(&e)))?,
+        found: Arc::default(),
+        trouble,
+        faulty: false,
+        full: false,
+        wal: false,
+        old_logs: [None, None],
+        notes: campaign.trace.then(Vec::new),
+    };
+    world.boot(SimDisk::new(config));
+    let steps = 10 + world.rng.below(campaign.steps.max(1));
+    let mut done = Ok(());
+    for _ in 0..steps {
+        done = done.and_then(|()| world.step()).and_then(|()| world.verdict());
+    }
+    let done = done.and_then(|()| world.finish());
+    world.power_off();
+    done.map_err(|mut v| {
+        v.what = format!("{} [{:?}, {:?}]", v.what, world.setting.options, world.setting.shape);
+        v.notes = world.notes.take().unwrap_or_default();
+        v
+    })
+}
+
+impl World {
+    pub(super) fn bad(&self, what: impl Into<String>) -> Violation {
+        Violation::on(self.disk.sim(), what)
+    }
+
+    pub(super) fn note(&mut self, what: impl FnOnce(&Self) -> String) {
+        if self.notes.is_some() {
+            let line = format!("{:>6} {}", self.disk.sim().ops(), what(self));
+            self.notes.iter_mut().for_each(|notes| notes.push(line.clone()));
+        }
+    }
+
+    pub(super) fn verdict(&self) -> Step<()> {
+        let found = self.found.lock().take();
+        found.map_or(Ok(()), Err)
+    }
+
+    pub(super) fn step(&mut self) -> Step<()> {
+        match self.rng.below(40) {
+            0..23 => self.write(),
+            23..26 => self.pin_or_read(),
+            26..28 => self.release(),
+            28..30 => self.checkpoint(),
+            30 => self.close_all(),
+            31 => self.vacuum(),
+            32 => self.change_mode(),
+            33 => self.die(),
+            34..37 => self.make_trouble(),
+            37 => self.shrink(),
+            _ => self.close_one(),
+        }
+    }
+
+    /// A client, made where there are too few.
+    pub(super) fn client(&mut self) -> Step<Option<usize>> {
+        if self.clients.is_empty() || (self.clients.len() < 4 && self.rng.below(6) == 0) {
+            match self.open() {
+                Ok(client) => self.clients.push(client),
+                Err(e) => return self.tolerate(&e, "open").map(|()| None),
+            }
+        }
+        Ok(Some(self.rng.below(self.clients.len())))
+    }
+
+    pub(super) fn open(&mut self) -> rusqlite::Result<Client> {
+        let db = self.level.open(0, &self.setting.options)?;
+        add_noise(&db)?;
+        let mut synchronous = [Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(3)];
+        if self.rng.below(10) == 0 && !self.wal {
+            synchronous = Synchronous::Off;
+        }
+        let mode = ["DELETE", "TRUNCATE", "PERSIST", "MEMORY"][self.rng.below(4)];
+        let level = [0, 1, 2][synchronous as usize];
+        let cache = [6, 20, 200][self.rng.below(3)];
+        let has_side = self.rng.below(3) == 0;
+        if has_side {
+            let uri = self.level.uri(1, &self.setting.options);
+            db.execute("ATTACH ?1 AS side", [uri])?;
+        }
+        let shape = self.setting.shape;
+        for schema in &SCHEMAS[..1 + usize::from(has_side)] {
+            db.execute_batch(&format!("PRAGMA {schema}.synchronous={level}; PRAGMA {schema}.cache_size={cache}"))?;
+            if !self.wal {
+                db.execute_batch(&format!("PRAGMA {schema}.journal_mode={mode}"))?;
+            }
+            // Of use while there is no page yet.
+            db.execute_batch(&statements::settings(shape, schema))?;
+        }
+        db.execute_batch("PRAGMA temp_store=2")?;
+        self.opened += 1;
+        let number = self.opened;
+        self.note(|_| format!("{number} opens: {synchronous:?}, journal {mode}, side {has_side}, cache {cache}"));
+        let journal_in_memory = mode == "MEMORY";
+        Ok(Client { db, number, synchronous, journal_in_memory, has_side, reading: None })
+    }
+
+    /// An error a client got: expected, or a violation.
+    pub(super) fn tolerate(&mut self, error: &rusqlite::Error, doing: &str) -> Step<()> {
+        let (code, _) = explain(error);
+        self.note(|_| format!("{doing}: {}", said(error)));
+        match code & 0xff {
+            ffi::SQLITE_BUSY => Ok(()),
+            ffi::SQLITE_FULL if self.full => Ok(()),
+            _ if self.faulty => match self.rng.below(3) {
+                0 => Ok(()),
+                1 => self.die(),
+                _ => self.start_over(),
+            },
+            _ => Err(self.bad(format!("{doing}: {}", said(error)))),
+        }
+    }
+
+    /// Reads everything that client `i` sees.
+    pub(super) fn prints(&self, i: usize) -> rusqlite::Result<Vec<Print>> {
+        let client = &self.clients[i];
+        SCHEMAS[..client.schemas()].iter().map(|schema| print(&client.db, schema)).collect()
+    }
+
+    pub(super) fn pin_or_read(&mut self) -> Step<()> {
+        let Some(i) = self.client()? else { return Ok(()) };
+        let pinned = self.clients[i].reading.clone();
+        let begun = if pinned.is_none() { self.clients[i].db.execute_batch("BEGIN") } else { Ok(()) };
+        let seen = match begun.and_then(|()| self.prints(i)) {
+            Ok(seen) => seen,
+            Err(e) => {
+                self.abort(i);
+                return self.tolerate(&e, "read");
+            }
+        };
+        let latest = self.oracles.lock().latest();
+        let expected = pinned.clone().unwrap_or_else(|| latest[..self.clients[i].schemas()].to_vec());
+        if seen != expected {
+            let what = if pinned.is_some() { "a snapshot changed" } else { "a reader does not see the newest state" };
+            return Err(self.bad(format!("{what}: {seen:?} instead of {expected:?}")));
+        }
+        self.clients[i].reading = Some(seen);
+        self.note(|w| format!("{} reads", w.clients[i].number));
+        Ok(())
+    }
+
+    /// Ends whatever transaction client `i` is in, after an error or without one.
+    pub(super) fn abort(&mut self, i: usize) {
+        self.clients[i].reading = None;
+        if !self.clients[i].db.is_autocommit() {
+            // SQLite's own errors here change nothing any more.
+            let _ = self.clients[i].db.execute_batch("ROLLBACK");
+        }
+    }
+
+    pub(super) fn release(&mut self) -> Step<()> {
+        let pinned: Vec<usize> = (0..self.clients.len()).filter(|i| self.clients[*i].reading.is_some()).collect();
+        if !pinned.is_empty() {
+            let i = pinned[self.rng.below(pinned.len())];
+            self.clients[i].reading = None;
+            if let Err(e) = self.clients[i].db.execute_batch("COMMIT") {
+                self.abort(i);
+                return self.tolerate(&e, "end of a read");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn marks(&self) -> Vec<(usize, usize, usize)> {
+        self.oracles.lock().files.iter().map(Oracle::marks).collect()
+    }
+
+    /// `VACUUM`, now and then to another page size.
+    pub(super) fn vacuum(&mut self) -> Step<()> {
+        let Some(i) = self.client()? else { return Ok(()) };
+        let client = &self.clients[i];
+        if client.reading.is_some() || !client.may_step_aside() || *self.oracles.lock().files[0].latest() == empty() {
+            return Ok(());
+        }
+        let page_bytes = [512, 1024, 2048, 4096][self.rng.below(4)];
+        let sql = match self.rng.below(3) {
+            0 => "VACUUM".to_owned(),
+            _ => format!("PRAGMA page_size={page_bytes}; VACUUM"),
+        };
+        self.note(|w| format!("{} runs {sql}", w.clients[i].number));
+        let done = self.clients[i].db.execute_batch(&sql);
+        self.verdict()?;
+        match done {
+            Ok(()) => Ok(()),
+            Err(e) => {
+                self.abort(i);
+                self.tolerate(&e, "vacuum")
+            }
+        }
+    }
+
+    /// To WAL mode and back.
+    pub(super) fn change_mode(&mut self) -> Step<()> {
+        let Some(i) = self.client()? else { return Ok(()) };
+        let client = &self.clients[i];
+        if client.reading.is_some() || !client.may_step_aside() || *self.oracles.lock().files[0].latest() == empty() {
+            return Ok(());
+        }
+        if !self.wal {
+            // In WAL mode nothing is promised under OFF.
+            for client in &mut self.clients {
+                if client.synchronous == Synchronous::Off {
+                    client.synchronous = Synchronous::Full;
+                    for schema in &SCHEMAS[..client.schemas()] {
+                        // A pragma that only sets a number cannot fail.
+                        let _ = client.db.execute_batch(&format!("PRAGMA {schema}.synchronous=FULL"));
+                    }
+                }
+            }
+        }
+        let wanted = if self.wal { "DELETE" } else { "WAL" };
+        let sql = format!("PRAGMA main.journal_mode={wanted}");
+        let answer = last_row(&self.clients[i].db, &sql);
+        self.verdict()?;
+        self.note(|w| format!("{} runs {sql}: {answer:?}", w.clients[i].number));
+        match answer {
+            Ok(mode) => {
+                self.wal = mode == "wal";
+                Ok(())
+            }
+            Err(e) => {
+                self.abort(i);
+                let mode = self.clients[i].db.query_row("PRAGMA main.journal_mode", [], |row| row.get::<_, String>(0));
+                self.wal = mode.is_ok_and(|mode| mode == "wal");
+                self.tolerate(&e, "journal_mode")
+            }
+        }
+    }
+
+    pub(super) fn checkpoint(&mut self) -> Step<()> {
+        let Some(i) = self.client()? else { return Ok(()) };
+        let file = self.rng.below(self.clients[i].schemas());
+        let sql = format!("PRAGMA {}.onewrite_checkpoint", SCHEMAS[file]);
+        match self.clients[i].db.query_row(&sql, [], |row| row.get::<_, String>(0)) {
+            Ok(_) => {
+                if !self.wal {
+                    self.oracles.lock().files[file].settle();
+                }
+                self.note(|w| format!("{} checkpoints {file}", w.clients[i].number));
+                Ok(())
+            }
+            Err(e) => self.tolerate(&e, "checkpoint"),
+        }
+    }
+
+    pub(super) fn close_one(&mut self) -> Step<()> {
+        if self.clients.len() < 2 {
+            return Ok(());
+        }
+        let i = self.rng.below(self.clients.len());
+        self.close(i)
+    }
+
+    pub(super) fn close(&mut self, i: usize) -> Step<()> {
+        self.abort(i);
+        self.note(|w| format!("{} closes", w.clients[i].number));
+        let closed = self.clients.remove(i).db.close();
+        self.verdict()?;
+        match closed {
+            Ok(()) => Ok(()),
+            Err((_, e)) => self.tolerate(&e, "close"),
+        }
+    }
+
+    pub(super) fn close_all(&mut self) -> Step<()> {
+        let any = !self.clients.is_empty();
+        while !self.clients.is_empty() {
+            self.close(self.clients.len() - 1)?;
+        }
+        // A database that a fault has poisoned stays marked, for recovery; a full disk may keep the mark on, too.
+        if any && !self.faulty && !self.full {
+            if !self.wal {
+                self.oracles.lock().files.iter_mut().for_each(Oracle::settle);
+            }
+            if !self.setting.sticky {
+                let latest = self.oracles.lock().latest();
+                let sim = self.disk.sim().survive();
+                let beside = level(1);
+                beside.boot(HookDisk::new(sim.clone(), None));
+                stock_reads(&beside, &sim, latest).map_err(|what| self.bad(what))?;
+                beside.halt();
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self) -> Step<()> {
+        self.disk.sim().set_capacity(ROOMY);
+        self.full = false;
+        if self.faulty {
+            self.start_over()?;
+        }
+        self.close_all()?;
+        self.verdict()
+    }
+}
+
+/// The last row of a statement that runs to its end: an error may come with the commit behind it.
+pub(super) fn last_row(db: &Connection, sql: &str) -> rusqlite::Result<String> {
+    let mut statement = db.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    let mut last = String::new();
+    while let Some(row) = rows.next()? {
+        last = row.get(0)?;
+    }
+    Ok(last)
+}

@@ -1,0 +1,16 @@
+//! The engine `sql`: a stock SQLite on the VFS on the simulated disk.
+//!
+//! [`machine`] is the disk that a registered VFS sees, whatever crashed meanwhile; [`plain`] is SQLite's own
+//! way to store on that disk, which onewrite passes through to and which judges what onewrite left;
+//! [`process`] opens connections; [`print`] tells states of a database apart; [`statements`] draws SQL;
+//! [`check`] judges what a crash left; [`history`] runs histories (with `transact` and `deaths`).
+
+pub mod check;
+mod deaths;
+pub mod history;
+pub mod machine;
+pub mod plain;
+pub mod print;
+pub mod process;
+pub mod statements;
+mod transact;

@@ -1,0 +1,133 @@
+//! Processes of a simulated machine: connections through onewrite, and through SQLite's own way to store.
+//!
+//! A check runs inside a call of the history that it checks, so each level of nesting has VFSs, an engine
+//! and a machine of its own.
+
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use onewrite_core::disk::sim::SplitMix64;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::{Connection, OpenFlags, ffi};
+
+use super::machine::Socket;
+use super::plain;
+use crate::hook::HookDisk;
+
+/// Where the databases are on each machine. No such directory exists on the real one.
+pub const DIRECTORY: &str = "/onewrite-sim";
+
+/// The databases: the main one, and the one attached to it.
+pub const FILES: [&str; 2] = ["main.db", "side.db"];
+
+/// The names of the two in SQL.
+pub const SCHEMAS: [&str; 2] = ["main", "side"];
+
+/// One level of nesting of one thread.
+#[derive(Clone)]
+pub struct Level {
+    socket: Socket,
+    plain: &'static CStr,
+    onewrite: &'static CStr,
+}
+
+thread_local! {
+    static LEVELS: RefCell<Vec<Level>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The level of nesting `depth` of this thread.
+pub fn level(depth: usize) -> Level {
+    LEVELS.with_borrow_mut(|levels| {
+        while levels.len() <= depth {
+            levels.push(Level::new());
+        }
+        levels[depth].clone()
+    })
+}
+
+impl Level {
+    fn new() -> Self {
+        static NUMBERS: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let name = |what: &str| -> &'static CStr {
+            let name = CString::new(format!("{what}-{number}")).unwrap_or_default();
+            Box::leak(name.into_boxed_c_str())
+        };
+        let (plain, onewrite) = (name("plain-sim"), name("onewrite-sim"));
+        let socket = Socket::default();
+        plain::register(plain, socket.clone());
+        // SAFETY: the functions are those of the SQLite this program is linked to.
+        let registered =
+            unsafe { onewrite::register_over(&onewrite_rusqlite::api(), onewrite, Arc::new(socket.clone()), plain) };
+        registered.expect("onewrite registers on a simulated machine");
+        Self { socket, plain, onewrite }
+    }
+
+    /// A machine with `disk`; the one before is dead.
+    pub fn boot(&self, disk: HookDisk) {
+        self.socket.boot(disk);
+    }
+
+    /// The machine is dead.
+    pub fn halt(&self) {
+        self.socket.halt();
+    }
+
+    /// Opens the database `file` through onewrite with `options`.
+    pub fn open(&self, file: usize, options: &[(String, String)]) -> rusqlite::Result<Connection> {
+        let parameters: Vec<String> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let uri = format!("file:{DIRECTORY}/{}?{}", FILES[file], parameters.join("&"));
+        connect(&uri, self.onewrite)
+    }
+
+    /// Opens the database `file` as stock SQLite does.
+    pub fn open_plain(&self, file: usize) -> rusqlite::Result<Connection> {
+        connect(&format!("file:{DIRECTORY}/{}", FILES[file]), self.plain)
+    }
+
+    /// What `ATTACH` names the database `file` with.
+    pub fn uri(&self, file: usize, options: &[(String, String)]) -> String {
+        let parameters: Vec<String> = options.iter().map(|(name, value)| format!("&{name}={value}")).collect();
+        let vfs = self.onewrite.to_string_lossy();
+        format!("file:{DIRECTORY}/{}?vfs={vfs}{}", FILES[file], parameters.concat())
+    }
+}
+
+fn connect(uri: &str, vfs: &CStr) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags_and_vfs(uri, flags, vfs)?;
+    db.busy_timeout(std::time::Duration::ZERO)?;
+    Ok(db)
+}
+
+/// Gives a connection the SQL function `noise(seed, bytes)`: a blob that a seed determines.
+pub fn add_noise(db: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    db.create_scalar_function("noise", 2, flags, |args| {
+        let (seed, bytes): (i64, i64) = (args.get(0)?, args.get(1)?);
+        let bytes = usize::try_from(bytes).unwrap_or(0);
+        let mut rng = SplitMix64::new(seed.cast_unsigned());
+        let mut blob = Vec::with_capacity(bytes + 8);
+        while blob.len() < bytes {
+            blob.extend_from_slice(&rng.next_u64().to_le_bytes());
+        }
+        blob.truncate(bytes);
+        Ok(blob)
+    })
+}
+
+/// The extended result code and the message of an error.
+pub fn explain(error: &rusqlite::Error) -> (i32, String) {
+    match error {
+        rusqlite::Error::SqliteFailure(code, message) => (code.extended_code, message.clone().unwrap_or_default()),
+        rusqlite::Error::SqlInputError { error, msg, .. } => (error.extended_code, msg.clone()),
+        other => (ffi::SQLITE_INTERNAL, other.to_string()),
+    }
+}

@@ -1,0 +1,238 @@
+//! Transactions of a history: first on the mirror, where stock SQLite says what each statement leads to, then on
+//! the databases.
+
+use std::sync::atomic::Ordering;
+
+use rusqlite::ffi;
+
+use super::check::{empty, path, said};
+use super::history::{Step, World};
+use super::print::{Print, print};
+use super::process::{SCHEMAS, explain};
+use super::statements;
+use crate::oracle::Oracle;
+use crate::pager::Synchronous;
+
+/// What stock SQLite says of a transaction.
+pub(super) struct Rehearsal {
+    /// The result of each statement.
+    pub(super) codes: Vec<i32>,
+    /// The states it leads to.
+    pub(super) states: [Print; 2],
+}
+
+impl World {
+    pub(super) fn write(&mut self) -> Step<()> {
+        let Some(i) = self.client()? else { return Ok(()) };
+        let client = &self.clients[i];
+        let mut files: Vec<usize> = match self.rng.below(6) {
+            0..3 => vec![0],
+            3 | 4 => vec![0, 1],
+            _ => vec![1],
+        };
+        if !client.has_side {
+            files = vec![0];
+        } else if files.len() == 2 && (self.wal || !client.may_step_aside()) {
+            files = vec![self.rng.below(2)];
+        }
+        let schemas: Vec<&str> = files.iter().map(|file| SCHEMAS[*file]).collect();
+        let latest = self.oracles.lock().latest();
+        let mut all: Vec<String> = Vec::new();
+        for file in files.iter().filter(|file| latest[**file] == empty()) {
+            all.extend(statements::schema(SCHEMAS[*file]));
+        }
+        all.extend(statements::transaction(self.setting.shape, &schemas, &mut self.rng));
+        self.transact(i, &files, &all)
+    }
+
+    /// Deletes most of a database that has become big.
+    pub(super) fn shrink(&mut self) -> Step<()> {
+        let Some(i) = self.client()? else { return Ok(()) };
+        for file in 0..self.clients[i].schemas() {
+            let bytes = self.disk.sim().snapshot_file(&path(file)).map_or(0, |bytes| bytes.len());
+            if bytes > self.setting.shape.bytes_max && *self.oracles.lock().files[file].latest() != empty() {
+                return self.transact(i, &[file], &statements::shrink(SCHEMAS[file]));
+            }
+        }
+        Ok(())
+    }
+
+    /// A transaction of client `i` on `files`, first on the mirror.
+    pub(super) fn transact(&mut self, i: usize, files: &[usize], all: &[String]) -> Step<()> {
+        let number = self.clients[i].number;
+        let stale = self.clients[i].reading.as_ref().is_some_and(|seen| {
+            let latest = self.oracles.lock().latest();
+            files.iter().any(|file| seen.get(*file) != Some(&latest[*file]))
+        });
+        let commits = self.rng.below(6) > 0;
+        self.note(|_| format!("{number} writes {files:?}, stale {stale}, commits {commits}: {}", all.join("; ")));
+        let mirrored = self.rehearse(files, all).map_err(|e| self.bad(format!("the mirror: {}", said(&e))))?;
+        let done = self.perform(i, files, all, &mirrored, commits, stale);
+        if !self.mirror.is_autocommit() {
+            let finish = if matches!(done, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
+            self.mirror.execute_batch(finish).map_err(|e| self.bad(format!("the mirror: {}", said(&e))))?;
+        }
+        done.map(|_| ())
+    }
+
+    /// Runs a transaction on the mirror up to its end.
+    pub(super) fn rehearse(&self, files: &[usize], all: &[String]) -> rusqlite::Result<Rehearsal> {
+        self.mirror.execute_batch("BEGIN")?;
+        let codes =
+            all.iter().map(|sql| self.mirror.execute_batch(sql).map_or_else(|e| explain(&e).0, |()| 0)).collect();
+        let mut states = self.oracles.lock().latest();
+        for file in files {
+            states[*file] = print(&self.mirror, SCHEMAS[*file])?;
+        }
+        Ok(Rehearsal { codes, states })
+    }
+
+    /// Runs it on the databases. True if it committed.
+    pub(super) fn perform(
+        &mut self,
+        i: usize,
+        files: &[usize],
+        all: &[String],
+        mirrored: &Rehearsal,
+        commits: bool,
+        stale: bool,
+    ) -> Step<bool> {
+        let in_transaction = self.clients[i].reading.take().is_some();
+        let alone = !in_transaction && commits && all.len() == 1 && self.rng.below(3) > 0;
+        if alone {
+            self.attempt(files, mirrored);
+        } else if !in_transaction {
+            let begin = ["BEGIN", "BEGIN IMMEDIATE"][self.rng.below(2)];
+            if let Err(e) = self.clients[i].db.execute_batch(begin) {
+                self.abort(i);
+                return self.failed(i, &e, "begin");
+            }
+        }
+        for (sql, expected) in all.iter().zip(&mirrored.codes) {
+            let ran = self.clients[i].db.execute_batch(sql);
+            self.verdict()?;
+            let code = ran.as_ref().map_or_else(|e| explain(e).0, |()| 0);
+            if code == *expected {
+                if code != 0 && self.clients[i].db.is_autocommit() && !alone {
+                    return Err(self.bad(format!("{sql}: an error that should leave the transaction ended it")));
+                }
+            } else if let Err(e) = ran {
+                if stale && code == ffi::SQLITE_ERROR {
+                    // Its snapshot may be from before the table.
+                    self.abort(i);
+                    return Ok(false);
+                }
+                return self.failed(i, &e, sql);
+            } else {
+                return Err(self.bad(format!("{sql}: succeeds, where stock SQLite says {expected}")));
+            }
+            if !alone && self.rng.below(8) == 0 {
+                self.interlude(i)?;
+            }
+        }
+        if !alone {
+            if !commits {
+                self.note(|_| "  rolls back".to_owned());
+                return match self.clients[i].db.execute_batch("ROLLBACK") {
+                    Ok(()) => Ok(false),
+                    Err(e) => self.failed(i, &e, "rollback"),
+                };
+            }
+            self.attempt(files, mirrored);
+            if let Err(e) = self.clients[i].db.execute_batch("COMMIT") {
+                return self.failed(i, &e, "commit");
+            }
+        }
+        self.verdict()?;
+        let latest = self.oracles.lock().latest();
+        let changed = files.iter().any(|file| latest[*file] != mirrored.states[*file]);
+        if stale && changed {
+            return Err(self.bad("a stale snapshot was written on"));
+        }
+        let full = self.clients[i].synchronous == Synchronous::Full;
+        let mut oracles = self.oracles.lock();
+        for file in files {
+            // Where nothing changed, SQLite may have asked for nothing.
+            let durable = full && latest[*file] != mirrored.states[*file];
+            oracles.files[*file].acknowledge(durable);
+        }
+        oracles.joint = false;
+        drop(oracles);
+        self.setting.counts.commits.fetch_add(1, Ordering::Relaxed);
+        self.note(|w| format!("  commits; floor, committed: {:?}", w.marks()));
+        Ok(true)
+    }
+
+    /// From here on the transaction may be permanent.
+    pub(super) fn attempt(&mut self, files: &[usize], mirrored: &Rehearsal) {
+        let mut oracles = self.oracles.lock();
+        let latest = oracles.latest();
+        for file in files {
+            oracles.files[*file].attempt(mirrored.states[*file], files.len() > 1 || self.wal);
+        }
+        oracles.joint = files.len() > 1 && files.iter().all(|file| latest[*file] != mirrored.states[*file]);
+    }
+
+    /// A transaction failed. False, if that may be.
+    pub(super) fn failed(&mut self, i: usize, error: &rusqlite::Error, doing: &str) -> Step<bool> {
+        self.verdict()?;
+        let undecided = self.oracles.lock().files.iter().any(Oracle::is_undecided);
+        self.abort(i);
+        self.verdict()?;
+        if undecided && self.faulty {
+            self.note(|_| format!("{doing}: {}", said(error)));
+            // Nobody knows whether it is there: recovery says.
+            if self.rng.below(2) == 0 {
+                self.die()?
+            } else {
+                self.start_over()?
+            }
+            return Ok(false);
+        }
+        {
+            let mut oracles = self.oracles.lock();
+            oracles.files.iter_mut().for_each(Oracle::withdraw);
+            oracles.joint = false;
+        }
+        self.tolerate(error, doing)?;
+        Ok(false)
+    }
+
+    /// What others do while client `i` writes.
+    pub(super) fn interlude(&mut self, i: usize) -> Step<()> {
+        let others: Vec<usize> = (0..self.clients.len()).filter(|n| *n != i).collect();
+        if others.is_empty() || self.faulty {
+            return Ok(());
+        }
+        let other = others[self.rng.below(others.len())];
+        if self.clients[other].reading.is_some() || self.rng.below(3) > 0 {
+            let pinned = self.clients[other].reading.clone();
+            let begun = if pinned.is_none() { self.clients[other].db.execute_batch("BEGIN") } else { Ok(()) };
+            match begun.and_then(|()| self.prints(other)) {
+                Ok(seen) => {
+                    let latest = self.oracles.lock().latest();
+                    let expected = pinned.unwrap_or_else(|| latest[..self.clients[other].schemas()].to_vec());
+                    if seen != expected {
+                        return Err(self.bad(format!("a reader beside a writer sees {seen:?} instead of {expected:?}")));
+                    }
+                    self.clients[other].reading = Some(seen);
+                    Ok(())
+                }
+                Err(e) => {
+                    self.abort(other);
+                    let (code, _) = explain(&e);
+                    let may_be = code & 0xff == ffi::SQLITE_BUSY || (self.full && code & 0xff == ffi::SQLITE_FULL);
+                    if may_be { Ok(()) } else { Err(self.bad(format!("a read beside a writer: {}", said(&e)))) }
+                }
+            }
+        } else {
+            let begun = self.clients[other].db.execute_batch("BEGIN IMMEDIATE");
+            self.abort(other);
+            let wrote = self.clients[i].db.transaction_state(Some("main"));
+            match (begun, wrote) {
+                (Ok(()), Ok(rusqlite::TransactionState::Write)) => Err(self.bad("two connections write at once")),
+                _ => Ok(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A stock SQLite on the simulated disk: a few seeds, and one test for each fault that the campaign found.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
+use onewrite_core::layout::slot;
+use onewrite_sim::check::{Counts, Violation};
+use onewrite_sim::history::Campaign;
+use onewrite_sim::hook::HookDisk;
+use onewrite_sim::sql::check::{Allowed, Setting, check, empty, log_path};
+use onewrite_sim::sql::history;
+use onewrite_sim::sql::print::print;
+use onewrite_sim::sql::process::level;
+use onewrite_sim::sql::statements::Shape;
+use parking_lot::Mutex;
+
+const SHAPE: Shape = Shape { page_bytes: 1024, auto_vacuum: 0, bytes_max: 100_000, big_bytes: 50_000 };
+
+fn setting() -> Setting {
+    let options = [("log_size", "256k"), ("busy_ms", "0")];
+    let options = options.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    Setting { options, shape: SHAPE, counts: Arc::default(), sticky: false }
+}
+
+fn sim() -> SimDisk {
+    SimDisk::new(SimConfig { atomic_unit: 512, ..SimConfig::default() })
+}
+
+#[test]
+fn random_sql_survives_its_crashes() {
+    for (scheme, atomic_unit) in [("log", 512), ("log", 4096), ("wal-opt", 512)] {
+        let campaign =
+            Campaign { scheme: Some(scheme.to_owned()), atomic_unit: Some(atomic_unit), trace: false, steps: 20 };
+        let counts: Arc<Counts> = Arc::default();
+        for seed in 1..4 {
+            if let Err(v) = history::run(seed, &campaign, &counts) {
+                panic!("seed {seed}, {scheme}, atomic unit {atomic_unit}: {}", v.what);
+            }
+        }
+        assert!(counts.crashes.load(Ordering::Relaxed) > 0);
+    }
+}
+
+/// A crash in the midst of it leaves a hot journal that leads back to WAL mode (I1, I5).
+#[test]
+fn wal_mode_is_left_through_any_crash() {
+    let (setting, sim, process) = (setting(), sim(), level(0));
+    process.boot(HookDisk::new(sim.clone(), None));
+    let db = process.open(0, &setting.options).unwrap();
+    db.execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES (1); PRAGMA journal_mode=WAL; INSERT INTO t VALUES (2)")
+        .unwrap();
+    let allowed = Allowed::only([print(&db, "main").unwrap(), empty()]);
+    db.close().unwrap();
+    let broken: Arc<Mutex<Option<Violation>>> = Arc::default();
+    let (inner, at_point) = (broken.clone(), setting.clone());
+    let mut rng = SplitMix64::new(1);
+    let point = Box::new(move |_: onewrite_sim::hook::Operation<'_>, inside: &dyn Fn() -> SimDisk| {
+        for _ in 0..3 {
+            let crashed = inside().crash(rng.next_u64());
+            if inner.lock().is_none() {
+                let checked = check(&at_point, &crashed, &allowed, &allowed, &mut rng, 1, 0).err();
+                *inner.lock() = checked;
+            }
+        }
+    });
+    process.boot(HookDisk::new(sim.survive(), Some(point)));
+    let db = process.open(0, &setting.options).unwrap();
+    db.execute_batch("PRAGMA journal_mode=DELETE").unwrap();
+    db.close().unwrap();
+    assert_eq!(broken.lock().take().map(|v| v.what), None);
+    assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20);
+}
+
+/// A flush that fails while a connection steps aside leaves a real journal; SQLite rolls back, and must not remove
+/// the super-journal with which that journal counts (I1, rule 24).
+#[test]
+fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
+    let mut failures = 0;
+    for nth in 1..14 {
+        let (setting, sim, process) = (setting(), sim(), level(0));
+        process.boot(HookDisk::new(sim.clone(), None));
+        let db = process.open(0, &setting.options).unwrap();
+        db.execute("ATTACH ?1 AS side", [process.uri(1, &setting.options)]).unwrap();
+        db.execute_batch(
+            "CREATE TABLE t(a, b); INSERT INTO t VALUES (1, 1);
+             CREATE TABLE side.s(a UNIQUE, b); INSERT INTO side.s VALUES (1, zeroblob(3000));
+             BEGIN IMMEDIATE",
+        )
+        .unwrap();
+        let prints = || ["main", "side"].map(|schema| print(&db, schema).unwrap());
+        let before = prints();
+        db.execute_batch("INSERT INTO side.s VALUES (2, zeroblob(3000))").unwrap();
+        let after = prints();
+        sim.fail_nth(Op::Sync, nth, ErrorKind::Other);
+        let committed = db.execute_batch("COMMIT");
+        failures += u32::from(committed.is_err());
+        let mut states = vec![after[1]];
+        if committed.is_err() {
+            if !db.is_autocommit() {
+                // It may fail: the database is poisoned.
+                let _ = db.execute_batch("ROLLBACK");
+            }
+            states.insert(0, before[1]);
+        }
+        let allowed = Allowed { files: [vec![after[0]], states], joint: false };
+        for seed in 0..12 {
+            let crashed = sim.crash(seed);
+            let checked = check(&setting, &crashed, &allowed, &allowed, &mut SplitMix64::new(seed), 1, 0);
+            assert_eq!(checked.err().map(|v| v.what), None, "flush {nth}, crash {seed}");
+        }
+        process.halt();
+        drop(db);
+    }
+    assert!(failures > 5, "{failures}");
+}
+
+/// The slot before the newest may be from before the database had its page size: records that then do not fit are
+/// damage, not the end of the log (I7, rule 20).
+#[test]
+fn a_damaged_slot_of_a_young_database_loses_nothing_silently() {
+    let (setting, sim, process) = (setting(), sim(), level(0));
+    process.boot(HookDisk::new(sim.clone(), None));
+    let db = process.open(0, &setting.options).unwrap();
+    db.execute_batch("PRAGMA page_size=1024; CREATE TABLE t(a); INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)")
+        .unwrap();
+    let expected = print(&db, "main").unwrap();
+    let killed = sim.survive();
+    process.halt();
+    drop(db);
+    let mut refused = 0;
+    for block in 1..=2 {
+        for at in (0..slot::BYTES as u64).step_by(9) {
+            let rotten = killed.survive();
+            assert!(rotten.flip_bit(&log_path(0), block * 4096 + at, 0));
+            process.boot(HookDisk::new(rotten, None));
+            match process.open(0, &setting.options).and_then(|db| print(&db, "main")) {
+                Ok(found) => assert_eq!(found, expected, "slot {block}, byte {at}"),
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(refused > 0);
+}

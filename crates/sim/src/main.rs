@@ -44,9 +44,10 @@ struct Arguments {
     #[arg(long, conflicts_with = "engine")]
     exhaustive: bool,
     /// Break one safety rule at a time; each must be found out within --seeds seeds of both engines (needs the
-    /// cargo feature `canary`)
-    #[arg(long, conflicts_with_all = ["engine", "exhaustive", "seed"])]
-    canary: bool,
+    /// cargo feature `canary`). With a name, only that rule
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "all", value_name = "RULE")]
+    #[arg(conflicts_with_all = ["engine", "exhaustive", "seed"])]
+    canary: Option<String>,
     /// Stop drawing seeds after this many crashes
     #[arg(long)]
     crashes: Option<u64>,
@@ -73,7 +74,11 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let threads = arguments.threads.or(std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1).max(1);
-    if arguments.canary { canaries(&arguments, &campaign, threads) } else { run(&arguments, &campaign, threads) }
+    if arguments.canary.is_some() {
+        canaries(&arguments, &campaign, threads)
+    } else {
+        run(&arguments, &campaign, threads)
+    }
 }
 
 fn progress(count: u64, what: &str) -> ProgressBar {
@@ -178,7 +183,14 @@ fn canaries(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitC
 
     let name = |rule: Option<Rule>| rule.map_or("none".to_owned(), |rule| format!("{rule:?}"));
     // First of all none is broken: what is then found would be found with any.
-    let all: Vec<Option<Rule>> = std::iter::once(None).chain(Rule::ALL.map(Some)).collect();
+    let mut all: Vec<Option<Rule>> = std::iter::once(None).chain(Rule::ALL.map(Some)).collect();
+    let asked = arguments.canary.as_deref().filter(|asked| *asked != "all");
+    all.retain(|rule| asked.is_none_or(|asked| name(*rule) == asked));
+    if all.is_empty() {
+        let names: Vec<String> = Rule::ALL.map(|rule| name(Some(rule))).to_vec();
+        eprintln!("--canary={}: no such rule; there are {}", asked.unwrap_or_default(), names.join(", "));
+        return ExitCode::FAILURE;
+    }
     let bar = progress(all.len() as u64, "rules");
     let next = AtomicU64::new(0);
     let found: Mutex<Vec<(usize, Option<Caught>)>> = Mutex::default();

@@ -94,7 +94,7 @@ impl World {
                     let rotten = oracles.lock().rotten();
                     ("after rot", rot(&setting, &disk.crash(rng.next_u64()), &rotten, was_ahead || ahead, &mut rng, 1))
                 }
-                1 if rng.below(3) == 0 => {
+                1 if old_logs.iter().any(Option::is_some) => {
                     let crashed = disk.crash(rng.next_u64());
                     ("with an old log", old_log(&setting, &crashed, &old_logs, &unflushed, 1))
                 }

@@ -179,7 +179,10 @@ impl World {
         let undecided = self.oracles.lock().files.iter().any(Oracle::is_undecided);
         self.abort(i);
         self.verdict()?;
-        if undecided && self.faulty {
+        let latest = self.oracles.lock().latest();
+        // A database that still answers has lost the transaction for good; else it is poisoned.
+        let answers = |w: &Self| w.prints(i).is_ok_and(|seen| seen == latest[..seen.len()]);
+        if undecided && self.faulty && !answers(self) {
             self.note(|_| format!("{doing}: {}", said(error)));
             // Nobody knows whether it is there: recovery says.
             if self.rng.below(2) == 0 {

@@ -233,6 +233,26 @@ fn sweeps_vary_one_value() {
 }
 
 #[test]
+fn file_systems_on_images_are_measured_or_left_out_with_a_reason_and_leave_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let sweep = ["bench", "sweep", "fs", "--values", "ext4-journal,nofs", "--image-mib", "320", "--workload", "insert"];
+    let small = ["--rows", "20", "--transactions", "3", "--runs", "1", "--json", "out.json"];
+    let output = onewrite(dir.path(), &[&sweep[..], &small].concat());
+    let said = said(&output);
+    assert!(said.contains("nofs was left out: choose from ext4-ordered"), "{said}");
+    if output.status.success() {
+        let text = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["results"][0]["preset"], "ext4-journal");
+        assert_eq!(json["parameters"]["machines"]["fs/ext4-journal"]["file_system_journal"], "data=journal");
+    } else {
+        assert!(said.contains("ext4-journal was left out: "), "{said}");
+    }
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["out.json"], "{said}");
+}
+
+#[test]
 fn advice_names_settings_and_what_they_lose() {
     let dir = tempfile::tempdir().unwrap();
     let output = onewrite(dir.path(), &["bench", "advise", ".", "--transactions", "5", "--runs", "1", "--rows", "20"]);

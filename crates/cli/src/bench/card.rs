@@ -42,6 +42,9 @@ pub struct Parameters {
     /// Calls per transaction by name, per engine and workload.
     pub syscalls: BTreeMap<String, BTreeMap<String, f64>>,
     pub machine: Machine,
+    /// Of engines that were measured on file systems of their own.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub machines: BTreeMap<String, Machine>,
     /// Names of the values that could not be found out.
     pub unknown: Vec<&'static str>,
     /// What a reader of the results must know.

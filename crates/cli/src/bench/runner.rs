@@ -228,6 +228,10 @@ pub fn run(mut job: Job) -> Result<Outcome> {
     let syscalls =
         calls.iter().map(|((c, w), n)| (format!("{} {}", job.cases[*c].name(), job.workloads[*w].name()), per_tx(n)));
     let machine = Machine::look(temporary.path(), mount.as_ref(), &device);
+    let own = job.cases.iter().zip(&dirs).filter(|(case, _)| case.dir.is_some()).map(|(case, dir)| {
+        let mount = Mount::of(dir);
+        (case.name(), Machine::look(dir, mount.as_ref(), &Device::under(dir, mount.as_ref())))
+    });
     let parameters = Parameters {
         onewrite_version: env!("CARGO_PKG_VERSION"),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
@@ -253,6 +257,7 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         syscalls: syscalls.collect(),
         unknown: machine.unknown(),
         machine,
+        machines: own.collect(),
         notes,
     };
     for dir in elsewhere.into_iter().flatten() {

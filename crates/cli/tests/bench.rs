@@ -166,6 +166,29 @@ fn workloads_of_apps_and_tools_and_wear() {
 }
 
 #[test]
+fn a_library_given_by_path_is_the_one_that_is_measured() {
+    let places = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
+    let found = places.iter().map(|place| format!("{place}/libsqlite3.so.0")).find(|path| Path::new(path).exists());
+    let Some(path) = found else {
+        eprintln!("skipped: no libsqlite3.so.0 in {}", places.join(", "));
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--library", &path, "--workload", "insert", "--workload", "gmail", "--json", "out.json"];
+    let output = bench(dir.path(), &options);
+    assert!(output.status.success(), "{}", said(&output));
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("out.json")).unwrap()).unwrap();
+    let engines = json["parameters"]["engines"].as_object().unwrap();
+    let (name, settings) =
+        engines.iter().find(|(name, _)| name.ends_with("/persist") && name.starts_with("lib")).unwrap();
+    assert!(settings["sqlite_version"].as_str().unwrap().starts_with("3."), "{settings}");
+    assert!(!settings["compile_options"].as_array().unwrap().is_empty(), "{settings}");
+    let group = name.strip_suffix("/persist").unwrap();
+    let rows = json["results"].as_array().unwrap();
+    assert_eq!(rows.iter().filter(|r| r["engine"] == group).count(), 2 * 5);
+}
+
+#[test]
 fn stores_commit_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let output = bench(dir.path(), &["--peers", "--workload", "insert", "--json", "out.json"]);

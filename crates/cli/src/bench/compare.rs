@@ -22,8 +22,9 @@ pub struct Compare {
 
 /// Values of the card that do not change what a transaction costs: how the result was come by, and texts. Free
 /// space matters only where it is scarce; a file system behaves alike with 20 and with 30 GiB free.
-const NO_MATTER: [&str; 9] =
-    ["notes", "syscalls", "syscall_counting", "runs", "runs_asked", "seed", "unknown", "floor", "machine.free_bytes"];
+const NO_MATTER: [&str; 8] =
+    ["notes", "syscalls", "syscall_counting", "runs", "runs_asked", "seed", "unknown", "floor"];
+const FREE_BYTES: &str = ".free_bytes";
 /// Below this the file system may be hard put to find space.
 const FREE_BYTES_SCARCE: f64 = 1e9;
 
@@ -135,7 +136,7 @@ fn cards(
     let names: BTreeSet<String> = of_a.keys().chain(of_b.keys()).cloned().collect();
     let mut cards: BTreeMap<_, _> = names
         .into_iter()
-        .filter(|name| !NO_MATTER.iter().any(|no| under(name, no)) && measured(name))
+        .filter(|name| !NO_MATTER.iter().any(|no| under(name, no)) && !name.ends_with(FREE_BYTES) && measured(name))
         .map(|name| {
             let pair = (of_a.remove(&name), of_b.remove(&name));
             (name, pair)
@@ -196,6 +197,7 @@ mod tests {
                 "parameters": {
                     "engines": {"stock/x": {"page_size": 4096}, extra: {"page_size": extra.len()}},
                     "machine": {"kernel": kernel, "free_bytes": 5_000_000_000u64},
+                    "machines": {"stock/x": {"free_bytes": extra.len()}},
                     "notes": [extra],
                 },
                 "results": [row("stock"), row(extra.trim_end_matches("/x"))],

@@ -103,7 +103,7 @@ struct Campaign<'a> {
     totals: Mutex<Totals>,
 }
 
-/// Runs a campaign. False if there was a violation.
+/// Runs a campaign. False if there was a violation, or not all of it was run.
 pub fn run(args: &CutArgs, stop: &AtomicBool) -> Result<bool> {
     if let Some(why) = onewrite_device::unavailable().or_else(|| args.fs.unavailable()) {
         println!("skipped: {why}");
@@ -136,7 +136,11 @@ pub fn run(args: &CutArgs, stop: &AtomicBool) -> Result<bool> {
         println!("{}", serde_json::to_string_pretty(&totals)?);
     }
     println!("cuts: {}, violations: {}", totals.cuts, totals.violations);
-    Ok(totals.violations == 0)
+    let interrupted = stop.load(Ordering::Relaxed);
+    if interrupted {
+        eprintln!("interrupted before the {} cuts were made", args.cuts);
+    }
+    Ok(totals.violations == 0 && !interrupted)
 }
 
 /// A cut that is to be checked.

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::disk::shared::SharedWords;
 use crate::disk::{DiskFile, FileId, LockKind};
 
 /// Counters of one database since this process opened it.
@@ -132,6 +133,10 @@ impl DiskFile for CountedFile {
 
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
         self.file.unlock(offset, len)
+    }
+
+    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
+        self.file.shared_words()
     }
 
     fn atomic_unit_bytes(&self) -> u32 {

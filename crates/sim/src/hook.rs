@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use onewrite_core::disk::shared::SharedWords;
 use onewrite_core::disk::sim::SimDisk;
 use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
 use parking_lot::Mutex;
@@ -148,6 +149,10 @@ impl DiskFile for HookFile {
 
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
         self.file.unlock(offset, len)
+    }
+
+    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
+        self.file.shared_words()
     }
 
     fn atomic_unit_bytes(&self) -> u32 {

@@ -8,11 +8,14 @@
 //! a flush that returned makes everything written before it to that file durable.
 
 pub mod real;
+pub mod shared;
 pub mod sim;
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+
+use shared::SharedWords;
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +96,11 @@ pub trait DiskFile: Send + Sync {
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Bytes the device writes all or nothing when aligned: a power of two, at least 512.
     fn atomic_unit_bytes(&self) -> u32;
+    /// The first block of the file as memory that every process with this file open shares. What it holds after
+    /// the last of them is gone is anybody's guess. An error where the file system cannot.
+    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// Start and length of a lock as `fcntl` takes them; `InvalidInput` for an empty range, which it

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
-use super::{Disk, DiskFile, FileId, LockKind, OpenMode, lock_range};
+use super::{Disk, DiskFile, FileId, LockKind, OpenMode, SharedWords, lock_range};
 
 /// The file system of this machine. Clones share what was learnt about devices.
 #[derive(Clone, Debug, Default)]
@@ -223,6 +223,10 @@ impl DiskFile for RealFile {
 
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
         self.lock(offset, len, libc::F_UNLCK).map(drop)
+    }
+
+    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
+        SharedWords::map(&self.file).map(Arc::new)
     }
 
     fn atomic_unit_bytes(&self) -> u32 {

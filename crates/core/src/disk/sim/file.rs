@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::State;
 use super::faults::{Fate, Op};
-use crate::disk::{DiskFile, FileId, LockKind, lock_range};
+use crate::disk::{DiskFile, FileId, LockKind, SharedWords, lock_range};
 
 /// Bytes of a page of the cache.
 const PAGE_BYTES: u64 = 4096;
@@ -164,6 +164,13 @@ impl DiskFile for SimFile {
         state.powered()?;
         state.inode(self.ino).locks.unlock(self.handle, range);
         Ok(())
+    }
+
+    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
+        self.check_writable()?;
+        let mut state = self.state.lock();
+        state.powered()?;
+        Ok(state.inode(self.ino).words.clone())
     }
 
     fn atomic_unit_bytes(&self) -> u32 {

@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 
 pub use self::faults::{Counters, Op, TraceEntry};
 pub use self::rng::SplitMix64;
-use super::{Disk, DiskFile, FileId, LockKind, OpenMode};
+use super::{Disk, DiskFile, FileId, LockKind, OpenMode, SharedWords};
 use cache::CachedFile;
 use faults::{Fate, Faults, power_off};
 use file::SimFile;
@@ -69,6 +69,7 @@ struct Inode {
     reserved: u64,
     handles: u64,
     locks: LockTable,
+    words: Arc<SharedWords>,
 }
 
 #[derive(Clone, Debug)]
@@ -229,9 +230,7 @@ impl SimDisk {
         for (ino, inode) in state.durable_inodes() {
             let bytes = inode.data.crash(&mut choose);
             let data = CachedFile::at_rest(state.config.atomic_unit as usize, bytes);
-            after
-                .inodes
-                .insert(*ino, Inode { data, reserved: 0, handles: 0, locks: LockTable::default(), ..inode.clone() });
+            after.inodes.insert(*ino, Inode { data, reserved: 0, ..inode.without_processes() });
         }
         after.end(|| format!("crash {chosen:?}"));
         Self::from_state(after)
@@ -264,7 +263,7 @@ impl SimDisk {
         let state = self.state.lock();
         let mut after = State { names: state.names.clone(), ..state.without_processes() };
         for (ino, inode) in state.durable_inodes() {
-            after.inodes.insert(*ino, Inode { handles: 0, locks: LockTable::default(), ..inode.clone() });
+            after.inodes.insert(*ino, inode.without_processes());
         }
         after.end(|| "kill".to_owned());
         Self::from_state(after)
@@ -385,7 +384,8 @@ impl State {
     fn make_inode(&mut self, label: PathBuf) -> u64 {
         let ino = self.next_number();
         let data = CachedFile::at_rest(self.config.atomic_unit as usize, Arc::default());
-        self.inodes.insert(ino, Inode { data, label, reserved: 0, handles: 0, locks: LockTable::default() });
+        let (locks, words) = (LockTable::default(), Arc::default());
+        self.inodes.insert(ino, Inode { data, label, reserved: 0, handles: 0, locks, words });
         ino
     }
 
@@ -440,6 +440,13 @@ impl State {
 }
 
 impl Inode {
+    /// Nobody has it open. The shared words are as they were: a kernel may write them back at any time, so a
+    /// power cut may leave them looking as good as a living process.
+    fn without_processes(&self) -> Inode {
+        let words = Arc::new(self.words.copy());
+        Inode { handles: 0, locks: LockTable::default(), words, ..self.clone() }
+    }
+
     fn room(&self) -> u64 {
         self.reserved.max(self.data.view().len() as u64)
     }

@@ -1,0 +1,153 @@
+//! Memory that processes share: the first block of a file, as words that are read and written whole.
+//!
+//! The only unsafe code of this crate. A mapping is sound here because its type is nothing but atomics: every
+//! bit pattern is a value, and whatever another process stores at any time is a store like one of our own.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Number of [`Words::longs`].
+pub const LONGS: usize = 448;
+/// Number of [`Words::shorts`].
+pub const SHORTS: usize = 128;
+
+/// What lies in the first block.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Words {
+    /// Numbers.
+    pub longs: [AtomicU64; LONGS],
+    /// Numbers to sleep on.
+    pub shorts: [AtomicU32; SHORTS],
+}
+
+const BYTES: usize = size_of::<Words>();
+const _: () = assert!(BYTES == 4096 && align_of::<Words>() <= 8, "the words are the smallest block of a log");
+
+impl Default for Words {
+    fn default() -> Self {
+        Words { longs: std::array::from_fn(|_| AtomicU64::new(0)), shorts: std::array::from_fn(|_| AtomicU32::new(0)) }
+    }
+}
+
+#[derive(Debug)]
+enum Backing {
+    /// A page of a file.
+    Mapped(NonNull<Words>),
+    /// Memory of this process: on a simulated disk, or where a file cannot be mapped.
+    Memory(Box<Words>),
+}
+
+/// The words of one file.
+#[derive(Debug)]
+pub struct SharedWords(Backing);
+
+// SAFETY: the mapping belongs to this value alone, is not tied to a thread, and holds atomics only.
+unsafe impl Send for SharedWords {}
+// SAFETY: as above.
+unsafe impl Sync for SharedWords {}
+
+impl Default for SharedWords {
+    fn default() -> Self {
+        SharedWords(Backing::Memory(Box::default()))
+    }
+}
+
+impl SharedWords {
+    /// Maps the first block of `file`, which is open for reading and writing and holds it.
+    pub fn map(file: &File) -> io::Result<SharedWords> {
+        if file.metadata()?.len() < BYTES as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+        let at = unsafe {
+            mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
+        };
+        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(SharedWords(Backing::Mapped(at)))
+    }
+
+    /// The same values in memory of their own.
+    pub fn copy(&self) -> SharedWords {
+        let copy = Words::default();
+        for (to, from) in copy.longs.iter().zip(&self.longs) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for (to, from) in copy.shorts.iter().zip(&self.shorts) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        SharedWords(Backing::Memory(Box::new(copy)))
+    }
+}
+
+impl Deref for SharedWords {
+    type Target = Words;
+
+    fn deref(&self) -> &Words {
+        match &self.0 {
+            // SAFETY: the mapping is page-aligned, as long as the words, and lives until `self` is dropped.
+            Backing::Mapped(at) => unsafe { at.as_ref() },
+            Backing::Memory(words) => words,
+        }
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        if let Backing::Mapped(at) = &self.0 {
+            // SAFETY: the mapping is ours, and nothing borrowed from `self` outlives it. Unmapping what was
+            // mapped does not fail.
+            let _ = unsafe { munmap(at.as_ptr().cast(), BYTES) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::real::RealDisk;
+    use crate::disk::sim::{SimConfig, SimDisk};
+    use crate::disk::{Disk, OpenMode};
+
+    fn shared_between_opens(disk: &dyn Disk, path: &std::path::Path) {
+        let (a, b) = (disk.open(path, OpenMode::Create).unwrap(), disk.open(path, OpenMode::ReadWrite).unwrap());
+        a.write_at(&[0; 8192], 0).unwrap();
+        let (one, other) = (a.shared_words().unwrap(), b.shared_words().unwrap());
+        one.longs[7].store(5, Ordering::SeqCst);
+        other.shorts[3].store(6, Ordering::SeqCst);
+        assert_eq!((other.longs[7].load(Ordering::SeqCst), one.shorts[3].load(Ordering::SeqCst)), (5, 6));
+    }
+
+    #[test]
+    fn two_opens_of_one_file_see_each_others_words() {
+        let dir = tempfile::tempdir().unwrap();
+        shared_between_opens(&RealDisk::new(), &dir.path().join("file"));
+        shared_between_opens(&SimDisk::new(SimConfig::default()), std::path::Path::new("/file"));
+    }
+
+    #[test]
+    fn a_file_too_short_is_an_error_and_not_a_fault() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = RealDisk::new().open(&dir.path().join("file"), OpenMode::Create).unwrap();
+        file.write_at(&[0; 100], 0).unwrap();
+        assert!(file.shared_words().is_err());
+    }
+
+    #[test]
+    fn the_words_of_a_dead_process_are_its_own() {
+        let disk = SimDisk::new(SimConfig::default());
+        let open = |disk: &SimDisk| disk.open(std::path::Path::new("/file"), OpenMode::Create).unwrap();
+        let before = open(&disk).shared_words().unwrap();
+        before.longs[1].store(1, Ordering::SeqCst);
+        let after = open(&disk.survive()).shared_words().unwrap();
+        before.longs[1].store(2, Ordering::SeqCst);
+        assert_eq!(after.longs[1].load(Ordering::SeqCst), 1);
+    }
+}

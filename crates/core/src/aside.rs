@@ -7,6 +7,7 @@
 //! records never exist together.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::checkpoint::{Stream, checkpoint};
 use crate::database::{Database, Live, Phase};
@@ -31,26 +32,58 @@ pub fn step_aside(
     journal: &VirtualJournal,
     me: ConnectionId,
 ) -> Result<Arc<dyn DiskFile>> {
-    alone(db)?;
-    let Some(live) = writer.as_mut() else { return Err(Error::Misuse("stepping aside without a log".into())) };
-    checkpoint(db, live, Stream::Keep)?;
-    // Fails here, before the mark is off, if the disk is full.
-    db.home.reserve(txn.file_bytes).context(|| db.what("no room for the pages added to"))?;
-    let log = live.log.file().file.clone();
-    {
-        let mut inner = db.inner.lock();
-        if inner.snapshot_count() > 1 || !crate::locks::exclusive(&*db.home)? {
-            return Err(Error::BusySnapshot);
-        }
-        inner.phase = Phase::Aside(me);
+    if db.inner.lock().snapshot_count() > 1 {
+        return Err(Error::BusySnapshot);
     }
+    let member = db.member();
+    if let Some(member) = &member {
+        // Nobody attaches from here on, until the mark is off or this fails.
+        db.be_alone(member, Duration::ZERO).map_err(stale)?;
+    }
+    let log = match make_room(db, writer, txn, me) {
+        Ok(log) => log,
+        Err(e) => {
+            if let Some(member) = &member {
+                member.not_alone()?;
+            }
+            return Err(e);
+        }
+    };
     let done = plain_commit(db, writer, txn, journal, &log, me);
     done.map_err(|e| if db.inner.lock().phase == Phase::Unmarked { e } else { db.poison(e) })
 }
 
-/// Whether this connection has the database to itself.
+/// Plain BUSY would make SQLite try the half-done commit again.
+fn stale(e: Error) -> Error {
+    match e {
+        Error::Busy(_) => Error::BusySnapshot,
+        e => e,
+    }
+}
+
+/// The last steps that leave everything as it was if they fail: home is made the newest state and locked. Returns
+/// the log's file.
+fn make_room(db: &Database, writer: &mut Option<Live>, txn: &Txn, me: ConnectionId) -> Result<Arc<dyn DiskFile>> {
+    let Some(live) = writer.as_mut() else { return Err(Error::Misuse("stepping aside without a log".into())) };
+    checkpoint(db, live, Stream::Keep)?;
+    // Fails here, before the mark is off, if the disk is full.
+    db.home.reserve(txn.file_bytes).context(|| db.what("no room for the pages added to"))?;
+    let mut inner = db.inner.lock();
+    if inner.snapshot_count() > 1 || !crate::locks::exclusive(&*db.home)? {
+        return Err(Error::BusySnapshot);
+    }
+    inner.phase = Phase::Aside(me);
+    Ok(live.log.file().file.clone())
+}
+
+/// Whether this connection has the database to itself. `Busy` if another process has it open.
 pub fn alone(db: &Database) -> Result<()> {
-    if db.inner.lock().snapshot_count() > 1 { Err(Error::BusySnapshot) } else { Ok(()) }
+    if db.inner.lock().snapshot_count() > 1 {
+        return Err(Error::BusySnapshot);
+    }
+    let Some(member) = db.member() else { return Ok(()) };
+    db.be_alone(&member, Duration::ZERO)?;
+    member.not_alone()
 }
 
 fn plain_commit(

@@ -61,6 +61,11 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
         if table.is_empty() {
             live.kept = None;
         }
+        if let Some(member) = &inner.member {
+            // Before anything can overwrite the records that the slot gives up.
+            member.note(live.log.slot(), &live.log.cursor());
+            member.words.publish(state.tid, live.log.group().durable());
+        }
     }
     live.home_tid = state.tid;
     db.epoch.fetch_add(1, Ordering::SeqCst);
@@ -73,9 +78,14 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
 
 /// Writes images to home, without a flush, after keeping what older snapshots read there.
 pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(PageNo, Place)>) -> Result<()> {
+    let member = db.member();
+    let nobody_else = db.keep_for_others(live, state, &pages)?;
     let older = keep_for_snapshots(db, live, state, &pages)?;
     db.epoch.fetch_add(1, Ordering::SeqCst);
-    write_pages(db, &mut live.home, state, pages, !older)
+    if let Some(member) = &member {
+        member.words.next_epoch();
+    }
+    write_pages(db, &mut live.home, state, pages, !older && nobody_else)
 }
 
 /// Writes images to home in page order and fits its length, without a flush.
@@ -147,15 +157,25 @@ fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(P
         return Ok(false);
     }
     let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
+    let member = db.member();
+    // Whether a snapshot finds the page in what another process kept: then home's image is not its own.
+    let is_kept = |page, tid| member.as_ref().map_or(Ok(None), |m| m.kept.find(page, tid)).map(|found| found.is_some());
     for (page, _) in pages {
         if page.0 > home_pages {
             continue;
         }
         // The oldest snapshot that reads home: the kept image takes home's place from there on.
-        let first = {
+        let at_home: Vec<Tid> = {
             let table = db.table.read();
-            older.iter().copied().find(|tid| matches!(table.find(*page, *tid), Place::Home))
+            older.iter().copied().filter(|tid| matches!(table.find(*page, *tid), Place::Home)).collect()
         };
+        let mut first = None;
+        for tid in at_home {
+            if !is_kept(*page, tid)? {
+                first = Some(tid);
+                break;
+            }
+        }
         let Some(first) = first else { continue };
         let mut image = vec![0; state.page_bytes as usize];
         db.home.read_at(&mut image, page.offset(state.page_bytes)).context(|| db.what("cannot read"))?;

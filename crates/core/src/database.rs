@@ -36,6 +36,7 @@ use crate::log::record::Encoder;
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count};
 use crate::log::slot::Slot;
 use crate::options::{Options, Scheme};
+use crate::procs::member::Member;
 use crate::queue::{ConnectionId, WriterQueue};
 use crate::rules::{Rule, keeps};
 use crate::stats::{CountedFile, Stats};
@@ -69,6 +70,10 @@ pub struct Inner {
     pub options: Options,
     /// Open connections.
     pub connections: usize,
+    /// This process among those that use the log; `None` while it has the file to itself.
+    pub member: Option<Arc<Member>>,
+    /// The transaction that made what home held when this process marked it: [`Tid::HOME`] until then.
+    pub home_tid: Tid,
 }
 
 impl Inner {
@@ -92,8 +97,28 @@ impl Inner {
     pub fn check(&self) -> Result<()> {
         match &self.phase {
             Phase::Poisoned(why) => Err(Error::Poisoned(why.clone())),
+            _ if self.member.as_ref().is_some_and(|member| member.words.is_poisoned()) => {
+                Err(Error::Poisoned("in another process".into()))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// From now on everything fails, in every process (a failed flush is never retried).
+    pub fn poison(&mut self, error: Error) -> Error {
+        if let Some(member) = &self.member {
+            member.words.poison();
+        }
+        if !matches!(self.phase, Phase::Poisoned(_)) && keeps(Rule::Poisons) {
+            self.phase = Phase::Poisoned(error.to_string());
+        }
+        error
+    }
+
+    /// Whether a snapshot is of the newest state.
+    pub fn is_newest(&self, snapshot: &State) -> bool {
+        let newest = self.published.tid;
+        snapshot.tid == newest || (snapshot.tid == Tid::HOME && newest == self.home_tid)
     }
 }
 
@@ -160,6 +185,8 @@ impl Database {
                 snapshots: BTreeMap::new(),
                 options,
                 connections: 0,
+                member: None,
+                home_tid: Tid::HOME,
             }),
             writer: Mutex::new(None),
         }
@@ -177,11 +204,7 @@ impl Database {
 
     /// From now on everything fails (a failed flush is never retried).
     pub fn poison(&self, error: Error) -> Error {
-        let mut inner = self.inner.lock();
-        if !matches!(inner.phase, Phase::Poisoned(_)) && keeps(Rule::Poisons) {
-            inner.phase = Phase::Poisoned(error.to_string());
-        }
-        error
+        self.inner.lock().poison(error)
     }
 
     /// Poisons the database unless the error says only that the disk is full.
@@ -189,20 +212,32 @@ impl Database {
         if matches!(error, Error::Full(_)) { error } else { self.poison(error) }
     }
 
-    /// Pins the newest state for a reader.
-    pub fn pin(&self, inner: &mut Inner) -> Arc<State> {
-        let state = inner.latest.clone();
-        self.pin_state(inner, state)
+    /// Pins the newest state for a reader, after following what other processes committed.
+    pub fn pin(&self, inner: &mut Inner) -> Result<Arc<State>> {
+        let state = match inner.member.clone() {
+            Some(member) => self.pin_shared(&member, inner)?,
+            None => inner.latest.clone(),
+        };
+        *inner.snapshots.entry(state.tid).or_default() += 1;
+        Stats::add(&self.stats.snapshots, 1);
+        Ok(state)
     }
 
     /// Pins the newest state for the holder of the writer's place.
-    pub fn pin_published(&self, inner: &mut Inner) -> Arc<State> {
+    pub fn pin_published(&self, inner: &mut Inner) -> Result<Arc<State>> {
+        if inner.published.tid == inner.latest.tid {
+            return self.pin(inner);
+        }
+        // Transactions of this process are under way, so others neither write nor bring anything home.
         let state = inner.published.clone();
-        self.pin_state(inner, state)
+        Ok(self.pin_state(inner, state))
     }
 
-    /// Pins a state whose images are all still there.
+    /// Pins a state whose images are all still there: this process has the writer's place.
     pub fn pin_state(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
+        if let Some(member) = inner.member.as_ref().filter(|_| !inner.snapshots.contains_key(&state.tid)) {
+            member.announce_unseen(state.tid);
+        }
         *inner.snapshots.entry(state.tid).or_default() += 1;
         Stats::add(&self.stats.snapshots, 1);
         state
@@ -215,6 +250,9 @@ impl Database {
             *count -= 1;
             if *count == 0 {
                 inner.snapshots.remove(&state.tid);
+                if let Some(member) = &inner.member {
+                    member.withdraw(state.tid);
+                }
                 if self.table.read().should_trim() {
                     self.table.write().trim(inner.readers());
                 }
@@ -264,7 +302,13 @@ impl Database {
         }
         loop {
             let epoch = self.epoch.load(Ordering::SeqCst);
-            let place = self.table.read().find(page, state.tid);
+            let (place, member, others_epoch) = {
+                let table = self.table.read();
+                let others_epoch = table.member.as_ref().map_or(0, |m| m.words.epoch());
+                let place = table.find(page, state.tid);
+                let member = table.member.clone().filter(|_| matches!(place, Place::Home));
+                (place, member, others_epoch)
+            };
             let read = match place {
                 Place::Memory(image) => {
                     let from = image.get(in_page..in_page + buf.len()).unwrap_or_default();
@@ -276,10 +320,14 @@ impl Database {
                 Place::Log(file, position) | Place::Kept(file, position) => {
                     file.read_at(buf, position + in_page as u64).context(what)?
                 }
-                Place::Home => self.home.read_at(buf, page.offset(state.page_bytes) + in_page as u64).context(what)?,
+                Place::Home => {
+                    self.read_home_once(member.as_deref(), state.tid, page, state.page_bytes, in_page, buf)?
+                }
             };
             // Nothing that was looked up before may have been overwritten while it was read.
-            if self.epoch.load(Ordering::SeqCst) == epoch {
+            if self.epoch.load(Ordering::SeqCst) == epoch
+                && member.is_none_or(|member| member.words.same_epoch(others_epoch))
+            {
                 if read < buf.len() {
                     // Every page of a state is somewhere, whole: zeros would be a wrong answer (invariant I7).
                     return Err(Error::Corrupt(format!("{} ends within page {page}", self.path.display())));
@@ -301,9 +349,11 @@ impl Database {
     /// been reading page after page.
     pub fn read_page_ahead(&self, state: &State, page: PageNo, ahead: &mut ReadAhead, buf: &mut [u8]) -> Result<()> {
         let size = state.page_bytes;
-        let is_home = |page| matches!(self.table.read().find(page, state.tid), Place::Home);
-        let epoch = self.epoch.load(Ordering::SeqCst);
-        if page == PageNo::HEADER || !is_home(page) {
+        let (place, member) = {
+            let table = self.table.read();
+            (table.find(page, state.tid), table.member.clone())
+        };
+        if page == PageNo::HEADER || !matches!(place, Place::Home) {
             return self.read_page(state, page, 0, buf);
         }
         if ahead.get(page, size).is_none() {
@@ -311,10 +361,21 @@ impl Database {
             if count == 1 {
                 return self.read_page(state, page, 0, buf);
             }
-            let good = (0..count).filter(|n| is_home(PageNo(page.0 + n))).fold(0, |good, n| good | 1 << n);
+            let epoch = self.epoch.load(Ordering::SeqCst);
+            let others_epoch = member.as_ref().map_or(0, |member| member.words.epoch());
+            let mut good = 0;
+            for n in 0..count {
+                let page = PageNo(page.0 + n);
+                let is_home = matches!(self.table.read().find(page, state.tid), Place::Home);
+                let kept = member.as_ref().filter(|_| is_home).map(|member| member.kept.find(page, state.tid));
+                let is_kept = kept.transpose()?.flatten().is_some();
+                good |= u64::from(is_home && !is_kept) << n;
+            }
             let read =
                 self.home.read_at(ahead.room(count, size), page.offset(size)).context(|| self.what("cannot read"))?;
-            if self.epoch.load(Ordering::SeqCst) == epoch {
+            let unchanged = self.epoch.load(Ordering::SeqCst) == epoch
+                && member.is_none_or(|member| member.words.same_epoch(others_epoch));
+            if unchanged {
                 ahead.filled(page, read, size, good);
             }
         }
@@ -335,9 +396,14 @@ impl Database {
         Ok(image)
     }
 
-    /// UNMARKED → LIVE. The caller has the writer's place and a snapshot (so SHARED is held).
+    /// UNMARKED → LIVE. The caller has the writer's place and a snapshot (so SHARED is held). `Busy` while others read:
+    /// RESERVED stays, so that of several processes that try this one gets on; the caller gives it back when it gives
+    /// up.
     pub fn go_live(&self, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
-        if !crate::locks::exclusive(&*self.home)? {
+        if !crate::locks::reserve(&*self.home)? {
+            return Err(Error::Busy(format!("another process is about to write {}", self.path.display())));
+        }
+        if !crate::locks::exclusive_from_reserved(&*self.home)? {
             return Err(Error::Busy(format!(
                 "the database {} is in use by another process without onewrite",
                 self.path.display()
@@ -346,9 +412,39 @@ impl Database {
         let made = self.place_mark(inner);
         // SHARED stays: it keeps stock writers out for as long as the mark is on.
         crate::locks::downgrade(&*self.home)?;
-        **writer = Some(made?);
+        let made = made?;
+        self.share(made, writer, inner)
+    }
+
+    /// This process alone has made `live`, with every lock of the log: from here on others may join, unless the
+    /// scheme takes the file for one process.
+    pub fn share(&self, live: Live, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
+        let (slot, log) = (live.log.slot().clone(), live.log.file().clone());
         inner.phase = Phase::Live;
+        inner.home_tid = slot.base_tid;
+        inner.set_state(Arc::new(State { tid: slot.base_tid, ..(*inner.latest).clone() }));
+        **writer = Some(live);
+        if inner.options.scheme == Scheme::Log {
+            let options = inner.options.clone();
+            self.enrol(Member::found(self, log, &slot, &options)?, inner);
+        }
         Ok(())
+    }
+
+    /// This process is one of several from now on.
+    pub fn enrol(&self, member: Option<Arc<Member>>, inner: &mut Inner) {
+        if let Some(member) = &member {
+            inner.snapshots.keys().for_each(|tid| member.announce_unseen(*tid));
+        }
+        self.table.write().member = member.clone();
+        inner.member = member;
+    }
+
+    /// The opposite of [`Database::enrol`]; every lock of the log goes.
+    pub fn quit(&self, inner: &mut Inner) -> Result<()> {
+        self.table.write().member = None;
+        inner.home_tid = Tid::HOME;
+        inner.member.take().map_or(Ok(()), |member| member.leave_for_good())
     }
 
     /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark, flushed.
@@ -415,7 +511,7 @@ impl Database {
         }
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         let home = HomeFile { session, bytes, reserved_bytes: 0 };
-        Ok(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: None })
+        Ok(Live { home_tid: log.slot().base_tid, log, home, encoder: Encoder::default(), kept: None })
     }
 
     /// The log at `path`, locked for this process, of the right size and without records of anyone;
@@ -497,15 +593,36 @@ impl Database {
             self.write_header(&state.final_header())?;
         }
         live.log.invalidate()?;
+        crate::procs::kept::remove(&*self.disk, &self.path)?;
         *writer = None;
         self.table.write().clear();
+        self.quit(inner)?;
         inner.phase = Phase::Unmarked;
         inner.set_state(Arc::new(self.read_state()?.0));
         Ok(())
     }
 
-    /// LIVE → UNMARKED with the file still open, so that the next write starts with other options.
+    /// LIVE → UNMARKED with the file still open, so that the next write starts with other options. `Busy` if another
+    /// process has it open.
     pub fn detach_for_options(&self) -> Result<()> {
+        let member = self.member();
+        if let Some(member) = &member {
+            self.be_alone(member, std::time::Duration::ZERO)?;
+            if let Err(e) = self.enter(true, std::time::Instant::now()) {
+                member.not_alone()?;
+                return Err(e);
+            }
+        }
+        let done = self.unmark_alone();
+        if let (Err(_), Some(member)) = (&done, member.filter(|_| self.member().is_some())) {
+            // Still live: others may come again.
+            self.leave();
+            member.not_alone()?;
+        }
+        done
+    }
+
+    fn unmark_alone(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         if let Some(live) = writer.as_mut() {
             crate::checkpoint::checkpoint(self, live, crate::checkpoint::Stream::Drop)?;
@@ -517,8 +634,21 @@ impl Database {
 
     /// The last connection closes: home becomes a plain, complete file again.
     pub fn detach(&self) -> Result<()> {
+        let live = self.inner.lock().phase == Phase::Live;
+        let last = if live { self.is_last() } else { Ok(true) };
         let mut writer = self.writer.lock();
         let mut inner = self.inner.lock();
+        if !matches!(last, Ok(true)) || inner.check().is_err() {
+            // Others go on, or recovery does.
+            *writer = None;
+            self.quit(&mut inner)?;
+            inner.phase = match &inner.phase {
+                Phase::Live => Phase::Unmarked,
+                other => other.clone(),
+            };
+            crate::locks::none(&*self.home)?;
+            return last.map(drop);
+        }
         if inner.phase == Phase::Live {
             let sticky = inner.options.sticky;
             drop(inner);
@@ -544,6 +674,7 @@ impl Database {
             }
         }
         *writer = None;
+        self.quit(&mut inner)?;
         crate::locks::none(&*self.home)
     }
 }
@@ -552,6 +683,10 @@ impl Audience for Database {
     fn show(&self, state: Arc<State>) {
         let mut inner = self.inner.lock();
         debug_assert!(inner.latest.tid < state.tid && state.tid <= inner.published.tid, "states are shown in order");
+        // Others see a big transaction only once it is home.
+        if let Some(member) = inner.member.as_ref().filter(|_| !self.table.read().has_layer()) {
+            member.words.set_visible(state.tid);
+        }
         inner.latest = state;
     }
 
@@ -560,10 +695,9 @@ impl Audience for Database {
     }
 }
 
-/// Takes the lock by which one process at a time uses a log; shared, to read it while nobody does.
+/// Takes the locks by which one process has a log to itself; shared, to read it while nobody uses it.
 pub fn lock_log(log: &LogFile, kind: LockKind) -> Result<()> {
-    let what = || format!("cannot lock the log {}", log.path.display());
-    if log.file.try_lock(0, 1, kind).context(what)? {
+    if crate::procs::member::try_alone(log, kind)? {
         Ok(())
     } else {
         Err(Error::Busy(format!(

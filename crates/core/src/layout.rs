@@ -8,6 +8,8 @@
 
 /// The log's name is the database's with this added.
 pub const LOG_SUFFIX: &str = "-onewrite";
+/// The name of the images kept for readers of other processes is the database's with this added.
+pub const KEPT_SUFFIX: &str = "-onewrite-kept";
 /// The rollback journal's name is the database's with this added.
 pub const JOURNAL_SUFFIX: &str = "-journal";
 

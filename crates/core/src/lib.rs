@@ -19,6 +19,7 @@ pub mod locks;
 pub mod log;
 pub mod options;
 pub mod pragma;
+pub mod procs;
 pub mod queue;
 #[cfg(test)]
 mod queue_tests;

@@ -25,13 +25,31 @@ pub fn shared(home: &dyn DiskFile) -> Result<bool> {
     got
 }
 
+/// Takes RESERVED on top of SHARED: nobody else is about to write. False if somebody is.
+pub fn reserve(home: &dyn DiskFile) -> Result<bool> {
+    home.try_lock(RESERVED, 1, LockKind::Exclusive).context(what)
+}
+
+/// Gives RESERVED back.
+pub fn unreserve(home: &dyn DiskFile) -> Result<()> {
+    home.unlock(RESERVED, 1).context(what)
+}
+
 /// Raises SHARED to EXCLUSIVE: nobody else reads or writes. False, with SHARED as before, if somebody does.
 pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
-    let got = home.try_lock(RESERVED, 1, LockKind::Exclusive).context(what)?
-        && home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)?
+    let got = reserve(home)? && exclusive_from_reserved(home)?;
+    if !got {
+        unreserve(home)?;
+    }
+    Ok(got)
+}
+
+/// Raises RESERVED to EXCLUSIVE. False, with RESERVED as before, if somebody reads.
+pub fn exclusive_from_reserved(home: &dyn DiskFile) -> Result<bool> {
+    let got = home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)?
         && home.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)?;
     if !got {
-        home.unlock(PENDING, 2).context(what)?;
+        home.unlock(PENDING, 1).context(what)?;
     }
     Ok(got)
 }

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
@@ -22,7 +23,9 @@ use crate::log::file::{LogFile, log_path};
 use crate::log::record::{Change, Encoder, Record};
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count};
 use crate::log::slot::Slot;
-use crate::options::Options;
+use crate::options::{Options, Scheme};
+use crate::procs::member::{self, Member};
+use crate::procs::tail;
 use crate::rules::{Rule, keeps};
 use crate::stats::CountedFile;
 use crate::table::{Image, PageTable, Place, Readers, Streamed};
@@ -44,6 +47,13 @@ pub struct Report {
 /// The log that belongs to a home marked with `session`, locked for this process (to be read only, if `mode`
 /// says so), and its newest slot. Every way in which the two may not fit has its own message.
 pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<(LogFile, Slot)> {
+    let log = find_log(db, mode)?;
+    lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive })?;
+    let slot = slot_of(db, &log, session)?;
+    Ok((log, slot))
+}
+
+fn find_log(db: &Database, mode: OpenMode) -> Result<LogFile> {
     let path = log_path(&db.path);
     let home = db.path.display();
     let Some(log) = LogFile::open(&*db.disk, &path, mode)? else {
@@ -54,7 +64,13 @@ pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<(LogFile,
             path.display()
         )));
     };
-    lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive })?;
+    Ok(log)
+}
+
+/// The slot that counts, in a log that nobody else uses.
+fn slot_of(db: &Database, log: &LogFile, session: u64) -> Result<Slot> {
+    let path = &log.path;
+    let home = db.path.display();
     let slots = log.slots()?;
     let Some(newest) = slots.first() else {
         return Err(Error::Corrupt(format!(
@@ -87,7 +103,7 @@ pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<(LogFile,
             path.display()
         )));
     }
-    Ok((log, slot))
+    Ok(slot)
 }
 
 /// What replaying the log gives.
@@ -134,7 +150,16 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     let mut state = base;
     let mut report = Report::default();
     let end = log.scan(slot, |record| {
-        state = apply(db, log, &mut table, &state, record, slot, nobody)?;
+        state = apply(db, log, &mut table, &state, record, slot, nobody, &|page, image| {
+            let what = || db.what("cannot read");
+            let at = page.offset(slot.page_bytes);
+            let read = db.home.read_at(image, at).context(what)?;
+            // Home may end before a page that a later record cut off, but not within what it has (invariant I7).
+            if read < image.len() && db.home.len().context(what)? > at + read as u64 {
+                return Err(Error::Corrupt(format!("{} ends within page {page}", db.path.display())));
+            }
+            Ok(())
+        })?;
         page_count_min = page_count_min.min(state.page_count);
         report.transactions += 1;
         report.tids = Some((report.tids.map_or(record.head.tid, |t| t.0), record.head.tid));
@@ -174,14 +199,17 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     Ok(Replayed { table, state, report, tail: end.tail })
 }
 
-fn apply(
+/// Applies a record to `state`; its images become versions in `table`. `home` reads the image of a page there.
+#[allow(clippy::too_many_arguments)]
+pub fn apply(
     db: &Database,
     log: &LogFile,
     table: &mut PageTable,
     state: &State,
     record: &Record<'_>,
     slot: &Slot,
-    nobody: Readers<'_>,
+    readers: Readers<'_>,
+    home: &dyn Fn(PageNo, &mut [u8]) -> Result<()>,
 ) -> Result<State> {
     let tid = record.head.tid;
     let page_bytes = slot.page_bytes as usize;
@@ -197,7 +225,7 @@ fn apply(
             Change::Image(image) => image.to_vec(),
             Change::Delta(ranges) => {
                 let place = table.find(page, tid);
-                match previous_image(db, slot, page, place) {
+                match previous_image(db, slot, page, place, home) {
                     Ok(mut image) => {
                         ranges.apply(&mut image);
                         image
@@ -212,7 +240,7 @@ fn apply(
         if page == PageNo::HEADER {
             header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
         }
-        table.publish(page, tid, Image::from(image), nobody);
+        table.publish(page, tid, Image::from(image), readers);
     });
     if let Some(e) = failed {
         return Err(e);
@@ -237,7 +265,13 @@ fn apply(
     Ok(state.after(tid, slot.page_bytes, record.head.page_count, record.head.change_counter, header))
 }
 
-fn previous_image(db: &Database, slot: &Slot, page: PageNo, place: Place) -> Result<Vec<u8>> {
+fn previous_image(
+    db: &Database,
+    slot: &Slot,
+    page: PageNo,
+    place: Place,
+    home: &dyn Fn(PageNo, &mut [u8]) -> Result<()>,
+) -> Result<Vec<u8>> {
     let what = || db.what("cannot read");
     let mut image = vec![0; slot.page_bytes as usize];
     match place {
@@ -249,12 +283,7 @@ fn previous_image(db: &Database, slot: &Slot, page: PageNo, place: Place) -> Res
             }
         }
         Place::Home => {
-            let at = page.offset(slot.page_bytes);
-            let read = db.home.read_at(&mut image, at).context(what)?;
-            // Home may end before a page that a later record cut off, but not within what it has (invariant I7).
-            if read < image.len() && db.home.len().context(what)? > at + read as u64 {
-                return Err(Error::Corrupt(format!("{} ends within page {page}", db.path.display())));
-            }
+            home(page, &mut image)?;
             if page == PageNo::HEADER {
                 home::unmark(&mut image);
             }
@@ -263,18 +292,64 @@ fn previous_image(db: &Database, slot: &Slot, page: PageNo, place: Place) -> Res
     Ok(image)
 }
 
-/// A marked home is taken over by this process: recovered, checkpointed, live. The caller holds SHARED.
+/// A marked home is taken into use: recovered if nobody uses it, else joined. The caller holds SHARED. False if the
+/// mark went before it was: look again.
 pub fn attach(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
     inner: &mut Inner,
     session: u64,
     options: &Options,
-) -> Result<()> {
-    let (log, slot) = open_log(db, session, OpenMode::ReadWrite)?;
+) -> Result<bool> {
+    let log = find_log(db, OpenMode::ReadWrite)?;
     let log = LogFile { file: CountedFile::wrap(log.file, db.stats.clone()), path: log.path };
-    let replayed = replay(db, &log, &slot, false)?;
-    take_over(db, writer, inner, log, &slot, replayed, options)
+    member::admin(&log, Duration::from_millis(options.busy_ms))?;
+    if db.read_state()?.1 != Some(session) {
+        return Ok(false);
+    }
+    if member::try_alone(&log, LockKind::Exclusive)? {
+        let slot = slot_of(db, &log, session)?;
+        let replayed = replay(db, &log, &slot, false)?;
+        take_over(db, writer, inner, log, &slot, replayed, options)?;
+        return Ok(true);
+    }
+    let joined = join(db, writer, inner, &log, session, options);
+    if joined.is_err() {
+        **writer = None;
+        db.table.write().clear();
+        db.quit(inner)?;
+    }
+    member::end_admin(&log)?;
+    joined.map(|()| true)
+}
+
+/// This process becomes one of those that use the log.
+fn join(
+    db: &Database,
+    writer: &mut MutexGuard<'_, Option<Live>>,
+    inner: &mut Inner,
+    log: &LogFile,
+    session: u64,
+    options: &Options,
+) -> Result<()> {
+    if options.scheme != Scheme::Log {
+        return Err(Error::Busy(format!(
+            "{} is open in another process, and scheme={} needs it alone",
+            db.path.display(),
+            options.preset.name()
+        )));
+    }
+    let member = Member::join(db, log.clone(), session, options)?;
+    let slot = member.tail.lock().slot.clone();
+    let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+    let home = HomeFile { session, bytes, reserved_bytes: 0 };
+    let log = Log::join(log.clone(), slot, options.psow);
+    **writer = Some(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: None });
+    inner.set_state(Arc::new(State::empty(Tid::HOME)));
+    db.enrol(Some(member.clone()), inner);
+    tail::catch_up(db, &member, inner)?;
+    inner.phase = Phase::Live;
+    Ok(())
 }
 
 /// Makes a replayed state home's, durable, and starts a new generation of the log.
@@ -335,8 +410,7 @@ pub fn take_over(
     home.session = session;
     // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;
-    **writer = Some(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: None });
     inner.set_state(Arc::new(recovered));
-    inner.phase = Phase::Live;
-    Ok(())
+    let live = Live { home_tid: log.slot().base_tid, log, home, encoder: Encoder::default(), kept: None };
+    db.share(live, writer, inner)
 }

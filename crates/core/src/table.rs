@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::disk::DiskFile;
+use crate::procs::member::Member;
 use crate::types::{PageNo, Tid};
 
 /// The bytes of one page.
@@ -151,6 +152,8 @@ pub struct PageTable {
     kept_bytes: u64,
     /// Of those, what was found to be needed when all were looked at last.
     needed_bytes: u64,
+    /// This process among others, who may have left images of home for the snapshots here.
+    pub member: Option<Arc<Member>>,
 }
 
 impl PageTable {
@@ -245,6 +248,12 @@ impl PageTable {
             Some(Version { tid, place: old @ Place::Home }) if *tid == first => *old = place,
             _ => versions.insert(at, Version { tid: first, place }),
         }
+        // Where checkpoints of other processes are marked behind it, home had the same image.
+        let mut n = 0;
+        versions.retain(|v| {
+            n += 1;
+            n <= at + 1 || v.tid >= now || !matches!(v.place, Place::Home)
+        });
         if at + 1 == versions.len() {
             versions.push(Version { tid: now, place: Place::Home });
         }
@@ -285,6 +294,22 @@ impl PageTable {
         self.set_kept(kept_bytes);
     }
 
+    /// TID of the newest version of `page`, if it is newer than home.
+    pub fn newest_tid(&self, page: PageNo) -> Option<Tid> {
+        self.made_by(page, Tid(u64::MAX))
+    }
+
+    /// After another process wrote home at least up to `home_tid`, of which this one has not seen all: snapshots from
+    /// there on read home, older ones what they have.
+    pub fn checkpointed_elsewhere(&mut self, home_tid: Tid, snapshots: &BTreeMap<Tid, usize>) {
+        for versions in self.pages.values_mut() {
+            if versions.last().is_some_and(|v| v.tid < home_tid) {
+                versions.push(Version { tid: home_tid, place: Place::Home });
+            }
+        }
+        self.checkpointed(home_tid, u32::MAX, Readers { snapshots, visible: home_tid });
+    }
+
     /// Whether kept images have become so many that looking for those nobody needs any more pays.
     pub fn should_trim(&self) -> bool {
         self.kept_bytes > TRIM_BYTES.max(2 * self.needed_bytes)
@@ -311,7 +336,7 @@ impl PageTable {
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        *self = PageTable::default();
+        *self = PageTable { member: self.member.take(), ..PageTable::default() };
     }
 }
 
@@ -445,6 +470,20 @@ mod tests {
         assert_eq!(read(&table, 1), Some(100));
         assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
         assert!(matches!(table.dirty(7)[..], [(PageNo(7), Place::Log(..))]));
+    }
+
+    #[test]
+    fn an_image_kept_is_read_also_behind_the_mark_of_a_checkpoint_elsewhere() {
+        let snapshots = BTreeMap::from([(Tid(1), 1), (Tid(2), 1), (Tid(4), 1)]);
+        let mut table = PageTable::default();
+        table.publish(PageNo(7), Tid(2), image(2), readers(&snapshots, 2));
+        table.publish(PageNo(7), Tid(3), image(3), readers(&snapshots, 3));
+        table.checkpointed(Tid(3), 7, readers(&snapshots, 3));
+        table.checkpointed_elsewhere(Tid(5), &snapshots);
+        assert_eq!([2, 3, 4, 5].map(|tid| read(&table, tid)), [Some(2), None, None, None]);
+        // Snapshots 3, 4 and 6 read home, which transaction 7 overwrites.
+        table.keep(PageNo(7), Tid(4), Tid(7), Place::Memory(image(3)));
+        assert_eq!([2, 3, 4, 6, 7].map(|tid| read(&table, tid)), [Some(2), None, Some(3), Some(3), None]);
     }
 
     #[test]

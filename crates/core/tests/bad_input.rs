@@ -220,16 +220,26 @@ fn a_directory_without_write_permission() {
 }
 
 #[test]
-fn one_process_at_a_time() {
+fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     let pair = crashed(TX);
     let mut first = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     first.lock(LockLevel::Shared).unwrap();
     // Another engine is what another process would be: locks belong to open files.
-    let error = lock(&pair.home).unwrap_err();
-    assert!(matches!(error, Error::Busy(_)) && error.to_string().contains("another process"), "{error}");
-    let mut seen = vec![0; PAGE];
-    first.read_at(&mut seen, PAGE as u64).unwrap();
-    assert_eq!(seen, page(TX));
+    let mut second = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+    second.lock(LockLevel::Shared).unwrap();
+    for process in [&mut first, &mut second] {
+        let mut seen = vec![0; PAGE];
+        process.read_at(&mut seen, PAGE as u64).unwrap();
+        assert_eq!(seen, page(TX));
+    }
+    let alone = [("scheme".to_owned(), "off".to_owned()), ("busy_ms".to_owned(), "0".to_owned())];
+    let mut third = engine().open(&pair.home, OpenMode::ReadWrite, &alone).unwrap();
+    let error = third.lock(LockLevel::Shared).unwrap_err();
+    assert!(matches!(error, Error::Busy(_)) && error.to_string().contains("scheme=off needs it alone"), "{error}");
+    let other = [("psow".to_owned(), "0".to_owned())];
+    let mut fourth = engine().open(&pair.home, OpenMode::ReadWrite, &other).unwrap();
+    let error = fourth.lock(LockLevel::Shared).unwrap_err();
+    assert!(matches!(error, Error::Option(_)) && error.to_string().contains("psow=1"), "{error}");
 }
 
 /// A database that crashed with `TX` transactions, was recovered, and crashed again with two more:

@@ -48,28 +48,36 @@ fn refused(reply: support::remote::Reply, word: &str) -> i32 {
 }
 
 #[test]
-fn a_second_process_is_refused_while_the_first_uses_the_database() {
+fn a_second_process_joins_and_stock_sqlite_is_refused_until_both_have_left() {
     let (_dir, path) = made_by_stock();
     let mut first = Remote::ours(&path);
     first.sql(INSERT).unwrap();
     let (mut second, mut stock) = (Remote::ours(&path), Remote::stock(&path));
     for sql in [COUNT, INSERT, "BEGIN IMMEDIATE", "VACUUM"] {
-        assert_eq!(refused(second.sql(sql), "another process"), ffi::SQLITE_BUSY, "{sql}");
         assert_eq!(refused(stock.sql(sql), "not a database"), ffi::SQLITE_NOTADB, "{sql}");
     }
+    assert_eq!(second.sql(COUNT).unwrap(), "3");
+    second.sql(INSERT).unwrap();
+    second.sql("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(refused(first.sql(INSERT), "another process"), ffi::SQLITE_BUSY);
+    second.sql("COMMIT").unwrap();
+    second.sql("VACUUM").unwrap();
     assert_eq!(refused(stock.sql("PRAGMA journal_mode=wal"), "not a database"), ffi::SQLITE_NOTADB);
     first.sql(INSERT).unwrap();
-    assert_eq!(first.sql(COUNT).unwrap(), "4");
+    assert_eq!(first.sql(COUNT).unwrap(), "5");
     first.close();
-    stock.sql(INSERT).unwrap();
-    assert_eq!(second.sql(COUNT).unwrap(), "5");
-    second.sql(INSERT).unwrap();
     assert_eq!(refused(stock.sql(COUNT), "not a database"), ffi::SQLITE_NOTADB);
+    assert_eq!(second.sql(COUNT).unwrap(), "5");
+    second.close();
+    stock.sql(INSERT).unwrap();
+    let mut second = Remote::ours(&path);
+    assert_eq!(second.sql(COUNT).unwrap(), "6");
+    second.sql(INSERT).unwrap();
     second.close();
     // A warm cache of a stock process notices what happened meanwhile.
-    assert_eq!(stock.sql(COUNT).unwrap(), "6");
+    assert_eq!(stock.sql(COUNT).unwrap(), "7");
     stock.close();
-    assert_stock_counts(&path, 6);
+    assert_stock_counts(&path, 7);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //!
 //! [`model`] is what a database should hold, [`pager`] calls core as SQLite's pager does, [`hook`] meets
 //! every crash point of one run, [`check`] judges what a crash left, [`history`] draws histories from
-//! seeds, [`small`] enumerates small ones.
+//! seeds, [`small`] enumerates small ones, [`processes`] lets several processes share a disk and die.
 
 #[cfg(feature = "canary")]
 pub mod canary;
@@ -13,5 +13,6 @@ pub mod hook;
 pub mod model;
 pub mod oracle;
 pub mod pager;
+pub mod processes;
 pub mod small;
 pub mod sql;

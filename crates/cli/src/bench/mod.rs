@@ -25,6 +25,7 @@ mod html;
 mod images;
 mod measure;
 mod options;
+mod processes;
 mod progress;
 mod random;
 mod report;

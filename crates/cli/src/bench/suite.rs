@@ -15,12 +15,17 @@ pub struct Suite {
 }
 
 /// Every suite; the first is the one measured when nobody says `--suite`.
-pub static ALL: [Suite; 2] = [
+pub static ALL: [Suite; 3] = [
     Suite { name: "commit", about: "what one durable commit costs, side by side", run: super::commit },
     Suite {
         name: "threads",
         about: "what several connections of one process get done together",
         run: super::threads::run,
+    },
+    Suite {
+        name: "processes",
+        about: "what several processes that write one database get done together",
+        run: super::processes::run,
     },
 ];
 

@@ -159,7 +159,13 @@ pub struct Published {
 impl Published {
     /// Waits until the transaction is durable and readers see it. An error poisons.
     pub fn wait(&self, db: &Database) -> Result<()> {
-        self.group.wait(self.state.tid, self.durability, db)
+        self.group.wait(self.state.tid, self.durability, db)?;
+        if self.durability == Durability::Flushed
+            && let Some(member) = db.member()
+        {
+            member.words.raise_flushed(self.state.tid);
+        }
+        Ok(())
     }
 }
 
@@ -201,6 +207,9 @@ pub fn publish(
             table.trim(inner.readers());
         }
         log::push(live, ready, &state, durability);
+        if let Some(member) = &inner.member {
+            member.note(live.log.slot(), &live.log.cursor());
+        }
     } else if prepared.changed || inner.latest.tid == state.tid {
         // In home already, or as before but for the change counter.
         inner.latest = state.clone();

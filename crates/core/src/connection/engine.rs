@@ -102,6 +102,8 @@ impl Engine {
             level: LockLevel::None,
             snapshot: None,
             txn: None,
+            entered: false,
+            leased: false,
             aside: false,
             doomed: false,
             wal: false,

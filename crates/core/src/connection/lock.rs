@@ -56,8 +56,19 @@ impl Connection {
             if self.writes_in_a_row < SURE_WRITER {
                 (wait, grace) = (wait.min(TENTATIVE_WAIT), FIRST_GRACE);
             }
+            let deadline = Instant::now() + wait;
             has_place = self.db.queue.acquire(self.id, Claim::Tentative(grace), wait);
             self.doubtless = has_place;
+            if has_place {
+                match self.db.enter(false, deadline) {
+                    Ok(()) => self.leased = true,
+                    Err(Error::Busy(_)) => {}
+                    Err(e) => {
+                        self.db.queue.release(self.id);
+                        return Err(e);
+                    }
+                }
+            }
         }
         let pinned = self.pin_snapshot(has_place);
         if pinned.is_err() || self.wal {
@@ -74,8 +85,12 @@ impl Connection {
             inner.check()?;
             let joins_reader = inner.phase == Phase::Unmarked && !inner.snapshots.is_empty();
             if inner.phase == Phase::Live || joins_reader {
-                self.pin(&mut inner, has_place);
-                return Ok(());
+                match self.pin(&mut inner, has_place) {
+                    Err(Error::Busy(_)) => {}
+                    pinned => return pinned,
+                }
+                drop(inner);
+                return self.pin_patiently();
             }
         }
         // The file may have changed since this process last looked, or need recovery.
@@ -98,16 +113,46 @@ impl Connection {
                 if self.wal || self.aside {
                     return Ok(());
                 }
+                if inner.member.as_ref().is_some_and(|member| member.words.busy_owner().is_some()) {
+                    drop(inner);
+                    drop(writer);
+                    db.decide(Instant::now() + Duration::from_millis(self.busy_ms))?;
+                    return self.pin_patiently();
+                }
             }
         }
-        self.pin(&mut inner, has_place);
+        match self.pin(&mut inner, has_place) {
+            Err(Error::Busy(_)) => {}
+            pinned => return pinned,
+        }
+        drop(inner);
+        drop(writer);
+        self.pin_patiently()
+    }
+
+    fn pin(&mut self, inner: &mut Inner, has_place: bool) -> Result<()> {
+        let state = if has_place { self.db.pin_published(inner)? } else { self.db.pin(inner)? };
+        self.unsettled = state.tid > inner.latest.tid;
+        self.snapshot = Some(state);
         Ok(())
     }
 
-    fn pin(&mut self, inner: &mut Inner, has_place: bool) {
-        let state = if has_place { self.db.pin_published(inner) } else { self.db.pin(inner) };
-        self.unsettled = state.tid > inner.latest.tid;
-        self.snapshot = Some(state);
+    /// Pins a snapshot, also while another process brings a big transaction home, or has died while it did.
+    fn pin_patiently(&mut self) -> Result<()> {
+        let db = self.db.clone();
+        let deadline = Instant::now() + Duration::from_millis(self.busy_ms);
+        loop {
+            match self.pin(&mut db.inner.lock(), false) {
+                Err(Error::Busy(_)) if Instant::now() < deadline => {}
+                pinned => return pinned,
+            }
+            // The turn of a dead process is had, and with it taken over.
+            match db.enter(true, deadline.min(Instant::now() + TENTATIVE_WAIT)) {
+                Ok(()) => db.leave(),
+                Err(Error::Busy(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     /// The transaction reads what none that only writes begins with: others need not be patient with it.
@@ -135,7 +180,7 @@ impl Connection {
         writer: &mut parking_lot::MutexGuard<'_, Option<Live>>,
         inner: &mut Inner,
     ) -> Result<()> {
-        let (state, mark) = db.read_state()?;
+        let (mut state, mut mark) = db.read_state()?;
         if db.has_hot_journal()? && keeps(Rule::HotJournalFirst) {
             if mark.is_some() {
                 return Err(Error::CantOpen(format!(
@@ -155,9 +200,12 @@ impl Connection {
                 return Err(Error::Busy("a rollback journal waits to be rolled back, and others read".into()));
             }
         }
-        if let Some(session) = mark {
-            let options = inner.options.clone();
-            return recover::attach(db, writer, inner, session, &options);
+        let options = inner.options.clone();
+        while let Some(session) = mark {
+            if recover::attach(db, writer, inner, session, &options)? {
+                return Ok(());
+            }
+            (state, mark) = db.read_state()?;
         }
         self.wal = state.kind == Kind::Wal;
         inner.set_state(Arc::new(state));
@@ -177,24 +225,47 @@ impl Connection {
         }
         let wait = Duration::from_millis(self.busy_ms);
         let deadline = Instant::now() + wait;
-        if self.db.inner.lock().published.tid != snapshot.tid {
+        if !self.db.inner.lock().is_newest(&snapshot) {
             self.writes_now = true;
             return Err(Error::BusySnapshot);
         }
         if !self.db.queue.acquire(self.id, Claim::Firm, wait) {
             return Err(Error::Busy("another connection of this process is writing".into()));
         }
-        let begun = loop {
-            match self.begin_write(&snapshot) {
-                Err(Error::Busy(_)) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
-                result => break result,
+        let entered = self.db.enter(true, deadline);
+        self.entered = entered.is_ok();
+        self.leased = false;
+        let begun = entered.and_then(|()| {
+            loop {
+                match self.begin_write(&snapshot) {
+                    // Two processes that waited for each other's SHARED would wait for ever: who has RESERVED waits.
+                    Err(Error::Busy(_)) if Instant::now() < deadline && locks::reserve(&*self.db.home)? => {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    result => break result,
+                }
             }
-        };
+        });
         self.writes_now = true;
         if begun.is_err() {
+            self.leave();
+            if self.db.inner.lock().phase == Phase::Unmarked {
+                locks::unreserve(&*self.db.home)?;
+            }
             self.db.queue.release(self.id);
         }
         begun
+    }
+
+    /// Lets other processes write.
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.entered) {
+            self.db.leave();
+        } else if std::mem::take(&mut self.leased)
+            && let Some(member) = self.db.member()
+        {
+            member.end_lease();
+        }
     }
 
     fn begin_write(&mut self, snapshot: &Arc<State>) -> Result<()> {
@@ -202,11 +273,14 @@ impl Connection {
         let mut writer = db.writer.lock();
         let mut inner = db.inner.lock();
         inner.check()?;
-        if inner.published.tid != snapshot.tid {
+        if !inner.is_newest(snapshot) {
             return Err(Error::BusySnapshot);
         }
         if inner.phase == Phase::Unmarked {
             db.go_live(&mut writer, &mut inner)?;
+            if let Some(member) = &inner.member {
+                member.take(true, Instant::now())?;
+            }
         }
         self.doomed = false;
         self.txn = Some(Txn::new(inner.published.clone()));
@@ -221,7 +295,10 @@ impl Connection {
         if !self.aside && !self.wal && self.journal.names_super_journal()? {
             // Several files commit together: this one will step aside and needs to be alone. BUSY here
             // is before SQLite's point of no return, so the application may try the commit again.
-            aside::alone(&self.db).map_err(|_| Error::Busy("others read a database that steps aside".into()))?;
+            aside::alone(&self.db).map_err(|e| match e {
+                Error::BusySnapshot => Error::Busy("others read a database that steps aside".into()),
+                e => e,
+            })?;
         }
         Ok(())
     }
@@ -244,6 +321,7 @@ impl Connection {
         self.gave_place = false;
         self.doubtless = false;
         self.returns_lock |= self.writes_now;
+        self.leave();
         self.db.queue.release(self.id);
         if level == LockLevel::None {
             // It read what another connection wrote before it and gives nothing away before that is durable.
@@ -275,7 +353,7 @@ impl Connection {
         if !self.db.queue.acquire(self.id, Claim::Firm, Duration::from_millis(self.busy_ms)) {
             return Err(Error::Busy("another connection of this process is writing".into()));
         }
-        if self.txn.as_ref().is_none_or(|txn| self.db.inner.lock().published.tid != txn.base.tid) {
+        if self.txn.as_ref().is_none_or(|txn| !self.db.inner.lock().is_newest(&txn.base)) {
             self.db.queue.release(self.id);
             return Err(Error::BusySnapshot);
         }
@@ -312,11 +390,11 @@ impl Connection {
         }
         // The state this transaction made, or that rolling back made: nobody else had one.
         if let Some(old) = self.snapshot.take() {
-            let keep_lock = self.db.pin(&mut inner);
+            let keep_lock = self.db.pin(&mut inner)?;
             self.db.unpin(&mut inner, &old)?;
             self.snapshot = Some(keep_lock);
         } else {
-            self.snapshot = Some(self.db.pin(&mut inner));
+            self.snapshot = Some(self.db.pin(&mut inner)?);
         }
         Ok(())
     }
@@ -329,7 +407,7 @@ impl Connection {
         let phase = self.db.inner.lock().phase.clone();
         let reserved = match phase {
             Phase::Unmarked => locks::is_reserved(&*self.db.home),
-            _ => Ok(self.db.queue.is_taken()),
+            _ => Ok(self.db.queue.is_taken() || self.db.member().is_some_and(|member| member.others_write())),
         };
         self.noted(reserved)
     }

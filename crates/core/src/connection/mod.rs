@@ -69,6 +69,10 @@ pub struct Connection {
     level: LockLevel,
     snapshot: Option<Arc<State>>,
     txn: Option<Txn>,
+    /// Other processes wait for this transaction to end before they write.
+    entered: bool,
+    /// They wait a while for it to begin.
+    leased: bool,
     /// The plain file is ours until the transaction ends.
     aside: bool,
     /// The transaction cannot commit any more; SQLite is rolling it back.
@@ -187,10 +191,15 @@ impl Connection {
         if !had && !db.queue.acquire(self.id, Claim::Firm, wait) {
             return Err(Error::Busy("another connection of this process is writing".into()));
         }
-        let done = match db.writer.lock().as_mut() {
-            Some(live) => crate::checkpoint::checkpoint(&db, live, Stream::Drop),
-            None => Ok(()),
-        };
+        let entered = db.enter(true, std::time::Instant::now() + wait);
+        let done = entered.and_then(|()| {
+            let done = match db.writer.lock().as_mut() {
+                Some(live) => crate::checkpoint::checkpoint(&db, live, Stream::Drop),
+                None => Ok(()),
+            };
+            db.leave();
+            done
+        });
         if !had {
             db.queue.release(self.id);
         }

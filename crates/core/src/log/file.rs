@@ -21,6 +21,7 @@ pub fn log_path(home: &Path) -> PathBuf {
 }
 
 /// A log file opened for reading its slots: nothing in it is trusted yet.
+#[derive(Clone)]
 pub struct LogFile {
     /// The file.
     pub file: Arc<dyn DiskFile>,
@@ -41,6 +42,24 @@ pub struct ScanEnd {
     pub records: u64,
     /// A record that was once durable is broken: the TID that is missing, and a later one that proves it.
     pub rot: Option<(Tid, Tid)>,
+}
+
+/// Where a walk over the records is: behind one of them, or at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// Position behind the last record.
+    pub tail: LogOffset,
+    /// Its crc32c, to which the next chains.
+    pub prev_crc: u32,
+    /// Its TID.
+    pub last_tid: Tid,
+}
+
+impl Cursor {
+    /// At the start of the records behind `slot`.
+    pub fn at(slot: &Slot) -> Cursor {
+        Cursor { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid }
+    }
 }
 
 impl ScanEnd {
@@ -87,30 +106,36 @@ impl LogFile {
         let mut end =
             ScanEnd { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, records: 0, rot: None };
         let mut buf = Vec::new();
-        'records: loop {
-            for at in next_places(slot, end.tail) {
-                if at.0.saturating_sub(slot.start.0) >= slot.ring_bytes {
-                    continue;
-                }
-                if self.read_record(slot, ring_at, at, end.last_tid, &mut buf)?
-                    // One that ends in the next lap lies over the first.
-                    && (at.0 - slot.start.0).saturating_add(buf.len() as u64) <= slot.ring_bytes
-                    && let Some(record) = Record::decode(&buf, slot.page_bytes)
-                    && follows(&record.head, slot, &end)
-                    && self.stream_is_whole(&record, slot)?
-                {
-                    visit(&record)?;
-                    end.tail = LogOffset(at.0 + buf.len() as u64);
-                    end.prev_crc = record.crc;
-                    end.last_tid = record.head.tid;
-                    end.records += 1;
-                    continue 'records;
-                }
-            }
-            break;
+        let mut cursor = Cursor::at(slot);
+        while let Some(next) = self.next_record(slot, &cursor, &mut buf)? {
+            let Some(record) = Record::decode(&buf, slot.page_bytes) else { break };
+            visit(&record)?;
+            end.records += 1;
+            cursor = next;
         }
+        (end.tail, end.prev_crc, end.last_tid) = (cursor.tail, cursor.prev_crc, cursor.last_tid);
         end.rot = self.find_rot(slot, ring_at, end.last_tid.next())?;
         Ok(end)
+    }
+
+    /// Reads the record that follows `cursor` into `buf`, verified; where the walk is behind it, or `None` if there
+    /// is none.
+    pub fn next_record(&self, slot: &Slot, cursor: &Cursor, buf: &mut Vec<u8>) -> Result<Option<Cursor>> {
+        let ring_at = 3 * u64::from(slot.block_bytes);
+        for at in next_places(slot, cursor.tail) {
+            if at.0.saturating_sub(slot.start.0) < slot.ring_bytes
+                && self.read_record(slot, ring_at, at, cursor.last_tid, buf)?
+                // One that ends in the next lap lies over the first.
+                && (at.0 - slot.start.0).saturating_add(buf.len() as u64) <= slot.ring_bytes
+                && let Some(record) = Record::decode(buf, slot.page_bytes)
+                && follows(&record.head, slot, cursor)
+                && self.stream_is_whole(&record, slot)?
+            {
+                let tail = LogOffset(at.0 + record.bytes());
+                return Ok(Some(Cursor { tail, prev_crc: record.crc, last_tid: record.head.tid }));
+            }
+        }
+        Ok(None)
     }
 
     /// Reads the bytes of the record that might be at `at` and be newer than `newer_than` into `buf`; false
@@ -243,11 +268,11 @@ impl LogFile {
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         let ring_end = ring_at + slot.ring_bytes;
         self.rewrite(ring_end, file_bytes.saturating_sub(ring_end))?;
-        self.sync()
+        self.flush()
     }
 
     /// Flushes. Any error is a failed flush, also one that says the disk is full.
-    fn sync(&self) -> Result<()> {
+    pub fn flush(&self) -> Result<()> {
         self.file.sync().map_err(|source| Error::Io { what: self.what("cannot flush"), source })
     }
 
@@ -274,7 +299,7 @@ impl LogFile {
 }
 
 /// Whether a whole record is the one behind `end`.
-fn follows(head: &Head, slot: &Slot, end: &ScanEnd) -> bool {
+fn follows(head: &Head, slot: &Slot, end: &Cursor) -> bool {
     let chains = head.salt == slot.salt && head.tid == end.last_tid.next() && head.prev_crc == end.prev_crc;
     chains || !keeps(Rule::RecordChain)
 }

@@ -183,6 +183,19 @@ impl Group {
         p.position = position;
     }
 
+    /// Goes on behind what other processes wrote: `tail` is the beginning of the tail block, at `position`, and all up
+    /// to `tid` is durable and visible.
+    pub fn resume(&self, tail: &[u8], position: u64, tid: Tid) {
+        let mut p = self.pending.lock();
+        debug_assert!(p.hidden.is_empty() && !p.busy, "nothing of this process is pending");
+        p.bytes.clear();
+        p.bytes.extend_from_slice(tail);
+        p.taken = tail.len();
+        p.position = position;
+        (p.last, p.visible, p.durable, p.wanted) = (tid, tid, tid, tid);
+        p.sync_needed = false;
+    }
+
     /// A transaction became durable and visible without a record.
     pub fn skip(&self, tid: Tid) {
         let mut p = self.pending.lock();

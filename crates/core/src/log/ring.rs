@@ -10,7 +10,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::file::LogFile;
+use super::file::{Cursor, LogFile};
 use super::group::{Audience, Durability, Group};
 use super::slot::Slot;
 use crate::disk::{Disk, OpenMode};
@@ -106,6 +106,57 @@ impl Log {
         };
         started.write_slot()?;
         Ok(started)
+    }
+
+    /// A log that another process writes, for when its turn comes: nothing is written, and [`Log::resume`] comes first.
+    pub fn join(log: LogFile, slot: Slot, pack: bool) -> Log {
+        let ring_at = 3 * u64::from(slot.block_bytes);
+        let block = usize::try_from(slot.block_bytes).unwrap_or(1);
+        let position = ring_at + slot.start.0 % slot.ring_bytes;
+        let group = Group::new(log.file.clone(), log.path.clone(), block, position, slot.base_tid);
+        Log {
+            tail: slot.start,
+            prev_crc: slot.prev_crc,
+            last_tid: slot.base_tid,
+            group: Arc::new(group),
+            stream_tail: ring_at + slot.ring_bytes,
+            pack,
+            log,
+            slot,
+        }
+    }
+
+    /// Goes on behind what other processes wrote up to `cursor`, which is durable; `slot` is the newest. Nothing of
+    /// this process is pending.
+    pub fn resume(&mut self, slot: &Slot, cursor: &Cursor) -> Result<()> {
+        let block = u64::from(slot.block_bytes);
+        let in_block = cursor.tail.0 % block;
+        let mut tail_block = vec![0; usize::try_from(in_block).unwrap_or(0)];
+        let position = 3 * block + (cursor.tail.0 - in_block) % slot.ring_bytes;
+        let what = || format!("cannot read the log {}", self.log.path.display());
+        let read = self.log.file.read_at(&mut tail_block, position).context(what)?;
+        if read != tail_block.len() {
+            return Err(Error::Corrupt(format!("the log {} was cut short", self.log.path.display())));
+        }
+        self.slot = slot.clone();
+        self.tail = cursor.tail;
+        self.prev_crc = cursor.prev_crc;
+        self.last_tid = cursor.last_tid;
+        self.group.resume(&tail_block, position, cursor.last_tid);
+        self.stream_tail = self.ring_end();
+        Ok(())
+    }
+
+    /// Behind the last record.
+    pub fn cursor(&self) -> Cursor {
+        Cursor { tail: self.tail, prev_crc: self.prev_crc, last_tid: self.last_tid }
+    }
+
+    /// Keeps the images that a dead process streamed behind the ring.
+    pub fn stream_found(&mut self) -> Result<()> {
+        let bytes = self.log.file.len().context(|| format!("cannot read the length of {}", self.log.path.display()))?;
+        self.stream_tail = bytes.next_multiple_of(STREAM_UNIT).max(self.ring_end());
+        Ok(())
     }
 
     /// The newest slot on the disk.

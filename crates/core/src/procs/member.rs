@@ -1,0 +1,404 @@
+//! A process among those that use one log: attaching, its slot, what it announces, its turn to write.
+//!
+//! Locks on bytes of the log's block 0 (they die with their process, and say nothing about the bytes):
+//!
+//! | byte | held |
+//! |---|---|
+//! | 0 ATTACH | shared by every attached process; exclusive by one that found itself alone |
+//! | 1 ADMIN | exclusive while a process attaches or leaves |
+//! | 2 + n | exclusive by the process in slot n: whoever gets it knows that process dead |
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::kept::Kept;
+use super::tail::Tail;
+use super::turn::{Turn, Turns};
+use super::words::{Cell, PINS, PROCESSES, Pins, ProcessWords};
+use crate::database::Database;
+use crate::disk::LockKind;
+use crate::error::{Error, IoContext, Result};
+use crate::log::file::{Cursor, LogFile};
+use crate::log::slot::Slot;
+use crate::options::Options;
+use crate::types::Tid;
+
+const ATTACH: u64 = 0;
+const ADMIN: u64 = 1;
+const SLOTS: u64 = 2;
+/// All of them.
+const BYTES: u64 = SLOTS + PROCESSES as u64;
+
+/// Takes every lock byte of a log, to use it alone; shared, to read it while nobody uses it. False if somebody does.
+pub fn try_alone(log: &LogFile, kind: LockKind) -> Result<bool> {
+    log.file.try_lock(ATTACH, BYTES, kind).context(|| format!("cannot lock the log {}", log.path.display()))
+}
+
+/// Gives every lock byte back.
+pub fn give_back(log: &LogFile) -> Result<()> {
+    log.file.unlock(ATTACH, BYTES).context(|| format!("cannot unlock the log {}", log.path.display()))
+}
+
+/// Keeps others from attaching and leaving; `Busy` if somebody else does that for longer than `wait`.
+pub fn admin(log: &LogFile, wait: Duration) -> Result<()> {
+    let deadline = Instant::now() + wait;
+    let what = || format!("cannot lock the log {}", log.path.display());
+    while !log.file.try_lock(ADMIN, 1, LockKind::Exclusive).context(what)? {
+        if Instant::now() >= deadline {
+            return Err(Error::Busy(format!(
+                "another process has this database to itself, or is opening or closing it (it holds the log {})",
+                log.path.display()
+            )));
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    Ok(())
+}
+
+/// Ends what [`admin`] began.
+pub fn end_admin(log: &LogFile) -> Result<()> {
+    log.file.unlock(ADMIN, 1).context(|| format!("cannot unlock the log {}", log.path.display()))
+}
+
+/// Settings that all processes of a log must share, as a word.
+fn settings(options: &Options) -> u64 {
+    u64::from(options.psow)
+}
+
+/// Which word announces which snapshot of this process.
+#[derive(Default)]
+struct Announced {
+    own: [Option<Tid>; PINS],
+    /// Snapshots that found no word of their own.
+    others: Vec<Tid>,
+}
+
+/// This process's turn.
+struct Local {
+    /// Write transactions that are under way.
+    in_flight: usize,
+    /// How often the turn had passed when the writer's state was in order last.
+    seen_turns: u64,
+    /// When this process last began after another.
+    since: Instant,
+    /// A dead process whose lock byte is held until it is taken over.
+    dead: Option<usize>,
+}
+
+/// How [`Member::take`] went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is ours, and nobody had it between.
+    Again,
+    /// It is ours; somebody else may have written.
+    Anew,
+    /// It is ours; this process died while it wrote.
+    FromDead(usize),
+    /// Not in time.
+    Not,
+}
+
+/// This process, attached.
+pub struct Member {
+    /// What all share.
+    pub words: ProcessWords,
+    /// The slot of this process.
+    pub me: usize,
+    /// The log; its locks are this process's.
+    pub log: LogFile,
+    /// Where this process is in the log.
+    pub tail: Mutex<Tail>,
+    /// Images that others overwrote in home.
+    pub kept: Kept,
+    /// [`Tail`]'s generation, to look at without a lock.
+    pub generation: AtomicU64,
+    announced: Mutex<Announced>,
+    local: Mutex<Local>,
+    idle: Condvar,
+}
+
+impl Member {
+    fn new(db: &Database, log: LogFile, words: ProcessWords, me: usize, tail: Tail) -> Member {
+        Member {
+            kept: Kept::new(db.disk.clone(), &db.path, words.clone()),
+            generation: AtomicU64::new(tail.slot.sequence),
+            words,
+            me,
+            log,
+            tail: Mutex::new(tail),
+            announced: Mutex::default(),
+            local: Mutex::new(Local { in_flight: 0, seen_turns: u64::MAX, since: Instant::now(), dead: None }),
+            idle: Condvar::new(),
+        }
+    }
+
+    /// The first process: it has every lock byte, and `slot` is durable. Afterwards others may join. `None`, and
+    /// this process stays alone, where memory cannot be shared.
+    pub fn found(db: &Database, log: LogFile, slot: &Slot, options: &Options) -> Result<Option<Arc<Member>>> {
+        let Ok(words) = log.file.shared_words() else { return Ok(None) };
+        let words = ProcessWords::new(words);
+        super::kept::remove(&*db.disk, &db.path)?;
+        words.found(slot.session, settings(options), slot.sequence, slot.base_tid);
+        let me = 0;
+        words.enter(me);
+        let member = Member::new(db, log, words, me, Tail::at(slot.clone()));
+        member.turns().found();
+        member.local.lock().seen_turns = member.words.turns().load(SeqCst);
+        let what = || format!("cannot lock the log {}", member.log.path.display());
+        let file = &member.log.file;
+        file.unlock(SLOTS + 1, PROCESSES as u64 - 1).context(what)?;
+        file.try_lock(ATTACH, 1, LockKind::Shared).context(what)?;
+        file.unlock(ADMIN, 1).context(what)?;
+        Ok(Some(Arc::new(member)))
+    }
+
+    /// Joins the processes that use the log. The caller has ADMIN, and is not alone.
+    pub fn join(db: &Database, log: LogFile, session: u64, options: &Options) -> Result<Arc<Member>> {
+        let path = log.path.display().to_string();
+        let what = || format!("cannot lock the log {path}");
+        let busy = |why: &str| Error::Busy(format!("another process has this database open {why} (log {path})"));
+        if !log.file.try_lock(ATTACH, 1, LockKind::Shared).context(what)? {
+            return Err(busy("and shares it with none"));
+        }
+        let words = log.file.shared_words().map_err(|_| busy("and memory cannot be shared with it"))?;
+        let words = ProcessWords::new(words);
+        if !words.fit(session) {
+            return Err(busy("through another version of onewrite"));
+        }
+        if words.is_poisoned() {
+            return Err(Error::Poisoned("a write or flush failed in another process".into()));
+        }
+        if words.settings() != settings(options) {
+            let theirs = words.settings() & 1;
+            return Err(Error::Option(format!(
+                "psow={} was asked for, but the database is open in another process with psow={theirs}",
+                u8::from(options.psow)
+            )));
+        }
+        let generation = words.generation();
+        let Some(slot) = log.slots()?.into_iter().find(|s| s.sequence == generation && s.session == session) else {
+            return Err(Error::Corrupt(format!("the log {path} has lost the header slot that is in use")));
+        };
+        // The slot of a process that died in its turn is left for whoever takes over.
+        let busy_owner = words.busy_owner();
+        let mut free = (0..PROCESSES).filter(|n| Some(*n) != busy_owner);
+        let me = loop {
+            let Some(n) = free.next() else { return Err(busy("in as many places as there may be")) };
+            if log.file.try_lock(SLOTS + n as u64, 1, LockKind::Exclusive).context(what)? {
+                break n;
+            }
+        };
+        words.enter(me);
+        Ok(Arc::new(Member::new(db, log, words, me, Tail::nowhere(slot))))
+    }
+
+    /// This process is at `cursor` in the log, behind `slot`, which is durable.
+    pub fn note(&self, slot: &Slot, cursor: &Cursor) {
+        let mut tail = self.tail.lock();
+        tail.cursor = *cursor;
+        if tail.slot.sequence != slot.sequence {
+            tail.slot = slot.clone();
+            self.generation.store(slot.sequence, SeqCst);
+            self.words.set_generation(slot.sequence);
+        }
+    }
+
+    fn turns(&self) -> Turns<'_> {
+        Turns { words: &self.words, me: self.me }
+    }
+
+    /// Whether this process is the only one. If so, no other can attach until [`Member::not_alone`]. The caller
+    /// has ADMIN.
+    pub fn is_alone(&self) -> Result<bool> {
+        try_alone(&self.log, LockKind::Exclusive)
+    }
+
+    /// After [`Member::is_alone`] said so: others may come again. ADMIN ends, too.
+    pub fn not_alone(&self) -> Result<()> {
+        let what = || format!("cannot unlock the log {}", self.log.path.display());
+        let file = &self.log.file;
+        let mine = SLOTS + self.me as u64;
+        if mine > SLOTS {
+            file.unlock(SLOTS, mine - SLOTS).context(what)?;
+        }
+        if mine + 1 < BYTES {
+            file.unlock(mine + 1, BYTES - mine - 1).context(what)?;
+        }
+        file.try_lock(ATTACH, 1, LockKind::Shared).context(what)?;
+        file.unlock(ADMIN, 1).context(what)
+    }
+
+    /// Leaves: others go on, or a recovery follows. Every lock goes.
+    pub fn leave_for_good(&self) -> Result<()> {
+        self.words.clear(self.me);
+        give_back(&self.log)
+    }
+
+    /// Announces a snapshot; false if home may have left it: then nothing is announced.
+    pub fn announce(&self, tid: Tid) -> bool {
+        self.announce_unseen(tid);
+        if self.words.home_floor() <= tid {
+            return true;
+        }
+        self.withdraw(tid);
+        false
+    }
+
+    /// Announces a snapshot that nobody can take away now.
+    pub fn announce_unseen(&self, tid: Tid) {
+        let mut announced = self.announced.lock();
+        if let Some(n) = announced.own.iter().position(Option::is_none) {
+            if let Some(own) = announced.own.get_mut(n) {
+                *own = Some(tid);
+            }
+            self.words.set_pin(self.me, Cell::Own(n), Some(tid));
+        } else {
+            announced.others.push(tid);
+            self.words.set_pin(self.me, Cell::Floor, announced.others.iter().min().copied());
+        }
+    }
+
+    /// The snapshot is not needed any more.
+    pub fn withdraw(&self, tid: Tid) {
+        let mut announced = self.announced.lock();
+        if let Some(n) = announced.own.iter().position(|own| *own == Some(tid)) {
+            if let Some(own) = announced.own.get_mut(n) {
+                *own = None;
+            }
+            self.words.set_pin(self.me, Cell::Own(n), None);
+        } else if let Some(at) = announced.others.iter().position(|other| *other == tid) {
+            announced.others.swap_remove(at);
+            self.words.set_pin(self.me, Cell::Floor, announced.others.iter().min().copied());
+        }
+    }
+
+    /// What the living among the other processes read, one for each that is attached. The slots of dead ones
+    /// that still announce something are cleared.
+    pub fn pins_of_others(&self) -> Result<Vec<Pins>> {
+        let mut all = Vec::new();
+        let busy_owner = self.words.busy_owner();
+        for process in (0..PROCESSES).filter(|n| *n != self.me && self.words.is_used(*n)) {
+            let pins = self.words.pins(process);
+            if pins != Pins::default() && Some(process) != busy_owner && self.lock_dead(process)? {
+                self.words.clear(process);
+                self.unlock_dead(process)?;
+                continue;
+            }
+            all.push(pins);
+        }
+        Ok(all)
+    }
+
+    fn lock_dead(&self, process: usize) -> Result<bool> {
+        let what = || format!("cannot lock the log {}", self.log.path.display());
+        self.log.file.try_lock(SLOTS + process as u64, 1, LockKind::Exclusive).context(what)
+    }
+
+    fn unlock_dead(&self, process: usize) -> Result<()> {
+        let what = || format!("cannot unlock the log {}", self.log.path.display());
+        self.log.file.unlock(SLOTS + process as u64, 1).context(what)
+    }
+
+    /// Whether another process is writing.
+    pub fn others_write(&self) -> bool {
+        self.turns().is_taken_by_another()
+    }
+
+    /// Takes the writer's place among the processes: firmly, for a transaction that [`Member::leave`] ends, or as a
+    /// lease. After `FromDead` the caller takes over and then calls [`Member::settle`], after `Anew` just that.
+    pub fn take(&self, firm: bool, deadline: Instant) -> Result<Taken> {
+        let mut local = self.local.lock();
+        if local.in_flight > 0 {
+            // More of ours, unless others have waited long enough.
+            while firm && local.in_flight > 0 && self.turns().should_pass_on(local.since) {
+                if self.idle.wait_until(&mut local, deadline).timed_out() {
+                    return Ok(Taken::Not);
+                }
+            }
+            if local.in_flight > 0 {
+                local.in_flight += usize::from(firm);
+                return Ok(Taken::Again);
+            }
+        }
+        let mut locked = None;
+        let turn = self.turns().take(firm, deadline, &mut |process| {
+            self.forget_dead(&mut locked)?;
+            let dead = self.lock_dead(process)?;
+            locked = dead.then_some(process);
+            Ok(dead)
+        });
+        if !matches!(turn, Ok(Turn::OfTheDead(_))) {
+            self.forget_dead(&mut locked)?;
+        }
+        local.dead = locked;
+        let taken = match turn? {
+            Turn::Theirs => Taken::Not,
+            Turn::OfTheDead(process) => Taken::FromDead(process),
+            Turn::Ours if self.words.turns().load(SeqCst) == local.seen_turns => Taken::Again,
+            Turn::Ours => Taken::Anew,
+        };
+        if firm && taken != Taken::Not {
+            local.in_flight = 1;
+        }
+        Ok(taken)
+    }
+
+    fn forget_dead(&self, dead: &mut Option<usize>) -> Result<()> {
+        dead.take().map_or(Ok(()), |process| self.unlock_dead(process))
+    }
+
+    /// The writer's state is in order: everything visible is known here.
+    pub fn settle(&self) -> Result<()> {
+        let mut local = self.local.lock();
+        local.seen_turns = self.words.turns().load(SeqCst);
+        local.since = Instant::now();
+        if let Some(dead) = local.dead {
+            self.words.clear(dead);
+            self.turns().taken_over();
+        }
+        let local = &mut *local;
+        self.forget_dead(&mut local.dead)
+    }
+
+    /// Taking over from a dead process failed: the place is that process's again.
+    pub fn unsettle(&self, process: usize, firm: bool) -> Result<()> {
+        let mut local = self.local.lock();
+        local.in_flight -= usize::from(firm);
+        self.turns().give_to_dead(process);
+        let local = &mut *local;
+        self.forget_dead(&mut local.dead)
+    }
+
+    /// A transaction is over. With `release`, everything published is visible, so the place may go to others.
+    pub fn leave(&self, release: bool) {
+        let mut local = self.local.lock();
+        local.in_flight = local.in_flight.saturating_sub(1);
+        self.leave_if_idle(&local, release);
+    }
+
+    fn leave_if_idle(&self, local: &MutexGuard<'_, Local>, release: bool) {
+        if local.in_flight == 0 {
+            if release {
+                self.turns().leave(self.turns().should_pass_on(local.since));
+            }
+            self.idle.notify_all();
+        }
+    }
+
+    /// A snapshot that was pinned under a lease ends without a write.
+    pub fn end_lease(&self) {
+        let local = self.local.lock();
+        if local.in_flight == 0 {
+            self.turns().end_lease();
+        }
+    }
+
+    /// Whether a write transaction of this process is under way.
+    pub fn is_busy(&self) -> bool {
+        self.local.lock().in_flight > 0
+    }
+}

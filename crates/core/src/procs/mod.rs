@@ -1,0 +1,298 @@
+//! Several processes on one database: what a process does beside the others.
+//!
+//! ```text
+//!  attach   member.rs   alone: recover, begin the shared words; else join
+//!  read     tail.rs     follow the log; announce the snapshot; home's old images from kept.rs
+//!  write    turn.rs     take turns; after another process: catch up; after a dead one: take over (here)
+//!  detach   member.rs   alone: checkpoint, mark off; else just leave
+//! ```
+//!
+//! The invariants between processes are P1 to P6 of `docs/commit.md`.
+
+pub mod kept;
+pub mod member;
+#[cfg(test)]
+mod model_tests;
+pub mod tail;
+pub mod turn;
+pub mod words;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::checkpoint::{Stream, checkpoint};
+use crate::database::{Database, Inner, Live};
+use crate::error::{Error, IoContext, Result};
+use crate::home::State;
+use crate::log::record::Record;
+use crate::table::Place;
+use crate::types::{PageNo, Tid};
+use member::{Member, Taken};
+
+/// How long a process waits for another that attaches or leaves when it leaves itself: none does so for long.
+const ADMIN_WAIT: Duration = Duration::from_secs(20);
+
+impl Database {
+    /// This process among others; `None` while it has the file to itself.
+    pub fn member(&self) -> Option<Arc<Member>> {
+        self.inner.lock().member.clone()
+    }
+
+    /// Takes the writer's place among the processes, waiting until `deadline` at most. With `firm`, a
+    /// transaction begins, which [`Database::leave`] ends; else the place is leased, so that a snapshot pinned next
+    /// is probably still the newest at its first write.
+    pub fn enter(&self, firm: bool, deadline: Instant) -> Result<()> {
+        let Some(member) = self.member() else { return Ok(()) };
+        let taken = member.take(firm, deadline)?;
+        match taken {
+            Taken::Again => return Ok(()),
+            // A lease can be lost at any time: nothing that matters to others may happen under it.
+            Taken::Anew if !firm => return Ok(()),
+            Taken::Not => {
+                return Err(Error::Busy("another process is writing the database through onewrite".into()));
+            }
+            Taken::Anew | Taken::FromDead(_) => {}
+        }
+        let mut writer = self.writer.lock();
+        let mut inner = self.inner.lock();
+        let done = match writer.as_mut() {
+            None => Err(Error::Misuse("a turn to write without a log".into())),
+            Some(live) => match taken {
+                Taken::FromDead(_) => take_over(self, &member, live, &mut inner),
+                _ => resume(self, &member, live, &mut inner),
+            },
+        };
+        let layered = self.table.read().has_layer();
+        drop(inner);
+        match (done, taken) {
+            (Ok(()), _) => {
+                member.settle()?;
+                if layered && let Some(live) = writer.as_mut() {
+                    // A big transaction of the dead goes home before anybody sees it. If the disk is full the
+                    // next transaction tries again, and the place stays here until then.
+                    match checkpoint(self, live, Stream::Drop) {
+                        Ok(()) | Err(Error::Full(_)) => {}
+                        Err(e) => return Err(e),
+                    }
+                }
+                drop(writer);
+                if !firm && matches!(taken, Taken::FromDead(_)) {
+                    self.leave();
+                }
+                Ok(())
+            }
+            (Err(e), Taken::FromDead(process)) => {
+                let e = self.poison_unless_full(e);
+                member.unsettle(process, firm)?;
+                Err(e)
+            }
+            (Err(e), _) => {
+                drop(writer);
+                if firm {
+                    self.leave();
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Ends what [`Database::enter`] began firmly. The place goes on once all that was published is visible.
+    pub fn leave(&self) {
+        let Some(member) = self.member() else { return };
+        let release = self.inner.lock().published.tid <= member.words.visible();
+        member.leave(release);
+    }
+
+    /// Reads bytes of `page` at home as the snapshot `tid` has them: once; the caller looks at the epoch. Returns
+    /// the bytes read.
+    pub fn read_home_once(
+        &self,
+        member: Option<&Member>,
+        tid: Tid,
+        page: PageNo,
+        page_bytes: u32,
+        in_page: usize,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        let what = || self.what("cannot read");
+        if let Some(member) = member
+            && let Some((file, position)) = member.kept.find(page, tid)?
+        {
+            return file.read_at(buf, position + in_page as u64).context(what);
+        }
+        self.home.read_at(buf, page.offset(page_bytes) + in_page as u64).context(what)
+    }
+
+    /// Pins the newest state for a reader, after following the log. `Busy`: a big transaction is on its way home and
+    /// whoever brings it there has not seen this process yet, or is dead.
+    pub fn pin_shared(&self, member: &Member, inner: &mut Inner) -> Result<Arc<State>> {
+        for _ in 0..1000 {
+            let words = &member.words;
+            if words.visible() > inner.latest.tid
+                || words.generation() != member.generation.load(std::sync::atomic::Ordering::Relaxed)
+            {
+                tail::catch_up(self, member, inner)?;
+            }
+            let state = inner.latest.clone();
+            if inner.snapshots.contains_key(&state.tid) || member.announce(state.tid) {
+                return Ok(state);
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        Err(Error::Busy("another process is bringing a big transaction home".into()))
+    }
+
+    /// Waits, until `deadline` at most, while it is undecided what a dead process left: whoever is started again after
+    /// it must not find its last transaction later.
+    pub fn decide(&self, deadline: Instant) -> Result<()> {
+        let Some(member) = self.member() else { return Ok(()) };
+        while member.words.busy_owner().is_some() {
+            match self.enter(true, Instant::now()) {
+                Ok(()) => self.leave(),
+                Err(Error::Busy(_)) => {}
+                Err(e) => return Err(e),
+            }
+            if !member.words.takes_over() || Instant::now() >= deadline {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        Ok(())
+    }
+
+    /// Makes this process the only one, for something that takes the whole database; others cannot attach until
+    /// `member.not_alone()`. `Busy` if there are others.
+    pub fn be_alone(&self, member: &Member, wait: Duration) -> Result<()> {
+        member::admin(&member.log, wait)?;
+        match member.is_alone() {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                member::end_admin(&member.log)?;
+                Err(Error::Busy(format!(
+                    "{} is open in another process through onewrite, and this needs it alone",
+                    self.path.display()
+                )))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether this process, which is about to leave, is the last one. Then nobody can attach until it has left,
+    /// and what dead ones left is taken over.
+    pub fn is_last(&self) -> Result<bool> {
+        let Some(member) = self.member() else { return Ok(true) };
+        member::admin(&member.log, ADMIN_WAIT)?;
+        if !member.is_alone()? {
+            return Ok(false);
+        }
+        self.enter(true, Instant::now())?;
+        Ok(true)
+    }
+
+    /// Keeps home's images of pages about to be overwritten with those of `state`, for readers of other processes.
+    /// True if none of them reads an older state. The caller has the writer's place.
+    pub fn keep_for_others(&self, live: &Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
+        let Some(member) = self.member() else { return Ok(true) };
+        let words = &member.words;
+        let visible = words.visible();
+        words.set_home_floor(state.tid);
+        let others = member.pins_of_others()?;
+        // A transaction that goes home before others may see it: whoever is attached still reads what is visible.
+        let all = state.tid > visible && !others.is_empty();
+        let oldest_kept = words.kept_until();
+        let mine = words.pins(member.me);
+        let afresh = !others.iter().chain([&mine]).any(|pins| pins.within(Tid(0), oldest_kept));
+        let needed = all || others.iter().any(|pins| pins.within(Tid(0), state.tid));
+        if needed || (afresh && words.kept().1 > 0) {
+            let mut run = member.kept.begin(afresh)?;
+            let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
+            let mut image = vec![0; state.page_bytes as usize];
+            for (page, _) in pages.iter().filter(|(page, _)| page.0 <= home_pages) {
+                let until = self.table.read().newest_tid(*page).unwrap_or(state.tid);
+                let reads = |tid: &Tid| *tid < until && !member.kept.covers(*page, *tid);
+                let last = Tid(until.0.saturating_sub(1));
+                let keep = (all && reads(&visible))
+                    || others.iter().any(|pins| {
+                        pins.exact.iter().any(reads) || pins.floor.is_some_and(|floor| floor < until && reads(&last))
+                    });
+                if keep {
+                    self.home
+                        .read_at(&mut image, page.offset(state.page_bytes))
+                        .context(|| self.what("cannot read"))?;
+                    member.kept.add(&mut run, *page, until, &image)?;
+                }
+            }
+            member.kept.finish(run)?;
+        }
+        if all {
+            words.set_home_floor(visible);
+        }
+        Ok(!needed)
+    }
+}
+
+/// The writer's state after another process may have written.
+fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
+    tail::catch_up(db, member, inner)?;
+    let tail = member.tail.lock();
+    let newest = inner.latest.tid;
+    if member.words.flushed() < newest {
+        // This process knows nothing of which bytes are not durable: all are, from here on.
+        member.log.flush().map_err(|e| inner.poison(e))?;
+        member.words.publish(newest, newest);
+    }
+    live.log.resume(&tail.slot, &tail.cursor)?;
+    live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+    // Whatever room others asked for is given back at the end.
+    live.home.reserved_bytes = live.home.bytes;
+    live.home_tid = tail.slot.base_tid;
+    Ok(())
+}
+
+/// The writer's state after a process died while it wrote: whatever of it is whole in the log is adopted, once
+/// it is durable, for it may be that its application was told so.
+fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
+    let words = &member.words;
+    let (session, generation) = (live.home.session, words.generation());
+    let newest = member.log.slots()?.into_iter().find(|s| s.session == session && s.live);
+    if let Some(slot) = newest.filter(|s| s.sequence > generation) {
+        // Home was flushed before it was written; it itself perhaps not.
+        let at = (1 + slot.sequence % 2) * u64::from(slot.block_bytes);
+        let path = &member.log.path;
+        member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
+        words.set_generation(slot.sequence);
+    }
+    tail::catch_up(db, member, inner)?;
+    let mut tail = member.tail.lock();
+    let mut buf = Vec::new();
+    let before = inner.latest.tid;
+    let mut newest = inner.latest.clone();
+    let mut cursor = tail.cursor;
+    while let Some(end) = member.log.next_record(&tail.slot, &cursor, &mut buf)? {
+        let Some(record) = Record::decode(&buf, tail.slot.page_bytes) else { break };
+        newest = Arc::new(tail::apply(db, member, &tail.slot, &record, &newest, inner.readers())?);
+        cursor = end;
+        if record.head.stream.count > 0 {
+            break; // Nothing follows one before it is home.
+        }
+    }
+    member.log.rewrite_live(&tail.slot, cursor.tail)?;
+    live.log.resume(&tail.slot, &cursor)?;
+    live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+    live.home.reserved_bytes = live.home.bytes;
+    live.home_tid = tail.slot.base_tid;
+    tail.cursor = cursor;
+    inner.set_state(newest);
+    if db.table.read().has_layer() {
+        live.log.stream_found()?;
+        words.publish(before, before);
+    } else {
+        live.log.stream_reset()?;
+        words.publish(inner.latest.tid, inner.latest.tid);
+    }
+    let visible = words.visible();
+    if words.home_floor() > visible {
+        words.set_home_floor(visible);
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! The words that the processes of one database share, in block 0 of the log (`docs/format.md`).
+//!
+//! They are trusted only while somebody is attached: whoever finds itself alone begins them anew. Every store is one
+//! word, so a process may die between any two of them; what must hold then is said at each.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+use crate::disk::shared::SharedWords;
+use crate::types::Tid;
+
+/// How many processes may use one database.
+pub const PROCESSES: usize = 48;
+
+/// Name and version of the layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"onewrit1");
+
+const AT_MAGIC: usize = 0;
+const AT_SESSION: usize = 1;
+const AT_SETTINGS: usize = 2;
+const AT_POISON: usize = 3;
+const AT_GENERATION: usize = 4;
+const AT_HOME_FLOOR: usize = 5;
+const AT_KEPT: usize = 6;
+const AT_KEPT_UNTIL: usize = 7;
+const AT_EPOCH: usize = 8;
+const AT_TURN: usize = 16;
+const AT_TURNS: usize = 17;
+const AT_WANTING: usize = 18;
+const AT_VISIBLE: usize = 24;
+const AT_FLUSHED: usize = 25;
+/// The first process slot; each is a cache line.
+const AT_SLOTS: usize = 64;
+const SLOT_WORDS: usize = 8;
+/// Within a slot: in use or not, snapshots pinned, and the oldest of those that found no word of their own.
+const IN_SLOT_USED: usize = 0;
+const IN_SLOT_PINS: usize = 1;
+/// Snapshots of one process that have a word of their own.
+pub const PINS: usize = 6;
+const IN_SLOT_FLOOR: usize = IN_SLOT_PINS + PINS;
+const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
+const _: () = assert!(AT_SLOTS + PROCESSES * SLOT_WORDS == crate::disk::shared::LONGS);
+const _: () = assert!(PROCESSES <= crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
+
+/// No snapshot.
+const NONE: u64 = u64::MAX;
+
+/// Where a snapshot is announced: a word of its own, or the one for all the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cell {
+    /// A word of its own.
+    Own(usize),
+    /// The oldest of several.
+    Floor,
+}
+
+/// What one process still reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pins {
+    /// These snapshots.
+    pub exact: Vec<Tid>,
+    /// Any from this one on.
+    pub floor: Option<Tid>,
+}
+
+impl Pins {
+    /// Whether a snapshot in `from..until` may be pinned.
+    pub fn within(&self, from: Tid, until: Tid) -> bool {
+        self.exact.iter().any(|tid| (from..until).contains(tid)) || self.floor.is_some_and(|floor| floor < until)
+    }
+}
+
+/// The words.
+#[derive(Clone, Debug)]
+pub struct ProcessWords(Arc<SharedWords>);
+
+impl ProcessWords {
+    /// The words of a log, whatever they hold.
+    pub fn new(words: Arc<SharedWords>) -> ProcessWords {
+        ProcessWords(words)
+    }
+
+    fn long(&self, at: usize) -> &AtomicU64 {
+        // Every index is one of the constants above, or within the slots.
+        &self.0.longs[at]
+    }
+
+    fn slot(&self, process: usize, word: usize) -> &AtomicU64 {
+        self.long(AT_SLOTS + process * SLOT_WORDS + word)
+    }
+
+    /// Begins them: the caller is alone.
+    pub fn found(&self, session: u64, settings: u64, generation: u64, newest: Tid) {
+        for word in &self.0.longs {
+            word.store(0, SeqCst);
+        }
+        for process in 0..PROCESSES {
+            self.clear(process);
+        }
+        self.long(AT_SESSION).store(session, SeqCst);
+        self.long(AT_SETTINGS).store(settings, SeqCst);
+        self.long(AT_GENERATION).store(generation, SeqCst);
+        self.long(AT_VISIBLE).store(newest.0, SeqCst);
+        self.long(AT_FLUSHED).store(newest.0, SeqCst);
+        self.long(AT_MAGIC).store(MAGIC, SeqCst);
+    }
+
+    /// Whether these are words of this version for `session`.
+    pub fn fit(&self, session: u64) -> bool {
+        self.long(AT_MAGIC).load(SeqCst) == MAGIC && self.long(AT_SESSION).load(SeqCst) == session
+    }
+
+    /// The settings that all processes must share.
+    pub fn settings(&self) -> u64 {
+        self.long(AT_SETTINGS).load(SeqCst)
+    }
+
+    /// Whether a write or flush failed in some process.
+    pub fn is_poisoned(&self) -> bool {
+        self.long(AT_POISON).load(SeqCst) != 0
+    }
+
+    /// From now on everything fails, in every process.
+    pub fn poison(&self) {
+        self.long(AT_POISON).store(1, SeqCst);
+    }
+
+    /// Sequence of the newest header slot of the log.
+    pub fn generation(&self) -> u64 {
+        self.long(AT_GENERATION).load(SeqCst)
+    }
+
+    /// A slot is durable. Nothing that it gives up may be overwritten before.
+    pub fn set_generation(&self, sequence: u64) {
+        self.long(AT_GENERATION).store(sequence, SeqCst);
+    }
+
+    /// The newest transaction that readers of every process may see.
+    pub fn visible(&self) -> Tid {
+        Tid(self.long(AT_VISIBLE).load(SeqCst))
+    }
+
+    /// The newest transaction that is durable.
+    pub fn flushed(&self) -> Tid {
+        Tid(self.long(AT_FLUSHED).load(SeqCst))
+    }
+
+    /// Transactions up to `tid` may be seen.
+    pub fn set_visible(&self, tid: Tid) {
+        self.long(AT_VISIBLE).store(tid.0, SeqCst);
+    }
+
+    /// Transactions up to `tid` are durable.
+    pub fn raise_flushed(&self, tid: Tid) {
+        self.long(AT_FLUSHED).fetch_max(tid.0, SeqCst);
+    }
+
+    /// Transactions up to `visible` may be seen, and those up to `flushed` are durable.
+    pub fn publish(&self, visible: Tid, flushed: Tid) {
+        self.long(AT_FLUSHED).store(flushed.0, SeqCst);
+        self.long(AT_VISIBLE).store(visible.0, SeqCst);
+    }
+
+    /// Snapshots older than this must not be pinned any more: home may have left them.
+    pub fn home_floor(&self) -> Tid {
+        // What was read before, of home too, was read before this.
+        fence(SeqCst);
+        Tid(self.long(AT_HOME_FLOOR).load(SeqCst))
+    }
+
+    /// Home is about to become what it is at this transaction. Snapshots that are pinned already are seen
+    /// by [`ProcessWords::pins`] afterwards.
+    pub fn set_home_floor(&self, tid: Tid) {
+        self.long(AT_HOME_FLOOR).store(tid.0, SeqCst);
+        fence(SeqCst);
+    }
+
+    /// Grows before bytes of home are overwritten.
+    pub fn epoch(&self) -> u64 {
+        self.long(AT_EPOCH).load(SeqCst)
+    }
+
+    /// Whether nothing of home was overwritten since the epoch was `epoch`, as far as what was read is concerned.
+    pub fn same_epoch(&self, epoch: u64) -> bool {
+        fence(SeqCst);
+        self.epoch() == epoch
+    }
+
+    /// What was kept is told; home is overwritten from here on.
+    pub fn next_epoch(&self) {
+        self.long(AT_EPOCH).fetch_add(1, SeqCst);
+        fence(SeqCst);
+    }
+
+    /// Generation and length of the file with kept images.
+    pub fn kept(&self) -> (u64, u64) {
+        let word = self.long(AT_KEPT).load(SeqCst);
+        (word >> KEPT_LEN_BITS, word & KEPT_LEN_MAX)
+    }
+
+    /// The file with kept images has this length.
+    pub fn set_kept(&self, generation: u64, len: u64) {
+        self.long(AT_KEPT).store((generation << KEPT_LEN_BITS) | (len & KEPT_LEN_MAX), SeqCst);
+    }
+
+    /// Snapshots from this one on need no kept image.
+    pub fn kept_until(&self) -> Tid {
+        Tid(self.long(AT_KEPT_UNTIL).load(SeqCst))
+    }
+
+    /// Images are about to be kept for snapshots before this one.
+    pub fn raise_kept_until(&self, until: Tid) {
+        self.long(AT_KEPT_UNTIL).fetch_max(until.0, SeqCst);
+    }
+
+    /// Who writes, see [`super::turn`].
+    pub fn turn(&self) -> &AtomicU64 {
+        self.long(AT_TURN)
+    }
+
+    /// The process that is in the midst of a transaction, dead or alive.
+    pub fn busy_owner(&self) -> Option<usize> {
+        super::turn::busy_owner(self.turn().load(SeqCst))
+    }
+
+    /// Whether somebody is taking over from a dead process.
+    pub fn takes_over(&self) -> bool {
+        super::turn::takes_over(self.turn().load(SeqCst))
+    }
+
+    /// Grows whenever the turn passes from one process to another.
+    pub fn turns(&self) -> &AtomicU64 {
+        self.long(AT_TURNS)
+    }
+
+    /// A bit for each process that waits for its turn.
+    pub fn wanting(&self) -> &AtomicU64 {
+        self.long(AT_WANTING)
+    }
+
+    /// What a process sleeps on.
+    pub fn bell(&self, process: usize) -> &AtomicU32 {
+        &self.0.shorts[process]
+    }
+
+    /// Takes a slot for a process. The caller has its lock byte.
+    pub fn enter(&self, process: usize) {
+        self.clear(process);
+        self.slot(process, IN_SLOT_USED).store(1, SeqCst);
+    }
+
+    /// Whether a process has the slot; it may be dead.
+    pub fn is_used(&self, process: usize) -> bool {
+        self.slot(process, IN_SLOT_USED).load(SeqCst) != 0
+    }
+
+    /// Gives a slot back, for a process that leaves or is dead.
+    pub fn clear(&self, process: usize) {
+        for word in IN_SLOT_PINS..SLOT_WORDS {
+            self.slot(process, word).store(NONE, SeqCst);
+        }
+        self.wanting().fetch_and(!(1 << process), SeqCst);
+        self.slot(process, IN_SLOT_USED).store(0, SeqCst);
+    }
+
+    /// Announces a snapshot of a process. The caller looks at [`ProcessWords::home_floor`] next.
+    pub fn set_pin(&self, process: usize, cell: Cell, tid: Option<Tid>) {
+        let word = match cell {
+            Cell::Own(n) => IN_SLOT_PINS + n.min(PINS - 1),
+            Cell::Floor => IN_SLOT_FLOOR,
+        };
+        self.slot(process, word).store(tid.map_or(NONE, |tid| tid.0), SeqCst);
+    }
+
+    /// What a process still reads.
+    pub fn pins(&self, process: usize) -> Pins {
+        let read = |word| Some(self.slot(process, word).load(SeqCst)).filter(|tid| *tid != NONE).map(Tid);
+        Pins { exact: (0..PINS).filter_map(|n| read(IN_SLOT_PINS + n)).collect(), floor: read(IN_SLOT_FLOOR) }
+    }
+}
+
+const KEPT_LEN_BITS: u32 = 44;
+const KEPT_LEN_MAX: u64 = (1 << KEPT_LEN_BITS) - 1;

@@ -1,0 +1,256 @@
+//! Real processes on one database: they write and read in turn, are killed at any moment, and leave a plain file.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use support::remote::Remote;
+
+const WORKER: &str = "ONEWRITE_TEST_WORKER";
+
+/// What other tests start as another process.
+#[test]
+fn child() {
+    support::remote::serve();
+}
+
+/// What [`killed_processes_lose_nothing`] starts: a process that writes rows of its own and reads everybody's.
+#[test]
+fn worker() {
+    let Ok(order) = std::env::var(WORKER) else { return };
+    let (name, path) = order.split_once(' ').unwrap();
+    let name: i64 = name.parse().unwrap();
+    let db = onewrite_rusqlite::open(path).unwrap();
+    db.busy_timeout(Duration::from_secs(20)).unwrap();
+    let newest = |db: &Connection| -> i64 {
+        db.query_row("SELECT ifnull(max(n), 0) FROM t WHERE worker = ?1", [name], |row| row.get(0)).unwrap()
+    };
+    let mut out = std::io::stdout();
+    let mut n = newest(&db);
+    writeln!(out, "@ {n}").unwrap();
+    let size = |n: i64| if n % 97 == 0 { 60_000 } else { 40 + n % 300 };
+    loop {
+        n += 1;
+        if n % 7 == 0 {
+            // A transaction of several statements: all of it or nothing.
+            db.execute_batch("BEGIN IMMEDIATE").unwrap();
+            db.execute("INSERT INTO t VALUES (?1, ?2, zeroblob(?3))", (name, n, size(n))).unwrap();
+            n += 1;
+            db.execute("INSERT INTO t VALUES (?1, ?2, zeroblob(?3))", (name, n, size(n))).unwrap();
+            db.execute("UPDATE pairs SET n = n + 1 WHERE worker = ?1", [name]).unwrap();
+            db.execute_batch("COMMIT").unwrap();
+        } else {
+            db.execute("INSERT INTO t VALUES (?1, ?2, zeroblob(?3))", (name, n, size(n))).unwrap();
+        }
+        writeln!(out, "@ {n}").unwrap();
+        if n % 50 == 0 {
+            // Nobody's rows have a gap, in one snapshot.
+            let gaps: i64 = db
+                .query_row(
+                    "SELECT count(*) FROM (SELECT max(n) - count(*) AS g FROM t GROUP BY worker) WHERE g <> 0",
+                    [],
+                    |r| r.get(0),
+                )
+                .unwrap();
+            assert_eq!(gaps, 0);
+        }
+        if n % 400 == 0 {
+            db.execute("DELETE FROM t WHERE worker = ?1 AND n % 97 = 0 AND length(x) = 0", [name]).unwrap();
+        }
+    }
+}
+
+struct Worker {
+    child: Child,
+    reader: std::thread::JoinHandle<()>,
+}
+
+fn start(name: usize, path: &Path, acknowledged: &Arc<Vec<AtomicU64>>) -> Worker {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "worker", "--nocapture"])
+        .env(WORKER, format!("{name} {}", path.display()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    let acknowledged = acknowledged.clone();
+    let reader = std::thread::spawn(move || {
+        for line in out.lines().map_while(Result::ok) {
+            if let Some(n) = line.strip_prefix("@ ").and_then(|n| n.parse().ok()) {
+                acknowledged[name].fetch_max(n, Ordering::SeqCst);
+            }
+        }
+    });
+    Worker { child, reader }
+}
+
+fn kill(mut worker: Worker) {
+    assert!(worker.child.try_wait().unwrap().is_none(), "a worker ended by itself");
+    worker.child.kill().unwrap();
+    worker.child.wait().unwrap();
+    worker.reader.join().unwrap();
+}
+
+/// Whether stock SQLite finds a plain, whole file with every row that was acknowledged.
+fn judge(path: &Path, acknowledged: &[AtomicU64]) {
+    let bytes = std::fs::read(path).unwrap();
+    assert_eq!(bytes[19], 1, "the mark is off");
+    let db = Connection::open(path).unwrap();
+    let whole: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(whole, "ok");
+    for (name, n) in acknowledged.iter().enumerate() {
+        let (max, count): (i64, i64) = db
+            .query_row("SELECT ifnull(max(n), 0), count(*) FROM t WHERE worker = ?1", [name as i64], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+            .unwrap();
+        assert_eq!(max, count, "worker {name}: rows without a gap");
+        assert!(max as u64 >= n.load(Ordering::SeqCst), "worker {name}: {max} rows of {n:?} acknowledged");
+    }
+    assert!(!path.with_file_name("db-onewrite-kept").exists());
+}
+
+#[test]
+fn killed_processes_lose_nothing() {
+    let seconds = std::env::var("ONEWRITE_TEST_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(6);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let workers = 4;
+    let keeper = onewrite_rusqlite::open(&path).unwrap();
+    keeper
+        .execute_batch(
+            "CREATE TABLE t(worker INT, n INT, x BLOB, PRIMARY KEY(worker, n)); CREATE TABLE pairs(worker INT, n INT);
+             INSERT INTO pairs VALUES (0, 0), (1, 0), (2, 0), (3, 0)",
+        )
+        .unwrap();
+    let acknowledged: Arc<Vec<AtomicU64>> = Arc::new((0..workers).map(|_| AtomicU64::new(0)).collect());
+    let mut running: BTreeMap<usize, Worker> =
+        (0..workers).map(|name| (name, start(name, &path, &acknowledged))).collect();
+    let mut keeper = Some(keeper);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut rng = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(std::process::id());
+    let mut random = move |below: u64| {
+        rng ^= rng << 13;
+        rng ^= rng >> 7;
+        rng ^= rng << 17;
+        rng % below
+    };
+    let mut kills = 0;
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20 + random(150)));
+        let all = random(10) == 0;
+        if all {
+            // Nobody is left: the next one recovers.
+            keeper = None;
+        }
+        for name in 0..workers {
+            if (all || random(3) == 0)
+                && let Some(worker) = running.remove(&name)
+            {
+                kill(worker);
+                kills += 1;
+            }
+        }
+        for name in 0..workers {
+            running.entry(name).or_insert_with(|| start(name, &path, &acknowledged));
+        }
+        if keeper.is_none() && random(3) == 0 {
+            keeper = Some(onewrite_rusqlite::open(&path).unwrap());
+        }
+        if let Some(keeper) = &keeper {
+            keeper.busy_timeout(Duration::from_secs(20)).unwrap();
+            let _: i64 = keeper.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
+        }
+    }
+    for worker in std::mem::take(&mut running).into_values() {
+        kill(worker);
+    }
+    drop(keeper);
+    // Whoever was the last was killed: one more opens, and closes in order.
+    let last = onewrite_rusqlite::open(&path).unwrap();
+    let _: i64 = last.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
+    drop(last);
+    judge(&path, &acknowledged);
+    let rows: u64 = acknowledged.iter().map(|n| n.load(Ordering::SeqCst)).sum();
+    println!("{kills} kills, {rows} rows acknowledged");
+    assert!(kills > 5 && rows > 100);
+}
+
+#[test]
+fn two_processes_take_turns_and_the_last_leaves_a_plain_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let (mut a, mut b) = (Remote::ours(&path), Remote::ours(&path));
+    a.sql("CREATE TABLE t(n INTEGER PRIMARY KEY, x)").unwrap();
+    for n in 0..200 {
+        let process = if n % 2 == 0 { &mut a } else { &mut b };
+        process.sql(&format!("INSERT INTO t VALUES ({n}, hex(randomblob(200)))")).unwrap();
+        assert_eq!(a.sql("SELECT count(*) FROM t").unwrap(), (n + 1).to_string());
+        assert_eq!(b.sql("SELECT max(n) FROM t").unwrap(), n.to_string());
+    }
+    // A stock SQLite is refused and damages nothing.
+    let mut stock = Remote::stock(&path);
+    assert_eq!(stock.sql("SELECT count(*) FROM t").unwrap_err().0, rusqlite::ffi::SQLITE_NOTADB);
+    // A reader keeps its snapshot while the other process writes and checkpoints over it.
+    b.sql("BEGIN").unwrap();
+    assert_eq!(b.sql("SELECT count(*) FROM t").unwrap(), "200");
+    let before = b.sql("SELECT group_concat(x) FROM t").unwrap();
+    for round in 0..5 {
+        a.sql(&format!("UPDATE t SET x = hex(randomblob(150 + {round}))")).unwrap();
+        assert_eq!(a.sql("PRAGMA onewrite_checkpoint").unwrap(), "ok");
+        assert_eq!(b.sql("SELECT group_concat(x) FROM t").unwrap(), before);
+    }
+    // What takes the whole database is refused while another process has it.
+    let refused = a.sql("PRAGMA journal_mode=WAL");
+    assert!(refused.as_deref() != Ok("wal"), "{refused:?}");
+    b.sql("COMMIT").unwrap();
+    assert_ne!(b.sql("SELECT group_concat(x) FROM t").unwrap(), before);
+    // A transaction bigger than memory allows, seen by the other at once and whole.
+    a.sql("INSERT INTO t SELECT n + 1000, zeroblob(100000) FROM t").unwrap();
+    assert_eq!(b.sql("SELECT count(*) FROM t").unwrap(), "400");
+    a.close();
+    assert_eq!(b.sql("PRAGMA integrity_check").unwrap(), "ok");
+    b.sql("DELETE FROM t WHERE n >= 1000").unwrap();
+    b.close();
+    assert_eq!(stock.sql("SELECT count(*) FROM t").unwrap(), "200");
+    assert_eq!(stock.sql("PRAGMA integrity_check").unwrap(), "ok");
+}
+
+#[test]
+fn threads_of_one_process_and_another_process_share_the_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let db = onewrite_rusqlite::open(&path).unwrap();
+    db.execute_batch("CREATE TABLE t(n)").unwrap();
+    let errors = Mutex::new(Vec::new());
+    let mut other = Remote::ours(&path);
+    other.ask("sql PRAGMA busy_timeout=20000").unwrap();
+    std::thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                let db = onewrite_rusqlite::open(&path).unwrap();
+                db.busy_timeout(Duration::from_secs(20)).unwrap();
+                for n in 0..100 {
+                    if let Err(e) = db.execute("INSERT INTO t VALUES (?1)", [n]) {
+                        errors.lock().unwrap().push(e.to_string());
+                    }
+                }
+            });
+        }
+        for n in 0..100 {
+            if let Err(e) = other.sql(&format!("INSERT INTO t VALUES ({n})")) {
+                errors.lock().unwrap().push(format!("{e:?}"));
+            }
+        }
+    });
+    assert_eq!(*errors.lock().unwrap(), Vec::<String>::new());
+    let count: i64 = db.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
+    assert_eq!(count, 400);
+}

@@ -1,0 +1,674 @@
+//! Several processes on one simulated disk: each an engine of its own, whose disk calls are where the others
+//! act meanwhile, and where it may die while they go on. Power cuts end them all.
+//!
+//! The oracle is that of one history: a list of states. A reader sees a state no older than the newest that was
+//! acknowledged or seen before, whole, for as long as it reads; a writer that succeeds wrote on the newest.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use onewrite_core::disk::shared::SharedWords;
+use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
+use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
+use onewrite_core::{Engine, Error};
+use parking_lot::Mutex;
+
+use crate::check::{DB, ROOMY, Setting, Violation, home_is_plain, open, read_all};
+use crate::model::{Plan, State, Taste, same};
+use crate::pager::{Client, Course, Synchronous};
+
+/// Processes of a history.
+const PROCESSES: usize = 3;
+
+/// Thrown through a process that dies; what its functions would do on the way out must not happen.
+struct Death;
+
+/// The disk of one process.
+#[derive(Clone)]
+struct ProcessDisk {
+    sim: SimDisk,
+    /// Its open files, which close when it dies, and with them its locks go.
+    files: Arc<Mutex<Vec<OpenFile>>>,
+    /// Disk calls until it dies.
+    fuse: Arc<AtomicU64>,
+    /// What others do during its calls.
+    meanwhile: Arc<Mutex<Option<Meanwhile>>>,
+    alive: Arc<AtomicBool>,
+}
+
+/// An open file, until its process dies.
+type OpenFile = Arc<Mutex<Option<Arc<dyn DiskFile>>>>;
+
+type Meanwhile = Box<dyn FnMut() + Send>;
+
+impl ProcessDisk {
+    fn new(sim: SimDisk) -> Self {
+        ProcessDisk {
+            sim,
+            files: Arc::default(),
+            fuse: Arc::new(AtomicU64::new(u64::MAX)),
+            meanwhile: Arc::default(),
+            alive: Arc::new(AtomicBool::new(true)),
+        }
+    }
+
+    /// A call that dies halfway returns true: the caller does half of it, then calls [`ProcessDisk::die`].
+    fn call(&self) -> bool {
+        if !self.alive.load(Ordering::SeqCst) {
+            resume_unwind(Box::new(Death));
+        }
+        let meanwhile = self.meanwhile.lock().take();
+        if let Some(mut act) = meanwhile {
+            act();
+            *self.meanwhile.lock() = Some(act);
+        }
+        let left = self.fuse.load(Ordering::SeqCst);
+        if left == u64::MAX {
+            return false;
+        }
+        self.fuse.store(left.saturating_sub(1), Ordering::SeqCst);
+        left == 0
+    }
+
+    fn die(&self) -> ! {
+        self.kill();
+        resume_unwind(Box::new(Death))
+    }
+
+    fn kill(&self) {
+        self.alive.store(false, Ordering::SeqCst);
+        for file in self.files.lock().drain(..) {
+            *file.lock() = None;
+        }
+    }
+
+    fn point(&self) {
+        if self.call() {
+            self.die();
+        }
+    }
+
+    fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        let file = Arc::new(Mutex::new(Some(file)));
+        let mut files = self.files.lock();
+        files.retain(|f| Arc::strong_count(f) > 1);
+        files.push(file.clone());
+        Arc::new(ProcessFile { disk: self.clone(), file })
+    }
+}
+
+impl Disk for ProcessDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        self.point();
+        Ok(self.wrap(self.sim.open(path, mode)?))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.point();
+        self.sim.remove(path)
+    }
+
+    fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
+        self.sim.identify(path)
+    }
+
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        self.sim.resolve(path)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.point();
+        self.sim.exists(path)
+    }
+
+    fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
+        self.point();
+        self.sim.sync_dir_of(path)
+    }
+
+    fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.point();
+        Ok(self.wrap(self.sim.temp_file(near)?))
+    }
+}
+
+struct ProcessFile {
+    disk: ProcessDisk,
+    file: OpenFile,
+}
+
+impl ProcessFile {
+    fn file(&self) -> Arc<dyn DiskFile> {
+        let file = self.file.lock().clone();
+        file.unwrap_or_else(|| resume_unwind(Box::new(Death)))
+    }
+}
+
+impl DiskFile for ProcessFile {
+    fn id(&self) -> io::Result<FileId> {
+        self.file().id()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.disk.point();
+        self.file().len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.disk.point();
+        self.file().read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        if self.disk.call() {
+            // The kernel stops between pages.
+            let pages = buf.len() / 4096 / 2 * 4096;
+            let _ = self.file().write_at(&buf[..pages], offset);
+            self.disk.die();
+        }
+        self.file().write_at(buf, offset)
+    }
+
+    fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        if self.disk.call() {
+            // All of it is in the cache and none of it flushed, or half, or nothing.
+            let part = [buf.len(), buf.len() / 4096 / 2 * 4096, 0][(offset / 512 % 3) as usize];
+            let _ = self.file().write_at(&buf[..part], offset);
+            self.disk.die();
+        }
+        self.file().write_durable_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.point();
+        self.file().sync()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.disk.point();
+        self.file().set_len(len)
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        self.file().reserve(len)
+    }
+
+    fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
+        self.disk.point();
+        self.file().try_lock(offset, len, kind)
+    }
+
+    fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.disk.point();
+        self.file().unlock(offset, len)
+    }
+
+    fn atomic_unit_bytes(&self) -> u32 {
+        self.file().atomic_unit_bytes()
+    }
+
+    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
+        self.file().shared_words()
+    }
+}
+
+/// One process. Without its engine's destructors: the dead do nothing.
+struct Process {
+    disk: ProcessDisk,
+    engine: Arc<Engine>,
+    clients: Vec<Client>,
+}
+
+/// What the oracle knows.
+#[derive(Default)]
+struct Known {
+    /// Every state there was or may have been, oldest first.
+    states: Vec<Arc<State>>,
+    /// The newest that was acknowledged or seen.
+    seen: usize,
+    /// The newest that no power cut may take back.
+    floor: usize,
+}
+
+/// What the campaign counts.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Transactions acknowledged.
+    pub commits: u64,
+    /// Whole states read and compared.
+    pub reads: u64,
+    /// Of those, during a disk call of another process.
+    pub reads_meanwhile: u64,
+    /// Transactions tried during a disk call of another process.
+    pub writes_meanwhile: u64,
+    /// Processes that died.
+    pub deaths: u64,
+    /// Of those, during a disk call.
+    pub deaths_inside: u64,
+    /// Power cuts.
+    pub cuts: u64,
+    /// Times the last process closed and left a plain file.
+    pub plain: u64,
+}
+
+struct World {
+    sim: SimDisk,
+    processes: Arc<Mutex<Vec<Option<Process>>>>,
+    known: Arc<Mutex<Known>>,
+    found: Arc<Mutex<Option<String>>>,
+    setting: Setting,
+    tally: Arc<Mutex<Tally>>,
+    rng: SplitMix64,
+    /// A crash may have left home longer than its state.
+    crashed: bool,
+    notes: Vec<String>,
+}
+
+/// Runs the history of `seed`, of `steps` steps.
+pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Violation> {
+    let mut rng = SplitMix64::new(seed);
+    let page_bytes = [512, 1024, 4096, 4096][rng.below(4)];
+    let taste = Taste { page_bytes, pages_max: (300_000 / page_bytes).clamp(12, 60), big: 40 };
+    let scheme = ["log", "log", "wal-opt"][rng.below(3)];
+    let mut options = vec![("scheme", scheme), ("log_size", "256k"), ("busy_ms", "0")];
+    if rng.below(2) == 0 {
+        options.push(("stream_size", "64k"));
+    }
+    if rng.below(2) == 0 {
+        options.push(("table_size", "64k"));
+    }
+    let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    let setting = Setting { options, taste, counts: Arc::default(), durable: true };
+    let config = SimConfig { capacity: ROOMY, atomic_unit: [512, 4096][rng.below(2)], ..SimConfig::default() };
+    let known = Known { states: vec![Arc::default()], ..Known::default() };
+    let mut world = World {
+        sim: SimDisk::new(config),
+        processes: Arc::default(),
+        known: Arc::new(Mutex::new(known)),
+        found: Arc::default(),
+        setting,
+        tally: tally.clone(),
+        rng,
+        crashed: false,
+        notes: Vec::new(),
+    };
+    for _ in 0..PROCESSES {
+        world.processes.lock().push(None);
+    }
+    let mut done = Ok(());
+    for _ in 0..steps {
+        done = done.and_then(|()| world.step()).and_then(|()| world.verdict());
+    }
+    let done = done.and_then(|()| world.end()).and_then(|()| world.verdict());
+    // Processes that are left are forgotten, not closed.
+    for process in world.processes.lock().drain(..).flatten() {
+        bury(process);
+    }
+    done.map_err(|what| Violation {
+        what: format!("{what} [{:?}]", world.setting.options),
+        trace: Vec::new(),
+        notes: world.notes,
+    })
+}
+
+/// The process is gone: its files close, its memory is not looked at again.
+fn bury(process: Process) {
+    process.disk.kill();
+    std::mem::forget(process);
+}
+
+/// Reads everything through a new snapshot of `client`, or again through the one it has.
+fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Result<(), String> {
+    if let Some(state) = client.reading.clone() {
+        tally.lock().reads += 1;
+        let mut page = vec![0; state.page_bytes];
+        for number in 1..=state.count() {
+            client.read(number, &mut page).map_err(|e| format!("a read fails: {e}"))?;
+            if !same(number, &page, &state.pages[number as usize - 1]) {
+                return Err(format!("page {number} of a snapshot changed"));
+            }
+        }
+        return Ok(());
+    }
+    let from = known.lock().seen;
+    let (_, bytes) = match client.begin() {
+        Ok(begun) => begun,
+        Err(Error::Busy(_) | Error::BusySnapshot) => {
+            let _ = client.end();
+            return Ok(());
+        }
+        Err(e) => return Err(format!("begin: {e} ({e:?})")),
+    };
+    // Others may have written while it began, and will while it reads.
+    let allowed = known.lock().states[from..].to_vec();
+    let found = read_all(client, bytes, &allowed)?;
+    tally.lock().reads += 1;
+    client.reading = Some(allowed[found].clone());
+    let mut known = known.lock();
+    if known.states.get(from + found) == Some(&allowed[found]) {
+        known.seen = known.seen.max(from + found);
+    }
+    Ok(())
+}
+
+/// What the steps of all processes share.
+#[derive(Clone)]
+struct Shared {
+    known: Arc<Mutex<Known>>,
+    tally: Arc<Mutex<Tally>>,
+    taste: Taste,
+}
+
+/// A transaction of `client`. Returns what was done, for people.
+fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<String, String> {
+    let Shared { known, tally, taste } = shared;
+    if client.reading.is_some() && rng.below(4) > 0 {
+        client.end().map_err(|e| format!("end: {e}"))?;
+    }
+    look(client, known, tally).map_err(|e| format!("before a write: {e}"))?;
+    let Some(base) = client.reading.clone() else { return Ok("could not begin".into()) };
+    let plan = Plan::draw(&base, *taste, rng);
+    let course = Course {
+        commit: rng.below(8) > 0,
+        spill_after: if rng.below(4) == 0 { 1 + rng.below(20) } else { usize::MAX },
+        super_journal: false,
+        undo_prepared: rng.below(16) == 0,
+    };
+    let durable = client.synchronous == Synchronous::Full;
+    let mut stale = false;
+    let mut attempt = |_| {
+        let mut known = known.lock();
+        // Whoever writes has the newest state; what came after it in the list never was.
+        match known.states.iter().rposition(|s| **s == *base).filter(|at| *at >= known.seen) {
+            Some(at) => known.seen = at,
+            None => stale = true,
+        }
+        let seen = known.seen;
+        known.states.truncate(seen + 1);
+        known.states.push(plan.next.clone());
+    };
+    let mut acknowledged = || {
+        let mut known = known.lock();
+        known.seen = known.states.len() - 1;
+        if durable {
+            known.floor = known.seen;
+        }
+        tally.lock().commits += 1;
+    };
+    let written = client.write(&base, &plan, course, &mut attempt, &mut acknowledged);
+    let line = format!("writes {} -> {} pages: {written:?}", base.count(), plan.next.count());
+    match written {
+        Ok(()) if stale => return Err("a stale snapshot was written on".into()),
+        Ok(()) if !course.commit || course.undo_prepared => client.reading = Some(base),
+        Ok(()) => {}
+        Err(Error::Busy(_) | Error::BusySnapshot) => {
+            let _ = client.roll_back();
+            client.end().map_err(|e| format!("end: {e}"))?;
+        }
+        Err(e) => return Err(format!("write: {e} ({e:?})")),
+    }
+    if rng.below(3) > 0 {
+        client.end().map_err(|e| format!("end: {e}"))?;
+    }
+    Ok(line)
+}
+
+impl World {
+    fn shared(&self) -> Shared {
+        Shared { known: self.known.clone(), tally: self.tally.clone(), taste: self.setting.taste }
+    }
+
+    fn verdict(&self) -> Result<(), String> {
+        self.found.lock().take().map_or(Ok(()), Err)
+    }
+
+    fn note(&mut self, what: impl Into<String>) {
+        self.notes.push(what.into());
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let n = self.rng.below(self.processes.lock().len());
+        match self.rng.below(200) {
+            0..110 => self.act(n, Self::write),
+            110..150 => self.act(n, Self::read),
+            150..160 => self.act(n, Self::end_read),
+            160..185 => self.act(n, Self::checkpoint),
+            185..193 => self.act(n, Self::close),
+            193..197 => {
+                self.kill(n);
+                Ok(())
+            }
+            197 => self.all_die(),
+            198 => self.cut_power(),
+            _ => self.close_all(),
+        }
+    }
+
+    /// Lets process `n`, started if it is not, do something, during whose disk calls others act and it may die.
+    fn act(&mut self, n: usize, what: fn(&mut World, usize, &mut Process) -> Result<(), String>) -> Result<(), String> {
+        let process = self.processes.lock()[n].take();
+        let mut process = process.unwrap_or_else(|| {
+            let disk = ProcessDisk::new(self.sim.clone());
+            let engine = Engine::new(Arc::new(disk.clone()));
+            Process { disk, engine, clients: Vec::new() }
+        });
+        if self.rng.below(12) == 0 {
+            let fuse = if self.rng.below(2) == 0 { self.rng.below(12) } else { self.rng.below(150) };
+            process.disk.fuse.store(fuse as u64, Ordering::SeqCst);
+        }
+        *process.disk.meanwhile.lock() = Some(self.meanwhile());
+        let outcome = catch_unwind(AssertUnwindSafe(|| what(self, n, &mut process)));
+        *process.disk.meanwhile.lock() = None;
+        match outcome {
+            Ok(outcome) => {
+                process.disk.fuse.store(u64::MAX, Ordering::SeqCst);
+                self.processes.lock()[n] = Some(process);
+                outcome
+            }
+            Err(panic) if panic.is::<Death>() => {
+                bury(process);
+                self.note(format!("{n} dies inside"));
+                let mut tally = self.tally.lock();
+                tally.deaths += 1;
+                tally.deaths_inside += 1;
+                Ok(())
+            }
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// What the other processes do during the disk calls of one: they read, write and checkpoint.
+    fn meanwhile(&mut self) -> Meanwhile {
+        let (processes, found, shared) = (self.processes.clone(), self.found.clone(), self.shared());
+        let mut rng = SplitMix64::new(self.rng.next_u64());
+        let every = [4, 16, 64][self.rng.below(3)];
+        Box::new(move || {
+            if rng.below(every) != 0 || found.lock().is_some() {
+                return;
+            }
+            let n = rng.below(processes.lock().len());
+            let Some(mut process) = processes.lock()[n].take() else { return };
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                if process.clients.is_empty() {
+                    return Ok(());
+                }
+                let i = rng.below(process.clients.len());
+                let client = &mut process.clients[i];
+                if client.reading.is_some() && rng.below(20) == 0 {
+                    return client.end().map_err(|e| format!("end: {e}"));
+                }
+                match rng.below(16) {
+                    0..3 if i < 2 => {
+                        shared.tally.lock().writes_meanwhile += 1;
+                        write(client, &shared, &mut rng).map(drop)
+                    }
+                    3 => match client.connection().pragma("checkpoint", None) {
+                        Some(Err(Error::Busy(_)) | Ok(_)) => Ok(()),
+                        other => Err(format!("checkpoint: {other:?}")),
+                    },
+                    _ => {
+                        shared.tally.lock().reads_meanwhile += 1;
+                        look(client, &shared.known, &shared.tally)
+                    }
+                }
+            }));
+            match outcome {
+                Ok(Ok(())) => {}
+                Ok(Err(what)) => *found.lock() = Some(format!("process {n}, during a call of another: {what}")),
+                Err(panic) => resume_unwind(panic),
+            }
+            processes.lock()[n] = Some(process);
+        })
+    }
+
+    fn client(&mut self, process: &mut Process) -> Result<usize, String> {
+        if process.clients.is_empty() || (process.clients.len() < 4 && self.rng.below(4) == 0) {
+            let mut client = open(&process.engine, Arc::new(process.disk.clone()), &self.setting)
+                .map_err(|e| format!("open: {e}"))?;
+            client.synchronous =
+                [Synchronous::Full, Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(4)];
+            process.clients.push(client);
+        }
+        Ok(self.rng.below(process.clients.len()))
+    }
+
+    fn read(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
+        let i = self.client(process)?;
+        look(&mut process.clients[i], &self.known, &self.tally).map_err(|e| format!("process {n}: {e}"))
+    }
+
+    fn end_read(&mut self, _: usize, process: &mut Process) -> Result<(), String> {
+        let Some(client) = process.clients.iter_mut().find(|c| c.reading.is_some()) else { return Ok(()) };
+        client.end().map_err(|e| format!("end: {e}"))
+    }
+
+    fn write(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
+        // The others read for as long as it takes.
+        let i = self.client(process)?.min(1);
+        let line = write(&mut process.clients[i], &self.shared(), &mut self.rng);
+        let line = line.map_err(|e| format!("process {n}: {e}"))?;
+        self.note(format!("{n}.{i} {line}"));
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
+        let i = self.client(process)?;
+        self.note(format!("{n}.{i} checkpoints"));
+        match process.clients[i].connection().pragma("checkpoint", None) {
+            Some(Err(Error::Busy(_))) | Some(Ok(_)) => Ok(()),
+            other => Err(format!("process {n}: checkpoint: {other:?}")),
+        }
+    }
+
+    /// Closes one connection, or all of the process.
+    fn close(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
+        let all = self.rng.below(3) > 0;
+        // One that never looked leaves everything as it found it.
+        let Some(client) = process.clients.first_mut() else { return Ok(()) };
+        look(client, &self.known, &self.tally).map_err(|e| format!("process {n}: {e}"))?;
+        self.note(format!("{n} closes {}", if all { "all" } else { "one" }));
+        while let Some(client) = process.clients.pop() {
+            client.close().map_err(|e| format!("process {n}: close: {e} ({e:?})"))?;
+            if !all {
+                return Ok(());
+            }
+        }
+        let others = self.processes.lock().iter().flatten().any(|p| !p.clients.is_empty());
+        if others { Ok(()) } else { self.is_plain() }
+    }
+
+    /// Nobody has the database open, and the last who had closed it.
+    fn is_plain(&mut self) -> Result<(), String> {
+        if self.sim.snapshot_file(Path::new(DB)).is_none() {
+            return Ok(());
+        }
+        let mut known = self.known.lock();
+        let all = known.states.clone();
+        let mut why = String::new();
+        for (at, state) in all.iter().enumerate().skip(known.seen).rev() {
+            match home_is_plain(&self.sim, state, self.crashed) {
+                Ok(()) => {
+                    known.seen = at;
+                    known.floor = at;
+                    known.states.truncate(at + 1);
+                    if !self.crashed && self.sim.snapshot_file(Path::new("db-onewrite-kept")).is_some() {
+                        return Err("the kept images outlive the last process".into());
+                    }
+                    self.tally.lock().plain += 1;
+                    return Ok(());
+                }
+                Err(e) => why = e,
+            }
+        }
+        Err(format!("after the last close: {why}"))
+    }
+
+    fn kill(&mut self, n: usize) {
+        if let Some(process) = self.processes.lock()[n].take() {
+            // A process without a transaction that never marked anything leaves nothing behind either way.
+            bury(process);
+            self.tally.lock().deaths += 1;
+            self.crashed = true;
+            self.notes.push(format!("{n} is killed"));
+        }
+    }
+
+    fn all_die(&mut self) -> Result<(), String> {
+        for n in 0..PROCESSES {
+            self.kill(n);
+        }
+        self.note("all are dead");
+        Ok(())
+    }
+
+    fn cut_power(&mut self) -> Result<(), String> {
+        self.all_die()?;
+        self.sim = self.sim.crash(self.rng.next_u64());
+        self.crashed = true;
+        self.tally.lock().cuts += 1;
+        self.note("power goes");
+        let mut known = self.known.lock();
+        known.seen = known.floor;
+        drop(known);
+        // Whoever opens it next decides, for good.
+        self.act(0, |world, n, process| {
+            process.disk.fuse.store(u64::MAX, Ordering::SeqCst);
+            world.read(n, process)
+        })?;
+        let mut known = self.known.lock();
+        let seen = known.seen;
+        known.states.truncate(seen + 1);
+        known.floor = seen;
+        Ok(())
+    }
+
+    /// Every process closes in its turn.
+    fn close_all(&mut self) -> Result<(), String> {
+        self.note("all close");
+        for n in 0..PROCESSES {
+            let process = self.processes.lock()[n].take();
+            let Some(mut process) = process else { continue };
+            while let Some(client) = process.clients.pop() {
+                client.close().map_err(|e| format!("process {n}: close: {e} ({e:?})"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.close_all()?;
+        // If those who were left were dead, one more finds what they left.
+        self.act(0, |world, n, process| {
+            process.disk.fuse.store(u64::MAX, Ordering::SeqCst);
+            world.read(n, process)?;
+            while let Some(client) = process.clients.pop() {
+                client.close().map_err(|e| format!("close: {e}"))?;
+            }
+            Ok(())
+        })?;
+        self.is_plain()
+    }
+}

@@ -179,14 +179,15 @@ fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(P
         let Some(first) = first else { continue };
         let mut image = vec![0; state.page_bytes as usize];
         db.home.read_at(&mut image, page.offset(state.page_bytes)).context(|| db.what("cannot read"))?;
-        let place = if db.table.read().kept_bytes() < KEPT_BYTES {
-            Place::Memory(Image::from(image))
-        } else {
-            keep_in_file(db, live, &image)?
-        };
+        let place = keep(db, live, Image::from(image))?;
         db.table.write().keep(*page, first, state.tid, place);
     }
     Ok(true)
+}
+
+/// Where an old image stays: in memory, and in a temporary file when there are many.
+pub fn keep(db: &Database, live: &mut Live, image: Image) -> Result<Place> {
+    if db.table.read().kept_bytes() < KEPT_BYTES { Ok(Place::Memory(image)) } else { keep_in_file(db, live, &image) }
 }
 
 fn keep_in_file(db: &Database, live: &mut Live, image: &[u8]) -> Result<Place> {

@@ -145,6 +145,8 @@ pub struct HomeFile {
     pub bytes: u64,
     /// Room asked for, in bytes.
     pub reserved_bytes: u64,
+    /// Bytes of it that the device writes all or nothing when aligned.
+    pub atomic_unit: u32,
 }
 
 /// A database.
@@ -454,7 +456,7 @@ impl Database {
         }
         let state = inner.published.clone();
         let options = &inner.options;
-        let unit = if options.atomic_unit != 0 { options.atomic_unit } else { self.home.atomic_unit_bytes() };
+        let unit = self.atomic_unit(options);
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::layout::BLOCK_BYTES_MAX);
         let ring_bytes = options.log_bytes.next_multiple_of(u64::from(block_bytes));
         let path = log_path(&self.path);
@@ -493,6 +495,7 @@ impl Database {
             change_counter: state.change_counter,
             counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
             live: true,
+            in_place: options.scheme == Scheme::Auto,
         };
         let mut log = Log::start(log, slot, options.psow)?;
         log.stream_reset()?;
@@ -510,8 +513,13 @@ impl Database {
             return Err(e);
         }
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
-        let home = HomeFile { session, bytes, reserved_bytes: 0 };
+        let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: unit };
         Ok(Live { home_tid: log.slot().base_tid, log, home, encoder: Encoder::default(), kept: None })
+    }
+
+    /// Bytes of home that the device writes all or nothing when aligned, unless `options` know better.
+    pub fn atomic_unit(&self, options: &Options) -> u32 {
+        if options.atomic_unit != 0 { options.atomic_unit } else { self.home.atomic_unit_bytes() }
     }
 
     /// The log at `path`, locked for this process, of the right size and without records of anyone;

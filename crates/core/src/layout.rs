@@ -20,6 +20,12 @@ pub const BLOCK_BYTES_MAX: u32 = 65536;
 /// Unit in which positions of streamed images are counted.
 pub const STREAM_UNIT: u64 = 512;
 
+/// Block 0 of the log.
+pub mod shared {
+    /// Number of the page that was last written in place, u32; 0: none since the session began.
+    pub const AT_IN_PLACE_PAGE: usize = 4092;
+}
+
 /// The SQLite database header (SQLite file format, section 1.3): the fields onewrite knows.
 pub mod home {
     /// Length of the header.
@@ -79,6 +85,8 @@ pub mod slot {
     pub const STATE_CLEAN: u32 = 0;
     /// The log belongs to a marked home.
     pub const STATE_LIVE: u32 = 1;
+    /// As live, and transactions behind the slot may have no record: their page was written in place.
+    pub const STATE_LIVE_IN_PLACE: u32 = 2;
     const _: () = assert!(BYTES == 100 && BYTES <= super::STREAM_UNIT as usize, "a slot fits the smallest sector");
 }
 

@@ -8,8 +8,17 @@ use crate::error::{Error, Result};
 pub enum Scheme {
     /// One record of deltas in the log; home is written at checkpoints.
     Log,
+    /// As `Log`, but one page alone goes in place where nothing can tear it or come between.
+    Auto,
     /// Pages in place and one flush; no protection against crashes. A baseline, not for data.
     Off,
+}
+
+impl Scheme {
+    /// Whether transactions have records in the log.
+    pub fn has_records(self) -> bool {
+        matches!(self, Scheme::Log | Scheme::Auto)
+    }
 }
 
 /// What a record of the log holds for a changed page.
@@ -46,6 +55,8 @@ pub enum Split {
 pub enum Preset {
     /// Delta records in a ring: the point of the project.
     Log,
+    /// As `log`, a transaction of one page in place.
+    Auto,
     /// Full page images in aligned, preallocated frames.
     WalOpt,
     /// Pages in place, one flush, page 1 written at each commit.
@@ -56,12 +67,18 @@ pub enum Preset {
 
 impl Preset {
     /// Every preset with its name.
-    pub const ALL: [(&'static str, Preset); 4] =
-        [("log", Preset::Log), ("wal-opt", Preset::WalOpt), ("off", Preset::Off), ("off-opt", Preset::OffOpt)];
+    pub const ALL: [(&'static str, Preset); 5] = [
+        ("auto", Preset::Auto),
+        ("log", Preset::Log),
+        ("wal-opt", Preset::WalOpt),
+        ("off", Preset::Off),
+        ("off-opt", Preset::OffOpt),
+    ];
 
     /// The name in URIs, pragmas and tables.
     pub fn name(self) -> &'static str {
         match self {
+            Preset::Auto => "auto",
             Preset::Log => "log",
             Preset::WalOpt => "wal-opt",
             Preset::Off => "off",
@@ -120,13 +137,14 @@ impl Options {
     /// The options a preset stands for.
     pub fn preset(preset: Preset) -> Self {
         let (scheme, images, header_page) = match preset {
+            Preset::Auto => (Scheme::Auto, Images::Delta, HeaderPage::Embed),
             Preset::Log => (Scheme::Log, Images::Delta, HeaderPage::Embed),
             Preset::WalOpt => (Scheme::Log, Images::Full, HeaderPage::Embed),
             Preset::Off => (Scheme::Off, Images::Delta, HeaderPage::Write),
             Preset::OffOpt => (Scheme::Off, Images::Delta, HeaderPage::Embed),
         };
         let split = match preset {
-            Preset::Log => Split::Lazy,
+            Preset::Auto | Preset::Log => Split::Lazy,
             Preset::WalOpt | Preset::Off | Preset::OffOpt => Split::Stock,
         };
         Options {

@@ -292,6 +292,18 @@ fn previous_image(
     Ok(image)
 }
 
+/// Writes a page of home again as it is. Whoever wrote it in place may have died after the flush of it failed: then
+/// it is in the cache, clean, and not on the disk. Its flush follows with that of the mark.
+fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
+    let mut image = vec![0; state.page_bytes as usize];
+    let at = page.offset(state.page_bytes);
+    let read = db.home.read_at(&mut image, at).context(|| db.what("cannot read"))?;
+    if read < image.len() {
+        return Ok(());
+    }
+    db.home.write_at(&image, at).context(|| db.what("cannot write"))
+}
+
 /// A marked home is taken into use: recovered if nobody uses it, else joined. The caller holds SHARED. False if the
 /// mark went before it was: look again.
 pub fn attach(
@@ -342,7 +354,7 @@ fn join(
     let member = Member::join(db, log.clone(), session, options)?;
     let slot = member.tail.lock().slot.clone();
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    let home = HomeFile { session, bytes, reserved_bytes: 0 };
+    let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let log = Log::join(log.clone(), slot, options.psow);
     **writer = Some(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: None });
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
@@ -363,19 +375,23 @@ pub fn take_over(
     options: &Options,
 ) -> Result<()> {
     let Replayed { table, state, report, tail } = replayed;
-    let change_counter = if report.transactions > 0 { slot.counter_ceiling } else { state.change_counter };
+    let counted = report.transactions > 0 || slot.in_place;
+    let change_counter = if counted { slot.counter_ceiling } else { state.change_counter };
     let header = Some(state.header);
     let recovered = match state.kind {
         Kind::Empty => State { tid: Tid::HOME, ..state },
         _ => state.after(Tid::HOME, state.page_bytes, state.page_count, change_counter, header),
     };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    let mut home = HomeFile { session: slot.session, bytes, reserved_bytes: 0 };
+    let mut home = HomeFile { session: slot.session, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     if report.transactions > 0 {
         // The owner before may have died after a failed flush, with records in the cache that are not
         // on the disk: they are written again before home depends on them (invariant I3).
         log.rewrite_live(slot, tail)?;
         write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count), true)?;
+    }
+    if let Some(page) = log.noted_in_place()? {
+        rewrite_page(db, &recovered, page)?;
     }
     // The mark may be in the cache alone, too.
     db.write_header(&recovered.marked_or_empty(slot.session))?;
@@ -403,6 +419,7 @@ pub fn take_over(
         page_bytes: recovered.page_bytes.max(512),
         change_counter,
         counter_ceiling: change_counter.wrapping_add(COUNTER_STEP),
+        in_place: options.scheme == Scheme::Auto,
         ..slot.clone()
     };
     let mut log = Log::start(log, next, options.psow)?;

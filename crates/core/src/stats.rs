@@ -13,6 +13,8 @@ use crate::disk::{DiskFile, FileId, LockKind};
 pub struct Stats {
     /// Write transactions committed.
     pub commits: AtomicU64,
+    /// Of these, those of one page that went in place.
+    pub in_place: AtomicU64,
     /// Records appended to the log.
     pub records: AtomicU64,
     /// Bytes of those records.
@@ -52,6 +54,7 @@ impl Stats {
         let per_commit = |n: &AtomicU64| n.load(Relaxed) as f64 / commits.max(1) as f64;
         let rows = [
             ("commits", &self.commits),
+            ("in_place", &self.in_place),
             ("records", &self.records),
             ("record_bytes", &self.record_bytes),
             ("record_pages", &self.record_pages),

@@ -259,6 +259,41 @@ impl PageTable {
         }
     }
 
+    /// Whether the newest version of `page` is in home.
+    pub fn newest_is_home(&self, page: PageNo) -> bool {
+        self.layer.as_ref().is_none_or(|l| l.streamed.get(page).is_none())
+            && self.pages.get(&page).and_then(|v| v.last()).is_none_or(|v| matches!(v.place, Place::Home))
+    }
+
+    /// Before home gets the image of `page` at `now` in place: `old`, home's image, takes home's place for every
+    /// snapshot up to there, also for those that are yet to be pinned.
+    pub fn hold(&mut self, page: PageNo, now: Tid, old: Place) {
+        debug_assert!(self.newest_is_home(page), "page {page} has an image newer than home");
+        if let Place::Memory(image) = &old {
+            self.kept_bytes += image.len() as u64;
+        }
+        let versions = self.pages.entry(page).or_default();
+        match versions.last_mut() {
+            Some(newest) => newest.place = old,
+            None => versions.push(Version { tid: Tid::HOME, place: old }),
+        }
+        versions.push(Version { tid: now, place: Place::Home });
+    }
+
+    /// Forgets the kept versions of `page` that nobody needs.
+    pub fn release(&mut self, page: PageNo, readers: Readers<'_>) {
+        let Some(versions) = self.pages.get_mut(&page) else { return };
+        let Some(newest) = versions.pop() else { return };
+        let before = bytes(versions);
+        retain_needed(versions, newest.tid, readers);
+        self.kept_bytes = (self.kept_bytes + bytes(versions)).saturating_sub(before);
+        let alone_at_home = versions.is_empty() && matches!(newest.place, Place::Home);
+        versions.push(newest);
+        if alone_at_home {
+            self.pages.remove(&page);
+        }
+    }
+
     /// After a checkpoint wrote the newest versions of the first `page_count` pages to home: forget what no
     /// snapshot needs. Home has no version of the pages behind; they stay here for the snapshots that have them.
     pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, readers: Readers<'_>) {
@@ -484,6 +519,25 @@ mod tests {
         // Snapshots 3, 4 and 6 read home, which transaction 7 overwrites.
         table.keep(PageNo(7), Tid(4), Tid(7), Place::Memory(image(3)));
         assert_eq!([2, 3, 4, 6, 7].map(|tid| read(&table, tid)), [Some(2), None, Some(3), Some(3), None]);
+    }
+
+    #[test]
+    fn an_image_overwritten_in_place_is_held_as_long_as_a_snapshot_reads_it() {
+        let mut snapshots = BTreeMap::from([(Tid(3), 1)]);
+        let mut table = PageTable::default();
+        for (now, old) in [(4, 100), (5, 104), (6, 105)] {
+            assert!(table.newest_is_home(PageNo(7)));
+            table.hold(PageNo(7), Tid(now), Place::Memory(image(old)));
+            // Whoever is pinned before the state changes reads the image held, also if something is trimmed.
+            table.trim(readers(&snapshots, now - 1));
+            assert_eq!(read(&table, now - 1), Some(old));
+            table.release(PageNo(7), readers(&snapshots, now));
+        }
+        assert_eq!((read(&table, 3), read(&table, 6), table.kept_bytes()), (Some(100), None, 512));
+        snapshots.clear();
+        table.release(PageNo(7), readers(&snapshots, 6));
+        assert!(table.is_empty());
+        assert_eq!((table.kept_bytes(), table.new_bytes()), (0, 0));
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct Prepared {
     pub images: Vec<(PageNo, Image)>,
     /// The index of streamed images in the log.
     pub stream: Stream,
+    /// The image before of the only page, if the new one may go in place.
+    pub in_place: Option<Image>,
     /// Whether anything differs from the base.
     pub changed: bool,
     /// SQLite's syncs up to here are those of `synchronous=NORMAL`.

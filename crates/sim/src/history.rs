@@ -66,7 +66,7 @@ type Step<T> = Result<T, Violation>;
 /// Runs the history of `seed`.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
     let mut rng = SplitMix64::new(seed);
-    let drawn_scheme = ["log", "log", "log", "wal-opt", "wal-opt", "off", "off-opt"][rng.below(7)];
+    let drawn_scheme = ["log", "log", "auto", "auto", "wal-opt", "off", "off-opt"][rng.below(7)];
     let scheme = campaign.scheme.as_deref().unwrap_or(drawn_scheme).to_owned();
     let drawn_unit = [512, 4096, 4096, 16384][rng.below(4)];
     let atomic_unit = campaign.atomic_unit.unwrap_or(drawn_unit);

@@ -31,8 +31,8 @@ struct Arguments {
     /// The first seed; without --seeds, the only one, with the trace of a violation
     #[arg(long)]
     seed: Option<u64>,
-    /// Preset: log, wal-opt, off or off-opt (off without crashes, engine pager only); otherwise each seed draws one
-    #[arg(long, value_parser = ["log", "wal-opt", "off", "off-opt"])]
+    /// Preset: auto, log, wal-opt, off or off-opt (off without crashes, engine pager only); otherwise each seed draws one
+    #[arg(long, value_parser = ["auto", "log", "wal-opt", "off", "off-opt"])]
     scheme: Option<String>,
     /// Atomic unit of the device in bytes; otherwise each seed draws one
     #[arg(long, value_parser = ["512", "4096", "16384"])]

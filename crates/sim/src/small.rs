@@ -116,7 +116,7 @@ pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violat
 /// The small histories of `seed`.
 pub fn all(seed: u64) -> Vec<Small> {
     let mut all = Vec::new();
-    for scheme in ["log", "wal-opt"] {
+    for scheme in ["log", "auto", "wal-opt"] {
         for (atomic_unit, page_bytes) in [(4096, 4096), (512, 512), (512, 1024), (4096, 512)] {
             for warm in [true, false] {
                 for synchronous in [Synchronous::Full, Synchronous::Normal] {

@@ -100,7 +100,7 @@ const MODES: [(&str, &str, i64); 5] = [
 /// Every engine of this program, in the order of the table.
 pub fn all() -> Vec<Engine> {
     let mut all: Vec<Engine> = MODES.iter().map(|(preset, mode, level)| stock(preset, mode, *level)).collect();
-    all.extend(["log", "log-live", "wal-opt", "off", "off-opt"].map(onewrite));
+    all.extend(["log", "log-live", "auto", "wal-opt", "off", "off-opt"].map(onewrite));
     all.push(alone("lmdb", Kind::Store(Store::Lmdb), false));
     all.push(alone("redb", Kind::Store(Store::Redb), false));
     all.push(alone("floor", Kind::Floor, true));

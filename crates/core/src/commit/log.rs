@@ -66,7 +66,6 @@ pub fn prepare(
             live.log.slot().ring_bytes
         )));
     }
-    Stats::add(&db.stats.record_pages, u64::from(live.encoder.entry_count()));
     Stats::add(&db.stats.streamed_pages, u64::from(stream.count));
     Ok(stream)
 }
@@ -126,12 +125,13 @@ pub fn finish(db: &Database, live: &mut Live, state: &State, stream: Stream, opt
     let head = Head {
         salt: live.log.slot().salt,
         tid: state.tid,
-        durable_tid: live.log.group().durable(),
+        durable_tid: live.log.group().recorded(),
         prev_crc: live.log.prev_crc(),
         page_count: state.page_count,
         change_counter: state.change_counter,
         stream,
     };
+    Stats::add(&db.stats.record_pages, u64::from(live.encoder.entry_count()));
     let (record, crc) = live.encoder.finish(&head);
     Stats::add(&db.stats.records, 1);
     Stats::add(&db.stats.record_bytes, record.len() as u64);

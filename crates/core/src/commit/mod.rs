@@ -5,8 +5,10 @@
 //!  SQLITE_FCNTL_COMMIT_…  commit    publish to the table and the next writer → let that one in → wait until it is durable
 //! ```
 //!
-//! One file per scheme: [`log`] pushes a record to the group that waits for the next flush, [`off`] overwrites home.
+//! One file per scheme: [`log`] pushes a record to the group that waits for the next flush, [`auto`] overwrites a page in
+//! home where that is safe, [`off`] overwrites home.
 
+pub mod auto;
 pub mod log;
 pub mod off;
 
@@ -51,7 +53,7 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
     let change_counter = txn.base.change_counter.wrapping_add(1);
     let page_count = page_count(txn);
     live.encoder.clear();
-    let encoder = (options.scheme == Scheme::Log && options.images == Images::Delta).then_some(&mut live.encoder);
+    let encoder = (options.scheme.has_records() && options.images == Images::Delta).then_some(&mut live.encoder);
     let (changed, header) = changes(db, txn, options, page_count, change_counter, encoder)?;
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
         let state = txn.base.after(txn.base.tid, txn.base.page_bytes, page_count, change_counter, None);
@@ -59,6 +61,7 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
             state: if page_count == 0 { (*txn.base).clone() } else { state },
             images: Vec::new(),
             stream: Default::default(),
+            in_place: None,
             changed: false,
             normal,
         });
@@ -78,11 +81,16 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
     let tid = live.log.last_tid().next();
     let state = txn.base.after(tid, txn.page_bytes, page_count, change_counter, header);
     let stream = match options.scheme {
-        Scheme::Log => log::prepare(db, live, txn, options, &changed, page_count)?,
+        Scheme::Log | Scheme::Auto => log::prepare(db, live, txn, options, &changed, page_count)?,
         Scheme::Off => Default::default(),
     };
-    let images = changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)).collect();
-    txn.stage = Stage::Prepared(Prepared { state, images, stream, changed: true, normal });
+    let images: Vec<(PageNo, Image)> =
+        changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)).collect();
+    let in_place = match options.scheme {
+        Scheme::Auto => auto::prepare(db, live, txn, &state, &images)?,
+        Scheme::Log | Scheme::Off => None,
+    };
+    txn.stage = Stage::Prepared(Prepared { state, images, stream, in_place, changed: true, normal });
     Ok(())
 }
 
@@ -183,9 +191,19 @@ pub fn publish(
     };
     let group = live.log.group().clone();
     let state = Arc::new(prepared.state);
+    let mut in_place = None;
+    if let (Some(old), Some((page, new))) = (prepared.in_place, prepared.images.first())
+        && durability == Durability::Flushed
+        && group.is_quiet()
+        && auto::commit(db, live, &state, *page, old, new).map_err(|e| db.poison(e))?
+    {
+        in_place = Some(*page);
+    }
     let ready = match options.scheme {
-        _ if !prepared.changed => None,
-        Scheme::Log => Some(log::finish(db, live, &state, prepared.stream, options).map_err(|e| db.poison(e))?),
+        _ if !prepared.changed || in_place.is_some() => None,
+        Scheme::Log | Scheme::Auto => {
+            Some(log::finish(db, live, &state, prepared.stream, options).map_err(|e| db.poison(e))?)
+        }
         Scheme::Off => {
             off::commit(db, live, txn, &state, &prepared.images, durability).map_err(|e| db.poison(e))?;
             None
@@ -194,7 +212,11 @@ pub fn publish(
     // Readers pin under `inner`, so they see the table and the state change as one (invariant I4).
     let mut inner = db.inner.lock();
     inner.check()?;
-    if let Some(ready) = &ready {
+    if let Some(page) = in_place {
+        inner.latest = state.clone();
+        db.table.write().release(page, inner.readers());
+        live.log.pass(state.tid);
+    } else if let Some(ready) = &ready {
         let mut table = db.table.write();
         for (page, image) in prepared.images {
             table.publish(page, state.tid, image, inner.readers());

@@ -9,9 +9,9 @@ use super::record::{Head, Peek, Record};
 use super::slot::Slot;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
-use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, STREAM_UNIT, record as at, slot};
+use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, STREAM_UNIT, le_u32, record as at, shared, slot};
 use crate::rules::{Rule, keeps};
-use crate::types::{LogOffset, Tid};
+use crate::types::{LogOffset, PageNo, Tid};
 
 /// The path of the log of the database at `home`.
 pub fn log_path(home: &Path) -> PathBuf {
@@ -250,6 +250,14 @@ impl LogFile {
         Ok(None)
     }
 
+    /// The page that was last written in place, if the owner before noted one.
+    pub fn noted_in_place(&self) -> Result<Option<PageNo>> {
+        let mut b = [0; 4];
+        let read = self.file.read_at(&mut b, shared::AT_IN_PLACE_PAGE as u64).context(|| self.what("cannot read"))?;
+        let page = le_u32(b.get(..read).unwrap_or_default(), 0).unwrap_or(0);
+        Ok((page != 0).then_some(PageNo(page)))
+    }
+
     /// Writes the live bytes of the ring, from the slot's start to `tail`, and everything behind the
     /// ring once more, and flushes: what a failed flush left in the cache alone becomes durable.
     pub fn rewrite_live(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
@@ -300,7 +308,8 @@ impl LogFile {
 
 /// Whether a whole record is the one behind `end`.
 fn follows(head: &Head, slot: &Slot, end: &Cursor) -> bool {
-    let chains = head.salt == slot.salt && head.tid == end.last_tid.next() && head.prev_crc == end.prev_crc;
+    // What went in place has no record, so TIDs may be missing; the checksum says that no record is.
+    let chains = head.salt == slot.salt && head.tid > end.last_tid && head.prev_crc == end.prev_crc;
     chains || !keeps(Rule::RecordChain)
 }
 

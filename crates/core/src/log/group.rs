@@ -57,6 +57,8 @@ struct Pending {
     visible: Tid,
     /// Newest one known to be on the medium.
     durable: Tid,
+    /// Newest one with a record of which that is known: what went in place has none.
+    recorded: Tid,
     /// Newest one that must be before it is shown.
     wanted: Tid,
     /// Something was written that no flush has covered.
@@ -118,6 +120,7 @@ impl Group {
             last: tid,
             visible: tid,
             durable: tid,
+            recorded: tid,
             wanted: tid,
             sync_needed: false,
             busy: false,
@@ -130,6 +133,11 @@ impl Group {
     /// Newest transaction known to be on the medium.
     pub fn durable(&self) -> Tid {
         self.pending.lock().durable
+    }
+
+    /// Newest transaction whose record is known to be on the medium. One that has none proves nothing of the log.
+    pub fn recorded(&self) -> Tid {
+        self.pending.lock().recorded
     }
 
     /// Whether every transaction is on the medium and readers may see it.
@@ -194,11 +202,20 @@ impl Group {
         p.position = position;
         (p.last, p.visible, p.durable, p.wanted) = (tid, tid, tid, tid);
         p.sync_needed = false;
+        p.recorded = tid;
     }
 
     /// A transaction became durable and visible without a record.
     pub fn skip(&self, tid: Tid) {
         let mut p = self.pending.lock();
+        (p.last, p.visible, p.durable, p.wanted) = (tid, tid, tid, tid);
+        p.recorded = tid;
+    }
+
+    /// With everything durable and shown: so is `tid`, which went in place and has no record.
+    pub fn pass(&self, tid: Tid) {
+        let mut p = self.pending.lock();
+        debug_assert!(p.reached(p.last, Durability::Flushed) && !p.busy, "something is in flight");
         (p.last, p.visible, p.durable, p.wanted) = (tid, tid, tid, tid);
     }
 
@@ -272,6 +289,7 @@ impl Group {
         p.visible = p.visible.max(target);
         if flush {
             p.durable = target;
+            p.recorded = target;
         }
         p.busy = false;
         watch.finished = true;

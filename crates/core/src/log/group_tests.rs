@@ -58,11 +58,11 @@ fn one_write_that_is_also_the_flush_does_for_all_who_wait() {
     for tid in 1..=8 {
         push(&group, tid, Durability::Flushed);
     }
-    assert!(seen.0.lock().0.is_empty() && group.durable() == Tid(0));
+    assert!(seen.0.lock().0.is_empty() && group.recorded() == Tid(0));
     group.wait(Tid(3), Durability::Flushed, &seen).unwrap();
     let c = disk.counters();
     assert_eq!((c.durable_writes, c.writes, c.syncs), (1, 0, 0));
-    assert_eq!((seen.0.lock().0.as_slice(), group.durable()), ([8].as_slice(), Tid(8)));
+    assert_eq!((seen.0.lock().0.as_slice(), group.recorded()), ([8].as_slice(), Tid(8)));
     // The tail block goes on where it was.
     push(&group, 9, Durability::Flushed);
     group.wait(Tid(9), Durability::Flushed, &seen).unwrap();
@@ -100,7 +100,7 @@ fn a_failed_flush_reaches_everybody_and_shows_nothing() {
         push(&group, 5, Durability::Written);
         assert!(group.wait(Tid(5), Durability::Written, &seen).is_err());
         assert_eq!(*seen.0.lock(), (vec![], 1));
-        assert_eq!((group.durable(), disk.counters().flushes()), (Tid(0), 1));
+        assert_eq!((group.recorded(), disk.counters().flushes()), (Tid(0), 1));
     }
 }
 
@@ -110,10 +110,10 @@ fn what_was_only_written_is_flushed_with_the_next_that_asks_for_it() {
     let (group, seen) = (group(&disk), Seen::default());
     push(&group, 1, Durability::Written);
     group.wait(Tid(1), Durability::Written, &seen).unwrap();
-    assert_eq!((left(&disk), group.durable(), disk.counters().flushes()), (vec![], Tid(0), 0));
+    assert_eq!((left(&disk), group.recorded(), disk.counters().flushes()), (vec![], Tid(0), 0));
     push(&group, 2, Durability::Flushed);
     group.wait(Tid(2), Durability::Flushed, &seen).unwrap();
-    assert_eq!((left(&disk), group.durable(), disk.counters().syncs), (vec![1, 2], Tid(2), 1));
+    assert_eq!((left(&disk), group.recorded(), disk.counters().syncs), (vec![1, 2], Tid(2), 1));
     assert_eq!(seen.0.lock().0, [1, 2]);
 }
 

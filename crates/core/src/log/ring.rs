@@ -16,10 +16,10 @@ use super::slot::Slot;
 use crate::disk::{Disk, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
-use crate::layout::{STREAM_UNIT, slot};
+use crate::layout::{STREAM_UNIT, shared, slot};
 use crate::options::Scheme;
 use crate::rules::{Rule, keeps};
-use crate::types::{LogOffset, Tid};
+use crate::types::{LogOffset, PageNo, Tid};
 
 /// How far TIDs may run ahead of the ceiling a slot announced.
 pub const TID_STEP: u64 = 1 << 32;
@@ -32,7 +32,7 @@ const LONG_RECORD: usize = 256 << 10;
 /// What a slot says of the size of home: a scheme that writes in place leaves that to home's header.
 pub fn slot_page_count(state: &State, scheme: Scheme) -> u32 {
     match scheme {
-        Scheme::Log => state.page_count,
+        Scheme::Log | Scheme::Auto => state.page_count,
         Scheme::Off => slot::PAGE_COUNT_IN_HOME,
     }
 }
@@ -52,6 +52,10 @@ pub struct Log {
     stream_tail: u64,
     /// Records share blocks; needs a device that leaves the neighbours of a torn write alone.
     pack: bool,
+    /// The slot before the newest is of this session and has live records of its own.
+    older_slot: bool,
+    /// Page number noted in block 0.
+    noted: u32,
 }
 
 /// A way made for a record.
@@ -101,6 +105,8 @@ impl Log {
             group: Arc::new(group),
             stream_tail: ring_at + slot.ring_bytes,
             pack,
+            older_slot: false,
+            noted: 0,
             log,
             slot,
         };
@@ -123,6 +129,8 @@ impl Log {
             pack,
             log,
             slot,
+            older_slot: true,
+            noted: 0,
         }
     }
 
@@ -340,6 +348,8 @@ impl Log {
         self.slot.change_counter = change_counter;
         self.slot.tid_ceiling = Tid(self.last_tid.0.saturating_add(TID_STEP));
         self.slot.counter_ceiling = change_counter.wrapping_add(COUNTER_STEP);
+        self.slot.in_place = scheme == Scheme::Auto;
+        self.older_slot = true;
         self.write_slot()
     }
 
@@ -357,6 +367,28 @@ impl Log {
     pub fn skip(&mut self, tid: Tid) {
         self.last_tid = tid;
         self.group.skip(tid);
+    }
+
+    /// Prepares for a page of home to be written in place. Its number is noted, not flushed: if this process dies
+    /// while the flush of that page fails, the page may be in the kernel's cache and not on the disk, and no record
+    /// tells the next process to write it again. Nor may the slot before the newest count any more, should the
+    /// newest be damaged: it would replay records over pages that are newer and have none.
+    pub fn note_in_place(&mut self, page: PageNo) -> Result<()> {
+        if std::mem::take(&mut self.older_slot) {
+            self.write_slot()?;
+        }
+        if self.noted != page.0 {
+            let what = || format!("cannot write to the log {}", self.log.path.display());
+            self.log.file.write_at(&page.0.to_le_bytes(), shared::AT_IN_PLACE_PAGE as u64).context(what)?;
+            self.noted = page.0;
+        }
+        Ok(())
+    }
+
+    /// The transaction `tid` became durable in place, and readers see it: no record has its number.
+    pub fn pass(&mut self, tid: Tid) {
+        self.last_tid = tid;
+        self.group.pass(tid);
     }
 
     /// After the mark is off: the log holds nothing. Need not be flushed, for an unmarked home never
@@ -424,6 +456,7 @@ mod tests {
             change_counter: 0,
             counter_ceiling: COUNTER_STEP,
             live: true,
+            in_place: false,
         }
     }
 
@@ -450,7 +483,7 @@ mod tests {
         let head = Head {
             salt: 2,
             tid: log.last_tid().next(),
-            durable_tid: log.group().durable(),
+            durable_tid: log.group().recorded(),
             prev_crc: log.prev_crc(),
             page_count: pages,
             change_counter: 1,

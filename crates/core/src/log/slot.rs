@@ -40,6 +40,8 @@ pub struct Slot {
     pub counter_ceiling: u32,
     /// Whether the log belongs to a marked home.
     pub live: bool,
+    /// Whether a transaction may have become durable without a record since the slot was written.
+    pub in_place: bool,
 }
 
 impl Slot {
@@ -61,7 +63,12 @@ impl Slot {
         put(&mut b, at::AT_PAGE_COUNT, &self.page_count.to_le_bytes());
         put(&mut b, at::AT_CHANGE_COUNTER, &self.change_counter.to_le_bytes());
         put(&mut b, at::AT_COUNTER_CEILING, &self.counter_ceiling.to_le_bytes());
-        put(&mut b, at::AT_STATE, &(if self.live { at::STATE_LIVE } else { at::STATE_CLEAN }).to_le_bytes());
+        let state = match (self.live, self.in_place) {
+            (false, _) => at::STATE_CLEAN,
+            (true, false) => at::STATE_LIVE,
+            (true, true) => at::STATE_LIVE_IN_PLACE,
+        };
+        put(&mut b, at::AT_STATE, &state.to_le_bytes());
         let crc = crc32c::crc32c(b.get(..at::AT_CRC).unwrap_or_default());
         put(&mut b, at::AT_CRC, &crc.to_le_bytes());
         b
@@ -76,6 +83,12 @@ impl Slot {
         if le_u32(b, at::AT_CRC)? != crc32c::crc32c(b.get(..at::AT_CRC)?) {
             return None;
         }
+        let (live, in_place) = match le_u32(b, at::AT_STATE)? {
+            at::STATE_CLEAN => (false, false),
+            at::STATE_LIVE => (true, false),
+            at::STATE_LIVE_IN_PLACE => (true, true),
+            _ => return None,
+        };
         let slot = Slot {
             block_bytes: le_u32(b, at::AT_BLOCK_BYTES)?,
             sequence: le_u64(b, at::AT_SEQUENCE)?,
@@ -90,11 +103,8 @@ impl Slot {
             page_count: le_u32(b, at::AT_PAGE_COUNT)?,
             change_counter: le_u32(b, at::AT_CHANGE_COUNTER)?,
             counter_ceiling: le_u32(b, at::AT_COUNTER_CEILING)?,
-            live: match le_u32(b, at::AT_STATE)? {
-                at::STATE_CLEAN => false,
-                at::STATE_LIVE => true,
-                _ => return None,
-            },
+            live,
+            in_place,
         };
         let block = u64::from(slot.block_bytes);
         let possible = slot.block_bytes.is_power_of_two()
@@ -133,6 +143,7 @@ mod tests {
             change_counter: 31,
             counter_ceiling: 37,
             live: true,
+            in_place: true,
         }
     }
 

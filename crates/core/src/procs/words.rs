@@ -41,7 +41,8 @@ pub const PINS: usize = 6;
 const IN_SLOT_FLOOR: usize = IN_SLOT_PINS + PINS;
 const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
 const _: () = assert!(AT_SLOTS + PROCESSES * SLOT_WORDS == crate::disk::shared::LONGS);
-const _: () = assert!(PROCESSES <= crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
+// The last short is not one of them: `AT_IN_PLACE_PAGE`.
+const _: () = assert!(PROCESSES < crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
 
 /// No snapshot.
 const NONE: u64 = u64::MAX;

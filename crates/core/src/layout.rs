@@ -125,6 +125,38 @@ pub mod record {
     const _: () = assert!(HEADER_BYTES == 56 && HEADER_BYTES.is_multiple_of(ALIGN));
 }
 
+/// The trailer in the reserved bytes of a page (in-page schemes): each `AT_` is an offset in these 32 bytes.
+#[allow(missing_docs)]
+pub mod trailer {
+    pub const AT_TID: usize = 0;
+    pub const AT_SESSION: usize = AT_TID + 8;
+    pub const AT_CRC: usize = AT_SESSION + 8;
+    pub const AT_TX_PAGES: usize = AT_CRC + 4;
+    pub const AT_CHANGE_COUNTER: usize = AT_TX_PAGES + 4;
+    pub const AT_UNDO_AT: usize = AT_CHANGE_COUNTER + 4;
+    pub const AT_UNDO_LEN: usize = AT_UNDO_AT + 2;
+    /// Length of a trailer: the reserved bytes of each page.
+    pub const BYTES: usize = AT_UNDO_LEN + 2;
+    const _: () = assert!(BYTES == 32);
+}
+
+/// An undo record in the gap of a b-tree page (in-page schemes).
+#[allow(missing_docs)]
+pub mod undo {
+    pub const AT_TRAILER: usize = 0;
+    pub const AT_PREFIX: usize = AT_TRAILER + super::trailer::BYTES;
+    pub const AT_SUFFIX: usize = AT_PREFIX + 2;
+    pub const AT_MIDDLE: usize = AT_SUFFIX + 2;
+    pub const AT_RANGES: usize = AT_MIDDLE + 2;
+    pub const AT_HEADER: usize = AT_RANGES + 2;
+    /// Bytes kept of the b-tree page header: the longer of its two forms.
+    pub const HEADER_BYTES: usize = 12;
+    /// Length of the fixed part; the old middle of the cell pointer array and the ranges follow.
+    pub const FIXED_BYTES: usize = AT_HEADER + HEADER_BYTES;
+    /// Length of a range's head: offset u16, length minus one u16.
+    pub const RANGE_BYTES: usize = 4;
+}
+
 fn bytes_at<const N: usize>(b: &[u8], at: usize) -> Option<[u8; N]> {
     b.get(at..at.checked_add(N)?)?.try_into().ok()
 }

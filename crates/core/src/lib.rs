@@ -17,6 +17,7 @@ pub mod journal;
 pub mod layout;
 pub mod locks;
 pub mod log;
+pub mod node;
 pub mod options;
 pub mod pragma;
 pub mod procs;
@@ -29,8 +30,10 @@ pub mod rules;
 pub mod stats;
 mod sync;
 pub mod table;
+pub mod trailer;
 pub mod txn;
 pub mod types;
+pub mod undo;
 
 pub use connection::{Connection, Engine, LockLevel, Mode};
 pub use error::{Error, Result};

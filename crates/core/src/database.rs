@@ -495,7 +495,7 @@ impl Database {
             change_counter: state.change_counter,
             counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
             live: true,
-            in_place: options.scheme == Scheme::Auto,
+            in_place: options.scheme.is_in_place(),
         };
         let mut log = Log::start(log, slot, options.psow)?;
         log.stream_reset()?;

@@ -10,6 +10,8 @@ pub enum Scheme {
     Log,
     /// As `Log`, but one page alone goes in place where nothing can tear it or come between.
     Auto,
+    /// Pages in place, each with the record that undoes its change; one flush.
+    InPage,
     /// Pages in place and one flush; no protection against crashes. A baseline, not for data.
     Off,
 }
@@ -19,6 +21,29 @@ impl Scheme {
     pub fn has_records(self) -> bool {
         matches!(self, Scheme::Log | Scheme::Auto)
     }
+
+    /// Whether durable transactions may have no record.
+    pub fn is_in_place(self) -> bool {
+        matches!(self, Scheme::Auto | Scheme::InPage)
+    }
+}
+
+/// By what recovery knows that a transaction in place is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitMark {
+    /// Its pages are counted: all are flushed at once (counting commit of Doubleheader Logging).
+    Count,
+    /// One page is written when the others are flushed, and flushed in turn (its traditional commit).
+    Page,
+}
+
+/// When an undo record goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Garbage {
+    /// When its page is next modified (lazy garbage collection of LS-MVBT).
+    Lazy,
+    /// With a write of its own, once the transaction is durable.
+    Eager,
 }
 
 /// What a record of the log holds for a changed page.
@@ -59,6 +84,16 @@ pub enum Preset {
     Auto,
     /// Full page images in aligned, preallocated frames.
     WalOpt,
+    /// Doubleheader Logging with counting commit.
+    DhlCc,
+    /// Doubleheader Logging with traditional commit.
+    DhlTc,
+    /// The multi-version B-tree with all optimisations of LS-MVBT.
+    LsMvbt,
+    /// The multi-version B-tree without them but for the lazy garbage collection, which all of the paper's have.
+    Mvbt,
+    /// `Mvbt` with metadata embedding, as the paper on Doubleheader Logging measures it.
+    MvbtOpt,
     /// Pages in place, one flush, page 1 written at each commit.
     Off,
     /// `Off` without writing page 1 for its counters alone.
@@ -67,23 +102,22 @@ pub enum Preset {
 
 impl Preset {
     /// Every preset with its name.
-    pub const ALL: [(&'static str, Preset); 5] = [
+    pub const ALL: [(&'static str, Preset); 10] = [
         ("auto", Preset::Auto),
         ("log", Preset::Log),
         ("wal-opt", Preset::WalOpt),
+        ("dhl-cc", Preset::DhlCc),
+        ("dhl-tc", Preset::DhlTc),
+        ("lsmvbt", Preset::LsMvbt),
+        ("mvbt", Preset::Mvbt),
+        ("mvbt-opt", Preset::MvbtOpt),
         ("off", Preset::Off),
         ("off-opt", Preset::OffOpt),
     ];
 
     /// The name in URIs, pragmas and tables.
     pub fn name(self) -> &'static str {
-        match self {
-            Preset::Auto => "auto",
-            Preset::Log => "log",
-            Preset::WalOpt => "wal-opt",
-            Preset::Off => "off",
-            Preset::OffOpt => "off-opt",
-        }
+        Self::ALL.iter().find(|(_, preset)| *preset == self).map_or("", |(name, _)| name)
     }
 }
 
@@ -103,6 +137,10 @@ pub struct Options {
     pub split: Split,
     /// Cells that both halves of a split page keep room for.
     pub reserve_cells: u32,
+    /// How an in-page scheme commits.
+    pub commit_mark: CommitMark,
+    /// When its undo records go.
+    pub garbage: Garbage,
     /// Size of the log's ring in bytes; a checkpoint runs when it is full.
     pub log_bytes: u64,
     /// Bytes of page images kept in memory before a checkpoint writes them home.
@@ -140,12 +178,21 @@ impl Options {
             Preset::Auto => (Scheme::Auto, Images::Delta, HeaderPage::Embed),
             Preset::Log => (Scheme::Log, Images::Delta, HeaderPage::Embed),
             Preset::WalOpt => (Scheme::Log, Images::Full, HeaderPage::Embed),
+            Preset::DhlCc | Preset::DhlTc | Preset::LsMvbt | Preset::MvbtOpt => {
+                (Scheme::InPage, Images::Delta, HeaderPage::Embed)
+            }
+            Preset::Mvbt => (Scheme::InPage, Images::Delta, HeaderPage::Write),
             Preset::Off => (Scheme::Off, Images::Delta, HeaderPage::Write),
             Preset::OffOpt => (Scheme::Off, Images::Delta, HeaderPage::Embed),
         };
         let split = match preset {
-            Preset::Auto | Preset::Log => Split::Lazy,
-            Preset::WalOpt | Preset::Off | Preset::OffOpt => Split::Stock,
+            Preset::Auto | Preset::Log | Preset::LsMvbt => Split::Lazy,
+            Preset::Mvbt | Preset::MvbtOpt => Split::Legacy,
+            Preset::WalOpt | Preset::DhlCc | Preset::DhlTc | Preset::Off | Preset::OffOpt => Split::Stock,
+        };
+        let commit_mark = match preset {
+            Preset::DhlTc | Preset::LsMvbt | Preset::Mvbt | Preset::MvbtOpt => CommitMark::Page,
+            _ => CommitMark::Count,
         };
         Options {
             preset,
@@ -153,7 +200,9 @@ impl Options {
             images,
             header_page,
             split,
-            reserve_cells: 0,
+            reserve_cells: u32::from(preset == Preset::LsMvbt),
+            commit_mark,
+            garbage: Garbage::Lazy,
             log_bytes: 4 << 20,
             table_bytes: 4 << 20,
             stream_bytes: 4 << 20,
@@ -165,9 +214,11 @@ impl Options {
     }
 
     /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
-    pub const NAMES: [&'static str; 11] = [
+    pub const NAMES: [&'static str; 13] = [
         "scheme",
         "header_page",
+        "commit_mark",
+        "gc",
         "split",
         "reserve_cells",
         "log_size",
@@ -192,6 +243,8 @@ impl Options {
                 self.header_page = p.header_page;
                 self.split = p.split;
                 self.reserve_cells = p.reserve_cells;
+                self.commit_mark = p.commit_mark;
+                self.garbage = p.garbage;
             }
             "header_page" => {
                 self.header_page = match value.to_ascii_lowercase().as_str() {
@@ -211,6 +264,20 @@ impl Options {
             "reserve_cells" => {
                 let cells = value.parse().ok().filter(|n| *n <= RESERVE_CELLS_MAX);
                 self.reserve_cells = cells.ok_or_else(|| bad(name, value, &format!("0 to {RESERVE_CELLS_MAX}")))?;
+            }
+            "commit_mark" => {
+                self.commit_mark = match value.to_ascii_lowercase().as_str() {
+                    "count" => CommitMark::Count,
+                    "page" => CommitMark::Page,
+                    _ => return Err(bad(name, value, "count, page")),
+                }
+            }
+            "gc" => {
+                self.garbage = match value.to_ascii_lowercase().as_str() {
+                    "lazy" => Garbage::Lazy,
+                    "eager" => Garbage::Eager,
+                    _ => return Err(bad(name, value, "lazy, eager")),
+                }
             }
             "log_size" => self.log_bytes = bytes(name, value, LOG_BYTES_MIN, LOG_BYTES_MAX)?.next_multiple_of(4096),
             "table_size" => self.table_bytes = bytes(name, value, 64 << 10, 64 << 30)?,
@@ -256,6 +323,14 @@ impl Options {
                 Split::Legacy => "legacy".to_owned(),
             },
             "reserve_cells" => self.reserve_cells.to_string(),
+            "commit_mark" => match self.commit_mark {
+                CommitMark::Count => "count".to_owned(),
+                CommitMark::Page => "page".to_owned(),
+            },
+            "gc" => match self.garbage {
+                Garbage::Lazy => "lazy".to_owned(),
+                Garbage::Eager => "eager".to_owned(),
+            },
             "log_size" => self.log_bytes.to_string(),
             "table_size" => self.table_bytes.to_string(),
             "stream_size" => self.stream_bytes.to_string(),

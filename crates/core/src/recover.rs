@@ -26,6 +26,7 @@ use crate::log::slot::Slot;
 use crate::options::{Options, Scheme};
 use crate::procs::member::{self, Member};
 use crate::procs::tail;
+use crate::roll_back;
 use crate::rules::{Rule, keeps};
 use crate::stats::CountedFile;
 use crate::table::{Image, PageTable, Place, Readers, Streamed};
@@ -38,6 +39,8 @@ pub struct Report {
     pub transactions: u64,
     /// Their first and last TID.
     pub tids: Option<(Tid, Tid)>,
+    /// The last transaction that an in-page scheme had in flight, and whether it was undone.
+    pub in_place: Option<(Tid, bool)>,
     /// Pages that differ from what home held below them.
     pub pages: u64,
     /// Damage that was passed over because the caller said so: the TID lost, and a later one that was seen.
@@ -124,10 +127,25 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     let mut first = [0; at::HEADER_BYTES];
     db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
     let mut base = State::empty(Tid::HOME);
-    if slot.page_count == PAGE_COUNT_IN_HOME {
+    let mut table = PageTable::default();
+    let mut report = Report::default();
+    let in_place = slot.page_count == PAGE_COUNT_IN_HOME;
+    let has_records = in_place && !log.scan(slot, |_| Ok(()))?.is_empty();
+    if slot.is_in_page() && !has_records && home::page_count(&first) != Some(0) {
+        let scan = roll_back::scan(db, slot, &mut table, accept_loss)?;
+        report.in_place = scan.last.map(|(tid, _)| (tid, scan.undone));
+        if let Place::Memory(image) = table.find(PageNo::HEADER, Tid(u64::MAX))
+            && let Some(header) = image.get(..at::HEADER_BYTES)
+        {
+            first.copy_from_slice(header);
+        }
+    }
+    if in_place {
         if home::page_count(&first) != Some(0) {
             home::unmark(&mut first);
-            base = State::of_home(&first, db.home.len().context(|| db.what("cannot read the length of"))?);
+            // A checkpoint that was cut short has written the header before the last page.
+            let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+            base = State::of_home(&first, if has_records { u64::MAX } else { bytes });
         }
     } else if slot.page_count > 0 {
         if home::page_bytes(&first) != Some(slot.page_bytes) {
@@ -143,12 +161,10 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     base.change_counter = base.change_counter.max(slot.change_counter);
     let snapshots = BTreeMap::new();
     let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
-    let mut table = PageTable::default();
     // What was there from the checkpoint on is in home, also after a recovery that crashed when it had
     // shortened home to the size of the newest state.
     let mut page_count_min = base.page_count;
     let mut state = base;
-    let mut report = Report::default();
     let end = log.scan(slot, |record| {
         state = apply(db, log, &mut table, &state, record, slot, nobody, &|page, image| {
             let what = || db.what("cannot read");
@@ -187,7 +203,7 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
         )));
     }
     let home_bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    if home_bytes < u64::from(page_count_min) * u64::from(slot.page_bytes) {
+    if !in_place && home_bytes < u64::from(page_count_min) * u64::from(slot.page_bytes) {
         return Err(Error::Corrupt(format!(
             "{} is shorter than its log says: {home_bytes} bytes, where {page_count_min} pages of {} bytes belong. It \
              was cut short or copied in part; nothing was changed. Put the whole file back beside its log",
@@ -388,6 +404,8 @@ pub fn take_over(
         // The owner before may have died after a failed flush, with records in the cache that are not
         // on the disk: they are written again before home depends on them (invariant I3).
         log.rewrite_live(slot, tail)?;
+    }
+    if report.transactions > 0 || report.in_place.is_some() {
         write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count), true)?;
     }
     if let Some(page) = log.noted_in_place()? {
@@ -419,7 +437,7 @@ pub fn take_over(
         page_bytes: recovered.page_bytes.max(512),
         change_counter,
         counter_ceiling: change_counter.wrapping_add(COUNTER_STEP),
-        in_place: options.scheme == Scheme::Auto,
+        in_place: options.scheme.is_in_place(),
         ..slot.clone()
     };
     let mut log = Log::start(log, next, options.psow)?;

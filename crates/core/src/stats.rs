@@ -13,8 +13,14 @@ use crate::disk::{DiskFile, FileId, LockKind};
 pub struct Stats {
     /// Write transactions committed.
     pub commits: AtomicU64,
-    /// Of these, those of one page that went in place.
+    /// Of these, those that went in place.
     pub in_place: AtomicU64,
+    /// Pages of those.
+    pub in_place_pages: AtomicU64,
+    /// Bytes of the undo records in them.
+    pub undo_bytes: AtomicU64,
+    /// Transactions of an in-page scheme that went through the log, because a page had no room for its undo record.
+    pub undo_misfits: AtomicU64,
     /// Records appended to the log.
     pub records: AtomicU64,
     /// Bytes of those records.
@@ -55,6 +61,9 @@ impl Stats {
         let rows = [
             ("commits", &self.commits),
             ("in_place", &self.in_place),
+            ("in_place_pages", &self.in_place_pages),
+            ("undo_bytes", &self.undo_bytes),
+            ("undo_misfits", &self.undo_misfits),
             ("records", &self.records),
             ("record_bytes", &self.record_bytes),
             ("record_pages", &self.record_pages),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::commit::place::Placement;
 use crate::error::{Error, Result};
 use crate::home::State;
 use crate::log::record::Stream;
@@ -26,8 +27,8 @@ pub struct Prepared {
     pub images: Vec<(PageNo, Image)>,
     /// The index of streamed images in the log.
     pub stream: Stream,
-    /// The image before of the only page, if the new one may go in place.
-    pub in_place: Option<Image>,
+    /// What is written in place instead of a record, if that is possible.
+    pub in_place: Option<Placement>,
     /// Whether anything differs from the base.
     pub changed: bool,
     /// SQLite's syncs up to here are those of `synchronous=NORMAL`.

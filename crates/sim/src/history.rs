@@ -63,19 +63,27 @@ struct World {
 
 type Step<T> = Result<T, Violation>;
 
+/// Whether a preset writes undo records into pages.
+pub fn in_page(scheme: &str) -> bool {
+    ["dhl-cc", "dhl-tc", "lsmvbt", "mvbt", "mvbt-opt"].contains(&scheme)
+}
+
 /// Runs the history of `seed`.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
     let mut rng = SplitMix64::new(seed);
-    let drawn_scheme = ["log", "log", "auto", "auto", "wal-opt", "off", "off-opt"][rng.below(7)];
+    let drawn_scheme =
+        ["log", "log", "auto", "auto", "wal-opt", "off", "off-opt", "dhl-cc", "dhl-tc", "mvbt"][rng.below(10)];
     let scheme = campaign.scheme.as_deref().unwrap_or(drawn_scheme).to_owned();
     let drawn_unit = [512, 4096, 4096, 16384][rng.below(4)];
     let atomic_unit = campaign.atomic_unit.unwrap_or(drawn_unit);
     let durable = !scheme.starts_with("off");
+    let b_trees = in_page(&scheme);
     let config =
         SimConfig { atomic_unit, sync_covers_creation: rng.below(2) == 0, capacity: ROOMY, trace: campaign.trace };
     let page_bytes = [512, 512, 1024, 1024, 2048, 4096, 4096, 4096, 4096, 65536][rng.below(10)];
+    let page_bytes = if b_trees { page_bytes.min(4096).min(atomic_unit as usize) } else { page_bytes };
     let pages_max = (600_000 / page_bytes).clamp(12, 160);
-    let taste = Taste { page_bytes, pages_max, big: (150_000 / page_bytes).clamp(4, 150) };
+    let taste = Taste { page_bytes, pages_max, big: (150_000 / page_bytes).clamp(4, 150), b_trees };
     let mut options = vec![("scheme", scheme.as_str()), ("log_size", "256k"), ("busy_ms", "0")];
     if rng.below(3) > 0 {
         options.push(("stream_size", "64k"));
@@ -88,6 +96,9 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     }
     if rng.below(8) == 0 {
         options.push(("psow", "0"));
+    }
+    if b_trees && rng.below(3) == 0 {
+        options.push(("gc", "eager"));
     }
     let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     let setting = Setting { options, taste, counts: counts.clone(), durable };
@@ -348,7 +359,9 @@ impl World {
         if base.pages.is_empty() || base.page_bytes > 4096 {
             return Ok(());
         }
-        let sizes = [512, 1024, 2048, 4096];
+        let unit = self.disk.sim().atomic_unit() as usize;
+        let b_trees = self.setting.taste.b_trees;
+        let sizes = [512, 1024, 2048, 4096].map(|size| if b_trees { unit.min(size) } else { size });
         let Some(page_bytes) = sizes.into_iter().filter(|s| *s != base.page_bytes).nth(self.rng.below(3)) else {
             return Ok(());
         };
@@ -503,8 +516,9 @@ impl World {
             Trouble::None => {}
             Trouble::Faults => {
                 let ops =
-                    [Op::Write, Op::Write, Op::WriteDurable, Op::Sync, Op::Sync, Op::SetLen, Op::Reserve, Op::Read];
-                let op = ops[self.rng.below(ops.len())];
+                    [Op::WriteDurable, Op::Sync, Op::Sync, Op::SetLen, Op::Reserve, Op::Read, Op::Write, Op::Write];
+                // A write that fails leaves half of a page in the cache, which in-page schemes rely on not to happen.
+                let op = ops[self.rng.below(if self.setting.taste.b_trees { 6 } else { ops.len() })];
                 self.disk.sim().fail_nth(op, 1 + self.rng.below(6) as u64, ErrorKind::Other);
                 self.faulty = true;
                 self.note(|_| format!("{op:?} will fail"));

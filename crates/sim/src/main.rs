@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use onewrite_core::options::Preset;
 use onewrite_sim::check::{Counts, Violation};
 use onewrite_sim::history::{self, Campaign};
 use onewrite_sim::{small, sql};
@@ -31,8 +32,8 @@ struct Arguments {
     /// The first seed; without --seeds, the only one, with the trace of a violation
     #[arg(long)]
     seed: Option<u64>,
-    /// Preset: auto, log, wal-opt, off or off-opt (off without crashes, engine pager only); otherwise each seed draws one
-    #[arg(long, value_parser = ["auto", "log", "wal-opt", "off", "off-opt"])]
+    /// Preset (off and off-opt without crashes, engine pager only); otherwise each seed draws one
+    #[arg(long, value_parser = Preset::ALL.map(|(name, _)| name))]
     scheme: Option<String>,
     /// Atomic unit of the device in bytes; otherwise each seed draws one
     #[arg(long, value_parser = ["512", "4096", "16384"])]

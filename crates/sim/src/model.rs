@@ -4,7 +4,17 @@ use std::sync::Arc;
 
 use onewrite_core::disk::sim::SplitMix64;
 use onewrite_core::layout::home as at;
-use onewrite_core::layout::put;
+use onewrite_core::layout::{put, trailer};
+use onewrite_core::node::Shape;
+use onewrite_core::types::PageNo;
+
+/// What fills the reserved bytes of a page that has them; only what is in front of them, and not in the gap of a
+/// b-tree page, is SQLite's.
+const RESERVED: [u8; trailer::BYTES] = [0xa5; trailer::BYTES];
+
+fn shape(page_bytes: usize) -> Shape {
+    Shape { page_bytes: page_bytes as u32, page_count: 0, pointer_maps: false }
+}
 
 /// Every page of one committed state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,6 +52,13 @@ pub const ASSIGNED: [std::ops::Range<usize>; 2] = [24..28, 92..100];
 
 /// Whether `read` is what `page` should hold; on page 1 the counters are core's.
 pub fn same(number: u32, read: &[u8], page: &[u8]) -> bool {
+    if page.ends_with(&RESERVED) && read.len() == page.len() {
+        let mut read = read.to_vec();
+        if number == 1 {
+            ASSIGNED.into_iter().for_each(|range| read[range.clone()].copy_from_slice(&page[range]));
+        }
+        return shape(page.len()).same(PageNo(number), &read, page);
+    }
     if number != 1 {
         return read == page;
     }
@@ -73,12 +90,15 @@ pub struct Taste {
     pub pages_max: usize,
     /// Pages a big transaction changes.
     pub big: usize,
+    /// Pages are as those of b-trees, with room for trailers.
+    pub b_trees: bool,
 }
 
 impl Plan {
     /// A transaction on `base`, drawn from `rng`.
     pub fn draw(base: &State, taste: Taste, rng: &mut SplitMix64) -> Plan {
         let size = if base.pages.is_empty() { taste.page_bytes } else { base.page_bytes };
+        let fresh = |size, rng: &mut SplitMix64| if taste.b_trees { node(size, 0, rng) } else { fresh(size, rng) };
         let mut next = State { page_bytes: size, pages: base.pages.clone() };
         let mut writes = Vec::new();
         let mut lost = Vec::new();
@@ -97,7 +117,7 @@ impl Plan {
         for _ in 0..edits {
             let number = 1 + rng.below(next.pages.len()) as u32;
             let page = &mut next.pages[number as usize - 1];
-            *page = edited(number, page, rng);
+            *page = if taste.b_trees { edited_node(number, page, rng) } else { edited(number, page, rng) };
             writes.push(number);
         }
         match rng.below(12) {
@@ -108,7 +128,11 @@ impl Plan {
                 let unwritten = rng.below(4) == 0;
                 for _ in 0..more {
                     if unwritten && rng.below(2) == 0 {
-                        next.pages.push(Arc::from(vec![0; size]));
+                        let mut zeros = vec![0; size];
+                        if taste.b_trees {
+                            put(&mut zeros, size - RESERVED.len(), &RESERVED);
+                        }
+                        next.pages.push(zeros.into());
                     } else {
                         next.pages.push(fresh(size, rng));
                         writes.push(next.count());
@@ -127,15 +151,21 @@ impl Plan {
         writes.push(1);
         writes.sort_unstable();
         writes.dedup();
-        let first = with_header(&next.pages[0], size, next.count());
-        next.pages[0] = first;
+        let first = if taste.b_trees && base.pages.is_empty() { node(size, 100, rng) } else { next.pages[0].clone() };
+        next.pages[0] = with_header(&first, size, next.count());
         Plan { next: Arc::new(next), writes, lost }
     }
 
     /// The same bytes of content in pages of another size, as a VACUUM leaves them.
     pub fn resized(base: &State, page_bytes: usize, rng: &mut SplitMix64) -> Plan {
         let count = base.bytes().div_ceil(page_bytes).max(1);
-        let mut next = State { page_bytes, pages: (0..count).map(|_| fresh(page_bytes, rng)).collect() };
+        let b_trees = base.pages.first().is_some_and(|page| page.ends_with(&RESERVED));
+        let fresh = |n, rng: &mut SplitMix64| match (b_trees, n) {
+            (true, 0) => node(page_bytes, 100, rng),
+            (true, _) => node(page_bytes, 0, rng),
+            (false, _) => fresh(page_bytes, rng),
+        };
+        let mut next = State { page_bytes, pages: (0..count).map(|n| fresh(n, rng)).collect() };
         next.pages[0] = with_header(&next.pages[0], page_bytes, count as u32);
         Plan { next: Arc::new(next), writes: Vec::new(), lost: Vec::new() }
     }
@@ -178,9 +208,78 @@ fn with_header(page: &[u8], page_bytes: usize, count: u32) -> Arc<[u8]> {
     put(&mut page, 0, at::MAGIC);
     let size = u16::try_from(page_bytes).unwrap_or(1);
     put(&mut page, at::PAGE_SIZE, &size.to_be_bytes());
-    put(&mut page, at::WRITE_VERSION, &[1, 1, 0, 64, 32, 32]);
+    let reserved = if page.ends_with(&RESERVED) { RESERVED.len() as u8 } else { 0 };
+    put(&mut page, at::WRITE_VERSION, &[1, 1, reserved, 64, 32, 32]);
     put(&mut page, at::PAGE_COUNT, &count.to_be_bytes());
     put(&mut page, 44, &4u32.to_be_bytes());
     put(&mut page, 56, &1u32.to_be_bytes());
     page.into()
+}
+
+/// A page of a b-tree with a few cells (with its header at `at`), or now and then one of another kind.
+fn node(size: usize, at: usize, rng: &mut SplitMix64) -> Arc<[u8]> {
+    let mut page = vec![0; size];
+    let usable = size - RESERVED.len();
+    put(&mut page, usable, &RESERVED);
+    if at == 0 && rng.below(6) == 0 {
+        let from = 4 + rng.below(usable - 4);
+        fill(&mut page[1..4], rng);
+        fill(&mut page[from..usable], rng);
+        return page.into();
+    }
+    page[at] = [2, 5, 10, 13][rng.below(4)];
+    put(&mut page, at + 5, &(usable as u16).to_be_bytes());
+    let number = if at == 0 { 2 } else { 1 };
+    for _ in 0..rng.below(12) {
+        edit_node(number, &mut page, 0, rng);
+    }
+    page.into()
+}
+
+fn edited_node(number: u32, page: &[u8], rng: &mut SplitMix64) -> Arc<[u8]> {
+    if number > 1 && rng.below(16) == 0 {
+        return node(page.len(), 0, rng);
+    }
+    let mut page = page.to_vec();
+    for _ in 0..1 + rng.below(3) {
+        let kind = rng.below(6);
+        edit_node(number, &mut page, kind, rng);
+    }
+    page.into()
+}
+
+/// Inserts a cell, frees one, or overwrites bytes of the content; on a page of another kind, the latter.
+fn edit_node(number: u32, page: &mut [u8], kind: usize, rng: &mut SplitMix64) {
+    let usable = page.len() - RESERVED.len();
+    let Some(node) = shape(page.len()).node(PageNo(number), page) else {
+        let from = 4 + rng.below(usable - 4);
+        let end = (from + 1 + rng.below(40)).min(usable);
+        return fill(&mut page[from..end], rng);
+    };
+    let cells = node.pointers.len() / 2;
+    let (head, pointers) = (node.header_at, node.pointers);
+    let bytes = 1 + rng.below(page.len() / 12);
+    match kind {
+        0..3 if pointers.end + 2 + bytes <= node.content_at => {
+            let content_at = node.content_at - bytes;
+            fill(&mut page[content_at..node.content_at], rng);
+            let to = pointers.start + 2 * rng.below(cells + 1);
+            page.copy_within(to..pointers.end, to + 2);
+            put(page, to, &(content_at as u16).to_be_bytes());
+            put(page, head + 3, &(cells as u16 + 1).to_be_bytes());
+            put(page, head + 5, &(content_at as u16).to_be_bytes());
+        }
+        3 if cells > 0 => {
+            let from = pointers.start + 2 * rng.below(cells);
+            page.copy_within(from + 2..pointers.end, from);
+            put(page, head + 3, &(cells as u16 - 1).to_be_bytes());
+            let content_at = (node.content_at + rng.below(bytes)).min(usable);
+            put(page, head + 5, &(content_at as u16).to_be_bytes());
+        }
+        _ => {
+            let from = node.content_at + rng.below(usable - node.content_at + 1);
+            let end = (from + 1 + rng.below(40)).min(usable);
+            fill(&mut page[from.min(end)..end], rng);
+        }
+    }
 }

@@ -271,7 +271,7 @@ struct World {
 pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Violation> {
     let mut rng = SplitMix64::new(seed);
     let page_bytes = [512, 1024, 4096, 4096][rng.below(4)];
-    let taste = Taste { page_bytes, pages_max: (300_000 / page_bytes).clamp(12, 60), big: 40 };
+    let taste = Taste { b_trees: false, page_bytes, pages_max: (300_000 / page_bytes).clamp(12, 60), big: 40 };
     let scheme = ["log", "log", "wal-opt"][rng.below(3)];
     let mut options = vec![("scheme", scheme), ("log_size", "256k"), ("busy_ms", "0")];
     if rng.below(2) == 0 {

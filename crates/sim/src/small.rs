@@ -6,6 +6,7 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use parking_lot::Mutex;
 
 use crate::check::{Counts, Oracle, Setting, Violation, check, connect};
+use crate::history::in_page;
 use crate::hook::{HookDisk, Operation};
 use crate::model::{Plan, State, Taste};
 use crate::pager::{Course, JournalMode, Synchronous};
@@ -35,7 +36,7 @@ pub struct Small {
 
 /// Runs it.
 pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violation> {
-    let taste = Taste { page_bytes: small.page_bytes, pages_max: 12, big: 3 };
+    let taste = Taste { page_bytes: small.page_bytes, pages_max: 12, big: 3, b_trees: in_page(small.scheme) };
     let options = [("scheme", small.scheme), ("log_size", "256k"), ("busy_ms", "0")];
     let options = options.map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec();
     let setting = Setting { options, taste, counts: counts.clone(), durable: true };
@@ -116,8 +117,11 @@ pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violat
 /// The small histories of `seed`.
 pub fn all(seed: u64) -> Vec<Small> {
     let mut all = Vec::new();
-    for scheme in ["log", "auto", "wal-opt"] {
+    for scheme in ["log", "auto", "wal-opt", "dhl-cc", "dhl-tc", "mvbt"] {
         for (atomic_unit, page_bytes) in [(4096, 4096), (512, 512), (512, 1024), (4096, 512)] {
+            if in_page(scheme) && page_bytes > atomic_unit as usize {
+                continue;
+            }
             for warm in [true, false] {
                 for synchronous in [Synchronous::Full, Synchronous::Normal] {
                     for aside in [false, true] {

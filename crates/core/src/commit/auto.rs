@@ -11,28 +11,25 @@
 //! Later records hold absolute bytes over the image in place, so replay gives what it gives without this scheme.
 //! The transaction has a TID and a change counter that no record tells; both are below the slot's ceilings.
 
-use std::sync::atomic::Ordering;
-
-use crate::checkpoint::keep;
+use crate::commit::place::Placement;
 use crate::database::{Database, Live};
-use crate::error::{Error, IoContext, Result};
+use crate::error::{IoContext, Result};
 use crate::home::State;
-use crate::stats::Stats;
-use crate::table::{Image, Place};
+use crate::table::Image;
 use crate::txn::Txn;
 use crate::types::PageNo;
 
 /// A page that the kernel copies into its cache at once: death of the process cannot leave half of it there.
-const PAGE_BYTES_MAX: u32 = 4096;
+pub const PAGE_BYTES_MAX: u32 = 4096;
 
-/// The image that home holds of the only page of `images`, if the transaction may go in place.
+/// The only page of `images` and the image that home holds of it, if the transaction may go in place.
 pub fn prepare(
     db: &Database,
     live: &Live,
     txn: &Txn,
     state: &State,
     images: &[(PageNo, Image)],
-) -> Result<Option<Image>> {
+) -> Result<Option<Placement>> {
     let [(page, new)] = images else { return Ok(None) };
     let size = state.page_bytes;
     let fits = size <= live.home.atomic_unit && size <= PAGE_BYTES_MAX && new.len() == size as usize;
@@ -44,32 +41,6 @@ pub fn prepare(
     }
     let mut old = vec![0; size as usize];
     let read = db.home.read_at(&mut old, page.offset(size)).context(|| db.what("cannot read"))?;
-    Ok((read == old.len()).then(|| old.into()))
-}
-
-/// Overwrites `page` in home, durable. `old` stays for the snapshots before, until the state has changed. False,
-/// and nothing is done, if there is no room for it.
-pub fn commit(db: &Database, live: &mut Live, state: &State, page: PageNo, old: Image, new: &Image) -> Result<bool> {
-    let old = if db.inner.lock().snapshots.is_empty() {
-        Place::Memory(old)
-    } else {
-        match keep(db, live, old) {
-            Ok(place) => place,
-            Err(Error::Full(_)) => return Ok(false),
-            Err(e) => return Err(e),
-        }
-    };
-    live.log.note_in_place(page)?;
-    {
-        let mut table = db.table.write();
-        if table.is_empty() {
-            live.kept = None;
-        }
-        table.hold(page, state.tid, old);
-    }
-    db.epoch.fetch_add(1, Ordering::SeqCst);
-    db.home.write_durable_at(new, page.offset(state.page_bytes)).context(|| db.what("cannot write"))?;
-    live.home_tid = state.tid;
-    Stats::add(&db.stats.in_place, 1);
-    Ok(true)
+    let pages = vec![(*page, new.clone(), Some(Image::from(old)))];
+    Ok((read == size as usize).then_some(Placement { pages, note: true }))
 }

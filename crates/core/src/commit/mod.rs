@@ -6,11 +6,13 @@
 //! ```
 //!
 //! One file per scheme: [`log`] pushes a record to the group that waits for the next flush, [`auto`] overwrites a page in
-//! home where that is safe, [`off`] overwrites home.
+//! home where that is safe, [`in_page`] overwrites pages that carry their undo records, [`off`] overwrites home.
 
 pub mod auto;
+pub mod in_page;
 pub mod log;
 pub mod off;
+pub mod place;
 
 use std::sync::Arc;
 
@@ -21,6 +23,7 @@ use crate::home::{self, State};
 use crate::layout::home as at;
 use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
+use crate::node::Shape;
 use crate::options::{HeaderPage, Images, Options, Scheme};
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
@@ -37,6 +40,8 @@ pub struct Changed {
     pub page: PageNo,
     /// The image after.
     pub new: Image,
+    /// The image before, if the page was there; for the in-page scheme only.
+    pub old: Option<Image>,
 }
 
 /// Prepares the commit of `txn`: everything that can fail without harm happens here.
@@ -50,11 +55,15 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
         let keep = if txn.streamed.is_empty() { Stream::Drop } else { Stream::Keep };
         checkpoint(db, live, keep)?;
     }
+    let in_page = options.scheme == Scheme::InPage;
+    if in_page {
+        in_page::check_new(db, options, txn)?;
+    }
     let change_counter = txn.base.change_counter.wrapping_add(1);
     let page_count = page_count(txn);
     live.encoder.clear();
     let encoder = (options.scheme.has_records() && options.images == Images::Delta).then_some(&mut live.encoder);
-    let (changed, header) = changes(db, txn, options, page_count, change_counter, encoder)?;
+    let (mut changed, header) = changes(db, txn, options, page_count, change_counter, encoder)?;
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
         let state = txn.base.after(txn.base.tid, txn.base.page_bytes, page_count, change_counter, None);
         txn.stage = Stage::Prepared(Prepared {
@@ -80,16 +89,23 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
     }
     let tid = live.log.last_tid().next();
     let state = txn.base.after(tid, txn.page_bytes, page_count, change_counter, header);
+    let mut in_place = None;
+    if in_page {
+        in_place = in_page::prepare(db, live, txn, &changed, &state)?;
+        if in_place.is_none() {
+            in_page::encode(&mut live.encoder, &mut changed);
+        }
+    }
     let stream = match options.scheme {
-        Scheme::Log | Scheme::Auto => log::prepare(db, live, txn, options, &changed, page_count)?,
         Scheme::Off => Default::default(),
+        Scheme::InPage if in_place.is_some() => Default::default(),
+        Scheme::Log | Scheme::Auto | Scheme::InPage => log::prepare(db, live, txn, options, &changed, page_count)?,
     };
     let images: Vec<(PageNo, Image)> =
         changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)).collect();
-    let in_place = match options.scheme {
-        Scheme::Auto => auto::prepare(db, live, txn, &state, &images)?,
-        Scheme::Log | Scheme::Off => None,
-    };
+    if options.scheme == Scheme::Auto {
+        in_place = auto::prepare(db, live, txn, &state, &images)?;
+    }
     txn.stage = Stage::Prepared(Prepared { state, images, stream, in_place, changed: true, normal });
     Ok(())
 }
@@ -127,6 +143,8 @@ fn changes(
     pages.sort_unstable();
     let mut header = None;
     let mut changed = Vec::with_capacity(pages.len());
+    let in_page = options.scheme == Scheme::InPage;
+    let shape = Shape::new(txn.page_bytes, page_count.max(txn.base.page_count), &txn.base.header);
     for page in pages {
         let base = if page.0 <= txn.base.page_count { Some(db.image(&txn.base, page)?) } else { None };
         let mut new = match (txn.pages.get(&page), &base) {
@@ -145,10 +163,15 @@ fn changes(
         }
         let differs = match &mut encoder {
             Some(encoder) => encoder.add_delta(page, base.as_deref(), &new),
+            // Neither the gap nor the trailer is SQLite's; what it has cached of them is old.
+            None if in_page && options.header_page == HeaderPage::Embed => {
+                base.as_deref().is_none_or(|base| !shape.same(page, base, &new))
+            }
             None => base.as_deref() != Some(&*new),
         };
         if differs {
-            changed.push(Changed { page, new });
+            let old = base.filter(|_| in_page).map(Image::from);
+            changed.push(Changed { page, new, old });
         } else if page == PageNo::HEADER {
             header = None;
         }
@@ -191,20 +214,23 @@ pub fn publish(
     };
     let group = live.log.group().clone();
     let state = Arc::new(prepared.state);
-    let mut in_place = None;
-    if let (Some(old), Some((page, new))) = (prepared.in_place, prepared.images.first())
-        && durability == Durability::Flushed
-        && group.is_quiet()
-        && auto::commit(db, live, &state, *page, old, new).map_err(|e| db.poison(e))?
-    {
-        in_place = Some(*page);
+    let mut placed = prepared.in_place;
+    if options.scheme == Scheme::Auto && (durability == Durability::Written || !group.is_quiet()) {
+        placed = None;
     }
-    let ready = match options.scheme {
-        _ if !prepared.changed || in_place.is_some() => None,
-        Scheme::Log | Scheme::Auto => {
+    // The only other thing under an in-page scheme is a record that is home before the next transaction.
+    let durability = if options.scheme == Scheme::InPage { Durability::Flushed } else { durability };
+    let ready = match (options.scheme, &placed) {
+        _ if !prepared.changed => None,
+        (_, Some(placement)) => {
+            group.flush(db)?;
+            place::commit(db, live, &state, placement, options).map_err(|e| db.poison(e))?;
+            None
+        }
+        (Scheme::Log | Scheme::Auto | Scheme::InPage, None) => {
             Some(log::finish(db, live, &state, prepared.stream, options).map_err(|e| db.poison(e))?)
         }
-        Scheme::Off => {
+        (Scheme::Off, None) => {
             off::commit(db, live, txn, &state, &prepared.images, durability).map_err(|e| db.poison(e))?;
             None
         }
@@ -212,9 +238,10 @@ pub fn publish(
     // Readers pin under `inner`, so they see the table and the state change as one (invariant I4).
     let mut inner = db.inner.lock();
     inner.check()?;
-    if let Some(page) = in_place {
+    if let Some(placement) = &placed {
         inner.latest = state.clone();
-        db.table.write().release(page, inner.readers());
+        let mut table = db.table.write();
+        placement.pages.iter().for_each(|(page, ..)| table.release(*page, inner.readers()));
         live.log.pass(state.tid);
     } else if let Some(ready) = &ready {
         let mut table = db.table.write();
@@ -244,10 +271,11 @@ pub fn publish(
     Ok(Published { state, group, durability: if waits { durability } else { Durability::Written } })
 }
 
-/// Sends the images of a big transaction home, at once. If the disk is full they stay where they are, and the next
-/// commit tries again.
-pub fn send_home(db: &Database, live: &mut Live) -> Result<()> {
-    if !db.table.read().has_layer() {
+/// Sends home at once what must be there before the next transaction: the images of a big one, and all that an in-page
+/// scheme has in the log. If the disk is full they stay where they are, and the next commit tries again.
+pub fn send_home(db: &Database, live: &mut Live, options: &Options) -> Result<()> {
+    let home_first = options.scheme == Scheme::InPage && live.log.live_bytes() > 0;
+    if !home_first && !db.table.read().has_layer() {
         return Ok(());
     }
     match checkpoint(db, live, Stream::Drop) {

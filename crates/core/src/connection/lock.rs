@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Connection, LockLevel};
 use crate::aside;
+use crate::commit::in_page;
 use crate::database::{Database, Inner, Live, Phase};
 use crate::error::{Error, Result};
 use crate::home::{Kind, State};
@@ -276,6 +277,7 @@ impl Connection {
         if !inner.is_newest(snapshot) {
             return Err(Error::BusySnapshot);
         }
+        in_page::check(&db, &inner.options, &inner.published)?;
         if inner.phase == Phase::Unmarked {
             db.go_live(&mut writer, &mut inner)?;
             if let Some(member) = &inner.member {

@@ -2,10 +2,12 @@
 
 use super::Connection;
 use crate::commit;
+use crate::commit::auto::PAGE_BYTES_MAX;
 use crate::database::Database;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind};
-use crate::layout::home as at;
+use crate::layout::{home as at, put, trailer};
+use crate::options::Scheme;
 use crate::table::Image;
 use crate::txn::{Stage, Txn};
 use crate::types::PageNo;
@@ -29,8 +31,11 @@ impl Connection {
             if !self.aside && offset == 0 && home::mark(buf.get(..n).unwrap_or_default()).is_some() {
                 home::unmark(buf);
                 if home::page_count(buf) == Some(0) {
-                    return Ok(0);
+                    return Ok(self.header_to_come(buf));
                 }
+            }
+            if n == 0 && offset == 0 && !self.aside {
+                return Ok(self.header_to_come(buf));
             }
             return Ok(n);
         };
@@ -64,6 +69,19 @@ impl Connection {
         }
         let visible = self.db.inner.lock().latest.tid;
         self.db.table.read().made_by(PageNo::HEADER, snapshot.tid).is_some_and(|tid| tid > visible)
+    }
+
+    /// What SQLite reads of a database that has no page yet, before it first locks it: under an in-page scheme, a header
+    /// that reserves room for the trailers. SQLite makes the database as it says.
+    fn header_to_come(&self, buf: &mut [u8]) -> usize {
+        let in_page = self.db.inner.lock().options.scheme == Scheme::InPage;
+        if !in_page || buf.len() != at::HEADER_BYTES {
+            return 0;
+        }
+        buf.copy_from_slice(&home::empty_marked(PAGE_BYTES_MAX, 0));
+        home::unmark(buf);
+        put(buf, at::RESERVED, &[trailer::BYTES as u8]);
+        at::HEADER_BYTES
     }
 
     /// xWrite of the database file: any offset and length.

@@ -110,7 +110,7 @@ impl Connection {
         self.txn = Some(Txn::new(published.state.clone()));
         self.unsettled = false;
         self.journal.forget_syncs();
-        commit::send_home(&db, live)?;
+        commit::send_home(&db, live, &options)?;
         drop(writer);
         if self.returns_lock && !self.exclusive_said {
             // The next writer builds on this transaction while this one waits for its flush, perhaps the same one.

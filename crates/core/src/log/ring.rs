@@ -33,7 +33,7 @@ const LONG_RECORD: usize = 256 << 10;
 pub fn slot_page_count(state: &State, scheme: Scheme) -> u32 {
     match scheme {
         Scheme::Log | Scheme::Auto => state.page_count,
-        Scheme::Off => slot::PAGE_COUNT_IN_HOME,
+        Scheme::InPage | Scheme::Off => slot::PAGE_COUNT_IN_HOME,
     }
 }
 
@@ -348,7 +348,7 @@ impl Log {
         self.slot.change_counter = change_counter;
         self.slot.tid_ceiling = Tid(self.last_tid.0.saturating_add(TID_STEP));
         self.slot.counter_ceiling = change_counter.wrapping_add(COUNTER_STEP);
-        self.slot.in_place = scheme == Scheme::Auto;
+        self.slot.in_place = scheme.is_in_place();
         self.older_slot = true;
         self.write_slot()
     }

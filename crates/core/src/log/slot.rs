@@ -45,6 +45,11 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// Whether pages of home carry trailers of this session.
+    pub fn is_in_page(&self) -> bool {
+        self.in_place && self.page_count == at::PAGE_COUNT_IN_HOME
+    }
+
     /// The slot's bytes.
     pub fn encode(&self) -> [u8; at::BYTES] {
         let mut b = [0; at::BYTES];

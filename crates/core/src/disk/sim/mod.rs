@@ -98,6 +98,11 @@ impl SimDisk {
         })
     }
 
+    /// Bytes written all or nothing.
+    pub fn atomic_unit(&self) -> u32 {
+        self.state.lock().config.atomic_unit
+    }
+
     /// Mutating operations so far ([`Op::mutates`]), the one that power was cut in left out.
     pub fn ops(&self) -> u64 {
         self.state.lock().faults.ops()

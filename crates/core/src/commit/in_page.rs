@@ -1,0 +1,127 @@
+//! Scheme `in-page`: every page in place, with the record that undoes its change in its own gap and the transaction it
+//! belongs to in its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
+//!
+//! One transaction is in flight at a time: when it is flushed, the one before is whole and its undo records are waste.
+//! A transaction goes through the log, all of it, if one of its pages cannot carry its undo record; it is home before
+//! the next one, so a page of home is never older than what the log holds.
+
+use crate::commit::Changed;
+use crate::commit::auto::PAGE_BYTES_MAX;
+use crate::commit::place::Placement;
+use crate::database::{Database, Live};
+use crate::error::{Error, IoContext, Result};
+use crate::home::{self, Kind, State};
+use crate::layout::{home as at, put, trailer::BYTES};
+use crate::log::record::Encoder;
+use crate::node::Shape;
+use crate::options::{Options, Scheme};
+use crate::stats::Stats;
+use crate::table::Image;
+use crate::trailer::{self, Trailer};
+use crate::txn::Txn;
+use crate::types::PageNo;
+use crate::undo::{self, Edit};
+
+/// Refuses a database that the scheme cannot protect.
+pub fn check(db: &Database, options: &Options, state: &State) -> Result<()> {
+    if options.scheme != Scheme::InPage || state.kind != Kind::Database {
+        return Ok(());
+    }
+    let (name, path) = (options.preset.name(), db.path.display());
+    let unit = db.atomic_unit(options).min(PAGE_BYTES_MAX);
+    if state.page_bytes > unit {
+        return Err(Error::Option(format!(
+            "scheme={name} relies on pages that are written whole or not at all, but {path} has pages of {} bytes, and \
+             its device writes {unit} so (the kernel {PAGE_BYTES_MAX}): use scheme=log",
+            state.page_bytes
+        )));
+    }
+    if !trailer::has_room(&state.header) {
+        return Err(Error::Option(format!(
+            "scheme={name} needs {BYTES} reserved bytes at the end of each page, and {path} has {}: run \
+             `onewrite convert {path}`, or use scheme=log",
+            home::reserved(&state.header).unwrap_or(0)
+        )));
+    }
+    Ok(())
+}
+
+/// The pages as they will be written, if each can carry its undo record.
+pub fn prepare(db: &Database, live: &Live, txn: &Txn, changed: &[Changed], state: &State) -> Result<Option<Placement>> {
+    let base = &txn.base;
+    let idle = live.log.live_bytes() == 0 && !db.table.read().has_layer();
+    if !(idle && base.kind == Kind::Database && txn.streamed.is_empty()) {
+        return Ok(None);
+    }
+    let before = Shape::new(base.page_bytes, base.page_count, &base.header);
+    let after = Shape::new(state.page_bytes, state.page_count, &state.header);
+    let sealed_by = Trailer {
+        tid: state.tid,
+        session: live.home.session,
+        tx_pages: u32::try_from(changed.len()).unwrap_or(u32::MAX),
+        change_counter: state.change_counter,
+        undo: (0, 0),
+    };
+    let mut pages = Vec::with_capacity(changed.len());
+    let mut undo_bytes = 0;
+    for Changed { page, new, old } in changed {
+        let mut new = new.to_vec();
+        if *page == PageNo::HEADER {
+            put(&mut new, 0, &state.marked_header(live.home.session));
+        }
+        let held = match old {
+            Some(old) => Some(old.clone()),
+            None => in_home(db, live, state, *page)?,
+        };
+        let image = match old {
+            // Beyond the end of the state before: nothing to bring back.
+            None => {
+                sealed_by.seal(*page, &mut new);
+                new
+            }
+            Some(old) => match undo::write(Edit { page: *page, old, before, new: &new, after }, sealed_by) {
+                Some(image) => {
+                    undo_bytes += Trailer::of(*page, &image).map_or(0, |t| u64::from(t.undo.1));
+                    image
+                }
+                None => {
+                    Stats::add(&db.stats.undo_misfits, 1);
+                    return Ok(None);
+                }
+            },
+        };
+        pages.push((*page, Image::from(image), held));
+    }
+    Stats::add(&db.stats.undo_bytes, undo_bytes);
+    Ok(Some(Placement { pages, note: false }))
+}
+
+/// Home's bytes of a page beyond the end of the state before, which an older snapshot may read.
+fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Option<Image>> {
+    let offset = page.offset(state.page_bytes);
+    if offset + u64::from(state.page_bytes) > live.home.bytes {
+        return Ok(None);
+    }
+    let mut image = vec![0; state.page_bytes as usize];
+    db.home.read_at(&mut image, offset).context(|| db.what("cannot read"))?;
+    Ok(Some(image.into()))
+}
+
+/// Encodes the pages for a record of the log. Their trailers are zeros: SQLite carries stale ones along.
+pub fn encode(encoder: &mut Encoder, changed: &mut [Changed]) {
+    encoder.clear();
+    for Changed { page, new, old } in changed {
+        let mut bare = new.to_vec();
+        trailer::set(&mut bare, &[0; BYTES]);
+        *new = bare.into();
+        encoder.add_delta(*page, old.as_deref(), new);
+    }
+}
+
+/// Whether the pages of a new database have room for trailers, by what SQLite wrote as its header.
+pub fn check_new(db: &Database, options: &Options, txn: &Txn) -> Result<()> {
+    let Some(first) = txn.pages.get(&PageNo::HEADER).filter(|_| txn.base.kind == Kind::Empty) else { return Ok(()) };
+    let header = first.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok()).unwrap_or([0; at::HEADER_BYTES]);
+    let state = State { kind: Kind::Database, page_bytes: txn.page_bytes, header, ..(*txn.base).clone() };
+    check(db, options, &state)
+}

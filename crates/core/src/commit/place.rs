@@ -1,0 +1,91 @@
+//! Committing in place: pages of home are overwritten and flushed, while snapshots go on reading what was there.
+
+use std::sync::atomic::Ordering;
+
+use crate::checkpoint::keep;
+use crate::database::{Database, Live};
+use crate::error::{Error, IoContext, Result};
+use crate::home::State;
+use crate::options::{CommitMark, Garbage, Options};
+use crate::stats::Stats;
+use crate::table::{Image, Place};
+use crate::trailer;
+use crate::types::PageNo;
+
+/// What a transaction writes in place.
+pub struct Placement {
+    /// Page, image to write, and what home holds there now, if it has the page.
+    pub pages: Vec<(PageNo, Image, Option<Image>)>,
+    /// One page, of which the log keeps a note; else pages with trailers.
+    pub note: bool,
+}
+
+/// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
+pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
+    hold(db, live, state, placed)?;
+    if let ([(page, ..)], true) = (placed.pages.as_slice(), placed.note) {
+        live.log.note_in_place(*page)?;
+    }
+    db.epoch.fetch_add(1, Ordering::SeqCst);
+    let what = || db.what("cannot write");
+    let offset = |page: PageNo| page.offset(state.page_bytes);
+    let mut last = None;
+    match (placed.pages.as_slice(), options.commit_mark) {
+        ([only], _) => last = Some(only),
+        (pages, CommitMark::Page) => last = pages.iter().find(|(p, ..)| *p == PageNo::HEADER).or(pages.last()),
+        (_, CommitMark::Count) => {}
+    }
+    let is_last = |page: PageNo| last.is_some_and(|(p, ..)| *p == page);
+    let mut wrote = false;
+    for (page, image, _) in placed.pages.iter().filter(|(page, ..)| !is_last(*page)) {
+        db.home.write_at(image, offset(*page)).context(what)?;
+        wrote = true;
+    }
+    if wrote {
+        db.sync_home()?;
+    }
+    if let Some((page, image, _)) = last {
+        db.home.write_durable_at(image, offset(*page)).context(what)?;
+    }
+    let end = placed.pages.iter().map(|(page, ..)| offset(*page) + u64::from(state.page_bytes)).max().unwrap_or(0);
+    live.home.bytes = live.home.bytes.max(end);
+    live.home_tid = state.tid;
+    collect(db, state, placed, options)?;
+    Stats::add(&db.stats.in_place, 1);
+    Stats::add(&db.stats.in_place_pages, placed.pages.len() as u64);
+    Ok(())
+}
+
+/// Home's images stay for the snapshots before: in memory, if there is no room for them in a temporary file.
+fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Result<()> {
+    let alone = db.inner.lock().snapshots.is_empty();
+    if db.table.read().is_empty() {
+        live.kept = None;
+    }
+    for (page, _, old) in &placed.pages {
+        let Some(old) = old else { continue };
+        let in_memory = Place::Memory(old.clone());
+        let place = match if alone { Ok(in_memory.clone()) } else { keep(db, live, old.clone()) } {
+            Err(Error::Full(_)) => in_memory,
+            place => place?,
+        };
+        db.table.write().hold(*page, state.tid, place);
+    }
+    Ok(())
+}
+
+/// With `gc=eager`: once the transaction is durable, its undo records go with a write of their own.
+fn collect(db: &Database, state: &State, placed: &Placement, options: &Options) -> Result<()> {
+    if options.garbage == Garbage::Lazy || placed.note {
+        return Ok(());
+    }
+    for (page, image, _) in &placed.pages {
+        let Some(found) = trailer::Trailer::of(*page, image).filter(|t| t.undo.1 > 0) else { continue };
+        let mut settled = image.to_vec();
+        let start = usize::from(found.undo.0);
+        settled.get_mut(start..start + usize::from(found.undo.1)).unwrap_or_default().fill(0);
+        trailer::settle(*page, &mut settled);
+        db.home.write_at(&settled, page.offset(state.page_bytes)).context(|| db.what("cannot write"))?;
+    }
+    Ok(())
+}

@@ -182,3 +182,33 @@ fn the_change_counter_goes_on_above_every_one_that_was_shown() {
     let mut again = after_the_worst_crash(&disk);
     assert!(counter(&mut again) > shown[4]);
 }
+
+/// A connection that goes on reading after its commit, without having unlocked, sees what it wrote.
+#[test]
+fn what_was_read_ahead_is_forgotten_at_a_commit() {
+    for scheme in ["auto", "log"] {
+        let disk = SimDisk::new(SimConfig::default());
+        let mut home = plain(0);
+        home[31] = 12;
+        (4..=12).for_each(|_| home.extend(page(0)));
+        disk.put_file(Path::new(HOME), &home);
+        let mut c = open_with(&disk, &[("scheme", scheme)]);
+        c.lock(LockLevel::Shared).unwrap();
+        let read = |c: &mut Connection, index: u64| {
+            let mut b = vec![0; PAGE];
+            c.read_at(&mut b, index * PAGE as u64).unwrap();
+            b
+        };
+        // Page after page: by the third, those behind it have been read too.
+        (1..4).for_each(|index| drop(read(&mut c, index)));
+        c.lock(LockLevel::Reserved).unwrap();
+        c.write_at(&page(5), 4 * PAGE as u64).unwrap();
+        c.prepare(false).unwrap();
+        c.sync().unwrap();
+        c.commit().unwrap();
+        c.unlock(LockLevel::Shared).unwrap();
+        // Then home has it under `log`, too.
+        c.pragma("checkpoint", None).unwrap().unwrap();
+        assert!(read(&mut c, 4) == page(5), "{scheme}: the image before the commit");
+    }
+}

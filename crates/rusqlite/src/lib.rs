@@ -67,6 +67,19 @@ pub fn register_default() -> Result<(), Error> {
     unsafe { onewrite::register(&api(), VFS_NAME, true) }
 }
 
+/// Asks for reserved bytes at the end of each page of a database that is still to be made, or of what `VACUUM INTO`
+/// makes of this one. The in-page schemes need 32.
+pub fn reserve_bytes(db: &Connection, bytes: u8) -> rusqlite::Result<()> {
+    let mut bytes = c_int::from(bytes);
+    // SAFETY: the connection is open for as long as `db` is borrowed; this operation takes a pointer to an int, and
+    // nobody keeps it.
+    let code = unsafe {
+        let op = ffi::SQLITE_FCNTL_RESERVE_BYTES;
+        ffi::sqlite3_file_control(db.handle(), c"main".as_ptr(), op, (&raw mut bytes).cast())
+    };
+    if code == ffi::SQLITE_OK { Ok(()) } else { Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)) }
+}
+
 /// Opens a database, creating it where there is none, through onewrite. The path may be a URI with
 /// settings. Where the open fails for a reason of onewrite's, the error tells it.
 pub fn open(path: impl AsRef<Path>) -> rusqlite::Result<Connection> {

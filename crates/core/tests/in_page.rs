@@ -1,0 +1,197 @@
+//! The in-page schemes: what they refuse, what a commit costs, what they survive.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{PAGE, plain, write};
+use onewrite_core::disk::OpenMode;
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
+use onewrite_core::{Connection, Engine, Error, LockLevel};
+
+const HOME: &str = "/db";
+
+/// A b-tree leaf with one cell, of transaction `n`, and room in its gap.
+fn leaf(n: u64) -> Vec<u8> {
+    let mut b = vec![0; PAGE];
+    let at = PAGE - 32 - 100;
+    b[0] = 13;
+    b[4] = 1;
+    b[5..7].copy_from_slice(&(at as u16).to_be_bytes());
+    b[8..10].copy_from_slice(&(at as u16).to_be_bytes());
+    b[at..at + 8].copy_from_slice(&n.to_le_bytes());
+    b
+}
+
+/// What SQLite reads of a page: not the gap, nor the trailer.
+fn cell(page: &[u8]) -> u64 {
+    u64::from_le_bytes(page[PAGE - 132..PAGE - 124].try_into().unwrap())
+}
+
+/// A plain database of twelve pages, all but the first leaves, with `reserved` bytes.
+fn disk(atomic_unit: u32, reserved: u8) -> SimDisk {
+    let disk = SimDisk::new(SimConfig { atomic_unit, ..SimConfig::default() });
+    let mut home = plain(0);
+    home.truncate(PAGE);
+    home[20] = reserved;
+    home[31] = 12;
+    home[105..107].copy_from_slice(&(PAGE as u16 - 32).to_be_bytes());
+    (2..=12).for_each(|_| home.extend(leaf(0)));
+    disk.put_file(Path::new(HOME), &home);
+    disk
+}
+
+fn open(disk: &SimDisk, scheme: &str) -> Connection {
+    let options = [("scheme".to_owned(), scheme.to_owned())];
+    Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &options).unwrap()
+}
+
+fn stat(c: &mut Connection, name: &str) -> u64 {
+    let text = c.pragma("stats", None).unwrap().unwrap();
+    text.lines().find_map(|l| l.strip_prefix(&format!("{name}="))).unwrap().parse().unwrap()
+}
+
+fn cells(c: &mut Connection) -> Vec<u64> {
+    c.lock(LockLevel::Shared).unwrap();
+    let mut b = vec![0; PAGE];
+    let all = (1..12).map(|index| {
+        c.read_at(&mut b, index * PAGE as u64).unwrap();
+        cell(&b)
+    });
+    let all = all.collect();
+    c.unlock(LockLevel::None).unwrap();
+    all
+}
+
+fn leaves(n: u64, indexes: std::ops::Range<u64>) -> Vec<(u64, Vec<u8>)> {
+    indexes.map(|index| (index, leaf(n))).collect()
+}
+
+#[test]
+fn a_database_it_cannot_protect_is_refused_with_the_reason() {
+    for (atomic_unit, reserved, why) in [(512, 32, "whole or not at all"), (4096, 0, "onewrite convert")] {
+        let disk = disk(atomic_unit, reserved);
+        let before = disk.snapshot_file(Path::new(HOME)).unwrap();
+        for scheme in ["dhl-cc", "dhl-tc", "lsmvbt", "mvbt", "mvbt-opt"] {
+            let mut c = open(&disk, scheme);
+            c.lock(LockLevel::Shared).unwrap();
+            let error = c.lock(LockLevel::Reserved).unwrap_err();
+            assert!(matches!(error, Error::Option(_)) && error.to_string().contains(why), "{error}");
+            c.unlock(LockLevel::None).unwrap();
+        }
+        assert!(disk.snapshot_file(Path::new(HOME)).unwrap() == before);
+    }
+}
+
+#[test]
+fn counting_commit_flushes_once_and_traditional_commit_twice() {
+    for (scheme, one, many, first_page) in [("dhl-cc", 1, 1, 0), ("dhl-tc", 1, 2, 0), ("mvbt", 2, 2, 1)] {
+        let disk = disk(4096, 32);
+        let mut c = open(&disk, scheme);
+        write(&mut c, &leaves(1, 1..2));
+        for (pages, flushes) in [(1, one), (2, many), (9, many)] {
+            disk.reset_counters();
+            write(&mut c, &leaves(10 + pages, 1..1 + pages));
+            let (home, log) = (disk.counters_of("db"), disk.counters_of("-onewrite"));
+            assert_eq!(home.flushes(), flushes, "{scheme}, {pages} pages");
+            assert_eq!(home.writes + home.durable_writes, pages + first_page, "{scheme}: one write for each page");
+            assert_eq!((log.writes, log.durable_writes, log.syncs), (0, 0, 0));
+        }
+        assert_eq!((stat(&mut c, "in_place"), stat(&mut c, "records")), (4, 0));
+        let mut again = open(&disk.crash_by(&mut |_| 0), scheme);
+        assert_eq!(cells(&mut again), [vec![19; 9], vec![0; 2]].concat());
+        c.close().unwrap();
+    }
+}
+
+/// All subsets of the pages of a transaction that was being flushed.
+#[test]
+fn a_transaction_of_which_a_page_is_missing_is_undone() {
+    for scheme in ["dhl-cc", "dhl-tc"] {
+        let disk = disk(4096, 32);
+        let mut c = open(&disk, scheme);
+        write(&mut c, &leaves(1, 1..4));
+        write(&mut c, &leaves(2, 1..6));
+        c.lock(LockLevel::Shared).unwrap();
+        c.lock(LockLevel::Reserved).unwrap();
+        for (index, page) in leaves(3, 2..5) {
+            c.write_at(&page, index * PAGE as u64).unwrap();
+        }
+        c.prepare(false).unwrap();
+        c.sync().unwrap();
+        disk.stop_after(if scheme == "dhl-cc" { 3 } else { 2 });
+        c.commit().unwrap_err();
+        std::mem::forget(c);
+        let mut seen = [0, 0];
+        for (choices, crashed) in disk.crashes() {
+            let mut c = open(&crashed, scheme);
+            let found = cells(&mut c);
+            let whole = found == [2, 3, 3, 3, 2, 0, 0, 0, 0, 0, 0];
+            assert!(whole || found == [2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 0], "{scheme} {choices:?}: {found:?}");
+            seen[usize::from(whole)] += 1;
+            write(&mut c, &leaves(4, 1..3));
+            c.close().unwrap();
+            let home = crashed.snapshot_file(Path::new(HOME)).unwrap();
+            assert_eq!((home[19], home.len()), (1, 12 * PAGE));
+        }
+        assert!(seen[0] >= 3, "{scheme}: {seen:?}");
+        assert_eq!(seen[1], usize::from(scheme == "dhl-cc"));
+    }
+}
+
+/// A flush that failed leaves the pages in the cache, clean, and not on the disk.
+#[test]
+fn pages_whose_flush_failed_are_made_durable_before_anything_builds_on_them() {
+    let disk = disk(4096, 32);
+    let mut c = open(&disk, "dhl-cc");
+    write(&mut c, &leaves(1, 1..4));
+    disk.fail_nth(Op::Sync, 1, std::io::ErrorKind::Other);
+    c.lock(LockLevel::Shared).unwrap();
+    c.lock(LockLevel::Reserved).unwrap();
+    for (index, page) in leaves(2, 1..4) {
+        c.write_at(&page, index * PAGE as u64).unwrap();
+    }
+    c.prepare(false).unwrap();
+    c.sync().unwrap();
+    c.commit().unwrap_err();
+    drop(c);
+    let next = disk.survive();
+    let mut c = open(&next, "dhl-cc");
+    let seen = cells(&mut c);
+    write(&mut c, &leaves(9, 10..11));
+    let again = cells(&mut open(&next.crash_by(&mut |_| 0), "dhl-cc"));
+    assert_eq!(again[..9], seen[..9], "what the acknowledged transaction built on is gone");
+    assert_eq!(again[9], 9);
+}
+
+#[test]
+fn a_page_without_room_for_its_undo_record_sends_the_transaction_through_the_log() {
+    let disk = disk(4096, 32);
+    let mut c = open(&disk, "dhl-cc");
+    write(&mut c, &leaves(1, 1..2));
+    let mut opaque = vec![7; PAGE];
+    opaque[0] = 0;
+    write(&mut c, &[(1, leaf(2)), (2, opaque)]);
+    assert_eq!((stat(&mut c, "in_place"), stat(&mut c, "undo_misfits"), stat(&mut c, "records")), (1, 1, 1));
+    // It is home already: nothing of it is in the live log.
+    write(&mut c, &leaves(3, 1..2));
+    assert_eq!(stat(&mut c, "in_place"), 2);
+    let found = cells(&mut open(&disk.crash_by(&mut |_| 0), "dhl-cc"));
+    assert_eq!(found[..2], [3, u64::from_le_bytes([7; 8])]);
+}
+
+#[test]
+fn a_damaged_page_in_flight_is_an_error_that_changes_nothing() {
+    let disk = disk(4096, 32);
+    let mut c = open(&disk, "dhl-cc");
+    write(&mut c, &leaves(1, 1..4));
+    std::mem::forget(c);
+    let crashed = disk.crash_by(&mut |_| 0);
+    assert!(crashed.flip_bit(Path::new(HOME), 2 * PAGE as u64 + 3000, 0));
+    let before = crashed.snapshot_file(Path::new(HOME)).unwrap();
+    let mut c = open(&crashed, "dhl-cc");
+    let error = c.lock(LockLevel::Shared).unwrap_err();
+    assert!(matches!(error, Error::Corrupt(_)) && error.to_string().contains("page 3"), "{error}");
+    assert!(crashed.snapshot_file(Path::new(HOME)).unwrap() == before);
+}

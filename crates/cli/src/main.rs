@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod convert;
 mod inspect;
 mod look;
 mod recover;
@@ -21,6 +22,7 @@ struct Cli {
 enum Command {
     Bench(Box<bench::Args>),
     Check(check::Args),
+    Convert(convert::Args),
     Inspect(inspect::Args),
     Recover(recover::Args),
 }
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Recover(args) => recover::run(&args),
     };

@@ -86,7 +86,14 @@ fn brought(report: &Report) -> String {
             grouped(last.0),
             counted(report.pages, "page")
         ),
-        None => "the database already held every transaction".into(),
+        None => match report.in_place {
+            Some((tid, true)) => format!(
+                "transaction {} had not reached the disk whole and was undone ({})",
+                grouped(tid.0),
+                counted(report.pages, "page")
+            ),
+            _ => "the database already held every transaction".into(),
+        },
     }
 }
 

@@ -170,6 +170,8 @@ pub const LOG_BYTES_MIN: u64 = 256 << 10;
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
 /// Most cells kept room for: more than half of any page's.
 pub const RESERVE_CELLS_MAX: u32 = 10_000;
+/// Largest transaction in memory.
+pub const STREAM_BYTES_MAX: u64 = 1 << 30;
 
 impl Options {
     /// The options a preset stands for.
@@ -281,7 +283,7 @@ impl Options {
             }
             "log_size" => self.log_bytes = bytes(name, value, LOG_BYTES_MIN, LOG_BYTES_MAX)?.next_multiple_of(4096),
             "table_size" => self.table_bytes = bytes(name, value, 64 << 10, 64 << 30)?,
-            "stream_size" => self.stream_bytes = bytes(name, value, 64 << 10, 1 << 30)?,
+            "stream_size" => self.stream_bytes = bytes(name, value, 64 << 10, STREAM_BYTES_MAX)?,
             "busy_ms" => {
                 let ms: u64 = value.parse().map_err(|_| bad(name, value, "0 to 3600000 (milliseconds)"))?;
                 if ms > 3_600_000 {

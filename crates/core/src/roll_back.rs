@@ -15,6 +15,7 @@ use crate::layout::le_u64;
 use crate::layout::trailer::{AT_SESSION, AT_TID, BYTES};
 use crate::log::slot::Slot;
 use crate::node::Shape;
+use crate::options::STREAM_BYTES_MAX;
 use crate::table::{Image, PageTable, Readers};
 use crate::trailer::Trailer;
 use crate::types::{PageNo, Tid};
@@ -56,6 +57,13 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
             db.path.display(),
             last.tid,
             last.tx_pages
+        )));
+    }
+    if count * u64::from(slot.page_bytes) > STREAM_BYTES_MAX {
+        return Err(Error::Corrupt(format!(
+            "{} is damaged: transaction {} wrote {count} pages, more than any does in place",
+            db.path.display(),
+            last.tid
         )));
     }
     let undone = count < u64::from(last.tx_pages);

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{PAGE, plain, write};
-use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
+use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::log::file::LogFile;
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 
 const HOME: &str = "/db";
@@ -77,7 +78,7 @@ fn a_database_it_cannot_protect_is_refused_with_the_reason() {
             let mut c = open(&disk, scheme);
             c.lock(LockLevel::Shared).unwrap();
             let error = c.lock(LockLevel::Reserved).unwrap_err();
-            assert!(matches!(error, Error::Option(_)) && error.to_string().contains(why), "{error}");
+            assert!(matches!(error, Error::CantOpen(_)) && error.to_string().contains(why), "{error}");
             c.unlock(LockLevel::None).unwrap();
         }
         assert!(disk.snapshot_file(Path::new(HOME)).unwrap() == before);
@@ -194,4 +195,22 @@ fn a_damaged_page_in_flight_is_an_error_that_changes_nothing() {
     let error = c.lock(LockLevel::Shared).unwrap_err();
     assert!(matches!(error, Error::Corrupt(_)) && error.to_string().contains("page 3"), "{error}");
     assert!(crashed.snapshot_file(Path::new(HOME)).unwrap() == before);
+}
+
+/// Should the newest header slot be damaged, the one before it must not replay a record over images in place.
+#[test]
+fn a_damaged_slot_does_not_bring_older_images_back() {
+    let disk = disk(4096, 32);
+    let mut c = open(&disk, "dhl-cc");
+    let mut opaque = vec![7; PAGE];
+    opaque[0] = 0;
+    write(&mut c, &[(1, leaf(1)), (2, opaque)]);
+    write(&mut c, &leaves(2, 1..2));
+    std::mem::forget(c);
+    let log_path = Path::new("/db-onewrite");
+    let log = LogFile { file: disk.open(log_path, OpenMode::ReadOnly).unwrap(), path: log_path.into() };
+    let newest = log.slots().unwrap().remove(0);
+    let crashed = disk.crash_by(&mut |_| 0);
+    assert!(crashed.flip_bit(log_path, (1 + newest.sequence % 2) * u64::from(newest.block_bytes) + 40, 1));
+    assert_eq!(cells(&mut open(&crashed, "dhl-cc"))[0], 2);
 }

@@ -66,6 +66,5 @@ fn a_snapshot_pinned_during_the_write_does_not_change() {
         reader.unlock(LockLevel::None).unwrap();
     }
     assert!(in_place(reader.lock().as_mut().unwrap()) > 20);
-    drop(write);
     drop(reader.lock().take());
 }

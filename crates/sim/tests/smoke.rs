@@ -29,6 +29,15 @@ fn random_histories_survive_their_crashes() {
 }
 
 #[test]
+fn in_page_schemes_survive_their_crashes() {
+    for scheme in ["dhl-cc", "dhl-tc", "lsmvbt", "mvbt", "mvbt-opt"] {
+        for atomic_unit in [512, 4096] {
+            seeds(1..4, scheme, atomic_unit);
+        }
+    }
+}
+
+#[test]
 fn schemes_without_protection_are_right_while_nothing_crashes() {
     for scheme in ["off", "off-opt"] {
         seeds(1..30, scheme, 4096);

@@ -30,14 +30,14 @@ pub fn check(db: &Database, options: &Options, state: &State) -> Result<()> {
     let (name, path) = (options.preset.name(), db.path.display());
     let unit = db.atomic_unit(options).min(PAGE_BYTES_MAX);
     if state.page_bytes > unit {
-        return Err(Error::Option(format!(
+        return Err(Error::CantOpen(format!(
             "scheme={name} relies on pages that are written whole or not at all, but {path} has pages of {} bytes, and \
              its device writes {unit} so (the kernel {PAGE_BYTES_MAX}): use scheme=log",
             state.page_bytes
         )));
     }
     if !trailer::has_room(&state.header) {
-        return Err(Error::Option(format!(
+        return Err(Error::CantOpen(format!(
             "scheme={name} needs {BYTES} reserved bytes at the end of each page, and {path} has {}: run \
              `onewrite convert {path}`, or use scheme=log",
             home::reserved(&state.header).unwrap_or(0)

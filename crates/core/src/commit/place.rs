@@ -23,6 +23,7 @@ pub struct Placement {
 /// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
 pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
     hold(db, live, state, placed)?;
+    live.log.settle_slots()?;
     if let ([(page, ..)], true) = (placed.pages.as_slice(), placed.note) {
         live.log.note_in_place(*page)?;
     }

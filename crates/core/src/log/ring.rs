@@ -369,14 +369,16 @@ impl Log {
         self.group.skip(tid);
     }
 
-    /// Prepares for a page of home to be written in place. Its number is noted, not flushed: if this process dies
-    /// while the flush of that page fails, the page may be in the kernel's cache and not on the disk, and no record
-    /// tells the next process to write it again. Nor may the slot before the newest count any more, should the
-    /// newest be damaged: it would replay records over pages that are newer and have none.
+    /// Prepares for pages of home to be written in place: the slot before the newest must not count any more, should the
+    /// newest be damaged. It would replay records over pages that are newer and have none.
+    pub fn settle_slots(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.older_slot) { self.write_slot() } else { Ok(()) }
+    }
+
+    /// Notes the number of a page that is about to be written in place, not flushed: if this process dies while the
+    /// flush of that page fails, the page may be in the kernel's cache and not on the disk, and no record tells the
+    /// next process to write it again.
     pub fn note_in_place(&mut self, page: PageNo) -> Result<()> {
-        if std::mem::take(&mut self.older_slot) {
-            self.write_slot()?;
-        }
         if self.noted != page.0 {
             let what = || format!("cannot write to the log {}", self.log.path.display());
             self.log.file.write_at(&page.0.to_le_bytes(), shared::AT_IN_PLACE_PAGE as u64).context(what)?;

@@ -1,0 +1,95 @@
+//! `onewrite convert`: the same rows in pages with room for trailers; whatever fails leaves the file as it was.
+
+mod common;
+
+use common::{Db, crashed, expect, plain};
+use onewrite_core::disk::real::RealDisk;
+use onewrite_core::disk::{Disk, OpenMode};
+use rusqlite::Connection;
+
+fn rows(db: &Connection) -> Vec<(i64, String)> {
+    let mut rows = db.prepare("SELECT rowid, text FROM note ORDER BY rowid").unwrap();
+    rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap).collect()
+}
+
+fn stock(db: &Db) -> Connection {
+    Connection::open_with_flags_and_vfs(&db.home, rusqlite::OpenFlags::default(), c"unix").unwrap()
+}
+
+fn notes() -> Db {
+    let db = Db::new();
+    stock(&db)
+        .execute_batch(
+            "PRAGMA user_version=7; CREATE TABLE note(text); CREATE INDEX n ON note(text);
+             CREATE TRIGGER t AFTER DELETE ON note BEGIN SELECT 1; END;
+             WITH RECURSIVE i(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM i WHERE n<3000)
+             INSERT INTO note(rowid, text) SELECT 3*n, 'note ' || n || printf('%.*c', n % 900, 'x') FROM i",
+        )
+        .unwrap();
+    db
+}
+
+#[test]
+fn a_converted_database_has_the_same_rows_and_takes_undo_records() {
+    let db = notes();
+    let before = rows(&stock(&db));
+    let open =
+        || onewrite_rusqlite::open(format!("file:{}?scheme=dhl-cc&atomic_unit=4096", db.home.display())).unwrap();
+    let refused = open();
+    refused.execute("INSERT INTO note VALUES('new')", []).unwrap_err();
+    let why: String = refused.query_row("PRAGMA onewrite_error", [], |row| row.get(0)).unwrap();
+    assert!(why.contains("onewrite convert"), "{why}");
+    refused.close().unwrap();
+    expect(0, &["convert"], &db.home, &["converted", "32 of them reserved"]);
+    assert_eq!(std::fs::read(&db.home).unwrap()[20], 32);
+    assert_eq!(rows(&stock(&db)), before);
+    let ours = open();
+    ours.execute("INSERT INTO note VALUES('new')", []).unwrap();
+    ours.execute("UPDATE note SET text = 'other' WHERE rowid = 30", []).unwrap();
+    let stats: String = ours.query_row("PRAGMA onewrite_stats", [], |row| row.get(0)).unwrap();
+    assert!(!stats.contains("\nin_place=0\n"), "{stats}");
+    ours.close().unwrap();
+    let stock = stock(&db);
+    let one = |sql: &str| stock.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
+    assert_eq!(one("PRAGMA integrity_check"), "ok");
+    assert_eq!(one("SELECT text FROM note WHERE rowid = 30"), "other");
+    assert_eq!(one("SELECT user_version || '' FROM pragma_user_version"), "7");
+    assert_eq!(rows(&stock).len(), before.len() + 1);
+    drop(stock);
+    let bytes = std::fs::read(&db.home).unwrap();
+    expect(0, &["convert"], &db.home, &["has the room already"]);
+    assert!(std::fs::read(&db.home).unwrap() == bytes);
+    assert!(!db.beside("-onewrite-convert").exists());
+}
+
+#[test]
+fn what_cannot_be_converted_stays_as_it_is() {
+    let refused = |db: &Db, words: &[&str]| {
+        let before = db.files();
+        expect(1, &["convert"], &db.home, words);
+        assert_eq!(db.files(), before);
+    };
+    refused(&crashed(3), &["carries onewrite's mark", "onewrite recover"]);
+    let wal = plain();
+    stock(&wal).execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE w(x)").unwrap();
+    refused(&wal, &["WAL mode"]);
+    let foreign = Db::new();
+    std::fs::write(
+        &foreign.home,
+        "not a database, but a text of more than a hundred bytes, which is what a header has, so this goes on",
+    )
+    .unwrap();
+    refused(&foreign, &["not a database"]);
+    let used = notes();
+    // A lock as a reader has it, which looking at the file in this process does not take away.
+    let reader = RealDisk::new().open(&used.home, OpenMode::ReadWrite).unwrap();
+    assert!(onewrite_core::locks::shared(&*reader).unwrap());
+    refused(&used, &["in use"]);
+    drop(reader);
+    // A page that is damaged makes SQLite fail in the middle.
+    let damaged = notes();
+    let mut bytes = std::fs::read(&damaged.home).unwrap();
+    bytes[8 * 4096..20 * 4096].fill(0xff);
+    std::fs::write(&damaged.home, bytes).unwrap();
+    refused(&damaged, &["malformed"]);
+}

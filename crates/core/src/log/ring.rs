@@ -94,22 +94,7 @@ impl Log {
     /// sequence number, before anything else is written (invariant I3).
     pub fn start(log: LogFile, mut slot: Slot, pack: bool) -> Result<Log> {
         slot.start = LogOffset(slot.start.0.next_multiple_of(u64::from(slot.block_bytes)));
-        let ring_at = 3 * u64::from(slot.block_bytes);
-        let block = usize::try_from(slot.block_bytes).unwrap_or(1);
-        let position = ring_at + slot.start.0 % slot.ring_bytes;
-        let group = Group::new(log.file.clone(), log.path.clone(), block, position, slot.base_tid);
-        let mut started = Log {
-            tail: slot.start,
-            prev_crc: slot.prev_crc,
-            last_tid: slot.base_tid,
-            group: Arc::new(group),
-            stream_tail: ring_at + slot.ring_bytes,
-            pack,
-            older_slot: false,
-            noted: 0,
-            log,
-            slot,
-        };
+        let mut started = Log { older_slot: false, ..Log::join(log, slot, pack) };
         started.write_slot()?;
         Ok(started)
     }

@@ -10,6 +10,7 @@
 
 use super::Args;
 use super::measure::{INTERRUPTED, histogram, median, paired_ratio};
+use super::random::Random;
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{Cell, CellAlignment, Table, TableStyle};
 use hdrhistogram::Histogram;
@@ -87,20 +88,8 @@ impl Engine {
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn key(&mut self) -> i64 {
-        (self.next() >> 1) as i64
-    }
+fn key(random: &mut Random) -> i64 {
+    (random.next() >> 1) as i64
 }
 
 /// What one thread did in a section.
@@ -194,7 +183,7 @@ fn preload(c: &Connection, random: &mut Random) -> Result<Vec<i64>> {
     let mut keys = Vec::new();
     let mut insert = c.prepare("INSERT INTO t VALUES(?1, ?2)")?;
     for _ in 0..ROWS {
-        let key = random.key();
+        let key = key(random);
         insert.execute((key, vec![key as u8; VALUE_BYTES]))?;
         keys.push(key);
     }
@@ -227,7 +216,7 @@ fn section(dir: &Path, s: Setting) -> Result<Section> {
                 let c = ready?;
                 if n < s.writers {
                     let mut insert = c.prepare("INSERT INTO t VALUES(?1, ?2)")?;
-                    repeat(stop, || insert.execute((random.key(), [n as u8; VALUE_BYTES])).map(drop), false)
+                    repeat(stop, || insert.execute((key(&mut random), [n as u8; VALUE_BYTES])).map(drop), false)
                 } else {
                     let mut lookup = c.prepare("SELECT v FROM t WHERE k = ?1")?;
                     let mut key = || keys[random.next() as usize % keys.len()];

@@ -40,13 +40,13 @@ pub enum Rule {
     JournalHeadLast,
     /// Rule 17: a commit that changes nothing flushes what it builds on.
     EmptyCommitFlushes,
-    /// Rule 20: a later record proves that a broken one is damage and not the end.
+    /// Rule 29: a later record proves that a broken one is damage and not the end.
     LaterRecordProves,
-    /// Rule 21: a hot journal is rolled back before anything is read.
+    /// Rule 30: a hot journal is rolled back before anything is read.
     HotJournalFirst,
-    /// Rule 22: the mark comes off when home is complete.
+    /// Rule 31: the mark comes off when home is complete.
     MarkOffLast,
-    /// Rule 23: a record counts only with every image that streamed before it.
+    /// Rule 32: a record counts only with every image that streamed before it.
     StreamedWhole,
 }
 

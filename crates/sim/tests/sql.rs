@@ -74,7 +74,7 @@ fn wal_mode_is_left_through_any_crash() {
 }
 
 /// A flush that fails while a connection steps aside leaves a real journal; SQLite rolls back, and must not remove
-/// the super-journal with which that journal counts (I1, rule 24).
+/// the super-journal with which that journal counts (I1, rule 33).
 #[test]
 fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
     let mut failures = 0;
@@ -117,7 +117,7 @@ fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
 }
 
 /// The slot before the newest may be from before the database had its page size: records that then do not fit are
-/// damage, not the end of the log (I7, rule 20).
+/// damage, not the end of the log (I7, rule 29).
 #[test]
 fn a_damaged_slot_of_a_young_database_loses_nothing_silently() {
     let (setting, sim, process) = (setting(), sim(), level(0));

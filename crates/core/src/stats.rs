@@ -5,8 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::disk::shared::SharedWords;
-use crate::disk::{DiskFile, FileId, LockKind};
+use crate::disk::DiskFile;
 
 /// Counters of one database since this process opened it.
 #[derive(Default, Debug)]
@@ -100,18 +99,6 @@ impl CountedFile {
 }
 
 impl DiskFile for CountedFile {
-    fn id(&self) -> io::Result<FileId> {
-        self.file.id()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buf, offset)
-    }
-
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         Stats::add(&self.stats.writes, 1);
         Stats::add(&self.stats.write_bytes, buf.len() as u64);
@@ -131,27 +118,8 @@ impl DiskFile for CountedFile {
         self.file.sync()
     }
 
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-
-    fn reserve(&self, len: u64) -> io::Result<()> {
-        self.file.reserve(len)
-    }
-
-    fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
-        self.file.try_lock(offset, len, kind)
-    }
-
-    fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.file.unlock(offset, len)
-    }
-
-    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
-        self.file.shared_words()
-    }
-
-    fn atomic_unit_bytes(&self) -> u32 {
-        self.file.atomic_unit_bytes()
-    }
+    crate::forward_disk_file!(
+        this => this.file;
+        id, len, read_at, set_len, reserve, try_lock, unlock, shared_words, atomic_unit_bytes
+    );
 }

@@ -6,9 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onewrite_core::disk::shared::SharedWords;
 use onewrite_core::disk::sim::SimDisk;
-use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
+use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 use parking_lot::Mutex;
 
 /// The operation that is about to change the disk.
@@ -77,18 +76,6 @@ impl Disk for HookDisk {
         self.sim.remove(path)
     }
 
-    fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
-        self.sim.identify(path)
-    }
-
-    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        self.sim.resolve(path)
-    }
-
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.sim.exists(path)
-    }
-
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
         self.pass(path, (0, 0));
         self.sim.sync_dir_of(path)
@@ -98,6 +85,8 @@ impl Disk for HookDisk {
         // Nothing of it outlives a crash, so it has no crash points.
         self.sim.temp_file(near)
     }
+
+    onewrite_core::forward_disk!(this => this.sim; identify, resolve, exists);
 }
 
 struct HookFile {
@@ -107,18 +96,6 @@ struct HookFile {
 }
 
 impl DiskFile for HookFile {
-    fn id(&self) -> io::Result<FileId> {
-        self.file.id()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buf, offset)
-    }
-
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.disk.pass(&self.path, (offset, buf.len()));
         self.file.write_at(buf, offset)
@@ -139,23 +116,8 @@ impl DiskFile for HookFile {
         self.file.set_len(len)
     }
 
-    fn reserve(&self, len: u64) -> io::Result<()> {
-        self.file.reserve(len)
-    }
-
-    fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
-        self.file.try_lock(offset, len, kind)
-    }
-
-    fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.file.unlock(offset, len)
-    }
-
-    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
-        self.file.shared_words()
-    }
-
-    fn atomic_unit_bytes(&self) -> u32 {
-        self.file.atomic_unit_bytes()
-    }
+    onewrite_core::forward_disk_file!(
+        this => this.file;
+        id, len, read_at, reserve, try_lock, unlock, shared_words, atomic_unit_bytes
+    );
 }

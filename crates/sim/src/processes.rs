@@ -6,13 +6,12 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use onewrite_core::disk::shared::SharedWords;
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
-use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
+use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
@@ -111,14 +110,6 @@ impl Disk for ProcessDisk {
         self.sim.remove(path)
     }
 
-    fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
-        self.sim.identify(path)
-    }
-
-    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        self.sim.resolve(path)
-    }
-
     fn exists(&self, path: &Path) -> io::Result<bool> {
         self.point();
         self.sim.exists(path)
@@ -133,6 +124,8 @@ impl Disk for ProcessDisk {
         self.point();
         Ok(self.wrap(self.sim.temp_file(near)?))
     }
+
+    onewrite_core::forward_disk!(this => this.sim; identify, resolve);
 }
 
 struct ProcessFile {
@@ -148,10 +141,6 @@ impl ProcessFile {
 }
 
 impl DiskFile for ProcessFile {
-    fn id(&self) -> io::Result<FileId> {
-        self.file().id()
-    }
-
     fn len(&self) -> io::Result<u64> {
         self.disk.point();
         self.file().len()
@@ -192,10 +181,6 @@ impl DiskFile for ProcessFile {
         self.file().set_len(len)
     }
 
-    fn reserve(&self, len: u64) -> io::Result<()> {
-        self.file().reserve(len)
-    }
-
     fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
         self.disk.point();
         self.file().try_lock(offset, len, kind)
@@ -206,13 +191,7 @@ impl DiskFile for ProcessFile {
         self.file().unlock(offset, len)
     }
 
-    fn atomic_unit_bytes(&self) -> u32 {
-        self.file().atomic_unit_bytes()
-    }
-
-    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
-        self.file().shared_words()
-    }
+    onewrite_core::forward_disk_file!(this => this.file(); id, reserve, shared_words, atomic_unit_bytes);
 }
 
 /// One process. Without its engine's destructors: the dead do nothing.

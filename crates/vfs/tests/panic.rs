@@ -6,13 +6,13 @@
 mod common;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{explain, logged, setup};
 use onewrite_core::disk::real::RealDisk;
-use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
+use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 use rusqlite::{Connection, OpenFlags, ffi};
 
 /// Whether the next write that is also a flush panics.
@@ -25,61 +25,20 @@ impl Disk for FaultyDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         Ok(Arc::new(FaultyFile(self.0.open(path, mode)?)))
     }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.remove(path)
-    }
-    fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
-        self.0.identify(path)
-    }
-    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        self.0.resolve(path)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.0.exists(path)
-    }
-    fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
-        self.0.sync_dir_of(path)
-    }
-    fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        self.0.temp_file(near)
-    }
+
+    onewrite_core::forward_disk!(this => this.0; remove, identify, resolve, exists, sync_dir_of, temp_file);
 }
 
 impl DiskFile for FaultyFile {
-    fn id(&self) -> io::Result<FileId> {
-        self.0.id()
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_at(buf, offset)
-    }
     fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         assert!(!ARMED.load(Ordering::SeqCst), "the disk panics as asked");
         self.0.write_durable_at(buf, offset)
     }
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-    fn reserve(&self, len: u64) -> io::Result<()> {
-        self.0.reserve(len)
-    }
-    fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
-        self.0.try_lock(offset, len, kind)
-    }
-    fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.unlock(offset, len)
-    }
-    fn atomic_unit_bytes(&self) -> u32 {
-        self.0.atomic_unit_bytes()
-    }
+
+    onewrite_core::forward_disk_file!(
+        this => this.0;
+        id, len, read_at, write_at, sync, set_len, reserve, try_lock, unlock, atomic_unit_bytes
+    );
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! been flushed may reach the disk wholly, in part (whole atomic units) or not at all, in any order;
 //! a flush that returned makes everything written before it to that file durable.
 
+pub mod forward;
 pub mod real;
 pub mod shared;
 pub mod sim;

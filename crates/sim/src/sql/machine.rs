@@ -2,7 +2,7 @@
 //! on is exchanged at each crash. What is still open on the machine before finds its power off.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -63,31 +63,17 @@ impl Disk for Socket {
         Ok(machine.wrap(machine.disk.open(path, mode)?))
     }
 
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.machine()?.disk.remove(path)
-    }
-
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
         let machine = self.machine()?;
         Ok(machine.disk.identify(path)?.map(|id| machine.id(id)))
-    }
-
-    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        self.machine()?.disk.resolve(path)
-    }
-
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.machine()?.disk.exists(path)
-    }
-
-    fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
-        self.machine()?.disk.sync_dir_of(path)
     }
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let machine = self.machine()?;
         Ok(machine.wrap(machine.disk.temp_file(near)?))
     }
+
+    onewrite_core::forward_disk!(this => this.machine()?.disk; remove, resolve, exists, sync_dir_of);
 }
 
 struct MachineFile {
@@ -111,34 +97,6 @@ impl DiskFile for MachineFile {
         Ok(self.machine.id(self.file.id()?))
     }
 
-    fn len(&self) -> io::Result<u64> {
-        self.file()?.len()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file()?.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.file()?.write_at(buf, offset)
-    }
-
-    fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.file()?.write_durable_at(buf, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.file()?.sync()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file()?.set_len(len)
-    }
-
-    fn reserve(&self, len: u64) -> io::Result<()> {
-        self.file()?.reserve(len)
-    }
-
     fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
         if self.dead() { Ok(true) } else { self.file.try_lock(offset, len, kind) }
     }
@@ -150,4 +108,9 @@ impl DiskFile for MachineFile {
     fn atomic_unit_bytes(&self) -> u32 {
         self.file.atomic_unit_bytes()
     }
+
+    onewrite_core::forward_disk_file!(
+        this => this.file()?;
+        len, read_at, write_at, write_durable_at, sync, set_len, reserve
+    );
 }

@@ -1,0 +1,107 @@
+//! For disks that stand before another one: which calls go through as they are is said by name.
+
+/// Within `impl Disk for …`: these methods are those of another disk, which is found from `self`.
+///
+/// ```ignore
+/// forward_disk!(this => this.0; remove, exists);
+/// ```
+#[macro_export]
+macro_rules! forward_disk {
+    ($this:ident => $to:expr; $($method:ident),+ $(,)?) => {
+        $($crate::forward_disk!(@ $method $this $to);)+
+    };
+    (@ remove $this:ident $to:expr) => {
+        fn remove(&self, path: &std::path::Path) -> std::io::Result<()> { let $this = self; $to.remove(path) }
+    };
+    (@ identify $this:ident $to:expr) => {
+        fn identify(&self, path: &std::path::Path) -> std::io::Result<Option<$crate::disk::FileId>> {
+            let $this = self;
+            $to.identify(path)
+        }
+    };
+    (@ resolve $this:ident $to:expr) => {
+        fn resolve(&self, path: &std::path::Path) -> std::io::Result<std::path::PathBuf> {
+            let $this = self;
+            $to.resolve(path)
+        }
+    };
+    (@ exists $this:ident $to:expr) => {
+        fn exists(&self, path: &std::path::Path) -> std::io::Result<bool> { let $this = self; $to.exists(path) }
+    };
+    (@ sync_dir_of $this:ident $to:expr) => {
+        fn sync_dir_of(&self, path: &std::path::Path) -> std::io::Result<()> {
+            let $this = self;
+            $to.sync_dir_of(path)
+        }
+    };
+    (@ temp_file $this:ident $to:expr) => {
+        fn temp_file(
+            &self,
+            near: &std::path::Path,
+        ) -> std::io::Result<std::sync::Arc<dyn $crate::disk::DiskFile>> {
+            let $this = self;
+            $to.temp_file(near)
+        }
+    };
+}
+
+/// Within `impl DiskFile for …`: these methods are those of another file, which is found from `self`.
+#[macro_export]
+macro_rules! forward_disk_file {
+    ($this:ident => $to:expr; $($method:ident),+ $(,)?) => {
+        $($crate::forward_disk_file!(@ $method $this $to);)+
+    };
+    (@ id $this:ident $to:expr) => {
+        fn id(&self) -> std::io::Result<$crate::disk::FileId> { let $this = self; $to.id() }
+    };
+    (@ len $this:ident $to:expr) => {
+        fn len(&self) -> std::io::Result<u64> { let $this = self; $to.len() }
+    };
+    (@ read_at $this:ident $to:expr) => {
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+            let $this = self;
+            $to.read_at(buf, offset)
+        }
+    };
+    (@ write_at $this:ident $to:expr) => {
+        fn write_at(&self, buf: &[u8], offset: u64) -> std::io::Result<()> {
+            let $this = self;
+            $to.write_at(buf, offset)
+        }
+    };
+    (@ write_durable_at $this:ident $to:expr) => {
+        fn write_durable_at(&self, buf: &[u8], offset: u64) -> std::io::Result<()> {
+            let $this = self;
+            $to.write_durable_at(buf, offset)
+        }
+    };
+    (@ sync $this:ident $to:expr) => {
+        fn sync(&self) -> std::io::Result<()> { let $this = self; $to.sync() }
+    };
+    (@ set_len $this:ident $to:expr) => {
+        fn set_len(&self, len: u64) -> std::io::Result<()> { let $this = self; $to.set_len(len) }
+    };
+    (@ reserve $this:ident $to:expr) => {
+        fn reserve(&self, len: u64) -> std::io::Result<()> { let $this = self; $to.reserve(len) }
+    };
+    (@ try_lock $this:ident $to:expr) => {
+        fn try_lock(&self, offset: u64, len: u64, kind: $crate::disk::LockKind) -> std::io::Result<bool> {
+            let $this = self;
+            $to.try_lock(offset, len, kind)
+        }
+    };
+    (@ unlock $this:ident $to:expr) => {
+        fn unlock(&self, offset: u64, len: u64) -> std::io::Result<()> { let $this = self; $to.unlock(offset, len) }
+    };
+    (@ atomic_unit_bytes $this:ident $to:expr) => {
+        fn atomic_unit_bytes(&self) -> u32 { let $this = self; $to.atomic_unit_bytes() }
+    };
+    (@ shared_words $this:ident $to:expr) => {
+        fn shared_words(
+            &self,
+        ) -> std::io::Result<std::sync::Arc<$crate::disk::shared::SharedWords>> {
+            let $this = self;
+            $to.shared_words()
+        }
+    };
+}

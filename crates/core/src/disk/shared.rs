@@ -28,7 +28,8 @@ pub struct Words {
     pub shorts: [AtomicU32; SHORTS],
 }
 
-const BYTES: usize = size_of::<Words>();
+/// Bytes that are mapped, from the beginning of the file.
+pub const BYTES: usize = size_of::<Words>();
 const _: () = assert!(BYTES == 4096 && align_of::<Words>() <= 8, "the words are the smallest block of a log");
 
 impl Default for Words {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::file::{Cursor, LogFile};
 use super::group::{Audience, Durability, Group};
 use super::slot::Slot;
+use crate::disk::shared::BYTES as SHARED_BYTES;
 use crate::disk::{Disk, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
@@ -78,7 +79,10 @@ impl Log {
         let zeros = vec![0; 256 << 10];
         let mut done = 0;
         while done < total {
-            let n = (total - done).min(zeros.len() as u64);
+            // One call gets one piece of the kernel's cache, and a store to the memory mapped at the beginning
+            // dirties a piece whole: it must not reach into the blocks that commits write.
+            let max = if done == 0 { SHARED_BYTES } else { zeros.len() };
+            let n = (total - done).min(max as u64);
             let part = zeros.get(..usize::try_from(n).unwrap_or(0)).unwrap_or_default();
             file.write_at(part, done).context(what)?;
             done += n;
@@ -420,7 +424,7 @@ impl Log {
 #[allow(clippy::indexing_slicing, clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::disk::sim::{SimConfig, SimDisk};
+    use crate::disk::sim::{Op, SimConfig, SimDisk, TraceEntry};
     use crate::log::file::ScanEnd;
     use crate::log::record::{Encoder, Head, Stream};
     use crate::types::PageNo;
@@ -487,6 +491,23 @@ mod tests {
 
     fn scan(log: &Log, slot: &Slot) -> ScanEnd {
         log.file().scan(slot, |_| Ok(())).unwrap()
+    }
+
+    /// Else each commit in the first 256 KiB or more of the log writes all of them, on Linux with large folios.
+    #[test]
+    fn the_memory_that_processes_share_is_written_alone() {
+        let disk = SimDisk::new(SimConfig { trace: true, ..SimConfig::default() });
+        drop(Log::create(&disk, Path::new("/db-onewrite"), RING, 4096).unwrap());
+        let written: Vec<_> = disk
+            .trace()
+            .iter()
+            .filter_map(|t| match t {
+                TraceEntry::Call { op: Op::Write, offset, len, .. } => Some((*offset, *len)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(written.first(), Some(&(0, SHARED_BYTES as u64)));
+        assert!(written.iter().skip(1).all(|w| w.0 >= SHARED_BYTES as u64));
     }
 
     #[test]

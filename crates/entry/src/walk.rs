@@ -42,7 +42,7 @@ pub fn run(input: &[u8]) -> Reach {
 fn walk(log: &LogFile, slot: &onewrite_core::log::slot::Slot, reach: &mut Reach) {
     let mut last = slot.base_tid;
     let end = log.scan(slot, |record| {
-        assert_eq!(record.head.tid, last.next(), "TIDs have no gap");
+        assert!(record.head.tid > last, "TIDs grow");
         last = record.head.tid;
         reach.accepted += 1;
         let mut image = vec![0; slot.page_bytes as usize];

@@ -26,6 +26,7 @@ pub mod queue;
 mod queue_tests;
 pub mod recover;
 pub mod repair;
+pub mod replay;
 pub mod roll_back;
 pub mod rules;
 pub mod stats;

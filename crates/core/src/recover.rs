@@ -1,12 +1,11 @@
 //! Recovery: a marked home and its log become the newest state that was committed.
 //!
-//! Replays the live records into the page table, makes them durable, and runs what a checkpoint runs:
+//! Replays the live records (`replay.rs`), makes them durable, and runs what a checkpoint runs:
 //! pages are rewritten even if home seems to hold them, for a failed flush may have left them in the
 //! cache and not on the disk. Every step may crash and be run again (invariant I8).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,36 +15,18 @@ use crate::checkpoint::write_pages;
 use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
 use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
-use crate::home::{self, Header, Kind, State};
-use crate::layout::home as at;
-use crate::layout::slot::PAGE_COUNT_IN_HOME;
+use crate::home::{Kind, State};
 use crate::log::file::{LogFile, log_path};
-use crate::log::record::{Change, Encoder, Record};
+use crate::log::record::Encoder;
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count};
 use crate::log::slot::Slot;
 use crate::options::{Options, Scheme};
 use crate::procs::member::{self, Member};
 use crate::procs::tail;
-use crate::roll_back;
+use crate::replay::{Replayed, replay};
 use crate::rules::{Rule, keeps};
 use crate::stats::CountedFile;
-use crate::table::{Image, PageTable, Place, Readers, Streamed};
 use crate::types::{LogOffset, PageNo, Tid};
-
-/// What recovery found, for people.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Transactions replayed.
-    pub transactions: u64,
-    /// Their first and last TID.
-    pub tids: Option<(Tid, Tid)>,
-    /// The last transaction that an in-page scheme had in flight, and whether it was undone.
-    pub in_place: Option<(Tid, bool)>,
-    /// Pages that differ from what home held below them.
-    pub pages: u64,
-    /// Damage that was passed over because the caller said so: the TID lost, and a later one that was seen.
-    pub lost: Option<(Tid, Tid)>,
-}
 
 /// The log that belongs to a home marked with `session`, locked for this process (to be read only, if `mode`
 /// says so), and its newest slot. Every way in which the two may not fit has its own message.
@@ -107,205 +88,6 @@ fn slot_of(db: &Database, log: &LogFile, session: u64) -> Result<Slot> {
         )));
     }
     Ok(slot)
-}
-
-/// What replaying the log gives.
-pub struct Replayed {
-    /// Images newer than home.
-    pub table: PageTable,
-    /// The newest committed state.
-    pub state: State,
-    /// For people.
-    pub report: Report,
-    /// Position behind the last record.
-    pub tail: LogOffset,
-}
-
-/// Replays the records of `log` behind `slot` over what `db` holds in home. Nothing is written.
-/// With `accept_loss`, a damaged record ends the log instead of being an error.
-pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> Result<Replayed> {
-    let mut first = [0; at::HEADER_BYTES];
-    db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
-    let mut base = State::empty(Tid::HOME);
-    let mut table = PageTable::default();
-    let mut report = Report::default();
-    let in_place = slot.page_count == PAGE_COUNT_IN_HOME;
-    let has_records = in_place && !log.scan(slot, |_| Ok(()))?.is_empty();
-    if slot.is_in_page() && !has_records && home::page_count(&first) != Some(0) {
-        let scan = roll_back::scan(db, slot, &mut table, accept_loss)?;
-        report.in_place = scan.last.map(|(tid, _)| (tid, scan.undone));
-        if let Place::Memory(image) = table.find(PageNo::HEADER, Tid(u64::MAX))
-            && let Some(header) = image.get(..at::HEADER_BYTES)
-        {
-            first.copy_from_slice(header);
-        }
-    }
-    if in_place {
-        if home::page_count(&first) != Some(0) {
-            home::unmark(&mut first);
-            // A checkpoint that was cut short has written the header before the last page.
-            let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-            base = State::of_home(&first, if has_records { u64::MAX } else { bytes });
-        }
-    } else if slot.page_count > 0 {
-        if home::page_bytes(&first) != Some(slot.page_bytes) {
-            return Err(Error::Corrupt(format!(
-                "the header of {} does not state the page size of its log ({} bytes)",
-                db.path.display(),
-                slot.page_bytes
-            )));
-        }
-        home::unmark(&mut first);
-        base = base.after(Tid::HOME, slot.page_bytes, slot.page_count, slot.change_counter, Some(first));
-    }
-    base.change_counter = base.change_counter.max(slot.change_counter);
-    let snapshots = BTreeMap::new();
-    let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
-    // What was there from the checkpoint on is in home, also after a recovery that crashed when it had
-    // shortened home to the size of the newest state.
-    let mut page_count_min = base.page_count;
-    let mut state = base;
-    let end = log.scan(slot, |record| {
-        state = apply(db, log, &mut table, &state, record, slot, nobody, &|page, image| {
-            let what = || db.what("cannot read");
-            let at = page.offset(slot.page_bytes);
-            let read = db.home.read_at(image, at).context(what)?;
-            // Home may end before a page that a later record cut off, but not within what it has (invariant I7).
-            if read < image.len() && db.home.len().context(what)? > at + read as u64 {
-                return Err(Error::Corrupt(format!("{} ends within page {page}", db.path.display())));
-            }
-            Ok(())
-        })?;
-        page_count_min = page_count_min.min(state.page_count);
-        report.transactions += 1;
-        report.tids = Some((report.tids.map_or(record.head.tid, |t| t.0), record.head.tid));
-        Ok(())
-    })?;
-    if let Some((lost, seen)) = end.rot {
-        if !accept_loss {
-            return Err(Error::Corrupt(format!(
-                "the log {} is damaged: transaction {lost} was durable and cannot be read any more (transaction \
-                 {seen}, behind it, can). Nothing was changed. Restore the log, or give up all transactions from \
-                 {lost} on with `onewrite recover --accept-loss`",
-                log.path.display()
-            )));
-        }
-        report.lost = Some((lost, seen));
-    }
-    let shown = State::of_home(&state.header, state.bytes());
-    if report.transactions > 0 && (shown.kind, shown.page_bytes) != (Kind::Database, slot.page_bytes) {
-        // Written home, it would be a file that no recovery takes for the one that belongs to the log (invariant I8).
-        return Err(Error::Corrupt(format!(
-            "the transactions in the log {} lead to a header that is not one of a database with pages of {} bytes. \
-             Nothing was changed",
-            log.path.display(),
-            slot.page_bytes
-        )));
-    }
-    let home_bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    if !in_place && home_bytes < u64::from(page_count_min) * u64::from(slot.page_bytes) {
-        return Err(Error::Corrupt(format!(
-            "{} is shorter than its log says: {home_bytes} bytes, where {page_count_min} pages of {} bytes belong. It \
-             was cut short or copied in part; nothing was changed. Put the whole file back beside its log",
-            db.path.display(),
-            slot.page_bytes
-        )));
-    }
-    report.pages = table.dirty(state.page_count).len() as u64;
-    Ok(Replayed { table, state, report, tail: end.tail })
-}
-
-/// Applies a record to `state`; its images become versions in `table`. `home` reads the image of a page there.
-#[allow(clippy::too_many_arguments)]
-pub fn apply(
-    db: &Database,
-    log: &LogFile,
-    table: &mut PageTable,
-    state: &State,
-    record: &Record<'_>,
-    slot: &Slot,
-    readers: Readers<'_>,
-    home: &dyn Fn(PageNo, &mut [u8]) -> Result<()>,
-) -> Result<State> {
-    let tid = record.head.tid;
-    let page_bytes = slot.page_bytes as usize;
-    let mut failed = None;
-    let mut header: Option<Header> = None;
-    record.for_each(|page, change| {
-        let image = match change {
-            Change::Fresh(ranges) => {
-                let mut image = vec![0; page_bytes];
-                ranges.apply(&mut image);
-                image
-            }
-            Change::Image(image) => image.to_vec(),
-            Change::Delta(ranges) => {
-                let place = table.find(page, tid);
-                match previous_image(db, slot, page, place, home) {
-                    Ok(mut image) => {
-                        ranges.apply(&mut image);
-                        image
-                    }
-                    Err(e) => {
-                        failed.get_or_insert(e);
-                        return;
-                    }
-                }
-            }
-        };
-        if page == PageNo::HEADER {
-            header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
-        }
-        table.publish(page, tid, Image::from(image), readers);
-    });
-    if let Some(e) = failed {
-        return Err(e);
-    }
-    if record.head.stream.count > 0 {
-        let mut streamed = Streamed::default();
-        log.for_each_streamed(record, |page, position, crc| {
-            streamed.set(PageNo(page), position, crc);
-            Ok(())
-        })?;
-        if table.has_layer() {
-            return Err(Error::Corrupt(format!(
-                "the log {} holds two big transactions without a checkpoint between them",
-                log.path.display()
-            )));
-        }
-        table.publish_layer(tid, streamed, log.file.clone());
-    }
-    if record.head.page_count == 0 {
-        return Err(Error::Corrupt(format!("transaction {tid} in the log {} leaves no page", log.path.display())));
-    }
-    Ok(state.after(tid, slot.page_bytes, record.head.page_count, record.head.change_counter, header))
-}
-
-fn previous_image(
-    db: &Database,
-    slot: &Slot,
-    page: PageNo,
-    place: Place,
-    home: &dyn Fn(PageNo, &mut [u8]) -> Result<()>,
-) -> Result<Vec<u8>> {
-    let what = || db.what("cannot read");
-    let mut image = vec![0; slot.page_bytes as usize];
-    match place {
-        Place::Memory(old) => return Ok(old.to_vec()),
-        Place::Log(file, position) | Place::Kept(file, position) => {
-            let read = file.read_at(&mut image, position).context(what)?;
-            if read < image.len() {
-                return Err(Error::Corrupt(format!("the log of {} ends within page {page}", db.path.display())));
-            }
-        }
-        Place::Home => {
-            home(page, &mut image)?;
-            if page == PageNo::HEADER {
-                home::unmark(&mut image);
-            }
-        }
-    }
-    Ok(image)
 }
 
 /// Writes a page of home again as it is. Whoever wrote it in place may have died after the flush of it failed: then

@@ -16,7 +16,8 @@ use crate::layout::home as at;
 use crate::locks;
 use crate::log::file::{LogFile, log_path};
 use crate::options::Options;
-use crate::recover::{self, Report, open_log, replay};
+use crate::recover::{self, open_log};
+use crate::replay::{Report, replay};
 use crate::types::Tid;
 
 /// A database kept from everybody else.

@@ -16,7 +16,7 @@ use crate::layout::trailer::{AT_SESSION, AT_TID, BYTES};
 use crate::log::slot::Slot;
 use crate::node::Shape;
 use crate::options::STREAM_BYTES_MAX;
-use crate::table::{Image, PageTable, Readers};
+use crate::table::{Image, PageTable, Place, Readers};
 use crate::trailer::Trailer;
 use crate::types::{PageNo, Tid};
 use crate::undo;
@@ -87,7 +87,7 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
                 Error::Corrupt(format!("{} is damaged: the undo record of page {page} is broken", db.path.display()))
             })?
         };
-        table.publish(page, last.tid, Image::from(image), nobody);
+        table.publish(page, last.tid, Place::Memory(Image::from(image)), nobody);
         Ok(())
     })?;
     Ok(Scan { last: Some((last.tid, count)), undone })

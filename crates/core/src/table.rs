@@ -198,14 +198,15 @@ impl PageTable {
     }
 
     /// Adds the image of `page` at `tid`, newer than all there are. Versions of it that nobody reads are dropped.
-    pub fn publish(&mut self, page: PageNo, tid: Tid, image: Image, readers: Readers<'_>) {
+    pub fn publish(&mut self, page: PageNo, tid: Tid, place: Place, readers: Readers<'_>) {
+        let added = Version { tid, place };
         let versions = self.pages.entry(page).or_default();
         let (newest, kept) = versions.split_last().map_or((0, 0), |(last, older)| (last.bytes(), bytes(older)));
         retain_needed(versions, tid, readers);
         // What was newest is kept from now on: the one being added is what a checkpoint will write.
-        self.new_bytes = self.new_bytes + image.len() as u64 - newest;
+        self.new_bytes = self.new_bytes + added.bytes() - newest;
         self.kept_bytes = self.kept_bytes + bytes(versions) - kept;
-        versions.push(Version { tid, place: Place::Memory(image) });
+        versions.push(added);
     }
 
     /// Adds the streamed images of the transaction `tid`.
@@ -420,7 +421,7 @@ mod tests {
         let snapshots = BTreeMap::from([(Tid(0), 1), (Tid(3), 1), (Tid(5), 1)]);
         let mut table = PageTable::default();
         for tid in [2, 3, 4, 6] {
-            table.publish(PageNo(7), Tid(tid), image(tid as u8), readers(&snapshots, tid));
+            table.publish(PageNo(7), Tid(tid), Place::Memory(image(tid as u8)), readers(&snapshots, tid));
         }
         let seen: Vec<_> = (0..8).map(|t| read(&table, t)).collect();
         // Version 2 has no reader and is gone; a snapshot at 2 would not exist.
@@ -435,12 +436,12 @@ mod tests {
         let mut table = PageTable::default();
         // Readers see 1; 2 and 3 wait for a flush, which may cover 2 and not 3.
         for tid in 1..4 {
-            table.publish(PageNo(7), Tid(tid), image(tid as u8), readers(&nobody, 1));
+            table.publish(PageNo(7), Tid(tid), Place::Memory(image(tid as u8)), readers(&nobody, 1));
         }
         let seen: Vec<_> = (1..4).map(|t| read(&table, t)).collect();
         assert_eq!(seen, [Some(1), Some(2), Some(3)]);
         assert_eq!((table.new_bytes(), table.kept_bytes()), (512, 2 * 512));
-        table.publish(PageNo(7), Tid(4), image(4), readers(&nobody, 3));
+        table.publish(PageNo(7), Tid(4), Place::Memory(image(4)), readers(&nobody, 3));
         assert_eq!((read(&table, 2), read(&table, 3), table.kept_bytes()), (None, Some(3), 512));
         table.trim(readers(&nobody, 4));
         assert_eq!((read(&table, 3), read(&table, 4), table.kept_bytes()), (None, Some(4), 0));
@@ -450,12 +451,12 @@ mod tests {
     fn a_checkpoint_keeps_what_older_snapshots_read_and_nothing_else() {
         let mut snapshots = BTreeMap::from([(Tid(0), 1)]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), image(1), readers(&snapshots, 1));
+        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         table.keep(PageNo(7), Tid(0), Tid(1), Place::Memory(image(100)));
         table.checkpointed(Tid(1), 7, readers(&snapshots, 1));
         assert_eq!((read(&table, 0), read(&table, 1), read(&table, 9)), (Some(100), None, None));
         // A second round on top of the kept version.
-        table.publish(PageNo(7), Tid(2), image(2), readers(&snapshots, 2));
+        table.publish(PageNo(7), Tid(2), Place::Memory(image(2)), readers(&snapshots, 2));
         assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), Some(2)));
         table.checkpointed(Tid(2), 7, readers(&snapshots, 2));
         assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), None));
@@ -468,12 +469,12 @@ mod tests {
     fn a_checkpoint_keeps_pages_behind_the_end_for_snapshots_that_have_them() {
         let mut snapshots = BTreeMap::from([(Tid(1), 1)]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), image(1), readers(&snapshots, 1));
+        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         // Transaction 2 cuts page 7 off.
         table.checkpointed(Tid(2), 6, readers(&snapshots, 2));
         assert_eq!((read(&table, 1), table.dirty(9).len(), table.new_bytes()), (Some(1), 0, 0));
         // Transaction 3 adds it again.
-        table.publish(PageNo(7), Tid(3), image(3), readers(&snapshots, 3));
+        table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 3));
         assert_eq!((read(&table, 1), read(&table, 3), table.new_bytes()), (Some(1), Some(3), 512));
         snapshots.clear();
         table.checkpointed(Tid(3), 7, readers(&snapshots, 3));
@@ -484,7 +485,7 @@ mod tests {
     fn a_checkpoint_of_streamed_images_keeps_what_older_snapshots_read() {
         let snapshots = BTreeMap::from([(Tid(1), 1)]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), image(1), readers(&snapshots, 1));
+        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), 1 << 20, 5);
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
@@ -511,8 +512,8 @@ mod tests {
     fn an_image_kept_is_read_also_behind_the_mark_of_a_checkpoint_elsewhere() {
         let snapshots = BTreeMap::from([(Tid(1), 1), (Tid(2), 1), (Tid(4), 1)]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(2), image(2), readers(&snapshots, 2));
-        table.publish(PageNo(7), Tid(3), image(3), readers(&snapshots, 3));
+        table.publish(PageNo(7), Tid(2), Place::Memory(image(2)), readers(&snapshots, 2));
+        table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 3));
         table.checkpointed(Tid(3), 7, readers(&snapshots, 3));
         table.checkpointed_elsewhere(Tid(5), &snapshots);
         assert_eq!([2, 3, 4, 5].map(|tid| read(&table, tid)), [Some(2), None, None, None]);
@@ -544,7 +545,7 @@ mod tests {
     fn a_checkpoint_without_older_snapshots_leaves_nothing() {
         let snapshots = BTreeMap::from([(Tid(1), 1)]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), image(1), readers(&snapshots, 1));
+        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         table.checkpointed(Tid(1), 7, readers(&snapshots, 1));
         assert!(table.is_empty());
         assert_eq!(read(&table, 1), None);
@@ -554,7 +555,7 @@ mod tests {
     fn streamed_images_hide_older_ones_and_not_newer_ones() {
         let snapshots = BTreeMap::new();
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), image(1), readers(&snapshots, 1));
+        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), 1 << 20, 5);
         streamed.set(PageNo(9), 2 << 20, 5);
@@ -565,7 +566,7 @@ mod tests {
         assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
         assert_eq!(table.dirty(100).len(), 2);
         assert_eq!(table.dirty(8).len(), 1);
-        table.publish(PageNo(7), Tid(3), image(3), readers(&snapshots, 3));
+        table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 3));
         assert_eq!(read(&table, 3), Some(3));
         assert_eq!(table.dirty(100).len(), 2);
     }

@@ -27,7 +27,7 @@ use crate::node::Shape;
 use crate::options::{HeaderPage, Images, Options, Scheme};
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
-use crate::table::Image;
+use crate::table::{Image, Place};
 use crate::txn::{Prepared, Stage, Txn};
 use crate::types::PageNo;
 
@@ -246,7 +246,7 @@ pub fn publish(
     } else if let Some(ready) = &ready {
         let mut table = db.table.write();
         for (page, image) in prepared.images {
-            table.publish(page, state.tid, image, inner.readers());
+            table.publish(page, state.tid, Place::Memory(image), inner.readers());
         }
         if !txn.streamed.is_empty() {
             let file = live.log.file().file.clone();

@@ -299,6 +299,9 @@ impl<'a> Record<'a> {
             *rest = rest.get(at::ENTRY_BYTES..)?;
             match kind {
                 at::KIND_DELTA | at::KIND_FRESH => {
+                    if kind == at::KIND_DELTA && count == 0 {
+                        return None;
+                    }
                     let start = *rest;
                     for _ in 0..count {
                         let offset = usize::from(le_u16(rest, 0)?);

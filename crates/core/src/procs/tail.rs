@@ -17,7 +17,7 @@ use crate::layout::home as at;
 use crate::log::file::Cursor;
 use crate::log::record::Record;
 use crate::log::slot::Slot;
-use crate::recover;
+use crate::replay;
 use crate::table::Readers;
 use crate::types::{PageNo, Tid};
 
@@ -123,9 +123,9 @@ pub fn apply(
 ) -> Result<State> {
     let before = Tid(record.head.tid.0.saturating_sub(1));
     let mut table = db.table.write();
-    recover::apply(db, &member.log, &mut table, state, record, slot, readers, &|page, image| {
-        read_home(db, member, before, page, slot.page_bytes, image)
-    })
+    let home = |page: PageNo, image: &mut [u8]| read_home(db, member, before, page, slot.page_bytes, image);
+    let source = replay::Source { db, log: &member.log, slot, home: &home };
+    replay::apply(&source, &mut table, state, record, readers, None)
 }
 
 /// Reads the image of `page` that the snapshot `tid` finds at home.

@@ -1,0 +1,377 @@
+//! Replay: the live records of a log become versions in a page table, over what home holds. Nothing is written.
+//!
+//! The bytes of a record are absolute, so a page that a crash tore in home becomes whole (invariant I8), and what is
+//! replayed twice is the same.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::database::Database;
+use crate::disk::DiskFile;
+use crate::error::{Error, IoContext, Result};
+use crate::home::{self, Header, Kind, State};
+use crate::layout::home as at;
+use crate::layout::slot::PAGE_COUNT_IN_HOME;
+use crate::log::file::LogFile;
+use crate::log::record::{Change, Record};
+use crate::log::slot::Slot;
+use crate::roll_back;
+use crate::table::{Image, PageTable, Place, Readers, Streamed};
+use crate::types::{LogOffset, PageNo, Tid};
+
+/// What recovery found, for people.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Transactions replayed.
+    pub transactions: u64,
+    /// Their first and last TID.
+    pub tids: Option<(Tid, Tid)>,
+    /// The last transaction that an in-page scheme had in flight, and whether it was undone.
+    pub in_place: Option<(Tid, bool)>,
+    /// Pages that differ from what home held below them.
+    pub pages: u64,
+    /// Damage that was passed over because the caller said so: the TID lost, and a later one that was seen.
+    pub lost: Option<(Tid, Tid)>,
+}
+
+/// What replaying the log gives.
+pub struct Replayed {
+    /// Images newer than home.
+    pub table: PageTable,
+    /// The newest committed state.
+    pub state: State,
+    /// For people.
+    pub report: Report,
+    /// Position behind the last record.
+    pub tail: LogOffset,
+}
+
+/// Replays the records of `log` behind `slot` over what `db` holds in home. Nothing is written.
+/// With `accept_loss`, a damaged record ends the log instead of being an error.
+pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> Result<Replayed> {
+    let mut first = [0; at::HEADER_BYTES];
+    db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
+    let mut base = State::empty(Tid::HOME);
+    let mut table = PageTable::default();
+    let mut report = Report::default();
+    let in_place = slot.page_count == PAGE_COUNT_IN_HOME;
+    let has_records = in_place && !log.scan(slot, |_| Ok(()))?.is_empty();
+    if slot.is_in_page() && !has_records && home::page_count(&first) != Some(0) {
+        let scan = roll_back::scan(db, slot, &mut table, accept_loss)?;
+        report.in_place = scan.last.map(|(tid, _)| (tid, scan.undone));
+        if let Place::Memory(image) = table.find(PageNo::HEADER, Tid(u64::MAX))
+            && let Some(header) = image.get(..at::HEADER_BYTES)
+        {
+            first.copy_from_slice(header);
+        }
+    }
+    if in_place {
+        if home::page_count(&first) != Some(0) {
+            home::unmark(&mut first);
+            // A checkpoint that was cut short has written the header before the last page.
+            let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+            base = State::of_home(&first, if has_records { u64::MAX } else { bytes });
+        }
+    } else if slot.page_count > 0 {
+        if home::page_bytes(&first) != Some(slot.page_bytes) {
+            return Err(Error::Corrupt(format!(
+                "the header of {} does not state the page size of its log ({} bytes)",
+                db.path.display(),
+                slot.page_bytes
+            )));
+        }
+        home::unmark(&mut first);
+        base = base.after(Tid::HOME, slot.page_bytes, slot.page_count, slot.change_counter, Some(first));
+    }
+    base.change_counter = base.change_counter.max(slot.change_counter);
+    let snapshots = BTreeMap::new();
+    let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
+    // What was there from the checkpoint on is in home, also after a recovery that crashed when it had
+    // shortened home to the size of the newest state.
+    let mut page_count_min = base.page_count;
+    let mut state = base;
+    let home = |page: PageNo, image: &mut [u8]| {
+        let what = || db.what("cannot read");
+        let at = page.offset(slot.page_bytes);
+        let read = db.home.read_at(image, at).context(what)?;
+        // Home may end before a page that a later record cut off, but not within what it has (invariant I7).
+        if read < image.len() && db.home.len().context(what)? > at + read as u64 {
+            return Err(Error::Corrupt(format!("{} ends within page {page}", db.path.display())));
+        }
+        Ok(())
+    };
+    let source = Source { db, log, slot, home: &home };
+    let mut overflow = Overflow { db, file: None };
+    let end = log.scan(slot, |record| {
+        state = apply(&source, &mut table, &state, record, nobody, Some(&mut overflow))?;
+        page_count_min = page_count_min.min(state.page_count);
+        report.transactions += 1;
+        report.tids = Some((report.tids.map_or(record.head.tid, |t| t.0), record.head.tid));
+        Ok(())
+    })?;
+    if let Some((lost, seen)) = end.rot {
+        if !accept_loss {
+            return Err(Error::Corrupt(format!(
+                "the log {} is damaged: transaction {lost} was durable and cannot be read any more (transaction \
+                 {seen}, behind it, can). Nothing was changed. Restore the log, or give up all transactions from \
+                 {lost} on with `onewrite recover --accept-loss`",
+                log.path.display()
+            )));
+        }
+        report.lost = Some((lost, seen));
+    }
+    let shown = State::of_home(&state.header, state.bytes());
+    if report.transactions > 0 && (shown.kind, shown.page_bytes) != (Kind::Database, slot.page_bytes) {
+        // Written home, it would be a file that no recovery takes for the one that belongs to the log (invariant I8).
+        return Err(Error::Corrupt(format!(
+            "the transactions in the log {} lead to a header that is not one of a database with pages of {} bytes. \
+             Nothing was changed",
+            log.path.display(),
+            slot.page_bytes
+        )));
+    }
+    let home_bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+    if !in_place && home_bytes < u64::from(page_count_min) * u64::from(slot.page_bytes) {
+        return Err(Error::Corrupt(format!(
+            "{} is shorter than its log says: {home_bytes} bytes, where {page_count_min} pages of {} bytes belong. It \
+             was cut short or copied in part; nothing was changed. Put the whole file back beside its log",
+            db.path.display(),
+            slot.page_bytes
+        )));
+    }
+    report.pages = table.dirty(state.page_count).len() as u64;
+    Ok(Replayed { table, state, report, tail: end.tail })
+}
+
+/// What a record is applied to.
+pub struct Source<'a> {
+    /// The database.
+    pub db: &'a Database,
+    /// Its log.
+    pub log: &'a LogFile,
+    /// The slot that counts.
+    pub slot: &'a Slot,
+    /// Reads the image of a page in home.
+    pub home: &'a dyn Fn(PageNo, &mut [u8]) -> Result<()>,
+}
+
+/// Bytes of replayed images in memory; more go to a temporary file. A record of thirteen bytes can name a page of
+/// 64 KiB, so a log of some megabytes can ask for gigabytes (invariant I6).
+const REPLAYED_BYTES: u64 = 32 << 20;
+
+/// Replayed images that are not in memory. Nobody reads older versions of them, so each page has one place.
+pub struct Overflow<'a> {
+    db: &'a Database,
+    file: Option<(Arc<dyn DiskFile>, u64)>,
+}
+
+impl Overflow<'_> {
+    /// Where `image` of a page that is at `old` so far is to be.
+    fn place(&mut self, table: &PageTable, old: &Place, image: Vec<u8>) -> Result<Place> {
+        if table.new_bytes() < REPLAYED_BYTES {
+            return Ok(Place::Memory(Image::from(image)));
+        }
+        let what = || self.db.what("cannot keep a replayed image in a temporary file beside");
+        let (file, len) = match &mut self.file {
+            Some(file) => file,
+            none => none.insert((self.db.disk.temp_file(&self.db.path).context(what)?, 0)),
+        };
+        let position = match old {
+            Place::Log(f, position) if Arc::ptr_eq(f, file) => *position,
+            _ => std::mem::replace(len, *len + image.len() as u64),
+        };
+        file.write_at(&image, position).context(what)?;
+        Ok(Place::Log(file.clone(), position))
+    }
+}
+
+/// Applies a record to `state`; its images become versions in `table`, all of them in memory without `overflow`.
+pub fn apply(
+    source: &Source<'_>,
+    table: &mut PageTable,
+    state: &State,
+    record: &Record<'_>,
+    readers: Readers<'_>,
+    mut overflow: Option<&mut Overflow<'_>>,
+) -> Result<State> {
+    let Source { log, slot, .. } = source;
+    let tid = record.head.tid;
+    let page_bytes = slot.page_bytes as usize;
+    let mut failed = None;
+    let mut header: Option<Header> = None;
+    record.for_each(|page, change| {
+        if failed.is_some() {
+            return;
+        }
+        let old = table.find(page, tid);
+        let image = match change {
+            Change::Fresh(ranges) => {
+                let mut image = vec![0; page_bytes];
+                ranges.apply(&mut image);
+                Ok(image)
+            }
+            Change::Image(image) => Ok(image.to_vec()),
+            Change::Delta(ranges) => previous_image(source, page, &old).map(|mut image| {
+                ranges.apply(&mut image);
+                image
+            }),
+        };
+        let placed = image.and_then(|image| {
+            if page == PageNo::HEADER {
+                header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
+            }
+            match &mut overflow {
+                Some(overflow) => overflow.place(table, &old, image),
+                None => Ok(Place::Memory(Image::from(image))),
+            }
+        });
+        match placed {
+            Ok(place) => table.publish(page, tid, place, readers),
+            Err(e) => failed = Some(e),
+        }
+    });
+    if let Some(e) = failed {
+        return Err(e);
+    }
+    if record.head.stream.count > 0 {
+        let mut streamed = Streamed::default();
+        log.for_each_streamed(record, |page, position, crc| {
+            streamed.set(PageNo(page), position, crc);
+            Ok(())
+        })?;
+        if table.has_layer() {
+            return Err(Error::Corrupt(format!(
+                "the log {} holds two big transactions without a checkpoint between them",
+                log.path.display()
+            )));
+        }
+        table.publish_layer(tid, streamed, log.file.clone());
+    }
+    if record.head.page_count == 0 {
+        return Err(Error::Corrupt(format!("transaction {tid} in the log {} leaves no page", log.path.display())));
+    }
+    Ok(state.after(tid, slot.page_bytes, record.head.page_count, record.head.change_counter, header))
+}
+
+fn previous_image(source: &Source<'_>, page: PageNo, place: &Place) -> Result<Vec<u8>> {
+    let Source { db, slot, home, .. } = source;
+    let what = || db.what("cannot read");
+    let mut image = vec![0; slot.page_bytes as usize];
+    match place {
+        Place::Memory(old) => return Ok(old.to_vec()),
+        Place::Log(file, position) | Place::Kept(file, position) => {
+            let read = file.read_at(&mut image, *position).context(what)?;
+            if read < image.len() {
+                return Err(Error::Corrupt(format!("the log of {} ends within page {page}", db.path.display())));
+            }
+        }
+        Place::Home => {
+            home(page, &mut image)?;
+            if page == PageNo::HEADER {
+                home::unmark(&mut image);
+            }
+        }
+    }
+    Ok(image)
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::disk::sim::{SimConfig, SimDisk};
+    use crate::disk::{Disk, OpenMode};
+    use crate::layout::home as at;
+    use crate::log::group::{Audience, Durability};
+    use crate::log::record::{Encoder, Head, Stream};
+    use crate::log::ring::Log;
+    use crate::options::Options;
+    use std::path::Path;
+
+    const PAGE: usize = 65536;
+    const PAGES: u32 = 1500;
+
+    struct Nobody;
+
+    impl Audience for Nobody {
+        fn show(&self, _: Arc<State>) {}
+        fn poison(&self, error: Error) -> Error {
+            error
+        }
+    }
+
+    /// Two records of some kilobytes each name 94 MiB of pages.
+    #[test]
+    fn a_log_that_names_more_than_memory_should_hold() {
+        let disk = SimDisk::new(SimConfig { capacity: 1 << 28, ..SimConfig::default() });
+        let home = disk.open(Path::new("/db"), OpenMode::Create).unwrap();
+        let mut first = vec![0; PAGE];
+        first[..16].copy_from_slice(at::MAGIC);
+        first[at::PAGE_SIZE + 1] = 1; // 65536
+
+        (first[at::WRITE_VERSION], first[at::READ_VERSION], first[at::PAGE_COUNT + 3]) = (1, 1, 1);
+        home.write_at(&first, 0).unwrap();
+        let slot = Slot {
+            block_bytes: 4096,
+            sequence: 0,
+            session: 1,
+            salt: 2,
+            start: LogOffset(0),
+            ring_bytes: 1 << 20,
+            base_tid: Tid(10),
+            tid_ceiling: Tid(1000),
+            prev_crc: 0,
+            page_bytes: PAGE as u32,
+            page_count: 1,
+            change_counter: 0,
+            counter_ceiling: 1000,
+            live: true,
+            in_place: false,
+        };
+        let file = Log::create(&disk, Path::new("/db-onewrite"), 1 << 20, 4096).unwrap();
+        let mut log = Log::start(file, slot, true).unwrap();
+        let zeros = vec![0; PAGE];
+        for round in 1..3u8 {
+            let mut e = Encoder::default();
+            e.clear();
+            for page in 2..=PAGES {
+                let mut image = vec![0; PAGE];
+                image[usize::from(round)] = page as u8 | 1;
+                e.add_delta(PageNo(page), (round > 1).then_some(zeros.as_slice()), &image);
+            }
+            let head = Head {
+                salt: 2,
+                tid: log.last_tid().next(),
+                durable_tid: log.group().recorded(),
+                prev_crc: log.prev_crc(),
+                page_count: PAGES,
+                change_counter: u32::from(round),
+                stream: Stream::default(),
+            };
+            let (record, crc) = e.finish(&head);
+            let way = log.make_way(record, false, &Nobody).unwrap();
+            log.push(&way, record, crc, &Arc::new(State::empty(head.tid)), Durability::Flushed);
+            log.group().wait(head.tid, Durability::Flushed, &Nobody).unwrap();
+        }
+        let db = Database::new(Arc::new(disk), Path::new("/db"), home, Options::default());
+        let replayed = replay(&db, log.file(), log.slot(), false).unwrap();
+        assert_eq!((replayed.report.transactions, replayed.report.pages), (2, u64::from(PAGES) - 1));
+        assert!(replayed.table.new_bytes() < REPLAYED_BYTES + PAGE as u64);
+        let mut temporary = 0;
+        for page in 2..=PAGES {
+            let mut image = vec![0; PAGE];
+            match replayed.table.find(PageNo(page), Tid(u64::MAX)) {
+                Place::Memory(i) => image.copy_from_slice(&i),
+                Place::Log(file, position) => {
+                    file.read_at(&mut image, position).unwrap();
+                    temporary = file.len().unwrap();
+                }
+                _ => unreachable!("every page was replayed"),
+            }
+            assert_eq!(image[..3], [0, page as u8 | 1, page as u8 | 1], "page {page}");
+        }
+        assert!(temporary <= u64::from(PAGES) * PAGE as u64, "each page has one place");
+    }
+}

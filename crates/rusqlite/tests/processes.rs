@@ -223,6 +223,34 @@ fn two_processes_take_turns_and_the_last_leaves_a_plain_file() {
     assert_eq!(stock.sql("PRAGMA integrity_check").unwrap(), "ok");
 }
 
+/// A commit that changes nothing makes SQLite count its cache as that of the next change counter, which another
+/// process gives to something else (rule 43).
+#[test]
+fn a_commit_that_changes_nothing_leaves_no_cache_that_looks_newer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let (mut a, mut b) = (Remote::ours(&path), Remote::ours(&path));
+    a.sql("CREATE TABLE t(n INTEGER PRIMARY KEY, x)").unwrap();
+    a.sql("INSERT INTO t VALUES (1, 0)").unwrap();
+    let mut expected = 0;
+    for round in 0..20 {
+        for _ in 0..round % 4 {
+            for sql in ["BEGIN", "UPDATE t SET x = x + 1", "UPDATE t SET x = x - 1", "COMMIT"] {
+                a.sql(sql).unwrap();
+            }
+        }
+        for _ in 0..round % 3 {
+            expected += 1;
+            b.sql(&format!("UPDATE t SET x = {expected}")).unwrap();
+        }
+        assert_eq!(a.sql("SELECT x FROM t").unwrap(), expected.to_string(), "round {round}");
+        if round % 5 == 0 {
+            expected += 1;
+            a.sql(&format!("UPDATE t SET x = {expected}")).unwrap();
+        }
+    }
+}
+
 #[test]
 fn threads_of_one_process_and_another_process_share_the_work() {
     let dir = tempfile::tempdir().unwrap();

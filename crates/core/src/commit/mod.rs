@@ -65,9 +65,8 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
     let encoder = (options.scheme.has_records() && options.images == Images::Delta).then_some(&mut live.encoder);
     let (mut changed, header) = changes(db, txn, options, page_count, change_counter, encoder)?;
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
-        let state = txn.base.after(txn.base.tid, txn.base.page_bytes, page_count, change_counter, None);
         txn.stage = Stage::Prepared(Prepared {
-            state: if page_count == 0 { (*txn.base).clone() } else { state },
+            state: (*txn.base).clone(),
             images: Vec::new(),
             stream: Default::default(),
             in_place: None,
@@ -259,11 +258,13 @@ pub fn publish(
         if let Some(member) = &inner.member {
             member.note(live.log.slot(), &live.log.cursor());
         }
-    } else if prepared.changed || inner.latest.tid == state.tid {
-        // In home already, or as before but for the change counter.
+    } else if prepared.changed {
+        // In home already.
         inner.latest = state.clone();
     }
-    inner.published = state.clone();
+    if prepared.changed {
+        inner.published = state.clone();
+    }
     Stats::add(&db.stats.commits, u64::from(prepared.changed));
     let state = db.pin_state(&mut inner, state);
     // What changed nothing waits as well: what it built on may not be durable yet (invariant I1).

@@ -121,6 +121,7 @@ impl Engine {
             last_error: None,
             closed: false,
             ahead: ReadAhead::default(),
+            cache: Default::default(),
         })
     }
 

@@ -328,6 +328,7 @@ impl Connection {
         if level == LockLevel::None {
             // It read what another connection wrote before it and gives nothing away before that is durable.
             let settled = self.settle();
+            self.cache.leave(self.snapshot.as_deref());
             self.wal = false;
             if std::mem::take(&mut self.writes_now) {
                 (self.may_write, self.writes_in_a_row) = (TURNS, self.writes_in_a_row.saturating_add(1));

@@ -10,6 +10,7 @@
 //!  xUnlock           drop what was not committed, give the place and the snapshot back
 //! ```
 
+mod cache;
 mod engine;
 mod journal_file;
 mod lock;
@@ -102,6 +103,7 @@ pub struct Connection {
     last_error: Option<String>,
     closed: bool,
     ahead: ReadAhead,
+    cache: cache::CacheVersion,
 }
 
 impl Connection {

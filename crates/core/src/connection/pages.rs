@@ -1,6 +1,7 @@
 //! Reading and writing the database file: the overlay of a writer over the snapshot.
 
 use super::Connection;
+use super::cache::VERSION_BYTES;
 use crate::commit;
 use crate::commit::auto::PAGE_BYTES_MAX;
 use crate::database::Database;
@@ -16,6 +17,15 @@ impl Connection {
     /// xRead; returns the bytes read, fewer only at the end of the database.
     pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = self.read(buf, offset);
+        match (&read, &self.snapshot) {
+            (Ok(n), Some(snapshot)) if !self.aside && *n == VERSION_BYTES && offset == at::CHANGE_COUNTER as u64 => {
+                if let Ok(version) = buf.try_into() {
+                    self.cache.answer(snapshot, version);
+                }
+            }
+            (Ok(n), _) => self.cache.saw(buf.get(..*n).unwrap_or_default(), offset),
+            _ => {}
+        }
         self.noted(read)
     }
 
@@ -86,6 +96,7 @@ impl Connection {
 
     /// xWrite of the database file: any offset and length.
     pub fn write_at(&mut self, data: &[u8], offset: u64) -> Result<()> {
+        self.cache.saw(data, offset);
         let written = self.write(data, offset);
         self.noted(written)
     }

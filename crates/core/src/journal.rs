@@ -71,6 +71,10 @@ impl VirtualJournal {
         temp: impl FnOnce() -> Result<Arc<dyn DiskFile>>,
     ) -> Result<()> {
         self.last_write_was_header = data.len() == HEADER_WRITE_BYTES && data.starts_with(&MAGIC);
+        self.put(data, offset, temp)
+    }
+
+    fn put(&mut self, data: &[u8], offset: u64, temp: impl FnOnce() -> Result<Arc<dyn DiskFile>>) -> Result<()> {
         let end = offset.checked_add(data.len() as u64).ok_or_else(|| Error::Full("journal too long".into()))?;
         let in_memory = usize::try_from(end).unwrap_or(usize::MAX).min(MEMORY_BYTES);
         if self.memory.len() < in_memory {
@@ -124,23 +128,22 @@ impl VirtualJournal {
 
     /// [`VirtualJournal::read_at`] for a rollback, in which the name of a super-journal that is `gone` has no say: SQLite
     /// takes such a journal for stale and leaves its cache as it is. The rollback of the first of several files
-    /// removes the super-journal, for the virtual journals of the others cannot be seen to name it.
+    /// removes the super-journal, for the virtual journals of the others cannot be seen to name it. Its name is
+    /// made void for good: a journal that `journal_mode=PERSIST` keeps would have it behind the next transaction's.
     pub fn read_to_roll_back(
-        &self,
+        &mut self,
         buf: &mut [u8],
         offset: u64,
         gone: impl FnOnce(&Path) -> Result<bool>,
     ) -> Result<usize> {
-        let read = self.read_at(buf, offset)?;
         let magic_at = self.len.saturating_sub(MAGIC.len() as u64);
-        if offset + read as u64 > magic_at
+        if offset.saturating_add(buf.len() as u64) > magic_at
             && let Some(path) = self.super_journal()?
             && gone(&path)?
         {
-            let from = usize::try_from(magic_at.saturating_sub(offset)).unwrap_or(read);
-            buf.get_mut(from..read).unwrap_or_default().fill(0);
+            self.put(&[0; MAGIC.len()], magic_at, || Err(Error::Misuse("a journal without its end".into())))?;
         }
-        Ok(read)
+        self.read_at(buf, offset)
     }
 
     /// The super-journal it names at its end: name, length u32, checksum u32, magic.
@@ -194,6 +197,26 @@ mod tests {
         j.truncate(5);
         assert_eq!(j.read_at(&mut short, 0).unwrap(), 5);
         assert!(j.spill.is_none());
+    }
+
+    #[test]
+    fn the_name_of_a_super_journal_that_is_gone_is_void_for_good() {
+        for len in [1000, 3 * MEMORY_BYTES as u64] {
+            let mut j = VirtualJournal::default();
+            let mut end = b"/db-mj".to_vec();
+            end.extend(6u32.to_be_bytes());
+            end.extend(0u32.to_be_bytes());
+            end.extend(MAGIC);
+            j.write_at(&end, len, temp).unwrap();
+            let mut back = vec![0; end.len()];
+            let named = |path: &Path| path == Path::new("/db-mj");
+            assert_eq!(j.read_to_roll_back(&mut back, len, |path| Ok(!named(path))).unwrap(), end.len());
+            assert_eq!(back, end);
+            assert!(j.names_super_journal().unwrap());
+            j.read_to_roll_back(&mut back, len, |path| Ok(named(path))).unwrap();
+            assert_eq!(back[..end.len() - 8], end[..end.len() - 8]);
+            assert!(!j.names_super_journal().unwrap() && back.ends_with(&[0; 8]));
+        }
     }
 
     #[test]

@@ -24,7 +24,16 @@ pub fn commit(
         images.iter().map(|(page, image)| (*page, Place::Memory(image.clone()))).collect();
     pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, Place::Log(log.clone(), at))));
     pages.sort_unstable_by_key(|(page, _)| *page);
+    // Whoever comes while home is overwritten is pinned to the state before (invariant I4).
+    let before = {
+        let mut inner = db.inner.lock();
+        let alone = inner.connections == 1;
+        if alone { None } else { Some(db.pin(&mut inner)?) }
+    };
     write_home(db, live, state, pages)?;
+    if let Some(before) = before {
+        db.unpin(&mut db.inner.lock(), &before)?;
+    }
     if durability == Durability::Flushed {
         db.sync_home()?;
     }

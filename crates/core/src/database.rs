@@ -25,7 +25,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::ahead::ReadAhead;
 use crate::disk::{Disk, DiskFile, LockKind};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
@@ -40,8 +39,8 @@ use crate::procs::member::Member;
 use crate::queue::{ConnectionId, WriterQueue};
 use crate::rules::{Rule, keeps};
 use crate::stats::{CountedFile, Stats};
-use crate::table::{PageTable, Place, Readers};
-use crate::types::{LogOffset, PageNo, Tid};
+use crate::table::{PageTable, Readers};
+use crate::types::{LogOffset, Tid};
 
 /// See the state machine above.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -289,113 +288,6 @@ impl Database {
         };
         let mut first = [0];
         Ok(journal.read_at(&mut first, 0).context(what)? == 1 && first != [0])
-    }
-
-    /// Reads bytes of one page as the snapshot `state` sees it; the page is within its size.
-    pub fn read_page(&self, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<()> {
-        let what = || self.what("cannot read");
-        if page == PageNo::HEADER
-            && state.kind != Kind::Foreign
-            && let Some(from) = state.header.get(in_page..in_page + buf.len())
-        {
-            // SQLite looks at the change counter in every transaction; the state has it.
-            buf.copy_from_slice(from);
-            return Ok(());
-        }
-        loop {
-            let epoch = self.epoch.load(Ordering::SeqCst);
-            let (place, member, others_epoch) = {
-                let table = self.table.read();
-                let others_epoch = table.member.as_ref().map_or(0, |m| m.words.epoch());
-                let place = table.find(page, state.tid);
-                let member = table.member.clone().filter(|_| matches!(place, Place::Home));
-                (place, member, others_epoch)
-            };
-            let read = match place {
-                Place::Memory(image) => {
-                    let from = image.get(in_page..in_page + buf.len()).unwrap_or_default();
-                    if from.len() == buf.len() {
-                        buf.copy_from_slice(from);
-                    }
-                    from.len()
-                }
-                Place::Log(file, position) | Place::Kept(file, position) => {
-                    file.read_at(buf, position + in_page as u64).context(what)?
-                }
-                Place::Home => {
-                    self.read_home_once(member.as_deref(), state.tid, page, state.page_bytes, in_page, buf)?
-                }
-            };
-            // Nothing that was looked up before may have been overwritten while it was read.
-            if self.epoch.load(Ordering::SeqCst) == epoch
-                && member.is_none_or(|member| member.words.same_epoch(others_epoch))
-            {
-                if read < buf.len() {
-                    // Every page of a state is somewhere, whole: zeros would be a wrong answer (invariant I7).
-                    return Err(Error::Corrupt(format!("{} ends within page {page}", self.path.display())));
-                }
-                break;
-            }
-        }
-        if page == PageNo::HEADER && state.kind != Kind::Foreign {
-            let from = state.header.get(in_page..).unwrap_or_default();
-            let n = from.len().min(buf.len());
-            if let (Some(to), Some(from)) = (buf.get_mut(..n), from.get(..n)) {
-                to.copy_from_slice(from);
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads one whole page as the snapshot `state` sees it, and pages behind it if the connection has
-    /// been reading page after page.
-    pub fn read_page_ahead(&self, state: &State, page: PageNo, ahead: &mut ReadAhead, buf: &mut [u8]) -> Result<()> {
-        let size = state.page_bytes;
-        let (place, member) = {
-            let table = self.table.read();
-            (table.find(page, state.tid), table.member.clone())
-        };
-        if page == PageNo::HEADER || !matches!(place, Place::Home) {
-            return self.read_page(state, page, 0, buf);
-        }
-        if ahead.get(page, size).is_none() {
-            let count = ahead.plan(page, size, state.page_count);
-            if count == 1 {
-                return self.read_page(state, page, 0, buf);
-            }
-            let epoch = self.epoch.load(Ordering::SeqCst);
-            let others_epoch = member.as_ref().map_or(0, |member| member.words.epoch());
-            let mut good = 0;
-            for n in 0..count {
-                let page = PageNo(page.0 + n);
-                let is_home = matches!(self.table.read().find(page, state.tid), Place::Home);
-                let kept = member.as_ref().filter(|_| is_home).map(|member| member.kept.find(page, state.tid));
-                let is_kept = kept.transpose()?.flatten().is_some();
-                good |= u64::from(is_home && !is_kept) << n;
-            }
-            let read =
-                self.home.read_at(ahead.room(count, size), page.offset(size)).context(|| self.what("cannot read"))?;
-            let unchanged = self.epoch.load(Ordering::SeqCst) == epoch
-                && member.is_none_or(|member| member.words.same_epoch(others_epoch));
-            if unchanged {
-                ahead.filled(page, read, size, good);
-            }
-        }
-        match ahead.get(page, size) {
-            Some(image) => {
-                buf.copy_from_slice(image);
-                Ok(())
-            }
-            // Home was being overwritten, or is shorter.
-            None => self.read_page(state, page, 0, buf),
-        }
-    }
-
-    /// The image of a page in the newest state, for the holder of the writer's place.
-    pub fn image(&self, state: &State, page: PageNo) -> Result<Vec<u8>> {
-        let mut image = vec![0; state.page_bytes as usize];
-        self.read_page(state, page, 0, &mut image)?;
-        Ok(image)
     }
 
     /// UNMARKED → LIVE. The caller has the writer's place and a snapshot (so SHARED is held). `Busy` while others read:

@@ -24,6 +24,7 @@ pub mod procs;
 pub mod queue;
 #[cfg(test)]
 mod queue_tests;
+mod read;
 pub mod recover;
 pub mod repair;
 pub mod replay;

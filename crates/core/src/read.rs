@@ -1,0 +1,152 @@
+//! Reading pages as a snapshot sees them (invariant I4): where a page is is looked up first, then it is read, then one
+//! sees whether a checkpoint may have overwritten it meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::ahead::ReadAhead;
+use crate::database::Database;
+use crate::error::{Error, IoContext, Result};
+use crate::home::{Kind, State};
+use crate::procs::member::Member;
+use crate::table::Place;
+use crate::types::{PageNo, Tid};
+
+/// What says whether a look-up still holds: no epoch has begun since.
+struct Epochs {
+    ours: u64,
+    /// Of the processes that share the log; `None` where nothing of theirs matters.
+    others: Option<(Arc<Member>, u64)>,
+}
+
+/// Where a snapshot found a page.
+struct Found {
+    place: Place,
+    epochs: Epochs,
+}
+
+impl Database {
+    fn look_up(&self, page: PageNo, tid: Tid) -> Found {
+        let ours = self.epoch.load(Ordering::SeqCst);
+        let table = self.table.read();
+        // Before the look: what another process writes home is in the table, or its epoch is newer.
+        let others = table.member.as_ref().map(|member| member.words.epoch());
+        let place = table.find(page, tid);
+        let member = if matches!(place, Place::Home) { table.member.clone() } else { None };
+        Found { place, epochs: Epochs { ours, others: member.zip(others) } }
+    }
+
+    /// Whether nothing that was looked up before may have been overwritten since.
+    fn hold(&self, epochs: &Epochs) -> bool {
+        self.epoch.load(Ordering::SeqCst) == epochs.ours
+            && epochs.others.as_ref().is_none_or(|(member, epoch)| member.words.same_epoch(*epoch))
+    }
+
+    /// Reads bytes of one page as the snapshot `state` sees it; the page is within its size.
+    pub fn read_page(&self, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<()> {
+        if page == PageNo::HEADER
+            && state.kind != Kind::Foreign
+            && let Some(from) = state.header.get(in_page..in_page + buf.len())
+        {
+            // SQLite looks at the change counter in every transaction; the state has it.
+            buf.copy_from_slice(from);
+            return Ok(());
+        }
+        self.read_found(self.look_up(page, state.tid), state, page, in_page, buf)
+    }
+
+    /// Reads bytes of a page that was just found.
+    fn read_found(&self, mut found: Found, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<()> {
+        let what = || self.what("cannot read");
+        loop {
+            let read = match &found.place {
+                Place::Memory(image) => {
+                    let from = image.get(in_page..in_page + buf.len()).unwrap_or_default();
+                    if from.len() == buf.len() {
+                        buf.copy_from_slice(from);
+                    }
+                    from.len()
+                }
+                Place::Log(file, position) | Place::Kept(file, position) => {
+                    file.read_at(buf, position + in_page as u64).context(what)?
+                }
+                Place::Home => {
+                    let member = found.epochs.others.as_ref().map(|(member, _)| &**member);
+                    self.read_home_once(member, state.tid, page, state.page_bytes, in_page, buf)?
+                }
+            };
+            if self.hold(&found.epochs) {
+                if read < buf.len() {
+                    // Every page of a state is somewhere, whole: zeros would be a wrong answer (invariant I7).
+                    return Err(Error::Corrupt(format!("{} ends within page {page}", self.path.display())));
+                }
+                break;
+            }
+            found = self.look_up(page, state.tid);
+        }
+        if page == PageNo::HEADER && state.kind != Kind::Foreign {
+            let from = state.header.get(in_page..).unwrap_or_default();
+            let n = from.len().min(buf.len());
+            if let (Some(to), Some(from)) = (buf.get_mut(..n), from.get(..n)) {
+                to.copy_from_slice(from);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one whole page as the snapshot `state` sees it, and pages behind it if the connection has
+    /// been reading page after page.
+    pub fn read_page_ahead(&self, state: &State, page: PageNo, ahead: &mut ReadAhead, buf: &mut [u8]) -> Result<()> {
+        let size = state.page_bytes;
+        let found = self.look_up(page, state.tid);
+        if page == PageNo::HEADER || !matches!(found.place, Place::Home) {
+            return self.read_found(found, state, page, 0, buf);
+        }
+        if let Some(image) = ahead.get(page, size) {
+            buf.copy_from_slice(image);
+            return Ok(());
+        }
+        let count = ahead.plan(page, size, state.page_count);
+        if count > 1 {
+            self.read_run(found.epochs, state, page, count, ahead)?;
+            if let Some(image) = ahead.get(page, size) {
+                buf.copy_from_slice(image);
+                return Ok(());
+            }
+            // Home was being overwritten, or is shorter.
+            return self.read_page(state, page, 0, buf);
+        }
+        self.read_found(found, state, page, 0, buf)
+    }
+
+    /// Reads `count` pages of home from `first` on with one call, if none is overwritten meanwhile. `epochs`: from before.
+    fn read_run(&self, epochs: Epochs, state: &State, first: PageNo, count: u32, ahead: &mut ReadAhead) -> Result<()> {
+        let size = state.page_bytes;
+        let page = |n| PageNo(first.0 + n);
+        let mut good = {
+            let table = self.table.read();
+            let at_home = |n| u64::from(matches!(table.find(page(n), state.tid), Place::Home));
+            (0..count).fold(0, |good, n| good | at_home(n) << n)
+        };
+        if let Some((member, _)) = &epochs.others {
+            for n in 0..count {
+                if good >> n & 1 == 1 && member.kept.find(page(n), state.tid)?.is_some() {
+                    good &= !(1 << n);
+                }
+            }
+        }
+        let run = ahead.room(count, size);
+        let read = self.home.read_at(run, first.offset(size)).context(|| self.what("cannot read"))?;
+        if self.hold(&epochs) {
+            ahead.filled(first, read, size, good);
+        }
+        Ok(())
+    }
+
+    /// The image of a page in the newest state, for the holder of the writer's place.
+    pub fn image(&self, state: &State, page: PageNo) -> Result<Vec<u8>> {
+        let mut image = vec![0; state.page_bytes as usize];
+        self.read_page(state, page, 0, &mut image)?;
+        Ok(image)
+    }
+}

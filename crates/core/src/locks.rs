@@ -16,13 +16,18 @@ fn what() -> String {
 }
 
 /// Takes SHARED: no writer of stock SQLite may go on. False while one is about to write.
+///
+/// SQLite holds a lock on PENDING while it takes SHARED. To take SHARED and then look at PENDING keeps out of the same
+/// writers' way with a system call less: one who has PENDING by then is seen, one who takes it later waits for this reader.
 pub fn shared(home: &dyn DiskFile) -> Result<bool> {
-    if !home.try_lock(PENDING, 1, LockKind::Shared).context(what)? {
+    if !home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)? {
         return Ok(false);
     }
-    let got = home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what);
-    home.unlock(PENDING, 1).context(what)?;
-    got
+    if home.conflicts(PENDING, 1, LockKind::Shared).context(what)? {
+        home.unlock(SHARED, SHARED_BYTES).context(what)?;
+        return Ok(false);
+    }
+    Ok(true)
 }
 
 /// Takes RESERVED on top of SHARED: nobody else is about to write. False if somebody is.
@@ -72,16 +77,13 @@ pub fn everything(home: &dyn DiskFile) -> Result<bool> {
 
 /// Whether another process is writing (holds RESERVED).
 pub fn is_reserved(home: &dyn DiskFile) -> Result<bool> {
-    let free = home.try_lock(RESERVED, 1, LockKind::Exclusive).context(what)?;
-    if free {
-        home.unlock(RESERVED, 1).context(what)?;
-    }
-    Ok(!free)
+    home.conflicts(RESERVED, 1, LockKind::Exclusive).context(what)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::real::RealDisk;
     use crate::disk::sim::{SimConfig, SimDisk};
     use crate::disk::{Disk, OpenMode};
 
@@ -98,5 +100,27 @@ mod tests {
         assert!(!shared(&*b).unwrap() && is_reserved(&*b).unwrap());
         downgrade(&*a).unwrap();
         assert!(shared(&*b).unwrap() && !is_reserved(&*b).unwrap());
+    }
+
+    /// The one who is about to write waits for those who read, and nobody joins them.
+    #[test]
+    fn pending_keeps_new_readers_out_and_leaves_the_old_ones() {
+        for disk in [&SimDisk::new(SimConfig::default()) as &dyn Disk, &RealDisk::new()] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("db");
+            let open = || disk.open(&path, OpenMode::Create).unwrap();
+            let (reader, writer, comer) = (open(), open(), open());
+            assert!(shared(&*reader).unwrap() && shared(&*writer).unwrap());
+            assert!(reserve(&*writer).unwrap() && is_reserved(&*comer).unwrap());
+            assert!(shared(&*comer).unwrap(), "RESERVED lets readers come");
+            none(&*comer).unwrap();
+            assert!(writer.try_lock(PENDING, 1, LockKind::Exclusive).unwrap());
+            assert!(!shared(&*comer).unwrap());
+            assert!(!writer.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).unwrap());
+            none(&*reader).unwrap();
+            assert!(writer.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).unwrap(), "the refused left nothing");
+            none(&*writer).unwrap();
+            assert!(shared(&*comer).unwrap() && !is_reserved(&*reader).unwrap());
+        }
     }
 }

@@ -120,6 +120,6 @@ impl DiskFile for CountedFile {
 
     crate::forward_disk_file!(
         this => this.file;
-        id, len, read_at, set_len, reserve, try_lock, unlock, shared_words, atomic_unit_bytes
+        id, len, read_at, set_len, reserve, try_lock, unlock, conflicts, shared_words, atomic_unit_bytes
     );
 }

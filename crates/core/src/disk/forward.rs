@@ -93,6 +93,12 @@ macro_rules! forward_disk_file {
     (@ unlock $this:ident $to:expr) => {
         fn unlock(&self, offset: u64, len: u64) -> std::io::Result<()> { let $this = self; $to.unlock(offset, len) }
     };
+    (@ conflicts $this:ident $to:expr) => {
+        fn conflicts(&self, offset: u64, len: u64, kind: $crate::disk::LockKind) -> std::io::Result<bool> {
+            let $this = self;
+            $to.conflicts(offset, len, kind)
+        }
+    };
     (@ atomic_unit_bytes $this:ident $to:expr) => {
         fn atomic_unit_bytes(&self) -> u32 { let $this = self; $to.atomic_unit_bytes() }
     };

@@ -95,6 +95,14 @@ pub trait DiskFile: Send + Sync {
     fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool>;
     /// Gives the lock on these bytes back.
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Whether a lock on these bytes, of which this file holds none, would not be to be had now.
+    fn conflicts(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
+        let free = self.try_lock(offset, len, kind)?;
+        if free {
+            self.unlock(offset, len)?;
+        }
+        Ok(!free)
+    }
     /// Bytes the device writes all or nothing when aligned: a power of two, at least 512.
     fn atomic_unit_bytes(&self) -> u32;
     /// The first block of the file as memory that every process with this file open shares. What it holds after

@@ -123,14 +123,7 @@ struct RealFile {
 
 impl RealFile {
     fn lock(&self, offset: u64, len: u64, kind: libc::c_int) -> io::Result<bool> {
-        let (start, len) = lock_range(offset, len)?;
-        let lock = libc::flock {
-            l_type: kind as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: start,
-            l_len: len,
-            l_pid: 0, // Must be 0 for locks of the open file description.
-        };
+        let lock = lock_of(offset, len, kind)?;
         loop {
             return match fcntl(&self.file, FcntlArg::F_OFD_SETLK(&lock)) {
                 Ok(_) => Ok(true),
@@ -139,6 +132,25 @@ impl RealFile {
                 Err(e) => Err(e.into()),
             };
         }
+    }
+}
+
+/// The kernel's words for a lock of the open file description.
+fn lock_of(offset: u64, len: u64, kind: libc::c_int) -> io::Result<libc::flock> {
+    let (start, len) = lock_range(offset, len)?;
+    Ok(libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: len,
+        l_pid: 0, // Must be 0 for locks of the open file description.
+    })
+}
+
+fn lock_type(kind: LockKind) -> libc::c_int {
+    match kind {
+        LockKind::Shared => libc::F_RDLCK,
+        LockKind::Exclusive => libc::F_WRLCK,
     }
 }
 
@@ -214,15 +226,17 @@ impl DiskFile for RealFile {
     }
 
     fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
-        let kind = match kind {
-            LockKind::Shared => libc::F_RDLCK,
-            LockKind::Exclusive => libc::F_WRLCK,
-        };
-        self.lock(offset, len, kind)
+        self.lock(offset, len, lock_type(kind))
     }
 
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
         self.lock(offset, len, libc::F_UNLCK).map(drop)
+    }
+
+    fn conflicts(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
+        let mut lock = lock_of(offset, len, lock_type(kind))?;
+        fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut lock))?;
+        Ok(i32::from(lock.l_type) != libc::F_UNLCK)
     }
 
     fn shared_words(&self) -> io::Result<Arc<SharedWords>> {

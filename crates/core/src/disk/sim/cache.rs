@@ -9,13 +9,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::bytes::Bytes;
 use super::pick;
 
 /// Content of a unit that may or may not be on the medium.
 #[derive(Clone, Debug)]
 struct Version {
     at: u64,
-    bytes: Box<[u8]>,
+    bytes: Arc<[u8]>,
     /// A flush of it failed: the cache holds it to be clean, so no later flush writes it.
     limbo: bool,
 }
@@ -41,9 +42,9 @@ pub(super) struct CachedFile {
     unit: usize,
     /// Counts operations, so that versions and lengths have an order.
     clock: u64,
-    view: Arc<Vec<u8>>,
+    view: Bytes,
     /// May go on past `medium_len`, where a unit was written before its length.
-    medium: Arc<Vec<u8>>,
+    medium: Bytes,
     medium_len: usize,
     units: BTreeMap<usize, Unit>,
     lengths: Vec<Length>,
@@ -51,7 +52,7 @@ pub(super) struct CachedFile {
 
 impl CachedFile {
     /// A file whose bytes are on the medium.
-    pub fn at_rest(unit: usize, bytes: Arc<Vec<u8>>) -> Self {
+    pub fn at_rest(unit: usize, bytes: Bytes) -> Self {
         Self {
             unit,
             clock: 0,
@@ -64,7 +65,7 @@ impl CachedFile {
     }
 
     /// The bytes readers see.
-    pub fn view(&self) -> &[u8] {
+    pub fn view(&self) -> &Bytes {
         &self.view
     }
 
@@ -82,9 +83,7 @@ impl CachedFile {
                 self.lengths.push(Length { at: self.clock, len, shrinks: false });
             }
         }
-        let view = Arc::make_mut(&mut self.view);
-        view.resize(view.len().max(end), 0);
-        view[offset..end].copy_from_slice(buf);
+        self.view.write(buf, offset);
         for index in self.units_of(offset, end) {
             let version = Version { at: self.clock, bytes: self.unit_in(&self.view, index), limbo: false };
             self.units.entry(index).or_default().versions.push(version);
@@ -109,7 +108,7 @@ impl CachedFile {
         }
         self.clock += 1;
         self.lengths.push(Length { at: self.clock, len, shrinks: len < self.view.len() });
-        Arc::make_mut(&mut self.view).resize(len, 0);
+        self.view.resize(len);
     }
 
     /// Makes everything durable that the cache does not hold to be clean.
@@ -144,13 +143,12 @@ impl CachedFile {
     /// Flips a bit everywhere, as rot that was there before the cache was filled. False past the end.
     pub fn flip_bit(&mut self, offset: usize, bit: u8) -> bool {
         let (mask, index, within) = (1 << (bit % 8), offset / self.unit, offset % self.unit);
-        let Some(byte) = Arc::make_mut(&mut self.view).get_mut(offset) else { return false };
-        *byte ^= mask;
-        if let Some(byte) = Arc::make_mut(&mut self.medium).get_mut(offset) {
-            *byte ^= mask;
+        if !self.view.flip(offset, mask) {
+            return false;
         }
+        self.medium.flip(offset, mask);
         for version in self.units.get_mut(&index).into_iter().flat_map(|unit| &mut unit.versions) {
-            version.bytes[within] ^= mask;
+            Arc::make_mut(&mut version.bytes)[within] ^= mask;
         }
         true
     }
@@ -163,7 +161,7 @@ impl CachedFile {
     }
 
     /// The bytes after a crash in which each choice went as `choose` says.
-    pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Arc<Vec<u8>> {
+    pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Bytes {
         if self.units.is_empty() && self.lengths.is_empty() && self.medium.len() == self.medium_len {
             return self.medium.clone();
         }
@@ -174,22 +172,24 @@ impl CachedFile {
             let cuts = arrived.iter().filter(|length| length.shrinks && length.at > at);
             cuts.map(|length| length.len).min().unwrap_or(usize::MAX)
         };
-        let mut bytes = self.medium.to_vec();
-        zero_from(&mut bytes, 0, cut(0));
-        bytes.resize(len.next_multiple_of(self.unit), 0);
+        let mut bytes = self.medium.clone();
+        bytes.zero(cut(0), bytes.len());
+        bytes.resize(len.next_multiple_of(self.unit));
         for (&index, unit) in &self.units {
             let chosen = pick(unit.versions.len() + 1, choose);
             let version = chosen.checked_sub(1).and_then(|chosen| unit.versions.get(chosen));
-            let start = index * self.unit;
-            let Some(room) = bytes.get_mut(start..start + self.unit) else { continue };
-            match version {
-                Some(version) => room.copy_from_slice(&version.bytes),
-                None => room.copy_from_slice(&self.unit_in(&self.medium, index)),
+            let (start, end) = (index * self.unit, (index + 1) * self.unit);
+            if end > bytes.len() {
+                continue;
             }
-            zero_from(room, start, cut(version.map_or(unit.medium_at, |version| version.at)));
+            match version {
+                Some(version) => bytes.write(&version.bytes, start),
+                None => bytes.write(&self.unit_in(&self.medium, index), start),
+            }
+            bytes.zero(cut(version.map_or(unit.medium_at, |version| version.at)).max(start), end);
         }
-        bytes.truncate(len);
-        Arc::new(bytes)
+        bytes.resize(len);
+        bytes
     }
 
     /// Puts the first `count` pending lengths on the medium, with what their truncations do to data.
@@ -199,37 +199,33 @@ impl CachedFile {
             if !length.shrinks {
                 continue;
             }
-            for (index, room) in
-                Arc::make_mut(&mut self.medium).chunks_mut(self.unit).enumerate().skip(length.len / self.unit)
-            {
+            for index in length.len / self.unit..self.medium.len().div_ceil(self.unit) {
                 if self.units.get(&index).is_none_or(|unit| unit.medium_at < length.at) {
-                    zero_from(room, index * self.unit, length.len);
+                    self.medium.zero(length.len.max(index * self.unit), (index + 1) * self.unit);
                 }
             }
             for (index, unit) in self.units.range_mut(length.len / self.unit..) {
                 for version in unit.versions.iter_mut().filter(|version| version.at < length.at) {
-                    zero_from(&mut version.bytes, index * self.unit, length.len);
+                    zero_from(Arc::make_mut(&mut version.bytes), index * self.unit, length.len);
                 }
             }
         }
     }
 
     fn put_on_medium(&mut self, index: usize, bytes: &[u8]) {
-        let (start, end) = (index * self.unit, (index + 1) * self.unit);
-        let medium = Arc::make_mut(&mut self.medium);
-        if medium.len() < end {
-            medium.resize(end, 0);
+        if self.medium.len() < (index + 1) * self.unit {
+            self.medium.resize((index + 1) * self.unit);
         }
-        medium[start..end].copy_from_slice(bytes);
+        self.medium.write(bytes, index * self.unit);
     }
 
     /// Unit `index` of `bytes`, filled up with zeros.
-    fn unit_in(&self, bytes: &[u8], index: usize) -> Box<[u8]> {
-        let mut unit = vec![0; self.unit];
-        let start = (index * self.unit).min(bytes.len());
-        let end = (start + self.unit).min(bytes.len());
-        unit[..end - start].copy_from_slice(&bytes[start..end]);
-        unit.into()
+    fn unit_in(&self, bytes: &Bytes, index: usize) -> Arc<[u8]> {
+        let mut unit: Arc<[u8]> = std::iter::repeat_n(0, self.unit).collect();
+        if let Some(room) = Arc::get_mut(&mut unit) {
+            bytes.read(room, index * self.unit);
+        }
+        unit
     }
 
     fn units_of(&self, start: usize, end: usize) -> std::ops::Range<usize> {

@@ -90,8 +90,7 @@ impl DiskFile for SimFile {
         if let Fate::Short(len) = fate {
             count = count.min(len);
         }
-        buf[..count].copy_from_slice(&view[start..start + count]);
-        Ok(count)
+        Ok(view.read(&mut buf[..count], start))
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {

@@ -10,6 +10,7 @@
 //! Not simulated: directories (every parent exists), links, permissions, a cache that forgets what
 //! was not flushed while the kernel lives, and units torn within.
 
+mod bytes;
 mod cache;
 mod faults;
 mod file;
@@ -20,6 +21,7 @@ mod rng;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use parking_lot::Mutex;
 pub use self::faults::{Counters, Op, TraceEntry};
 pub use self::rng::SplitMix64;
 use super::{Disk, DiskFile, FileId, LockKind, OpenMode, SharedWords};
+use bytes::Bytes;
 use cache::CachedFile;
 use faults::{Fate, Faults, power_off};
 use file::SimFile;
@@ -65,7 +68,7 @@ pub struct SimDisk {
 struct Inode {
     data: CachedFile,
     /// The name it was made under; empty for a file without one.
-    label: PathBuf,
+    label: Arc<Path>,
     reserved: u64,
     handles: u64,
     locks: LockTable,
@@ -79,7 +82,8 @@ struct State {
     names: Names,
     numbers: u64,
     faults: Faults,
-    counters: BTreeMap<PathBuf, Counters>,
+    /// By path, whose bytes compare faster than its components.
+    counters: BTreeMap<OsString, Counters>,
     trace: Vec<TraceEntry>,
 }
 
@@ -146,7 +150,7 @@ impl SimDisk {
     pub fn counters_of(&self, suffix: &str) -> Counters {
         let state = self.state.lock();
         let mut sum = Counters::default();
-        let suffixed = |path: &Path| path.as_os_str().as_encoded_bytes().ends_with(suffix.as_bytes());
+        let suffixed = |path: &OsStr| path.as_encoded_bytes().ends_with(suffix.as_bytes());
         state.counters.iter().filter(|(path, _)| suffixed(path)).for_each(|(_, counters)| sum += counters);
         sum
     }
@@ -177,9 +181,9 @@ impl SimDisk {
     pub fn put_file(&self, path: &Path, bytes: &[u8]) {
         let path = normal(path);
         let mut state = self.state.lock();
-        let ino = state.names.get(&path).unwrap_or_else(|| state.make_inode(path.clone()));
+        let ino = state.names.get(&path).unwrap_or_else(|| state.make_inode(&path));
         state.names.set_durable(&path, ino);
-        let data = CachedFile::at_rest(state.config.atomic_unit as usize, Arc::new(bytes.to_vec()));
+        let data = CachedFile::at_rest(state.config.atomic_unit as usize, bytes.into());
         state.inode(ino).data = data;
     }
 
@@ -300,7 +304,7 @@ impl Disk for SimDisk {
                 if let Fate::Fail(_) = fate {
                     fate.error()?;
                 }
-                let ino = state.make_inode(path.clone());
+                let ino = state.make_inode(&path);
                 state.names.set(&path, Some(ino));
                 fate.error()?;
                 ino
@@ -354,7 +358,7 @@ impl Disk for SimDisk {
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.state.lock();
         state.begin(Op::TempFile, &normal(near), 0, 0)?.error()?;
-        let ino = state.make_inode(PathBuf::new());
+        let ino = state.make_inode(Path::new(""));
         Ok(self.handle(&mut state, ino, true))
     }
 }
@@ -364,7 +368,10 @@ impl State {
     fn begin(&mut self, op: Op, path: &Path, offset: u64, len: u64) -> io::Result<Fate> {
         let number = self.faults.ops();
         let fate = self.faults.fate(op)?;
-        self.counters.entry(path.to_owned()).or_default().count(op, len);
+        match self.counters.get_mut(path.as_os_str()) {
+            Some(counters) => counters.count(op, len),
+            None => self.counters.entry(path.into()).or_default().count(op, len),
+        }
         if self.config.trace {
             let failure = fate.error().err().map(|e| e.to_string());
             self.trace.push(TraceEntry::Call { number, op, path: path.to_owned(), offset, len, failure });
@@ -386,11 +393,11 @@ impl State {
         self.inodes.get_mut(&ino).expect("an inode lives as long as a name or a handle")
     }
 
-    fn make_inode(&mut self, label: PathBuf) -> u64 {
+    fn make_inode(&mut self, label: &Path) -> u64 {
         let ino = self.next_number();
-        let data = CachedFile::at_rest(self.config.atomic_unit as usize, Arc::default());
+        let data = CachedFile::at_rest(self.config.atomic_unit as usize, Bytes::default());
         let (locks, words) = (LockTable::default(), Arc::default());
-        self.inodes.insert(ino, Inode { data, label, reserved: 0, handles: 0, locks, words });
+        self.inodes.insert(ino, Inode { data, label: label.into(), reserved: 0, handles: 0, locks, words });
         ino
     }
 

@@ -214,3 +214,16 @@ fn a_damaged_slot_does_not_bring_older_images_back() {
     assert!(crashed.flip_bit(log_path, (1 + newest.sequence % 2) * u64::from(newest.block_bytes) + 40, 1));
     assert_eq!(cells(&mut open(&crashed, "dhl-cc"))[0], 2);
 }
+
+#[test]
+fn a_new_database_gets_pages_that_the_device_writes_whole() {
+    for (atomic_unit, page_bytes) in [(512u32, 512u16), (4096, 4096), (16384, 4096)] {
+        let disk = SimDisk::new(SimConfig { atomic_unit, ..SimConfig::default() });
+        let options = [("scheme".to_owned(), "dhl-cc".to_owned())];
+        let engine = Engine::new(Arc::new(disk));
+        let mut c = engine.open(Path::new(HOME), OpenMode::Create, &options).unwrap();
+        let mut header = [0; 100];
+        assert_eq!(c.read_at(&mut header, 0).unwrap(), 100);
+        assert_eq!((u16::from_be_bytes([header[16], header[17]]), header[20]), (page_bytes, 32), "unit {atomic_unit}");
+    }
+}

@@ -82,13 +82,18 @@ impl Connection {
     }
 
     /// What SQLite reads of a database that has no page yet, before it first locks it: under an in-page scheme, a header
-    /// that reserves room for the trailers. SQLite makes the database as it says.
+    /// that reserves room for the trailers, and with pages that the device writes whole. SQLite makes the database as it
+    /// says.
     fn header_to_come(&self, buf: &mut [u8]) -> usize {
-        let in_page = self.db.inner.lock().options.scheme == Scheme::InPage;
-        if !in_page || buf.len() != at::HEADER_BYTES {
-            return 0;
-        }
-        buf.copy_from_slice(&home::empty_marked(PAGE_BYTES_MAX, 0));
+        let page_bytes = {
+            let options = &self.db.inner.lock().options;
+            if options.scheme != Scheme::InPage || buf.len() != at::HEADER_BYTES {
+                return 0;
+            }
+            // Larger pages would be refused.
+            self.db.atomic_unit(options).min(PAGE_BYTES_MAX)
+        };
+        buf.copy_from_slice(&home::empty_marked(page_bytes, 0));
         home::unmark(buf);
         put(buf, at::RESERVED, &[trailer::BYTES as u8]);
         at::HEADER_BYTES

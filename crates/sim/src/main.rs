@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -26,13 +26,13 @@ enum EngineKind {
 #[derive(Parser)]
 #[command(name = "onewrite-sim", version)]
 struct Arguments {
-    /// Number of seeds to run
-    #[arg(long, default_value_t = 1000)]
-    seeds: u64,
+    /// Number of seeds to run; without it 1000, or as many as it takes for --crashes
+    #[arg(long)]
+    seeds: Option<u64>,
     /// The first seed; without --seeds, the only one, with the trace of a violation
     #[arg(long)]
     seed: Option<u64>,
-    /// Preset (off and off-opt without crashes, engine pager only); otherwise each seed draws one
+    /// Preset (off and off-opt run without crashes); otherwise each seed draws one
     #[arg(long, value_parser = Preset::ALL.map(|(name, _)| name))]
     scheme: Option<String>,
     /// Atomic unit of the device in bytes; otherwise each seed draws one
@@ -68,12 +68,6 @@ fn main() -> ExitCode {
         trace: false,
         steps: arguments.steps,
     };
-    if arguments.engine == EngineKind::Sql && campaign.scheme.as_deref().is_some_and(|s| s.starts_with("off")) {
-        eprintln!(
-            "--scheme off and off-opt: the engine sql crashes, which these do not survive; choose log or wal-opt"
-        );
-        return ExitCode::FAILURE;
-    }
     let threads = arguments.threads.or(std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1).max(1);
     if arguments.canary.is_some() {
         canaries(&arguments, &campaign, threads)
@@ -81,6 +75,24 @@ fn main() -> ExitCode {
         run(&arguments, &campaign, threads)
     }
 }
+
+/// Seeds of a campaign that nothing else ends.
+const SEEDS: u64 = 1000;
+
+/// Where there is no terminal to draw a bar on, a line now and then.
+fn tell_log(bar: &ProgressBar, told: &Mutex<Instant>) {
+    if !bar.is_hidden() {
+        return;
+    }
+    let mut told = told.lock();
+    if told.elapsed() >= LINE_EVERY {
+        *told = Instant::now();
+        eprintln!("{:?}: {}/{}, {}", bar.elapsed(), bar.position(), bar.length().unwrap_or(0), bar.message());
+    }
+}
+
+/// Between two lines of progress.
+const LINE_EVERY: Duration = Duration::from_secs(10);
 
 fn progress(count: u64, what: &str) -> ProgressBar {
     let bar = ProgressBar::new(count);
@@ -93,9 +105,13 @@ fn progress(count: u64, what: &str) -> ProgressBar {
 }
 
 fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
-    let single = arguments.seed.is_some() && !std::env::args().any(|a| a.starts_with("--seeds"));
     let first = arguments.seed.unwrap_or(1);
-    let count = if single { 1 } else { arguments.seeds };
+    let count = match (arguments.seeds, arguments.seed, arguments.crashes) {
+        (Some(count), ..) => count,
+        (None, Some(_), None) => 1,
+        (None, None, None) => SEEDS,
+        (None, _, Some(_)) => u64::MAX,
+    };
     let counts: Arc<Counts> = Arc::default();
     let run = |seed: u64, trace: bool| -> Result<(), Violation> {
         let campaign = Campaign { trace, ..campaign.clone() };
@@ -109,7 +125,12 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
             EngineKind::Sql => sql::history::run(seed, &campaign, &counts),
         }
     };
-    let bar = progress(count, "seeds");
+    let bar = match arguments.crashes {
+        Some(most) => progress(most, "crashes"),
+        None => progress(count, "seeds"),
+    };
+    let started = Instant::now();
+    let told = Mutex::new(started);
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let failed: Mutex<Option<u64>> = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -128,8 +149,11 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
                         *failed = Some(failed.map_or(seed, |other| other.min(seed)));
                         stop.store(true, Ordering::Relaxed);
                     }
-                    bar.inc(1);
-                    bar.set_message(format!("{} crashes", counts.crashes.load(Ordering::Relaxed)));
+                    let crashes = counts.crashes.load(Ordering::Relaxed);
+                    let second = started.elapsed().as_secs_f64().max(0.001);
+                    bar.set_position(if arguments.crashes.is_some() { crashes } else { n + 1 });
+                    bar.set_message(format!("seed {seed}, {crashes} crashes, {:.0}/s", crashes as f64 / second));
+                    tell_log(&bar, &told);
                 }
             });
         }
@@ -202,7 +226,8 @@ fn canaries(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitC
                     && let Some(rule) = all.get(n)
                 {
                     // A control as long as most hunts are.
-                    let seeds = if rule.is_some() { arguments.seeds } else { arguments.seeds.min(6) };
+                    let seeds = arguments.seeds.unwrap_or(SEEDS);
+                    let seeds = if rule.is_some() { seeds } else { seeds.min(6) };
                     let caught = hunt(*rule, seeds, campaign);
                     bar.suspend(|| eprintln!("{}: {}", name(*rule), caught.as_ref().map_or("nothing", |c| &c.what)));
                     found.lock().push((n, caught));

@@ -16,12 +16,21 @@ use onewrite_sim::sql::process::level;
 use onewrite_sim::sql::statements::Shape;
 use parking_lot::Mutex;
 
-const SHAPE: Shape = Shape { page_bytes: 1024, auto_vacuum: 0, bytes_max: 100_000, big_bytes: 50_000 };
+const SHAPE: Shape =
+    Shape { page_bytes: 1024, page_bytes_max: 4096, auto_vacuum: 0, bytes_max: 100_000, big_bytes: 50_000 };
 
 fn setting() -> Setting {
     let options = [("log_size", "256k"), ("busy_ms", "0")];
     let options = options.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    Setting { options, shape: SHAPE, counts: Arc::default(), sticky: false }
+    Setting {
+        options,
+        shape: SHAPE,
+        counts: Arc::default(),
+        sticky: false,
+        durable: true,
+        in_place: false,
+        in_page: false,
+    }
 }
 
 fn sim() -> SimDisk {

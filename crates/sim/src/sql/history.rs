@@ -1,6 +1,7 @@
 //! A history: connections of one process after another that run SQL, crashes at every operation of the disk.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ use super::print::{Print, print};
 use super::process::{Level, SCHEMAS, add_noise, explain, level};
 use super::statements::{self, Shape};
 use crate::check::{Counts, ROOMY, Violation};
-use crate::history::Campaign;
+use crate::history::{Campaign, in_page};
 use crate::hook::HookDisk;
 use crate::oracle::Oracle;
 use crate::pager::Synchronous;
@@ -66,8 +67,8 @@ pub(super) struct World {
     pub(super) faulty: bool,
     /// The disk has too little room.
     pub(super) full: bool,
-    /// The main database is in WAL mode.
-    pub(super) wal: bool,
+    /// The main database is in WAL mode: stock SQLite's, so few of its crash points are met.
+    pub(super) wal: Arc<AtomicBool>,
     pub(super) points: usize,
     /// The logs as they were before the last recovery.
     pub(super) old_logs: [Option<Vec<u8>>; 2],
@@ -79,16 +80,18 @@ pub(super) type Step<T> = Result<T, Violation>;
 /// Runs the history of `seed`.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     let mut rng = SplitMix64::new(seed ^ 0x5031);
-    let scheme = campaign.scheme.clone().unwrap_or_else(|| ["log", "log", "wal-opt"][rng.below(3)].to_owned());
+    let drawn = ["log", "log", "log", "wal-opt", "wal-opt", "auto", "auto", "dhl-cc", "lsmvbt", "off"][rng.below(10)];
+    let scheme = campaign.scheme.clone().unwrap_or_else(|| drawn.to_owned());
+    let durable = !scheme.starts_with("off");
     let drawn_unit = [512, 4096][rng.below(2)];
-    let config = SimConfig {
-        atomic_unit: campaign.atomic_unit.unwrap_or(drawn_unit),
-        sync_covers_creation: rng.below(2) == 0,
-        capacity: ROOMY,
-        trace: campaign.trace,
-    };
+    let atomic_unit = campaign.atomic_unit.unwrap_or(drawn_unit);
+    let config =
+        SimConfig { atomic_unit, sync_covers_creation: rng.below(2) == 0, capacity: ROOMY, trace: campaign.trace };
+    let page_bytes = [512, 1024, 1024, 2048, 4096, 4096][rng.below(6)];
+    let page_bytes_max = if in_page(&scheme) { atomic_unit.min(4096) as usize } else { 4096 };
     let shape = Shape {
-        page_bytes: [512, 1024, 1024, 2048, 4096, 4096][rng.below(6)],
+        page_bytes: page_bytes.min(page_bytes_max),
+        page_bytes_max,
         auto_vacuum: rng.below(3),
         bytes_max: 120_000,
         big_bytes: 40_000 + rng.below(60_000),
@@ -100,20 +103,31 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     if rng.below(3) == 0 {
         options.push(("table_size", "64k"));
     }
+    if in_page(&scheme) && rng.below(3) == 0 {
+        options.push(("gc", "eager"));
+    }
     let sticky = rng.below(6) == 0;
     if sticky {
         options.push(("sticky", "1"));
     }
     let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     let trouble = match rng.below(4) {
-        0 => Trouble::Faults,
+        0 if durable => Trouble::Faults,
         1 => Trouble::Full,
         _ => Trouble::None,
     };
     let starting = || Oracle::starting(empty());
     let oracles = Oracles { files: [starting(), starting()], joint: false };
     let mut world = World {
-        setting: Setting { options, shape, counts: counts.clone(), sticky },
+        setting: Setting {
+            options,
+            shape,
+            counts: counts.clone(),
+            sticky,
+            durable,
+            in_place: scheme == "auto" || in_page(&scheme),
+            in_page: in_page(&scheme),
+        },
         points: 2 + rng.below(6),
         rng,
         disk: HookDisk::new(SimDisk::new(config), None),
@@ -126,7 +140,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
         trouble,
         faulty: false,
         full: false,
-        wal: false,
+        wal: Arc::default(),
         old_logs: [None, None],
         notes: campaign.trace.then(Vec::new),
     };
@@ -157,12 +171,23 @@ impl World {
         }
     }
 
+    pub(super) fn is_wal(&self) -> bool {
+        self.wal.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_wal(&self, wal: bool) {
+        self.wal.store(wal, Ordering::Relaxed);
+    }
+
     pub(super) fn verdict(&self) -> Step<()> {
         let found = self.found.lock().take();
         found.map_or(Ok(()), Err)
     }
 
     pub(super) fn step(&mut self) -> Step<()> {
+        if self.is_wal() && self.rng.below(4) == 0 {
+            return self.change_mode();
+        }
         match self.rng.below(40) {
             0..23 => self.write(),
             23..26 => self.pin_or_read(),
@@ -171,7 +196,7 @@ impl World {
             30 => self.close_all(),
             31 => self.vacuum(),
             32 => self.change_mode(),
-            33 => self.die(),
+            33 if self.setting.durable => self.die(),
             34..37 => self.make_trouble(),
             37 => self.shrink(),
             _ => self.close_one(),
@@ -193,7 +218,7 @@ impl World {
         let db = self.level.open(0, &self.setting.options)?;
         add_noise(&db)?;
         let mut synchronous = [Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(3)];
-        if self.rng.below(10) == 0 && !self.wal {
+        if self.rng.below(10) == 0 && !self.is_wal() {
             synchronous = Synchronous::Off;
         }
         let mode = ["DELETE", "TRUNCATE", "PERSIST", "MEMORY"][self.rng.below(4)];
@@ -207,7 +232,7 @@ impl World {
         let shape = self.setting.shape;
         for schema in &SCHEMAS[..1 + usize::from(has_side)] {
             db.execute_batch(&format!("PRAGMA {schema}.synchronous={level}; PRAGMA {schema}.cache_size={cache}"))?;
-            if !self.wal {
+            if !self.is_wal() {
                 db.execute_batch(&format!("PRAGMA {schema}.journal_mode={mode}"))?;
             }
             // Of use while there is no page yet.
@@ -228,6 +253,8 @@ impl World {
         match code & 0xff {
             ffi::SQLITE_BUSY => Ok(()),
             ffi::SQLITE_FULL if self.full => Ok(()),
+            // As in `check`: opened beside a journal that led back to no page.
+            ffi::SQLITE_CANTOPEN if self.setting.in_page && self.oracles.lock().latest().contains(&empty()) => Ok(()),
             _ if self.faulty => match self.rng.below(3) {
                 0 => Ok(()),
                 1 => self.die(),
@@ -298,7 +325,7 @@ impl World {
         if client.reading.is_some() || !client.may_step_aside() || *self.oracles.lock().files[0].latest() == empty() {
             return Ok(());
         }
-        let page_bytes = [512, 1024, 2048, 4096][self.rng.below(4)];
+        let page_bytes = [512, 1024, 2048, 4096][self.rng.below(4)].min(self.setting.shape.page_bytes_max);
         let sql = match self.rng.below(3) {
             0 => "VACUUM".to_owned(),
             _ => format!("PRAGMA page_size={page_bytes}; VACUUM"),
@@ -322,7 +349,7 @@ impl World {
         if client.reading.is_some() || !client.may_step_aside() || *self.oracles.lock().files[0].latest() == empty() {
             return Ok(());
         }
-        if !self.wal {
+        if !self.is_wal() {
             // In WAL mode nothing is promised under OFF.
             for client in &mut self.clients {
                 if client.synchronous == Synchronous::Off {
@@ -334,20 +361,20 @@ impl World {
                 }
             }
         }
-        let wanted = if self.wal { "DELETE" } else { "WAL" };
+        let wanted = if self.is_wal() { "DELETE" } else { "WAL" };
         let sql = format!("PRAGMA main.journal_mode={wanted}");
         let answer = last_row(&self.clients[i].db, &sql);
         self.verdict()?;
         self.note(|w| format!("{} runs {sql}: {answer:?}", w.clients[i].number));
         match answer {
             Ok(mode) => {
-                self.wal = mode == "wal";
+                self.set_wal(mode == "wal");
                 Ok(())
             }
             Err(e) => {
                 self.abort(i);
                 let mode = self.clients[i].db.query_row("PRAGMA main.journal_mode", [], |row| row.get::<_, String>(0));
-                self.wal = mode.is_ok_and(|mode| mode == "wal");
+                self.set_wal(mode.is_ok_and(|mode| mode == "wal"));
                 self.tolerate(&e, "journal_mode")
             }
         }
@@ -359,7 +386,7 @@ impl World {
         let sql = format!("PRAGMA {}.onewrite_checkpoint", SCHEMAS[file]);
         match self.clients[i].db.query_row(&sql, [], |row| row.get::<_, String>(0)) {
             Ok(_) => {
-                if !self.wal {
+                if !self.is_wal() {
                     self.oracles.lock().files[file].settle();
                 }
                 self.note(|w| format!("{} checkpoints {file}", w.clients[i].number));
@@ -395,7 +422,7 @@ impl World {
         }
         // A database that a fault has poisoned stays marked, for recovery; a full disk may keep the mark on, too.
         if any && !self.faulty && !self.full {
-            if !self.wal {
+            if !self.is_wal() {
                 self.oracles.lock().files.iter_mut().for_each(Oracle::settle);
             }
             if !self.setting.sticky {

@@ -1,9 +1,10 @@
 //! Prints of states: a hash of everything that SQL can see of a database.
 
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::Hasher;
 
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
+use rustc_hash::FxHasher;
 
 /// What a state of a database is told by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +17,7 @@ pub struct Print {
 
 /// The print of the database `schema` of a connection, read in its current transaction.
 pub fn print(db: &Connection, schema: &str) -> rusqlite::Result<Print> {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = FxHasher::default();
     let mut rows = 0;
     let version: i64 = db.query_row(&format!("PRAGMA {schema}.user_version"), [], |row| row.get(0))?;
     hasher.write_i64(version);
@@ -49,7 +50,7 @@ pub fn print(db: &Connection, schema: &str) -> rusqlite::Result<Print> {
     Ok(Print { hash: hasher.finish(), rows })
 }
 
-fn hash(hasher: &mut DefaultHasher, value: ValueRef<'_>) {
+fn hash(hasher: &mut FxHasher, value: ValueRef<'_>) {
     match value {
         ValueRef::Null => hasher.write_u8(0),
         ValueRef::Integer(n) => hasher.write_i64(n),

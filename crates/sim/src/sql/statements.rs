@@ -7,6 +7,8 @@ use onewrite_core::disk::sim::SplitMix64;
 pub struct Shape {
     /// Page size of a new database in bytes.
     pub page_bytes: usize,
+    /// Largest page size that the scheme takes.
+    pub page_bytes_max: usize,
     /// `auto_vacuum`: 0, 1 or 2.
     pub auto_vacuum: usize,
     /// A database above this size shrinks.

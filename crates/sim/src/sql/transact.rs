@@ -32,7 +32,7 @@ impl World {
         };
         if !client.has_side {
             files = vec![0];
-        } else if files.len() == 2 && (self.wal || !client.may_step_aside()) {
+        } else if files.len() == 2 && (self.is_wal() || !client.may_step_aside()) {
             files = vec![self.rng.below(2)];
         }
         let schemas: Vec<&str> = files.iter().map(|file| SCHEMAS[*file]).collect();
@@ -168,7 +168,7 @@ impl World {
         let mut oracles = self.oracles.lock();
         let latest = oracles.latest();
         for file in files {
-            oracles.files[*file].attempt(mirrored.states[*file], files.len() > 1 || self.wal);
+            oracles.files[*file].attempt(mirrored.states[*file], files.len() > 1 || self.is_wal());
         }
         oracles.joint = files.len() > 1 && files.iter().all(|file| latest[*file] != mirrored.states[*file]);
     }

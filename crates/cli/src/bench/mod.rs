@@ -12,6 +12,7 @@
 //! | `runner`, `progress` | which section when |
 //! | `measure`, `stats`, `results` | timing; medians and confidence intervals; the rows of the table |
 //! | `device`, `syscalls` | counting below and at the kernel's door |
+//! | `threads`, `processes`, `schemes/` | the other suites |
 //! | `compare`, `sweep`, `images`, `advise` | the subcommands |
 //! | `card`, `report`, `html/`, `wear` | the parameters; table and JSON; the page; how long a card lasts |
 
@@ -31,6 +32,7 @@ mod random;
 mod report;
 mod results;
 mod runner;
+mod schemes;
 mod sql;
 mod stats;
 mod suite;
@@ -86,12 +88,15 @@ pub struct Args {
     #[command(subcommand)]
     pub command: Option<Subcommand>,
     /// The measurement to make: commit (what one durable commit costs), threads (what several
-    /// connections of one process get done together)
+    /// connections of one process get done together), processes (several processes), schemes (the tables
+    /// and figures of the papers on LS-MVBT and Doubleheader Logging; as many transactions as those with
+    /// --transactions 1000 --runs 5)
     #[arg(long, value_name = "NAME", default_value = suite::ALL[0].name)]
     pub suite: suite::Chosen,
     /// Measure only this one: stock/delete, stock/truncate, stock/persist, stock/wal-full, stock/wal-normal,
     /// onewrite/log, onewrite/log-live (reads of a database this process writes), onewrite/wal-opt, onewrite/off,
-    /// onewrite/off-opt, lmdb, redb, floor, or one of a --library; may be repeated
+    /// onewrite/off-opt, lmdb, redb, floor, or one of a --library; may be repeated. Of the suite schemes: only this
+    /// figure (ls-mvbt-6, -9, -10, -11, -12, dhl-7, -8, -10, -11)
     #[arg(long, value_name = "ENGINE/PRESET")]
     pub only: Vec<String>,
     /// Do this: insert, update, delete, lookup (a row by its key), scan (the whole table), lookup-cold, scan-cold
@@ -125,7 +130,8 @@ pub enum Subcommand {
 /// Makes the measurement asked for.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(json) = &args.traced {
-        return runner::traced(json);
+        let suite = args.suite.0.name;
+        return if suite == schemes::NAME { schemes::traced(json) } else { runner::traced(json) };
     }
     ctrlc::set_handler(|| {
         if measure::INTERRUPTED.swap(true, Ordering::Relaxed) {

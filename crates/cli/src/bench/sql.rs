@@ -58,6 +58,7 @@ api! {
     changes = sqlite3_changes: fn(*mut sqlite3) -> c_int;
     busy_timeout = sqlite3_busy_timeout: fn(*mut sqlite3, c_int) -> c_int;
     complete = sqlite3_complete: fn(*const c_char) -> c_int;
+    db_status = sqlite3_db_status: fn(*mut sqlite3, c_int, *mut c_int, *mut c_int, c_int) -> c_int;
     vfs_find = sqlite3_vfs_find: fn(*const c_char) -> *mut sqlite3_vfs;
 }
 
@@ -175,6 +176,15 @@ impl Db {
     pub fn changes(&self) -> i64 {
         // SAFETY: the connection is open.
         i64::from(unsafe { (self.library.api.changes)(self.raw) })
+    }
+
+    /// Pages that this connection has written to a database or a write-ahead log.
+    pub fn cache_writes(&self) -> Result<u64> {
+        let (mut now, mut highest) = (0, 0);
+        let op = ffi::SQLITE_DBSTATUS_CACHE_WRITE;
+        // SAFETY: the connection is open, and both numbers outlive the call.
+        self.check(unsafe { (self.library.api.db_status)(self.raw, op, &mut now, &mut highest, 0) })?;
+        Ok(u64::try_from(now)?)
     }
 
     /// How long to wait for another connection's lock.

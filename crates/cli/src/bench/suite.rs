@@ -15,7 +15,7 @@ pub struct Suite {
 }
 
 /// Every suite; the first is the one measured when nobody says `--suite`.
-pub static ALL: [Suite; 3] = [
+pub static ALL: [Suite; 4] = [
     Suite { name: "commit", about: "what one durable commit costs, side by side", run: super::commit },
     Suite {
         name: "threads",
@@ -26,6 +26,11 @@ pub static ALL: [Suite; 3] = [
         name: "processes",
         about: "what several processes that write one database get done together",
         run: super::processes::run,
+    },
+    Suite {
+        name: super::schemes::NAME,
+        about: "the tables and figures of the papers on LS-MVBT and Doubleheader Logging",
+        run: super::schemes::run,
     },
 ];
 

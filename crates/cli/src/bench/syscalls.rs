@@ -9,7 +9,7 @@ use super::measure::{INTERRUPTED, Probe};
 use anyhow::{Context, Result};
 use nix::libc;
 use nix::sys::ptrace;
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
@@ -58,14 +58,40 @@ pub fn offer_to_be_traced() -> Result<()> {
 
 /// Runs `child` (this program, told to do one section) and counts. The child prints the number of
 /// its transactions.
-pub fn count(mut child: Command) -> Result<Calls, String> {
+pub fn count(child: Command) -> Result<Calls, String> {
+    let mut calls = Calls::default();
+    let said = follow(child, |pid| {
+        look(pid, &mut calls);
+        true
+    })?;
+    calls.transactions = said.0.trim().parse().map_err(|_| format!("the traced section failed: {}", said.1.trim()))?;
+    Ok(calls)
+}
+
+/// Runs `child` and kills it when it is about to make this write call, counted from 1, between its marks. Returns how
+/// many it made or was about to make.
+pub fn kill_before_write(child: Command, number: Option<u64>) -> Result<u64, String> {
+    let mut writes = 0;
+    let said = follow(child, |pid| {
+        writes += u64::from(is_write(pid));
+        number != Some(writes)
+    })?;
+    match number {
+        Some(number) if writes < number => Err(format!("the traced section ended early: {}", said.1.trim())),
+        _ => Ok(writes),
+    }
+}
+
+/// Runs `child`, and shows each thread that is about to make a call between the marks to `seen`; killed where that says
+/// false. What it printed.
+fn follow(mut child: Command, seen: impl FnMut(Pid) -> bool) -> Result<(String, String), String> {
     if !cfg!(target_env = "gnu") {
         return Err("this build, not being for glibc, cannot trace".to_owned());
     }
     let spawned = child.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|e| format!("no child process to trace: {e}"))?;
     let pid = Pid::from_raw(child.id() as libc::pid_t);
-    let traced = trace(pid);
+    let traced = trace(pid, seen);
     let mut said = (String::new(), String::new());
     if traced.is_err() {
         let _ = child.kill();
@@ -78,14 +104,12 @@ pub fn count(mut child: Command) -> Result<Calls, String> {
     if let Some(mut err) = child.stderr.take() {
         let _ = err.read_to_string(&mut said.1);
     }
-    let mut calls = traced.map_err(|e| if said.1.is_empty() { e } else { said.1.trim().to_owned() })?;
-    calls.transactions = said.0.trim().parse().map_err(|_| format!("the traced section failed: {}", said.1.trim()))?;
-    Ok(calls)
+    traced.map_err(|e| if said.1.is_empty() { e } else { said.1.trim().to_owned() })?;
+    Ok(said)
 }
 
 /// Follows every thread of `main` until it exits.
-fn trace(main: Pid) -> Result<Calls, String> {
-    let mut calls = Calls::default();
+fn trace(main: Pid, mut seen: impl FnMut(Pid) -> bool) -> Result<(), String> {
     let mut counting = false;
     let mut set_up = false;
     loop {
@@ -95,7 +119,7 @@ fn trace(main: Pid) -> Result<Calls, String> {
         };
         let (pid, signal) = match status {
             WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..) if pid == main => {
-                return if set_up { Ok(calls) } else { Err("tracing is not allowed here".to_owned()) };
+                return if set_up { Ok(()) } else { Err("tracing is not allowed here".to_owned()) };
             }
             WaitStatus::Stopped(pid, Signal::SIGSTOP) if !set_up => {
                 use ptrace::Options;
@@ -113,8 +137,9 @@ fn trace(main: Pid) -> Result<Calls, String> {
             WaitStatus::Stopped(pid, Signal::SIGSTOP) => (pid, None),
             WaitStatus::Stopped(pid, signal) => (pid, Some(signal)),
             WaitStatus::PtraceSyscall(pid) => {
-                if counting && entering(pid) {
-                    look(pid, &mut calls);
+                if counting && entering(pid) && !seen(pid) {
+                    kill(main, Signal::SIGKILL).map_err(|e| format!("killing: {e}"))?;
+                    continue;
                 }
                 (pid, None)
             }
@@ -141,6 +166,15 @@ fn entering(pid: Pid) -> bool {
 #[cfg(not(target_env = "gnu"))]
 fn entering(_: Pid) -> bool {
     false
+}
+
+/// Whether the call the thread is about to make writes.
+fn is_write(pid: Pid) -> bool {
+    let call = fs::read_to_string(format!("/proc/{pid}/syscall")).ok().and_then(|s| parse(&s));
+    let writes = |(n, _, kind): &(libc::c_long, &str, Kind)| {
+        call.is_some_and(|(number, _)| *n == number) && matches!(kind, Kind::Write | Kind::WriteWithFlags)
+    };
+    CALLS.iter().any(writes)
 }
 
 /// Counts the call the thread is about to make.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::queue::{Claim, ConnectionId, WriterQueue};
+use crate::queue::{Claim, ConnectionId, Patience, WriterQueue};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const GRACE: Duration = Duration::from_millis(2);
@@ -70,6 +70,56 @@ fn a_holder_that_reads_loses_a_long_grace() {
         assert!(waiter.join().unwrap());
     });
     assert!(q.holds(ConnectionId(2)));
+}
+
+#[test]
+fn a_tentative_holder_that_waits_inside_keeps_the_place() {
+    let q = WriterQueue::default();
+    let done = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        let (q, done) = (&q, &done);
+        assert!(q.acquire(ConnectionId(1), Claim::Tentative(Duration::ZERO), LONG));
+        q.set_inside(ConnectionId(1), true);
+        s.spawn(move || {
+            assert!(q.acquire(ConnectionId(2), Claim::Firm, LONG));
+            assert_eq!(done.load(Ordering::SeqCst), 1);
+            q.release(ConnectionId(2));
+        });
+        while !q.has_waiters(1) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(40 * GRACE);
+        done.store(1, Ordering::SeqCst);
+        q.release(ConnectionId(1));
+    });
+}
+
+#[test]
+fn patience_with_a_turn_is_not_patience_with_all_of_them() {
+    let q = WriterQueue::default();
+    let turn = Duration::from_millis(100);
+    let patience = Patience { all: LONG, turn };
+    std::thread::scope(|s| {
+        let (q, (taken, is_taken)) = (&q, std::sync::mpsc::channel());
+        for n in 0..12 {
+            let taken = taken.clone();
+            s.spawn(move || {
+                assert!(q.acquire(ConnectionId(n), Claim::Firm, LONG));
+                taken.send(()).unwrap();
+                std::thread::sleep(turn / 4);
+                q.release(ConnectionId(n));
+            });
+        }
+        is_taken.recv().unwrap();
+        while !q.has_waiters(11) {
+            std::thread::yield_now();
+        }
+        // Three times as long as a turn may take, and every one gets on.
+        assert!(q.acquire(ConnectionId(20), Claim::Firm, patience));
+    });
+    std::thread::scope(|s| {
+        s.spawn(|| assert!(!q.acquire(ConnectionId(21), Claim::Firm, patience)));
+    });
 }
 
 #[test]

@@ -1,15 +1,197 @@
 //! What the concurrent parts wait with, in one place: the model checker (`tests/model.rs`) compiles those parts
 //! against its own.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
 pub use parking_lot::{Condvar, Mutex, MutexGuard};
 pub use std::thread;
 
-/// The clock.
-pub mod time {
+const EMPTY: u8 = 0;
+const ASLEEP: u8 = 1;
+const SET: u8 = 2;
+
+/// Something one thread waits for, once.
+pub struct Event {
+    state: AtomicU8,
+    waiter: thread::Thread,
+}
+
+impl Event {
+    /// For the calling thread.
+    pub fn new() -> Event {
+        Event { state: AtomicU8::new(EMPTY), waiter: thread::current() }
+    }
+
+    /// It has happened; `value` of those who ask is true from now on.
+    pub fn set(&self) {
+        if self.state.swap(SET, Ordering::AcqRel) == ASLEEP {
+            self.waiter.unpark();
+        }
+    }
+
+    /// Whether it has happened.
+    pub fn is_set(&self) -> bool {
+        self.state.load(Ordering::Acquire) == SET
+    }
+
+    /// Waits for it without sleeping, for so long: where what is waited for happens on another processor, that is
+    /// sooner than a thread wakes up.
+    pub fn spin(&self, spin: Duration) -> bool {
+        if spin.is_zero() || !has_processors() {
+            return self.is_set();
+        }
+        let begun = Instant::now();
+        loop {
+            for _ in 0..SPINS {
+                if self.is_set() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if begun.elapsed() >= spin {
+                return false;
+            }
+            // Somebody else may need this processor, perhaps the one that is waited for.
+            thread::yield_now();
+        }
+    }
+
+    /// Waits for it until `deadline` at most. The thread for which it was made calls this.
+    pub fn wait_until(&self, deadline: Instant) -> bool {
+        if self.state.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return true;
+        }
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.state.compare_exchange(ASLEEP, EMPTY, Ordering::AcqRel, Ordering::Acquire).is_err();
+            }
+            thread::park_timeout(left);
+            if self.is_set() {
+                return true;
+            }
+        }
+    }
+}
+
+/// Looks at an event between two offers of the processor to others.
+const SPINS: u32 = 40;
+
+fn has_processors() -> bool {
+    static MANY: OnceLock<bool> = OnceLock::new();
+    *MANY.get_or_init(|| thread::available_parallelism().is_ok_and(|n| n.get() > 1))
+}
+
+/// What is known of how a thread spends its time.
+pub mod idle {
+    use std::cell::Cell;
     use std::time::{Duration, Instant};
 
-    /// Whether `grace` has passed since `since`.
-    pub fn is_over(since: Instant, grace: Duration) -> bool {
-        since.elapsed() >= grace
+    /// Processor time that a transaction may take before it writes, in clock ticks of 10 ms.
+    const TICKS_MAX: u64 = 1;
+
+    /// A thread of this process.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Task(Option<u32>);
+
+    impl Task {
+        /// The calling thread.
+        pub fn current() -> Task {
+            thread_local!(static TASK: Cell<Option<u32>> = const { Cell::new(None) });
+            let known = TASK.get().or_else(|| u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).ok());
+            TASK.set(known);
+            Task(known)
+        }
+
+        /// Whether it is about to run, and the processor time it has had, in clock ticks.
+        fn look(self) -> Option<(bool, u64)> {
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.0?)).ok()?;
+            let (_, fields) = stat.rsplit_once(')')?;
+            let mut fields = fields.split_ascii_whitespace();
+            let state = fields.next()?;
+            let user: u64 = fields.nth(10)?.parse().ok()?;
+            let system: u64 = fields.next()?.parse().ok()?;
+            Some((matches!(state, "R" | "D"), user + system))
+        }
+    }
+
+    /// Watches a thread that may do something soon, or not: how long it has had the time to.
+    pub struct Watch {
+        task: Task,
+        ticks: Option<u64>,
+        last: Instant,
+        idle: Duration,
+    }
+
+    impl Watch {
+        /// Begins now.
+        pub fn new(task: Task) -> Watch {
+            let ticks = task.look().map(|(_, ticks)| ticks);
+            Watch { task, ticks, last: Instant::now(), idle: Duration::ZERO }
+        }
+
+        /// How long the thread has slept, or gone about something else. Time in which it was kept from its processor is
+        /// no such time, and more than `nap` since the last look says that the caller was.
+        pub fn idle(&mut self, nap: Duration) -> Duration {
+            let now = Instant::now();
+            let passed = (now - self.last).min(2 * nap);
+            self.last = now;
+            let kept = match (self.task.look(), self.ticks) {
+                (Some((wants, ticks)), Some(before)) => wants && ticks.saturating_sub(before) <= TICKS_MAX,
+                _ => false,
+            };
+            if !kept {
+                self.idle += passed;
+            }
+            self.idle
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::idle::{Task, Watch};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    const NAP: Duration = Duration::from_millis(10);
+
+    /// What is seen of a thread that does `what` until it is told to stop, once it has been idle for so long.
+    fn watch(what: impl Fn() + Send) -> Duration {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let (send, task) = std::sync::mpsc::channel();
+            let done = &done;
+            s.spawn(move || {
+                send.send(Task::current()).unwrap();
+                while !done.load(Ordering::SeqCst) {
+                    what();
+                }
+            });
+            let mut watch = Watch::new(task.recv().unwrap());
+            let mut idle = Duration::ZERO;
+            let begun = Instant::now();
+            while idle < 5 * NAP && begun.elapsed() < Duration::from_secs(30) {
+                std::thread::sleep(NAP);
+                idle = watch.idle(NAP);
+            }
+            done.store(true, Ordering::SeqCst);
+            idle
+        })
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_is_idle_and_so_is_one_that_computes_for_long() {
+        assert!(watch(|| std::thread::sleep(NAP)) >= 5 * NAP);
+        assert!(watch(std::hint::spin_loop) >= 5 * NAP);
+    }
+
+    #[test]
+    fn a_stop_of_the_watcher_counts_no_more_than_a_nap_or_two() {
+        let mut watch = Watch::new(Task::current());
+        std::thread::sleep(10 * NAP);
+        assert!(watch.idle(NAP) <= 2 * NAP);
     }
 }

@@ -24,19 +24,69 @@ use types::Tid;
 /// The checker's locks with the interface of `crate::sync`.
 mod sync {
     use std::ops::{Deref, DerefMut};
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use shuttle::rand::Rng;
     pub use shuttle::thread;
 
-    pub mod time {
-        use std::time::{Duration, Instant};
+    pub mod idle {
+        use std::time::Duration;
 
         use shuttle::rand::Rng;
 
-        /// Time passes as the checker likes.
-        pub fn is_over(_: Instant, _: Duration) -> bool {
-            shuttle::rand::thread_rng().r#gen()
+        #[derive(Clone, Copy)]
+        pub struct Task;
+
+        impl Task {
+            pub fn current() -> Task {
+                Task
+            }
+        }
+
+        pub struct Watch;
+
+        impl Watch {
+            pub fn new(_: Task) -> Watch {
+                Watch
+            }
+
+            /// Idle or not, as the checker likes.
+            pub fn idle(&mut self, _: Duration) -> Duration {
+                if shuttle::rand::thread_rng().r#gen() { Duration::MAX } else { Duration::ZERO }
+            }
+        }
+    }
+
+    pub struct Event(Mutex<bool>, Condvar);
+
+    impl Event {
+        pub fn new() -> Event {
+            Event(Mutex::new(false), Condvar::new())
+        }
+
+        pub fn set(&self) {
+            *self.0.lock() = true;
+            self.1.notify_all();
+        }
+
+        pub fn is_set(&self) -> bool {
+            *self.0.lock()
+        }
+
+        pub fn spin(&self, _: Duration) -> bool {
+            thread::yield_now();
+            self.is_set()
+        }
+
+        /// Waits until it is told to, or for no time at all.
+        pub fn wait_until(&self, _: Instant) -> bool {
+            let mut set = self.0.lock();
+            if shuttle::rand::thread_rng().gen_ratio(3, 4) {
+                while !*set {
+                    self.1.wait(&mut set);
+                }
+            }
+            *set
         }
     }
 
@@ -78,17 +128,6 @@ mod sync {
         pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             let inner = guard.0.take().unwrap();
             guard.0 = Some(self.0.wait(inner).unwrap());
-        }
-
-        /// Waits until it is told to, or for no time at all.
-        pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) {
-            if shuttle::rand::thread_rng().gen_ratio(3, 4) {
-                self.wait(guard);
-            }
-        }
-
-        pub fn notify_one(&self) {
-            self.0.notify_one();
         }
 
         pub fn notify_all(&self) {

@@ -136,6 +136,12 @@ unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_
         }
         return Ok(code::NOTFOUND);
     }
+    if matches!(name.as_str(), "page_count" | "freelist_count") {
+        if let Some(conn) = state.connection() {
+            conn.note_size_asked();
+        }
+        return Ok(code::NOTFOUND);
+    }
     let Some(name) = name.strip_prefix(PREFIX) else { return Ok(code::NOTFOUND) };
     let answer = match answer(state, name, value.as_deref()) {
         Ok(answer) => Ok(answer),

@@ -11,21 +11,22 @@ use crate::error::{Error, Result};
 use crate::home::{Kind, State};
 use crate::locks;
 use crate::log::group::Durability;
-use crate::queue::Claim;
+use crate::queue::{Claim, Patience};
 use crate::recover;
 use crate::rules::{Rule, keeps};
 use crate::txn::Txn;
 
-/// Longest wait for a tentative place: the transaction may turn out to read only, and readers do not wait.
+/// Longest wait for a tentative place while nobody gets a turn: the transaction may turn out to read only, and readers
+/// do not wait.
 const TENTATIVE_WAIT: Duration = Duration::from_millis(200);
 /// A transaction may write if one of so many before it did, or could have: the first reads the schema.
 pub(super) const TURNS: u8 = 2;
 /// After so many transactions in a row that wrote, the next one is taken to write, too.
 const SURE_WRITER: u32 = 3;
-/// How long a tentative place stays with a connection that has not begun to write and reads.
+/// How long a tentative place stays with a connection that has not begun to write and reads. Time in which its thread
+/// is kept from its processor does not count, here and below.
 const GRACE: Duration = Duration::from_millis(2);
-/// The same for one that has read no page yet but what a write begins with: a thread may be kept from its
-/// processor for so long.
+/// The same for one that has read no page yet but what a write begins with.
 const FIRST_GRACE: Duration = Duration::from_millis(20);
 /// The same for one that has written again and again.
 const SURE_GRACE: Duration = Duration::from_millis(200);
@@ -53,12 +54,13 @@ impl Connection {
         let mut has_place = false;
         if self.may_write > 0 {
             // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
-            let (mut wait, mut grace) = (Duration::from_millis(self.busy_ms), SURE_GRACE);
+            let wait = Duration::from_millis(self.busy_ms);
+            let (mut patience, mut grace) = (Patience::from(wait), SURE_GRACE);
             if self.writes_in_a_row < SURE_WRITER {
-                (wait, grace) = (wait.min(TENTATIVE_WAIT), FIRST_GRACE);
+                (patience.turn, grace) = (wait.min(TENTATIVE_WAIT), FIRST_GRACE);
             }
-            let deadline = Instant::now() + wait;
-            has_place = self.db.queue.acquire(self.id, Claim::Tentative(grace), wait);
+            let deadline = Instant::now() + patience.turn;
+            has_place = self.db.queue.acquire(self.id, Claim::Tentative(grace), patience);
             self.doubtless = has_place;
             if has_place {
                 match self.db.enter(false, deadline) {
@@ -171,7 +173,11 @@ impl Connection {
         }
         let Some(tid) = self.snapshot.as_ref().map(|s| s.tid) else { return Ok(()) };
         let group = self.db.writer.lock().as_ref().map(|live| live.log.group().clone());
-        group.map_or(Ok(()), |group| group.wait(tid, Durability::Written, &*self.db))
+        let Some(group) = group else { return Ok(()) };
+        self.db.queue.set_inside(self.id, true);
+        let settled = group.wait(tid, Durability::Written, &*self.db);
+        self.db.queue.set_inside(self.id, false);
+        settled
     }
 
     /// First look at a file nobody in this process is using. SHARED is held.

@@ -168,6 +168,14 @@ impl Connection {
         self.exclusive_said = value.eq_ignore_ascii_case("exclusive");
     }
 
+    /// `PRAGMA page_count` or `freelist_count` was seen: what it reads of page 1 must be durable, too.
+    pub fn note_size_asked(&mut self) {
+        self.may_write = 0;
+        let settled = self.settle();
+        // An error poisoned the database: the next call says so.
+        let _ = self.noted(settled);
+    }
+
     /// `PRAGMA onewrite_NAME` with or without a value; `None` if there is no such pragma.
     pub fn pragma(&mut self, name: &str, value: Option<&str>) -> Option<Result<String>> {
         let answer = crate::pragma::answer(self, name, value)?;

@@ -13,6 +13,19 @@ use crate::table::Image;
 use crate::txn::{Stage, Txn};
 use crate::types::PageNo;
 
+/// Bytes of page 1 that SQLite looks at to learn whether its cache still holds: change counter and sizes. An
+/// application gets to see the sizes by pragmas alone ([`Connection::note_size_asked`]).
+const SIZES: std::ops::Range<usize> = at::CHANGE_COUNTER..at::CHANGE_COUNTER + 16;
+
+/// What a read may show the application of a state that readers may not see yet.
+enum Shows {
+    Nothing,
+    /// Something on page 1, which a write transaction reads as well.
+    FirstPage,
+    /// A page that no write transaction begins with.
+    MorePages,
+}
+
 impl Connection {
     /// xRead; returns the bytes read, fewer only at the end of the database.
     pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
@@ -30,9 +43,15 @@ impl Connection {
     }
 
     fn read(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        if (self.unsettled || self.doubtless) && self.txn.is_none() && self.shows(offset, buf.len()) {
-            self.doubt();
-            self.settle()?;
+        if (self.unsettled || self.doubtless) && self.txn.is_none() {
+            match self.shows(offset, buf.len())? {
+                Shows::Nothing => {}
+                Shows::FirstPage => self.settle()?,
+                Shows::MorePages => {
+                    self.doubt();
+                    self.settle()?;
+                }
+            }
         }
         let db = &*self.db;
         let Some(snapshot) = self.snapshot.as_ref().filter(|s| !self.aside && s.kind != Kind::Foreign) else {
@@ -66,19 +85,33 @@ impl Connection {
         Ok(len)
     }
 
-    /// Whether these bytes of a snapshot that is ahead of the readers may show the application anything new. A
-    /// write transaction reads page 1 before it takes its lock, and the next page after that.
-    fn shows(&self, offset: u64, len: usize) -> bool {
-        let Some(snapshot) = &self.snapshot else { return false };
+    /// What these bytes of a snapshot that is ahead of the readers may show the application. A write transaction reads
+    /// page 1 before it takes its lock, and the next page after that.
+    fn shows(&self, offset: u64, len: usize) -> Result<Shows> {
+        let Some(snapshot) = &self.snapshot else { return Ok(Shows::Nothing) };
         let end = offset.saturating_add(len as u64);
         if end > u64::from(snapshot.page_bytes) {
-            return true;
+            return Ok(Shows::MorePages);
         }
-        if offset >= at::CHANGE_COUNTER as u64 && end <= at::CHANGE_COUNTER as u64 + 16 {
-            return false; // Counter and sizes: SQLite looks there whether its cache still holds.
+        if !self.unsettled || (offset >= SIZES.start as u64 && end <= SIZES.end as u64) {
+            return Ok(Shows::Nothing);
         }
-        let visible = self.db.inner.lock().latest.tid;
-        self.db.table.read().made_by(PageNo::HEADER, snapshot.tid).is_some_and(|tid| tid > visible)
+        let visible = self.db.inner.lock().latest.clone();
+        let changed = self.db.table.read().made_by(PageNo::HEADER, snapshot.tid).is_some_and(|tid| tid > visible.tid);
+        if !changed {
+            return Ok(Shows::Nothing);
+        }
+        if visible.page_bytes != snapshot.page_bytes || visible.page_count == 0 {
+            return Ok(Shows::FirstPage);
+        }
+        // A transaction that only grew the file changed nothing here but sizes. Should the visible state move on
+        // meanwhile, and its image go, an older one is looked at, and this snapshot is visible, too.
+        let (now, before) = (self.db.image(snapshot, PageNo::HEADER)?, self.db.image(&visible, PageNo::HEADER)?);
+        let rest = |image: &[u8]| {
+            let parts = [0..SIZES.start, SIZES.end..at::VERSION_VALID_FOR, at::HEADER_BYTES..image.len()];
+            parts.map(|part| image.get(part).map(<[u8]>::to_vec))
+        };
+        Ok(if rest(&now) == rest(&before) { Shows::Nothing } else { Shows::FirstPage })
     }
 
     /// What SQLite reads of a database that has no page yet, before it first locks it: under an in-page scheme, a header

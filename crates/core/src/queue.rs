@@ -229,16 +229,17 @@ impl WriterQueue {
         self.inner.lock().waiting.len() >= count
     }
 
-    /// Gives the place back, if `connection` has it, to the first in the queue.
-    pub fn release(&self, connection: ConnectionId) {
-        let next = {
+    /// Gives the place back, if `connection` has it, to the first in the queue. Returns how long a turn usually takes.
+    pub fn release(&self, connection: ConnectionId) -> Duration {
+        let (next, usual) = {
             let mut inner = self.inner.lock();
-            let Some(h) = inner.holder.filter(|h| h.connection == connection) else { return };
+            let Some(h) = inner.holder.filter(|h| h.connection == connection) else { return inner.usual };
             inner.usual = (inner.usual * 7 + h.since.elapsed()) / 8;
-            inner.hand_over()
+            (inner.hand_over(), inner.usual)
         };
         if let Some(next) = next {
             next.granted.set();
         }
+        usual
     }
 }

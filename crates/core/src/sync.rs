@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-pub use parking_lot::{Condvar, Mutex, MutexGuard};
+pub use parking_lot::{Mutex, MutexGuard};
 pub use std::thread;
 
 const EMPTY: u8 = 0;
@@ -58,7 +58,21 @@ impl Event {
         }
     }
 
-    /// Waits for it until `deadline` at most. The thread for which it was made calls this.
+    /// Waits for it. The thread for which it was made calls this, as the other two.
+    pub fn wait(&self) {
+        if self.state.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            while !self.is_set() {
+                thread::park();
+            }
+        }
+    }
+
+    /// Waits for it so long at most; whether it happens is not certain.
+    pub fn nap(&self, nap: Duration) -> bool {
+        self.wait_until(Instant::now() + nap)
+    }
+
+    /// Waits for it until `deadline` at most.
     pub fn wait_until(&self, deadline: Instant) -> bool {
         if self.state.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return true;

@@ -78,15 +78,24 @@ mod sync {
             self.is_set()
         }
 
+        pub fn wait(&self) {
+            let mut set = self.0.lock();
+            while !*set {
+                self.1.wait(&mut set);
+            }
+        }
+
+        pub fn nap(&self, _: Duration) -> bool {
+            thread::yield_now();
+            self.is_set()
+        }
+
         /// Waits until it is told to, or for no time at all.
         pub fn wait_until(&self, _: Instant) -> bool {
-            let mut set = self.0.lock();
             if shuttle::rand::thread_rng().gen_ratio(3, 4) {
-                while !*set {
-                    self.1.wait(&mut set);
-                }
+                self.wait();
             }
-            *set
+            self.is_set()
         }
     }
 
@@ -325,7 +334,12 @@ impl Model {
             (*writer, beside)
         };
         self.queue.release(me);
-        match self.group.wait(Tid(tid), durability, self) {
+        let waited = if rng.r#gen() {
+            self.group.wait(Tid(tid), durability, self)
+        } else {
+            self.group.wait_for_others(Tid(tid), durability, Duration::ZERO, self)
+        };
+        match waited {
             Ok(()) => {
                 assert!(self.inner.lock().latest >= tid, "a connection sees its own commit");
                 assert!(self.media.written() >= tid);

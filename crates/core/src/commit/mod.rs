@@ -187,9 +187,13 @@ pub struct Published {
 }
 
 impl Published {
-    /// Waits until the transaction is durable and readers see it. An error poisons.
-    pub fn wait(&self, db: &Database) -> Result<()> {
-        self.group.wait(self.state.tid, self.durability, db)?;
+    /// Waits until the transaction is durable and readers see it. `turn`: others may join it, and how long one of them
+    /// usually has the writer's place. An error poisons.
+    pub fn wait(&self, db: &Database, turn: Option<std::time::Duration>) -> Result<()> {
+        match turn {
+            Some(turn) => self.group.wait_for_others(self.state.tid, self.durability, turn, db)?,
+            None => self.group.wait(self.state.tid, self.durability, db)?,
+        }
         if self.durability == Durability::Flushed
             && let Some(member) = db.member()
         {

@@ -115,9 +115,10 @@ impl Connection {
         if self.returns_lock && !self.exclusive_said {
             // The next writer builds on this transaction while this one waits for its flush, perhaps the same one.
             self.gave_place = true;
-            db.queue.release(self.id);
+            let turn = db.queue.release(self.id);
+            return published.wait(&db, Some(turn));
         }
-        published.wait(&db)
+        published.wait(&db, None)
     }
 }
 

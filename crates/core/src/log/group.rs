@@ -3,8 +3,13 @@
 //! ```text
 //!  push      under the lock that publishes: the record joins the buffer, its state is hidden from readers
 //!  wait      whoever finds nobody leading leads: takes the buffer, writes it with one call, shows the newest
-//!            state it made certain to the readers, wakes everybody
+//!            state it made certain to the readers, wakes those it was for
 //! ```
+//!
+//! A leader that writes at once writes alone, and the others wait for it before they write together. So those
+//! who commit again and again are waited for: whoever publishes leaves the write to one who comes after it, until
+//! there are as many as the last time, or as many as publish while one write takes. Nobody waits so for longer than half
+//! a write.
 //!
 //! The buffer begins with the tail block, so that a write is whole blocks. One leader writes at a time, in the
 //! order of the log: what is acknowledged is always a prefix of it without a gap (invariant I1), and nothing is
@@ -15,13 +20,16 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Event, Mutex, MutexGuard};
 use crate::types::Tid;
 
+/// A write that takes longer than this is out of the ordinary: nobody waits for others so long.
+const USUAL_MAX: Duration = Duration::from_millis(4);
 /// Memory of the buffer kept for the next group.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -40,6 +48,15 @@ pub trait Audience {
     fn show(&self, state: Arc<State>);
     /// A write or flush failed: nothing that is hidden may be shown any more.
     fn poison(&self, error: Error) -> Error;
+}
+
+/// One that waits while another leads, or for others to join.
+struct Waiter {
+    tid: Tid,
+    durability: Durability,
+    event: Arc<Event>,
+    /// Must not wait for others to join.
+    urgent: bool,
 }
 
 struct Pending {
@@ -69,6 +86,15 @@ struct Pending {
     failed: Option<String>,
     /// States published and not shown, oldest first.
     hidden: VecDeque<Arc<State>>,
+    waiting: Vec<Waiter>,
+    /// Transactions that no write was begun for.
+    joined: usize,
+    /// As many will probably join before long.
+    expected: usize,
+    /// How long a write usually takes.
+    usual: Duration,
+    /// How long it usually takes from one that is published to the next.
+    turn: Duration,
 }
 
 impl Pending {
@@ -97,6 +123,25 @@ impl Pending {
     fn reached(&self, tid: Tid, durability: Durability) -> bool {
         self.visible >= tid && (durability == Durability::Written || self.durable >= tid)
     }
+
+    /// Whether it pays to wait for more to join.
+    fn expects_more(&self) -> bool {
+        self.joined < self.expected
+            && self.turn.saturating_mul(u32::try_from(self.joined + 1).unwrap_or(1)) < self.usual
+    }
+
+    /// Ends a write: those it was for, and one who goes on if others wait, are to be told.
+    fn end_write(&mut self) -> Vec<Waiter> {
+        self.busy = false;
+        let waiting = std::mem::take(&mut self.waiting);
+        let (mut told, mut left): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|w| self.failed.is_some() || self.reached(w.tid, w.durability));
+        if !left.is_empty() && (!self.expects_more() || left.iter().any(|w| w.urgent)) {
+            told.insert(0, left.remove(0));
+        }
+        self.waiting = left;
+        told
+    }
 }
 
 /// The end of the log that is not on the medium yet, shared by those who wait for it.
@@ -105,7 +150,6 @@ pub struct Group {
     path: PathBuf,
     block: usize,
     pending: Mutex<Pending>,
-    changed: Condvar,
 }
 
 impl Group {
@@ -126,8 +170,13 @@ impl Group {
             busy: false,
             failed: None,
             hidden: VecDeque::new(),
+            waiting: Vec::new(),
+            joined: 0,
+            expected: 0,
+            usual: Duration::ZERO,
+            turn: Duration::ZERO,
         };
-        Group { file, path, block, pending: Mutex::new(pending), changed: Condvar::new() }
+        Group { file, path, block, pending: Mutex::new(pending) }
     }
 
     /// Newest transaction known to be on the medium.
@@ -238,17 +287,55 @@ impl Group {
 
     /// Waits until readers see `tid`, and it is on the medium if `durability` says so. Leads if nobody does.
     pub fn wait(&self, tid: Tid, durability: Durability, audience: &dyn Audience) -> Result<()> {
+        self.wait_for(self.pending.lock(), tid, durability, true, audience)
+    }
+
+    /// The same for a transaction that others may join before it is written: the writer's place is free, and `turn` is
+    /// how long one usually has it.
+    pub fn wait_for_others(
+        &self,
+        tid: Tid,
+        durability: Durability,
+        turn: Duration,
+        audience: &dyn Audience,
+    ) -> Result<()> {
         let mut p = self.pending.lock();
+        p.turn = turn;
+        self.wait_for(p, tid, durability, false, audience)
+    }
+
+    fn wait_for<'a>(
+        &'a self,
+        mut p: MutexGuard<'a, Pending>,
+        tid: Tid,
+        durability: Durability,
+        mut urgent: bool,
+        audience: &dyn Audience,
+    ) -> Result<()> {
         loop {
             if p.reached(tid, durability) {
                 return Ok(());
             }
             p.check()?;
-            if p.busy {
-                self.changed.wait(&mut p);
-            } else {
+            if !p.busy && (urgent || !p.expects_more()) {
                 p = self.lead(p, durability, audience)?;
+                continue;
             }
+            let event = Arc::new(Event::new());
+            // Whoever writes may leave the next write to one who comes, and nobody comes.
+            let nap = if p.busy { p.usual + p.usual / 2 } else { p.usual / 2 };
+            p.waiting.push(Waiter { tid, durability, event: event.clone(), urgent });
+            drop(p);
+            if urgent {
+                event.wait();
+                p = self.pending.lock();
+            } else if event.nap(nap) {
+                p = self.pending.lock();
+            } else {
+                p = self.pending.lock();
+                p.waiting.retain(|w| !Arc::ptr_eq(&w.event, &event));
+            }
+            urgent = true;
         }
     }
 
@@ -261,18 +348,21 @@ impl Group {
     ) -> Result<MutexGuard<'a, Pending>> {
         p.busy = true;
         let target = p.last;
+        let led = std::mem::take(&mut p.joined);
         let flush = durability == Durability::Flushed || p.wanted > p.durable;
         let bytes = p.take(self.block);
         let sync = flush && (p.sync_needed || bytes.is_none());
         // Before the flush and not after: what is written beside the log meanwhile may not be part of it.
         p.sync_needed = !flush && (p.sync_needed || bytes.is_some());
         drop(p);
+        let begun = Instant::now();
         let mut watch = Watch { group: self, finished: false };
         if let Err(e) = self.write(bytes.as_ref(), flush, sync) {
             let e = audience.poison(e);
             watch.fail(&e);
             return Err(e);
         }
+        let took = begun.elapsed();
         let mut p = self.pending.lock();
         let mut newest = None;
         while p.hidden.front().is_some_and(|state| state.tid <= target) {
@@ -291,10 +381,17 @@ impl Group {
             p.durable = target;
             p.recorded = target;
         }
-        p.busy = false;
+        // Those it was for will be back, perhaps, and those that have joined meanwhile are here.
+        p.expected = led + p.joined;
+        p.usual = (p.usual * 7 + took.min(USUAL_MAX)) / 8;
         watch.finished = true;
-        self.changed.notify_all();
-        Ok(p)
+        let told = p.end_write();
+        if told.is_empty() {
+            return Ok(p);
+        }
+        drop(p);
+        told.iter().for_each(|w| w.event.set());
+        Ok(self.pending.lock())
     }
 
     fn write(&self, bytes: Option<&(Vec<u8>, u64)>, flush: bool, sync: bool) -> Result<()> {
@@ -322,6 +419,7 @@ impl Pending {
             self.wanted = state.tid;
         }
         self.hidden.push_back(state.clone());
+        self.joined += 1;
     }
 }
 
@@ -336,8 +434,9 @@ impl Watch<'_> {
         self.finished = true;
         let mut p = self.group.pending.lock();
         p.failed = Some(why.to_string());
-        p.busy = false;
-        self.group.changed.notify_all();
+        let told = p.end_write();
+        drop(p);
+        told.iter().for_each(|w| w.event.set());
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -68,6 +69,26 @@ fn one_write_that_is_also_the_flush_does_for_all_who_wait() {
     group.wait(Tid(9), Durability::Flushed, &seen).unwrap();
     assert_eq!(left(&disk), (1..=9).collect::<Vec<u8>>());
     assert_eq!(disk.counters().bytes_written, 2 * 512 + 512);
+}
+
+#[test]
+fn those_who_may_come_are_waited_for_and_not_for_ever() {
+    let disk = SimDisk::new(SimConfig::default());
+    let (group, seen) = (group(&disk), Seen::default());
+    for tid in 1..=8 {
+        push(&group, tid, Durability::Flushed);
+    }
+    group.wait(Tid(8), Durability::Flushed, &seen).unwrap();
+    // Seven more are expected, and nobody comes.
+    push(&group, 9, Durability::Flushed);
+    group.wait_for_others(Tid(9), Durability::Flushed, Duration::ZERO, &seen).unwrap();
+    // Whoever comes while as many are here as were expected leads at once.
+    for tid in 10..=12 {
+        push(&group, tid, Durability::Flushed);
+    }
+    group.wait_for_others(Tid(12), Durability::Flushed, Duration::ZERO, &seen).unwrap();
+    assert_eq!(left(&disk), (1..=12).collect::<Vec<u8>>());
+    assert_eq!(disk.counters().durable_writes, 3);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::database::Database;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, State};
 use crate::procs::member::Member;
-use crate::table::Place;
+use crate::table::{Image, Place};
 use crate::types::{PageNo, Tid};
 
 /// What says whether a look-up still holds: no epoch has begun since.
@@ -144,9 +144,16 @@ impl Database {
     }
 
     /// The image of a page in the newest state, for the holder of the writer's place.
-    pub fn image(&self, state: &State, page: PageNo) -> Result<Vec<u8>> {
-        let mut image = vec![0; state.page_bytes as usize];
+    pub fn image(&self, state: &State, page: PageNo) -> Result<Image> {
+        let size = state.page_bytes as usize;
+        if page != PageNo::HEADER
+            && let Place::Memory(image) = self.table.read().find(page, state.tid)
+            && image.len() == size
+        {
+            return Ok(image);
+        }
+        let mut image = vec![0; size];
         self.read_page(state, page, 0, &mut image)?;
-        Ok(image)
+        Ok(Image::from(image))
     }
 }

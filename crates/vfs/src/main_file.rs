@@ -59,6 +59,8 @@ pub(crate) struct State {
     psow: Option<bool>,
     /// Device and inode of the file when it was opened.
     identity: Option<(u64, u64)>,
+    /// What [`State::has_moved`] will say, if this transaction looked already.
+    moved: Option<bool>,
     /// [`fork::generation`] at the open.
     generation: u32,
     /// Message of the last error, for `PRAGMA onewrite_error` where there is no connection to ask.
@@ -94,6 +96,7 @@ impl Main {
             immutable,
             psow: None,
             identity,
+            moved: None,
             generation: fork::generation(),
             last_error: None,
             dead: None,
@@ -285,6 +288,10 @@ impl State {
             return Ok(code::OK);
         }
         self.adopt_engine()?;
+        if level == LockLevel::Shared && self.engine().is_some_and(|conn| conn.probably_writes()) {
+            // SQLite asks when it opens the journal; others wait for the writer's place then.
+            self.moved = Some(self.look_whether_moved());
+        }
         match self.engine() {
             None => self.raise_base(level)?,
             Some(conn) => {
@@ -319,6 +326,7 @@ impl State {
 
     pub(crate) fn unlock(&mut self, number: c_int) -> Outcome<c_int> {
         let level = level_from(number, code::IOERR_UNLOCK)?;
+        self.moved = None;
         let forwards = self.forwards();
         if self.base_level > level {
             check(self.base()?.unlock(level_number(level)))?;
@@ -411,6 +419,10 @@ impl State {
 
     /// Whether the name leads to another file than the one that was opened.
     pub(crate) fn has_moved(&mut self) -> bool {
+        self.moved.take().unwrap_or_else(|| self.look_whether_moved())
+    }
+
+    fn look_whether_moved(&mut self) -> bool {
         if !self.vfs.passes_through() {
             return false;
         }

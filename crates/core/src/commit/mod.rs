@@ -148,7 +148,7 @@ fn changes(
         let base = if page.0 <= txn.base.page_count { Some(db.image(&txn.base, page)?) } else { None };
         let mut new = match (txn.pages.get(&page), &base) {
             (Some(image), _) => image.clone(),
-            (None, Some(base)) if page == PageNo::HEADER => Image::from(base.as_slice()),
+            (None, Some(base)) if page == PageNo::HEADER => base.clone(),
             (None, _) => Image::from(vec![0; txn.page_bytes as usize]),
         };
         if page == PageNo::HEADER {
@@ -169,7 +169,7 @@ fn changes(
             None => base.as_deref() != Some(&*new),
         };
         if differs {
-            let old = base.filter(|_| in_page).map(Image::from);
+            let old = base.filter(|_| in_page);
             changed.push(Changed { page, new, old });
         } else if page == PageNo::HEADER {
             header = None;

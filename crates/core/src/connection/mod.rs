@@ -116,6 +116,11 @@ impl Connection {
         }
     }
 
+    /// Whether the next transaction is taken to write, perhaps.
+    pub fn probably_writes(&self) -> bool {
+        self.may_write > 0
+    }
+
     /// Whether writes may be assumed to leave their neighbours in a sector alone.
     pub fn psow(&self) -> bool {
         self.db.inner.lock().options.psow

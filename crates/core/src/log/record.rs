@@ -155,13 +155,37 @@ impl Encoder {
 /// The next run of bytes from `from` on in which `new` differs from `base` (or from zeros).
 fn next_range(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<(usize, usize)> {
     let start = from + next_difference(base, new, from)?;
-    let mut end = start + 1;
-    loop {
-        match next_difference(base, new, end) {
-            Some(equal) if equal < MERGE_BYTES => end += equal + 1,
-            _ => return Some((start, end)),
-        }
+    let rest = new.get(start..)?.chunks(8).map(word);
+    let len = match base {
+        Some(base) => run_bytes(rest.zip(base.get(start..)?.chunks(8).map(word)).map(|(new, old)| new ^ old)),
+        None => run_bytes(rest),
+    };
+    Some((start, start + len))
+}
+
+/// Up to eight bytes as a number, the first one lowest.
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    match bytes.try_into() {
+        Ok(whole) => word = whole,
+        Err(_) => word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from),
     }
+    u64::from_le_bytes(word)
+}
+
+/// Length of the run of differences that something begins with, over gaps that are too short to end it. A byte of
+/// `words` that is not zero is a difference.
+fn run_bytes(words: impl Iterator<Item = u64>) -> usize {
+    const { assert!(MERGE_BYTES == 8, "no gap within a word ends a run, and a word without a difference does") };
+    let mut end = 0;
+    for (n, word) in words.enumerate() {
+        let first = 8 * n + word.trailing_zeros() as usize / 8;
+        if word == 0 || first - end >= MERGE_BYTES {
+            break;
+        }
+        end = 8 * (n + 1) - word.leading_zeros() as usize / 8;
+    }
+    end
 }
 
 /// How many bytes from `from` on are equal before the first that differs; `None` if all are.

@@ -76,7 +76,17 @@ pub struct Client {
     /// Stepped aside in this transaction.
     aside: bool,
     nonce: u32,
+    /// Bytes 24..40 of page 1 as it was last read or written (`Pager.dbFileVers`).
+    version: Option<Version>,
+    /// The state of which SQLite would have pages in its cache.
+    cached: Option<Arc<State>>,
 }
+
+/// By what SQLite knows whether its cache still holds.
+type Version = [u8; 16];
+
+/// Where [`Version`] is in page 1.
+const VERSION_AT: usize = 24;
 
 impl Client {
     /// A pager on `conn`.
@@ -93,6 +103,8 @@ impl Client {
             dirty: false,
             aside: false,
             nonce: 0,
+            version: None,
+            cached: None,
         }
     }
 
@@ -101,9 +113,9 @@ impl Client {
         &mut self.conn
     }
 
-    /// Begins a read transaction, rolling a hot journal back first. Returns bytes 24..40 of page 1,
-    /// by which SQLite knows whether its cache still holds, and the size of the file.
-    pub fn begin(&mut self) -> Result<([u8; 16], u64)> {
+    /// Begins a read transaction, rolling a hot journal back first. Returns the state of which SQLite would take its
+    /// cache to hold the pages still, and the size of the file.
+    pub fn begin(&mut self) -> Result<(Option<Arc<State>>, u64)> {
         self.conn.lock(LockLevel::Shared)?;
         if self.conn.journal_exists()? && !self.conn.is_reserved()? {
             let mut first = [0];
@@ -115,9 +127,40 @@ impl Client {
                 self.conn.unlock(LockLevel::Shared)?;
             }
         }
-        let mut counters = [0; 16];
-        self.conn.read_at(&mut counters, 24)?;
-        Ok((counters, self.conn.size()?))
+        let bytes = self.conn.size()?;
+        let cached = self.cached.take();
+        if bytes > 0 && cached.is_some() {
+            let mut version = Version::default();
+            self.conn.read_at(&mut version, VERSION_AT as u64)?;
+            if self.version == Some(version) {
+                return Ok((cached, bytes));
+            }
+        }
+        self.version = None;
+        if bytes > 0 {
+            let mut header = [0; 100];
+            self.conn.read_at(&mut header, 0)?;
+            let page_bytes = match u16::from_be_bytes([header[16], header[17]]) {
+                1 => 65536,
+                n => usize::from(n),
+            };
+            let mut page = vec![0; page_bytes];
+            self.conn.read_at(&mut page, 0)?;
+            self.saw(&page);
+        }
+        Ok((None, bytes))
+    }
+
+    /// Page 1 was read or written.
+    fn saw(&mut self, page: &[u8]) {
+        self.version = page.get(VERSION_AT..).and_then(|v| v.first_chunk()).copied();
+    }
+
+    fn write_page(&mut self, page: &[u8], number: u32) -> Result<()> {
+        if number == 1 {
+            self.saw(page);
+        }
+        self.conn.write_at(page, u64::from(number - 1) * page.len() as u64)
     }
 
     /// Reads page `number` of `buf.len()` bytes.
@@ -127,7 +170,7 @@ impl Client {
 
     /// Ends a read transaction.
     pub fn end(&mut self) -> Result<()> {
-        self.reading = None;
+        self.cached = self.reading.take();
         self.conn.unlock(LockLevel::None)
     }
 
@@ -182,9 +225,9 @@ impl Client {
         if resized {
             self.dirty = true;
             let mut content = plan.next.flat();
-            self.count_change(&mut content)?;
+            self.count_change(&mut content);
             for (n, chunk) in content.chunks(size).enumerate() {
-                self.conn.write_at(chunk, (n * size) as u64)?;
+                self.write_page(chunk, n as u32 + 1)?;
             }
             self.conn.truncate(plan.next.bytes() as u64)?;
         } else if self.conn.size()? < plan.next.bytes() as u64 {
@@ -237,22 +280,20 @@ impl Client {
             let Some(page) = page else { continue };
             let mut page = page.to_vec();
             if number == 1 {
-                self.count_change(&mut page)?;
+                self.count_change(&mut page);
             }
             self.dirty = true;
-            self.conn.write_at(&page, u64::from(number - 1) * page.len() as u64)?;
+            self.write_page(&page, number)?;
         }
         Ok(())
     }
 
-    /// The change counter in `page`, page 1, one above the one there is.
-    fn count_change(&mut self, page: &mut [u8]) -> Result<()> {
-        let mut counters = [0; 4];
-        self.conn.read_at(&mut counters, 24)?;
-        let counter = u32::from_be_bytes(counters).wrapping_add(1).to_be_bytes();
-        put(page, 24, &counter);
+    /// The change counter in `page`, page 1, one above the one SQLite knows.
+    fn count_change(&self, page: &mut [u8]) {
+        let known = self.version.and_then(|v| be_u32(&v, 0)).unwrap_or(0);
+        let counter = known.wrapping_add(1).to_be_bytes();
+        put(page, VERSION_AT, &counter);
         put(page, 92, &counter);
-        Ok(())
     }
 
     /// ROLLBACK, and what SQLite does after an error.
@@ -434,14 +475,14 @@ impl Client {
                     break 'segments;
                 }
                 let number = be_u32(&record_bytes, 0).unwrap_or(0);
-                let page = &record_bytes[4..page_bytes + 4];
+                let page = record_bytes[4..page_bytes + 4].to_vec();
                 let sum = be_u32(&record_bytes, page_bytes + 4).unwrap_or(0);
-                if number == 0 || sum != checksum(nonce, page) {
+                if number == 0 || sum != checksum(nonce, &page) {
                     break 'segments;
                 }
                 at += record;
                 if number <= pages {
-                    self.conn.write_at(page, u64::from(number - 1) * page_bytes as u64)?;
+                    self.write_page(&page, number)?;
                 }
             }
         }

@@ -13,6 +13,7 @@ use crate::checkpoint::{Stream, checkpoint};
 use crate::database::{Database, Live, Phase};
 use crate::disk::{DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
+use crate::home;
 use crate::journal::VirtualJournal;
 use crate::queue::ConnectionId;
 use crate::rules::{Rule, keeps};
@@ -111,7 +112,14 @@ fn plain_commit(
     };
     // From here on a crash is rolled back by whoever opens the file next.
     for (page, image) in &txn.pages {
-        db.home.write_at(image, page.offset(txn.page_bytes)).context(what)?;
+        if *page == PageNo::HEADER {
+            // SQLite counts on from what it knows its cache by; home goes on from what it has shown (rule 10).
+            let mut image = image.to_vec();
+            home::put_counter(&mut image, txn.base.change_counter.wrapping_add(3));
+            db.home.write_at(&image, 0).context(what)?;
+        } else {
+            db.home.write_at(image, page.offset(txn.page_bytes)).context(what)?;
+        }
     }
     let mut image = vec![0; txn.page_bytes as usize];
     for (page, at, _) in txn.streamed.iter() {

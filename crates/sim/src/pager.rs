@@ -165,7 +165,11 @@ impl Client {
 
     /// Reads page `number` of `buf.len()` bytes.
     pub fn read(&mut self, number: u32, buf: &mut [u8]) -> Result<usize> {
-        self.conn.read_at(buf, u64::from(number - 1) * buf.len() as u64)
+        let read = self.conn.read_at(buf, u64::from(number - 1) * buf.len() as u64)?;
+        if number == 1 && read == buf.len() {
+            self.saw(buf);
+        }
+        Ok(read)
     }
 
     /// Ends a read transaction.

@@ -12,13 +12,17 @@ use crate::types::Tid;
 /// Bytes from [`at::CHANGE_COUNTER`] on that SQLite compares.
 pub const VERSION_BYTES: usize = 16;
 
+/// Which state it is: a log begun anew gives what home holds the TID of the transaction before, and what a connection that
+/// stepped aside wrote there has another counter.
+type Is = (Tid, u32);
+
 /// What is known of SQLite's page cache.
 #[derive(Default)]
 pub struct CacheVersion {
     /// The change counter that SQLite saw with page 1 last, or wrote.
     counter: Option<u32>,
     /// The state whose pages the cache holds, and the counter SQLite knows it by.
-    left: Option<(Tid, u32)>,
+    left: Option<(Is, u32)>,
 }
 
 impl CacheVersion {
@@ -35,22 +39,26 @@ impl CacheVersion {
     /// SQLite gives back its lock, with the pages of `state` in its cache; `None`: what they are of is for the file below to
     /// say.
     pub fn leave(&mut self, state: Option<&State>) {
-        self.left = self.counter.zip(state).map(|(counter, state)| (state.tid, counter));
+        self.left = state.map(is).zip(self.counter);
     }
 
     /// SQLite looks whether its cache still holds: the answer is in `version`, as `state` says it, and becomes
     /// different from what it remembers if it would mistake another state for its own, and the same if it is its own.
     pub fn answer(&self, state: &State, version: &mut [u8; VERSION_BYTES]) {
-        let Some((tid, counter)) = self.left else { return };
+        let Some((left, counter)) = self.left else { return };
         let (head, _) = version.split_at_mut(4);
-        if state.tid == Tid::HOME && tid == Tid::HOME {
+        if state.tid == Tid::HOME && left.0 == Tid::HOME {
             // A plain file, whose counter every writer raises.
-        } else if state.tid == tid {
+        } else if is(state) == left {
             head.copy_from_slice(&counter.to_be_bytes());
         } else if state.change_counter == counter {
             head.copy_from_slice(&(!counter).to_be_bytes());
         }
     }
+}
+
+fn is(state: &State) -> Is {
+    (state.tid, state.change_counter)
 }
 
 #[cfg(test)]
@@ -81,6 +89,9 @@ mod tests {
         assert_eq!(answer(&cache, &state(7, 5)), 6);
         assert_eq!(answer(&cache, &state(8, 6)), !6);
         assert_eq!(answer(&cache, &state(9, 7)), 7);
+        // What a connection that stepped aside left in home, under a log begun anew.
+        assert_eq!(answer(&cache, &state(7, 8)), 8);
+        assert_eq!(answer(&cache, &state(7, 6)), !6);
         // Part of the page, or another, says nothing.
         cache.saw(&page[..100], 0);
         cache.saw(&page, 512);

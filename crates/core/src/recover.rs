@@ -188,7 +188,14 @@ pub fn take_over(
         log.rewrite_live(slot, tail)?;
     }
     if report.transactions > 0 || report.in_place.is_some() {
-        write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count), true)?;
+        let has_record = report.transactions > 0;
+        write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count), has_record)?;
+        if !has_record && home.bytes > recovered.bytes() {
+            // What an in-page scheme committed is in home alone: on the disk before the pages are that it cut off.
+            db.sync_home()?;
+            db.home.set_len(recovered.bytes()).context(|| db.what("cannot fit the length of"))?;
+            home.bytes = recovered.bytes();
+        }
     }
     if let Some(page) = log.noted_in_place()? {
         rewrite_page(db, &recovered, page)?;

@@ -37,6 +37,21 @@ fn in_page_schemes_survive_their_crashes() {
     }
 }
 
+/// Each seed found a fault once: rules 43 (two), 44 and 45.
+#[test]
+fn histories_that_once_failed() {
+    let counts: Arc<Counts> = Arc::default();
+    for (seed, scheme, atomic_unit) in
+        [(8, "log", 512), (209, "log", 512), (48, "mvbt", 4096), (127, "lsmvbt", 4096), (127, "dhl-cc", 4096)]
+    {
+        let campaign =
+            Campaign { scheme: Some(scheme.to_owned()), atomic_unit: Some(atomic_unit), trace: false, steps: 60 };
+        if let Err(v) = history::run(seed, &campaign, &counts) {
+            panic!("seed {seed}, {scheme}, atomic unit {atomic_unit}: {}", v.what);
+        }
+    }
+}
+
 #[test]
 fn schemes_without_protection_are_right_while_nothing_crashes() {
     for scheme in ["off", "off-opt"] {

@@ -24,7 +24,7 @@ use crate::layout::home as at;
 use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
 use crate::node::Shape;
-use crate::options::{HeaderPage, Images, Options, Scheme};
+use crate::options::{Garbage, HeaderPage, Images, Options, Scheme};
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::{Image, Place};
@@ -231,6 +231,10 @@ pub fn publish(
             None
         }
         (Scheme::Log | Scheme::Auto | Scheme::InPage, None) => {
+            if options.scheme == Scheme::InPage && options.garbage == Garbage::Eager {
+                // The record's deltas are against images whose undo records went with a write that nobody flushed.
+                db.sync_home().map_err(|e| db.poison(e))?;
+            }
             Some(log::finish(db, live, &state, prepared.stream, options).map_err(|e| db.poison(e))?)
         }
         (Scheme::Off, None) => {

@@ -54,6 +54,9 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
         db.sync_home()?;
     }
     live.log.checkpointed(&state, scheme, state.page_bytes.max(512))?;
+    if stream == Stream::Drop && live.log.has_streamed() && keeps(Rule::SlotsBeforeCut) {
+        live.log.settle_slots()?;
+    }
     {
         let inner = db.inner.lock();
         let mut table = db.table.write();

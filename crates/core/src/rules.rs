@@ -48,11 +48,13 @@ pub enum Rule {
     MarkOffLast,
     /// Rule 32: a record counts only with every image that streamed before it.
     StreamedWhole,
+    /// Rule 44: before streamed images are cut off, both slots begin behind their record.
+    SlotsBeforeCut,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 21] = [
+    pub const ALL: [Rule; 22] = [
         Rule::AcknowledgedAfterFlush,
         Rule::LogBeforeMark,
         Rule::MarkBeforeRecord,
@@ -74,6 +76,7 @@ impl Rule {
         Rule::HotJournalFirst,
         Rule::MarkOffLast,
         Rule::StreamedWhole,
+        Rule::SlotsBeforeCut,
     ];
 }
 

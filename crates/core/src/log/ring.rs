@@ -296,6 +296,11 @@ impl Log {
         Ok(position)
     }
 
+    /// Whether something streamed behind the ring and was not given back.
+    pub fn has_streamed(&self) -> bool {
+        self.stream_tail > self.ring_end()
+    }
+
     /// Gives back what streamed behind the ring from `position` on (a rollback, or a checkpoint).
     pub fn stream_drop(&mut self, position: u64) -> Result<()> {
         let position = position.max(self.ring_end());
@@ -358,8 +363,8 @@ impl Log {
         self.group.skip(tid);
     }
 
-    /// Prepares for pages of home to be written in place: the slot before the newest must not count any more, should the
-    /// newest be damaged. It would replay records over pages that are newer and have none.
+    /// The slot before the newest must not count any more, should the newest be damaged: it would replay records over
+    /// pages that were written in place and have none, or end before one whose streamed images are gone.
     pub fn settle_slots(&mut self) -> Result<()> {
         if std::mem::take(&mut self.older_slot) { self.write_slot() } else { Ok(()) }
     }

@@ -65,7 +65,8 @@ fn slot_of(db: &Database, log: &LogFile, session: u64) -> Result<Slot> {
     };
     let mut slot = newest.clone();
     if slot.session != session
-        && let Some(older) = slots.iter().find(|s| s.session == session && s.live)
+        // None between the two, which a crash may have lost: that would be the slot of a session that is over.
+        && let Some(older) = slots.iter().find(|s| s.session == session && s.live && s.sequence.checked_add(1) == Some(newest.sequence))
         && log.scan(newest, |_| Ok(()))?.is_empty()
     {
         // A recovery crashed after it wrote the slot of its new session and before it marked home with it:

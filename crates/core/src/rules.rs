@@ -48,7 +48,7 @@ pub enum Rule {
     MarkOffLast,
     /// Rule 32: a record counts only with every image that streamed before it.
     StreamedWhole,
-    /// Rule 44: before streamed images are cut off, both slots begin behind their record.
+    /// Rule 44: the slot before the newest does not lead to a shorter log.
     SlotsBeforeCut,
 }
 

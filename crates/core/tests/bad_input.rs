@@ -7,6 +7,9 @@ use std::path::Path;
 
 use common::{PAGE, Pair, TX, commit, crashed, ends_with_all, engine, lock, page, plain, write};
 use onewrite_core::disk::OpenMode;
+use onewrite_core::disk::real::RealDisk;
+use onewrite_core::log::file::LogFile;
+use onewrite_core::log::slot::Slot;
 use onewrite_core::{Error, LockLevel};
 
 /// The home of `pair` is refused with a message that has all of `words`, and nothing changes.
@@ -307,6 +310,50 @@ fn a_flipped_bit_in_a_slot_behind_a_big_transaction() {
 }
 
 #[test]
+fn the_slot_of_a_session_that_is_over_does_not_count() {
+    // The slot that closed the session was lost in a crash, and a later session's is the newest. Only the one that a
+    // recovery writes is the very next.
+    let whole = crashed(TX);
+    let log = LogFile::open(&RealDisk::new(), &whole.log(), OpenMode::ReadOnly).unwrap().unwrap();
+    let slot = log.slots().unwrap().remove(0);
+    for (ahead, counts) in [(1, true), (2, false), (3, false)] {
+        let pair = whole.copy();
+        let newer = Slot { session: 7, salt: 8, sequence: slot.sequence + ahead, ..slot.clone() };
+        let mut bytes = std::fs::read(pair.log()).unwrap();
+        // In an even distance it would go over the other: what counts is only that both are there.
+        let at = (1 + (slot.sequence + 1) as usize % 2) * 4096;
+        bytes[at..at + 100].copy_from_slice(&newer.encode());
+        std::fs::write(pair.log(), bytes).unwrap();
+        if counts {
+            ends_with_all(&pair.home, TX);
+        } else {
+            assert!(matches!(refused(&pair, &["older state"]), Error::CantOpen(_)));
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_a_slot_behind_the_first_transaction() {
+    // The page size is not known before: the slot that came with the mark states another.
+    let whole = crashed(TX);
+    std::fs::remove_file(whole.log()).unwrap();
+    std::fs::write(&whole.home, []).unwrap();
+    let mut c = engine().open(&whole.home, OpenMode::ReadWrite, &[]).unwrap();
+    write(&mut c, &plain(1).chunks(PAGE).map(<[u8]>::to_vec).zip(0..).map(|(page, n)| (n, page)).collect::<Vec<_>>());
+    let crashed = whole.copy();
+    drop(c);
+    for slot in [1, 2] {
+        let pair = crashed.copy();
+        flip(&pair.log(), slot * 4096 + 40);
+        match lock(&pair.home) {
+            Ok(()) => ends_with_all(&pair.home, 1),
+            Err(Error::Corrupt(_) | Error::CantOpen(_)) => {}
+            Err(e) => panic!("slot {slot}: {e}"),
+        }
+    }
+}
+
+#[test]
 fn an_unmarked_home_beside_a_live_log_with_its_first_record_damaged() {
     let pair = crashed(TX);
     flip(&pair.log(), pair.records()[0] + 60);
@@ -342,8 +389,6 @@ fn a_plain_home_that_was_cut_short_is_shown_as_it_is() {
 
 #[test]
 fn a_log_made_to_keep_recovery_busy() {
-    use onewrite_core::disk::real::RealDisk;
-    use onewrite_core::log::file::LogFile;
     let pair = crashed(TX);
     let log = LogFile::open(&RealDisk::new(), &pair.log(), OpenMode::ReadOnly).unwrap().unwrap();
     let mut slot = log.slots().unwrap().remove(0);
@@ -365,8 +410,6 @@ fn a_log_made_to_keep_recovery_busy() {
 
 #[test]
 fn a_slot_that_states_an_impossible_ring() {
-    use onewrite_core::disk::real::RealDisk;
-    use onewrite_core::log::file::LogFile;
     let pair = crashed(TX);
     let log = LogFile::open(&RealDisk::new(), &pair.log(), OpenMode::ReadOnly).unwrap().unwrap();
     let mut slot = log.slots().unwrap().remove(0);

@@ -85,6 +85,10 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
     if live.log.slot().page_bytes != txn.page_bytes {
         live.log.group().flush(db)?;
         live.log.checkpointed(&txn.base, options.scheme, txn.page_bytes).map_err(|e| db.poison(e))?;
+        // Under the slot before, of another page size, no record can be read.
+        if keeps(Rule::SlotsBeforeCut) {
+            live.log.settle_slots().map_err(|e| db.poison(e))?;
+        }
     }
     let tid = live.log.last_tid().next();
     let state = txn.base.after(tid, txn.page_bytes, page_count, change_counter, header);

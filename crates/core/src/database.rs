@@ -105,10 +105,13 @@ impl Inner {
 
     /// From now on everything fails, in every process (a failed flush is never retried).
     pub fn poison(&mut self, error: Error) -> Error {
+        if !keeps(Rule::Poisons) {
+            return error;
+        }
         if let Some(member) = &self.member {
             member.words.poison();
         }
-        if !matches!(self.phase, Phase::Poisoned(_)) && keeps(Rule::Poisons) {
+        if !matches!(self.phase, Phase::Poisoned(_)) {
             self.phase = Phase::Poisoned(error.to_string());
         }
         error
@@ -371,7 +374,8 @@ impl Database {
             self.sync_home()?;
         }
         let session = random()?;
-        let last_tid = old.as_ref().map_or(0, |s| s.tid_ceiling.0);
+        // Home may have changed without a number since the last transaction: its state gets one of its own (rule 43).
+        let base_tid = Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0)).next();
         let slot = Slot {
             block_bytes,
             sequence: old.as_ref().map_or(0, |s| s.sequence),
@@ -379,8 +383,8 @@ impl Database {
             salt: random()?,
             start: LogOffset(0),
             ring_bytes,
-            base_tid: Tid(last_tid),
-            tid_ceiling: Tid(last_tid.saturating_add(TID_STEP)),
+            base_tid,
+            tid_ceiling: Tid(base_tid.0.saturating_add(TID_STEP)),
             prev_crc: 0,
             page_bytes: state.page_bytes.max(512),
             page_count: slot_page_count(&state, options.scheme),

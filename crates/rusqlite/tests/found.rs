@@ -76,6 +76,25 @@ fn a_commit_over_two_files_that_is_refused_leaves_nothing_in_the_cache() {
     assert_eq!(left.filter(|name| name.contains("-mj")).count(), 0, "the super-journal is gone");
 }
 
+/// What steps aside changes the database without a number of its own: the session that begins behind it must not call its
+/// state by the number of the transaction before, or a cache that is older than both is kept.
+#[test]
+fn a_cache_from_before_a_transaction_over_two_files_is_not_kept_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first.db"), dir.path().join("second.db"));
+    let reader = open(&first, "").unwrap();
+    reader.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1)").unwrap();
+    assert_eq!(one::<i64>(&reader, "SELECT x FROM t"), 1);
+    let both = open(&first, "").unwrap();
+    both.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite", second.display())]).unwrap();
+    both.execute_batch("CREATE TABLE second.u(x)").unwrap();
+    both.execute_batch("BEGIN; UPDATE t SET x = 2; INSERT INTO second.u VALUES (2); COMMIT").unwrap();
+    // In use again, and nothing committed yet.
+    both.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(one::<i64>(&reader, "SELECT x FROM t"), 2);
+    both.execute_batch("ROLLBACK").unwrap();
+}
+
 /// A hot journal may bring back a header in WAL mode: `PRAGMA journal_mode=DELETE` was cut short. SQLite goes on in WAL
 /// mode at once, under a lock that was taken for a plain file; it has to lock anew.
 #[test]

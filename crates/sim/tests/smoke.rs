@@ -37,7 +37,7 @@ fn in_page_schemes_survive_their_crashes() {
     }
 }
 
-/// Each seed found a fault once: rules 43 (two), 44 and 45.
+/// Each seed found a fault once: rules 43 (two), 45 and 46.
 #[test]
 fn histories_that_once_failed() {
     let counts: Arc<Counts> = Arc::default();

@@ -198,7 +198,9 @@ pub fn take_over(
             home.bytes = recovered.bytes();
         }
     }
-    if let Some(page) = log.noted_in_place()? {
+    if let Some(page) = log.noted_in_place()?
+        && keeps(Rule::InPlaceRewritten)
+    {
         rewrite_page(db, &recovered, page)?;
     }
     // The mark may be in the cache alone, too.

@@ -16,6 +16,7 @@ use crate::layout::trailer::{AT_SESSION, AT_TID, BYTES};
 use crate::log::slot::Slot;
 use crate::node::Shape;
 use crate::options::STREAM_BYTES_MAX;
+use crate::rules::{Rule, keeps};
 use crate::table::{Image, PageTable, Place, Readers};
 use crate::trailer::Trailer;
 use crate::types::{PageNo, Tid};
@@ -97,7 +98,8 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
 fn of_session(db: &Database, slot: &Slot, page: PageNo, image: &[u8], accept_loss: bool) -> Result<Option<Trailer>> {
     let bytes = image.get(image.len().saturating_sub(BYTES)..).unwrap_or_default();
     let tid = Tid(le_u64(bytes, AT_TID).unwrap_or(0));
-    let ours = le_u64(bytes, AT_SESSION) == Some(slot.session) && tid > slot.base_tid && tid <= slot.tid_ceiling;
+    let session = le_u64(bytes, AT_SESSION) == Some(slot.session) || !keeps(Rule::TrailerSession);
+    let ours = session && tid > slot.base_tid && tid <= slot.tid_ceiling;
     if !ours {
         return Ok(None);
     }

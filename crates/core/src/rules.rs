@@ -48,13 +48,27 @@ pub enum Rule {
     MarkOffLast,
     /// Rule 32: a record counts only with every image that streamed before it.
     StreamedWhole,
+    /// Rule 34: recovery writes again what was last written in place.
+    InPlaceRewritten,
+    /// Rule 35: before a page is written in place, both slots begin at the same record.
+    SlotsAgree,
+    /// Rule 36: home's image is held for snapshots while a page is overwritten in place.
+    HeldInPlace,
+    /// Rule 37: in place only when everything published is durable.
+    InPlaceWhenDurable,
     /// Rule 44: the slot before the newest does not lead to a shorter log.
     SlotsBeforeCut,
+    /// Rule 38: a trailer counts only under the session it names.
+    TrailerSession,
+    /// Rule 39: a restored page gets a checksum of its own.
+    RestoredSealed,
+    /// Rule 40: what an in-page scheme put into the log is home before the next transaction.
+    HomeBeforeNext,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 22] = [
+    pub const ALL: [Rule; 29] = [
         Rule::AcknowledgedAfterFlush,
         Rule::LogBeforeMark,
         Rule::MarkBeforeRecord,
@@ -76,7 +90,14 @@ impl Rule {
         Rule::HotJournalFirst,
         Rule::MarkOffLast,
         Rule::StreamedWhole,
+        Rule::InPlaceRewritten,
+        Rule::SlotsAgree,
+        Rule::HeldInPlace,
+        Rule::InPlaceWhenDurable,
         Rule::SlotsBeforeCut,
+        Rule::TrailerSession,
+        Rule::RestoredSealed,
+        Rule::HomeBeforeNext,
     ];
 }
 

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use crate::layout::{be_u16, le_u16, put, trailer, undo as at};
 use crate::node::{Node, Shape};
+use crate::rules::{Rule, keeps};
 use crate::trailer::{self as sealed, Trailer, UNCHECKED};
 use crate::types::PageNo;
 
@@ -178,7 +179,9 @@ pub fn restore(page: PageNo, image: &[u8], trailer: &Trailer, after: Shape, befo
         ranges = ranges.get(len..)?;
     }
     sealed::set(&mut old, record.get(..trailer::BYTES)?);
-    sealed::settle(page, &mut old);
+    if keeps(Rule::RestoredSealed) {
+        sealed::settle(page, &mut old);
+    }
     ranges.is_empty().then_some(old)
 }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onewrite_core::{disk, error, home, types};
+use onewrite_core::{disk, error, home, rules, types};
 
 use disk::{DiskFile, FileId, LockKind};
 use group::{Audience, Durability, Group};

@@ -9,6 +9,8 @@ use onewrite_core::disk::sim::{SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::home;
 use onewrite_core::layout::home::HEADER_BYTES;
+use onewrite_core::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, slot};
+use onewrite_core::log::file::log_path;
 use parking_lot::Mutex;
 
 use crate::hook::{HookDisk, Operation};
@@ -190,6 +192,29 @@ pub fn check(
         return Ok(());
     }
     home_is_plain(&after, &last, !wrote).map_err(bad)
+}
+
+/// Flips a bit of one of the log's slots on a disk that a crash left: an error, or one of `allowed`.
+pub fn rotten_slot(
+    setting: &Setting,
+    disk: &SimDisk,
+    allowed: &[Arc<State>],
+    rng: &mut SplitMix64,
+) -> Result<(), Violation> {
+    setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+    disk.set_capacity(ROOMY);
+    let block = disk.atomic_unit().clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX) as usize;
+    let (at, bit) = (block * (1 + rng.below(2)) + rng.below(slot::BYTES), rng.below(8) as u8);
+    disk.flip_bit(&log_path(Path::new(DB)), at as u64, bit);
+    let hooked = HookDisk::new(disk.clone(), None);
+    let seen = connect(&hooked, setting).and_then(|mut client| {
+        let (_, bytes) = client.begin().map_err(|e| e.to_string())?;
+        Ok((client, bytes))
+    });
+    let Ok((mut client, bytes)) = seen else { return Ok(()) };
+    let judged = read_all(&mut client, bytes, allowed);
+    judged.map_err(|what| Violation::on(disk, format!("bit {bit} of byte {at} of the log flipped: {what}")))?;
+    Ok(())
 }
 
 /// Recovers a copy of `disk` once more and crashes inside.

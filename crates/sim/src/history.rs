@@ -7,10 +7,13 @@ use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::Disk;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
+use onewrite_core::log::file::log_path;
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
-use crate::check::{Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, home_is_plain, open, read_all};
+use crate::check::{
+    Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, home_is_plain, open, read_all, rotten_slot,
+};
 use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, State, Taste, same};
 use crate::pager::{Client, Course, JournalMode, Synchronous};
@@ -26,6 +29,8 @@ pub struct Campaign {
     pub trace: bool,
     /// Steps of a history, at most.
     pub steps: usize,
+    /// Operations fail now and then in every history.
+    pub faults: bool,
 }
 
 /// What goes wrong besides crashes.
@@ -100,6 +105,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     let setting = Setting { options, taste, counts: counts.clone(), durable };
     let trouble = match rng.below(4) {
+        _ if campaign.faults && durable => Trouble::Faults,
         0 if durable => Trouble::Faults,
         1 => Trouble::Full,
         _ => Trouble::None,
@@ -171,25 +177,39 @@ impl World {
         let (setting, oracle, found) = (self.setting.clone(), self.oracle.clone(), self.found.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let every = self.points;
-        Box::new(move |_, inside| {
-            if rng.below(every as usize) != 0 || found.lock().is_some() {
-                return;
-            }
-            let killed = rng.below(6) == 0;
-            let unflushed = oracle.lock().after_crash();
-            let allowed = if killed { oracle.lock().after_kill() } else { unflushed.clone() };
-            let depth = [0, 0, 1, 2][rng.below(4)];
-            let disk = inside();
-            let disk = if killed { disk.survive() } else { disk.crash(rng.next_u64()) };
-            let verdict = check(&setting, &disk, &allowed, &unflushed, &mut rng, depth);
-            if let Err(mut v) = verdict {
-                v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
-                *found.lock() = Some(v);
+        Box::new(move |operation, inside| {
+            let drawn = usize::from(rng.below(every as usize) == 0);
+            for _ in 0..operation.crashes_min().max(drawn) {
+                if found.lock().is_some() {
+                    return;
+                }
+                if rng.below(12) == 0 {
+                    let (proven, disk) = (oracle.lock().after_rot(), inside().crash(rng.next_u64()));
+                    if let Err(mut v) = rotten_slot(&setting, &disk, &proven, &mut rng) {
+                        v.what = format!("after rot: {}", v.what);
+                        *found.lock() = Some(v);
+                    }
+                    continue;
+                }
+                let killed = rng.below(6) == 0;
+                let unflushed = oracle.lock().after_crash();
+                let allowed = if killed { oracle.lock().after_kill() } else { unflushed.clone() };
+                let depth = [0, 0, 1, 2][rng.below(4)];
+                let disk = inside();
+                let disk = if killed { disk.survive() } else { disk.crash(rng.next_u64()) };
+                let verdict = check(&setting, &disk, &allowed, &unflushed, &mut rng, depth);
+                if let Err(mut v) = verdict {
+                    v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
+                    *found.lock() = Some(v);
+                }
             }
         })
     }
 
     fn step(&mut self) -> Step<()> {
+        if self.trouble == Trouble::Faults && !self.faulty && self.rng.below(8) == 0 {
+            return self.make_trouble();
+        }
         match self.rng.below(40) {
             0..22 => self.write(),
             22..27 => self.pin_or_read(),
@@ -254,7 +274,7 @@ impl World {
         if bytes != latest.bytes() as u64 {
             return Err(self.bad(format!("a reader sees {bytes} bytes instead of {}", latest.bytes())));
         }
-        if cached.is_some_and(|cached| cached != latest) {
+        if cached.is_some_and(|cached| !cached.same(&latest)) {
             return Err(self.bad("the cache of an older state would be taken for valid"));
         }
         self.clients[i].reading = Some(latest);
@@ -268,7 +288,9 @@ impl World {
             return Ok(());
         }
         let Some(base) = self.clients[i].reading.clone() else { return Ok(()) };
-        let plan = Plan::draw(&base, self.setting.taste, &mut self.rng);
+        // On top of what is not durable, now and then nothing.
+        let empty = !base.pages.is_empty() && !self.oracle.lock().is_certain() && self.rng.below(4) == 0;
+        let plan = if empty { Plan::nothing(&base) } else { Plan::draw(&base, self.setting.taste, &mut self.rng) };
         let spill_after = if self.rng.below(3) == 0 { 1 + self.rng.below(20) } else { usize::MAX };
         let course = Course {
             commit: self.rng.below(6) > 0,
@@ -287,7 +309,7 @@ impl World {
     }
 
     fn transact(&mut self, i: usize, base: &Arc<State>, plan: &Plan, course: Course) -> Step<()> {
-        let stale = **base != **self.oracle.lock().latest();
+        let stale = !base.same(self.oracle.lock().latest());
         let (oracle, counts) = (self.oracle.clone(), self.setting.counts.clone());
         self.note(|w| {
             let (c, pages) = (&w.clients[i], (base.count(), plan.next.count(), plan.writes.len()));
@@ -335,11 +357,46 @@ impl World {
                     if !self.faulty {
                         return Err(self.bad(format!("the second phase of a commit fails: {e}")));
                     }
-                    return self.die();
+                    return if self.rng.below(2) == 0 { self.press_on() } else { self.die() };
                 }
                 self.tolerate(&e, "write")
             }
         }
+    }
+
+    /// Goes on behind a commit that failed, as an application does that knows no better: a database that is poisoned
+    /// answers nothing, and what one that is not acknowledges must last.
+    fn press_on(&mut self) -> Step<()> {
+        for i in 0..self.clients.len() {
+            let _ = self.clients[i].roll_back();
+            self.clients[i].exclusive = false;
+            let _ = self.clients[i].end();
+            let Ok((_, bytes)) = self.clients[i].begin() else { continue };
+            let undecided = {
+                let oracle = self.oracle.lock();
+                oracle.states[oracle.committed..].to_vec()
+            };
+            let index = read_all(&mut self.clients[i], bytes, &undecided).map_err(|what| self.bad(what))?;
+            if index > 0 {
+                self.oracle.lock().acknowledge(false);
+            }
+            let base = undecided[index].clone();
+            let plan = Plan::draw(&base, self.setting.taste, &mut self.rng);
+            let course = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false };
+            self.clients[i].synchronous = Synchronous::Full;
+            self.note(|_| format!("{i} writes behind a failure"));
+            self.transact_behind(i, &base, &plan, course);
+            self.verdict()?;
+        }
+        self.die()
+    }
+
+    fn transact_behind(&mut self, i: usize, base: &Arc<State>, plan: &Plan, course: Course) {
+        let oracle = self.oracle.clone();
+        let attempt = &mut |aside| oracle.lock().attempt(plan.next.clone(), aside);
+        let written = self.clients[i].write(base, plan, course, attempt, &mut || oracle.lock().acknowledge(true));
+        self.note(|_| format!("  {written:?}"));
+        let _ = self.clients[i].end();
     }
 
     /// A VACUUM to another page size.
@@ -443,11 +500,25 @@ impl World {
             self.oracle.lock().settle();
             let state = self.oracle.lock().latest().clone();
             let sticky = self.setting.options.iter().any(|(name, value)| name == "sticky" && value == "1");
-            if !sticky && let Err(what) = home_is_plain(self.disk.sim(), &state, self.crashed) {
-                return Err(self.bad(what));
+            if !sticky {
+                home_is_plain(self.disk.sim(), &state, self.crashed).map_err(|what| self.bad(what))?;
+            }
+            if !sticky && self.rng.below(4) == 0 {
+                self.lose_log()?;
             }
         }
         Ok(())
+    }
+
+    /// The database was copied without its log, which is of no use once the mark is off.
+    fn lose_log(&mut self) -> Step<()> {
+        let log = log_path(Path::new(DB));
+        if self.disk.exists(&log).unwrap_or(false) {
+            let lost = self.disk.remove(&log).and_then(|()| self.disk.sync_dir_of(&log));
+            lost.map_err(|e| self.bad(format!("cannot remove the log: {e}")))?;
+            self.note(|_| "the log is lost".to_owned());
+        }
+        self.verdict()
     }
 
     /// The processes die, or power goes; new ones recover.
@@ -473,7 +544,7 @@ impl World {
             // Until recovery is done, what a kill left may be lost.
             oracle.states = oracle.after_crash();
             oracle.committed = if killed { oracle.states.len() - allowed.len() } else { 0 };
-            oracle.floor = 0;
+            (oracle.floor, oracle.proven) = (0, 0);
         }
         let before = sim.survive();
         self.boot(sim);
@@ -504,11 +575,12 @@ impl World {
         match self.trouble {
             Trouble::None => {}
             Trouble::Faults => {
-                let ops =
-                    [Op::WriteDurable, Op::Sync, Op::Sync, Op::SetLen, Op::Reserve, Op::Read, Op::Write, Op::Write];
+                use Op::{Read, Reserve, SetLen, Sync, Write, WriteDurable};
+                let ops = [WriteDurable, WriteDurable, Sync, Sync, SetLen, Reserve, Read, Write, Write];
                 // A write that fails leaves half of a page in the cache, which in-page schemes rely on not to happen.
-                let op = ops[self.rng.below(if self.setting.taste.b_trees { 6 } else { ops.len() })];
-                self.disk.sim().fail_nth(op, 1 + self.rng.below(6) as u64, ErrorKind::Other);
+                let op = ops[self.rng.below(if self.setting.taste.b_trees { 7 } else { ops.len() })];
+                let soon = [1, 6][self.rng.below(2)];
+                self.disk.sim().fail_nth(op, 1 + self.rng.below(soon) as u64, ErrorKind::Other);
                 self.faulty = true;
                 self.note(|_| format!("{op:?} will fail"));
             }

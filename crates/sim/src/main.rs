@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         atomic_unit: arguments.atomic_unit.as_deref().and_then(|unit| unit.parse().ok()),
         trace: false,
         steps: arguments.steps,
+        faults: false,
     };
     let threads = arguments.threads.or(std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1).max(1);
     if arguments.canary.is_some() {
@@ -227,7 +228,7 @@ fn canaries(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitC
                 {
                     // A control as long as most hunts are.
                     let seeds = arguments.seeds.unwrap_or(SEEDS);
-                    let seeds = if rule.is_some() { seeds } else { seeds.min(6) };
+                    let seeds = if rule.is_some() { seeds } else { seeds.min(12) };
                     let caught = hunt(*rule, seeds, campaign);
                     bar.suspend(|| eprintln!("{}: {}", name(*rule), caught.as_ref().map_or("nothing", |c| &c.what)));
                     found.lock().push((n, caught));

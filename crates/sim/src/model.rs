@@ -36,6 +36,14 @@ impl State {
         self.pages.get(number as usize - 1)
     }
 
+    /// Whether SQLite could not tell it from `other`.
+    pub fn same(&self, other: &State) -> bool {
+        let pages = self.pages.iter().zip(&other.pages);
+        self.page_bytes == other.page_bytes
+            && self.count() == other.count()
+            && (1..).zip(pages).all(|(number, (a, b))| Arc::ptr_eq(a, b) || same(number, a, b))
+    }
+
     /// Number of pages.
     pub fn count(&self) -> u32 {
         self.pages.len() as u32
@@ -154,6 +162,11 @@ impl Plan {
         let first = if taste.b_trees && base.pages.is_empty() { node(size, 100, rng) } else { next.pages[0].clone() };
         next.pages[0] = with_header(&first, size, next.count());
         Plan { next: Arc::new(next), writes, lost }
+    }
+
+    /// A transaction that changes nothing but what every commit writes.
+    pub fn nothing(base: &Arc<State>) -> Plan {
+        Plan { next: base.clone(), writes: vec![1], lost: Vec::new() }
     }
 
     /// The same bytes of content in pages of another size, as a VACUUM leaves them.

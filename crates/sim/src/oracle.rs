@@ -36,9 +36,19 @@ impl<S: Clone> Oracle<S> {
         self.states[if self.aside { self.floor } else { self.committed }..].to_vec()
     }
 
+    /// The states that damage to a record or a slot may leave, if nothing tells it from a crash.
+    pub fn after_rot(&self) -> Vec<S> {
+        self.states[self.proven..].to_vec()
+    }
+
     /// Floor, committed and attempted, for people.
     pub fn marks(&self) -> (usize, usize, usize) {
         (self.floor, self.committed, self.states.len() - 1)
+    }
+
+    /// Whether no crash can take back what was committed.
+    pub fn is_certain(&self) -> bool {
+        self.floor == self.committed
     }
 
     /// Whether a transaction was attempted and not acknowledged.

@@ -8,8 +8,13 @@ use onewrite_sim::history::{self, Campaign};
 use onewrite_sim::small;
 
 fn seeds(seeds: std::ops::Range<u64>, scheme: &str, atomic_unit: u32) {
-    let campaign =
-        Campaign { scheme: Some(scheme.to_owned()), atomic_unit: Some(atomic_unit), trace: false, steps: 30 };
+    let campaign = Campaign {
+        scheme: Some(scheme.to_owned()),
+        atomic_unit: Some(atomic_unit),
+        trace: false,
+        steps: 30,
+        faults: false,
+    };
     let counts: Arc<Counts> = Arc::default();
     for seed in seeds {
         if let Err(v) = history::run(seed, &campaign, &counts) {

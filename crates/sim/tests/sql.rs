@@ -40,8 +40,13 @@ fn sim() -> SimDisk {
 #[test]
 fn random_sql_survives_its_crashes() {
     for (scheme, atomic_unit) in [("log", 512), ("log", 4096), ("wal-opt", 512)] {
-        let campaign =
-            Campaign { scheme: Some(scheme.to_owned()), atomic_unit: Some(atomic_unit), trace: false, steps: 20 };
+        let campaign = Campaign {
+            scheme: Some(scheme.to_owned()),
+            atomic_unit: Some(atomic_unit),
+            trace: false,
+            steps: 20,
+            faults: false,
+        };
         let counts: Arc<Counts> = Arc::default();
         for seed in 1..4 {
             if let Err(v) = history::run(seed, &campaign, &counts) {

@@ -15,6 +15,7 @@ use crate::commit::place::Placement;
 use crate::database::{Database, Live};
 use crate::error::{IoContext, Result};
 use crate::home::State;
+use crate::rules::{Rule, keeps};
 use crate::table::Image;
 use crate::txn::Txn;
 use crate::types::PageNo;
@@ -35,8 +36,9 @@ pub fn prepare(
     let fits = size <= live.home.atomic_unit && size <= PAGE_BYTES_MAX && new.len() == size as usize;
     // Page 1 carries the mark, and its size is the slot's to tell.
     let alone = txn.streamed.is_empty() && *page != PageNo::HEADER && state.page_count == txn.base.page_count;
+    let quiet = live.log.group().is_quiet() || !keeps(Rule::InPlaceWhenDurable);
     let in_home = page.offset(size) + u64::from(size) <= live.home.bytes;
-    if !(fits && alone && in_home && live.log.group().is_quiet() && db.table.read().newest_is_home(*page)) {
+    if !(fits && alone && in_home && quiet && db.table.read().newest_is_home(*page)) {
         return Ok(None);
     }
     let mut old = vec![0; size as usize];

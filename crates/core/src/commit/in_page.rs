@@ -15,6 +15,7 @@ use crate::layout::{home as at, put, trailer::BYTES};
 use crate::log::record::Encoder;
 use crate::node::Shape;
 use crate::options::{Options, Scheme};
+use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::Image;
 use crate::trailer::{self, Trailer};
@@ -49,7 +50,7 @@ pub fn check(db: &Database, options: &Options, state: &State) -> Result<()> {
 /// The pages as they will be written, if each can carry its undo record.
 pub fn prepare(db: &Database, live: &Live, txn: &Txn, changed: &[Changed], state: &State) -> Result<Option<Placement>> {
     let base = &txn.base;
-    let idle = live.log.live_bytes() == 0 && !db.table.read().has_layer();
+    let idle = (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Rule::HomeBeforeNext);
     if !(idle && base.kind == Kind::Database && txn.streamed.is_empty()) {
         return Ok(None);
     }

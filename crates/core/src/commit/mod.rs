@@ -222,7 +222,8 @@ pub fn publish(
     let group = live.log.group().clone();
     let state = Arc::new(prepared.state);
     let mut placed = prepared.in_place;
-    if options.scheme == Scheme::Auto && (durability == Durability::Written || !group.is_quiet()) {
+    let joins = durability == Durability::Written || !group.is_quiet();
+    if options.scheme == Scheme::Auto && joins && keeps(Rule::InPlaceWhenDurable) {
         placed = None;
     }
     // The only other thing under an in-page scheme is a record that is home before the next transaction.
@@ -230,7 +231,9 @@ pub fn publish(
     let ready = match (options.scheme, &placed) {
         _ if !prepared.changed => None,
         (_, Some(placement)) => {
-            group.flush(db)?;
+            if keeps(Rule::InPlaceWhenDurable) {
+                group.flush(db)?;
+            }
             place::commit(db, live, &state, placement, options).map_err(|e| db.poison(e))?;
             None
         }
@@ -287,7 +290,7 @@ pub fn publish(
 /// Sends home at once what must be there before the next transaction: the images of a big one, and all that an in-page
 /// scheme has in the log. If the disk is full they stay where they are, and the next commit tries again.
 pub fn send_home(db: &Database, live: &mut Live, options: &Options) -> Result<()> {
-    let home_first = options.scheme == Scheme::InPage && live.log.live_bytes() > 0;
+    let home_first = options.scheme == Scheme::InPage && live.log.live_bytes() > 0 && keeps(Rule::HomeBeforeNext);
     if !home_first && !db.table.read().has_layer() {
         return Ok(());
     }

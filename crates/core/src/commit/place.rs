@@ -7,6 +7,7 @@ use crate::database::{Database, Live};
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::options::{CommitMark, Garbage, Options};
+use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::{Image, Place};
 use crate::trailer;
@@ -22,8 +23,12 @@ pub struct Placement {
 
 /// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
 pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
-    hold(db, live, state, placed)?;
-    live.log.settle_slots()?;
+    if keeps(Rule::HeldInPlace) {
+        hold(db, live, state, placed)?;
+    }
+    if keeps(Rule::SlotsAgree) {
+        live.log.settle_slots()?;
+    }
     if let ([(page, ..)], true) = (placed.pages.as_slice(), placed.note) {
         live.log.note_in_place(*page)?;
     }

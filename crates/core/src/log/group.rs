@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
+use crate::rules::{Rule, keeps};
 use crate::sync::{Event, Mutex, MutexGuard};
 use crate::types::Tid;
 
@@ -433,7 +434,7 @@ impl Watch<'_> {
     fn fail(&mut self, why: &dyn std::fmt::Display) {
         self.finished = true;
         let mut p = self.group.pending.lock();
-        p.failed = Some(why.to_string());
+        p.failed = keeps(Rule::Poisons).then(|| why.to_string());
         let told = p.end_write();
         drop(p);
         told.iter().for_each(|w| w.event.set());

@@ -289,23 +289,36 @@ pub fn rot(
     error_or_right(setting, &rotten, allowed, file, &what, depth)
 }
 
-/// Puts a log back that was copied before the last recovery: an error or a right answer.
-pub fn old_log(
+/// A log or a home that was copied before the last recovery.
+#[derive(Clone, Debug)]
+pub struct OldFile {
+    /// Of which database.
+    pub file: usize,
+    /// Where it belongs.
+    pub path: PathBuf,
+    /// What it held.
+    pub bytes: Vec<u8>,
+}
+
+/// Puts a file back that was copied before the last recovery: an error or a right answer.
+pub fn older_file(
     setting: &Setting,
     disk: &SimDisk,
-    old: &[Option<Vec<u8>>; 2],
+    old: &OldFile,
     allowed: &Allowed,
     depth: usize,
 ) -> Result<(), Violation> {
-    for file in 0..2 {
-        let Some(bytes) = &old[file] else { continue };
-        setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
-        let swapped = disk.survive();
-        swapped.set_capacity(ROOMY);
-        swapped.put_file(&log_path(file), bytes);
-        error_or_right(setting, &swapped, allowed, file, "an older log beside it", depth)?;
+    // A home that is not marked is read without a log, like any file that somebody restores.
+    let marked = |bytes: &[u8]| home::MARK == bytes.get(READ_VERSION).copied().unwrap_or(0);
+    let now = disk.snapshot_file(&path(old.file)).unwrap_or_default();
+    if !marked(&now) || (old.path == path(old.file) && !marked(&old.bytes)) {
+        return Ok(());
     }
-    Ok(())
+    setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+    let swapped = disk.survive();
+    swapped.set_capacity(ROOMY);
+    swapped.put_file(&old.path, &old.bytes);
+    error_or_right(setting, &swapped, allowed, old.file, &format!("an older {}", old.path.display()), depth)
 }
 
 /// The path of a log.

@@ -1,6 +1,7 @@
 //! How the processes of a history die, what goes wrong before, and what recovery must find.
 
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
@@ -9,8 +10,8 @@ use onewrite_core::layout::slot;
 use rusqlite::Connection;
 use rusqlite::backup::Backup;
 
-use super::check::{Allowed, check, empty, log_path, old_log, path, rot, said};
-use super::history::{Step, Trouble, World};
+use super::check::{Allowed, OldFile, check, empty, log_path, older_file, path, rot, said};
+use super::history::{Client, Step, Trouble, World};
 use super::print::{Print, print};
 use super::process::{SCHEMAS, add_noise, level};
 use crate::check::ROOMY;
@@ -36,11 +37,7 @@ impl Oracles {
 
     /// What is right where a record is damaged: one of the last flush cannot be told from one that was never finished.
     pub(super) fn rotten(&self) -> Allowed {
-        let files = [0, 1].map(|file| {
-            let oracle = &self.files[file];
-            oracle.states[oracle.proven..].to_vec()
-        });
-        Allowed { files, joint: false }
+        Allowed { files: [0, 1].map(|file| self.files[file].after_rot()), joint: false }
     }
 
     pub(super) fn latest(&self) -> [Print; 2] {
@@ -75,45 +72,53 @@ impl World {
     pub(super) fn crash_points(&mut self) -> Point {
         let (setting, oracles, found) = (self.setting.clone(), self.oracles.clone(), self.found.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
-        let (every, old_logs, wal) = (self.points, self.old_logs.clone(), self.wal.clone());
+        let (every, old_files, wal) = (self.points, self.old_files.clone(), self.wal.clone());
         // Pages of home are newer than what the slots say of it, until a slot is written.
         let mut ahead = false;
+        let mut last_written = None;
         Box::new(move |operation, inside| {
             let was_ahead = ahead;
             let is_home = (0..2).any(|file| operation.path == path(file));
             let is_slot = !is_home && operation.range.1 == slot::BYTES;
             ahead = !is_slot && (ahead || (is_home && operation.range.1 > HEADER_BYTES));
-            let every = if wal.load(Ordering::Relaxed) { 8 * every } else { every };
-            if rng.below(every) != 0 || found.lock().is_some() {
-                return;
-            }
-            let disk = inside();
-            let unflushed = oracles.lock().allowed(false);
-            let kill = oracles.lock().allowed(true);
-            let (kind, recoveries) = (rng.below(12), [0, 0, 0, 0, 1, 2][rng.below(6)]);
-            let (when, verdict) = match kind {
-                0 => {
-                    let rotten = oracles.lock().rotten();
-                    let ahead = was_ahead || ahead || setting.in_place;
-                    ("after rot", rot(&setting, &disk.crash(rng.next_u64()), &rotten, ahead, &mut rng, 1))
+            // One write of many that no flush parts is much like the next.
+            let again = operation.op == Op::Write && last_written.as_deref() == Some(operation.path);
+            last_written = (operation.op == Op::Write).then(|| operation.path.to_owned());
+            let every = every * if wal.load(Ordering::Relaxed) { 8 } else { 1 } * if again { 4 } else { 1 };
+            let drawn = usize::from(rng.below(every) == 0);
+            for _ in 0..operation.crashes_min().max(drawn) {
+                if found.lock().is_some() {
+                    return;
                 }
-                1 if old_logs.iter().any(Option::is_some) => {
-                    let crashed = disk.crash(rng.next_u64());
-                    ("with an old log", old_log(&setting, &crashed, &old_logs, &unflushed, 1))
+                let disk = inside();
+                let unflushed = oracles.lock().allowed(false);
+                let kill = oracles.lock().allowed(true);
+                let (kind, recoveries) = (rng.below(12), [0, 0, 0, 0, 1, 2][rng.below(6)]);
+                let (when, verdict) = match kind {
+                    0 => {
+                        let rotten = oracles.lock().rotten();
+                        let ahead = was_ahead || ahead || setting.in_place;
+                        ("after rot", rot(&setting, &disk.crash(rng.next_u64()), &rotten, ahead, &mut rng, 1))
+                    }
+                    1 if !old_files.is_empty() => {
+                        let crashed = disk.crash(rng.next_u64());
+                        let old = &old_files[rng.below(old_files.len())];
+                        ("with an older file", older_file(&setting, &crashed, old, &unflushed, 1))
+                    }
+                    1 | 2 => {
+                        let checked = check(&setting, &disk.survive(), &kill, &unflushed, &mut rng, 1, recoveries);
+                        ("after a kill", checked.map(|_| ()))
+                    }
+                    _ => {
+                        let crashed = disk.crash(rng.next_u64());
+                        let checked = check(&setting, &crashed, &unflushed, &unflushed, &mut rng, 1, recoveries);
+                        ("after a crash", checked.map(|_| ()))
+                    }
+                };
+                if let Err(mut v) = verdict {
+                    v.what = format!("{when}: {}", v.what);
+                    *found.lock() = Some(v);
                 }
-                1 | 2 => {
-                    let checked = check(&setting, &disk.survive(), &kill, &unflushed, &mut rng, 1, recoveries);
-                    ("after a kill", checked.map(|_| ()))
-                }
-                _ => {
-                    let crashed = disk.crash(rng.next_u64());
-                    let checked = check(&setting, &crashed, &unflushed, &unflushed, &mut rng, 1, recoveries);
-                    ("after a crash", checked.map(|_| ()))
-                }
-            };
-            if let Err(mut v) = verdict {
-                v.what = format!("{when}: {}", v.what);
-                *found.lock() = Some(v);
             }
         })
     }
@@ -163,21 +168,33 @@ impl World {
                 oracle.recovers(index);
             }
         }
-        self.old_logs = [0, 1].map(|file| sim.snapshot_file(&log_path(file)));
+        let kept = [0, 1].into_iter().flat_map(|file| {
+            let copy = |path: PathBuf| sim.snapshot_file(&path).map(|bytes| OldFile { file, path, bytes });
+            [copy(log_path(file)), copy(path(file))]
+        });
+        self.old_files = kept.flatten().collect::<Vec<_>>().into();
         self.boot(sim);
         let expected = self.oracles.lock().latest();
         for file in 0..2 {
             if self.disk.sim().snapshot_file(&path(file)).is_none() {
                 continue;
             }
+            // What recovered goes on, or closes: then a session of its own begins.
+            let stays = file == 0 && self.rng.below(2) == 0;
             let seen = self.level.open(file, &self.setting.options).and_then(|db| {
                 let seen = print(&db, "main")?;
                 let mode: String = db.query_row("PRAGMA main.journal_mode", [], |row| row.get(0))?;
                 if file == 0 {
                     self.set_wal(mode == "wal");
                 }
-                // Kept open a while: the close is a part of the history of its own.
-                db.close().map_err(|(_, e)| e)?;
+                if stays {
+                    add_noise(&db)?;
+                    db.execute_batch("PRAGMA synchronous=FULL")?;
+                    self.opened += 1;
+                    self.clients.push(Client::plain(db, self.opened));
+                } else {
+                    db.close().map_err(|(_, e)| e)?;
+                }
                 Ok(seen)
             });
             self.verdict()?;

@@ -7,7 +7,7 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
-use super::check::{Setting, empty, said, stock_reads};
+use super::check::{OldFile, Setting, empty, said, stock_reads};
 use super::deaths::{Oracles, mirror};
 use super::print::{Print, print};
 use super::process::{Level, SCHEMAS, add_noise, explain, level};
@@ -42,6 +42,12 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// On the main database alone, as SQLite makes connections if nobody says anything.
+    pub(super) fn plain(db: Connection, number: usize) -> Client {
+        let synchronous = Synchronous::Full;
+        Client { db, number, synchronous, journal_in_memory: false, has_side: false, reading: None }
+    }
+
     pub(super) fn schemas(&self) -> usize {
         1 + usize::from(self.has_side)
     }
@@ -70,8 +76,8 @@ pub(super) struct World {
     /// The main database is in WAL mode: stock SQLite's, so few of its crash points are met.
     pub(super) wal: Arc<AtomicBool>,
     pub(super) points: usize,
-    /// The logs as they were before the last recovery.
-    pub(super) old_logs: [Option<Vec<u8>>; 2],
+    /// Logs and homes as they were before the last recovery.
+    pub(super) old_files: Arc<[OldFile]>,
     pub(super) notes: Option<Vec<String>>,
 }
 
@@ -141,7 +147,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
         faulty: false,
         full: false,
         wal: Arc::default(),
-        old_logs: [None, None],
+        old_files: Arc::default(),
         notes: campaign.trace.then(Vec::new),
     };
     world.boot(SimDisk::new(config));

@@ -214,11 +214,24 @@ impl SimDisk {
         crashed
     }
 
-    /// The disk after a crash drawn from a seed: nearly nothing pending arrived, nearly everything, or
-    /// anything in between.
+    /// The disk after a crash drawn from a seed: nearly nothing pending arrived, nearly everything, anything
+    /// in between, all but one thing, or one alone.
     pub fn crash(&self, seed: u64) -> SimDisk {
         let mut rng = SplitMix64::new(seed);
-        let (usual_in_16, newest) = ([16, 16, 15, 15, 8, 8, 0, 0][rng.below(8)], rng.below(2) == 1);
+        let (drawn, newest) = (rng.below(10), rng.below(2) == 1);
+        let Some(&usual_in_16) = [16, 16, 15, 15, 8, 8, 0, 0].get(drawn) else {
+            let odd = rng.below(self.crash_choices().len().max(1));
+            let mut index = 0;
+            return self.crash_by(&mut |count| {
+                index += 1;
+                match (index - 1 == odd, newest) {
+                    (true, true) => rng.below(count - 1),
+                    (true, false) => 1 + rng.below(count - 1),
+                    (false, true) => count - 1,
+                    (false, false) => 0,
+                }
+            });
+        };
         self.crash_by(&mut |count| match rng.below(16) < usual_in_16 {
             true if newest => count - 1,
             true => 0,

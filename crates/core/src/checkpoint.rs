@@ -82,7 +82,7 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
 /// Writes images to home, without a flush, after keeping what older snapshots read there.
 pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(PageNo, Place)>) -> Result<()> {
     let member = db.member();
-    let nobody_else = db.keep_for_others(live, state, &pages)?;
+    let nobody_else = !keeps(Rule::KeptForOthers) || db.keep_for_others(live, state, &pages)?;
     let older = keep_for_snapshots(db, live, state, &pages)?;
     db.epoch.fetch_add(1, Ordering::SeqCst);
     if let Some(member) = &member {

@@ -108,7 +108,7 @@ impl Inner {
         if !keeps(Rule::Poisons) {
             return error;
         }
-        if let Some(member) = &self.member {
+        if let Some(member) = self.member.as_ref().filter(|_| keeps(Rule::PoisonsAll)) {
             member.words.poison();
         }
         if !matches!(self.phase, Phase::Poisoned(_)) {
@@ -588,7 +588,9 @@ impl Audience for Database {
         let mut inner = self.inner.lock();
         debug_assert!(inner.latest.tid < state.tid && state.tid <= inner.published.tid, "states are shown in order");
         // Others see a big transaction only once it is home.
-        if let Some(member) = inner.member.as_ref().filter(|_| !self.table.read().has_layer()) {
+        if let Some(member) =
+            inner.member.as_ref().filter(|_| !self.table.read().has_layer() || !keeps(Rule::BigHomeFirst))
+        {
             member.words.set_visible(state.tid);
         }
         inner.latest = state;

@@ -64,11 +64,19 @@ pub enum Rule {
     RestoredSealed,
     /// Rule 40: what an in-page scheme put into the log is home before the next transaction.
     HomeBeforeNext,
+    /// P1: other processes see a big transaction once it is home.
+    BigHomeFirst,
+    /// P3: a snapshot is announced before it is used.
+    SnapshotsAnnounced,
+    /// P4: images that another process reads in home are kept before home is overwritten.
+    KeptForOthers,
+    /// P6: a failed write or flush poisons every process.
+    PoisonsAll,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 29] = [
+    pub const ALL: [Rule; 33] = [
         Rule::AcknowledgedAfterFlush,
         Rule::LogBeforeMark,
         Rule::MarkBeforeRecord,
@@ -98,6 +106,10 @@ impl Rule {
         Rule::TrailerSession,
         Rule::RestoredSealed,
         Rule::HomeBeforeNext,
+        Rule::BigHomeFirst,
+        Rule::SnapshotsAnnounced,
+        Rule::KeptForOthers,
+        Rule::PoisonsAll,
     ];
 }
 

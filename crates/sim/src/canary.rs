@@ -8,12 +8,15 @@ use onewrite_core::rules::{Rule, break_on_this_thread};
 
 use crate::check::Counts;
 use crate::history::{self, Campaign};
-use crate::sql;
+use crate::{processes, sql};
+
+/// Steps of a history of several processes.
+const PROCESS_STEPS: usize = 100;
 
 /// How a broken rule was found out.
 #[derive(Clone, Debug)]
 pub struct Caught {
-    /// Engine: `pager` or `sql`.
+    /// Engine: `pager` or `sql`, or `processes`.
     pub engine: &'static str,
     /// The seed that repeats it.
     pub seed: u64,
@@ -27,11 +30,17 @@ pub struct Caught {
 struct Ground {
     pager: bool,
     sql: bool,
+    processes: bool,
     scheme: Option<&'static str>,
 }
 
 fn ground(rule: Option<Rule>) -> Ground {
+    let processes = matches!(
+        rule,
+        None | Some(Rule::BigHomeFirst | Rule::SnapshotsAnnounced | Rule::KeptForOthers | Rule::PoisonsAll)
+    );
     let (pager, sql, scheme) = match rule {
+        Some(_) if processes => (false, false, None),
         // What is damaged at rest, or put back, is the business of `sql`.
         Some(Rule::NewSession | Rule::LaterRecordProves) => (false, true, Some("log")),
         Some(Rule::Poisons | Rule::EmptyCommitFlushes | Rule::StreamedWhole | Rule::JournalHeadLast) => {
@@ -43,10 +52,10 @@ fn ground(rule: Option<Rule>) -> Ground {
         Some(Rule::TrailerSession | Rule::RestoredSealed | Rule::HomeBeforeNext) => (true, false, Some("dhl-cc")),
         _ => (true, true, None),
     };
-    Ground { pager, sql, scheme }
+    Ground { pager, sql, processes, scheme }
 }
 
-/// Breaks `rule` (or none) and runs histories of both engines, of seeds from 1 to `seeds`, until one finds it out.
+/// Breaks `rule` (or none) and runs histories of the engines, of seeds from 1 to `seeds`, until one finds it out.
 pub fn hunt(rule: Option<Rule>, seeds: u64, campaign: &Campaign) -> Option<Caught> {
     break_on_this_thread(rule);
     let counts: Arc<Counts> = Arc::default();
@@ -66,8 +75,15 @@ pub fn hunt(rule: Option<Rule>, seeds: u64, campaign: &Campaign) -> Option<Caugh
             let run = catch_unwind(AssertUnwindSafe(|| sql::history::run(seed, campaign, &counts)));
             judge("sql", seed, run, &counts)
         };
+        let processes = || {
+            let tally = Arc::default();
+            let run = catch_unwind(AssertUnwindSafe(|| processes::run(seed, PROCESS_STEPS, &tally)));
+            counts.crashes.fetch_add(tally.lock().cuts, Ordering::Relaxed);
+            judge("processes", seed, run, &counts)
+        };
         let caught = if ground.pager { pager() } else { None };
-        if caught.is_none() && ground.sql { sql() } else { caught }
+        let caught = if caught.is_none() && ground.sql { sql() } else { caught };
+        if caught.is_none() && ground.processes { processes() } else { caught }
     });
     break_on_this_thread(None);
     caught

@@ -25,6 +25,7 @@ use crate::database::{Database, Inner, Live};
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::log::record::Record;
+use crate::rules::{Rule, keeps};
 use crate::table::Place;
 use crate::types::{PageNo, Tid};
 use member::{Member, Taken};
@@ -134,7 +135,8 @@ impl Database {
                 tail::catch_up(self, member, inner)?;
             }
             let state = inner.latest.clone();
-            if inner.snapshots.contains_key(&state.tid) || member.announce(state.tid) {
+            let announced = inner.snapshots.contains_key(&state.tid) || !keeps(Rule::SnapshotsAnnounced);
+            if announced || member.announce(state.tid) {
                 return Ok(state);
             }
             std::thread::sleep(Duration::from_micros(20));

@@ -178,11 +178,12 @@ fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64,
     // Marked before the power may go.
     let mut first = open();
     commit(&mut first, &known, true).unwrap();
+    let (writers, readers) = ([(); 4].map(|()| open()), [(); 2].map(|()| open()));
     sim.reset_counters();
     sim.stop_after(rng.below(400) as u64);
     std::thread::scope(|s| {
-        for t in 0..4 {
-            let (mut c, known) = (open(), &known);
+        for (t, mut c) in writers.into_iter().enumerate() {
+            let known = &known;
             let flush = all_flush || t % 2 == 0;
             s.spawn(move || {
                 let c = std::cell::RefCell::new(&mut c);
@@ -195,9 +196,9 @@ fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64,
                 );
             });
         }
-        for t in 0..2 {
-            let (mut c, known) = (open(), &known);
-            let (mut rng, mut floor) = (SplitMix64::new(seed ^ (t + 1) << 32), 0);
+        for (t, mut c) in readers.into_iter().enumerate() {
+            let known = &known;
+            let (mut rng, mut floor) = (SplitMix64::new(seed ^ (t as u64 + 1) << 32), 0);
             s.spawn(move || repeat(|| look(&mut c, known, &mut rng, &mut floor), |e| panic!("a reader got {e}")));
         }
     });

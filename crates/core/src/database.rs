@@ -321,7 +321,7 @@ impl Database {
         inner.home_tid = slot.base_tid;
         inner.set_state(Arc::new(State { tid: slot.base_tid, ..(*inner.latest).clone() }));
         **writer = Some(live);
-        if inner.options.scheme == Scheme::Log {
+        if inner.options.scheme == Scheme::Log && !inner.options.concurrent {
             let options = inner.options.clone();
             self.enrol(Member::found(self, log, &slot, &options)?, inner);
         }

@@ -149,6 +149,8 @@ pub struct Options {
     pub stream_bytes: u64,
     /// Longest wait for the writer's place, in milliseconds, before BUSY.
     pub busy_ms: u64,
+    /// Write transactions run at once, each on its snapshot, and are checked when they commit.
+    pub concurrent: bool,
     /// Leave the mark on the file when the last connection closes (fewer flushes; stock SQLite is
     /// refused until a close without it).
     pub sticky: bool,
@@ -209,6 +211,7 @@ impl Options {
             table_bytes: 4 << 20,
             stream_bytes: 4 << 20,
             busy_ms: 2000,
+            concurrent: false,
             sticky: false,
             atomic_unit: 0,
             psow: true,
@@ -216,7 +219,7 @@ impl Options {
     }
 
     /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
-    pub const NAMES: [&'static str; 13] = [
+    pub const NAMES: [&'static str; 14] = [
         "scheme",
         "header_page",
         "commit_mark",
@@ -227,6 +230,7 @@ impl Options {
         "table_size",
         "stream_size",
         "busy_ms",
+        "concurrent",
         "sticky",
         "atomic_unit",
         "psow",
@@ -291,6 +295,7 @@ impl Options {
                 }
                 self.busy_ms = ms;
             }
+            "concurrent" => self.concurrent = boolean(name, value)?,
             "sticky" => self.sticky = boolean(name, value)?,
             "psow" => self.psow = boolean(name, value)?,
             "atomic_unit" => {
@@ -307,6 +312,15 @@ impl Options {
                     Self::NAMES.join(", ")
                 )));
             }
+        }
+        Ok(())
+    }
+
+    /// Fails if options do not go together.
+    pub fn check(&self) -> Result<()> {
+        if self.concurrent && self.scheme != Scheme::Log {
+            let name = self.preset.name();
+            return Err(Error::Option(format!("concurrent=1 goes with scheme=log or wal-opt, not with scheme={name}")));
         }
         Ok(())
     }
@@ -337,6 +351,7 @@ impl Options {
             "table_size" => self.table_bytes.to_string(),
             "stream_size" => self.stream_bytes.to_string(),
             "busy_ms" => self.busy_ms.to_string(),
+            "concurrent" => u8::from(self.concurrent).to_string(),
             "sticky" => u8::from(self.sticky).to_string(),
             "atomic_unit" => self.atomic_unit.to_string(),
             "psow" => u8::from(self.psow).to_string(),

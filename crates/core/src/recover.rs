@@ -143,6 +143,12 @@ fn join(
     session: u64,
     options: &Options,
 ) -> Result<()> {
+    if options.concurrent {
+        return Err(Error::Busy(format!(
+            "{} is open in another process, and concurrent=1 needs it alone",
+            db.path.display()
+        )));
+    }
     if options.scheme != Scheme::Log {
         return Err(Error::Busy(format!(
             "{} is open in another process, and scheme={} needs it alone",

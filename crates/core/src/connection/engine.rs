@@ -53,6 +53,7 @@ impl Engine {
                 options.set(name, value)?;
             }
         }
+        options.check()?;
         let what = || format!("cannot open the database {}", path.display());
         // The name of the file itself, so that every link to it finds one log.
         let path = self.disk.resolve(path).context(what)?;
@@ -102,6 +103,7 @@ impl Engine {
             level: LockLevel::None,
             snapshot: None,
             txn: None,
+            looked: None,
             entered: false,
             leased: false,
             aside: false,

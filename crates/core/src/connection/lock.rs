@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::concurrent::Looked;
 use super::{Connection, LockLevel};
 use crate::aside;
 use crate::commit::in_page;
@@ -52,7 +53,8 @@ impl Connection {
     fn lock_shared(&mut self) -> Result<()> {
         self.check_process()?;
         let mut has_place = false;
-        if self.may_write > 0 {
+        self.looked = None;
+        if self.may_write > 0 && !self.runs_apart(&self.db.inner.lock()) {
             // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
             let wait = Duration::from_millis(self.busy_ms);
             let (mut patience, mut grace) = (Patience::from(wait), SURE_GRACE);
@@ -137,6 +139,7 @@ impl Connection {
         let state = if has_place { self.db.pin_published(inner)? } else { self.db.pin(inner)? };
         self.unsettled = state.tid > inner.latest.tid;
         self.snapshot = Some(state);
+        self.looked = (!has_place && self.runs_apart(inner)).then(Looked::default);
         Ok(())
     }
 
@@ -230,6 +233,16 @@ impl Connection {
         if snapshot.kind == Kind::Foreign {
             return Err(Error::NotADatabase(format!("{} is not a database", self.db.path.display())));
         }
+        if self.has_merged() {
+            return Err(Error::BusySnapshot);
+        }
+        if self.is_apart() {
+            self.db.inner.lock().check()?;
+            self.doomed = false;
+            self.writes_now = true;
+            self.txn = Some(Txn::new(snapshot));
+            return Ok(());
+        }
         let wait = Duration::from_millis(self.busy_ms);
         let deadline = Instant::now() + wait;
         if !self.db.inner.lock().is_newest(&snapshot) {
@@ -303,6 +316,7 @@ impl Connection {
         if !self.aside && !self.wal && self.journal.names_super_journal()? {
             // Several files commit together: this one will step aside and needs to be alone. BUSY here
             // is before SQLite's point of no return, so the application may try the commit again.
+            self.line_up(true)?;
             aside::alone(&self.db).map_err(|e| match e {
                 Error::BusySnapshot => Error::Busy("others read a database that steps aside".into()),
                 e => e,
@@ -332,6 +346,7 @@ impl Connection {
         self.leave();
         self.db.queue.release(self.id);
         if level == LockLevel::None {
+            self.looked = None;
             // It read what another connection wrote before it and gives nothing away before that is durable.
             let settled = self.settle();
             self.cache.leave(self.snapshot.as_deref());

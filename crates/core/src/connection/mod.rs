@@ -11,6 +11,7 @@
 //! ```
 
 mod cache;
+mod concurrent;
 mod engine;
 mod journal_file;
 mod lock;
@@ -22,6 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use engine::Engine;
+
+use concurrent::Looked;
 
 use crate::ahead::ReadAhead;
 use crate::checkpoint::Stream;
@@ -70,6 +73,8 @@ pub struct Connection {
     level: LockLevel,
     snapshot: Option<Arc<State>>,
     txn: Option<Txn>,
+    /// What a transaction has looked at that runs without the writer's place.
+    looked: Option<Looked>,
     /// Other processes wait for this transaction to end before they write.
     entered: bool,
     /// They wait a while for it to begin.

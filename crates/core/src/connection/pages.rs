@@ -1,7 +1,7 @@
 //! Reading and writing the database file: the overlay of a writer over the snapshot.
 
-use super::Connection;
 use super::cache::VERSION_BYTES;
+use super::{Connection, concurrent};
 use crate::commit;
 use crate::commit::auto::PAGE_BYTES_MAX;
 use crate::database::Database;
@@ -15,7 +15,7 @@ use crate::types::PageNo;
 
 /// Bytes of page 1 that SQLite looks at to learn whether its cache still holds: change counter and sizes. An
 /// application gets to see the sizes by pragmas alone ([`Connection::note_size_asked`]).
-const SIZES: std::ops::Range<usize> = at::CHANGE_COUNTER..at::CHANGE_COUNTER + 16;
+const SIZES: std::ops::Range<usize> = at::CHANGE_COUNTER..at::CHANGE_COUNTER + VERSION_BYTES;
 
 /// What a read may show the application of a state that readers may not see yet.
 enum Shows {
@@ -73,14 +73,23 @@ impl Connection {
             None => (snapshot.page_bytes, snapshot.bytes()),
         };
         let len = usize::try_from(limit.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        let asks_for_sizes = offset == SIZES.start as u64 && len == SIZES.len();
+        let strange = asks_for_sizes && self.txn.is_none() && self.looked.is_some();
         for part in Txn::split(size, offset, len) {
             let (page, in_page, range) = part?;
             let Some(to) = buf.get_mut(range) else { continue };
+            if let Some(own) = self.looked.as_mut().and_then(|looked| looked.read(page)) {
+                to.copy_from_slice(own.get(in_page..in_page + to.len()).unwrap_or_default());
+                continue;
+            }
             match &self.txn {
                 Some(txn) => read_overlay(db, txn, page, in_page, to)?,
                 None if to.len() == size as usize => db.read_page_ahead(snapshot, page, &mut self.ahead, to)?,
                 None => db.read_page(snapshot, page, in_page, to)?,
             }
+        }
+        if strange {
+            concurrent::strange_sizes(buf);
         }
         Ok(len)
     }
@@ -177,7 +186,9 @@ impl Connection {
         }
         txn.file_bytes = txn.file_bytes.max(offset + data.len() as u64);
         let limit = db.inner.lock().options.stream_bytes;
-        if txn.memory_bytes() > limit {
+        if txn.memory_bytes() > limit && !(self.doomed && self.is_apart()) {
+            self.line_up(true)?;
+            let Some(txn) = &mut self.txn else { return Ok(()) };
             let mut writer = db.writer.lock();
             let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
             stream_out(live, txn)?;
@@ -188,6 +199,7 @@ impl Connection {
     /// A write after a commit without a lock between, or after a prepare that no commit followed: SQLite rolled that
     /// transaction back.
     pub(super) fn begin_again(&mut self) -> Result<()> {
+        self.write_after_merge()?;
         self.take_place_again()?;
         let Some(txn) = &self.txn else { return Ok(()) };
         if matches!(txn.stage, Stage::Prepared(_)) {

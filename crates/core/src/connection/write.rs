@@ -28,6 +28,7 @@ impl Connection {
             return self.begin_again();
         }
         self.check_process()?;
+        self.line_up(super_journal)?;
         self.take_place_again()?;
         let Some(txn) = &mut self.txn else { return Ok(()) };
         let mut writer = db.writer.lock();
@@ -78,6 +79,7 @@ impl Connection {
 
     fn commit_txn(&mut self) -> Result<()> {
         let db = self.db.clone();
+        self.check_commit()?;
         let Some(txn) = self.txn.as_mut().filter(|_| !self.aside) else { return Ok(()) };
         let Stage::Prepared(prepared) = &txn.stage else { return Ok(()) };
         let normal = prepared.normal || (self.normal_said && self.journal.is_empty());
@@ -95,19 +97,35 @@ impl Connection {
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         // The writer's own snapshot ends here: kept pinned, every image that the commit replaces, or that
         // its checkpoint overwrites, would be kept for it.
+        let merged = self.own_pages();
         let own = self.snapshot.take();
-        if let Some(own) = &own {
+        if let Some(own) = own.as_ref().filter(|_| merged.is_none()) {
             db.unpin(&mut db.inner.lock(), own)?;
         }
+        let Some(txn) = self.txn.as_mut() else { return Ok(()) };
         let published = match commit::publish(&db, live, txn, &options, durability) {
             Ok(published) => published,
             Err(e) => {
-                self.snapshot = own.map(|own| db.pin_state(&mut db.inner.lock(), own));
+                self.snapshot = match merged {
+                    Some(_) => own,
+                    None => own.map(|own| db.pin_state(&mut db.inner.lock(), own)),
+                };
                 return Err(e);
             }
         };
-        self.snapshot = Some(published.state.clone());
-        self.txn = Some(Txn::new(published.state.clone()));
+        match (merged, own) {
+            (Some(pages), Some(own)) => {
+                // SQLite's cache is of the old snapshot and of its own pages; so is what it reads until it unlocks.
+                db.unpin(&mut db.inner.lock(), &published.state)?;
+                self.txn = Some(Txn::new(own.clone()));
+                self.snapshot = Some(own);
+                self.has_committed(pages);
+            }
+            _ => {
+                self.snapshot = Some(published.state.clone());
+                self.txn = Some(Txn::new(published.state.clone()));
+            }
+        }
         self.unsettled = false;
         self.journal.forget_syncs();
         commit::send_home(&db, live, &options)?;
@@ -123,7 +141,7 @@ impl Connection {
 }
 
 /// What only the plain file can take: another page size or reserve, or WAL mode.
-fn needs_plain_file(txn: &Txn) -> bool {
+pub(super) fn needs_plain_file(txn: &Txn) -> bool {
     let Some(new) = txn.pages.get(&PageNo::HEADER) else { return false };
     let resized = home::page_bytes(new) != Some(txn.page_bytes);
     let reserve = txn.base.page_count > 0 && home::reserved(new) != home::reserved(&txn.base.header);

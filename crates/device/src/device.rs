@@ -5,6 +5,7 @@
 //! kernel would wait for an answer that nobody is left to give.
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, mpsc};
@@ -12,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use nix::mount::{MntFlags, umount, umount2};
+use nix::mount::{MntFlags, MsFlags, umount, umount2};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
@@ -21,7 +22,7 @@ use crate::fs::{Server, Shared};
 use crate::image::Image;
 use crate::profile::Profile;
 use crate::sys;
-use crate::trace::Trace;
+use crate::trace::{Event, Trace};
 
 /// What device to start.
 #[derive(Clone)]
@@ -99,6 +100,13 @@ fn may_mount() -> bool {
     rights.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_none_or(|rights| rights & CAP_SYS_ADMIN != 0)
 }
 
+/// Mounts made from here on by the calling thread, and by threads and processes that it starts, are seen by these
+/// alone, and end with them even if they are killed.
+pub fn own_mounts() -> nix::Result<()> {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+    nix::mount::mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+}
+
 impl Device {
     /// Starts one, with its file system made and mounted if it has one.
     pub fn start(options: DeviceOptions) -> Result<Device> {
@@ -165,6 +173,11 @@ impl Device {
     /// What was recorded so far.
     pub fn trace(&self) -> Trace {
         self.shared.trace()
+    }
+
+    /// What was recorded from one position to another.
+    pub fn events(&self, positions: Range<usize>) -> Vec<Event> {
+        self.shared.events(positions)
     }
 
     /// What is on it now, as if every write so far were durable.

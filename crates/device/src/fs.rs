@@ -4,6 +4,7 @@
 use std::collections::BinaryHeap;
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -51,6 +52,13 @@ impl Shared {
 
     pub fn trace(&self) -> Trace {
         self.state.lock().trace.clone()
+    }
+
+    pub fn events(&self, positions: Range<usize>) -> Vec<Event> {
+        let state = self.state.lock();
+        let events = &state.trace.events;
+        let end = positions.end.min(events.len());
+        events[positions.start.min(end)..end].to_vec()
     }
 
     pub fn image(&self) -> Image {

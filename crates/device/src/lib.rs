@@ -33,8 +33,9 @@ mod sys;
 mod trace;
 
 pub use cut::{Kept, PowerCuts};
-pub use device::{Device, DeviceOptions, unavailable};
+pub use device::{Device, DeviceOptions, own_mounts, unavailable};
 pub use file_system::FileSystem;
 pub use image::Image;
 pub use profile::{Profile, Queue, Timing};
-pub use trace::{Event, Operation, Region, Summary, Trace, Volume};
+pub use regions::{JOURNAL, METADATA};
+pub use trace::{Event, Operation, Region, Summary, Trace, Volume, split};

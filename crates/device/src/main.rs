@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
-use nix::mount::MsFlags;
 
 /// A block device in user space that records every write and flush, can be as slow as flash, and cuts power.
 ///
@@ -49,7 +48,7 @@ fn main() -> ExitCode {
         }
     }
     if matches!(command, Command::Run(_) | Command::Cut(_))
-        && let Err(e) = own_mounts()
+        && let Err(e) = onewrite_device::own_mounts()
         && onewrite_device::unavailable().is_none()
     {
         eprintln!("onewrite-device: mounts will outlive this process if it is killed: {e}");
@@ -64,11 +63,4 @@ fn main() -> ExitCode {
         eprintln!("onewrite-device: {e:#}");
         ExitCode::FAILURE
     })
-}
-
-/// Mounts made from here on are seen by this process and its children alone, and end with them even if they are
-/// killed.
-fn own_mounts() -> nix::Result<()> {
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
-    nix::mount::mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
 }

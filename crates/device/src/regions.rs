@@ -13,10 +13,15 @@ use crate::file_system::{FileSystem, run, tool};
 use crate::sys;
 use crate::trace::Region;
 
+/// The name of the region that is the file system's journal.
+pub const JOURNAL: &str = "file system's journal";
+/// The name of the region of what else the file system keeps for itself: superblocks, bitmaps, inodes, directories.
+pub const METADATA: &str = "file system's metadata";
+
 impl Device {
-    /// The file system's journal and each file of the mounted file system, by its path from the root, as they lie
-    /// now. A file that moves or goes takes its region with it: ask while it is there. btrfs has addresses of its
-    /// own, so nothing is known of it.
+    /// The file system's journal, its metadata (of ext4, whose metadata other than directories has fixed places) and
+    /// each file of the mounted file system, by its path from the root, as they lie now. A file that moves or goes
+    /// takes its region with it: ask while it is there. btrfs has addresses of its own, so nothing is known of it.
     pub fn regions(&self) -> Result<Vec<Region>> {
         let mut regions = Vec::new();
         let Some(file_system) = self.file_system() else { return Ok(regions) };
@@ -27,10 +32,15 @@ impl Device {
             FileSystem::Xfs => xfs_log(self),
             _ => ext4_journal(self.block_path(), std::fs::metadata(self.mountpoint())?.blksize())?,
         };
-        regions.push(Region { name: "file system's journal".to_owned(), ranges });
+        regions.push(Region { name: JOURNAL.to_owned(), ranges });
+        let ext4 = file_system.kind() == "ext4";
+        let mut metadata = if ext4 { ext4_metadata(self)? } else { Vec::new() };
         let mut files = Vec::new();
         let mut directories = vec![self.mountpoint().to_owned()];
         while let Some(directory) = directories.pop() {
+            if ext4 {
+                metadata.extend(extents(&directory)?);
+            }
             for entry in std::fs::read_dir(directory)? {
                 let entry = entry?;
                 let kind = entry.file_type()?;
@@ -41,6 +51,9 @@ impl Device {
                     files.push((path.strip_prefix(self.mountpoint())?.to_string_lossy().into_owned(), path));
                 }
             }
+        }
+        if ext4 {
+            regions.push(Region { name: METADATA.to_owned(), ranges: metadata });
         }
         files.sort();
         for (name, path) in files {
@@ -70,6 +83,25 @@ fn ext4_journal(device: &Path, block_bytes: u64) -> Result<Vec<Range<u64>>> {
     Ok(ranges)
 }
 
+/// `dumpe2fs` lists the groups with the places of their metadata: `Inode table at 73-584 (+73)`.
+fn ext4_metadata(device: &Device) -> Result<Vec<Range<u64>>> {
+    let block_bytes = std::fs::metadata(device.mountpoint())?.blksize();
+    let text = run(Command::new(tool("dumpe2fs")?).arg(device.block_path()))?;
+    Ok(ext4_places(&text).into_iter().map(|blocks| blocks.start * block_bytes..blocks.end * block_bytes).collect())
+}
+
+/// The blocks that lines of groups name after `at`.
+fn ext4_places(text: &str) -> Vec<Range<u64>> {
+    let groups = text.lines().skip_while(|line| !line.starts_with("Group 0:"));
+    let places = groups.flat_map(|line| line.split(" at ").skip(1));
+    let range = |place: &str| {
+        let word = place.split([' ', ',']).next()?;
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        Some(first.parse::<u64>().ok()?..last.parse::<u64>().ok()?.checked_add(1)?)
+    };
+    places.filter_map(range).collect()
+}
+
 /// The superblock has the internal log's place: an address whose upper part is the allocation group.
 fn xfs_log(device: &Device) -> Vec<Range<u64>> {
     let mut superblock = [0; 512];
@@ -80,4 +112,17 @@ fn xfs_log(device: &Device) -> Vec<Range<u64>> {
     let group_bits = number(124, 1).min(63);
     let block = (start >> group_bits) * group_blocks + (start & ((1 << group_bits) - 1));
     std::iter::once(block * block_bytes..(block + log_blocks) * block_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_metadata_are_read_from_the_list_of_groups() {
+        let text = "Journal inode: 8 at 5\n\nGroup 0: (Blocks 0-32767) csum 0x10ce\n  \
+                    Primary superblock at 0, Group descriptors at 1-1\n  Inode bitmap at 69 (+69), csum 0xff\n  \
+                    Inode table at 73-584 (+73)\n  Free blocks: 2127-32767\n";
+        assert_eq!(ext4_places(text), [0..1, 1..2, 69..70, 73..585]);
+    }
 }

@@ -147,7 +147,7 @@ impl Trace {
 }
 
 /// The parts of a write and the index of the region each lies in (the number of regions: none).
-fn split(regions: &[Region], offset: u64, len: u64) -> Vec<(Range<u64>, usize)> {
+pub fn split(regions: &[Region], offset: u64, len: u64) -> Vec<(Range<u64>, usize)> {
     let end = offset + len;
     let mut parts = Vec::new();
     let mut at = offset;

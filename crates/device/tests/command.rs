@@ -65,6 +65,13 @@ fn a_run_tells_what_was_written_where() {
     assert_eq!(data["bytes"], 102_400, "25 blocks of 4 KiB");
     let journal = regions.iter().find(|r| r["region"] == "file system's journal").unwrap();
     assert!(journal["bytes"].as_u64().unwrap() > 0, "the new file is in the journal");
+    let metadata = |part: &str| {
+        let regions = report[part]["regions"].as_array().unwrap();
+        let found = regions.iter().find(|r| r["region"] == "file system's metadata").unwrap();
+        found["bytes"].as_u64().unwrap()
+    };
+    assert_eq!(metadata("running"), 0, "the journal comes first");
+    assert!(metadata("unmounting") > 0, "inodes and bitmaps go to their places");
     assert!(report["running"]["flushes"].as_u64().unwrap() > 0);
     let csv = std::fs::read_to_string(trace.path()).unwrap();
     let requests = |kind: &str| csv.lines().filter(|line| line.split(',').nth(2) == Some(kind)).count() as u64;

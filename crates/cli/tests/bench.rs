@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "engine",
     "preset",
     "workload",
@@ -24,6 +24,7 @@ const KEYS: [&str; 19] = [
     "flushes_per_tx",
     "write_syscalls_per_tx",
     "sync_syscalls_per_tx",
+    "wear",
 ];
 
 fn bench(dir: &Path, options: &[&str]) -> Output {
@@ -309,9 +310,73 @@ fn the_page_stands_alone() {
 }
 
 #[test]
+fn a_simulated_device_tells_what_was_written_for_whom() {
+    let dir = tempfile::tempdir().unwrap();
+    let engines = ["stock/delete", "stock/persist", "stock/wal-full", "onewrite/log", "floor"];
+    let mut options = vec!["--device", "none", "--fs", "ext4", "--workload", "insert"];
+    options.extend(["--transactions", "50", "--json", "out.json", "--html", "out.html", "--trace", "out.csv"]);
+    options.extend(engines.iter().flat_map(|e| ["--only", e]));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onewrite"));
+    let output = command.args(["bench", "--rows", "20", "--runs", "2"]).args(&options);
+    let output = output.current_dir(dir.path()).output().unwrap();
+    if !output.status.success() {
+        let said = said(&output);
+        let missing = ["needs root", "the right to mount", "no FUSE", "no loop devices", "install"];
+        assert!(said.contains("--device none") && missing.iter().any(|m| said.contains(m)), "{said}");
+        eprintln!("skipped: {said}");
+        return;
+    }
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("out.json")).unwrap()).unwrap();
+    let machine = &json["parameters"]["machine"];
+    assert_eq!((&machine["file_system"], &machine["simulated"]["profile"]), (&"ext4".into(), &"none".into()));
+    let csv = std::fs::read_to_string(dir.path().join("out.csv")).unwrap();
+    assert!(csv.starts_with("engine,workload,time_us,request,"), "{csv}");
+    for engine in engines {
+        let (name, preset) = engine.split_once('/').unwrap_or((engine, "overwrite"));
+        let rows = json["results"].as_array().unwrap();
+        let row = rows.iter().find(|r| r["engine"] == name && r["preset"] == preset).unwrap();
+        let number = |key: &str| row["blocks"][key].as_f64().unwrap();
+        // A flush per durable commit, and what a commit writes reaches the device as whole blocks of 4 KiB.
+        assert!(number("flushes_per_tx") >= 1.0, "{engine}: {row}");
+        let log = number("kib_log_per_tx");
+        match preset {
+            "overwrite" => assert_eq!((number("kib_database_per_tx"), log, number("writes_per_tx")), (4.0, 0.0, 1.0)),
+            // Of a database of four pages, a commit changes at least one and journals it.
+            "delete" | "persist" => assert!(log >= 4.0 && number("kib_database_per_tx") >= 4.0, "{engine}: {row}"),
+            _ => assert!(log >= 4.0, "{engine}: {row}"),
+        }
+        // A new journal each time: the file system has to say so, and then again that it is gone.
+        assert!(preset != "delete" || number("kib_fs_journal_per_tx") >= 8.0, "{row}");
+        let kib: f64 = ["database", "log", "fs_journal", "fs_metadata", "elsewhere"]
+            .iter()
+            .map(|part| number(&format!("kib_{part}_per_tx")))
+            .sum();
+        // Medians of two runs, part by part and of the whole.
+        assert!((kib - row["kib_per_tx"].as_f64().unwrap()).abs() < 0.01, "{engine}: {row}");
+        let bytes = row["wear"]["bytes_per_commit"].as_f64().unwrap();
+        assert!(bytes >= kib * 1024.0 - 1.0 && row["wear"]["years"].as_f64().unwrap() > 0.0, "{engine}: {row}");
+        let flushes =
+            csv.lines().filter(|l| l.starts_with(&format!("{name}/{preset},insert,")) && l.contains(",flush,"));
+        assert!(flushes.count() >= 50, "{engine}");
+    }
+    let page = std::fs::read_to_string(dir.path().join("out.html")).unwrap();
+    for word in ["Block addresses over time", "fs journal", "simulated none", "bytes per commit", "flushes</text>"] {
+        assert!(page.contains(word) || page.contains(&word.replace("</text>", "\n</text>")), "{word} is missing");
+    }
+    let text = said(&output);
+    assert!(text.contains("journal\n") || text.contains("bytes/"), "{text}");
+    let mut left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["out.csv", "out.html", "out.json"]);
+}
+
+#[test]
 fn errors_name_the_value_and_the_choices() {
     let dir = tempfile::tempdir().unwrap();
-    let cases: [(&[&str], &[&str]); 12] = [
+    let cases: [(&[&str], &[&str]); 15] = [
+        (&["--device", "floppy"], &["floppy", "emmc", "sdcard"]),
+        (&["--fs", "xfs"], &["--fs", "--device"]),
+        (&["--device", "emmc", "--fs", "fat"], &["fat", "ext4-ordered", "btrfs"]),
         (&["--only", "stock/wall"], &["stock/wall", "stock/wal-full", "onewrite/log", "floor"]),
         (&["--workload", "look"], &["look", "insert", "lookup-cold", "scan"]),
         (&["--library", "Cargo.toml"], &["Cargo.toml"]),

@@ -51,6 +51,9 @@ pub fn run(options: &Advise) -> Result<()> {
     if common.dir.is_some() {
         bail!("give the directory once: `onewrite bench advise DIR`");
     }
+    if common.simulated.device.is_some() {
+        bail!("advice is about a directory; `onewrite bench --device` measures on a simulated device");
+    }
     common.dir = Some(options.directory.clone());
     common.transactions = common.transactions.or(Some(TRANSACTIONS));
     common.runs = common.runs.or(Some(5));

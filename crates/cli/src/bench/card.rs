@@ -2,6 +2,8 @@
 
 use super::device::{Device, Mount, Queue};
 use super::engines::Settings;
+use super::simulated::{self, Simulated};
+use super::wear::Wear;
 use super::workload::Described;
 use anyhow::Result;
 use rusqlite::Connection;
@@ -37,6 +39,8 @@ pub struct Parameters {
     pub runs_asked: usize,
     pub run_order: &'static str,
     pub seed: u64,
+    /// The flash that years of life are estimated for.
+    pub wear: Wear,
     pub floor: &'static str,
     pub syscall_counting: &'static str,
     /// Calls per transaction by name, per engine and workload.
@@ -63,6 +67,9 @@ pub struct Machine {
     /// Why there are no counts of the block device.
     pub device_unknown: Option<String>,
     pub device: Option<Queue>,
+    /// What the device stands for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<simulated::Described>,
     pub cpu_model: Option<String>,
     pub cpus: Option<usize>,
     pub cpu_governor: Option<String>,
@@ -70,7 +77,18 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn look(dir: &Path, mount: Option<&Mount>, device: &Result<Device, String>) -> Machine {
+    pub fn look(
+        dir: &Path,
+        mount: Option<&Mount>,
+        device: &Result<Device, String>,
+        simulated: Option<&Simulated>,
+    ) -> Machine {
+        let mut queue = device.as_ref().ok().map(Device::queue);
+        if let (Some(queue), Some(simulated)) = (&mut queue, simulated) {
+            // Which loop device it is says nothing.
+            queue.name = "loop".to_owned();
+            queue.model = Some(format!("simulated {}", simulated.describe().profile));
+        }
         Machine {
             kernel: read("/proc/sys/kernel/osrelease"),
             file_system: mount.map(|m| m.fs_type.clone()),
@@ -78,7 +96,8 @@ impl Machine {
             file_system_journal: mount.and_then(file_system_journal),
             free_bytes: rustix::fs::statvfs(dir).ok().map(|v| v.f_bavail * v.f_frsize),
             device_unknown: device.as_ref().err().cloned(),
-            device: device.as_ref().ok().map(Device::queue),
+            device: queue,
+            simulated: simulated.map(|s| s.describe().clone()),
             cpu_model: read("/proc/cpuinfo").as_deref().and_then(cpu_model),
             cpus: std::thread::available_parallelism().ok().map(usize::from),
             cpu_governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),

@@ -22,8 +22,8 @@ pub struct Compare {
 
 /// Values of the card that do not change what a transaction costs: how the result was come by, and texts. Free
 /// space matters only where it is scarce; a file system behaves alike with 20 and with 30 GiB free.
-const NO_MATTER: [&str; 8] =
-    ["notes", "syscalls", "syscall_counting", "runs", "runs_asked", "seed", "unknown", "floor"];
+const NO_MATTER: [&str; 9] =
+    ["notes", "syscalls", "syscall_counting", "runs", "runs_asked", "seed", "unknown", "floor", "wear"];
 const FREE_BYTES: &str = ".free_bytes";
 /// Below this the file system may be hard put to find space.
 const FREE_BYTES_SCARCE: f64 = 1e9;

@@ -13,10 +13,12 @@
 //! | `measure`, `stats`, `results` | timing; medians and confidence intervals; the rows of the table |
 //! | `device`, `syscalls` | counting below and at the kernel's door |
 //! | `threads`, `processes`, `schemes/` | the other suites |
+//! | `simulated`, `blocks` | a simulated device under the measurement, and what reaches it |
 //! | `compare`, `sweep`, `images`, `advise` | the subcommands |
 //! | `card`, `report`, `html/`, `wear` | the parameters; table and JSON; the page; how long a card lasts |
 
 mod advise;
+mod blocks;
 mod card;
 mod compare;
 mod device;
@@ -33,6 +35,7 @@ mod report;
 mod results;
 mod runner;
 mod schemes;
+mod simulated;
 mod sql;
 mod stats;
 mod suite;
@@ -78,6 +81,10 @@ use workload::Workload;
 ///     onewrite bench sweep --help
 ///     onewrite bench compare before.json after.json
 ///     onewrite bench advise /var/lib/myapp
+///
+/// See what commits cost on slow flash, what they write there and how long it lasts (as root):
+///
+///     onewrite bench --device emmc --html report.html
 ///
 /// What an app would notice, with a page of pictures:
 ///
@@ -140,7 +147,11 @@ pub fn run(args: &Args) -> Result<()> {
     })
     .context("handling Ctrl-C")?;
     match &args.command {
-        None => (args.suite.0.run)(args),
+        None => {
+            let own = args.suite.0.name == schemes::NAME && args.common.simulated.device.is_some();
+            ensure!(!own, "--device: the suite {} starts devices of its own", schemes::NAME);
+            (args.suite.0.run)(args)
+        }
         Some(Subcommand::Compare(options)) => compare::run(options),
         Some(Subcommand::Sweep(options)) => sweep::run(options),
         Some(Subcommand::Advise(options)) => advise::run(options),
@@ -222,6 +233,7 @@ fn batch_atomic(args: &Args) -> Result<String> {
 struct Files {
     json: Option<(PathBuf, File)>,
     html: Option<(PathBuf, File)>,
+    trace: Option<(PathBuf, File)>,
 }
 
 impl Files {
@@ -232,6 +244,7 @@ impl Files {
         Ok(Files {
             json: common.json.as_ref().map(create).transpose()?,
             html: common.html.as_ref().map(create).transpose()?,
+            trace: common.simulated.trace.as_ref().map(create).transpose()?,
         })
     }
 
@@ -248,6 +261,14 @@ impl Files {
             let page = html::page(outcome, &common.wear).context("making the page")?;
             file.write_all(page.as_bytes()).with_context(|| path.display().to_string())?;
         }
+        if let Some((path, file)) = self.trace {
+            let mut file = BufWriter::new(file);
+            let rows = outcome.rows.iter().zip(&outcome.traces);
+            let lines = rows.filter_map(|(row, trace)| Some(trace.as_ref()?.csv(row)));
+            let mut texts = std::iter::once(blocks::CSV_HEAD.to_owned()).chain(lines);
+            texts.try_for_each(|text| file.write_all(text.as_bytes())).with_context(|| path.display().to_string())?;
+            file.flush().with_context(|| path.display().to_string())?;
+        }
         print(common, outcome).context("printing the table")
     }
 }
@@ -258,6 +279,9 @@ fn print(common: &Common, outcome: &Outcome) -> std::io::Result<()> {
     let columns = if out.is_terminal() { comfy_table::Table::new().width().unwrap_or(120) } else { 120 };
     let text = usize::from(columns.clamp(60, 120));
     writeln!(out, "{}\n", report::table(rows, &outcome.reference, columns))?;
+    if let Some(table) = report::blocks(rows, columns) {
+        writeln!(out, "{table}\n")?;
+    }
     for line in report::below(rows, parameters, columns) {
         writeln!(out, "{}", report::wrap(&line, text, 2))?;
     }

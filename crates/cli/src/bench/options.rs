@@ -1,5 +1,6 @@
 //! The options of `onewrite bench` that its subcommands share.
 
+use super::simulated;
 use super::wear::Wear;
 use super::workload::{INDEXES_MAX, Size, WalStart, Workload};
 use std::path::PathBuf;
@@ -53,6 +54,8 @@ pub struct Common {
     /// The file of SQL that the workload replay does. What is before a line `-- measure` is not measured
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
+    #[command(flatten)]
+    pub simulated: simulated::Options,
     #[command(flatten)]
     pub wear: Wear,
 }

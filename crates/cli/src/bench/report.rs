@@ -1,8 +1,10 @@
 //! What the bench gives out: the rows of the JSON, the table, and the lines below it.
 
+use super::blocks::PerTx;
 use super::card::Parameters;
 use super::engines::{Engine, Kind};
 use super::stats::{self, Ratio};
+use super::wear::Worn;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
@@ -38,6 +40,11 @@ pub struct Row {
     /// Median seconds of the parts of a workload that has parts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases_s: Vec<(String, f64)>,
+    /// The block trace in numbers, on a simulated device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<PerTx>,
+    /// How long a flash card would last.
+    pub wear: Option<Worn>,
     /// Time per commit in units of the floor's. On the table only.
     #[serde(skip)]
     pub floors: Option<f64>,
@@ -123,6 +130,50 @@ pub fn table(rows: &[Row], reference: &str, columns: u16) -> String {
     t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
+/// The block traces in numbers; `None` where there are none.
+pub fn blocks(rows: &[Row], columns: u16) -> Option<String> {
+    let traced: Vec<(&Row, PerTx)> = rows.iter().filter_map(|r| Some((r, r.blocks?))).collect();
+    let wide = columns >= WIDE;
+    let mut t = Table::new();
+    t.load_style(STYLE);
+    t.set_content_arrangement(ContentArrangement::Disabled);
+    let heads = [
+        ("KiB for", "KiB for"),
+        ("data\nbase", "data\nbase"),
+        ("journal\nor log", "log"),
+        ("fs\njournal", "fs\njrnl"),
+        ("fs meta\ndata", "fs\nmeta"),
+        ("else\nwhere", "else"),
+        ("left", "left"),
+        ("writes", "wr"),
+        ("seq.\n%", "seq.\n%"),
+        ("flu\nshes", "flu\nshes"),
+        ("bytes/\ncommit", "bytes/\ntx"),
+        ("years", "years"),
+    ];
+    t.set_header(heads.map(|(long, short)| if wide { long } else { short }));
+    let mut workload = "";
+    for (row, b) in &traced {
+        if row.workload != workload {
+            workload = row.workload;
+            t.add_row([workload.to_uppercase()]);
+        }
+        let mut cells = vec![format!(" {}", label(row, wide))];
+        cells.extend(b.kib().map(|kib| fine(Some(kib))));
+        cells.extend([fine(Some(b.writes_per_tx)), format!("{:.0}", 100.0 * b.sequential_share)]);
+        cells.push(fine(Some(b.flushes_per_tx)));
+        cells.push(row.wear.map_or("n/a".to_owned(), |w| format!("{:.0}", w.bytes_per_commit)));
+        cells.push(whole(row.wear.map(|w| w.years)));
+        t.add_row(cells);
+    }
+    for (i, column) in t.column_iter_mut().enumerate() {
+        column.set_cell_alignment(if i > 0 { CellAlignment::Right } else { CellAlignment::Left });
+        column.set_padding(if wide { (1, 1) } else { (0, u16::from(i < 11)) });
+    }
+    let text = t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n");
+    (!traced.is_empty()).then_some(text)
+}
+
 fn percent(ratio: Ratio) -> String {
     format!("{:.0}", ratio.half_width_percent())
 }
@@ -169,6 +220,21 @@ pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String>
          flushes counts as a sync call too."
             .to_owned(),
     );
+    if rows.iter().any(|r| r.blocks.is_some()) {
+        lines.push(
+            "Block trace, per transaction: KiB that the device was told to write, by what lies there; left: what the \
+             last transaction left in the kernel's cache, written later; seq.: writes that begin in the one before or at its end. \
+             Bytes per commit and years include what was left."
+                .to_owned(),
+        );
+        lines.push(format!("Years: {}.", parameters.wear.describe()));
+        if rows.iter().filter_map(|r| r.blocks).any(|b| b.kib_elsewhere_per_tx > 0.0) {
+            lines.push(
+                "elsewhere: this file system does not say where its metadata lies, or where a deleted journal lay."
+                    .to_owned(),
+            );
+        }
+    }
     if rows.iter().any(|r| r.of.kind == Kind::Floor) {
         lines.push("floor: one 4 KiB overwrite of a preallocated file with one flush, no database.".to_owned());
     }
@@ -259,6 +325,18 @@ pub mod tests {
                     kib_database_per_tx: Some(4.0),
                     kib_log_per_tx: Some(8.0),
                     phases_s: Vec::new(),
+                    blocks: Some(PerTx {
+                        kib_database_per_tx: 8.0,
+                        kib_log_per_tx: 12.5,
+                        kib_fs_journal_per_tx: 16.25,
+                        kib_fs_metadata_per_tx: 0.0,
+                        kib_elsewhere_per_tx: 123.4,
+                        kib_left_per_tx: 4.0,
+                        writes_per_tx: 9.99,
+                        flushes_per_tx: 12.34,
+                        sequential_share: 0.25,
+                    }),
+                    wear: Some(Worn { bytes_per_commit: 123_456.0, years: 1234.5 }),
                     floors: Some(2.0),
                     of,
                 });
@@ -273,6 +351,10 @@ pub mod tests {
             let text = table(&rows(), "WAL/FULL", columns);
             let widest = text.lines().map(|l| l.chars().count()).max().unwrap();
             assert!(widest <= usize::from(columns), "{widest} columns of {columns}:\n{text}");
+            let traced = blocks(&rows(), columns).unwrap();
+            let widest = traced.lines().map(|l| l.chars().count()).max().unwrap();
+            assert!(widest <= usize::from(columns), "{widest} columns of {columns}:\n{traced}");
+            assert!(traced.contains("123456") && traced.contains("16.2"), "{traced}");
             assert!(text.contains("DELETE") && text.contains("12346") && text.contains("n/a"), "{text}");
         }
     }

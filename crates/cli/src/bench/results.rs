@@ -1,6 +1,7 @@
 //! What becomes of the numbers: a row of the table for each engine and workload, and notes on sections that
 //! others disturbed or that had to stop early.
 
+use super::blocks::{Blocks, PerTx};
 use super::device::Counters;
 use super::engines;
 use super::measure::{histogram, median, paired_ratio};
@@ -42,6 +43,11 @@ pub fn rows(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>, calls: &BTreeMap
                 let of = |m: &Measured| Some(count(&m.device?)? as f64 / m.section.transactions as f64);
                 median(runs.iter().filter_map(of)).map(|v| round(v, 3))
             };
+            let traced = runs.iter().filter_map(|m| Some((m.section.transactions, m.blocks.as_ref()?)));
+            let blocks = PerTx::of(traced);
+            let kib_per_tx = per_tx(|c| Some(c.bytes)).map(|b| round(b / 1024.0, 3));
+            // What a commit leaves in the kernel's cache is written too, later.
+            let worn = kib_per_tx.map(|kib| kib + blocks.map_or(0.0, |b| b.kib_left_per_tx));
             let calls = calls.get(&(c, w));
             let calls_per_tx = |n: fn(&Calls) -> u64| calls.map(|c| round(n(c) as f64 / c.transactions as f64, 3));
             let (engine, preset) =
@@ -63,19 +69,27 @@ pub fn rows(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>, calls: &BTreeMap
                 p999_us: us(99.9),
                 latency_us_cdf: (0..=CDF_POINTS).map(cdf_quantile).map(|q| (us(100.0 * q), round(q, 5))).collect(),
                 block_writes_per_tx: per_tx(|c| Some(c.writes)),
-                kib_per_tx: per_tx(|c| Some(c.bytes)).map(|b| round(b / 1024.0, 3)),
+                kib_per_tx,
                 flushes_per_tx: per_tx(|c| c.flushes),
                 write_syscalls_per_tx: calls_per_tx(|c| c.writes),
                 sync_syscalls_per_tx: calls_per_tx(|c| c.syncs),
                 kib_database_per_tx: calls_per_tx(|c| c.database_bytes).map(|b| round(b / 1024.0, 3)),
                 kib_log_per_tx: calls_per_tx(|c| c.log_bytes).map(|b| round(b / 1024.0, 3)),
                 phases_s: phases.filter_map(|(i, (name, _))| Some((name.clone(), round(phase(i)?, 6)))).collect(),
+                blocks,
+                wear: worn.and_then(|kib| job.common.wear.of(kib)),
                 floors: floor.as_ref().and_then(|f| paired_ratio(f, &rate)),
                 of: case.engine.clone(),
             });
         }
     }
     rows
+}
+
+/// The block trace of the first run of each of those rows.
+pub fn traces(job: &Job, measured: &mut BTreeMap<Key, Vec<Measured>>) -> Vec<Option<Blocks>> {
+    let keys = (0..job.workloads.len()).flat_map(|w| (0..job.cases.len()).map(move |c| (c, w)));
+    keys.filter_map(|key| measured.get_mut(&key)?.first_mut().map(|m| m.blocks.take())).collect()
 }
 
 /// The tail in finer steps: of the points, half are spread to 0.9, half approach 1 by equal factors.

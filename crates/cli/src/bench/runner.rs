@@ -1,5 +1,6 @@
 //! The order of things: which section when, for how long.
 
+use super::blocks::Blocks;
 use super::card::{self, Machine, Parameters};
 use super::device::{Counters, Device, Mount};
 use super::engines::{self, Engine, Kind, Settings};
@@ -9,6 +10,7 @@ use super::options::Common;
 use super::progress::Progress;
 use super::report::Row;
 use super::results;
+use super::simulated::Simulated;
 use super::sql::Libraries;
 use super::syscalls::{self, Calls};
 use super::workload::{self, Described, Plan, Size, Stage, WARM_UP, WalStart, Workload};
@@ -18,6 +20,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -38,11 +41,13 @@ pub struct Case {
     pub threads: Option<usize>,
     /// Measured here instead of in the job's directory.
     pub dir: Option<PathBuf>,
+    /// The simulated device that is under `dir`.
+    pub simulated: Option<Arc<Simulated>>,
 }
 
 impl From<Engine> for Case {
     fn from(engine: Engine) -> Case {
-        Case { label: None, engine, rows: None, ops_per_tx: None, threads: None, dir: None }
+        Case { label: None, engine, rows: None, ops_per_tx: None, threads: None, dir: None, simulated: None }
     }
 }
 
@@ -80,6 +85,8 @@ pub struct Job {
 pub struct Measured {
     pub section: Section,
     pub device: Option<Counters>,
+    /// What a simulated device recorded.
+    pub blocks: Option<Blocks>,
     /// Writes of others, as a share of the device's writes during the section.
     pub noise: f64,
 }
@@ -91,6 +98,8 @@ pub type Key = (usize, usize);
 pub struct Outcome {
     pub parameters: Parameters,
     pub rows: Vec<Row>,
+    /// Of each row, the block trace of the first run.
+    pub traces: Vec<Option<Blocks>>,
     pub reference: String,
 }
 
@@ -125,7 +134,13 @@ pub fn run(mut job: Job) -> Result<Outcome> {
     let start = Instant::now();
     let mut notes = std::mem::take(&mut job.notes);
     let libraries = Libraries::load(job.cases.iter().filter_map(|c| c.engine.library.as_ref()))?;
-    let parent = job.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
+    let own = job.cases.iter().any(|c| c.simulated.is_some());
+    // Dropped after the temporary directories on it.
+    let shared = if own { None } else { job.common.simulated.start(None)?.map(Arc::new) };
+    let simulated: Vec<Option<&Simulated>> =
+        job.cases.iter().map(|c| c.simulated.as_deref().or(shared.as_deref())).collect();
+    let on_it = shared.as_ref().map(|s| s.dir().to_owned());
+    let parent = on_it.or_else(|| job.common.dir.clone()).unwrap_or_else(|| PathBuf::from("."));
     let temporary = temporary_in(&parent)?;
     let elsewhere: Vec<Option<tempfile::TempDir>> =
         job.cases.iter().map(|c| c.dir.as_deref().map(temporary_in).transpose()).collect::<Result<_>>()?;
@@ -202,8 +217,16 @@ pub fn run(mut job: Job) -> Result<Outcome> {
                     workload.name().to_owned()
                 };
                 described.entry(own).or_insert_with(|| plan.describe());
-                let section = Sectioned { libraries: &libraries, dir: dirs[c], device: devices[c].as_ref() };
-                let (m, s) = section.run(&case.engine, workload, plan, &size)?;
+                let section = Sectioned {
+                    libraries: &libraries,
+                    dir: dirs[c],
+                    device: devices[c].as_ref().filter(|_| simulated[c].is_none()),
+                    simulated: simulated[c].filter(|_| !workload.reads()),
+                };
+                let (mut m, s) = section.run(&case.engine, workload, plan, &size)?;
+                if let (1.., Some(blocks)) = (runs, &mut m.blocks) {
+                    blocks.requests = Vec::new();
+                }
                 settings.extend(s.map(|s| (case.name(), s)));
                 measured.entry((c, w)).or_default().push(m);
             }
@@ -223,14 +246,16 @@ pub fn run(mut job: Job) -> Result<Outcome> {
     }
     let rows = results::rows(&job, &measured, &calls);
     notes.extend(results::warn(&job, &measured));
+    let traces = results::traces(&job, &mut measured);
     let (sqlite_version, compile_options) = card::sqlite()?;
     let per_tx = |c: &Calls| c.by_name.iter().map(|(n, v)| (n.clone(), *v as f64 / c.transactions as f64)).collect();
     let syscalls =
         calls.iter().map(|((c, w), n)| (format!("{} {}", job.cases[*c].name(), job.workloads[*w].name()), per_tx(n)));
-    let machine = Machine::look(temporary.path(), mount.as_ref(), &device);
+    let machine = Machine::look(temporary.path(), mount.as_ref(), &device, shared.as_deref());
     let own = job.cases.iter().zip(&dirs).filter(|(case, _)| case.dir.is_some()).map(|(case, dir)| {
         let mount = Mount::of(dir);
-        (case.name(), Machine::look(dir, mount.as_ref(), &Device::under(dir, mount.as_ref())))
+        let device = Device::under(dir, mount.as_ref());
+        (case.name(), Machine::look(dir, mount.as_ref(), &device, case.simulated.as_deref()))
     });
     let parameters = Parameters {
         onewrite_version: env!("CARGO_PKG_VERSION"),
@@ -252,6 +277,7 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         runs_asked,
         run_order: "interleaved, order of engines turned per run",
         seed: job.common.seed,
+        wear: job.common.wear.clone(),
         floor: floor::DESCRIPTION,
         syscall_counting: syscalls::METHOD,
         syscalls: syscalls.collect(),
@@ -264,7 +290,7 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         dir.close().context("removing a temporary directory")?;
     }
     temporary.close().context("removing the temporary directory")?;
-    Ok(Outcome { parameters, rows, reference: job.reference.map(|(_, name)| name).unwrap_or_default() })
+    Ok(Outcome { parameters, rows, traces, reference: job.reference.map(|(_, name)| name).unwrap_or_default() })
 }
 
 fn temporary_in(parent: &Path) -> Result<tempfile::TempDir> {
@@ -303,7 +329,9 @@ fn stop_if_interrupted() -> Result<()> {
 struct Sectioned<'a> {
     libraries: &'a Libraries,
     dir: &'a Path,
+    /// Whose counters to read, of a device that is not simulated.
     device: Option<&'a Device>,
+    simulated: Option<&'a Simulated>,
 }
 
 impl Sectioned<'_> {
@@ -318,7 +346,7 @@ impl Sectioned<'_> {
         stop_if_interrupted()?;
         let dir = tempfile::tempdir_in(self.dir)?;
         let mut idle = None;
-        let mut probe = Watch { device: self.device, before: None, during: None };
+        let mut probe = Watch { of: self, before: None, during: None, from: 0, blocks: None };
         let ready = || {
             // What loading left to be written must not reach the device while it is being counted.
             rustix::fs::syncfs(File::open(dir.path())?)?;
@@ -327,12 +355,13 @@ impl Sectioned<'_> {
         };
         let stage = Stage { libraries: self.libraries, dir: dir.path(), ready: Box::new(ready), probe: &mut probe };
         let (section, settings) = workload::run(engine, workload, plan, size, stage)?;
-        let during = probe.during;
+        let (blocks, during) = (probe.blocks, probe.during);
+        let during = blocks.as_ref().map(Blocks::counters).or(during);
         let noise = match (idle, during) {
             (Some(per_s), Some(d)) if !workload.reads() => per_s * section.seconds / (d.bytes as f64).max(1.0),
             _ => 0.0,
         };
-        Ok((Measured { section, device: during, noise }, settings))
+        Ok((Measured { section, device: during, blocks, noise }, settings))
     }
 }
 
@@ -360,20 +389,24 @@ fn watch_idle(device: &Device) -> Result<f64> {
     Ok(device.counters()?.since(before).bytes as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Reads the device's counters around the measured transactions.
+/// Reads the device's counters around the measured transactions, or has a simulated device say what it did.
 struct Watch<'a> {
-    device: Option<&'a Device>,
+    of: &'a Sectioned<'a>,
     before: Option<Counters>,
     during: Option<Counters>,
+    from: usize,
+    blocks: Option<Blocks>,
 }
 
 impl Probe for Watch<'_> {
     fn begin(&mut self) -> Result<()> {
-        self.before = self.device.map(Device::counters).transpose()?;
+        self.before = self.of.device.map(Device::counters).transpose()?;
+        self.from = self.of.simulated.map_or(0, Simulated::position);
         Ok(())
     }
     fn end(&mut self) -> Result<()> {
-        let after = self.device.map(Device::counters).transpose()?;
+        let after = self.of.device.map(Device::counters).transpose()?;
+        self.blocks = self.of.simulated.map(|s| s.blocks(self.from)).transpose()?;
         self.during = after.zip(self.before).map(|(a, b)| a.since(b));
         Ok(())
     }

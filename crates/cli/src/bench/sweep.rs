@@ -8,7 +8,9 @@ use super::workload::Workload;
 use super::{Files, sql};
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
+use onewrite_device::FileSystem;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Vary one parameter and measure each of its values against the default
 ///
@@ -60,7 +62,8 @@ enum Parameter {
     CacheSize,
     /// Rows before the transactions; 0: only those that they touch
     Rows,
-    /// File systems on loop images: ext4 with data=ordered, writeback and journal, xfs, btrfs, f2fs
+    /// File systems on loop images, or with --device on simulated devices: ext4 with data=ordered, writeback and
+    /// journal, xfs, btrfs, f2fs
     Fs,
     /// Rows that a transaction touches
     OpsPerTx,
@@ -97,6 +100,10 @@ pub fn run(options: &Sweep) -> Result<()> {
         [] => all.iter().map(|v| (*v).to_owned()).collect(),
         given => given.to_vec(),
     };
+    ensure!(
+        parameter != Parameter::Fs || options.common.simulated.fs.is_none(),
+        "--fs is what this sweep varies; name the file systems with --values"
+    );
     let engine = engine(options)?;
     ensure!(engine.library.is_some() || !engine.is_onewrite() || engines::register_onewrite().is_ok(), "no onewrite");
     let mut notes = vec![format!("everything but {name} as in {}", engine.name())];
@@ -107,15 +114,22 @@ pub fn run(options: &Sweep) -> Result<()> {
         let mut case = Case { label: Some((name.clone(), value.clone())), ..Case::from(engine.clone()) };
         if parameter == Parameter::Fs {
             let parent = options.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
-            match images::Image::mount(value, &parent, options.image_mib) {
-                Ok(image) => {
+            let placed = if options.common.simulated.device.is_some() {
+                value.parse::<FileSystem>().map_err(anyhow::Error::msg).and_then(|fs| {
+                    let simulated = options.common.simulated.start(Some(fs))?.map(Arc::new);
+                    case.dir = simulated.as_ref().map(|s| s.dir().to_owned());
+                    case.simulated = simulated;
+                    Ok(())
+                })
+            } else {
+                images::Image::mount(value, &parent, options.image_mib).map(|image| {
                     case.dir = Some(image.point());
                     mounted.push(image);
-                }
-                Err(reason) => {
-                    notes.push(format!("{value} was left out: {reason:#}"));
-                    continue;
-                }
+                })
+            };
+            if let Err(reason) = placed {
+                notes.push(format!("{value} was left out: {reason:#}"));
+                continue;
             }
         } else {
             set(&mut case, parameter, value).with_context(|| format!("{name} {value}"))?;

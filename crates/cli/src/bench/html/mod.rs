@@ -1,7 +1,9 @@
 //! `--html`: one page with the tables, pictures and the parameter card. Everything is in it; it needs no network.
 
+mod addresses;
 mod plots;
 
+use super::blocks::Blocks;
 use super::report::{self, Row};
 use super::runner::Outcome;
 use super::wear::Wear;
@@ -34,7 +36,9 @@ pub fn page(outcome: &Outcome, wear: &Wear) -> Result<String> {
     workloads.dedup();
     for workload in workloads {
         let group: Vec<&Row> = rows.iter().filter(|r| r.workload == workload).collect();
-        section(&mut out, workload, &group, &outcome.reference, wear)?;
+        section(&mut out, workload, &group, &outcome.reference)?;
+        let traced = rows.iter().zip(&outcome.traces).filter(|(row, _)| row.workload == workload);
+        traces(&mut out, traced.filter_map(|(row, trace)| Some((row, trace.as_ref()?))))?;
     }
     card(&mut out, outcome, wear)?;
     out.push_str("</body>\n</html>\n");
@@ -47,7 +51,7 @@ fn label(row: &Row) -> String {
     format!("{} {preset}{mark}", row.engine).replace("  ", " ").trim_end().to_owned()
 }
 
-fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str, wear: &Wear) -> Result<()> {
+fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str) -> Result<()> {
     let reference = if group.iter().any(|r| r.ratio_to_stock_default.is_some()) { "DELETE" } else { reference };
     let heads = [
         "engine".to_owned(),
@@ -62,6 +66,7 @@ fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str, we
         "flushes".to_owned(),
         "write calls".to_owned(),
         "sync calls".to_owned(),
+        "bytes per commit".to_owned(),
         "years of card".to_owned(),
     ];
     writeln!(out, "<h2>{}</h2>\n<div class=\"scroll\"><table><thead><tr>", escape(workload))?;
@@ -73,7 +78,6 @@ fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str, we
     for (i, row) in group.iter().enumerate() {
         let mark = if row.ratio.is_some_and(|r| !r.safe) { "~" } else { "" };
         let interval = row.ratio.map_or("n/a".to_owned(), |r| format!("{:.2} – {:.2}", r.low, r.high));
-        let years = row.kib_per_tx.filter(|kib| *kib > 0.0).map(|kib| wear.years(kib * 1024.0));
         let swatch = format!("<span class=\"swatch\" style=\"background:var(--c{})\"></span>", i % plots::COLORS);
         write!(out, "<tr><td>{swatch}{}</td>", escape(&label(row)))?;
         for cell in [
@@ -88,7 +92,8 @@ fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str, we
             number(row.flushes_per_tx, 2),
             number(row.write_syscalls_per_tx, 2),
             number(row.sync_syscalls_per_tx, 2),
-            number(years, 1),
+            number(row.wear.map(|w| w.bytes_per_commit), 0),
+            number(row.wear.map(|w| w.years), 1),
         ] {
             write!(out, "<td>{}</td>", escape(&cell))?;
         }
@@ -98,22 +103,27 @@ fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str, we
     phases(out, group)?;
     out.push_str("<div class=\"plots\">\n");
     figure(out, "Throughput", "median; small dots are the runs", &plots::throughput(group, label)?)?;
+    let lines = group.iter().enumerate().map(|(i, row)| {
+        // A line as it is drawn: not by its colour alone.
+        format!(
+            "<span><svg class=\"key\" viewBox=\"0 0 30 8\"><polyline fill=\"none\" stroke=\"var(--c{})\" \
+             stroke-width=\"2\" points=\"0,4 30,4\"/></svg>{}</span> ",
+            i % plots::COLORS,
+            escape(&label(row))
+        )
+    });
     figure(
         out,
         "Latency",
-        "share of transactions that took no longer; colours as in the table, both axes by factors",
+        &format!("of single transactions<div class=\"legend\">{}</div>", lines.collect::<String>()),
         &plots::latency(group)?,
     )?;
     if let Some(volume) = plots::volume(group, label)? {
-        let io = |i: usize, name: &str| {
-            format!("<span><span class=\"swatch\" style=\"background:var(--io{i})\"></span>{name}</span> ")
+        let part = |(i, name): (usize, &str)| {
+            format!("<span><span class=\"swatch\" style=\"background:var(--io{i})\"></span>{}</span> ", escape(name))
         };
-        let legend =
-            io(0, "database") + &io(1, "journal or log") + &io(2, "else: file system's journal, whole blocks of parts");
-        writeln!(
-            out,
-            "<figure><figcaption><b>I/O volume</b><div class=\"legend\">{legend}</div></figcaption>{volume}</figure>"
-        )?;
+        let legend: String = plots::volume_parts(group).into_iter().map(part).collect();
+        figure(out, "I/O volume", &format!("<div class=\"legend\">{legend}</div>"), &volume)?;
     }
     out.push_str("</div>\n");
     Ok(())
@@ -121,6 +131,28 @@ fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str, we
 
 fn figure(out: &mut String, title: &str, text: &str, svg: &str) -> Result<()> {
     writeln!(out, "<figure><figcaption><b>{title}</b> {text}</figcaption>{svg}</figure>")?;
+    Ok(())
+}
+
+/// A picture of each block trace.
+fn traces<'r>(out: &mut String, traced: impl Iterator<Item = (&'r Row, &'r Blocks)>) -> Result<()> {
+    let mut figures = String::new();
+    for (row, blocks) in traced {
+        if let Some(svg) = addresses::addresses(blocks)? {
+            let count = format!("{} writes, {} flushes", blocks.during.writes, blocks.during.flushes);
+            figure(&mut figures, &escape(&label(row)), &count, &svg)?;
+        }
+    }
+    if !figures.is_empty() {
+        out.push_str(
+            "<h3>Block addresses over time</h3>\n<p class=\"soft\">Every write that reached the device in the first run, \
+             the lowest address of a band at its bottom. Each band has a scale of its own: below its name, how far \
+             apart the addresses written there lie. Each picture has its own time; who has none wrote nothing \
+             before its last transaction ended.</p>\n<div class=\"plots\">\n",
+        );
+        out.push_str(&figures);
+        out.push_str("</div>\n");
+    }
     Ok(())
 }
 

@@ -1,16 +1,18 @@
 //! The pictures of the page, as SVG whose colours are those of the page's style sheet.
 
+use super::super::blocks::Part;
 use super::super::report::Row;
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
-use plotters::coord::ranged1d::SegmentValue;
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, SegmentValue, SegmentedCoord, ValueFormatter};
+use plotters::coord::types::RangedCoordi32;
 use plotters::prelude::*;
 
 /// Pixels of a picture; the page scales it to its column.
-const WIDTH: u32 = 400;
+pub const WIDTH: u32 = 400;
 const ROW_HEIGHT: u32 = 24;
 const LABEL_WIDTH: u32 = 128;
-const FONT: (&str, u32) = ("sans-serif", 13);
+pub const FONT: (&str, u32) = ("sans-serif", 13);
 /// Colours for engines in the style sheet.
 pub const COLORS: usize = 12;
 
@@ -19,9 +21,11 @@ const fn variable(number: u8) -> RGBColor {
     RGBColor(1, 2, number)
 }
 
-const FOREGROUND: RGBColor = variable(100);
-const GRID: RGBColor = variable(101);
-const IO: [RGBColor; 3] = [variable(110), variable(111), variable(112)];
+pub const FOREGROUND: RGBColor = variable(100);
+pub const GRID: RGBColor = variable(101);
+/// Of [`Part::ALL`], then what was left in the kernel's cache.
+pub const IO: [RGBColor; 6] =
+    [variable(110), variable(111), variable(112), variable(113), variable(114), variable(115)];
 
 fn engine(i: usize) -> RGBColor {
     variable((i % COLORS) as u8)
@@ -39,7 +43,7 @@ fn styled(svg: String) -> String {
     svg
 }
 
-fn draw(height: u32, picture: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<()>) -> Result<String> {
+pub fn draw(height: u32, picture: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<()>) -> Result<String> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
@@ -49,8 +53,64 @@ fn draw(height: u32, picture: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -
     Ok(styled(svg))
 }
 
-fn failed(e: impl std::fmt::Display) -> anyhow::Error {
+pub fn failed(e: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("drawing: {e}")
+}
+
+/// A chart with a line for each label, from the top.
+type Lines<'a, X> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, SegmentedCoord<RangedCoordi32>>>;
+
+fn by_lines<X>(
+    labels: &[String],
+    axis: X,
+    unit: &str,
+    paint: impl FnOnce(&mut Lines<'_, X::CoordDescType>) -> Result<()>,
+) -> Result<String>
+where
+    X: AsRangedCoord<Value = f64>,
+    X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    let n = labels.len() as i32;
+    draw(ROW_HEIGHT * labels.len() as u32 + 54, |root| {
+        let mut chart = ChartBuilder::on(root)
+            .margin_right(16)
+            .margin_top(4)
+            .x_label_area_size(44)
+            .y_label_area_size(LABEL_WIDTH)
+            .build_cartesian_2d(axis, (0..n - 1).into_segmented())
+            .map_err(failed)?;
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .axis_style(GRID)
+            .label_style(FONT.into_font().color(&FOREGROUND))
+            .x_labels(4)
+            .y_labels(labels.len() + 1)
+            .x_label_formatter(&|v| short(*v))
+            .y_label_formatter(&|v| named(v, labels))
+            .x_desc(unit)
+            .draw()
+            .map_err(failed)?;
+        paint(&mut chart)
+    })
+}
+
+/// The place of the `i`th label of `n`.
+fn place(i: usize, n: usize) -> i32 {
+    n as i32 - 1 - i as i32
+}
+
+/// The label of a place.
+fn named(v: &SegmentValue<i32>, labels: &[String]) -> String {
+    match v {
+        SegmentValue::CenterOf(at) => {
+            let from_top = usize::try_from(labels.len() as i32 - 1 - at).ok();
+            from_top.and_then(|i| labels.get(i)).cloned().unwrap_or_default()
+        }
+        _ => String::new(),
+    }
 }
 
 /// A horizontal bar for each label: its parts, and the values to mark on it.
@@ -61,46 +121,23 @@ struct Bar {
 }
 
 fn bars(bars: &[Bar], unit: &str) -> Result<String> {
-    let n = bars.len() as i32;
     let longest = bars
         .iter()
         .map(|b| b.parts.iter().map(|(v, _)| v).sum::<f64>().max(b.marks.iter().copied().fold(0.0, f64::max)));
     let end = longest.fold(0.0, f64::max).max(1e-9) * 1.05;
     let labels: Vec<String> = bars.iter().map(|b| b.label.clone()).collect();
-    draw(ROW_HEIGHT * bars.len() as u32 + 54, |root| {
-        let mut chart = ChartBuilder::on(root)
-            .margin_right(16)
-            .margin_top(4)
-            .x_label_area_size(44)
-            .y_label_area_size(LABEL_WIDTH)
-            .build_cartesian_2d(0.0..end, (0..n - 1).into_segmented())
-            .map_err(failed)?;
-        // From the top.
-        let place = |i: usize| n - 1 - i as i32;
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(GRID)
-            .label_style(FONT.into_font().color(&FOREGROUND))
-            .x_labels(4)
-            .y_labels(bars.len() + 1)
-            .x_label_formatter(&|v| short(*v))
-            .y_label_formatter(&|v| named(v, &labels))
-            .x_desc(unit)
-            .draw()
-            .map_err(failed)?;
+    by_lines(&labels, 0.0..end, unit, |chart| {
         for (i, bar) in bars.iter().enumerate() {
-            let (low, high) = (SegmentValue::Exact(place(i)), SegmentValue::Exact(place(i) + 1));
+            let at = place(i, bars.len());
+            let (low, high) = (SegmentValue::Exact(at), SegmentValue::Exact(at + 1));
             let mut from = 0.0;
-            for (value, color) in &bar.parts {
+            for (value, color) in bar.parts.iter().filter(|(value, _)| *value > 0.0) {
                 let mut part = Rectangle::new([(from, low.clone()), (from + value, high.clone())], color.filled());
                 part.set_margin(4, 4, 0, 0);
                 chart.draw_series([part]).map_err(failed)?;
                 from += value;
             }
-            let center = SegmentValue::CenterOf(place(i));
+            let center = SegmentValue::CenterOf(at);
             let mark = |v: &f64| Circle::new((*v, center.clone()), 2, FOREGROUND.filled());
             chart.draw_series(bar.marks.iter().map(mark)).map_err(failed)?;
             if let (Some(low), Some(high)) =
@@ -115,13 +152,13 @@ fn bars(bars: &[Bar], unit: &str) -> Result<String> {
 }
 
 /// Numbers of an axis: `1500`, `12k`, `0.5`.
-fn short(v: f64) -> String {
+pub fn short(v: f64) -> String {
     if v >= 10_000.0 {
         format!("{:.0}k", v / 1000.0)
     } else if v >= 10.0 || v == v.trunc() {
         format!("{v:.0}")
     } else {
-        format!("{v:.2}")
+        format!("{v:.2}").trim_end_matches('0').to_owned()
     }
 }
 
@@ -146,60 +183,44 @@ pub fn throughput(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<Strin
 }
 
 fn dots(rows: &[&Row], label: &impl Fn(&Row) -> String, range: std::ops::Range<f64>) -> Result<String> {
-    let n = rows.len() as i32;
     let labels: Vec<String> = rows.iter().map(|r| label(r)).collect();
-    draw(ROW_HEIGHT * rows.len() as u32 + 54, |root| {
-        let mut chart = ChartBuilder::on(root)
-            .margin_right(16)
-            .margin_top(4)
-            .x_label_area_size(44)
-            .y_label_area_size(LABEL_WIDTH)
-            .build_cartesian_2d(range.log_scale(), (0..n - 1).into_segmented())
-            .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(GRID)
-            .label_style(FONT.into_font().color(&FOREGROUND))
-            .x_labels(4)
-            .y_labels(rows.len() + 1)
-            .x_label_formatter(&|v| short(*v))
-            .y_label_formatter(&|v| named(v, &labels))
-            .x_desc("transactions per second, by factors")
-            .draw()
-            .map_err(failed)?;
+    by_lines(&labels, range.log_scale(), "transactions per second, log axis", |chart| {
         for (i, row) in rows.iter().enumerate() {
-            let center = SegmentValue::CenterOf(n - 1 - i as i32);
+            let center = SegmentValue::CenterOf(place(i, rows.len()));
             let runs = row.tx_per_s_runs.iter().map(|v| (*v, center.clone()));
-            let line = PathElement::new(runs.clone().collect::<Vec<_>>(), engine(i).stroke_width(2));
+            let line = PathElement::new(runs.clone().collect::<Vec<_>>(), FOREGROUND.stroke_width(1));
+            chart.draw_series([Circle::new((row.tx_per_s, center.clone()), 6, engine(i).filled())]).map_err(failed)?;
             chart.draw_series([line]).map_err(failed)?;
             chart.draw_series(runs.map(|at| Circle::new(at, 2, FOREGROUND.filled()))).map_err(failed)?;
-            chart.draw_series([Circle::new((row.tx_per_s, center), 6, engine(i).filled())]).map_err(failed)?;
         }
         Ok(())
     })
 }
 
-/// The label of a place, counted from the bottom.
-fn named(v: &SegmentValue<i32>, labels: &[String]) -> String {
-    match v {
-        SegmentValue::CenterOf(at) => {
-            let from_top = usize::try_from(labels.len() as i32 - 1 - at).ok();
-            from_top.and_then(|i| labels.get(i)).cloned().unwrap_or_default()
-        }
-        _ => String::new(),
+/// The names of the parts of [`volume`], in their colours' order.
+pub fn volume_parts(rows: &[&Row]) -> Vec<(usize, &'static str)> {
+    if rows.iter().any(|r| r.blocks.is_some()) {
+        let used = |i: usize| rows.iter().filter_map(|r| r.blocks).any(|b| b.kib()[i] > 0.0);
+        let names = Part::ALL.map(Part::name).into_iter().chain(["left in the kernel's cache, written later"]);
+        names.enumerate().filter(|(i, _)| used(*i)).collect()
+    } else {
+        vec![(0, "database"), (1, "journal or log"), (2, "else: file system's journal, whole blocks of parts")]
     }
 }
 
-/// Bytes per transaction: what write calls gave the database, what they gave the log, and what else reached the
-/// device. `None` where nothing is known.
+/// Bytes per transaction: of the block trace, or else what write calls gave the database, what they gave the log, and
+/// what else reached the device. `None` where nothing is known.
 pub fn volume(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<Option<String>> {
     let bar = |row: &&Row| {
-        let (database, log) = row.kib_database_per_tx.zip(row.kib_log_per_tx)?;
-        let rest = row.kib_per_tx.map_or(0.0, |all| (all - database - log).max(0.0));
-        Some(Bar { label: label(row), parts: [database, log, rest].into_iter().zip(IO).collect(), marks: Vec::new() })
+        let parts = match row.blocks {
+            Some(blocks) => blocks.kib().into_iter().zip(IO).collect(),
+            None => {
+                let (database, log) = row.kib_database_per_tx.zip(row.kib_log_per_tx)?;
+                let rest = row.kib_per_tx.map_or(0.0, |all| (all - database - log).max(0.0));
+                [database, log, rest].into_iter().zip(IO).collect()
+            }
+        };
+        Some(Bar { label: label(row), parts, marks: Vec::new() })
     };
     let found: Vec<Bar> = rows.iter().filter_map(bar).collect();
     if found.is_empty() { Ok(None) } else { bars(&found, "KiB per transaction").map(Some) }
@@ -218,7 +239,7 @@ pub fn latency(rows: &[&Row]) -> Result<String> {
             .margin_right(16)
             .margin_top(12)
             .x_label_area_size(44)
-            .y_label_area_size(52)
+            .y_label_area_size(72)
             .build_cartesian_2d((low..high).log_scale(), 0.0..4.0)
             .map_err(failed)?;
         let share = |v: &f64| match v.round() as i64 {
@@ -237,7 +258,8 @@ pub fn latency(rows: &[&Row]) -> Result<String> {
             .y_labels(5)
             .x_label_formatter(&|v| short(*v))
             .y_label_formatter(&share)
-            .x_desc("µs")
+            .x_desc("latency in µs, log axis")
+            .y_desc("share no slower, log of the rest")
             .draw()
             .map_err(failed)?;
         for (i, row) in rows.iter().enumerate() {
@@ -263,7 +285,13 @@ mod tests {
             assert!(svg.contains("var(--fg)") && !svg.contains("#0102"), "{svg}");
         }
         assert!(pictures[0].contains("stock truncate") && pictures[0].contains("var(--c2)"));
-        assert!(pictures[1].contains("var(--io1)"));
+        // What was left is drawn, what is nothing is not.
+        assert!(pictures[1].contains("var(--io1)") && pictures[1].contains("var(--io5)"));
+        assert!(!pictures[1].contains("var(--io3)"));
+        assert_eq!(volume_parts(&some).iter().map(|(i, _)| *i).collect::<Vec<_>>(), [0, 1, 2, 4, 5]);
+        for axis in ["latency in µs, log axis", "share no slower", "KiB per transaction", "transactions per second"] {
+            assert!(pictures.iter().any(|p| p.contains(axis)), "{axis}");
+        }
         for share in ["90 %", "99 %", "99.9 %", "99.99 %"] {
             assert!(pictures[2].contains(share), "{share} is missing in {}", pictures[2]);
         }

@@ -315,7 +315,7 @@ impl Suite {
 
 fn machine(dir: &Path) -> Machine {
     let mount = Mount::of(dir);
-    Machine::look(dir, mount.as_ref(), &Device::under(dir, mount.as_ref()))
+    Machine::look(dir, mount.as_ref(), &Device::under(dir, mount.as_ref()), None)
 }
 
 #[derive(Serialize)]

@@ -12,7 +12,7 @@
 //! | `runner`, `progress` | which section when |
 //! | `measure`, `stats`, `results` | timing; medians and confidence intervals; the rows of the table |
 //! | `device`, `syscalls` | counting below and at the kernel's door |
-//! | `threads`, `processes`, `schemes/` | the other suites |
+//! | `crowd/`, `schemes/` | the other suites: several connections at once; the papers' schemes |
 //! | `simulated`, `blocks` | a simulated device under the measurement, and what reaches it |
 //! | `compare`, `sweep`, `images`, `advise` | the subcommands |
 //! | `card`, `report`, `html/`, `wear` | the parameters; table and JSON; the page; how long a card lasts |
@@ -21,6 +21,7 @@ mod advise;
 mod blocks;
 mod card;
 mod compare;
+mod crowd;
 mod device;
 mod engines;
 mod floor;
@@ -28,7 +29,6 @@ mod html;
 mod images;
 mod measure;
 mod options;
-mod processes;
 mod progress;
 mod random;
 mod report;
@@ -41,7 +41,6 @@ mod stats;
 mod suite;
 mod sweep;
 mod syscalls;
-mod threads;
 mod wear;
 mod workload;
 
@@ -94,8 +93,8 @@ use workload::Workload;
 pub struct Args {
     #[command(subcommand)]
     pub command: Option<Subcommand>,
-    /// The measurement to make: commit (what one durable commit costs), threads (what several
-    /// connections of one process get done together), processes (several processes), schemes (the tables
+    /// The measurement to make: commit (what one durable commit costs), threads and processes (what several
+    /// connections get done together, in threads of one process or each in its own), schemes (the tables
     /// and figures of the papers on LS-MVBT and Doubleheader Logging; as many transactions as those with
     /// --transactions 1000 --runs 5)
     #[arg(long, value_name = "NAME", default_value = suite::ALL[0].name)]
@@ -121,6 +120,8 @@ pub struct Args {
     pub peers: bool,
     #[command(flatten)]
     pub common: options::Common,
+    #[command(flatten)]
+    pub crowd: crowd::Options,
     /// Do one section under a tracer (the bench calls itself with this)
     #[arg(long, hide = true, value_name = "JSON")]
     traced: Option<String>,
@@ -139,6 +140,9 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(json) = &args.traced {
         let suite = args.suite.0.name;
         return if suite == schemes::NAME { schemes::traced(json) } else { runner::traced(json) };
+    }
+    if let Some(json) = &args.crowd.worker {
+        return crowd::process(json);
     }
     ctrlc::set_handler(|| {
         if measure::INTERRUPTED.swap(true, Ordering::Relaxed) {

@@ -1,7 +1,7 @@
 //! Suites by name: a suite is a whole measurement with a table of its own. To add one, write a function
 //! that takes the options, and a line in [`ALL`].
 
-use super::Args;
+use super::{Args, crowd};
 use anyhow::Result;
 use std::str::FromStr;
 
@@ -20,12 +20,12 @@ pub static ALL: [Suite; 4] = [
     Suite {
         name: "threads",
         about: "what several connections of one process get done together",
-        run: super::threads::run,
+        run: |args| crowd::run(args, crowd::Place::Threads),
     },
     Suite {
         name: "processes",
         about: "what several processes that write one database get done together",
-        run: super::processes::run,
+        run: |args| crowd::run(args, crowd::Place::Processes),
     },
     Suite {
         name: super::schemes::NAME,

@@ -82,7 +82,7 @@ impl Table {
     pub fn create(library: &Arc<Library>, engine: &Engine, path: &Path, rows: usize, seed: u64) -> Result<Table> {
         let db = engine.open(library, path)?;
         db.execute_batch("CREATE TABLE t(k INTEGER PRIMARY KEY, v BLOB NOT NULL)")?;
-        let mut table = Table { db, keys: Vec::new(), random: Random(seed), writes: 0 };
+        let mut table = Table { db, keys: Vec::new(), random: Random::new(seed), writes: 0 };
         if rows > 0 {
             table.transact(Operation::Insert, rows)?;
         }
@@ -183,7 +183,7 @@ pub fn section(
     watch: &mut dyn Watch,
 ) -> Result<Timed> {
     let path = dir.join("db");
-    let mut random = Random(seed ^ 0x5eed);
+    let mut random = Random::new(seed ^ 0x5eed);
     // Enough for every one to be deleted.
     let taken = if load.operation == Operation::Delete { load.transactions + WARM_UP } else { 0 };
     let mut table = Table::create(library, engine, &path, load.rows + taken * load.operations_per_tx, seed)?;

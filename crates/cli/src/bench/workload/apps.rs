@@ -116,7 +116,7 @@ impl Messages {
 
 fn profile(size: &Size, seed: u64, mix: Mix) -> Script {
     let threads = (size.rows / THREAD_MESSAGES).max(1);
-    let mut messages = Messages { random: Random(seed), row_bytes: size.row_bytes, threads, ids: 0 };
+    let mut messages = Messages { random: Random::new(seed), row_bytes: size.row_bytes, threads, ids: 0 };
     let preload: Vec<Step> = (0..size.rows.max(1)).map(|_| messages.draw(INSERT)).collect();
     // 1 - several + several * mean = ops_mean.
     let several_mean = (mix.ops_mean - 1.0 + mix.several) / mix.several;
@@ -164,7 +164,7 @@ fn profile(size: &Size, seed: u64, mix: Mix) -> Script {
 
 fn open_insert_close(size: &Size, seed: u64) -> Script {
     let threads = (size.rows / THREAD_MESSAGES).max(1);
-    let mut messages = Messages { random: Random(seed), row_bytes: size.row_bytes, threads, ids: 0 };
+    let mut messages = Messages { random: Random::new(seed), row_bytes: size.row_bytes, threads, ids: 0 };
     Script {
         schema: SCHEMA.to_owned(),
         statements: SQL.map(str::to_owned).to_vec(),
@@ -179,7 +179,7 @@ fn open_insert_close(size: &Size, seed: u64) -> Script {
 
 /// Each thread has tabs of its own, and saves one of them per transaction: its state, and an entry of history.
 fn tabs(size: &Size, seed: u64) -> Script {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let tabs = size.rows.max(size.threads);
     let mut save = |i: usize, tab: usize| -> Vec<Step> {
         let url = format!("https://{}.example/{}", random.letters(8), random.letters(20));
@@ -193,7 +193,7 @@ fn tabs(size: &Size, seed: u64) -> Script {
     };
     let preload = (0..tabs).flat_map(|tab| save(tab, tab)).collect();
     let per_thread = tabs / size.threads;
-    let mut which = Random(!seed);
+    let mut which = Random::new(!seed);
     let mut transaction = |i: usize| {
         let tab = i % size.threads + size.threads * which.below(per_thread);
         Transaction::Steps(save(tabs + i, tab))

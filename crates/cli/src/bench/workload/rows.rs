@@ -66,7 +66,7 @@ impl Rows {
             Workload::ScanCold,
         ];
         let number = all.iter().position(|w| *w == workload).unwrap_or(0) as u64;
-        let mut random = Random(seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random::new(seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let steps = if workload.reads() { size.transactions } else { size.transactions * size.ops_per_tx };
         // Each deleted row must exist, and an update of an "empty" database needs rows too.
         let rows = match workload {
@@ -322,7 +322,7 @@ impl Binder {
     }
 
     fn value_of(&mut self, seed: u64) -> &[u8] {
-        Random(seed).fill(&mut self.value);
+        Random::new(seed).fill(&mut self.value);
         &self.value
     }
 
@@ -338,7 +338,7 @@ impl Binder {
 
 /// What indexed column `i` of the row with this number holds.
 fn indexed(seed: u64, i: usize) -> i64 {
-    (Random(!seed ^ i as u64).next() >> 1) as i64
+    (Random::new(!seed ^ i as u64).next() >> 1) as i64
 }
 
 /// Transactions that change no table.
@@ -371,7 +371,7 @@ fn verify(libraries: &Libraries, path: &Path, expected: &BTreeMap<i64, u64>, siz
     while rows.step()? {
         found += 1;
         let (key, seed) = wanted.next().with_context(|| format!("more than {} rows", expected.len()))?;
-        Random(*seed).fill(&mut value);
+        Random::new(*seed).fill(&mut value);
         ensure!(rows.column_int(0) == *key, "the row with key {key} is missing");
         let mut same = rows.column_blob(1) == value;
         for i in 0..size.indexes {

@@ -93,7 +93,7 @@ pub fn run(store: Store, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<S
     };
     let value_of = |(_, seed): Row| {
         let mut value = vec![0; size.row_bytes];
-        Random(seed).fill(&mut value);
+        Random::new(seed).fill(&mut value);
         value
     };
     let db = open(stage.dir)?;

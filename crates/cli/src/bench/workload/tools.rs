@@ -96,7 +96,7 @@ fn glibc_random(seed: u32, n: usize) -> Vec<usize> {
 
 fn mobibench(size: &Size, seed: u64, op: Op) -> Script {
     let rows = if op == Op::Insert { size.rows } else { size.rows.max(size.transactions).max(MOBIBENCH_ROWS_MIN) };
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut order: Vec<usize> = (0..rows).collect();
     random.shuffle(&mut order);
     let text = |i: usize| {
@@ -135,7 +135,7 @@ fn mobibench(size: &Size, seed: u64, op: Op) -> Script {
 const ANDROBENCH_COLUMNS: usize = 16;
 
 fn androbench(size: &Size, seed: u64, op: Op) -> Script {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let column_bytes = (size.row_bytes / ANDROBENCH_COLUMNS).max(1);
     let mut row = |id: usize| -> Step {
         let columns = (0..ANDROBENCH_COLUMNS).map(|_| Value::Text(random.letters(column_bytes)));
@@ -201,7 +201,7 @@ impl Phases {
 fn rl(size: &Size, seed: u64) -> Script {
     // Counts are per 1,000 transactions asked for.
     let n = |of_1000: usize| (of_1000 * size.transactions / 1000).max(1);
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut p = Phases { statements: Vec::new(), transactions: Vec::new(), phases: Vec::new() };
     let insert = [1, 2, 3].map(|t| p.statement(&format!("INSERT INTO t{t} VALUES(?1, ?2, ?3)")));
     let mut rows = |statement: usize, n: usize| -> Vec<Step> {
@@ -253,7 +253,7 @@ fn rl(size: &Size, seed: u64) -> Script {
 
 fn dbbench(size: &Size, seed: u64) -> Script {
     let n = |of_1000: usize| (of_1000 * size.transactions / 1000).max(1);
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut p = Phases { statements: Vec::new(), transactions: Vec::new(), phases: Vec::new() };
     let insert = p.statement("INSERT INTO item(id, number, name) VALUES(?1, ?2, ?3)");
     let preloaded = size.rows.max(n(10_000));

@@ -1,0 +1,107 @@
+//! The engines of the suites `threads` and `processes`, and how each is opened.
+
+use anyhow::{Context, Result};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::time::Duration;
+
+/// Busy timeout of stock SQLite: without one it fails at once. onewrite's connections have none.
+pub const STOCK_BUSY: Duration = Duration::from_secs(10);
+/// Pages after which a WAL is checkpointed where that is delayed; bytes of onewrite's log there.
+const LATE_PAGES: u32 = 100_000;
+const LATE_LOG: &str = "256m";
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Engine {
+    Onewrite,
+    WalFull,
+    Truncate,
+    /// With a log so large that no checkpoint comes.
+    OnewriteLate,
+    WalFullLate,
+}
+
+impl Engine {
+    /// Those of every part.
+    pub const USUAL: [Engine; 3] = [Engine::Onewrite, Engine::WalFull, Engine::Truncate];
+    /// With the checkpoint delayed, too.
+    pub const ALL: [Engine; 5] =
+        [Engine::Onewrite, Engine::OnewriteLate, Engine::WalFull, Engine::WalFullLate, Engine::Truncate];
+
+    /// As elsewhere in the bench.
+    pub fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Engine::Onewrite => ("onewrite", "log"),
+            Engine::OnewriteLate => ("onewrite", "log-late"),
+            Engine::WalFull => ("stock", "wal-full"),
+            Engine::WalFullLate => ("stock", "wal-full-late"),
+            Engine::Truncate => ("stock", "truncate"),
+        }
+    }
+
+    /// The name on the command line.
+    pub fn name(self) -> String {
+        let (engine, preset) = self.names();
+        format!("{engine}/{preset}")
+    }
+
+    /// What the card says.
+    pub fn describe(self) -> String {
+        let busy = format!("busy timeout {} s", STOCK_BUSY.as_secs());
+        match self {
+            Engine::Onewrite => "scheme log, synchronous FULL, log of 4 MiB, no busy timeout".to_owned(),
+            Engine::OnewriteLate => format!("scheme log, synchronous FULL, log of {LATE_LOG}, no busy timeout"),
+            Engine::WalFull => format!("WAL, synchronous FULL, checkpoint at 1000 pages, {busy}"),
+            Engine::WalFullLate => format!("WAL, synchronous FULL, checkpoint at {LATE_PAGES} pages, {busy}"),
+            Engine::Truncate => format!("rollback journal TRUNCATE, synchronous FULL, {busy}"),
+        }
+    }
+
+    pub fn open(self, path: &Path) -> Result<Connection> {
+        let stock = |mode: &str| -> Result<Connection> {
+            let c = Connection::open(path)?;
+            c.busy_timeout(STOCK_BUSY)?;
+            c.pragma_update_and_check(None, "journal_mode", mode, |_| Ok(()))?;
+            Ok(c)
+        };
+        let onewrite = |more: &str| -> Result<Connection> {
+            let path = path.to_str().context("the directory's name is not UTF-8")?;
+            let path = path.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+            let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_URI;
+            let c = Connection::open_with_flags(format!("file:{path}?vfs=onewrite{more}"), flags)?;
+            c.busy_timeout(Duration::ZERO)?;
+            Ok(c)
+        };
+        let c = match self {
+            Engine::Onewrite => onewrite("")?,
+            Engine::OnewriteLate => onewrite(&format!("&log_size={LATE_LOG}"))?,
+            Engine::WalFull => stock("wal")?,
+            Engine::WalFullLate => {
+                let c = stock("wal")?;
+                c.pragma_update_and_check(None, "wal_autocheckpoint", LATE_PAGES, |_| Ok(()))?;
+                c
+            }
+            Engine::Truncate => stock("truncate")?,
+        };
+        c.pragma_update(None, "synchronous", "FULL")?;
+        Ok(c)
+    }
+
+    /// What the log, write-ahead log or journal has grown to, in bytes.
+    pub fn log_bytes(self, path: &Path) -> u64 {
+        let suffix = match self {
+            Engine::Onewrite | Engine::OnewriteLate => "-onewrite",
+            Engine::WalFull | Engine::WalFullLate => "-wal",
+            Engine::Truncate => "-journal",
+        };
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        std::fs::metadata(name).map_or(0, |m| m.len())
+    }
+}
+
+pub fn is_busy(e: &rusqlite::Error) -> bool {
+    matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}

@@ -371,6 +371,46 @@ fn a_simulated_device_tells_what_was_written_for_whom() {
 }
 
 #[test]
+fn connections_in_threads_and_processes_give_the_same_columns() {
+    let dir = tempfile::tempdir().unwrap();
+    for suite in ["threads", "processes"] {
+        let small = ["bench", "--suite", suite, "--section-ms", "20", "--transactions", "5", "--runs", "1"];
+        let output = onewrite(dir.path(), &[&small[..], &["--json", "a.json"]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        let text = said(&output);
+        for word in
+            ["slowest/", "longest", "p99 µs", "DB Bench: deletes", "lookups, writers elsewhere", "wal-full-late"]
+        {
+            assert!(text.contains(word), "{suite}: {word} is missing in\n{text}");
+        }
+        let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("a.json")).unwrap()).unwrap();
+        let rows = json["results"].as_array().unwrap();
+        let find = |preset: &str, workload: &str, threads: u64| {
+            let same = |r: &&Value| r["preset"] == preset && r["workload"] == workload && r["threads"] == threads;
+            rows.iter().find(same).unwrap_or_else(|| panic!("{suite}: no {preset} {workload} by {threads}"))
+        };
+        for preset in ["log", "wal-full", "truncate"] {
+            for connections in [1, 2, 4, 8] {
+                assert!(find(preset, "inserts", connections)["fairness"].as_f64().unwrap() <= 1.0);
+            }
+            assert!(find(preset, "lookups beside writers", 1)["lookup_us_p99"].as_f64().unwrap() > 0.0);
+            assert!(find(preset, "DB Bench: updates, overlapping", 2)["tx_per_s"].as_f64().unwrap() > 0.0);
+        }
+        assert!(find("log", "inserts, long reader", 4)["log_bytes_max"].as_u64().unwrap() > 0);
+        assert_eq!(rows.iter().filter(|r| r["workload"] == "DB Bench: searches").count(), 5);
+        assert_eq!(json["parameters"]["section_ms"], 20);
+        let compared = onewrite(dir.path(), &["bench", "compare", "a.json", "a.json"]);
+        assert!(compared.status.success(), "{}", said(&compared));
+    }
+    for option in [&["--html", "x.html"][..], &["--workload", "insert"], &["--only", "floor"]] {
+        let output = onewrite(dir.path(), &[&["bench", "--suite", "threads"][..], option].concat());
+        assert!(!output.status.success() && said(&output).contains(option[0]), "{}", said(&output));
+    }
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["a.json"]);
+}
+
+#[test]
 fn errors_name_the_value_and_the_choices() {
     let dir = tempfile::tempdir().unwrap();
     let cases: [(&[&str], &[&str]); 15] = [

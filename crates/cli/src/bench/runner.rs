@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 const BUDGET: Duration = Duration::from_secs(110);
 const RUNS: usize = 5;
 /// How long the device is watched before a section, for writes of others.
-const IDLE: Duration = Duration::from_millis(200);
+const IDLE: Duration = Duration::from_millis(50);
 
 /// One line of each group of the table: an engine, and what of its surroundings differs from the other lines.
 #[derive(Clone, Debug)]

@@ -49,8 +49,13 @@ fn histories_that_once_failed() {
     for (seed, scheme, atomic_unit) in
         [(8, "log", 512), (209, "log", 512), (48, "mvbt", 4096), (127, "lsmvbt", 4096), (127, "dhl-cc", 4096)]
     {
-        let campaign =
-            Campaign { scheme: Some(scheme.to_owned()), atomic_unit: Some(atomic_unit), trace: false, steps: 60 };
+        let campaign = Campaign {
+            scheme: Some(scheme.to_owned()),
+            atomic_unit: Some(atomic_unit),
+            trace: false,
+            steps: 60,
+            faults: false,
+        };
         if let Err(v) = history::run(seed, &campaign, &counts) {
             panic!("seed {seed}, {scheme}, atomic unit {atomic_unit}: {}", v.what);
         }

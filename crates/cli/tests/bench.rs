@@ -371,6 +371,23 @@ fn a_simulated_device_tells_what_was_written_for_whom() {
 }
 
 #[test]
+fn a_sweep_over_simulated_devices_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let sweep = ["bench", "sweep", "fs", "--values", "ext4-ordered,ext4-journal,f2fs", "--device", "none"];
+    let small = ["--workload", "insert", "--rows", "20", "--transactions", "3", "--runs", "1", "--json", "out.json"];
+    let output = onewrite(dir.path(), &[&sweep[..], &small].concat());
+    let said = said(&output);
+    assert!(said.contains("f2fs was left out"), "{said}");
+    if !output.status.success() {
+        assert!(said.contains("ext4-journal was left out: --device none"), "{said}");
+        return;
+    }
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("out.json")).unwrap()).unwrap();
+    let journal = |row: usize| json["results"][row]["blocks"]["kib_fs_journal_per_tx"].as_f64().unwrap();
+    assert!(journal(1) > journal(0), "data=journal has the data too: {json}");
+}
+
+#[test]
 fn connections_in_threads_and_processes_give_the_same_columns() {
     let dir = tempfile::tempdir().unwrap();
     for suite in ["threads", "processes"] {

@@ -7,6 +7,7 @@ use onewrite_device::{Device, DeviceOptions, FileSystem, Profile};
 use serde::Serialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Which device, with what on it.
 #[derive(Clone, Debug, clap::Args)]
@@ -69,8 +70,10 @@ impl std::fmt::Debug for Simulated {
 impl Simulated {
     fn start(profile: Profile, file_system: FileSystem, size_bytes: u64) -> Result<Simulated> {
         let options = DeviceOptions { profile, file_system: Some(file_system), size_bytes, ..DeviceOptions::default() };
-        if onewrite_device::unavailable().is_none() {
-            // Of this thread and those it starts: they end with the process, however it ends.
+        // Mounts of this thread and those it starts end with the process, however it ends. Once: in a second namespace
+        // the first device's threads would keep what is mounted on the second in theirs, and neither could end.
+        static OWN: AtomicBool = AtomicBool::new(false);
+        if onewrite_device::unavailable().is_none() && !OWN.swap(true, Ordering::Relaxed) {
             onewrite_device::own_mounts().context("a namespace for its mounts")?;
         }
         let block_bytes = options.block_bytes;

@@ -17,8 +17,8 @@ use crate::sync::{Event, Mutex};
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 /// Whoever is about to give up takes the place from a tentative holder that has had it for so long, whatever it does.
 const STARVED: Duration = Duration::from_millis(500);
-/// Longest wait without sleeping, and how many times the usual turn that is.
-const SPIN: (Duration, u32) = (Duration::from_micros(50), 2);
+/// The first in the queue waits so long without sleeping, if a turn usually takes less: waking up takes longer.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// How the place is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ struct Holder {
     claim: Claim,
     /// Which turn it is.
     turn: u64,
-    /// When it got the place.
+    /// When it had the place and went on.
     since: Instant,
     /// It waits inside of onewrite, so it is not idle.
     inside: bool,
@@ -136,11 +136,15 @@ impl WriterQueue {
             }
             let waiter = Arc::new(Waiter { holder: me, granted: Event::new() });
             inner.waiting.push_back(waiter.clone());
-            let turns = u32::try_from(inner.waiting.len()).unwrap_or(u32::MAX);
-            let spin = inner.usual.saturating_mul(turns.saturating_mul(SPIN.1));
-            (waiter, if spin <= SPIN.0 { spin } else { Duration::ZERO }, turns == 1)
+            let first = inner.waiting.len() == 1;
+            (waiter, if first && inner.usual < SPIN { SPIN } else { Duration::ZERO }, first)
         };
-        waiter.granted.spin(spin) || self.wait(&waiter, patience, first)
+        let got = waiter.granted.spin(spin) || self.wait(&waiter, patience, first);
+        if let Some(h) = self.inner.lock().holder.as_mut().filter(|h| got && h.connection == connection) {
+            // The time it took to wake up is not its own.
+            h.since = Instant::now();
+        }
+        got
     }
 
     /// Time is counted nap by nap, so a process that was stopped for a while has not waited meanwhile.

@@ -53,8 +53,6 @@ impl Event {
             if begun.elapsed() >= spin {
                 return false;
             }
-            // Somebody else may need this processor, perhaps the one that is waited for.
-            thread::yield_now();
         }
     }
 
@@ -90,7 +88,7 @@ impl Event {
     }
 }
 
-/// Looks at an event between two offers of the processor to others.
+/// Looks at an event between two looks at the clock.
 const SPINS: u32 = 40;
 
 fn has_processors() -> bool {

@@ -2,8 +2,8 @@
 //! belongs to in its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
 //!
 //! One transaction is in flight at a time: when it is flushed, the one before is whole and its undo records are waste.
-//! A transaction goes through the log, all of it, if one of its pages cannot carry its undo record; it is home before
-//! the next one, so a page of home is never older than what the log holds.
+//! A transaction goes through the log, all of it, if one of its pages cannot carry its undo record; so do those that
+//! follow, until what the log holds has gone home, so that a page of home is never newer than a record.
 
 use crate::commit::Changed;
 use crate::commit::auto::PAGE_BYTES_MAX;
@@ -22,6 +22,10 @@ use crate::trailer::{self, Trailer};
 use crate::txn::Txn;
 use crate::types::PageNo;
 use crate::undo::{self, Edit};
+
+/// Bytes of records after which they go home, and pages go in place again: so many that the flushes of that checkpoint
+/// do not count.
+pub const LOG_BYTES_MAX: u64 = 64 << 10;
 
 /// Refuses a database that the scheme cannot protect.
 pub fn check(db: &Database, options: &Options, state: &State) -> Result<()> {

@@ -161,7 +161,6 @@ fn changes(
                 (Some(base), HeaderPage::Embed) => home::embed_counters(&mut image, base),
                 _ => home::put_counter(&mut image, change_counter),
             }
-            header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
             new = Image::from(image);
         }
         let differs = match &mut encoder {
@@ -173,10 +172,11 @@ fn changes(
             None => base.as_deref() != Some(&*new),
         };
         if differs {
+            if page == PageNo::HEADER {
+                header = new.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
+            }
             let old = base.filter(|_| in_page);
             changed.push(Changed { page, new, old });
-        } else if page == PageNo::HEADER {
-            header = None;
         }
     }
     Ok((changed, header))
@@ -287,10 +287,11 @@ pub fn publish(
     Ok(Published { state, group, durability: if waits { durability } else { Durability::Written } })
 }
 
-/// Sends home at once what must be there before the next transaction: the images of a big one, and all that an in-page
-/// scheme has in the log. If the disk is full they stay where they are, and the next commit tries again.
+/// Sends home what should not wait for a full log: the images of a big transaction, and what an in-page scheme has in
+/// the log, if it is enough to be worth a checkpoint. If the disk is full they stay where they are, and the next commit
+/// tries again.
 pub fn send_home(db: &Database, live: &mut Live, options: &Options) -> Result<()> {
-    let home_first = options.scheme == Scheme::InPage && live.log.live_bytes() > 0 && keeps(Rule::HomeBeforeNext);
+    let home_first = options.scheme == Scheme::InPage && live.log.live_bytes() > in_page::LOG_BYTES_MAX;
     if !home_first && !db.table.read().has_layer() {
         return Ok(());
     }

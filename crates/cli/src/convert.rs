@@ -1,8 +1,9 @@
-//! `onewrite convert`: makes room for the trailers that the in-page schemes write into each page.
+//! `onewrite convert`: makes room for the trailers that the in-page schemes write into each page, or gives it back.
 //!
-//! SQLite itself writes the new file (`VACUUM INTO` with reserved bytes); it takes the place of the old one, in one
-//! step, when it is whole, checked and durable. Until then the old one is only read.
+//! SQLite itself writes the new file (`VACUUM INTO` with reserved bytes; without them `convert_back`); it takes the
+//! place of the old one, in one step, when it is whole, checked and durable. Until then the old one is only read.
 
+use crate::convert_back;
 use crate::look::{disk, grouped};
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -26,12 +27,37 @@ use std::time::Duration;
 /// reads and writes the result, and every other scheme works on it.
 ///
 ///     onewrite convert app.db
+///
+/// Take the bytes out again, for more room in each page under the other schemes:
+///
+///     onewrite convert app.db --to plain
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
     /// The database
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// What its pages are to have: trailers (room for them) or plain (none)
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = Form::Trailers)]
+    to: Form,
+}
+
+/// What the pages of the new file have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    /// Room for trailers
+    Trailers,
+    /// Nothing but SQLite's own
+    Plain,
+}
+
+impl Form {
+    fn reserved_bytes(self) -> u8 {
+        match self {
+            Form::Trailers => trailer::BYTES as u8,
+            Form::Plain => 0,
+        }
+    }
 }
 
 /// Removes the new file unless it has taken the old one's place.
@@ -66,16 +92,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Kind::Wal => bail!("{file} is in WAL mode: run PRAGMA journal_mode=DELETE first"),
         Kind::Foreign => bail!("{file} is not a database, or shorter than its header states"),
     }
-    let said = if reserved(&state.header).map(usize::from) == Some(trailer::BYTES) {
-        "has the room already; nothing was changed".to_owned()
+    let (has, wanted) = (reserved(&state.header).unwrap_or(0), args.to.reserved_bytes());
+    let said = if has == wanted {
+        match args.to {
+            Form::Trailers => "has the room already; nothing was changed".to_owned(),
+            Form::Plain => "has no reserved bytes; nothing was changed".to_owned(),
+        }
     } else {
-        let pages = convert(repair.path(), &state)?;
-        format!(
-            "converted: {} pages of {} bytes, {} of them reserved",
-            grouped(pages),
-            state.page_bytes,
-            trailer::BYTES
-        )
+        ensure!(
+            args.to == Form::Trailers || usize::from(has) == trailer::BYTES,
+            "{file} has {has} reserved bytes, which are not onewrite's: another extension may need them"
+        );
+        let pages = convert(repair.path(), &state, args.to)?;
+        format!("converted: {} pages of {} bytes, {wanted} of them reserved", grouped(pages), state.page_bytes)
     };
     drop(repair);
     writeln!(std::io::stdout(), "{file}: {said}").context("done, but printing failed")?;
@@ -83,7 +112,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Returns the size of the new file in pages.
-fn convert(path: &Path, state: &State) -> Result<u64> {
+fn convert(path: &Path, state: &State, to: Form) -> Result<u64> {
     let draft = Draft(beside(path, "-onewrite-convert"));
     match fs::remove_file(&draft.0) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -91,8 +120,8 @@ fn convert(path: &Path, state: &State) -> Result<u64> {
         }
         _ => {}
     }
-    write_draft(path, &draft.0, state)?;
-    let pages = check(&draft.0, state)?;
+    write_draft(path, &draft.0, state, to)?;
+    let pages = check(&draft.0, state, to)?;
     let permissions = fs::metadata(path)?.permissions();
     fs::set_permissions(&draft.0, permissions).context("giving the new file the permissions of the old one")?;
     File::open(&draft.0)?.sync_all().with_context(|| format!("flushing {}", draft.0.display()))?;
@@ -102,9 +131,7 @@ fn convert(path: &Path, state: &State) -> Result<u64> {
 }
 
 /// Reads the old file without locks: they are all held.
-fn write_draft(path: &Path, draft: &Path, state: &State) -> Result<()> {
-    let from = open(path)?;
-    onewrite_rusqlite::reserve_bytes(&from, trailer::BYTES as u8).context("asking for reserved bytes")?;
+fn write_draft(path: &Path, draft: &Path, state: &State, to: Form) -> Result<()> {
     let bar = ProgressBar::new(state.bytes());
     if let Ok(style) = ProgressStyle::with_template("converting {bar:40} {bytes}/{total_bytes}  {elapsed}") {
         bar.set_style(style);
@@ -118,22 +145,39 @@ fn write_draft(path: &Path, draft: &Path, state: &State) -> Result<()> {
             }
             bar.finish_and_clear();
         });
-        let name = draft.to_str().context("the path is not UTF-8")?;
-        let written = from.execute("VACUUM INTO ?1", [name]);
+        let written = match to {
+            Form::Trailers => with_room(path, draft),
+            Form::Plain => without_room(path, draft),
+        };
         drop(done);
-        written.with_context(|| format!("writing {}", draft.display()))?;
-        Ok(())
+        written.with_context(|| format!("writing {}", draft.display()))
     })
 }
 
-fn check(draft: &Path, state: &State) -> Result<u64> {
+fn with_room(path: &Path, draft: &Path) -> Result<()> {
+    let from = open(path)?;
+    onewrite_rusqlite::reserve_bytes(&from, Form::Trailers.reserved_bytes()).context("asking for reserved bytes")?;
+    from.execute("VACUUM INTO ?1", [draft.to_str().context("the path is not UTF-8")?])?;
+    Ok(())
+}
+
+fn without_room(path: &Path, draft: &Path) -> Result<()> {
+    let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_URI;
+    let to = Connection::open_with_flags_and_vfs(draft, flags, c"unix")?;
+    to.execute("ATTACH ?1 AS old", [uri(path)?])?;
+    convert_back::copy(&to)?;
+    to.close().map_err(|(_, e)| e)?;
+    Ok(())
+}
+
+fn check(draft: &Path, state: &State, to: Form) -> Result<u64> {
     let new = open(draft)?;
     let found: String = new.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
     ensure!(found == "ok", "the new file is not in order ({found}); the old one was left as it is");
     let mut header = [0; 100];
     File::open(draft)?.read_exact(&mut header)?;
     let bytes = reserved(&header);
-    ensure!(bytes.map(usize::from) == Some(trailer::BYTES), "SQLite did not reserve bytes in the new file");
+    ensure!(bytes == Some(to.reserved_bytes()), "SQLite reserved {bytes:?} bytes in the new file");
     let pages: i64 = new.query_row("PRAGMA page_count", [], |row| row.get(0))?;
     let size: u32 = new.query_row("PRAGMA page_size", [], |row| row.get(0))?;
     ensure!(size == state.page_bytes, "SQLite changed the page size from {} to {size}", state.page_bytes);
@@ -141,6 +185,13 @@ fn check(draft: &Path, state: &State) -> Result<u64> {
 }
 
 fn open(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Connection::open_with_flags_and_vfs(uri(path)?, flags, c"unix")
+        .with_context(|| format!("opening {}", path.display()))
+}
+
+/// Opens the file without locks.
+fn uri(path: &Path) -> Result<String> {
     let name = path.to_str().context("the path is not UTF-8")?;
     let escaped: String = name
         .chars()
@@ -149,9 +200,7 @@ fn open(path: &Path) -> Result<Connection> {
             c => c.to_string(),
         })
         .collect();
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Connection::open_with_flags_and_vfs(format!("file:{escaped}?immutable=1"), flags, c"unix")
-        .with_context(|| format!("opening {name}"))
+    Ok(format!("file:{escaped}?immutable=1"))
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {

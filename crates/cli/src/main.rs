@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod convert;
+mod convert_back;
 mod inspect;
 mod look;
 mod recover;

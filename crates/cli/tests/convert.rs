@@ -93,3 +93,90 @@ fn what_cannot_be_converted_stays_as_it_is() {
     std::fs::write(&damaged.home, bytes).unwrap();
     refused(&damaged, &["malformed"]);
 }
+
+/// Everything a database can hold: rowids that nothing names, columns called like them, generated columns, tables without
+/// rowids, AUTOINCREMENT, statistics, an index by text, views, virtual tables.
+fn everything() -> Db {
+    let db = notes();
+    stock(&db)
+        .execute_batch(
+            "PRAGMA application_id=99;
+             CREATE TABLE auto(id INTEGER PRIMARY KEY AUTOINCREMENT, x); INSERT INTO auto(x) VALUES(1), (2), (3);
+             DELETE FROM auto WHERE x = 3;
+             CREATE TABLE own(rowid TEXT, \"a \"\"b\"\"\"); INSERT INTO own(_rowid_, rowid, \"a \"\"b\"\"\") VALUES(50, 'r', 1.0);
+             CREATE TABLE bare(k TEXT PRIMARY KEY, v) WITHOUT ROWID; INSERT INTO bare VALUES('z', x'00ff'), ('a', NULL);
+             CREATE TABLE made(a INT, b AS (a + 1), c AS (a * 2) STORED, CHECK (a < 9)); INSERT INTO made(a) VALUES(4);
+             PRAGMA ignore_check_constraints=ON; INSERT INTO made(a) VALUES(40); PRAGMA ignore_check_constraints=OFF;
+             CREATE VIEW v AS SELECT count(*) AS n FROM note;
+             CREATE VIRTUAL TABLE words USING fts5(t); INSERT INTO words(rowid, t) VALUES(7, 'one write'), (9, 'one flush');
+             CREATE TABLE big(x); INSERT INTO big VALUES(zeroblob(300000)); ANALYZE",
+        )
+        .unwrap();
+    db
+}
+
+fn digest(db: &Connection) -> Vec<String> {
+    let mut found = Vec::new();
+    for sql in [
+        "SELECT type || name || tbl_name || coalesce(sql, '') FROM sqlite_schema ORDER BY 1",
+        "SELECT rowid || text FROM note ORDER BY rowid",
+        "SELECT id || ' ' || x FROM auto",
+        "SELECT name || seq FROM sqlite_sequence",
+        "SELECT _rowid_ || rowid || typeof(\"a \"\"b\"\"\") FROM own",
+        "SELECT k || quote(v) FROM bare",
+        "SELECT a || ' ' || b || ' ' || c FROM made",
+        "SELECT n || '' FROM v",
+        "SELECT rowid || t FROM words('write')",
+        "SELECT tbl || coalesce(idx, '') || stat FROM sqlite_stat1 ORDER BY 1",
+        "SELECT length(x) || '' FROM big",
+        "SELECT user_version || '' FROM pragma_user_version",
+        "SELECT application_id || '' FROM pragma_application_id",
+        "SELECT page_size || '' FROM pragma_page_size",
+        "PRAGMA integrity_check",
+    ] {
+        let mut statement = db.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        found.extend(rows.map(|row| format!("{sql}: {}", row.unwrap())));
+    }
+    found
+}
+
+#[test]
+fn the_way_back_leaves_the_same_content_and_no_reserved_bytes() {
+    let db = everything();
+    let before = digest(&stock(&db));
+    expect(0, &["convert"], &db.home, &["32 of them reserved"]);
+    assert_eq!(digest(&stock(&db)), before);
+    expect(0, &["convert", "--to", "plain"], &db.home, &["converted", "0 of them reserved"]);
+    assert_eq!(std::fs::read(&db.home).unwrap()[20], 0);
+    assert_eq!(digest(&stock(&db)), before);
+    let bytes = std::fs::read(&db.home).unwrap();
+    expect(0, &["convert", "--to", "plain"], &db.home, &["no reserved bytes"]);
+    assert!(std::fs::read(&db.home).unwrap() == bytes);
+    assert!(!db.beside("-onewrite-convert").exists());
+}
+
+#[test]
+fn what_cannot_be_converted_back_stays_as_it_is() {
+    let refused = |db: &Db, words: &[&str]| {
+        let before = db.files();
+        expect(1, &["convert", "--to", "plain"], &db.home, words);
+        assert_eq!(db.files(), before);
+    };
+    let others = notes();
+    let connection = stock(&others);
+    onewrite_rusqlite::reserve_bytes(&connection, 8).unwrap();
+    connection.execute_batch("VACUUM").unwrap();
+    drop(connection);
+    refused(&others, &["8 reserved bytes", "not onewrite's"]);
+    let nameless = notes();
+    stock(&nameless).execute_batch("CREATE TABLE r(rowid, _rowid_, oid); INSERT INTO r VALUES(1, 2, 3)").unwrap();
+    expect(0, &["convert"], &nameless.home, &["32 of them reserved"]);
+    refused(&nameless, &["table r", "have no name"]);
+    let damaged = notes();
+    expect(0, &["convert"], &damaged.home, &["32 of them reserved"]);
+    let mut bytes = std::fs::read(&damaged.home).unwrap();
+    bytes[8 * 4096..20 * 4096].fill(0xff);
+    std::fs::write(&damaged.home, bytes).unwrap();
+    refused(&damaged, &["malformed"]);
+}

@@ -62,7 +62,7 @@ pub enum Rule {
     TrailerSession,
     /// Rule 39: a restored page gets a checksum of its own.
     RestoredSealed,
-    /// Rule 40: what an in-page scheme put into the log is home before the next transaction.
+    /// Rule 40: while the log of an in-page scheme has a record, nothing goes in place.
     HomeBeforeNext,
     /// P1: other processes see a big transaction once it is home.
     BigHomeFirst,

@@ -42,13 +42,18 @@ fn in_page_schemes_survive_their_crashes() {
     }
 }
 
-/// Each seed found a fault once: rules 43 (two), 45 and 46.
+/// Each seed found a fault once: rules 43 (two), 45 and 46, and a checkpoint without recovery.
 #[test]
 fn histories_that_once_failed() {
     let counts: Arc<Counts> = Arc::default();
-    for (seed, scheme, atomic_unit) in
-        [(8, "log", 512), (209, "log", 512), (48, "mvbt", 4096), (127, "lsmvbt", 4096), (127, "dhl-cc", 4096)]
-    {
+    for (seed, scheme, atomic_unit) in [
+        (8, "log", 512),
+        (209, "log", 512),
+        (760, "log", 512),
+        (48, "mvbt", 4096),
+        (127, "lsmvbt", 4096),
+        (127, "dhl-cc", 4096),
+    ] {
         let campaign = Campaign {
             scheme: Some(scheme.to_owned()),
             atomic_unit: Some(atomic_unit),

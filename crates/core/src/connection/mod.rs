@@ -200,8 +200,19 @@ impl Connection {
         &self.db
     }
 
-    /// Runs a checkpoint now, waiting for the writer's place as a writer does.
+    /// Runs a checkpoint now, waiting for the writer's place as a writer does. A database that this process does not use yet
+    /// may have to be recovered first.
     pub(crate) fn checkpoint(&mut self) -> Result<()> {
+        if self.level > LockLevel::None {
+            return self.checkpoint_locked();
+        }
+        self.lock(LockLevel::Shared)?;
+        let done = self.checkpoint_locked();
+        let unlocked = self.unlock(LockLevel::None);
+        done.and(unlocked)
+    }
+
+    fn checkpoint_locked(&mut self) -> Result<()> {
         let db = self.db.clone();
         let wait = Duration::from_millis(self.busy_ms);
         let had = db.queue.holds(self.id);

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Which device, with what on it.
 #[derive(Clone, Debug, clap::Args)]
+#[group(id = "device-options")]
 pub struct Options {
     /// Measure on a simulated device that is as slow as: emmc, ufs, sdcard, sata, nvme (or none, not slowed down), with
     /// its block trace; needs root

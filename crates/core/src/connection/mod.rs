@@ -208,7 +208,10 @@ impl Connection {
         }
         self.lock(LockLevel::Shared)?;
         let done = self.checkpoint_locked();
+        // SQLite knows nothing of this lock: its cache is of the state it was of.
+        let cache = std::mem::take(&mut self.cache);
         let unlocked = self.unlock(LockLevel::None);
+        self.cache = cache;
         done.and(unlocked)
     }
 

@@ -36,6 +36,7 @@ const RUNS: usize = 5;
 
 /// Options of these suites alone.
 #[derive(Clone, Debug, clap::Args)]
+#[group(id = "connections-options")]
 pub struct Options {
     /// Of the suites threads and processes, only this part; may be repeated
     #[arg(long, value_name = "NAME", value_enum)]

@@ -16,7 +16,7 @@ fn in_words() {
     let db = crashed(25);
     let before = db.files();
     let words =
-        ["mark", "on, session", "slot 1", "slot 2", "live", "that of the database", "records", "25, TID 1 to 25"];
+        ["mark", "on, session", "slot 1", "slot 2", "live", "that of the database", "records", "25, TID 2 to 26"];
     let said = expect(0, &["inspect"], &db.home, &words);
     assert!(said.contains("the newest 20 below"), "{said}");
     assert_eq!(said.lines().filter(|l| l.contains(" 4,096 bytes") || l.contains('─')).count(), 4, "{said}");
@@ -35,12 +35,13 @@ fn for_machines() {
     assert_eq!(all["kind"], "database");
     assert_eq!(all["page_bytes"], 4096);
     assert_eq!(all["log"]["records_total"], 25);
-    assert_eq!(all["log"]["last_tid"], 25);
+    // A session begins with a TID of its own.
+    assert_eq!(all["log"]["last_tid"], 26);
     assert_eq!(all["log"]["lost_tid"], Value::Null);
     let records = all["log"]["records"].as_array().unwrap();
     assert_eq!(records.len(), 25);
     for (n, record) in (1..).zip(records) {
-        assert_eq!((record["tid"].as_u64(), record["durable_tid"].as_u64()), (Some(n), Some(n - 1)));
+        assert_eq!((record["tid"].as_u64(), record["durable_tid"].as_u64()), (Some(n + 1), Some(n)));
         assert!(record["bytes"].as_u64().unwrap() > 128 && record["deltas"].as_u64().unwrap() > 0);
     }
     let live: Vec<_> = all["log"]["slots"].as_array().unwrap().iter().filter(|s| s["state"] == "live").collect();
@@ -59,13 +60,13 @@ fn whole_images_and_damage() {
     let db = crashed(6);
     db.flip_log(db.records()[2] + 8);
     let log = &json(&db, &[])["log"];
-    assert_eq!((log["lost_tid"].as_u64(), log["records_total"].as_u64()), (Some(3), Some(2)));
-    expect(0, &["inspect"], &db.home, &["DAMAGE: transaction 3"]);
+    assert_eq!((log["lost_tid"].as_u64(), log["records_total"].as_u64()), (Some(4), Some(2)));
+    expect(0, &["inspect"], &db.home, &["DAMAGE: transaction 4"]);
 
     let db = crashed(3);
     db.flip_log(db.records()[2] + 60);
-    assert_eq!(json(&db, &[])["log"]["incomplete_tid"], 3);
-    expect(0, &["inspect"], &db.home, &["transaction 3 in part"]);
+    assert_eq!(json(&db, &[])["log"]["incomplete_tid"], 4);
+    expect(0, &["inspect"], &db.home, &["transaction 4 in part"]);
     std::fs::write(db.log(), vec![7; 100_000]).unwrap();
     expect(0, &["inspect"], &db.home, &["slot 1", "damaged"]);
 }

@@ -18,7 +18,7 @@ fn changes_nothing(status: i32, args: &[&str], db: &Db, words: &[&str]) {
 fn a_crashed_database_comes_back_whole() {
     let db = crashed(15);
     changes_nothing(0, &["recover", "--dry-run"], &db, &["would recover: 15 transactions", "Nothing was changed"]);
-    expect(0, &["recover"], &db.home, &["recovered: 15 transactions from the log (TID 1 to 15)", "mark is off"]);
+    expect(0, &["recover"], &db.home, &["recovered: 15 transactions from the log (TID 2 to 16)", "mark is off"]);
     db.assert_sound_with(15);
     changes_nothing(0, &["recover"], &db, &["carries no mark", "nothing to recover"]);
     expect(0, &["check"], &db.home, &["sound\n"]);
@@ -35,11 +35,11 @@ fn a_crashed_database_comes_back_whole() {
 fn a_damaged_record() {
     let db = crashed(9);
     db.flip_log(db.records()[4] + 60);
-    changes_nothing(1, &["recover"], &db, &["transaction 5 was durable", "--accept-loss", "Nothing was changed"]);
+    changes_nothing(1, &["recover"], &db, &["transaction 6 was durable", "--accept-loss", "Nothing was changed"]);
     changes_nothing(1, &["recover", "--without-log", "--yes"], &db, &["4 transactions in it can be kept"]);
-    changes_nothing(0, &["recover", "--accept-loss", "--dry-run"], &db, &["4 transactions", "given up: transaction 5"]);
+    changes_nothing(0, &["recover", "--accept-loss", "--dry-run"], &db, &["4 transactions", "given up: transaction 6"]);
     let log = std::fs::read(db.log()).unwrap();
-    let said = expect(0, &["recover", "--accept-loss"], &db.home, &["TID 1 to 4", "given up: transaction 5", ".lost"]);
+    let said = expect(0, &["recover", "--accept-loss"], &db.home, &["TID 2 to 5", "given up: transaction 6", ".lost"]);
     assert!(said.contains("app.db-onewrite.lost"), "{said}");
     assert_eq!(std::fs::read(db.beside("-onewrite.lost")).unwrap(), log, "the damaged log is kept");
     db.assert_sound_with(4);

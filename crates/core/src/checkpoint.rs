@@ -54,9 +54,6 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
         db.sync_home()?;
     }
     live.log.checkpointed(&state, scheme, state.page_bytes.max(512))?;
-    if stream == Stream::Drop && live.log.has_streamed() && keeps(Rule::SlotsBeforeCut) {
-        live.log.settle_slots()?;
-    }
     {
         let inner = db.inner.lock();
         let mut table = db.table.write();
@@ -72,6 +69,11 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     }
     live.home_tid = state.tid;
     db.epoch.fetch_add(1, Ordering::SeqCst);
+    if stream == Stream::Drop && live.log.has_streamed() && keeps(Rule::SlotsBeforeCut) {
+        // Not before others are told of the first: it may take the place of the slot that they know.
+        live.log.settle_slots()?;
+        db.tell_slot(live);
+    }
     if stream == Stream::Drop {
         live.log.stream_drop(0)?;
     }

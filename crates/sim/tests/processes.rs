@@ -1,7 +1,16 @@
 //! Histories of several processes, each from its seed.
 
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
 use std::sync::Arc;
 
+use onewrite_core::Engine;
+use onewrite_core::disk::OpenMode;
+use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
+use onewrite_sim::check::{DB, read_all};
+use onewrite_sim::model::{Plan, State};
+use onewrite_sim::pager::{Client, Course};
 use onewrite_sim::processes::{Tally, run};
 use parking_lot::Mutex;
 
@@ -27,4 +36,82 @@ fn processes_share_a_database_and_die() {
     }
     assert!(tally.commits > 1000 && tally.reads_meanwhile > 1000 && tally.deaths_inside > 50, "{tally:?}");
     assert!(tally.cuts > 50 && tally.plain > 100, "{tally:?}");
+}
+
+/// Two processes on one disk, whose transactions replace whole pages.
+struct Pair {
+    disk: SimDisk,
+    clients: [Client; 2],
+    state: Arc<State>,
+    rng: SplitMix64,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let disk = SimDisk::new(SimConfig { capacity: 64 << 20, ..SimConfig::default() });
+        let clients = [Pair::client(&disk), Pair::client(&disk)];
+        Pair { disk, clients, state: Arc::default(), rng: SplitMix64::new(1) }
+    }
+
+    fn client(disk: &SimDisk) -> Client {
+        let options = [("scheme", "log"), ("log_size", "256k"), ("stream_size", "1m")];
+        let options: Vec<_> = options.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let conn = Engine::new(Arc::new(disk.clone())).open(Path::new(DB), OpenMode::Create, &options).unwrap();
+        Client::new(conn, Arc::new(disk.clone()), Path::new(DB))
+    }
+
+    /// Process `n` finds the newest state, and then writes `pages` random pages of `page_bytes`; `undone`: it rolls
+    /// back when all of it is prepared.
+    fn write(&mut self, n: usize, page_bytes: usize, pages: u32, undone: bool) {
+        let client = &mut self.clients[n];
+        let (_, bytes) = client.begin().unwrap();
+        read_all(client, bytes, &[self.state.clone()]).unwrap();
+        let count = self.state.count().max(pages) as usize;
+        let base = State { page_bytes, pages: vec![vec![0; page_bytes].into(); count] };
+        let mut plan = Plan::resized(&base, page_bytes, &mut self.rng);
+        let mut next = State { page_bytes, pages: plan.next.pages.clone() };
+        for page in next.pages.iter_mut().skip(1) {
+            let words = std::iter::repeat_with(|| self.rng.next_u64().to_le_bytes());
+            *page = words.take(page_bytes / 8).flatten().collect();
+        }
+        for number in pages as usize + 1..=self.state.pages.len() {
+            next.pages[number - 1] = self.state.pages[number - 1].clone();
+        }
+        plan.next = Arc::new(next);
+        plan.writes = (1..=pages).collect();
+        let course = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: undone };
+        client.write(&self.state, &plan, course, &mut |_| {}, &mut || {}).unwrap();
+        client.end().unwrap();
+        if !undone {
+            self.state = plan.next;
+        }
+    }
+
+    /// What is left after a power cut.
+    fn cut_power(self) {
+        let disk = self.disk.crash(1);
+        std::mem::forget(self.clients);
+        let mut client = Pair::client(&disk);
+        let (_, bytes) = client.begin().unwrap();
+        read_all(&mut client, bytes, &[self.state]).unwrap();
+    }
+}
+
+#[test]
+fn who_attaches_finds_the_slots_of_a_first_transaction_that_was_rolled_back() {
+    let mut pair = Pair::new();
+    pair.write(0, 4096, 3, true);
+    pair.write(1, 1024, 3, false);
+    pair.write(0, 1024, 2, false);
+    pair.cut_power();
+}
+
+#[test]
+fn the_next_to_write_goes_on_from_a_log_rewound_for_a_transaction_that_was_rolled_back() {
+    let mut pair = Pair::new();
+    pair.write(1, 4096, 1, false);
+    pair.write(0, 4096, 32, false);
+    pair.write(0, 4096, 40, true);
+    pair.write(1, 4096, 1, false);
+    pair.cut_power();
 }

@@ -57,6 +57,7 @@ pub fn prepare(
         checkpoint(db, live, keep)?;
         if !live.log.has_room(len, own_block(options)) && live.log.live_bytes() == 0 {
             live.log.rewind().map_err(|e| db.poison(e))?;
+            db.tell_slot(live);
         }
     }
     if !live.log.has_room(len, own_block(options)) {

@@ -85,9 +85,11 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
     if live.log.slot().page_bytes != txn.page_bytes {
         live.log.group().flush(db)?;
         live.log.checkpointed(&txn.base, options.scheme, txn.page_bytes).map_err(|e| db.poison(e))?;
+        db.tell_slot(live);
         // Under the slot before, of another page size, no record can be read.
         if keeps(Rule::SlotsBeforeCut) {
             live.log.settle_slots().map_err(|e| db.poison(e))?;
+            db.tell_slot(live);
         }
     }
     let tid = live.log.last_tid().next();

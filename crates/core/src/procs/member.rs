@@ -179,9 +179,15 @@ impl Member {
                 u8::from(options.psow)
             )));
         }
-        let generation = words.generation();
-        let Some(slot) = log.slots()?.into_iter().find(|s| s.sequence == generation && s.session == session) else {
-            return Err(Error::Corrupt(format!("the log {path} has lost the header slot that is in use")));
+        let slot = loop {
+            let generation = words.generation();
+            match log.slots()?.into_iter().find(|s| s.sequence == generation && s.session == session) {
+                Some(slot) => break slot,
+                None if words.generation() != generation => {} // Overwritten by now.
+                None => {
+                    return Err(Error::Corrupt(format!("the log {path} has lost the header slot that is in use")));
+                }
+            }
         };
         // The slot of a process that died in its turn is left for whoever takes over.
         let busy_owner = words.busy_owner();

@@ -191,6 +191,15 @@ impl Database {
         Ok(true)
     }
 
+    /// Others follow the slot that was just written (P5), whatever becomes of the transaction it was written for. The
+    /// caller has the writer's place.
+    pub fn tell_slot(&self, live: &Live) {
+        let inner = self.inner.lock();
+        if let Some(member) = &inner.member {
+            member.note(live.log.slot(), &live.log.cursor());
+        }
+    }
+
     /// Keeps home's images of pages about to be overwritten with those of `state`, for readers of other processes.
     /// True if none of them reads an older state. The caller has the writer's place.
     pub fn keep_for_others(&self, live: &Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {

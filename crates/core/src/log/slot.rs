@@ -120,6 +120,7 @@ impl Slot {
             && slot.page_bytes.is_power_of_two()
             && (512..=65536).contains(&slot.page_bytes)
             && slot.base_tid <= slot.tid_ceiling
+            && slot.sequence < u64::MAX / 2
             && slot.start.0 < u64::MAX / 2
             && slot.tid_ceiling.0 < u64::MAX / 2;
         possible.then_some(slot)
@@ -160,6 +161,20 @@ mod tests {
     #[test]
     fn a_ring_longer_than_the_file_is_refused() {
         assert_eq!(Slot::decode(&slot().encode(), 1 << 20), None);
+    }
+
+    #[test]
+    fn numbers_that_leave_no_room_to_count_on_are_refused() {
+        let end = u64::MAX / 2;
+        let last = Slot { sequence: end - 1, start: LogOffset(end - 1), tid_ceiling: Tid(end - 1), ..slot() };
+        assert_eq!(Slot::decode(&last.encode(), 2 << 20), Some(last.clone()));
+        for slot in [
+            Slot { sequence: end, ..last.clone() },
+            Slot { start: LogOffset(end), ..last.clone() },
+            Slot { tid_ceiling: Tid(end), ..last },
+        ] {
+            assert_eq!(Slot::decode(&slot.encode(), 2 << 20), None, "{slot:?}");
+        }
     }
 
     proptest! {

@@ -65,7 +65,7 @@ impl Pair {
     fn write(&mut self, n: usize, page_bytes: usize, pages: u32, undone: bool) {
         let client = &mut self.clients[n];
         let (_, bytes) = client.begin().unwrap();
-        read_all(client, bytes, &[self.state.clone()]).unwrap();
+        read_all(client, bytes, std::slice::from_ref(&self.state)).unwrap();
         let count = self.state.count().max(pages) as usize;
         let base = State { page_bytes, pages: vec![vec![0; page_bytes].into(); count] };
         let mut plan = Plan::resized(&base, page_bytes, &mut self.rng);

@@ -108,7 +108,7 @@ impl Inner {
         if !keeps(Rule::Poisons) {
             return error;
         }
-        if let Some(member) = self.member.as_ref().filter(|_| keeps(Rule::PoisonsAll)) {
+        if let Some(member) = &self.member {
             member.words.poison();
         }
         if !matches!(self.phase, Phase::Poisoned(_)) {

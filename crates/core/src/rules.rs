@@ -70,13 +70,11 @@ pub enum Rule {
     SnapshotsAnnounced,
     /// P4: images that another process reads in home are kept before home is overwritten.
     KeptForOthers,
-    /// P6: a failed write or flush poisons every process.
-    PoisonsAll,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 33] = [
+    pub const ALL: [Rule; 32] = [
         Rule::AcknowledgedAfterFlush,
         Rule::LogBeforeMark,
         Rule::MarkBeforeRecord,
@@ -109,7 +107,6 @@ impl Rule {
         Rule::BigHomeFirst,
         Rule::SnapshotsAnnounced,
         Rule::KeptForOthers,
-        Rule::PoisonsAll,
     ];
 }
 

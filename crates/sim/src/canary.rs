@@ -35,10 +35,7 @@ struct Ground {
 }
 
 fn ground(rule: Option<Rule>) -> Ground {
-    let processes = matches!(
-        rule,
-        None | Some(Rule::BigHomeFirst | Rule::SnapshotsAnnounced | Rule::KeptForOthers | Rule::PoisonsAll)
-    );
+    let processes = matches!(rule, None | Some(Rule::BigHomeFirst | Rule::SnapshotsAnnounced | Rule::KeptForOthers));
     let (pager, sql, scheme) = match rule {
         Some(_) if processes => (false, false, None),
         // What is damaged at rest, or put back, is the business of `sql`.

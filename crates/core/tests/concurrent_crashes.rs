@@ -1,15 +1,16 @@
 //! Concurrent writers on a simulated disk whose power is cut: what was acknowledged or seen is there, whole (I1, I4),
 //! and the transactions of all threads might have run one after the other.
 
+#[path = "common/slow.rs"]
+mod slow;
+
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
+use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
-use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 use parking_lot::Mutex;
 
@@ -46,30 +47,6 @@ fn plain() -> Vec<u8> {
     b[28..32].copy_from_slice(&(PAGES as u32).to_be_bytes());
     b[92..96].copy_from_slice(&1u32.to_be_bytes());
     b
-}
-
-/// A disk whose flushes take their time.
-struct Slow(SimDisk);
-struct SlowFile(Arc<dyn DiskFile>);
-
-impl Disk for Slow {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(SlowFile(self.0.open(path, mode)?)))
-    }
-
-    onewrite_core::forward_disk!(this => this.0; remove, identify, resolve, exists, sync_dir_of, temp_file);
-}
-
-impl DiskFile for SlowFile {
-    fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        std::thread::sleep(Duration::from_micros(20));
-        self.0.write_durable_at(buf, offset)
-    }
-
-    onewrite_core::forward_disk_file!(
-        this => this.0;
-        id, len, read_at, write_at, sync, set_len, reserve, try_lock, unlock, atomic_unit_bytes
-    );
 }
 
 /// Numbers of a page: of the transaction, and one more than what it saw of each thread, 0 where it did not look.
@@ -180,7 +157,7 @@ fn run(seed: u64, scheme: &str) -> (u64, u64) {
     sim.put_file(Path::new("/db"), &plain());
     let options = [("scheme", scheme), ("log_size", "256k"), ("table_size", "64k"), ("concurrent", "1")];
     let options = options.map(|(n, v)| (n.to_owned(), v.to_owned()));
-    let engine = Engine::new(Arc::new(Slow(sim.clone())));
+    let engine = Engine::new(Arc::new(slow::Slow(sim.clone())));
     let known = Known::default();
     let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
     let mut first = open();

@@ -1,14 +1,15 @@
 //! Threads that commit at the same time on a simulated disk whose power is cut: what was acknowledged is there
 //! (invariant I1), and so is everything a reader has seen (I4), whole and in the order of the transactions.
 
-use std::io;
+#[path = "common/slow.rs"]
+mod slow;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
+use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
-use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 
 /// Pages of the database: the header, the counter, and those that transactions fill.
@@ -55,41 +56,6 @@ fn plain() -> Vec<u8> {
     b[28..32].copy_from_slice(&PAGES.to_be_bytes());
     b[92..96].copy_from_slice(&1u32.to_be_bytes());
     b
-}
-
-/// A disk whose flushes take their time, so that others commit meanwhile.
-struct Slow(SimDisk);
-struct SlowFile(Arc<dyn DiskFile>);
-
-impl Disk for Slow {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(SlowFile(self.0.open(path, mode)?)))
-    }
-
-    onewrite_core::forward_disk!(this => this.0; remove, identify, resolve, exists, sync_dir_of, temp_file);
-}
-
-fn pause() {
-    std::thread::sleep(Duration::from_micros(20));
-}
-
-impl DiskFile for SlowFile {
-    fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        pause();
-        let written = self.0.write_durable_at(buf, offset);
-        pause();
-        written
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        pause();
-        self.0.sync()
-    }
-
-    onewrite_core::forward_disk_file!(
-        this => this.0;
-        id, len, read_at, write_at, set_len, reserve, try_lock, unlock, atomic_unit_bytes
-    );
 }
 
 /// What the threads know when the power is gone.
@@ -172,7 +138,7 @@ fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64,
     sim.put_file(Path::new("/db"), &plain());
     let options = [("scheme", scheme), ("log_size", "256k"), ("stream_size", "64k")];
     let options = options.map(|(n, v)| (n.to_owned(), v.to_owned()));
-    let engine = Engine::new(Arc::new(Slow(sim.clone())));
+    let engine = Engine::new(Arc::new(slow::Slow(sim.clone())));
     let known = Known { alone: scheme == "auto", ..Known::default() };
     let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
     // Marked before the power may go.

@@ -46,6 +46,17 @@ impl DiskFile for VisitedFile {
     );
 }
 
+/// A database of `pages` pages without a transaction, and what is called before a write to it.
+fn database(pages: u64) -> (Arc<Engine>, Arc<Mutex<Option<Visit>>>) {
+    let sim = SimDisk::new(SimConfig::default());
+    let mut bytes = plain(0)[..PAGE].to_vec();
+    bytes[31] = pages as u8;
+    bytes.extend((1..pages).flat_map(|_| page(0)));
+    sim.put_file(Path::new("/db"), &bytes);
+    let visit = Arc::new(Mutex::new(None));
+    (Engine::new(Arc::new(Visited(sim, visit.clone()))), visit)
+}
+
 fn numbered(pages: std::ops::Range<u64>, n: u64) -> Vec<(u64, Vec<u8>)> {
     pages.map(|p| (p, page(n))).collect()
 }
@@ -66,13 +77,7 @@ fn reads(c: &mut Connection, pages: std::ops::Range<u64>) -> Vec<Vec<u8>> {
 fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_about() {
     const PAGES: u64 = 24;
     for scheme in ["log", "wal-opt"] {
-        let sim = SimDisk::new(SimConfig::default());
-        let mut bytes = plain(0)[..PAGE].to_vec();
-        bytes[31] = PAGES as u8;
-        bytes.extend((1..PAGES).flat_map(|_| page(0)));
-        sim.put_file(Path::new("/db"), &bytes);
-        let visit = Arc::new(Mutex::new(None));
-        let engine = Engine::new(Arc::new(Visited(sim, visit.clone())));
+        let (engine, visit) = database(PAGES);
         let options = [("scheme", scheme), ("stream_size", "64K"), ("log_size", "1M")];
         let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
@@ -103,13 +108,7 @@ fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_abo
 #[test]
 fn who_comes_while_a_transaction_goes_home_unprotected_reads_none_of_it() {
     const PAGES: u64 = 12;
-    let sim = SimDisk::new(SimConfig::default());
-    let mut bytes = plain(0)[..PAGE].to_vec();
-    bytes[31] = PAGES as u8;
-    bytes.extend((1..PAGES).flat_map(|_| page(0)));
-    sim.put_file(Path::new("/db"), &bytes);
-    let visit = Arc::new(Mutex::new(None));
-    let engine = Engine::new(Arc::new(Visited(sim, visit.clone())));
+    let (engine, visit) = database(PAGES);
     let options = [("scheme".to_owned(), "off".to_owned())];
     let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
     let (mut comer, mut writer) = (open(), open());

@@ -7,19 +7,24 @@ use onewrite_sim::check::Counts;
 use onewrite_sim::history::{self, Campaign};
 use onewrite_sim::small;
 
-fn seeds(seeds: std::ops::Range<u64>, scheme: &str, atomic_unit: u32) {
+/// Runs a seed; what it crashed is counted in `counts`.
+fn survives(seed: u64, scheme: &str, atomic_unit: u32, steps: usize, counts: &Arc<Counts>) {
     let campaign = Campaign {
         scheme: Some(scheme.to_owned()),
         atomic_unit: Some(atomic_unit),
         trace: false,
-        steps: 30,
+        steps,
         faults: false,
     };
+    if let Err(v) = history::run(seed, &campaign, counts) {
+        panic!("seed {seed}, {scheme}, atomic unit {atomic_unit}: {}", v.what);
+    }
+}
+
+fn seeds(seeds: std::ops::Range<u64>, scheme: &str, atomic_unit: u32) {
     let counts: Arc<Counts> = Arc::default();
     for seed in seeds {
-        if let Err(v) = history::run(seed, &campaign, &counts) {
-            panic!("seed {seed}, {scheme}, atomic unit {atomic_unit}: {}", v.what);
-        }
+        survives(seed, scheme, atomic_unit, 30, &counts);
     }
     assert!(scheme.starts_with("off") || counts.crashes.load(Ordering::Relaxed) > 0);
 }
@@ -54,16 +59,7 @@ fn histories_that_once_failed() {
         (127, "lsmvbt", 4096),
         (127, "dhl-cc", 4096),
     ] {
-        let campaign = Campaign {
-            scheme: Some(scheme.to_owned()),
-            atomic_unit: Some(atomic_unit),
-            trace: false,
-            steps: 60,
-            faults: false,
-        };
-        if let Err(v) = history::run(seed, &campaign, &counts) {
-            panic!("seed {seed}, {scheme}, atomic unit {atomic_unit}: {}", v.what);
-        }
+        survives(seed, scheme, atomic_unit, 60, &counts);
     }
 }
 

@@ -3,9 +3,11 @@
 //! Only durable transactions go home, for recovery must be able to finish what a crash tears
 //! (invariants I1, I3). Images that older snapshots read are kept first (I4).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::database::{Database, HomeFile, Live};
+use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, State};
 use crate::rules::{Rule, keeps};
@@ -59,7 +61,7 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
         let mut table = db.table.write();
         table.checkpointed(state.tid, state.page_count, inner.readers());
         if table.is_empty() {
-            live.kept = None;
+            live.kept = ImageFile::default();
         }
         if let Some(member) = &inner.member {
             // Before anything can overwrite the records that the slot gives up.
@@ -196,13 +198,30 @@ pub fn keep(db: &Database, live: &mut Live, image: Image) -> Result<Place> {
 }
 
 fn keep_in_file(db: &Database, live: &mut Live, image: &[u8]) -> Result<Place> {
-    let what = || db.what("cannot keep an old image in a temporary file for a snapshot of");
-    if live.kept.is_none() {
-        live.kept = Some((db.disk.temp_file(&db.path).context(what)?, 0));
+    let (file, position) =
+        live.kept.append(db, image, "cannot keep an old image in a temporary file for a snapshot of")?;
+    Ok(Place::Kept(file, position))
+}
+
+/// Images in a temporary file, which is made when the first comes.
+#[derive(Default)]
+pub struct ImageFile(Option<(Arc<dyn DiskFile>, u64)>);
+
+impl ImageFile {
+    /// Adds an image; where it is. `what`: what has failed if this does.
+    pub fn append(&mut self, db: &Database, image: &[u8], what: &str) -> Result<(Arc<dyn DiskFile>, u64)> {
+        let what = || db.what(what);
+        let (file, len) = match &mut self.0 {
+            Some(file) => file,
+            none => none.insert((db.disk.temp_file(&db.path).context(what)?, 0)),
+        };
+        file.write_at(image, *len).context(what)?;
+        let position = std::mem::replace(len, *len + image.len() as u64);
+        Ok((file.clone(), position))
     }
-    let Some((file, len)) = &mut live.kept else { return Err(Error::Misuse("no temporary file".into())) };
-    file.write_at(image, *len).context(what)?;
-    let place = Place::Kept(file.clone(), *len);
-    *len += image.len() as u64;
-    Ok(place)
+
+    /// Whether `file` is this one.
+    pub fn is(&self, file: &Arc<dyn DiskFile>) -> bool {
+        self.0.as_ref().is_some_and(|(ours, _)| Arc::ptr_eq(ours, file))
+    }
 }

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::checkpoint::ImageFile;
 use crate::disk::{Disk, DiskFile, LockKind};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
@@ -134,8 +135,8 @@ pub struct Live {
     pub home_tid: Tid,
     /// Buffer for the record being built.
     pub encoder: Encoder,
-    /// Temporary file with images kept for snapshots, and its length.
-    pub kept: Option<(Arc<dyn DiskFile>, u64)>,
+    /// Images kept for snapshots.
+    pub kept: ImageFile,
 }
 
 /// What is known of a marked home.
@@ -410,7 +411,7 @@ impl Database {
         }
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: unit };
-        Ok(Live { home_tid: log.slot().base_tid, log, home, encoder: Encoder::default(), kept: None })
+        Ok(Live { home_tid: log.slot().base_tid, log, home, encoder: Encoder::default(), kept: ImageFile::default() })
     }
 
     /// Bytes of home that the device writes all or nothing when aligned, unless `options` know better.

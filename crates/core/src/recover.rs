@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use crate::checkpoint::write_pages;
+use crate::checkpoint::{ImageFile, write_pages};
 use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
 use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
@@ -161,7 +161,7 @@ fn join(
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let log = Log::join(log.clone(), slot, options.psow);
-    **writer = Some(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: None });
+    **writer = Some(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: ImageFile::default() });
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
     tail::catch_up(db, &member, inner)?;
@@ -244,6 +244,7 @@ pub fn take_over(
     // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;
     inner.set_state(Arc::new(recovered));
-    let live = Live { home_tid: log.slot().base_tid, log, home, encoder: Encoder::default(), kept: None };
+    let live =
+        Live { home_tid: log.slot().base_tid, log, home, encoder: Encoder::default(), kept: ImageFile::default() };
     db.share(live, writer, inner)
 }

@@ -6,10 +6,9 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use crate::checkpoint::ImageFile;
 use crate::database::Database;
-use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Header, Kind, State};
 use crate::layout::home as at;
@@ -103,7 +102,7 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
         Ok(())
     };
     let source = Source { db, log, slot, home: &home };
-    let mut overflow = Overflow { db, file: None };
+    let mut overflow = Overflow { db, images: ImageFile::default() };
     let end = log.scan(slot, |record| {
         state = apply(&source, &mut table, &state, record, nobody, Some(&mut overflow))?;
         page_count_min = page_count_min.min(state.page_count);
@@ -164,26 +163,24 @@ const REPLAYED_BYTES: u64 = 32 << 20;
 /// Replayed images that are not in memory. Nobody reads older versions of them, so each page has one place.
 pub struct Overflow<'a> {
     db: &'a Database,
-    file: Option<(Arc<dyn DiskFile>, u64)>,
+    images: ImageFile,
 }
 
 impl Overflow<'_> {
     /// Where `image` of a page that is at `old` so far is to be.
     fn place(&mut self, table: &PageTable, old: &Place, image: Vec<u8>) -> Result<Place> {
+        const WHAT: &str = "cannot keep a replayed image in a temporary file beside";
         if table.new_bytes() < REPLAYED_BYTES {
             return Ok(Place::Memory(Image::from(image)));
         }
-        let what = || self.db.what("cannot keep a replayed image in a temporary file beside");
-        let (file, len) = match &mut self.file {
-            Some(file) => file,
-            none => none.insert((self.db.disk.temp_file(&self.db.path).context(what)?, 0)),
-        };
-        let position = match old {
-            Place::Log(f, position) if Arc::ptr_eq(f, file) => *position,
-            _ => std::mem::replace(len, *len + image.len() as u64),
-        };
-        file.write_at(&image, position).context(what)?;
-        Ok(Place::Log(file.clone(), position))
+        if let Place::Log(file, position) = old
+            && self.images.is(file)
+        {
+            file.write_at(&image, *position).context(|| self.db.what(WHAT))?;
+            return Ok(old.clone());
+        }
+        let (file, position) = self.images.append(self.db, &image, WHAT)?;
+        Ok(Place::Log(file, position))
     }
 }
 
@@ -289,6 +286,7 @@ mod tests {
     use crate::log::ring::Log;
     use crate::options::Options;
     use std::path::Path;
+    use std::sync::Arc;
 
     const PAGE: usize = 65536;
     const PAGES: u32 = 1500;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::checkpoint::keep;
+use crate::checkpoint::{ImageFile, keep};
 use crate::database::{Database, Live};
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
@@ -66,7 +66,7 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
 fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Result<()> {
     let alone = db.inner.lock().snapshots.is_empty();
     if db.table.read().is_empty() {
-        live.kept = None;
+        live.kept = ImageFile::default();
     }
     for (page, _, old) in &placed.pages {
         let Some(old) = old else { continue };

@@ -97,7 +97,7 @@ fn a_tentative_holder_that_waits_inside_keeps_the_place() {
 #[test]
 fn patience_with_a_turn_is_not_patience_with_all_of_them() {
     let q = WriterQueue::default();
-    let turn = Duration::from_millis(100);
+    let turn = Duration::from_secs(1);
     let patience = Patience { all: LONG, turn };
     std::thread::scope(|s| {
         let (q, (taken, is_taken)) = (&q, std::sync::mpsc::channel());
@@ -106,7 +106,7 @@ fn patience_with_a_turn_is_not_patience_with_all_of_them() {
             s.spawn(move || {
                 assert!(q.acquire(ConnectionId(n), Claim::Firm, LONG));
                 taken.send(()).unwrap();
-                std::thread::sleep(turn / 4);
+                std::thread::sleep(turn / 8);
                 q.release(ConnectionId(n));
             });
         }
@@ -114,7 +114,7 @@ fn patience_with_a_turn_is_not_patience_with_all_of_them() {
         while !q.has_waiters(11) {
             std::thread::yield_now();
         }
-        // Three times as long as a turn may take, and every one gets on.
+        // Longer than a turn may take, and every one gets on.
         assert!(q.acquire(ConnectionId(20), Claim::Firm, patience));
     });
     std::thread::scope(|s| {

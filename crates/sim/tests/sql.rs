@@ -87,6 +87,38 @@ fn wal_mode_is_left_through_any_crash() {
     assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20);
 }
 
+/// A connection that keeps its locks leaves WAL mode with a journal of its own beside: it is there for good, and what was
+/// removed before it is gone, before home changes (I1, rule 72).
+#[test]
+fn wal_mode_is_left_under_a_lock_through_any_crash() {
+    let sim = SimDisk::new(SimConfig { atomic_unit: 512, sync_covers_creation: false, ..SimConfig::default() });
+    let (setting, process) = (setting(), level(0));
+    let allowed: Arc<Mutex<Option<Allowed>>> = Arc::default();
+    let broken: Arc<Mutex<Option<Violation>>> = Arc::default();
+    let (inner, at_point, at_allowed) = (broken.clone(), setting.clone(), allowed.clone());
+    let mut rng = SplitMix64::new(1);
+    let point = Box::new(move |_: onewrite_sim::hook::Operation<'_>, inside: &dyn Fn() -> SimDisk| {
+        let Some(allowed) = at_allowed.lock().clone() else { return };
+        for _ in 0..8 {
+            let crashed = inside().crash(rng.next_u64());
+            if inner.lock().is_none() {
+                *inner.lock() = check(&at_point, &crashed, &allowed, &allowed, &mut rng, 1, 0).err();
+            }
+        }
+    });
+    process.boot(HookDisk::new(sim.clone(), Some(point)));
+    let db = process.open(0, &setting.options).unwrap();
+    db.execute_batch(
+        "PRAGMA locking_mode=EXCLUSIVE; CREATE TABLE t(a); INSERT INTO t VALUES (1); PRAGMA journal_mode=WAL;
+         INSERT INTO t VALUES (2)",
+    )
+    .unwrap();
+    *allowed.lock() = Some(Allowed::only([print(&db, "main").unwrap(), empty()]));
+    db.execute_batch("PRAGMA journal_mode=DELETE").unwrap();
+    assert_eq!(broken.lock().take().map(|v| v.what), None);
+    assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20);
+}
+
 /// A flush that fails while a connection steps aside leaves a real journal; SQLite rolls back, and must not remove
 /// the super-journal with which that journal counts (I1, rule 33).
 #[test]

@@ -111,6 +111,7 @@ impl Engine {
             wal: false,
             journal: VirtualJournal::default(),
             real_journal: None,
+            journal_is_new: false,
             may_write: TURNS,
             writes_now: false,
             writes_in_a_row: 0,

@@ -9,7 +9,11 @@ impl Connection {
     pub fn journal_open(&mut self) -> Result<()> {
         if self.aside && self.real_journal.is_none() {
             let path = self.db.journal_path();
-            let opened = self.db.disk.open(path, OpenMode::Create);
+            let existed = self.db.disk.exists(path);
+            let opened = existed.and_then(|existed| {
+                self.journal_is_new = !existed;
+                self.db.disk.open(path, OpenMode::Create)
+            });
             let opened = opened.context(|| format!("cannot open the rollback journal {}", path.display()));
             self.real_journal = Some(self.noted(opened)?);
         }
@@ -70,12 +74,17 @@ impl Connection {
     /// xSync of the rollback journal.
     pub fn journal_sync(&mut self) -> Result<()> {
         let synced = match &self.real_journal {
-            Some(file) => file.sync().context(|| self.db.what("cannot flush the rollback journal of")),
+            Some(file) => {
+                let named =
+                    |()| if self.journal_is_new { self.db.disk.sync_dir_of(self.db.journal_path()) } else { Ok(()) };
+                file.sync().and_then(named).context(|| self.db.what("cannot flush the rollback journal of"))
+            }
             None => {
                 self.journal.sync();
-                Ok(())
+                return Ok(());
             }
         };
+        self.journal_is_new &= synced.is_err();
         self.noted(synced)
     }
 

@@ -86,6 +86,8 @@ pub struct Connection {
     wal: bool,
     journal: VirtualJournal,
     real_journal: Option<Arc<dyn DiskFile>>,
+    /// SQLite made the real journal, and its name is not flushed yet.
+    journal_is_new: bool,
     /// As many of the coming transactions are taken to write, perhaps.
     may_write: u8,
     /// The transaction under way wrote or tried to.

@@ -154,7 +154,7 @@ impl Connection {
 
     /// A transaction that was turned away cannot be committed all the same (invariant I7).
     pub(super) fn check_commit(&self) -> Result<()> {
-        if self.doomed && self.looked.is_some() { Err(Error::BusySnapshot) } else { Ok(()) }
+        if self.doomed { Err(Error::BusySnapshot) } else { Ok(()) }
     }
 
     /// The pages of a merged transaction that is about to be published.

@@ -201,12 +201,17 @@ impl Connection {
     pub(super) fn begin_again(&mut self) -> Result<()> {
         self.write_after_merge()?;
         self.take_place_again()?;
-        let Some(txn) = &self.txn else { return Ok(()) };
-        if matches!(txn.stage, Stage::Prepared(_)) {
-            let base = txn.base.clone();
-            self.drop_txn()?;
-            self.txn = Some(Txn::new(base));
+        match &self.txn {
+            Some(Txn { stage: Stage::Prepared(_), .. }) => self.roll_back(),
+            _ => Ok(()),
         }
+    }
+
+    /// The transaction goes on as if nothing had been written yet.
+    pub(super) fn roll_back(&mut self) -> Result<()> {
+        let base = self.txn.as_ref().map(|txn| txn.base.clone());
+        self.drop_txn()?;
+        self.txn = base.map(Txn::new);
         Ok(())
     }
 

@@ -20,8 +20,17 @@ impl Connection {
     fn prepare_txn(&mut self, super_journal: bool) -> Result<()> {
         let db = self.db.clone();
         let Some(txn) = &mut self.txn else { return Ok(()) };
-        if self.aside || self.doomed {
+        if self.aside || (self.doomed && self.looked.is_some()) {
             return Ok(());
+        }
+        if self.doomed {
+            // SQLite has played its journal back, and may go on without giving its lock back.
+            db.inner.lock().check()?;
+            if needs_plain_file(txn) {
+                return Err(Error::BusySnapshot);
+            }
+            self.doomed = false;
+            return self.roll_back();
         }
         if matches!(txn.stage, Stage::Prepared(_)) {
             // A second one without a commit between: SQLite has played its journal back.

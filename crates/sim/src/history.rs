@@ -338,7 +338,10 @@ impl World {
                     if self.rng.below(2) == 0 {
                         // Else it is attached: the pragma is told to the main database alone.
                         let mode = if self.clients[i].exclusive { "exclusive" } else { "normal" };
-                        self.clients[i].connection().note_locking_mode(mode);
+                        if self.clients[i].connection().note_locking_mode(mode).is_err() {
+                            // Then SQLite never hears of it.
+                            self.clients[i].exclusive = false;
+                        }
                     }
                     if !self.clients[i].exclusive {
                         self.end(i)?;

@@ -70,7 +70,7 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
             Ok(code::OK)
         }
         fcntl::MMAP_SIZE => {
-            // Pages are not mapped (DESIGN 4.9: no xFetch), so the size in force is 0 whatever is asked.
+            // Pages are not mapped (there is no xFetch), so the size in force is 0 whatever is asked.
             // SAFETY: the argument of this control is an sqlite3_int64.
             unsafe { arg.cast::<i64>().write(0) };
             Ok(code::OK)
@@ -132,7 +132,7 @@ unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_
     }
     if name == "locking_mode" {
         if let (Some(conn), Some(value)) = (state.connection(), &value) {
-            conn.note_locking_mode(value);
+            conn.note_locking_mode(value)?;
         }
         return Ok(code::NOTFOUND);
     }

@@ -216,7 +216,7 @@ unsafe extern "C" fn sector_size(_: *mut File) -> c_int {
 
 /// POWERSAFE_OVERWRITE, unless `psow=0` says that a write may damage its neighbours. Nothing else,
 /// whatever the device can do, because SQLite answers each further bit with a shortcut that leaves
-/// the engine without what it needs (DESIGN 4.9):
+/// the engine without what it needs:
 ///
 /// - `SAFE_APPEND`, `SEQUENTIAL`: the journal is not synced, or counts its records no more, so a journal
 ///   written out for stepping aside would be one that cannot be trusted after a crash;

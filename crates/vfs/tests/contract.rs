@@ -273,6 +273,63 @@ fn wal_mode_is_the_vfs_underneath_until_another_mode_is_chosen() {
 }
 
 #[test]
+fn an_exclusive_connection_keeps_other_writers_out_and_can_always_write() {
+    let dir = setup();
+    let path = dir.path().join("exclusive.db");
+    let open = || open(&path, "busy_ms=20").unwrap();
+    let (db, other) = (open(), open());
+    other.busy_timeout(std::time::Duration::ZERO).unwrap();
+    db.execute_batch(TABLE).unwrap();
+    for before in ["", "BEGIN; SELECT * FROM t;"] {
+        db.execute_batch(before).unwrap();
+        assert_eq!(one::<String>(&db, "PRAGMA locking_mode=exclusive"), "exclusive");
+        let rows = one::<i64>(&db, "SELECT count(*) FROM t");
+        if !before.is_empty() {
+            db.execute_batch("COMMIT").unwrap();
+        }
+        // SQLite never looks whether its cache still holds: nobody else may write, though everybody may read.
+        let refused = other.execute_batch("INSERT INTO t(v) VALUES ('other')").unwrap_err();
+        assert_eq!(explain(refused).0 & 0xff, ffi::SQLITE_BUSY);
+        assert_eq!(one::<i64>(&other, "SELECT count(*) FROM t"), rows);
+        db.execute_batch("INSERT INTO t(v) VALUES ('three')").unwrap();
+        assert_eq!(one::<i64>(&other, "SELECT count(*) FROM t"), rows + 1);
+        assert_eq!(one::<String>(&db, "PRAGMA locking_mode=normal"), "normal");
+        assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), rows + 1);
+        other.execute_batch("INSERT INTO t(v) VALUES ('other')").unwrap();
+        assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), rows + 2);
+    }
+}
+
+#[test]
+fn an_exclusive_connection_goes_on_after_a_vacuum_that_failed() {
+    let dir = setup();
+    for (page_size, journal) in [(1024, "delete"), (1024, "memory"), (1024, "persist"), (4096, "delete")] {
+        let path = dir.path().join(format!("vacuum-{page_size}-{journal}.db"));
+        let open = || open(&path, "busy_ms=20").unwrap();
+        let (db, other) = (open(), open());
+        db.execute_batch(TABLE).unwrap();
+        assert_eq!(one::<String>(&db, &format!("PRAGMA journal_mode={journal}")), journal);
+        assert_eq!(one::<String>(&db, "PRAGMA locking_mode=exclusive"), "exclusive");
+        db.execute_batch("INSERT INTO t(v) VALUES ('three')").unwrap();
+        other.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+        let vacuumed = db.execute_batch(&format!("PRAGMA page_size={page_size}; VACUUM"));
+        assert_eq!(vacuumed.is_ok(), page_size == 4096, "others read, so the file cannot change its shape");
+        assert_eq!(one::<i64>(&other, "SELECT count(*) FROM t"), 3);
+        db.execute_batch("UPDATE t SET v='four' WHERE id=3").unwrap();
+        db.execute_batch("INSERT INTO t(v) VALUES ('five')").unwrap();
+        assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 4);
+        other.execute_batch("COMMIT").unwrap();
+        assert_eq!(one::<i64>(&other, "SELECT count(*) FROM t"), 4);
+        assert_eq!(one::<String>(&other, "SELECT v FROM t WHERE id=3"), "four");
+        db.close().unwrap();
+        other.close().unwrap();
+        let stock = open_stock(&path);
+        assert_eq!(one::<String>(&stock, "PRAGMA integrity_check"), "ok");
+        assert_eq!(one::<String>(&stock, "SELECT v FROM t WHERE id=3"), "four");
+    }
+}
+
+#[test]
 fn a_wal_database_of_stock_sqlite_is_shared_with_it() {
     let dir = setup();
     let path = dir.path().join("stock-wal.db");

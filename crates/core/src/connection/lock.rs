@@ -54,6 +54,9 @@ impl Connection {
         self.check_process()?;
         let mut has_place = false;
         self.looked = None;
+        if self.exclusive_said {
+            return self.lock_for_good();
+        }
         if self.may_write > 0 && !self.runs_apart(&self.db.inner.lock()) {
             // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
             let wait = Duration::from_millis(self.busy_ms);
@@ -80,6 +83,74 @@ impl Connection {
             self.db.queue.release(self.id);
         }
         pinned
+    }
+
+    /// SQLite will neither give this lock back nor look again whether its cache still holds (`locking_mode=exclusive`):
+    /// nobody else may write from here on.
+    fn lock_for_good(&mut self) -> Result<()> {
+        let wait = Duration::from_millis(self.busy_ms);
+        if !self.db.queue.acquire(self.id, Claim::Firm, wait) {
+            return Err(busy_writer());
+        }
+        let pinned = self.pin_snapshot(true).and_then(|()| self.keep_newest(wait));
+        if pinned.is_err() || self.wal || self.aside {
+            self.leave();
+            self.db.queue.release(self.id);
+        }
+        if pinned.is_err() && self.snapshot.is_some() {
+            self.give_snapshot_back()?;
+        }
+        pinned
+    }
+
+    /// Keeps the other processes from writing as well, and reads the newest state of theirs.
+    fn keep_newest(&mut self, wait: Duration) -> Result<()> {
+        if self.wal || self.aside {
+            return Ok(());
+        }
+        self.db.enter(true, Instant::now() + wait)?;
+        self.entered = true;
+        let db = self.db.clone();
+        let mut inner = db.inner.lock();
+        if let Some(old) = self.snapshot.take_if(|snapshot| !inner.is_newest(snapshot)) {
+            db.unpin(&mut inner, &old)?;
+            return self.pin(&mut inner, true);
+        }
+        Ok(())
+    }
+
+    /// `PRAGMA locking_mode=…` was seen. Under a lock it takes hold at once, or is refused.
+    pub fn note_locking_mode(&mut self, value: &str) -> Result<()> {
+        let exclusive = value.eq_ignore_ascii_case("exclusive");
+        let reads = self.snapshot.clone().filter(|_| self.level == LockLevel::Shared && !self.aside);
+        if let Some(snapshot) = reads.filter(|_| exclusive && !self.exclusive_said) {
+            let kept = self.keep_for_good(&snapshot);
+            self.noted(kept)?;
+        }
+        self.exclusive_said = exclusive;
+        Ok(())
+    }
+
+    fn keep_for_good(&mut self, snapshot: &State) -> Result<()> {
+        let wait = Duration::from_millis(self.busy_ms);
+        let had = self.db.queue.holds(self.id);
+        if !self.db.queue.acquire(self.id, Claim::Firm, wait) {
+            return Err(busy_writer());
+        }
+        let entered = self.db.enter(true, Instant::now() + wait);
+        self.leased &= entered.is_err();
+        self.entered = entered.is_ok();
+        let kept = entered.and_then(|()| match self.db.inner.lock().is_newest(snapshot) && !self.is_apart() {
+            true => Ok(()),
+            false => Err(Error::BusySnapshot),
+        });
+        if kept.is_err() {
+            self.leave();
+            if !had {
+                self.db.queue.release(self.id);
+            }
+        }
+        kept
     }
 
     /// `has_place`: the newest state of all may be seen, as far as [`Connection::settle`] lets it.
@@ -250,9 +321,10 @@ impl Connection {
             return Err(Error::BusySnapshot);
         }
         if !self.db.queue.acquire(self.id, Claim::Firm, wait) {
-            return Err(Error::Busy("another connection of this process is writing".into()));
+            return Err(busy_writer());
         }
-        let entered = self.db.enter(true, deadline);
+        let kept = self.entered;
+        let entered = if kept { Ok(()) } else { self.db.enter(true, deadline) };
         self.entered = entered.is_ok();
         self.leased = false;
         let begun = entered.and_then(|()| {
@@ -268,11 +340,13 @@ impl Connection {
         });
         self.writes_now = true;
         if begun.is_err() {
-            self.leave();
             if self.db.inner.lock().phase == Phase::Unmarked {
                 locks::unreserve(&*self.db.home)?;
             }
-            self.db.queue.release(self.id);
+            if !kept {
+                self.leave();
+                self.db.queue.release(self.id);
+            }
         }
         begun
     }
@@ -343,8 +417,10 @@ impl Connection {
         self.gave_place = false;
         self.doubtless = false;
         self.returns_lock |= self.writes_now;
-        self.leave();
-        self.db.queue.release(self.id);
+        if level == LockLevel::None || !self.exclusive_said {
+            self.leave();
+            self.db.queue.release(self.id);
+        }
         if level == LockLevel::None {
             self.looked = None;
             // It read what another connection wrote before it and gives nothing away before that is durable.
@@ -356,15 +432,19 @@ impl Connection {
             } else {
                 (self.may_write, self.writes_in_a_row) = (self.may_write.saturating_sub(1), 0);
             }
-            if let Some(snapshot) = self.snapshot.take() {
-                let mut inner = self.db.inner.lock();
-                self.db.unpin(&mut inner, &snapshot)?;
-            } else if self.db.inner.lock().phase == Phase::Unmarked && self.db.inner.lock().snapshots.is_empty() {
-                locks::none(&*self.db.home)?;
-            }
+            self.give_snapshot_back()?;
             return dropped.and(back).and(settled);
         }
         dropped.and(back)
+    }
+
+    fn give_snapshot_back(&mut self) -> Result<()> {
+        let mut inner = self.db.inner.lock();
+        match self.snapshot.take() {
+            Some(snapshot) => self.db.unpin(&mut inner, &snapshot),
+            None if inner.phase == Phase::Unmarked && inner.snapshots.is_empty() => locks::none(&*self.db.home),
+            None => Ok(()),
+        }
     }
 
     /// Takes the writer's place again that went to the next in the queue with the commit, for a connection that
@@ -375,7 +455,7 @@ impl Connection {
         }
         self.returns_lock = false;
         if !self.db.queue.acquire(self.id, Claim::Firm, Duration::from_millis(self.busy_ms)) {
-            return Err(Error::Busy("another connection of this process is writing".into()));
+            return Err(busy_writer());
         }
         if self.txn.as_ref().is_none_or(|txn| !self.db.inner.lock().is_newest(&txn.base)) {
             self.db.queue.release(self.id);
@@ -435,6 +515,10 @@ impl Connection {
         };
         self.noted(reserved)
     }
+}
+
+fn busy_writer() -> Error {
+    Error::Busy("another connection of this process is writing".into())
 }
 
 fn busy_aside() -> Error {

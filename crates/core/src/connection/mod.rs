@@ -175,11 +175,6 @@ impl Connection {
         self.normal_said = value.eq_ignore_ascii_case("normal") || value == "1";
     }
 
-    /// `PRAGMA locking_mode=…` was seen.
-    pub fn note_locking_mode(&mut self, value: &str) {
-        self.exclusive_said = value.eq_ignore_ascii_case("exclusive");
-    }
-
     /// `PRAGMA page_count` or `freelist_count` was seen: what it reads of page 1 must be durable, too.
     pub fn note_size_asked(&mut self) {
         self.may_write = 0;

@@ -224,7 +224,7 @@ pub fn empty_marked(page_bytes: u32, session: u64) -> Header {
 }
 
 /// Makes `new`, an image of page 1, carry the counters of `counters_of`: then they alone do not make
-/// it differ (metadata embedding of LS-MVBT; DESIGN section 4, rule 5).
+/// it differ (metadata embedding of LS-MVBT).
 pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         if let Some(old) = counters_of.get(field..field + 4) {

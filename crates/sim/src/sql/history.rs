@@ -205,6 +205,7 @@ impl World {
             33 if self.setting.durable => self.die(),
             34..37 => self.make_trouble(),
             37 => self.shrink(),
+            38 => self.change_locking(),
             _ => self.close_one(),
         }
     }
@@ -383,6 +384,20 @@ impl World {
                 self.set_wal(mode.is_ok_and(|mode| mode == "wal"));
                 self.tolerate(&e, "journal_mode")
             }
+        }
+    }
+
+    /// A connection keeps its locks for good, or gives them back again.
+    fn change_locking(&mut self) -> Step<()> {
+        let Some(i) = self.client()? else { return Ok(()) };
+        let schema = SCHEMAS[self.rng.below(self.clients[i].schemas())];
+        let mode = ["exclusive", "exclusive", "normal"][self.rng.below(3)];
+        let sql = format!("PRAGMA {schema}.locking_mode={mode}");
+        let answer = last_row(&self.clients[i].db, &sql);
+        self.note(|w| format!("{} runs {sql}: {answer:?}", w.clients[i].number));
+        match answer {
+            Ok(_) => Ok(()),
+            Err(e) => self.tolerate(&e, "locking_mode"),
         }
     }
 

@@ -9,7 +9,8 @@ use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -44,6 +45,8 @@ enum Backing {
     Mapped(NonNull<Words>),
     /// Memory of this process: on a simulated disk, or where a file cannot be mapped.
     Memory(Box<Words>),
+    /// What a simulated process shares until it dies, and what it has to itself then.
+    Until { dead: Arc<AtomicBool>, shared: Arc<SharedWords>, own: Box<Words> },
 }
 
 /// The words of one file.
@@ -75,6 +78,11 @@ impl SharedWords {
         Ok(SharedWords(Backing::Mapped(at)))
     }
 
+    /// The same words for a simulated process: once it is `dead`, whatever it still does to them happens nowhere.
+    pub fn until(self: Arc<Self>, dead: Arc<AtomicBool>) -> SharedWords {
+        SharedWords(Backing::Until { dead, shared: self, own: Box::default() })
+    }
+
     /// The same values in memory of their own.
     pub fn copy(&self) -> SharedWords {
         let copy = Words::default();
@@ -96,6 +104,8 @@ impl Deref for SharedWords {
             // SAFETY: the mapping is page-aligned, as long as the words, and lives until `self` is dropped.
             Backing::Mapped(at) => unsafe { at.as_ref() },
             Backing::Memory(words) => words,
+            Backing::Until { dead, own, .. } if dead.load(Ordering::SeqCst) => own,
+            Backing::Until { shared, .. } => shared,
         }
     }
 }

@@ -52,7 +52,7 @@ impl Allowed {
     }
 
     /// Which states the two databases are in (the last of equal ones).
-    fn find(&self, prints: [Print; 2]) -> Result<[usize; 2], String> {
+    pub(super) fn find(&self, prints: [Print; 2]) -> Result<[usize; 2], String> {
         let mut found = [0; 2];
         for file in 0..2 {
             let Some(at) = self.files[file].iter().rposition(|state| *state == prints[file]) else {

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
 use onewrite_core::layout::home::HEADER_BYTES;
 use onewrite_core::layout::slot;
-use rusqlite::Connection;
 use rusqlite::backup::Backup;
+use rusqlite::{Connection, ffi};
 
 use super::check::{Allowed, OldFile, check, empty, log_path, older_file, path, rot, said};
 use super::history::{Client, Step, Trouble, World};
 use super::print::{Print, print};
-use super::process::{SCHEMAS, add_noise, level};
+use super::process::{Level, SCHEMAS, add_noise, explain, level};
 use crate::check::ROOMY;
 use crate::hook::{HookDisk, Point};
 use crate::oracle::Oracle;
@@ -59,12 +59,12 @@ impl World {
         self.power_off();
         let point = self.setting.durable.then(|| self.crash_points());
         self.disk = HookDisk::new(sim, point);
-        self.level.boot(self.disk.clone());
+        self.levels.iter().for_each(|level| level.boot(self.disk.clone()));
         self.faulty = false;
     }
 
     pub(super) fn power_off(&mut self) {
-        self.level.halt();
+        self.levels.iter().for_each(Level::halt);
         self.clients.clear();
     }
 
@@ -181,7 +181,7 @@ impl World {
             }
             // What recovered goes on, or closes: then a session of its own begins.
             let stays = file == 0 && self.rng.below(2) == 0;
-            let seen = self.level.open(file, &self.setting.options).and_then(|db| {
+            let seen = self.levels[0].open(file, &self.setting.options).and_then(|db| {
                 let seen = print(&db, "main")?;
                 let mode: String = db.query_row("PRAGMA main.journal_mode", [], |row| row.get(0))?;
                 if file == 0 {
@@ -211,6 +211,74 @@ impl World {
         }
         self.note(|w| format!("recovered; floor, committed: {:?}", w.marks()));
         self.follow(expected)
+    }
+
+    /// A process dies during one of the next calls of its disk, and the other goes on.
+    pub(super) fn doom(&mut self) -> Step<()> {
+        let process = self.rng.below(self.levels.len());
+        let calls = self.rng.below(60) as u64;
+        self.levels[process].die_after(calls);
+        self.note(|_| format!("process {process} dies after {calls} calls"));
+        Ok(())
+    }
+
+    /// Whether a process has died. Another takes its place, and whoever looks next decides what becomes of the
+    /// transaction that the dead had not finished.
+    pub(super) fn bury(&mut self) -> Step<bool> {
+        let dead: Vec<usize> = (0..self.levels.len()).filter(|process| !self.levels[*process].is_alive()).collect();
+        if dead.is_empty() {
+            return Ok(false);
+        }
+        self.clients.retain(|client| !dead.contains(&client.process));
+        for process in &dead {
+            self.levels[*process].boot(self.disk.clone());
+        }
+        self.note(|w| format!("dead: {dead:?}; floor, committed: {:?}", w.marks()));
+        let process = if self.is_wal() { 0 } else { self.rng.below(self.levels.len()) };
+        self.levels[process].die_after(u64::MAX);
+        let allowed = self.oracles.lock().allowed(true);
+        let looked = self.look(process);
+        self.verdict()?;
+        let prints = match looked {
+            Ok(prints) => prints,
+            Err(e) if explain(&e).0 & 0xff == ffi::SQLITE_BUSY || self.faulty || self.full => {
+                self.note(|_| format!("nobody may look: {}", said(&e)));
+                self.recover(self.disk.sim().survive(), true)?;
+                return Ok(true);
+            }
+            Err(e) => return Err(self.bad(format!("after the death of a process: {}", said(&e)))),
+        };
+        let found = allowed.find(prints).map_err(|what| self.bad(format!("after the death of a process: {what}")))?;
+        {
+            let mut oracles = self.oracles.lock();
+            for (file, index) in found.into_iter().enumerate() {
+                let oracle = &mut oracles.files[file];
+                let index = oracle.states.len() - allowed.files[file].len() + index;
+                oracle.recovers(index);
+            }
+            oracles.joint = false;
+        }
+        self.note(|w| format!("found; floor, committed: {:?}", w.marks()));
+        self.follow(prints)?;
+        Ok(true)
+    }
+
+    /// What a new connection of `process` reads.
+    fn look(&mut self, process: usize) -> rusqlite::Result<[Print; 2]> {
+        let mut prints = [empty(); 2];
+        for (file, print_of) in prints.iter_mut().enumerate() {
+            if self.disk.sim().snapshot_file(&path(file)).is_none() {
+                continue;
+            }
+            let db = self.levels[process].open(file, &self.setting.options)?;
+            *print_of = print(&db, "main")?;
+            if file == 0 {
+                let mode: String = db.query_row("PRAGMA main.journal_mode", [], |row| row.get(0))?;
+                self.set_wal(mode == "wal");
+            }
+            db.close().map_err(|(_, e)| e)?;
+        }
+        Ok(prints)
     }
 
     /// The mirror goes back to where a crash has led.

@@ -10,7 +10,7 @@ use rusqlite::{Connection, ffi};
 use super::check::{OldFile, Setting, empty, said, stock_reads};
 use super::deaths::{Oracles, mirror};
 use super::print::{Print, print};
-use super::process::{Level, SCHEMAS, add_noise, explain, level};
+use super::process::{BESIDE, Level, SCHEMAS, add_noise, explain, level};
 use super::statements::{self, Shape};
 use crate::check::{Counts, ROOMY, Violation};
 use crate::history::{Campaign, in_page};
@@ -32,6 +32,8 @@ pub(super) enum Trouble {
 pub(super) struct Client {
     pub(super) db: Connection,
     pub(super) number: usize,
+    /// Its process.
+    pub(super) process: usize,
     pub(super) synchronous: Synchronous,
     /// `journal_mode=MEMORY`: nothing to step aside with.
     pub(super) journal_in_memory: bool,
@@ -45,7 +47,7 @@ impl Client {
     /// On the main database alone, as SQLite makes connections if nobody says anything.
     pub(super) fn plain(db: Connection, number: usize) -> Client {
         let synchronous = Synchronous::Full;
-        Client { db, number, synchronous, journal_in_memory: false, has_side: false, reading: None }
+        Client { db, number, process: 0, synchronous, journal_in_memory: false, has_side: false, reading: None }
     }
 
     pub(super) fn schemas(&self) -> usize {
@@ -62,7 +64,8 @@ pub(super) struct World {
     pub(super) setting: Setting,
     pub(super) rng: SplitMix64,
     pub(super) disk: HookDisk,
-    pub(super) level: Level,
+    /// The processes.
+    pub(super) levels: Vec<Level>,
     pub(super) clients: Vec<Client>,
     pub(super) opened: usize,
     pub(super) oracles: Arc<Mutex<Oracles>>,
@@ -122,6 +125,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
         1 => Trouble::Full,
         _ => Trouble::None,
     };
+    let several = scheme_is_shared(&scheme) && rng.below(2) == 0;
     let starting = || Oracle::starting(empty());
     let oracles = Oracles { files: [starting(), starting()], joint: false };
     let mut world = World {
@@ -134,10 +138,11 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
             in_place: scheme == "auto" || in_page(&scheme),
             in_page: in_page(&scheme),
         },
-        points: 2 + rng.below(6),
+        // What processes do to each other matters more than each crash point.
+        points: (2 + rng.below(6)) * if several { 8 } else { 1 },
         rng,
         disk: HookDisk::new(SimDisk::new(config), None),
-        level: level(0),
+        levels: if several { vec![level(0), level(BESIDE)] } else { vec![level(0)] },
         clients: Vec::new(),
         opened: 0,
         oracles: Arc::new(Mutex::new(oracles)),
@@ -155,6 +160,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     let mut done = Ok(());
     for _ in 0..steps {
         done = done.and_then(|()| world.step()).and_then(|()| world.verdict());
+        done = done.and_then(|()| world.bury()).map(|_| ());
     }
     let done = done.and_then(|()| world.finish());
     world.power_off();
@@ -163,6 +169,11 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
         v.notes = world.notes.take().unwrap_or_default();
         v
     })
+}
+
+/// Whether several processes may use a database of this scheme at once.
+fn scheme_is_shared(scheme: &str) -> bool {
+    matches!(scheme, "log" | "wal-opt")
 }
 
 impl World {
@@ -203,6 +214,7 @@ impl World {
             31 => self.vacuum(),
             32 => self.change_mode(),
             33 if self.setting.durable => self.die(),
+            34 | 35 if self.levels.len() > 1 => self.doom(),
             34..37 => self.make_trouble(),
             37 => self.shrink(),
             38 => self.change_locking(),
@@ -222,7 +234,9 @@ impl World {
     }
 
     pub(super) fn open(&mut self) -> rusqlite::Result<Client> {
-        let db = self.level.open(0, &self.setting.options)?;
+        // See `change_mode`.
+        let process = if self.is_wal() { 0 } else { self.rng.below(self.levels.len()) };
+        let db = self.levels[process].open(0, &self.setting.options)?;
         add_noise(&db)?;
         let mut synchronous = [Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(3)];
         if self.rng.below(10) == 0 && !self.is_wal() {
@@ -233,7 +247,7 @@ impl World {
         let cache = [6, 20, 200][self.rng.below(3)];
         let has_side = self.rng.below(3) == 0;
         if has_side {
-            let uri = self.level.uri(1, &self.setting.options);
+            let uri = self.levels[process].uri(1, &self.setting.options);
             db.execute("ATTACH ?1 AS side", [uri])?;
         }
         let shape = self.setting.shape;
@@ -248,15 +262,22 @@ impl World {
         db.execute_batch("PRAGMA temp_store=2")?;
         self.opened += 1;
         let number = self.opened;
-        self.note(|_| format!("{number} opens: {synchronous:?}, journal {mode}, side {has_side}, cache {cache}"));
+        self.note(|_| {
+            format!(
+                "{number} opens in process {process}: {synchronous:?}, journal {mode}, side {has_side}, cache {cache}"
+            )
+        });
         let journal_in_memory = mode == "MEMORY";
-        Ok(Client { db, number, synchronous, journal_in_memory, has_side, reading: None })
+        Ok(Client { db, number, process, synchronous, journal_in_memory, has_side, reading: None })
     }
 
     /// An error a client got: expected, or a violation.
     pub(super) fn tolerate(&mut self, error: &rusqlite::Error, doing: &str) -> Step<()> {
         let (code, _) = explain(error);
         self.note(|_| format!("{doing}: {}", said(error)));
+        if self.bury()? {
+            return Ok(());
+        }
         match code & 0xff {
             ffi::SQLITE_BUSY => Ok(()),
             ffi::SQLITE_FULL if self.full => Ok(()),
@@ -351,9 +372,17 @@ impl World {
 
     /// To WAL mode and back.
     pub(super) fn change_mode(&mut self) -> Step<()> {
+        // The simulated system shares no memory for WAL mode between processes.
+        while let Some(other) = self.clients.iter().position(|client| client.process > 0) {
+            self.close(other)?;
+        }
         let Some(i) = self.client()? else { return Ok(()) };
         let client = &self.clients[i];
-        if client.reading.is_some() || !client.may_step_aside() || *self.oracles.lock().files[0].latest() == empty() {
+        if client.process > 0
+            || client.reading.is_some()
+            || !client.may_step_aside()
+            || *self.oracles.lock().files[0].latest() == empty()
+        {
             return Ok(());
         }
         if !self.is_wal() {
@@ -438,8 +467,11 @@ impl World {
 
     pub(super) fn close_all(&mut self) -> Step<()> {
         let any = !self.clients.is_empty();
-        while !self.clients.is_empty() {
-            self.close(self.clients.len() - 1)?;
+        // Who dies meanwhile leaves it to others to close the file.
+        while !self.clients.is_empty() || self.bury()? {
+            if !self.clients.is_empty() {
+                self.close(self.clients.len() - 1)?;
+            }
         }
         // A database that a fault has poisoned stays marked, for recovery; a full disk may keep the mark on, too.
         if any && !self.faulty && !self.full {

@@ -1,13 +1,17 @@
 //! A socket for simulated machines: SQLite never lets go of a VFS, so the VFS stays and the machine it works
 //! on is exchanged at each crash. What is still open on the machine before finds its power off.
+//!
+//! Two sockets with the same disk are two processes of one machine. Either may die alone: what it does from then on
+//! does nothing, and its locks go.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use onewrite_core::disk::shared::SharedWords;
 use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::hook::HookDisk;
 
@@ -15,7 +19,45 @@ use crate::hook::HookDisk;
 struct Machine {
     disk: HookDisk,
     number: u64,
+    life: Arc<Life>,
+}
+
+/// An open file, until its process dies.
+type OpenFile = Arc<Mutex<Option<Arc<dyn DiskFile>>>>;
+
+struct Life {
     dead: Arc<AtomicBool>,
+    /// Calls of the disk until it dies.
+    calls: AtomicU64,
+    files: Mutex<Vec<OpenFile>>,
+}
+
+impl Life {
+    fn is_over(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    fn end(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        let files = std::mem::take(&mut *self.files.lock());
+        files.iter().for_each(|file| drop(file.lock().take()));
+    }
+
+    /// A call begins.
+    fn call(&self) -> io::Result<()> {
+        if self.is_over() {
+            return Err(power_off());
+        }
+        match self.calls.load(Ordering::SeqCst) {
+            u64::MAX => return Ok(()),
+            0 => {
+                self.end();
+                return Err(power_off());
+            }
+            left => self.calls.store(left - 1, Ordering::SeqCst),
+        }
+        Ok(())
+    }
 }
 
 /// The disk of whichever machine is plugged in.
@@ -28,18 +70,33 @@ impl Socket {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         self.halt();
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        *self.0.write() = Some(Machine { disk, number, dead: Arc::default() });
+        let life = Life { dead: Arc::default(), calls: AtomicU64::new(u64::MAX), files: Mutex::default() };
+        *self.0.write() = Some(Machine { disk, number, life: Arc::new(life) });
+    }
+
+    /// The process dies after `calls` more calls of the disk.
+    pub fn die_after(&self, calls: u64) {
+        if let Some(machine) = &*self.0.read() {
+            machine.life.calls.store(calls, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the process lives.
+    pub fn is_alive(&self) -> bool {
+        self.0.read().as_ref().is_some_and(|machine| !machine.life.is_over())
     }
 
     /// The machine is dead: every call fails, except that locks are given to whoever asks.
     pub fn halt(&self) {
         if let Some(machine) = self.0.write().take() {
-            machine.dead.store(true, Ordering::SeqCst);
+            machine.life.end();
         }
     }
 
     fn machine(&self) -> io::Result<Machine> {
-        self.0.read().clone().ok_or_else(power_off)
+        let machine = self.0.read().clone().ok_or_else(power_off)?;
+        machine.life.call()?;
+        Ok(machine)
     }
 }
 
@@ -52,15 +109,21 @@ impl Machine {
         FileId { dev: self.number, ..id }
     }
 
-    fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        Arc::new(MachineFile { file, machine: self.clone() })
+    fn wrap(&self, file: Arc<dyn DiskFile>) -> io::Result<Arc<dyn DiskFile>> {
+        // Known also of a dead machine: an engine files what it has open under it.
+        let id = self.id(file.id()?);
+        let file = Arc::new(Mutex::new(Some(file)));
+        let mut files = self.life.files.lock();
+        files.retain(|file| Arc::strong_count(file) > 1);
+        files.push(file.clone());
+        Ok(Arc::new(MachineFile { id, file, machine: self.clone() }))
     }
 }
 
 impl Disk for Socket {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let machine = self.machine()?;
-        Ok(machine.wrap(machine.disk.open(path, mode)?))
+        machine.wrap(machine.disk.open(path, mode)?)
     }
 
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
@@ -70,43 +133,51 @@ impl Disk for Socket {
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let machine = self.machine()?;
-        Ok(machine.wrap(machine.disk.temp_file(near)?))
+        machine.wrap(machine.disk.temp_file(near)?)
     }
 
     onewrite_core::forward_disk!(this => this.machine()?.disk; remove, resolve, exists, sync_dir_of);
 }
 
 struct MachineFile {
-    file: Arc<dyn DiskFile>,
+    id: FileId,
+    file: OpenFile,
     machine: Machine,
 }
 
 impl MachineFile {
-    fn dead(&self) -> bool {
-        self.machine.dead.load(Ordering::SeqCst)
-    }
-
-    fn file(&self) -> io::Result<&dyn DiskFile> {
-        if self.dead() { Err(power_off()) } else { Ok(&*self.file) }
+    fn file(&self) -> io::Result<Arc<dyn DiskFile>> {
+        self.machine.life.call()?;
+        self.file.lock().clone().ok_or_else(power_off)
     }
 }
 
 impl DiskFile for MachineFile {
     fn id(&self) -> io::Result<FileId> {
-        // Known also of a dead machine: an engine files what it has open under it.
-        Ok(self.machine.id(self.file.id()?))
+        Ok(self.id)
     }
 
     fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
-        if self.dead() { Ok(true) } else { self.file.try_lock(offset, len, kind) }
+        match self.file() {
+            Ok(file) => file.try_lock(offset, len, kind),
+            Err(_) => Ok(true),
+        }
     }
 
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
-        if self.dead() { Ok(()) } else { self.file.unlock(offset, len) }
+        match self.file() {
+            Ok(file) => file.unlock(offset, len),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
+        let words = self.file()?.shared_words()?;
+        Ok(Arc::new(words.until(self.machine.life.dead.clone())))
     }
 
     fn atomic_unit_bytes(&self) -> u32 {
-        self.file.atomic_unit_bytes()
+        self.file.lock().as_ref().map_or(512, |file| file.atomic_unit_bytes())
     }
 
     onewrite_core::forward_disk_file!(

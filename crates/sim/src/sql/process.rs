@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +28,10 @@ pub const FILES: [&str; 2] = ["main.db", "side.db"];
 /// The names of the two in SQL.
 pub const SCHEMAS: [&str; 2] = ["main", "side"];
 
-/// One level of nesting of one thread.
+/// The second process of a history, beside that of level 0.
+pub const BESIDE: usize = usize::MAX;
+
+/// One level of nesting of one thread, or [`BESIDE`] one.
 #[derive(Clone)]
 pub struct Level {
     socket: Socket,
@@ -36,17 +40,12 @@ pub struct Level {
 }
 
 thread_local! {
-    static LEVELS: RefCell<Vec<Level>> = const { RefCell::new(Vec::new()) };
+    static LEVELS: RefCell<HashMap<usize, Level>> = RefCell::default();
 }
 
 /// The level of nesting `depth` of this thread.
 pub fn level(depth: usize) -> Level {
-    LEVELS.with_borrow_mut(|levels| {
-        while levels.len() <= depth {
-            levels.push(Level::new());
-        }
-        levels[depth].clone()
-    })
+    LEVELS.with_borrow_mut(|levels| levels.entry(depth).or_insert_with(Level::new).clone())
 }
 
 impl Level {
@@ -75,6 +74,16 @@ impl Level {
     /// The machine is dead.
     pub fn halt(&self) {
         self.socket.halt();
+    }
+
+    /// The process dies after so many more calls of its disk.
+    pub fn die_after(&self, calls: u64) {
+        self.socket.die_after(calls);
+    }
+
+    /// Whether the process lives.
+    pub fn is_alive(&self) -> bool {
+        self.socket.is_alive()
     }
 
     /// Opens the database `file` through onewrite with `options`.

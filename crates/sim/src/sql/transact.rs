@@ -122,6 +122,9 @@ impl World {
                     self.abort(i);
                     return Ok(false);
                 }
+                if code == ffi::SQLITE_ERROR && self.is_shut_out(i) {
+                    return Ok(false);
+                }
                 return self.failed(i, &e, sql);
             } else {
                 return Err(self.bad(format!("{sql}: succeeds, where stock SQLite says {expected}")));
@@ -163,6 +166,13 @@ impl World {
         Ok(true)
     }
 
+    /// Whether client `i` may not even read: then SQLite compiles with the schema it knew and misses tables.
+    fn is_shut_out(&mut self, i: usize) -> bool {
+        self.abort(i);
+        let read = self.prints(i);
+        read.is_err_and(|e| explain(&e).0 & 0xff == ffi::SQLITE_BUSY)
+    }
+
     /// From here on the transaction may be permanent.
     pub(super) fn attempt(&mut self, files: &[usize], mirrored: &Rehearsal) {
         let mut oracles = self.oracles.lock();
@@ -176,6 +186,9 @@ impl World {
     /// A transaction failed. False, if that may be.
     pub(super) fn failed(&mut self, i: usize, error: &rusqlite::Error, doing: &str) -> Step<bool> {
         self.verdict()?;
+        if self.bury()? {
+            return Ok(false);
+        }
         let undecided = self.oracles.lock().files.iter().any(Oracle::is_undecided);
         self.abort(i);
         self.verdict()?;
@@ -224,7 +237,9 @@ impl World {
                 Err(e) => {
                     self.abort(other);
                     let (code, _) = explain(&e);
-                    let may_be = code & 0xff == ffi::SQLITE_BUSY || (self.full && code & 0xff == ffi::SQLITE_FULL);
+                    let dead = !self.levels[self.clients[other].process].is_alive();
+                    let may_be =
+                        dead || code & 0xff == ffi::SQLITE_BUSY || (self.full && code & 0xff == ffi::SQLITE_FULL);
                     if may_be { Ok(()) } else { Err(self.bad(format!("a read beside a writer: {}", said(&e)))) }
                 }
             }

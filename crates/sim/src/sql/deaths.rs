@@ -264,7 +264,7 @@ impl World {
     }
 
     /// What a new connection of `process` reads.
-    fn look(&mut self, process: usize) -> rusqlite::Result<[Print; 2]> {
+    pub(super) fn look(&mut self, process: usize) -> rusqlite::Result<[Print; 2]> {
         let mut prints = [empty(); 2];
         for (file, print_of) in prints.iter_mut().enumerate() {
             if self.disk.sim().snapshot_file(&path(file)).is_none() {

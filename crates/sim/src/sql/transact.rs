@@ -150,7 +150,15 @@ impl World {
         let latest = self.oracles.lock().latest();
         let changed = files.iter().any(|file| latest[*file] != mirrored.states[*file]);
         if stale && changed {
-            return Err(self.bad("a stale snapshot was written on"));
+            // In its snapshot there may have been nothing to change: `IF EXISTS`.
+            return match self.look(self.clients[i].process) {
+                Ok(prints) if prints != latest => Err(self.bad("a stale snapshot was written on")),
+                Ok(_) => {
+                    self.withdraw();
+                    Ok(false)
+                }
+                Err(e) => self.failed(i, &e, "look behind a stale commit"),
+            };
         }
         let full = self.clients[i].synchronous == Synchronous::Full;
         let mut oracles = self.oracles.lock();
@@ -205,13 +213,16 @@ impl World {
             }
             return Ok(false);
         }
-        {
-            let mut oracles = self.oracles.lock();
-            oracles.files.iter_mut().for_each(Oracle::withdraw);
-            oracles.joint = false;
-        }
+        self.withdraw();
         self.tolerate(error, doing)?;
         Ok(false)
+    }
+
+    /// What was attempted came to nothing.
+    fn withdraw(&self) {
+        let mut oracles = self.oracles.lock();
+        oracles.files.iter_mut().for_each(Oracle::withdraw);
+        oracles.joint = false;
     }
 
     /// What others do while client `i` writes.

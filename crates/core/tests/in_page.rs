@@ -5,69 +5,11 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{PAGE, plain, write};
+use common::leaves::{HOME, cells, disk, leaf, leaves, opaque, open, stat};
+use common::{PAGE, write};
+use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
-use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::log::file::LogFile;
-use onewrite_core::{Connection, Engine, Error, LockLevel};
-
-const HOME: &str = "/db";
-
-/// A b-tree leaf with one cell, of transaction `n`, and room in its gap.
-fn leaf(n: u64) -> Vec<u8> {
-    let mut b = vec![0; PAGE];
-    let at = PAGE - 32 - 100;
-    b[0] = 13;
-    b[4] = 1;
-    b[5..7].copy_from_slice(&(at as u16).to_be_bytes());
-    b[8..10].copy_from_slice(&(at as u16).to_be_bytes());
-    b[at..at + 8].copy_from_slice(&n.to_le_bytes());
-    b
-}
-
-/// What SQLite reads of a page: not the gap, nor the trailer.
-fn cell(page: &[u8]) -> u64 {
-    u64::from_le_bytes(page[PAGE - 132..PAGE - 124].try_into().unwrap())
-}
-
-/// A plain database of twelve pages, all but the first leaves, with `reserved` bytes.
-fn disk(atomic_unit: u32, reserved: u8) -> SimDisk {
-    let disk = SimDisk::new(SimConfig { atomic_unit, ..SimConfig::default() });
-    let mut home = plain(0);
-    home.truncate(PAGE);
-    home[20] = reserved;
-    home[31] = 12;
-    home[105..107].copy_from_slice(&(PAGE as u16 - 32).to_be_bytes());
-    (2..=12).for_each(|_| home.extend(leaf(0)));
-    disk.put_file(Path::new(HOME), &home);
-    disk
-}
-
-fn open(disk: &SimDisk, scheme: &str) -> Connection {
-    let options = [("scheme", scheme), ("log_size", "256k")].map(|(n, v)| (n.to_owned(), v.to_owned()));
-    Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &options).unwrap()
-}
-
-fn stat(c: &mut Connection, name: &str) -> u64 {
-    let text = c.pragma("stats", None).unwrap().unwrap();
-    text.lines().find_map(|l| l.strip_prefix(&format!("{name}="))).unwrap().parse().unwrap()
-}
-
-fn cells(c: &mut Connection) -> Vec<u64> {
-    c.lock(LockLevel::Shared).unwrap();
-    let mut b = vec![0; PAGE];
-    let all = (1..12).map(|index| {
-        c.read_at(&mut b, index * PAGE as u64).unwrap();
-        cell(&b)
-    });
-    let all = all.collect();
-    c.unlock(LockLevel::None).unwrap();
-    all
-}
-
-fn leaves(n: u64, indexes: std::ops::Range<u64>) -> Vec<(u64, Vec<u8>)> {
-    indexes.map(|index| (index, leaf(n))).collect()
-}
+use onewrite_core::{Engine, Error, LockLevel};
 
 #[test]
 fn a_database_it_cannot_protect_is_refused_with_the_reason() {
@@ -171,9 +113,7 @@ fn a_page_without_room_for_its_undo_record_sends_the_transaction_through_the_log
     let disk = disk(4096, 32);
     let mut c = open(&disk, "dhl-cc");
     write(&mut c, &leaves(1, 1..2));
-    let mut opaque = vec![7; PAGE];
-    opaque[0] = 0;
-    write(&mut c, &[(1, leaf(2)), (2, opaque)]);
+    write(&mut c, &[(1, leaf(2)), (2, opaque(7))]);
     assert_eq!((stat(&mut c, "in_place"), stat(&mut c, "undo_misfits"), stat(&mut c, "records")), (1, 1, 1));
     // An image in place would be older after a replay.
     write(&mut c, &leaves(3, 1..2));
@@ -203,46 +143,18 @@ fn after_a_run_through_the_log_pages_go_in_place_again() {
     let disk = disk(4096, 32);
     let mut c = open(&disk, "dhl-cc");
     write(&mut c, &leaves(2, 1..2));
-    let mut opaque = vec![7; PAGE];
-    opaque[0] = 0;
     let mut n = 0;
     while stat(&mut c, "checkpoints") == 0 {
         n += 1;
-        opaque[9..17].copy_from_slice(&u64::to_le_bytes(n * 0x0101_0101_0101));
-        opaque[17..].fill(n as u8);
-        write(&mut c, &[(2, opaque.clone())]);
+        write(&mut c, &[(2, opaque(n))]);
         let found = cells(&mut open(&disk.crash_by(&mut |_| 0), "dhl-cc"));
-        assert_eq!(found[..2], [2, u64::from_le_bytes([n as u8; 8])], "after {n} records");
+        assert_eq!(found[..2], [2, u64::from_le_bytes([n; 8])], "after {n} records");
     }
     assert!(n > 10, "home after {n} records");
     let in_place = stat(&mut c, "in_place");
     write(&mut c, &leaves(4, 1..2));
     assert_eq!(stat(&mut c, "in_place"), in_place + 1);
     assert_eq!(cells(&mut open(&disk.crash_by(&mut |_| 0), "dhl-cc"))[0], 4);
-}
-
-/// Should the newest header slot be damaged, the one before it must not replay a record over images in place.
-#[test]
-fn a_damaged_slot_does_not_bring_older_images_back() {
-    let disk = disk(4096, 32);
-    let mut c = open(&disk, "dhl-cc");
-    let mut opaque = vec![7; PAGE];
-    opaque[0] = 0;
-    write(&mut c, &[(1, leaf(1)), (2, opaque)]);
-    for n in 0.. {
-        if stat(&mut c, "checkpoints") > 0 {
-            break;
-        }
-        write(&mut c, &[(2, [vec![0], vec![n; PAGE - 1]].concat())]);
-    }
-    write(&mut c, &leaves(2, 1..2));
-    std::mem::forget(c);
-    let log_path = Path::new("/db-onewrite");
-    let log = LogFile { file: disk.open(log_path, OpenMode::ReadOnly).unwrap(), path: log_path.into() };
-    let newest = log.slots().unwrap().remove(0);
-    let crashed = disk.crash_by(&mut |_| 0);
-    assert!(crashed.flip_bit(log_path, (1 + newest.sequence % 2) * u64::from(newest.block_bytes) + 40, 1));
-    assert_eq!(cells(&mut open(&crashed, "dhl-cc"))[0], 2);
 }
 
 #[test]

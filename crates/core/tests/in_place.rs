@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{PAGE, page, plain, write};
+use common::{PAGE, leaves, page, plain, write};
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::log::file::LogFile;
@@ -153,19 +153,22 @@ fn a_page_whose_flush_failed_is_made_durable_before_anything_builds_on_it() {
 /// in place.
 #[test]
 fn a_damaged_slot_does_not_bring_older_images_back() {
-    let disk = disk(4096);
-    let mut c = open(&disk);
-    write(&mut c, &[(1, page(1)), (2, page(11))]);
-    c.pragma("checkpoint", None).unwrap().unwrap();
-    write(&mut c, &[(1, page(2))]);
-    std::mem::forget(c);
-    let log_path = Path::new("/db-onewrite");
-    let log = LogFile { file: disk.open(log_path, OpenMode::ReadOnly).unwrap(), path: log_path.into() };
-    let newest = log.slots().unwrap().remove(0);
-    let crashed = disk.crash_by(&mut |_| 0);
-    assert!(crashed.flip_bit(log_path, (1 + newest.sequence % 2) * u64::from(newest.block_bytes) + 40, 1));
-    let mut again = open(&crashed);
-    assert!(read(&mut again, 1) == page(2) && read(&mut again, 2) == page(11));
+    for scheme in ["auto", "dhl-cc", "lsmvbt"] {
+        let disk = leaves::disk(4096, 32);
+        let mut c = leaves::open(&disk, scheme);
+        write(&mut c, &[(1, leaves::leaf(1)), (2, leaves::opaque(7))]);
+        c.pragma("checkpoint", None).unwrap().unwrap();
+        write(&mut c, &leaves::leaves(2, 1..2));
+        assert_eq!((stat(&mut c, "records"), stat(&mut c, "in_place")), (1, 1), "{scheme}");
+        std::mem::forget(c);
+        let log_path = Path::new("/db-onewrite");
+        let log = LogFile { file: disk.open(log_path, OpenMode::ReadOnly).unwrap(), path: log_path.into() };
+        let newest = log.slots().unwrap().remove(0);
+        let crashed = disk.crash_by(&mut |_| 0);
+        assert!(crashed.flip_bit(log_path, (1 + newest.sequence % 2) * u64::from(newest.block_bytes) + 40, 1));
+        let found = leaves::cells(&mut leaves::open(&crashed, scheme));
+        assert_eq!(found[..2], [2, u64::from_le_bytes([7; 8])], "{scheme}");
+    }
 }
 
 #[test]

@@ -6,10 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::commit::in_page;
 use crate::database::{Database, HomeFile, Live};
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, State};
+use crate::options::Scheme;
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::{Image, Place};
@@ -52,6 +54,9 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     }
     let pages = db.table.read().dirty(state.page_count);
     write_home(db, live, &state, pages)?;
+    if scheme == Scheme::InPage && keeps(Rule::SizeHome) {
+        in_page::bring_size_home(db, live, &state)?;
+    }
     if keeps(Rule::HomeBeforeSlot) {
         db.sync_home()?;
     }
@@ -92,17 +97,23 @@ pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(Pag
     if let Some(member) = &member {
         member.words.next_epoch();
     }
-    write_pages(db, &mut live.home, state, pages, !older && nobody_else)
+    write_pages(db, &mut live.home, state, pages)?;
+    // Snapshots of a longer state still read the pages behind the new end.
+    if !older && nobody_else { fit_length(db, &mut live.home, state) } else { Ok(()) }
 }
 
-/// Writes images to home in page order and fits its length, without a flush.
-pub fn write_pages(
-    db: &Database,
-    home: &mut HomeFile,
-    state: &State,
-    pages: Vec<(PageNo, Place)>,
-    may_shrink: bool,
-) -> Result<()> {
+/// Makes home as long as `state`, without a flush.
+pub fn fit_length(db: &Database, home: &mut HomeFile, state: &State) -> Result<()> {
+    if state.kind != Kind::Empty && home.bytes != state.bytes() {
+        db.home.set_len(state.bytes()).context(|| db.what("cannot fit the length of"))?;
+        home.bytes = state.bytes();
+        home.reserved_bytes = home.reserved_bytes.min(home.bytes);
+    }
+    Ok(())
+}
+
+/// Writes images to home in page order, without a flush, and makes it no shorter than `state`.
+pub fn write_pages(db: &Database, home: &mut HomeFile, state: &State, pages: Vec<(PageNo, Place)>) -> Result<()> {
     if state.kind == Kind::Empty {
         return Ok(());
     }
@@ -147,13 +158,7 @@ pub fn write_pages(
         db.home.write_at(&run, run_at).context(what)?;
     }
     Stats::add(&db.stats.checkpoint_pages, count);
-    // Snapshots of a longer state still read the pages behind the new end.
-    if home.bytes < state.bytes() || (home.bytes > state.bytes() && may_shrink) {
-        db.home.set_len(state.bytes()).context(what)?;
-        home.bytes = state.bytes();
-        home.reserved_bytes = home.reserved_bytes.min(home.bytes);
-    }
-    Ok(())
+    if home.bytes < state.bytes() { fit_length(db, home, state) } else { Ok(()) }
 }
 
 /// Keeps home's image of every page that is about to be overwritten and that a snapshot older than

@@ -233,6 +233,18 @@ pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     }
 }
 
+/// The same with the size in pages, which an in-page scheme tells from the pages themselves.
+pub fn embed_page_count(new: &mut [u8], count_of: &[u8]) {
+    if let Some(old) = count_of.get(at::PAGE_COUNT..at::PAGE_COUNT + 4) {
+        put(new, at::PAGE_COUNT, old);
+    }
+}
+
+/// Makes `header` state this size in pages.
+pub fn put_page_count(header: &mut [u8], page_count: u32) {
+    put(header, at::PAGE_COUNT, &page_count.to_be_bytes());
+}
+
 #[cfg(test)]
 #[allow(clippy::indexing_slicing, clippy::unwrap_used)]
 mod tests {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use crate::checkpoint::{ImageFile, write_pages};
+use crate::checkpoint::{ImageFile, fit_length, write_pages};
 use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
 use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
@@ -26,6 +26,7 @@ use crate::procs::tail;
 use crate::replay::{Replayed, replay};
 use crate::rules::{Rule, keeps};
 use crate::stats::CountedFile;
+use crate::table::Place;
 use crate::types::{LogOffset, PageNo, Tid};
 
 /// The log that belongs to a home marked with `session`, locked for this process (to be read only, if `mode`
@@ -101,6 +102,23 @@ fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
         return Ok(());
     }
     db.home.write_at(&image, at).context(|| db.what("cannot write"))
+}
+
+/// Writes the pages of the last transaction of an in-page scheme, which are in home alone: restored, or again as they
+/// are. Page 1 waits for the others, since its size may count pages that a crash would take from that transaction, and the
+/// end of the file for page 1: what is cut off may be needed to count the transaction before (rules 45 and 61).
+fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
+    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Rule::SizeLast)).collect();
+    write_pages(db, home, state, pages)?;
+    if !first.is_empty() {
+        db.sync_home()?;
+        write_pages(db, home, state, first)?;
+    }
+    if home.bytes > state.bytes() {
+        db.sync_home()?;
+        fit_length(db, home, state)?;
+    }
+    Ok(())
 }
 
 /// A marked home is taken into use: recovered if nobody uses it, else joined. The caller holds SHARED. False if the
@@ -194,15 +212,11 @@ pub fn take_over(
         // on the disk: they are written again before home depends on them (invariant I3).
         log.rewrite_live(slot, tail)?;
     }
-    if report.transactions > 0 || report.in_place.is_some() {
-        let has_record = report.transactions > 0;
-        write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count), has_record)?;
-        if !has_record && home.bytes > recovered.bytes() {
-            // What an in-page scheme committed is in home alone: on the disk before the pages are that it cut off.
-            db.sync_home()?;
-            db.home.set_len(recovered.bytes()).context(|| db.what("cannot fit the length of"))?;
-            home.bytes = recovered.bytes();
-        }
+    if report.transactions > 0 {
+        write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count))?;
+        fit_length(db, &mut home, &recovered)?;
+    } else if report.in_place.is_some() {
+        write_again(db, &mut home, &recovered, table.dirty(recovered.page_count))?;
     }
     if let Some(page) = log.noted_in_place()?
         && keeps(Rule::InPlaceRewritten)

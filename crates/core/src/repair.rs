@@ -18,6 +18,8 @@ use crate::log::file::{LogFile, log_path};
 use crate::options::Options;
 use crate::recover::{self, open_log};
 use crate::replay::{Report, replay};
+use crate::roll_back;
+use crate::trailer;
 use crate::types::Tid;
 
 /// A database kept from everybody else.
@@ -72,6 +74,11 @@ impl Repair {
         let n = self.db.home.read_at(&mut first, 0).context(what)?;
         if home::mark(&first).is_some() && home::page_count(&first) == Some(0) {
             return Ok(State::empty(Tid::HOME)); // Only the mark: the first checkpoint has not been.
+        }
+        let session = home::mark(&first).filter(|_| trailer::has_room(&first));
+        if let (Some(session), Some(page_bytes)) = (session, home::page_bytes(&first)) {
+            let page_count = roll_back::page_count_without_log(&self.db, session, page_bytes)?;
+            home::put_page_count(&mut first, page_count);
         }
         home::unmark(&mut first);
         let bytes = self.db.home.len().context(what)?;

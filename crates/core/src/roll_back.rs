@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use crate::database::Database;
 use crate::error::{Error, IoContext, Result};
+use crate::home;
 use crate::layout::home as at;
 use crate::layout::le_u64;
 use crate::layout::trailer::{AT_SESSION, AT_TID, BYTES};
@@ -18,7 +19,7 @@ use crate::node::Shape;
 use crate::options::STREAM_BYTES_MAX;
 use crate::rules::{Rule, keeps};
 use crate::table::{Image, PageTable, Place, Readers};
-use crate::trailer::Trailer;
+use crate::trailer::{self, Trailer};
 use crate::types::{PageNo, Tid};
 use crate::undo;
 
@@ -39,7 +40,7 @@ pub struct Scan {
 pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Scan> {
     let mut last: Option<Trailer> = None;
     let mut count = 0u64;
-    for_each_page(db, slot, |page, image| {
+    for_each_page(db, slot.page_bytes, PageNo::HEADER, |page, image| {
         let Some(trailer) = of_session(db, slot, page, image, accept_loss)? else { return Ok(()) };
         match &last {
             Some(newest) if newest.tid > trailer.tid => {}
@@ -75,7 +76,8 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
     let shape = Shape { page_count: 0, ..Shape::new(slot.page_bytes, 0, &header) };
     let snapshots = BTreeMap::new();
     let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
-    for_each_page(db, slot, |page, image| {
+    let mut first = None;
+    for_each_page(db, slot.page_bytes, PageNo::HEADER, |page, image| {
         let Some(trailer) = of_session(db, slot, page, image, accept_loss)?.filter(|t| t.tid == last.tid) else {
             return Ok(());
         };
@@ -88,21 +90,88 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
                 Error::Corrupt(format!("{} is damaged: the undo record of page {page} is broken", db.path.display()))
             })?
         };
-        table.publish(page, last.tid, Place::Memory(Image::from(image)), nobody);
+        if page == PageNo::HEADER {
+            first = Some(image);
+        } else {
+            table.publish(page, last.tid, Place::Memory(Image::from(image)), nobody);
+        }
         Ok(())
     })?;
+    let lost = undone.then_some(last.tid);
+    if let Some(first) = with_size(db, slot, first, lost)? {
+        table.publish(PageNo::HEADER, last.tid, Place::Memory(Image::from(first)), nobody);
+    }
     Ok(Scan { last: Some((last.tid, count)), undone })
+}
+
+/// Whose trailers count.
+#[derive(Clone, Copy)]
+struct Ours {
+    session: u64,
+    above: Tid,
+    up_to: Tid,
+}
+
+impl Ours {
+    fn behind(slot: &Slot) -> Ours {
+        Ours { session: slot.session, above: slot.base_tid, up_to: slot.tid_ceiling }
+    }
+
+    /// The TID in the trailer of a page, whether or not the page is whole.
+    fn tid(self, image: &[u8]) -> Option<Tid> {
+        let bytes = image.get(image.len().saturating_sub(BYTES)..).unwrap_or_default();
+        let tid = Tid(le_u64(bytes, AT_TID)?);
+        let session = le_u64(bytes, AT_SESSION) == Some(self.session) || !keeps(Rule::TrailerSession);
+        (session && tid > self.above && tid <= self.up_to).then_some(tid)
+    }
+
+    /// The size of the database whose page 1 is `first`: transactions that only added pages left page 1 as it was, but
+    /// those pages lie behind the end that it states, and were written after it (rule 60). `undone`: a transaction whose
+    /// pages count only if they were there before, so that they have an undo record.
+    fn page_count(self, db: &Database, page_bytes: u32, first: &[u8], undone: Option<Tid>) -> Result<u32> {
+        let stated = home::page_count(first).unwrap_or(0);
+        let written_by = self.tid(first).unwrap_or(self.above);
+        let mut end = stated;
+        for_each_page(db, page_bytes, PageNo(stated.saturating_add(1)), |page, image| {
+            let was_there = || Trailer::of(page, image).is_some_and(|trailer| trailer.undo.1 > 0);
+            if self.tid(image).is_some_and(|tid| tid > written_by && (Some(tid) != undone || was_there())) {
+                end = page.0;
+            }
+            Ok(())
+        })?;
+        Ok(end)
+    }
+}
+
+/// The size that the pages of a home marked with `session` tell, whose log is lost.
+pub fn page_count_without_log(db: &Database, session: u64, page_bytes: u32) -> Result<u32> {
+    let mut first = vec![0; page_bytes as usize];
+    db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
+    Ours { session, above: Tid(0), up_to: Tid(u64::MAX) }.page_count(db, page_bytes, &first, None)
+}
+
+/// Page 1 with the size of the database in it; `None` if it can stay as it is in home. `first`: what recovery made of it.
+fn with_size(db: &Database, slot: &Slot, first: Option<Vec<u8>>, undone: Option<Tid>) -> Result<Option<Vec<u8>>> {
+    let mut image = vec![0; slot.page_bytes as usize];
+    match &first {
+        Some(first) => image.clone_from(first),
+        None => _ = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?,
+    }
+    let page_count = Ours::behind(slot).page_count(db, slot.page_bytes, &image, undone)?;
+    if home::page_count(&image) == Some(page_count) {
+        return Ok(first);
+    }
+    let is_sealed = Trailer::of(PageNo::HEADER, &image).is_some();
+    home::put_page_count(&mut image, page_count);
+    if is_sealed {
+        trailer::settle(PageNo::HEADER, &mut image);
+    }
+    Ok(Some(image))
 }
 
 /// The trailer of a page that was written in place behind `slot`.
 fn of_session(db: &Database, slot: &Slot, page: PageNo, image: &[u8], accept_loss: bool) -> Result<Option<Trailer>> {
-    let bytes = image.get(image.len().saturating_sub(BYTES)..).unwrap_or_default();
-    let tid = Tid(le_u64(bytes, AT_TID).unwrap_or(0));
-    let session = le_u64(bytes, AT_SESSION) == Some(slot.session) || !keeps(Rule::TrailerSession);
-    let ours = session && tid > slot.base_tid && tid <= slot.tid_ceiling;
-    if !ours {
-        return Ok(None);
-    }
+    let Some(tid) = Ours::behind(slot).tid(image) else { return Ok(None) };
     let trailer = Trailer::of(page, image);
     if trailer.is_none() && !accept_loss {
         return Err(Error::Corrupt(format!(
@@ -114,13 +183,18 @@ fn of_session(db: &Database, slot: &Slot, page: PageNo, image: &[u8], accept_los
     Ok(trailer)
 }
 
-fn for_each_page(db: &Database, slot: &Slot, mut visit: impl FnMut(PageNo, &[u8]) -> Result<()>) -> Result<()> {
+fn for_each_page(
+    db: &Database,
+    page_bytes: u32,
+    from: PageNo,
+    mut visit: impl FnMut(PageNo, &[u8]) -> Result<()>,
+) -> Result<()> {
     let what = || db.what("cannot read");
-    let size = slot.page_bytes as usize;
+    let size = page_bytes as usize;
     let mut run = vec![0; (RUN_BYTES / size.max(1)).max(1) * size];
-    let mut number = 1;
+    let mut number = from.0;
     loop {
-        let read = db.home.read_at(&mut run, PageNo(number).offset(slot.page_bytes)).context(what)?;
+        let read = db.home.read_at(&mut run, PageNo(number).offset(page_bytes)).context(what)?;
         for image in run.get(..read).unwrap_or_default().chunks_exact(size.max(1)) {
             visit(PageNo(number), image)?;
             let Some(next) = number.checked_add(1) else { return Ok(()) };

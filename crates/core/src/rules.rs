@@ -64,6 +64,10 @@ pub enum Rule {
     RestoredSealed,
     /// Rule 40: while the log of an in-page scheme has a record, nothing goes in place.
     HomeBeforeNext,
+    /// Rule 60: a checkpoint of an in-page scheme brings the size on page 1 up to date.
+    SizeHome,
+    /// Rule 61: recovery brings page 1 home when the pages that it counts are flushed.
+    SizeLast,
     /// P1: other processes see a big transaction once it is home.
     BigHomeFirst,
     /// P3: a snapshot is announced before it is used.
@@ -74,7 +78,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 32] = [
+    pub const ALL: [Rule; 34] = [
         Rule::AcknowledgedAfterFlush,
         Rule::LogBeforeMark,
         Rule::MarkBeforeRecord,
@@ -104,6 +108,8 @@ impl Rule {
         Rule::TrailerSession,
         Rule::RestoredSealed,
         Rule::HomeBeforeNext,
+        Rule::SizeHome,
+        Rule::SizeLast,
         Rule::BigHomeFirst,
         Rule::SnapshotsAnnounced,
         Rule::KeptForOthers,

@@ -137,26 +137,6 @@ fn a_damaged_page_in_flight_is_an_error_that_changes_nothing() {
     assert!(crashed.snapshot_file(Path::new(HOME)).unwrap() == before);
 }
 
-/// What went through the log goes home when there is enough of it; then pages go in place again.
-#[test]
-fn after_a_run_through_the_log_pages_go_in_place_again() {
-    let disk = disk(4096, 32);
-    let mut c = open(&disk, "dhl-cc");
-    write(&mut c, &leaves(2, 1..2));
-    let mut n = 0;
-    while stat(&mut c, "checkpoints") == 0 {
-        n += 1;
-        write(&mut c, &[(2, opaque(n))]);
-        let found = cells(&mut open(&disk.crash_by(&mut |_| 0), "dhl-cc"));
-        assert_eq!(found[..2], [2, u64::from_le_bytes([n; 8])], "after {n} records");
-    }
-    assert!(n > 10, "home after {n} records");
-    let in_place = stat(&mut c, "in_place");
-    write(&mut c, &leaves(4, 1..2));
-    assert_eq!(stat(&mut c, "in_place"), in_place + 1);
-    assert_eq!(cells(&mut open(&disk.crash_by(&mut |_| 0), "dhl-cc"))[0], 4);
-}
-
 #[test]
 fn a_new_database_gets_pages_that_the_device_writes_whole() {
     for (atomic_unit, page_bytes) in [(512u32, 512u16), (4096, 4096), (16384, 4096)] {

@@ -46,7 +46,9 @@ fn ground(rule: Option<Rule>) -> Ground {
         Some(Rule::InPlaceRewritten | Rule::SlotsAgree | Rule::HeldInPlace | Rule::InPlaceWhenDurable) => {
             (true, false, Some("auto"))
         }
-        Some(Rule::TrailerSession | Rule::RestoredSealed | Rule::HomeBeforeNext) => (true, false, Some("dhl-cc")),
+        Some(Rule::TrailerSession | Rule::RestoredSealed | Rule::HomeBeforeNext | Rule::SizeHome | Rule::SizeLast) => {
+            (true, false, Some("dhl-cc"))
+        }
         _ => (true, true, None),
     };
     Ground { pager, sql, processes, scheme }

@@ -101,6 +101,22 @@ pub fn prepare(db: &Database, live: &Live, txn: &Txn, changed: &[Changed], state
     Ok(Some(Placement { pages, note: false }))
 }
 
+/// Makes home's page 1 state the size of `state`, not flushed: pages that were added in place leave it as it was, and
+/// recovery tells the size from trailers only above the TID of the slot.
+pub fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
+    let mut image = vec![0; state.page_bytes as usize];
+    let read = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?;
+    if state.kind != Kind::Database || read < image.len() || home::page_count(&image) == Some(state.page_count) {
+        return Ok(());
+    }
+    let is_sealed = Trailer::of(PageNo::HEADER, &image).is_some();
+    put(&mut image, 0, &state.marked_header(live.home.session));
+    if is_sealed {
+        trailer::settle(PageNo::HEADER, &mut image);
+    }
+    db.home.write_at(&image, 0).context(|| db.what("cannot write"))
+}
+
 /// Home's bytes of a page beyond the end of the state before, which an older snapshot may read.
 fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Option<Image>> {
     let offset = page.offset(state.page_bytes);

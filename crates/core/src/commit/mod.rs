@@ -160,7 +160,12 @@ fn changes(
         if page == PageNo::HEADER {
             let mut image = new.to_vec();
             match (&base, options.header_page) {
-                (Some(base), HeaderPage::Embed) => home::embed_counters(&mut image, base),
+                (Some(base), HeaderPage::Embed) => {
+                    home::embed_counters(&mut image, base);
+                    if in_page && page_count >= txn.base.page_count {
+                        home::embed_page_count(&mut image, base);
+                    }
+                }
                 _ => home::put_counter(&mut image, change_counter),
             }
             new = Image::from(image);

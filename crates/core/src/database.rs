@@ -395,6 +395,9 @@ impl Database {
             in_place: options.scheme.is_in_place(),
         };
         let mut log = Log::start(log, slot, options.psow)?;
+        if old.is_some_and(|slot| slot.live) {
+            log.distrust_older_slot();
+        }
         log.stream_reset()?;
         let marked = state.marked_or_empty(session);
         let written = match keeps(Rule::MarkBeforeRecord) {

@@ -253,6 +253,7 @@ pub fn take_over(
         ..slot.clone()
     };
     let mut log = Log::start(log, next, options.psow)?;
+    log.distrust_older_slot();
     db.write_header(&recovered.marked_or_empty(session))?;
     home.session = session;
     // Only now does nothing depend on what streamed into the log any more.

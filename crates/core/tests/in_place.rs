@@ -92,6 +92,23 @@ fn a_page_with_an_entry_in_the_live_log_does_not_until_the_checkpoint() {
     assert!(read(&mut again, 1) == page(5) && read(&mut again, 2) == page(14));
 }
 
+/// Rule 35: what was committed without a record since the last recovery is not passed over for a home of the session before.
+#[test]
+fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit_in_place() {
+    let first = disk(4096);
+    let mut c = open(&first);
+    write(&mut c, &[(1, page(1))]);
+    let crashed = first.survive();
+    let older = crashed.snapshot_file(Path::new(HOME)).unwrap();
+    let mut c = open(&crashed);
+    write(&mut c, &[(1, page(2))]);
+    assert_eq!((stat(&mut c, "in_place"), stat(&mut c, "records")), (1, 0));
+    let again = crashed.survive();
+    again.put_file(Path::new(HOME), &older);
+    let error = open(&again).lock(LockLevel::Shared).unwrap_err();
+    assert!(error.to_string().contains("older state"), "{error}");
+}
+
 #[test]
 fn nothing_goes_in_place_that_a_crash_could_tear_or_that_need_not_be_flushed() {
     let small = disk(512);

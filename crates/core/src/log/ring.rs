@@ -53,7 +53,7 @@ pub struct Log {
     stream_tail: u64,
     /// Records share blocks; needs a device that leaves the neighbours of a torn write alone.
     pack: bool,
-    /// The slot before the newest is of this session and has live records of its own.
+    /// The slot before the newest may count: it is of this session and has live records of its own, or of one before.
     older_slot: bool,
     /// Page number noted in block 0.
     noted: u32,
@@ -363,8 +363,15 @@ impl Log {
         self.group.skip(tid);
     }
 
+    /// The slot before the newest is live and of a session that is over. It counts for a copy of home from then, while no
+    /// record is in the way (rule 15); what is committed without one must not be passed over so.
+    pub fn distrust_older_slot(&mut self) {
+        self.older_slot = self.slot.in_place;
+    }
+
     /// The slot before the newest must not count any more, should the newest be damaged: it would replay records over
-    /// pages that were written in place and have none, or end before one whose streamed images are gone.
+    /// pages that were written in place and have none, or end before one whose streamed images are gone. Nor for a copy of
+    /// home that is older than this session.
     pub fn settle_slots(&mut self) -> Result<()> {
         if std::mem::take(&mut self.older_slot) { self.write_slot() } else { Ok(()) }
     }

@@ -56,7 +56,7 @@ impl Disk for Gated {
         Ok(Arc::new(GatedFile(self.0.open(path, mode)?, self.1.clone())))
     }
 
-    onewrite_core::forward_disk!(this => this.0; remove, identify, resolve, exists, sync_dir_of, temp_file);
+    onewrite_core::forward_disk!(this => this.0; remove, exchange, identify, resolve, exists, sync_dir_of, temp_file);
 }
 
 impl DiskFile for GatedFile {

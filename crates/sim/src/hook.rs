@@ -88,6 +88,11 @@ impl Disk for HookDisk {
         self.sim.remove(path)
     }
 
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        self.pass(Op::Exchange, one, (0, 0));
+        self.sim.exchange(one, other)
+    }
+
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
         self.pass(Op::SyncDir, path, (0, 0));
         self.sim.sync_dir_of(path)

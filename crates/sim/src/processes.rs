@@ -115,6 +115,11 @@ impl Disk for ProcessDisk {
         self.sim.exists(path)
     }
 
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        self.point();
+        self.sim.exchange(one, other)
+    }
+
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
         self.point();
         self.sim.sync_dir_of(path)

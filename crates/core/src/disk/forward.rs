@@ -28,6 +28,12 @@ macro_rules! forward_disk {
     (@ exists $this:ident $to:expr) => {
         fn exists(&self, path: &std::path::Path) -> std::io::Result<bool> { let $this = self; $to.exists(path) }
     };
+    (@ exchange $this:ident $to:expr) => {
+        fn exchange(&self, one: &std::path::Path, other: &std::path::Path) -> std::io::Result<()> {
+            let $this = self;
+            $to.exchange(one, other)
+        }
+    };
     (@ sync_dir_of $this:ident $to:expr) => {
         fn sync_dir_of(&self, path: &std::path::Path) -> std::io::Result<()> {
             let $this = self;

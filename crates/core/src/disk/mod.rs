@@ -59,7 +59,14 @@ pub trait Disk: Send + Sync {
     fn resolve(&self, path: &Path) -> io::Result<std::path::PathBuf>;
     /// Whether `path` names a file.
     fn exists(&self, path: &Path) -> io::Result<bool>;
-    /// Makes creations and removals in the directory that holds `path` durable.
+    /// Exchanges the files that two names in one directory lead to, in one step. `Unsupported` where it cannot be done.
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()>;
+    /// Makes the file `path`, which does not exist, for the owner of the file `like` and whom that admits.
+    fn create_like(&self, path: &Path, like: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let _without_owners = like;
+        self.open(path, OpenMode::Create)
+    }
+    /// Makes creations, removals and exchanges in the directory that holds `path` durable.
     fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
     /// A file without a name in the directory that holds `near`; it vanishes when dropped.
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>>;

@@ -15,7 +15,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use super::{Disk, DiskFile, FileId, LockKind, OpenMode, SharedWords, lock_range};
@@ -88,6 +88,35 @@ impl Disk for RealDisk {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
             Err(e) => Err(e.into()),
         }
+    }
+
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        let done = rustix::fs::renameat_with(rustix::fs::CWD, one, rustix::fs::CWD, other, RenameFlags::EXCHANGE);
+        match done {
+            // What a file system says that does not know the flag.
+            Err(Errno::INVAL | Errno::NOSYS) => Err(ErrorKind::Unsupported.into()),
+            done => Ok(done?),
+        }
+    }
+
+    fn create_like(&self, path: &Path, like: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let like = fs::metadata(like)?;
+        // For nobody else until it is whose it should be.
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        let given = (|| {
+            let own = file.metadata()?;
+            let change = |own, wanted| (own != wanted).then_some(wanted);
+            let (uid, gid) = (change(own.uid(), like.uid()), change(own.gid(), like.gid()));
+            if uid.is_some() || gid.is_some() {
+                std::os::unix::fs::fchown(&file, uid, gid)?;
+            }
+            file.set_permissions(like.permissions())
+        })();
+        if let Err(e) = given {
+            fs::remove_file(path)?;
+            return Err(e);
+        }
+        self.wrap(file)
     }
 
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
@@ -409,6 +438,23 @@ mod tests {
         disk.remove(&path).unwrap();
         assert!(!disk.exists(&path).unwrap());
         assert_eq!(disk.remove(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn names_are_exchanged_and_a_new_file_is_as_private_as_its_model() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::new();
+        let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+        fs::write(&one, b"one").unwrap();
+        fs::set_permissions(&one, fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(disk.exchange(&one, &other).unwrap_err().kind(), ErrorKind::NotFound);
+        let made = disk.create_like(&other, &one).unwrap();
+        made.write_at(b"other", 0).unwrap();
+        assert_eq!(fs::metadata(&other).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(disk.create_like(&other, &one).err().map(|e| e.kind()), Some(ErrorKind::AlreadyExists));
+        disk.exchange(&one, &other).unwrap();
+        assert_eq!((fs::read(&one).unwrap(), fs::read(&other).unwrap()), (b"other".to_vec(), b"one".to_vec()));
+        assert_eq!(Some(made.id().unwrap()), disk.identify(&one).unwrap(), "an open file keeps what it is");
     }
 
     #[test]

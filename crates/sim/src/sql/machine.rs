@@ -136,7 +136,7 @@ impl Disk for Socket {
         machine.wrap(machine.disk.temp_file(near)?)
     }
 
-    onewrite_core::forward_disk!(this => this.machine()?.disk; remove, resolve, exists, sync_dir_of);
+    onewrite_core::forward_disk!(this => this.machine()?.disk; remove, exchange, resolve, exists, sync_dir_of);
 }
 
 struct MachineFile {

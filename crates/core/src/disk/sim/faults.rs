@@ -14,6 +14,8 @@ pub enum Op {
     Create,
     /// `remove`.
     Remove,
+    /// `exchange`.
+    Exchange,
     /// `sync_dir_of`.
     SyncDir,
     /// `temp_file`.
@@ -37,7 +39,8 @@ pub enum Op {
 impl Op {
     /// Whether it changes what a crash leaves, and so is a crash point.
     pub fn mutates(self) -> bool {
-        matches!(self, Op::Create | Op::Remove | Op::SyncDir | Op::Write | Op::WriteDurable | Op::Sync | Op::SetLen)
+        use Op::*;
+        matches!(self, Create | Remove | Exchange | SyncDir | Write | WriteDurable | Sync | SetLen)
     }
 }
 

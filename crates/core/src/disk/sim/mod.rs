@@ -343,6 +343,20 @@ impl Disk for SimDisk {
         fate.error()
     }
 
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        let (one, other) = (normal(one), normal(other));
+        let mut state = self.state.lock();
+        let fate = state.begin(Op::Exchange, &one, 0, 0)?;
+        if let Fate::Fail(_) = fate {
+            fate.error()?;
+        }
+        for path in [&one, &other] {
+            state.names.get(path).ok_or(ErrorKind::NotFound)?;
+        }
+        state.names.exchange(&one, &other);
+        fate.error()
+    }
+
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
         let state = self.state.lock();
         state.powered()?;

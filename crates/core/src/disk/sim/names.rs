@@ -7,10 +7,48 @@ use super::pick;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
-    view: BTreeMap<PathBuf, u64>,
-    medium: BTreeMap<PathBuf, u64>,
-    /// Creations (`Some`) and removals since the directory was last synced, in order.
-    pending: Vec<(PathBuf, Option<u64>)>,
+    view: Map,
+    medium: Map,
+    /// What was done since the directory was last synced, in order.
+    pending: Vec<Change>,
+}
+
+type Map = BTreeMap<PathBuf, u64>;
+
+#[derive(Clone, Debug)]
+enum Change {
+    /// A creation, or without a file a removal.
+    Set(PathBuf, Option<u64>),
+    Exchange(PathBuf, PathBuf),
+}
+
+impl Change {
+    fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        let (one, other) = match self {
+            Change::Set(path, _) => (path, None),
+            Change::Exchange(one, other) => (one, Some(other)),
+        };
+        std::iter::once(one).chain(other)
+    }
+
+    fn touches(&self, path: &Path) -> bool {
+        self.paths().any(|own| own == path)
+    }
+
+    fn creates(&self, ino: u64) -> bool {
+        matches!(self, Change::Set(_, Some(made)) if *made == ino)
+    }
+
+    fn apply(&self, names: &mut Map) {
+        match self {
+            Change::Set(path, ino) => set(names, path, *ino),
+            Change::Exchange(one, other) => {
+                let (a, b) = (names.get(one).copied(), names.get(other).copied());
+                set(names, one, b);
+                set(names, other, a);
+            }
+        }
+    }
 }
 
 impl Names {
@@ -24,38 +62,53 @@ impl Names {
 
     /// Names a file, or with `None` removes the name; pending until the directory is synced.
     pub fn set(&mut self, path: &Path, ino: Option<u64>) {
-        change(&mut self.view, path, ino);
-        self.pending.push((path.to_owned(), ino));
+        self.change(Change::Set(path.to_owned(), ino));
+    }
+
+    /// Exchanges two names in one step; pending until the directory is synced.
+    pub fn exchange(&mut self, one: &Path, other: &Path) {
+        self.change(Change::Exchange(one.to_owned(), other.to_owned()));
+    }
+
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.view);
+        self.pending.push(change);
     }
 
     /// Names a file on the medium too.
     pub fn set_durable(&mut self, path: &Path, ino: u64) {
-        self.pending.retain(|(pending, _)| pending != path);
-        change(&mut self.view, path, Some(ino));
-        change(&mut self.medium, path, Some(ino));
+        self.pending.retain(|change| !change.touches(path));
+        set(&mut self.view, path, Some(ino));
+        set(&mut self.medium, path, Some(ino));
     }
 
     /// Makes what is pending in the directory that holds `path` durable.
     pub fn sync_dir_of(&mut self, path: &Path) {
-        for (pending, ino) in std::mem::take(&mut self.pending) {
-            if pending.parent() == path.parent() {
-                change(&mut self.medium, &pending, ino);
+        for change in std::mem::take(&mut self.pending) {
+            if change.paths().any(|own| own.parent() == path.parent()) {
+                change.apply(&mut self.medium);
             } else {
-                self.pending.push((pending, ino));
+                self.pending.push(change);
             }
         }
     }
 
     /// Makes the creation of file `ino` durable, and what happened to its name before.
     pub fn sync_creation_of(&mut self, ino: u64) {
-        let Some(at) = self.pending.iter().position(|(_, pending)| *pending == Some(ino)) else { return };
-        let path = self.pending[at].0.clone();
+        let Some(at) = self.pending.iter().position(|change| change.creates(ino)) else { return };
+        let paths: Vec<PathBuf> = self.pending[at].paths().cloned().collect();
+        let group = self.groups().into_iter().find(|group| paths.iter().any(|path| group.contains(path)));
+        let group = group.unwrap_or_default();
         let mut index = 0;
-        self.pending.retain(|(pending, _)| {
+        let medium = &mut self.medium;
+        self.pending.retain(|change| {
             index += 1;
-            index - 1 > at || *pending != path
+            let now = index - 1 <= at && change.paths().any(|path| group.contains(path));
+            if now {
+                change.apply(medium);
+            }
+            !now
         });
-        change(&mut self.medium, &path, Some(ino));
     }
 
     /// Whether processes see a name of the file.
@@ -67,35 +120,48 @@ impl Names {
     pub fn refers_to(&self, ino: u64) -> bool {
         self.shows(ino)
             || self.medium.values().any(|&named| named == ino)
-            || self.pending.iter().any(|(_, pending)| *pending == Some(ino))
+            || self.pending.iter().any(|change| change.creates(ino))
     }
 
-    /// Options of each name with something pending: the medium's state, then after each operation.
+    /// Options of each group of names with something pending: the medium's state, then after each change.
     pub fn choices(&self) -> Vec<usize> {
-        self.uncertain().into_iter().map(|path| self.states_of(path).len()).collect()
+        self.groups().iter().map(|group| self.changes_of(group).count() + 1).collect()
     }
 
     /// The names after a crash, on view and medium alike.
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Names {
         let mut medium = self.medium.clone();
-        for path in self.uncertain() {
-            let states = self.states_of(path);
-            change(&mut medium, path, states[pick(states.len(), choose)]);
+        for group in self.groups() {
+            let arrived = pick(self.changes_of(&group).count() + 1, choose);
+            self.changes_of(&group).take(arrived).for_each(|change| change.apply(&mut medium));
         }
         Names { view: medium.clone(), medium, pending: Vec::new() }
     }
 
-    fn uncertain(&self) -> BTreeSet<&PathBuf> {
-        self.pending.iter().map(|(path, _)| path).collect()
+    /// Names with something pending; those that were exchanged for each other are one group, whose changes arrive in order.
+    fn groups(&self) -> Vec<BTreeSet<PathBuf>> {
+        let mut groups: Vec<BTreeSet<PathBuf>> = Vec::new();
+        for change in &self.pending {
+            let mut group: BTreeSet<PathBuf> = change.paths().cloned().collect();
+            groups.retain(|other| {
+                let joins = !other.is_disjoint(&group);
+                if joins {
+                    group.extend(other.iter().cloned());
+                }
+                !joins
+            });
+            groups.push(group);
+        }
+        groups.sort();
+        groups
     }
 
-    fn states_of(&self, path: &Path) -> Vec<Option<u64>> {
-        let pending = self.pending.iter().filter(|(pending, _)| pending == path).map(|(_, ino)| *ino);
-        std::iter::once(self.medium.get(path).copied()).chain(pending).collect()
+    fn changes_of<'a>(&'a self, group: &'a BTreeSet<PathBuf>) -> impl Iterator<Item = &'a Change> {
+        self.pending.iter().filter(|change| change.paths().any(|path| group.contains(path)))
     }
 }
 
-fn change(names: &mut BTreeMap<PathBuf, u64>, path: &Path, ino: Option<u64>) {
+fn set(names: &mut Map, path: &Path, ino: Option<u64>) {
     match ino {
         Some(ino) => names.insert(path.to_owned(), ino),
         None => names.remove(path),

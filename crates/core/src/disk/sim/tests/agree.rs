@@ -80,6 +80,7 @@ fn a_file_opened_for_reading_is_not_written() {
         let kind = |mode| disk.open(&dir.join("none"), mode).err().unwrap().kind();
         assert_eq!([OpenMode::ReadOnly, OpenMode::ReadWrite].map(kind), [ErrorKind::NotFound; 2]);
         assert_eq!(disk.remove(&dir.join("none")).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(disk.exchange(&path, &dir.join("none")).unwrap_err().kind(), ErrorKind::NotFound);
     });
 }
 
@@ -93,6 +94,7 @@ enum Call {
     Sync,
     SyncDir,
     Replace,
+    Exchange,
     Reopen,
 }
 
@@ -106,6 +108,7 @@ fn any_call() -> impl Strategy<Value = Call> {
         1 => Just(Call::Sync),
         1 => Just(Call::SyncDir),
         1 => Just(Call::Replace),
+        1 => Just(Call::Exchange),
         1 => Just(Call::Reopen),
     ]
 }
@@ -129,6 +132,12 @@ fn make(disk: &dyn Disk, path: &Path, file: &mut Arc<dyn DiskFile>, call: &Call,
             disk.remove(path).unwrap();
             assert!(!disk.exists(path).unwrap());
             *file = disk.open(path, OpenMode::Create).unwrap();
+        }
+        // The open file keeps what it is, and has the other name from now on.
+        Call::Exchange => {
+            let other = path.with_extension("other");
+            disk.open(&other, OpenMode::Create).unwrap();
+            disk.exchange(path, &other).unwrap();
         }
         Call::Reopen => *file = disk.open(path, OpenMode::ReadWrite).unwrap(),
     }
@@ -161,6 +170,8 @@ proptest! {
         let mut file = create(&sim, "db");
         sim.sync_dir_of(db()).unwrap();
         for (number, call) in calls.iter().enumerate() {
+            // The file of the name is followed here, not one that had it.
+            let call = if let Call::Exchange = call { &Call::Reopen } else { call };
             make(&sim, db(), &mut file, call, number as u8 + 1);
             let view = sim.snapshot_file(db());
             prop_assert_eq!(&sim.crash_by(&mut |count| count - 1).snapshot_file(db()), &view);

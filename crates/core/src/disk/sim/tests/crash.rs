@@ -193,6 +193,42 @@ fn names_are_lost_each_on_their_own() {
     assert_eq!(seen.len(), 4);
 }
 
+/// First bytes of the files "db" and "other" after each crash.
+fn pairs(disk: &SimDisk) -> BTreeSet<[Option<u8>; 2]> {
+    let first = |disk: &SimDisk, path| disk.snapshot_file(Path::new(path)).map(|bytes| bytes[0]);
+    disk.crashes().map(|(_, crashed)| ["db", "other"].map(|path| first(&crashed, path))).collect()
+}
+
+#[test]
+fn names_are_exchanged_in_one_step() {
+    let (disk, _file) = at_rest(&[7; UNIT]);
+    disk.put_file(Path::new("other"), &[8; UNIT]);
+    disk.exchange(db(), Path::new("other")).unwrap();
+    assert_eq!(disk.snapshot_file(db()), Some(vec![8; UNIT]));
+    assert_eq!(pairs(&disk), BTreeSet::from([[Some(7), Some(8)], [Some(8), Some(7)]]));
+    // What is done to the two names afterwards arrives after it, what is done to others whenever.
+    disk.remove(Path::new("other")).unwrap();
+    create(&disk, "third");
+    assert_eq!(disk.crash_choices().iter().product::<usize>(), 6);
+    assert_eq!(pairs(&disk), BTreeSet::from([[Some(7), Some(8)], [Some(8), Some(7)], [Some(8), None]]));
+    disk.sync_dir_of(db()).unwrap();
+    assert_eq!(pairs(&disk), BTreeSet::from([[Some(8), None]]));
+}
+
+#[test]
+fn a_covered_creation_takes_the_exchanges_before_it_along() {
+    let disk = SimDisk::new(SimConfig { sync_covers_creation: true, ..SimConfig::default() });
+    disk.put_file(db(), &[7]);
+    disk.put_file(Path::new("other"), &[8]);
+    disk.exchange(db(), Path::new("other")).unwrap();
+    disk.remove(Path::new("other")).unwrap();
+    let file = create(&disk, "other");
+    file.write_at(&[9], 0).unwrap();
+    file.sync().unwrap();
+    disk.exchange(db(), Path::new("other")).unwrap();
+    assert_eq!(pairs(&disk), BTreeSet::from([[Some(8), Some(9)], [Some(9), Some(8)]]));
+}
+
 #[test]
 fn a_path_is_taken_for_what_it_names() {
     let disk = disk();

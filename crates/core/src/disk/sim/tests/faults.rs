@@ -65,11 +65,12 @@ fn nothing_works_without_power() {
         disk.open(db(), OpenMode::ReadOnly).is_err(),
         disk.open(Path::new("new"), OpenMode::Create).is_err(),
         disk.remove(db()).is_err(),
+        disk.exchange(db(), db()).is_err(),
         disk.exists(db()).is_err(),
         disk.sync_dir_of(db()).is_err(),
         disk.temp_file(db()).is_err(),
     ];
-    assert_eq!(failures, [true; 15]);
+    assert_eq!(failures, [true; 16]);
     let crashed = disk.crash(0);
     assert_eq!(crashed.snapshot_file(db()), Some(vec![7; UNIT]));
     crashed.open(db(), OpenMode::ReadWrite).unwrap().sync().unwrap();
@@ -78,7 +79,8 @@ fn nothing_works_without_power() {
 #[test]
 fn the_nth_call_fails_and_no_other() {
     let (disk, file) = at_rest(&[7; UNIT]);
-    let calls: [(Op, &dyn Fn() -> io::Result<()>); 12] = [
+    disk.put_file(Path::new("other"), b"");
+    let calls: [(Op, &dyn Fn() -> io::Result<()>); 13] = [
         (Op::Open, &|| disk.open(db(), OpenMode::ReadOnly).map(drop)),
         (Op::Create, &|| {
             disk.open(Path::new("new"), OpenMode::Create)?;
@@ -88,6 +90,7 @@ fn the_nth_call_fails_and_no_other() {
             disk.put_file(Path::new("old"), b"");
             disk.remove(Path::new("old"))
         }),
+        (Op::Exchange, &|| disk.exchange(db(), Path::new("other"))),
         (Op::SyncDir, &|| disk.sync_dir_of(db())),
         (Op::TempFile, &|| disk.temp_file(db()).map(drop)),
         (Op::Read, &|| file.read_at(&mut [0; 1], 0).map(drop)),

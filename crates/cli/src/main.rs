@@ -8,7 +8,7 @@ mod inspect;
 mod look;
 mod recover;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Durable SQLite commits with one block write and one flush: measure them, and look after the files.
@@ -29,8 +29,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Bench(args) => bench::run(&args).map(|()| ExitCode::SUCCESS),
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    let result = match cli.command {
+        Command::Bench(args) => {
+            bench::run(*args, bench::Given::of(&Cli::command(), &matches)).map(|()| ExitCode::SUCCESS)
+        }
         Command::Check(args) => check::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Inspect(args) => inspect::run(&args),

@@ -3,12 +3,13 @@
 
 use super::Files;
 use super::engines::{self, Engine, Kind};
+use super::given::{CARD, SIZES};
 use super::measure::median;
 use super::options::Common;
 use super::report::{Row, wrap};
 use super::runner::{self, Case, Job, Outcome};
 use super::workload::Workload;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use std::path::PathBuf;
 
 /// Measure a directory briefly and say which settings to choose there
@@ -21,7 +22,7 @@ pub struct Advise {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     #[command(flatten)]
-    common: Common,
+    pub common: Common,
 }
 
 /// Transactions of a section, where nobody says: half a minute on a disk with one millisecond per flush.
@@ -48,12 +49,7 @@ struct Choice {
 /// Measures and advises.
 pub fn run(options: &Advise) -> Result<()> {
     let mut common = options.common.clone();
-    if common.dir.is_some() {
-        bail!("give the directory once: `onewrite bench advise DIR`");
-    }
-    if common.simulated.device.is_some() {
-        bail!("advice is about a directory; `onewrite bench --device` measures on a simulated device");
-    }
+    common.given.all_in(&[&["--json", "--html", "--runs", "--seed"], &SIZES, &CARD], "`bench advise DIR`")?;
     common.dir = Some(options.directory.clone());
     common.transactions = common.transactions.or(Some(TRANSACTIONS));
     common.runs = common.runs.or(Some(5));

@@ -191,6 +191,11 @@ impl Engine {
         matches!(self.kind, Kind::Onewrite { live: true, .. })
     }
 
+    /// Whether it is no SQLite at all.
+    pub fn has_no_sql(&self) -> bool {
+        matches!(self.kind, Kind::Store(_) | Kind::Floor)
+    }
+
     pub fn is_onewrite(&self) -> bool {
         matches!(self.kind, Kind::Onewrite { .. })
     }

@@ -6,7 +6,7 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | `options`, `suite` | options that subcommands share; whole measurements by name |
+//! | `options`, `given`, `suite` | options that subcommands share; which of them change what; whole measurements by name |
 //! | `engines`, `sql` | what can be measured and how it is opened; any SQLite behind one table of functions |
 //! | `workload/`, `floor` | a section's work, and its verification |
 //! | `runner`, `progress` | which section when |
@@ -25,6 +25,7 @@ mod crowd;
 mod device;
 mod engines;
 mod floor;
+mod given;
 mod html;
 mod images;
 mod measure;
@@ -45,6 +46,7 @@ mod wear;
 mod workload;
 
 use anyhow::{Context, Result, bail, ensure};
+pub use given::Given;
 use options::Common;
 use runner::{Case, Job, Outcome};
 use std::fs::File;
@@ -135,8 +137,8 @@ pub enum Subcommand {
     Advise(Box<advise::Advise>),
 }
 
-/// Makes the measurement asked for.
-pub fn run(args: &Args) -> Result<()> {
+/// Makes the measurement asked for; `given` are the options that were on the command line.
+pub fn run(mut args: Args, given: Given) -> Result<()> {
     if let Some(json) = &args.traced {
         let suite = args.suite.0.name;
         return if suite == schemes::NAME { schemes::traced(json) } else { runner::traced(json) };
@@ -150,15 +152,22 @@ pub fn run(args: &Args) -> Result<()> {
         }
     })
     .context("handling Ctrl-C")?;
-    match &args.command {
+    match args.command.take() {
         None => {
-            let own = args.suite.0.name == schemes::NAME && args.common.simulated.device.is_some();
-            ensure!(!own, "--device: the suite {} starts devices of its own", schemes::NAME);
-            (args.suite.0.run)(args)
+            let suite = args.suite.0;
+            given.all_in(suite.heeds, &format!("the suite {}", suite.name))?;
+            args.common.tell(given);
+            (suite.run)(&args)
         }
-        Some(Subcommand::Compare(options)) => compare::run(options),
-        Some(Subcommand::Sweep(options)) => sweep::run(options),
-        Some(Subcommand::Advise(options)) => advise::run(options),
+        Some(Subcommand::Compare(options)) => compare::run(&options),
+        Some(Subcommand::Sweep(mut options)) => {
+            options.common.tell(given);
+            sweep::run(&options)
+        }
+        Some(Subcommand::Advise(mut options)) => {
+            options.common.tell(given);
+            advise::run(&options)
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The options of `onewrite bench` that its subcommands share.
 
+use super::given::{self, Given};
 use super::simulated;
 use super::wear::Wear;
 use super::workload::{INDEXES_MAX, Size, WalStart, Workload};
@@ -58,6 +59,9 @@ pub struct Common {
     pub simulated: simulated::Options,
     #[command(flatten)]
     pub wear: Wear,
+    /// Those that were on the command line.
+    #[arg(skip)]
+    pub given: Given,
 }
 
 fn number(from: u64) -> clap::builder::RangedU64ValueParser {
@@ -69,6 +73,12 @@ fn number_up_to(from: u64, to: u64) -> clap::builder::RangedU64ValueParser {
 }
 
 impl Common {
+    /// Takes note of what was on the command line. Who describes a card wants to know how long it lasts.
+    pub fn tell(&mut self, given: Given) {
+        self.wear.wear |= given.any(&given::CARD);
+        self.given = given;
+    }
+
     /// The sizes of a section of this workload.
     pub fn size(&self, workload: Workload, limit: Option<Duration>) -> Size {
         Size {

@@ -132,7 +132,8 @@ pub fn traced(json: &str) -> Result<()> {
 /// Everything between the options and the table.
 pub fn run(mut job: Job) -> Result<Outcome> {
     let start = Instant::now();
-    let mut notes = std::mem::take(&mut job.notes);
+    let mut notes = job.common.given.check_sizes(&job)?;
+    notes.splice(..0, std::mem::take(&mut job.notes));
     let libraries = Libraries::load(job.cases.iter().filter_map(|c| c.engine.library.as_ref()))?;
     let own = job.cases.iter().any(|c| c.simulated.is_some());
     // Dropped after the temporary directories on it.

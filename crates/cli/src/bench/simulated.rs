@@ -21,7 +21,8 @@ pub struct Options {
     #[arg(long, value_name = "FS", requires = "device")]
     pub fs: Option<FileSystem>,
     /// Its size; what is on it is in memory
-    #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=16384))]
+    #[arg(long, value_name = "MIB", default_value_t = 512, requires = "device",
+        value_parser = clap::value_parser!(u64).range(64..=16384))]
     pub device_mib: u64,
     /// Write the block trace of the first run to this file, as CSV
     #[arg(long, value_name = "FILE", requires = "device")]

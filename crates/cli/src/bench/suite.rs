@@ -1,6 +1,7 @@
 //! Suites by name: a suite is a whole measurement with a table of its own. To add one, write a function
 //! that takes the options, and a line in [`ALL`].
 
+use super::given::{CARD, DEVICE, EVERYWHERE, SIZES};
 use super::{Args, crowd};
 use anyhow::Result;
 use std::str::FromStr;
@@ -11,25 +12,46 @@ pub struct Suite {
     pub name: &'static str,
     /// One line for `--help`'s list and for errors.
     pub about: &'static str,
+    /// The options that change something in it; any other is refused.
+    pub heeds: &'static [&'static [&'static str]],
     pub run: fn(&Args) -> Result<()>,
 }
 
+const CROWD: &[&[&str]] = &[
+    &EVERYWHERE,
+    &["--suite", "--only", "--part", "--section-ms", "--transactions", "--device", "--fs", "--device-mib"],
+];
+
 /// Every suite; the first is the one measured when nobody says `--suite`.
 pub static ALL: [Suite; 4] = [
-    Suite { name: "commit", about: "what one durable commit costs, side by side", run: super::commit },
+    Suite {
+        name: "commit",
+        about: "what one durable commit costs, side by side",
+        heeds: &[
+            &EVERYWHERE,
+            &["--suite", "--only", "--workload", "--library", "--peers", "--html"],
+            &SIZES,
+            &DEVICE,
+            &CARD,
+        ],
+        run: super::commit,
+    },
     Suite {
         name: "threads",
         about: "what several connections of one process get done together",
+        heeds: CROWD,
         run: |args| crowd::run(args, crowd::Place::Threads),
     },
     Suite {
         name: "processes",
         about: "what several processes that write one database get done together",
+        heeds: CROWD,
         run: |args| crowd::run(args, crowd::Place::Processes),
     },
     Suite {
         name: super::schemes::NAME,
         about: "the tables and figures of the papers on LS-MVBT and Doubleheader Logging",
+        heeds: &[&EVERYWHERE, &["--suite", "--only", "--library", "--transactions"]],
         run: super::schemes::run,
     },
 ];
@@ -53,6 +75,17 @@ impl FromStr for Chosen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_suite_heeds_exists() {
+        let command = <super::super::Args as clap::Args>::augment_args(clap::Command::new("bench"));
+        let known: Vec<String> = command.get_arguments().filter_map(|a| Some(format!("--{}", a.get_long()?))).collect();
+        for suite in &ALL {
+            for option in suite.heeds.concat() {
+                assert!(known.iter().any(|k| k == option), "{}: {option}", suite.name);
+            }
+        }
+    }
 
     #[test]
     fn names_are_found_and_unknown_ones_teach() {

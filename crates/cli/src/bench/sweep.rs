@@ -44,7 +44,7 @@ pub struct Sweep {
     #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(320..=65536))]
     image_mib: u64,
     #[command(flatten)]
-    common: Common,
+    pub common: Common,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -92,7 +92,6 @@ impl Parameter {
 
 /// Makes the sweep and prints its table.
 pub fn run(options: &Sweep) -> Result<()> {
-    let files = Files::create(&options.common)?;
     let parameter = options.parameter;
     let name = parameter.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
     let (all, default) = parameter.values();
@@ -100,10 +99,8 @@ pub fn run(options: &Sweep) -> Result<()> {
         [] => all.iter().map(|v| (*v).to_owned()).collect(),
         given => given.to_vec(),
     };
-    ensure!(
-        parameter != Parameter::Fs || options.common.simulated.fs.is_none(),
-        "--fs is what this sweep varies; name the file systems with --values"
-    );
+    refuse(options, &name)?;
+    let files = Files::create(&options.common)?;
     let engine = engine(options)?;
     ensure!(engine.library.is_some() || !engine.is_onewrite() || engines::register_onewrite().is_ok(), "no onewrite");
     let mut notes = vec![format!("everything but {name} as in {}", engine.name())];
@@ -160,6 +157,25 @@ pub fn run(options: &Sweep) -> Result<()> {
     files.finish(&options.common, &outcome)
 }
 
+/// What is varied is not given, and images are for sweeps over file systems alone.
+fn refuse(options: &Sweep, name: &str) -> Result<()> {
+    let (given, parameter) = (&options.common.given, options.parameter);
+    let varied = match parameter {
+        Parameter::Rows => "--rows",
+        Parameter::Fs => "--fs",
+        Parameter::OpsPerTx => "--ops-per-tx",
+        Parameter::Threads => "--threads",
+        _ => "",
+    };
+    ensure!(!given.any(&[varied]), "{varied} is what `sweep {name}` varies; give the values with --values");
+    let images = parameter == Parameter::Fs && options.common.simulated.device.is_none();
+    ensure!(
+        images || !given.any(&["--image-mib"]),
+        "--image-mib would change nothing: only `sweep fs` makes images, and with --device none (--device-mib)"
+    );
+    Ok(())
+}
+
 fn engine(options: &Sweep) -> Result<Engine> {
     let mut choices = engines::all();
     if let Some(path) = &options.library {
@@ -178,6 +194,8 @@ fn engine(options: &Sweep) -> Result<Engine> {
 fn set(case: &mut Case, parameter: Parameter, value: &str) -> Result<()> {
     let number = || value.parse::<usize>().context("is not a number");
     let pragma = |case: &mut Case, name: &str, value: String| case.engine.pragmas.push((name.to_owned(), value));
+    let pragmas = [Parameter::WalSize, Parameter::PageSize, Parameter::CacheSize].contains(&parameter);
+    ensure!(!pragmas || !case.engine.has_no_sql(), "only SQLite has it, and {} is none", case.engine.name());
     match parameter {
         Parameter::JournalMode | Parameter::Synchronous => {
             let Kind::Stock { journal_mode, synchronous } = &case.engine.kind else {

@@ -281,25 +281,16 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
     Ok(())
 }
 
-/// Options that only the suite `commit` heeds are not passed over.
+/// Options that no part of the suite asked for heeds.
 fn refuse(args: &Args) -> Result<()> {
-    let common = &args.common;
-    let given = [
-        ("--workload", !args.workload.is_empty()),
-        ("--library", !args.library.is_empty()),
-        ("--peers", args.peers),
-        ("--html", common.html.is_some()),
-        ("--trace", common.simulated.trace.is_some()),
-        ("--rows", common.rows.is_some()),
-        ("--replay", common.replay.is_some()),
-        ("--wear", common.wear.wear),
-    ];
-    match given.iter().find(|(_, given)| *given) {
-        Some((name, _)) => {
-            Err(anyhow!("{name} belongs to the suite commit; the suite {} has its own sizes", args.suite.0.name))
-        }
-        None => Ok(()),
-    }
+    let parts = &args.crowd.part;
+    let has = |is: fn(Part) -> bool| parts.is_empty() || parts.iter().any(|part| is(*part));
+    let given = &args.common.given;
+    let counted = has(|part| part == Part::DbBench) || !given.any(&["--transactions"]);
+    ensure!(counted, "--transactions would change nothing: it scales the part db-bench, which is not measured");
+    let timed = has(|part| part != Part::DbBench) || !given.any(&["--section-ms"]);
+    ensure!(timed, "--section-ms would change nothing: the part db-bench is as long as --transactions makes it");
+    Ok(())
 }
 
 /// The engines named with `--only`, and what ratios refer to.

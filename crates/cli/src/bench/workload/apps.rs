@@ -15,6 +15,7 @@ pub const GMAIL: Scripted = Scripted {
     about: "60 % transactions of several operations, 21.9 operations on average",
     rows: 2000,
     transactions: 1000,
+    heeds: &["--rows", "--row-bytes", "--wal-start"],
     draw: |size, seed| Ok(profile(size, seed, Mix { several: 0.60, select: 0.25, update: 0.10, ops_mean: 21.9 })),
 };
 pub const FACEBOOK: Scripted = Scripted {
@@ -22,6 +23,7 @@ pub const FACEBOOK: Scripted = Scripted {
     about: "70 % single selects, 2.98 operations on average",
     rows: 2000,
     transactions: 1000,
+    heeds: &["--rows", "--row-bytes", "--wal-start"],
     draw: |size, seed| Ok(profile(size, seed, Mix { several: 0.20, select: 0.70, update: 0.05, ops_mean: 2.98 })),
 };
 pub const HANGOUTS: Scripted = Scripted {
@@ -29,6 +31,7 @@ pub const HANGOUTS: Scripted = Scripted {
     about: "half single selects, 20 % single updates, 3.99 operations on average",
     rows: 2000,
     transactions: 1000,
+    heeds: &["--rows", "--row-bytes", "--wal-start"],
     draw: |size, seed| Ok(profile(size, seed, Mix { several: 0.20, select: 0.50, update: 0.20, ops_mean: 3.99 })),
 };
 pub const KAKAOTALK: Scripted = Scripted {
@@ -36,6 +39,7 @@ pub const KAKAOTALK: Scripted = Scripted {
     about: "over half single updates, 1.76 operations on average",
     rows: 2000,
     transactions: 1000,
+    heeds: &["--rows", "--row-bytes", "--wal-start"],
     draw: |size, seed| Ok(profile(size, seed, Mix { several: 0.15, select: 0.20, update: 0.55, ops_mean: 1.76 })),
 };
 pub const OPEN_INSERT_CLOSE: Scripted = Scripted {
@@ -43,6 +47,7 @@ pub const OPEN_INSERT_CLOSE: Scripted = Scripted {
     about: "opens the database, inserts a row, closes it, as short-lived apps do",
     rows: 2000,
     transactions: 300,
+    heeds: &["--rows", "--row-bytes"],
     draw: |size, seed| Ok(open_insert_close(size, seed)),
 };
 pub const TABS: Scripted = Scripted {
@@ -50,6 +55,7 @@ pub const TABS: Scripted = Scripted {
     about: "a browser: threads (--threads), each a connection, save the state of tabs at once",
     rows: 100,
     transactions: 1000,
+    heeds: &["--rows", "--row-bytes", "--threads"],
     draw: |size, seed| Ok(tabs(size, seed)),
 };
 

@@ -53,6 +53,8 @@ pub struct Scripted {
     pub rows: usize,
     /// Measured transactions, where nobody says.
     pub transactions: usize,
+    /// The sizes that change it, besides the number of transactions; as on the command line.
+    pub heeds: &'static [&'static str],
     pub draw: fn(&Size, u64) -> Result<Script>,
 }
 
@@ -137,6 +139,18 @@ impl Workload {
     /// Whether several threads do it.
     pub fn has_threads(self) -> bool {
         self == Workload::Script(&apps::TABS)
+    }
+
+    /// Whether a size, as on the command line, changes anything.
+    pub fn heeds(self, option: &str) -> bool {
+        match self {
+            Workload::Script(s) => option == "--transactions" || s.heeds.contains(&option),
+            _ => match option {
+                "--transactions" | "--rows" | "--row-bytes" | "--indexes" => true,
+                "--ops-per-tx" | "--wal-start" => self.is_one_row(),
+                _ => false,
+            },
+        }
     }
 
     fn scans(self) -> bool {
@@ -344,6 +358,30 @@ mod tests {
             assert_eq!(draw(7), draw(7), "{}", w.name());
             let seeded = !matches!(w.name(), "replay" | "mobibench-insert" | "mobibench-update");
             assert_eq!(draw(7) != draw(8), seeded, "{}", w.name());
+        }
+    }
+
+    #[test]
+    fn a_plan_depends_on_the_sizes_it_heeds_and_on_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        for w in Workload::all() {
+            let size = with_file(w, &SIZE, dir.path());
+            let changed = [
+                ("--transactions", Size { transactions: 1, ..size.clone() }),
+                ("--rows", Size { rows: 1234, ..size.clone() }),
+                ("--row-bytes", Size { row_bytes: 99, ..size.clone() }),
+                ("--ops-per-tx", Size { ops_per_tx: 3, ..size.clone() }),
+                ("--threads", Size { threads: 5, ..size.clone() }),
+                ("--tables", Size { tables: 7, ..size.clone() }),
+                ("--indexes", Size { indexes: 2, ..size.clone() }),
+            ];
+            let draw = |size: &Size| Plan::draw(w, size, 7).unwrap();
+            for (option, other) in changed {
+                assert_eq!(draw(&size) != draw(&other), w.heeds(option), "{} {option}", w.name());
+            }
+            // A file that is not there.
+            let other = Size { replay: Some(dir.path().join("none")), ..size.clone() };
+            assert_eq!(Plan::draw(w, &other, 7).is_err(), w.heeds("--replay"), "{}", w.name());
         }
     }
 

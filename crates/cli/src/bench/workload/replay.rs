@@ -11,6 +11,7 @@ pub const REPLAY: Scripted = Scripted {
     about: "the statements of the file given with --replay, from an empty database",
     rows: 0,
     transactions: 10_000_000,
+    heeds: &["--replay", "--wal-start"],
     draw: |size, _| replay(size),
 };
 

@@ -7,8 +7,14 @@ use super::{Scripted, Size};
 use crate::bench::random::Random;
 use crate::bench::sql::Value;
 
-const MOBIBENCH: Scripted =
-    Scripted { name: "", about: "", rows: 0, transactions: 100, draw: |_, _| anyhow::bail!("a template") };
+const MOBIBENCH: Scripted = Scripted {
+    name: "",
+    about: "",
+    rows: 0,
+    transactions: 100,
+    heeds: &["--rows", "--tables", "--wal-start"],
+    draw: |_, _| anyhow::bail!("a template"),
+};
 pub const MOBIBENCH_INSERT: Scripted = Scripted {
     name: "mobibench-insert",
     about: "Mobibench's -d 0: a row into each of its tables (--tables), as text",
@@ -27,8 +33,14 @@ pub const MOBIBENCH_DELETE: Scripted = Scripted {
     draw: |size, seed| Ok(mobibench(size, seed, Op::Delete)),
     ..MOBIBENCH
 };
-const ANDROBENCH: Scripted =
-    Scripted { name: "", about: "", rows: 300, transactions: 300, draw: |_, _| anyhow::bail!("a template") };
+const ANDROBENCH: Scripted = Scripted {
+    name: "",
+    about: "",
+    rows: 300,
+    transactions: 300,
+    heeds: &["--rows", "--row-bytes", "--wal-start"],
+    draw: |_, _| anyhow::bail!("a template"),
+};
 pub const ANDROBENCH_INSERT: Scripted = Scripted {
     name: "androbench-insert",
     about: "AndroBench: 300 transactions, each a row of 17 columns",
@@ -52,6 +64,7 @@ pub const RL: Scripted = Scripted {
     about: "RL Benchmark: its 13 steps; --transactions scales all of them",
     rows: 0,
     transactions: 1000,
+    heeds: &["--wal-start"],
     draw: |size, seed| Ok(rl(size, seed)),
 };
 pub const DBBENCH: Scripted = Scripted {
@@ -59,6 +72,7 @@ pub const DBBENCH: Scripted = Scripted {
     about: "DB Bench: 1,000 inserts, 20,000 searches by index, 20,000 rows read in turn, 10,000 deletes; scaled likewise",
     rows: 20_000,
     transactions: 1000,
+    heeds: &["--rows", "--row-bytes", "--wal-start"],
     draw: |size, seed| Ok(dbbench(size, seed)),
 };
 

@@ -48,7 +48,7 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     }
     // Readers see `state` from here on.
     if keeps(Rule::HomeNotAheadOfLog) {
-        live.log.group().flush(db)?;
+        db.flush_published(live)?;
     } else {
         live.log.group().hand_over(db)?;
     }
@@ -62,7 +62,8 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     }
     live.log.checkpointed(&state, scheme, state.page_bytes.max(512))?;
     {
-        let inner = db.inner.lock();
+        let mut inner = db.inner.lock();
+        inner.advance();
         let mut table = db.table.write();
         table.checkpointed(state.tid, state.page_count, inner.readers());
         if table.is_empty() {

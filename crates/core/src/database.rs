@@ -18,10 +18,11 @@
 //! Lock order: `writer`, then `inner`, then `table`. `writer` is held by whoever has the writer's
 //! place while it commits; `inner` only for moments; `table` only for look-ups and publication.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -37,11 +38,15 @@ use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count};
 use crate::log::slot::Slot;
 use crate::options::{Options, Scheme};
 use crate::procs::member::Member;
+use crate::procs::tail::Reach;
 use crate::queue::{ConnectionId, WriterQueue};
 use crate::rules::{Rule, keeps};
 use crate::stats::{CountedFile, Stats};
 use crate::table::{PageTable, Readers};
 use crate::types::{LogOffset, Tid};
+
+/// How long other processes are kept from looking at an unmarked home that is about to be marked.
+const READERS_LEAVE: Duration = Duration::from_millis(10);
 
 /// See the state machine above.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +69,8 @@ pub struct Inner {
     pub latest: Arc<State>,
     /// The newest state, which the next writer builds on. Those above `latest` wait for their flush.
     pub published: Arc<State>,
+    /// Among several processes: the states after `latest`, up to `published`.
+    pub hidden: VecDeque<Arc<State>>,
     /// Pinned snapshots: TID → how many.
     pub snapshots: BTreeMap<Tid, usize>,
     /// Settings in force.
@@ -86,6 +93,21 @@ impl Inner {
     pub fn set_state(&mut self, state: Arc<State>) {
         self.latest = state.clone();
         self.published = state;
+        self.hidden.clear();
+    }
+
+    /// A state after the newest, for the next writer, whichever process it is of.
+    pub fn hide(&mut self, state: Arc<State>) {
+        self.published = state.clone();
+        self.hidden.push_back(state);
+    }
+
+    /// Among several processes: readers see what all of them may see, of what is known here.
+    pub fn advance(&mut self) {
+        let Some(visible) = self.member.as_ref().map(|member| member.words.visible()) else { return };
+        while self.hidden.front().is_some_and(|state| state.tid <= visible) {
+            self.latest = self.hidden.pop_front().unwrap_or_else(|| self.latest.clone());
+        }
     }
 
     /// Who reads versions older than the newest.
@@ -187,6 +209,7 @@ impl Database {
                 phase: Phase::Unmarked,
                 latest: empty.clone(),
                 published: empty,
+                hidden: VecDeque::new(),
                 snapshots: BTreeMap::new(),
                 options,
                 connections: 0,
@@ -220,7 +243,7 @@ impl Database {
     /// Pins the newest state for a reader, after following what other processes committed.
     pub fn pin(&self, inner: &mut Inner) -> Result<Arc<State>> {
         let state = match inner.member.clone() {
-            Some(member) => self.pin_shared(&member, inner)?,
+            Some(member) => self.pin_shared(&member, inner, Reach::Visible)?,
             None => inner.latest.clone(),
         };
         *inner.snapshots.entry(state.tid).or_default() += 1;
@@ -230,12 +253,13 @@ impl Database {
 
     /// Pins the newest state for the holder of the writer's place.
     pub fn pin_published(&self, inner: &mut Inner) -> Result<Arc<State>> {
-        if inner.published.tid == inner.latest.tid {
-            return self.pin(inner);
-        }
-        // Transactions of this process are under way, so others neither write nor bring anything home.
-        let state = inner.published.clone();
-        Ok(self.pin_state(inner, state))
+        let state = match inner.member.clone() {
+            Some(member) => self.pin_shared(&member, inner, Reach::Written)?,
+            None => inner.published.clone(),
+        };
+        *inner.snapshots.entry(state.tid).or_default() += 1;
+        Stats::add(&self.stats.snapshots, 1);
+        Ok(state)
     }
 
     /// Pins a state whose images are all still there: this process has the writer's place.
@@ -301,7 +325,9 @@ impl Database {
         if !crate::locks::reserve(&*self.home)? {
             return Err(Error::Busy(format!("another process is about to write {}", self.path.display())));
         }
-        if !crate::locks::exclusive_from_reserved(&*self.home)? {
+        // Long enough for those that only look; who reads for longer is not kept from it.
+        let patience = READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
+        if !crate::locks::exclusive_from_reserved(&*self.home, patience)? {
             return Err(Error::Busy(format!(
                 "the database {} is in use by another process without onewrite",
                 self.path.display()
@@ -524,7 +550,7 @@ impl Database {
         let done = self.unmark_alone();
         if let (Err(_), Some(member)) = (&done, member.filter(|_| self.member().is_some())) {
             // Still live: others may come again.
-            self.leave();
+            self.leave(false);
             member.not_alone()?;
         }
         done
@@ -588,16 +614,28 @@ impl Database {
 }
 
 impl Audience for Database {
+    fn flushed(&self, tid: Tid) {
+        if let Some(member) = self.member() {
+            member.words.raise_flushed(tid);
+            member.words.show();
+        }
+    }
+
     fn show(&self, state: Arc<State>) {
         let mut inner = self.inner.lock();
-        debug_assert!(inner.latest.tid < state.tid && state.tid <= inner.published.tid, "states are shown in order");
+        let inner = &mut *inner;
+        debug_assert!(state.tid <= inner.published.tid, "states are shown in order");
         // Others see a big transaction only once it is home.
-        if let Some(member) =
-            inner.member.as_ref().filter(|_| !self.table.read().has_layer() || !keeps(Rule::BigHomeFirst))
-        {
-            member.words.set_visible(state.tid);
+        let home_first = self.table.read().has_layer() && keeps(Rule::BigHomeFirst);
+        let words = inner.member.as_ref().filter(|_| !home_first).map(|member| &member.words);
+        if let Some(words) = words {
+            words.raise_written(state.tid);
+            words.show();
+            inner.advance();
+        } else {
+            inner.hidden.retain(|hidden| hidden.tid > state.tid);
+            inner.latest = state;
         }
-        inner.latest = state;
     }
 
     fn poison(&self, error: Error) -> Error {

@@ -14,6 +14,10 @@ pub enum Error {
     /// The snapshot is older than the newest commit, so it cannot be written on. Start over.
     #[error("the snapshot of this transaction is no longer the newest state; roll back and start again")]
     BusySnapshot,
+    /// The transaction needs the database for this process alone, and others have it open. Roll back, and start over
+    /// without them.
+    #[error("{0}")]
+    NotAlone(String),
     /// No room on the disk. Nothing acknowledged is lost.
     #[error("{0}")]
     Full(String),

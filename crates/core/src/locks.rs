@@ -3,6 +3,8 @@
 //!
 //! Connections of this process do not lock each other with these: that is done in memory.
 
+use std::time::{Duration, Instant};
+
 use crate::disk::{DiskFile, LockKind};
 use crate::error::{IoContext, Result};
 
@@ -42,21 +44,29 @@ pub fn unreserve(home: &dyn DiskFile) -> Result<()> {
 
 /// Raises SHARED to EXCLUSIVE: nobody else reads or writes. False, with SHARED as before, if somebody does.
 pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
-    let got = reserve(home)? && exclusive_from_reserved(home)?;
+    let got = reserve(home)? && exclusive_from_reserved(home, Duration::ZERO)?;
     if !got {
         unreserve(home)?;
     }
     Ok(got)
 }
 
-/// Raises RESERVED to EXCLUSIVE. False, with RESERVED as before, if somebody reads.
-pub fn exclusive_from_reserved(home: &dyn DiskFile) -> Result<bool> {
-    let got = home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)?
-        && home.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)?;
-    if !got {
-        home.unlock(PENDING, 1).context(what)?;
+/// Raises RESERVED to EXCLUSIVE. False, with RESERVED as before, if somebody reads for longer than `patience`;
+/// meanwhile nobody else begins to.
+pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let got = home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)?
+            && home.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)?;
+        if !got && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(100));
+            continue;
+        }
+        if !got {
+            home.unlock(PENDING, 1).context(what)?;
+        }
+        return Ok(got);
     }
-    Ok(got)
 }
 
 /// Lowers EXCLUSIVE to SHARED.
@@ -122,5 +132,24 @@ mod tests {
             none(&*writer).unwrap();
             assert!(shared(&*comer).unwrap() && !is_reserved(&*reader).unwrap());
         }
+    }
+
+    #[test]
+    fn who_waits_for_readers_to_leave_keeps_new_ones_out() {
+        let disk = SimDisk::new(SimConfig::default());
+        let open = || disk.open(std::path::Path::new("/db"), OpenMode::Create).unwrap();
+        let (a, b, c) = (open(), open(), open());
+        assert!(shared(&*a).unwrap() && shared(&*b).unwrap() && reserve(&*a).unwrap());
+        assert!(!exclusive_from_reserved(&*a, Duration::ZERO).unwrap(), "b reads");
+        assert!(shared(&*c).unwrap(), "a does not wait any more");
+        none(&*c).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| exclusive_from_reserved(&*a, Duration::from_secs(60)).unwrap());
+            while shared(&*c).unwrap() {
+                none(&*c).unwrap();
+            }
+            none(&*b).unwrap();
+            assert!(waits.join().unwrap());
+        });
     }
 }

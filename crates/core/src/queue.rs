@@ -206,6 +206,11 @@ impl WriterQueue {
         self.inner.lock().holder.is_some_and(|h| h.connection == connection)
     }
 
+    /// Whether nobody has the place.
+    pub fn is_idle(&self) -> bool {
+        self.inner.lock().holder.is_none()
+    }
+
     /// Whether anybody has the place for good.
     pub fn is_taken(&self) -> bool {
         self.inner.lock().holder.is_some_and(|h| !h.is_tentative())

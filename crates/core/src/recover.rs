@@ -182,7 +182,7 @@ fn join(
     **writer = Some(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: ImageFile::default() });
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
-    tail::catch_up(db, &member, inner)?;
+    tail::catch_up(db, &member, inner, tail::Reach::Visible)?;
     inner.phase = Phase::Live;
     Ok(())
 }

@@ -282,3 +282,53 @@ fn threads_of_one_process_and_another_process_share_the_work() {
     let count: i64 = db.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
     assert_eq!(count, 400);
 }
+
+#[test]
+fn a_commit_that_changes_nothing_leaves_no_cache_that_passes_for_newer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let (mut a, mut b) = (Remote::ours(&path), Remote::ours(&path));
+    a.sql("CREATE TABLE t(n INTEGER PRIMARY KEY, x)").unwrap();
+    a.sql("INSERT INTO t VALUES (1, 'aaa')").unwrap();
+    for round in 0..4 {
+        assert_eq!(b.sql("SELECT count(*) FROM t").unwrap(), "1");
+        // Its pages are written, and as they were: SQLite's cache has the next change counter all the same.
+        let before = a.sql("SELECT x FROM t").unwrap();
+        a.sql("BEGIN").unwrap();
+        a.sql("UPDATE t SET x = 'xyz'").unwrap();
+        a.sql(&format!("UPDATE t SET x = '{before}'")).unwrap();
+        a.sql("COMMIT").unwrap();
+        let x = format!("b{round:02}");
+        b.sql(&format!("UPDATE t SET x = '{x}'")).unwrap();
+        assert_eq!(a.sql("SELECT x FROM t").unwrap(), x, "round {round}");
+    }
+}
+
+#[test]
+fn what_needs_the_database_alone_says_who_is_in_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let (mut a, mut b) = (Remote::ours(&path), Remote::ours(&path));
+    a.sql("CREATE TABLE t(n)").unwrap();
+    b.sql("INSERT INTO t VALUES (1)").unwrap();
+    let in_the_way = |refused: Result<String, (i32, String)>, code: i32| {
+        let (found, message) = refused.unwrap_err();
+        assert_eq!(found & 0xff, code, "{message}");
+        assert!(message.contains("is open in another process through onewrite"), "{message}");
+    };
+    in_the_way(a.sql("PRAGMA onewrite_log_size='8m'"), rusqlite::ffi::SQLITE_BUSY);
+    a.sql("PRAGMA page_size=8192").unwrap();
+    in_the_way(a.sql("VACUUM"), rusqlite::ffi::SQLITE_BUSY);
+    in_the_way(a.sql("PRAGMA journal_mode=WAL"), rusqlite::ffi::SQLITE_BUSY);
+    // Another scheme than the one in use is refused before anything is read.
+    let mut c = Remote::start();
+    c.ask(&format!("ours {}?busy_ms=0&scheme=lsmvbt", path.display())).unwrap();
+    let (code, message) = c.sql("SELECT * FROM t").unwrap_err();
+    assert_eq!(code & 0xff, rusqlite::ffi::SQLITE_BUSY, "{message}");
+    assert!(message.contains("is open in another process, and scheme=lsmvbt needs it alone"), "{message}");
+    b.close();
+    c.close();
+    a.sql("VACUUM").unwrap();
+    assert_eq!(a.sql("PRAGMA page_size").unwrap(), "8192");
+    a.close();
+}

@@ -32,7 +32,7 @@ pub(crate) type Outcome<T = ()> = Result<T, Fault>;
 pub(crate) fn result_code(error: &Error, io_code: c_int) -> c_int {
     match error {
         Error::Busy(_) => code::BUSY,
-        Error::BusySnapshot => code::BUSY_SNAPSHOT,
+        Error::BusySnapshot | Error::NotAlone(_) => code::BUSY_SNAPSHOT,
         Error::Full(_) => code::FULL,
         Error::Io { .. } | Error::Poisoned(_) => io_code,
         Error::Corrupt(_) => code::CORRUPT,

@@ -25,6 +25,7 @@ use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
 use crate::node::Shape;
 use crate::options::{Garbage, HeaderPage, Images, Options, Scheme};
+use crate::procs::member::Member;
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::{Image, Place};
@@ -83,7 +84,7 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
         live.home.reserved_bytes = want;
     }
     if live.log.slot().page_bytes != txn.page_bytes {
-        live.log.group().flush(db)?;
+        db.flush_published(live)?;
         live.log.checkpointed(&txn.base, options.scheme, txn.page_bytes).map_err(|e| db.poison(e))?;
         db.tell_slot(live);
         // Under the slot before, of another page size, no record can be read.
@@ -195,33 +196,46 @@ pub struct Published {
     pub state: Arc<State>,
     group: Arc<Group>,
     durability: Durability,
+    /// This process among others that write: one flushes for all.
+    shared: Option<Arc<Member>>,
 }
 
 impl Published {
+    /// Whether the flush is one that processes share: after the turn.
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// The record is in the kernel's cache when this returns. An error poisons.
+    pub fn write(&self, db: &Database) -> Result<()> {
+        self.group.wait(self.state.tid, Durability::Written, db)
+    }
+
     /// Waits until the transaction is durable and readers see it. `turn`: others may join it, and how long one of them
     /// usually has the writer's place. An error poisons.
     pub fn wait(&self, db: &Database, turn: Option<std::time::Duration>) -> Result<()> {
-        match turn {
-            Some(turn) => self.group.wait_for_others(self.state.tid, self.durability, turn, db)?,
-            None => self.group.wait(self.state.tid, self.durability, db)?,
+        if let Some(member) = &self.shared {
+            return db.wait_flushed(member, self.state.tid, self.durability, None);
         }
-        if self.durability == Durability::Flushed
-            && let Some(member) = db.member()
-        {
-            member.words.raise_flushed(self.state.tid);
+        if let Some(turn) = turn {
+            self.group.wait_for_others(self.state.tid, self.durability, turn, db)?;
         }
-        Ok(())
+        self.group.wait(self.state.tid, self.durability, db)?;
+        // A flush of another process that failed meanwhile may have made this one blind.
+        if db.member().is_some() { db.inner.lock().check() } else { Ok(()) }
     }
 }
 
 /// Publishes a prepared transaction: the next writer may build on it. Pins the state it made for the committer, whose
 /// snapshot has ended: kept pinned, every image the commit replaces would be kept for it. An error poisons.
+/// `goes_on`: the place goes to the next before the flush.
 pub fn publish(
     db: &Database,
     live: &mut Live,
     txn: &mut Txn,
     options: &Options,
     durability: Durability,
+    goes_on: bool,
 ) -> Result<Published> {
     let Stage::Prepared(prepared) = std::mem::replace(&mut txn.stage, Stage::Open) else {
         return Err(Error::Misuse("a commit that was not prepared".into()));
@@ -259,6 +273,9 @@ pub fn publish(
     // Readers pin under `inner`, so they see the table and the state change as one (invariant I4).
     let mut inner = db.inner.lock();
     inner.check()?;
+    inner.advance();
+    // A big transaction is flushed and goes home in its turn.
+    let shared = inner.member.clone().filter(|m| goes_on && txn.streamed.is_empty() && m.shares_flushes());
     if let Some(placement) = &placed {
         inner.latest = state.clone();
         let mut table = db.table.write();
@@ -276,9 +293,18 @@ pub fn publish(
         if table.should_trim() {
             table.trim(inner.readers());
         }
-        log::push(live, ready, &state, durability);
+        let mut in_group = durability;
         if let Some(member) = &inner.member {
+            live.log.group().flushed_elsewhere(member.words.flushed());
+            if durability == Durability::Flushed && shared.is_some() {
+                member.words.raise_wanted(state.tid);
+                in_group = Durability::Written;
+            }
+        }
+        log::push(live, ready, &state, in_group);
+        if let Some(member) = inner.member.clone() {
             member.note(live.log.slot(), &live.log.cursor());
+            inner.hide(state.clone());
         }
     } else if prepared.changed {
         // In home already.
@@ -291,7 +317,8 @@ pub fn publish(
     let state = db.pin_state(&mut inner, state);
     // What changed nothing waits as well: what it built on may not be durable yet (invariant I1).
     let waits = prepared.changed || keeps(Rule::EmptyCommitFlushes);
-    Ok(Published { state, group, durability: if waits { durability } else { Durability::Written } })
+    let durability = if waits { durability } else { Durability::Written };
+    Ok(Published { state, group, durability, shared })
 }
 
 /// Sends home what should not wait for a full log: the images of a big transaction, and what an in-page scheme has in

@@ -11,11 +11,12 @@ use crate::database::{Database, Inner, Live, Phase};
 use crate::error::{Error, Result};
 use crate::home::{Kind, State};
 use crate::locks;
-use crate::log::group::Durability;
+use crate::log::group::{Durability, Group};
 use crate::queue::{Claim, Patience};
 use crate::recover;
 use crate::rules::{Rule, keeps};
 use crate::txn::Txn;
+use crate::types::Tid;
 
 /// Longest wait for a tentative place while nobody gets a turn: the transaction may turn out to read only, and readers
 /// do not wait.
@@ -24,6 +25,8 @@ const TENTATIVE_WAIT: Duration = Duration::from_millis(200);
 pub(super) const TURNS: u8 = 2;
 /// After so many transactions in a row that wrote, the next one is taken to write, too.
 const SURE_WRITER: u32 = 3;
+/// How long a process that begins to use the log may keep others from the file.
+const MARK_WAIT: Duration = Duration::from_millis(50);
 /// How long a tentative place stays with a connection that has not begun to write and reads. Time in which its thread
 /// is kept from its processor does not count, here and below.
 const GRACE: Duration = Duration::from_millis(2);
@@ -94,7 +97,7 @@ impl Connection {
         }
         let pinned = self.pin_snapshot(true).and_then(|()| self.keep_newest(wait));
         if pinned.is_err() || self.wal || self.aside {
-            self.leave();
+            self.leave(false);
             self.db.queue.release(self.id);
         }
         if pinned.is_err() && self.snapshot.is_some() {
@@ -145,7 +148,7 @@ impl Connection {
             false => Err(Error::BusySnapshot),
         });
         if kept.is_err() {
-            self.leave();
+            self.leave(false);
             if !had {
                 self.db.queue.release(self.id);
             }
@@ -178,8 +181,12 @@ impl Connection {
             Phase::Aside(_) => return Err(busy_aside()),
             _ if !inner.snapshots.is_empty() => {}
             _ => {
-                if !locks::shared(&*db.home)? {
-                    return Err(Error::Busy("another process is writing the database without onewrite".into()));
+                let deadline = Instant::now() + MARK_WAIT.min(Duration::from_millis(self.busy_ms));
+                while !locks::shared(&*db.home)? {
+                    if Instant::now() >= deadline {
+                        return Err(Error::Busy("another process is writing the database without onewrite".into()));
+                    }
+                    std::thread::sleep(Duration::from_micros(200));
                 }
                 let looked = self.look(&db, &mut writer, &mut inner);
                 if inner.phase == Phase::Unmarked && (looked.is_err() || self.wal) {
@@ -189,7 +196,7 @@ impl Connection {
                 if self.wal || self.aside {
                     return Ok(());
                 }
-                if inner.member.as_ref().is_some_and(|member| member.words.busy_owner().is_some()) {
+                if inner.member.as_ref().is_some_and(|member| member.is_undecided()) {
                     drop(inner);
                     drop(writer);
                     db.decide(Instant::now() + Duration::from_millis(self.busy_ms))?;
@@ -225,7 +232,7 @@ impl Connection {
             }
             // The turn of a dead process is had, and with it taken over.
             match db.enter(true, deadline.min(Instant::now() + TENTATIVE_WAIT)) {
-                Ok(()) => db.leave(),
+                Ok(()) => db.leave(false),
                 Err(Error::Busy(_)) => {}
                 Err(e) => return Err(e),
             }
@@ -249,9 +256,18 @@ impl Connection {
         let group = self.db.writer.lock().as_ref().map(|live| live.log.group().clone());
         let Some(group) = group else { return Ok(()) };
         self.db.queue.set_inside(self.id, true);
-        let settled = group.wait(tid, Durability::Written, &*self.db);
+        let settled = self.wait_visible(&group, tid);
         self.db.queue.set_inside(self.id, false);
         settled
+    }
+
+    fn wait_visible(&self, group: &Group, tid: Tid) -> Result<()> {
+        let Some(member) = self.db.member() else { return group.wait(tid, Durability::Written, &*self.db) };
+        group.hand_over(&*self.db)?;
+        if self.db.inner.lock().latest.tid >= tid {
+            return Ok(());
+        }
+        self.db.wait_flushed(&member, tid, Durability::Written, None)
     }
 
     /// First look at a file nobody in this process is using. SHARED is held.
@@ -344,17 +360,17 @@ impl Connection {
                 locks::unreserve(&*self.db.home)?;
             }
             if !kept {
-                self.leave();
+                self.leave(false);
                 self.db.queue.release(self.id);
             }
         }
         begun
     }
 
-    /// Lets other processes write.
-    fn leave(&mut self) {
+    /// Lets other processes write; with `pass_on`, the next one at once.
+    pub(super) fn leave(&mut self, pass_on: bool) {
         if std::mem::take(&mut self.entered) {
-            self.db.leave();
+            self.db.leave(pass_on);
         } else if std::mem::take(&mut self.leased)
             && let Some(member) = self.db.member()
         {
@@ -418,7 +434,7 @@ impl Connection {
         self.doubtless = false;
         self.returns_lock |= self.writes_now;
         if level == LockLevel::None || !self.exclusive_said {
-            self.leave();
+            self.leave(false);
             self.db.queue.release(self.id);
         }
         if level == LockLevel::None {
@@ -456,6 +472,14 @@ impl Connection {
         self.returns_lock = false;
         if !self.db.queue.acquire(self.id, Claim::Firm, Duration::from_millis(self.busy_ms)) {
             return Err(busy_writer());
+        }
+        if !self.entered {
+            let deadline = Instant::now() + Duration::from_millis(self.busy_ms);
+            if let Err(e) = self.db.enter(true, deadline) {
+                self.db.queue.release(self.id);
+                return Err(e);
+            }
+            self.entered = true;
         }
         if self.txn.as_ref().is_none_or(|txn| !self.db.inner.lock().is_newest(&txn.base)) {
             self.db.queue.release(self.id);

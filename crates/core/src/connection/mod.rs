@@ -228,7 +228,7 @@ impl Connection {
                 Some(live) => crate::checkpoint::checkpoint(&db, live, Stream::Drop),
                 None => Ok(()),
             };
-            db.leave();
+            db.leave(false);
             done
         });
         if !had {

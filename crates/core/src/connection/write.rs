@@ -111,8 +111,9 @@ impl Connection {
         if let Some(own) = own.as_ref().filter(|_| merged.is_none()) {
             db.unpin(&mut db.inner.lock(), own)?;
         }
+        let goes_on = self.returns_lock && !self.exclusive_said;
         let Some(txn) = self.txn.as_mut() else { return Ok(()) };
-        let published = match commit::publish(&db, live, txn, &options, durability) {
+        let published = match commit::publish(&db, live, txn, &options, durability, goes_on) {
             Ok(published) => published,
             Err(e) => {
                 self.snapshot = match merged {
@@ -139,10 +140,14 @@ impl Connection {
         self.journal.forget_syncs();
         commit::send_home(&db, live, &options)?;
         drop(writer);
-        if self.returns_lock && !self.exclusive_said {
+        if goes_on {
             // The next writer builds on this transaction while this one waits for its flush, perhaps the same one.
             self.gave_place = true;
             let turn = db.queue.release(self.id);
+            if published.is_shared() {
+                published.write(&db)?;
+                self.leave(db.queue.is_idle());
+            }
             return published.wait(&db, Some(turn));
         }
         published.wait(&db, None)

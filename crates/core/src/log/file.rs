@@ -29,6 +29,26 @@ pub struct LogFile {
     pub path: PathBuf,
 }
 
+/// Bytes of the log that were read at once, to find several records in.
+#[derive(Default)]
+pub struct Window {
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window {
+    fn read(&self, file: &dyn DiskFile, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        let from = offset.checked_sub(self.at).and_then(|from| usize::try_from(from).ok());
+        match from.and_then(|from| self.bytes.get(from..from.checked_add(buf.len())?)) {
+            Some(bytes) => {
+                buf.copy_from_slice(bytes);
+                Ok(buf.len())
+            }
+            None => file.read_at(buf, offset),
+        }
+    }
+}
+
 /// Where the valid records end, and whether that is an honest end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanEnd {
@@ -107,7 +127,8 @@ impl LogFile {
             ScanEnd { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, records: 0, rot: None };
         let mut buf = Vec::new();
         let mut cursor = Cursor::at(slot);
-        while let Some(next) = self.next_record(slot, &cursor, &mut buf)? {
+        let window = Window::default();
+        while let Some(next) = self.next_record(slot, &cursor, &window, &mut buf)? {
             let Some(record) = Record::decode(&buf, slot.page_bytes) else { break };
             visit(&record)?;
             end.records += 1;
@@ -118,13 +139,29 @@ impl LogFile {
         Ok(end)
     }
 
+    /// Reads `len` bytes from `cursor` on at once, fewer at the end of the ring.
+    pub fn window(&self, slot: &Slot, cursor: &Cursor, len: u64) -> Result<Window> {
+        let in_ring = cursor.tail.0 % slot.ring_bytes;
+        let at = 3 * u64::from(slot.block_bytes) + in_ring;
+        let mut bytes = vec![0; usize::try_from(len.min(slot.ring_bytes - in_ring)).unwrap_or(0)];
+        let read = self.file.read_at(&mut bytes, at).context(|| self.what("cannot read"))?;
+        bytes.truncate(read);
+        Ok(Window { at, bytes })
+    }
+
     /// Reads the record that follows `cursor` into `buf`, verified; where the walk is behind it, or `None` if there
-    /// is none.
-    pub fn next_record(&self, slot: &Slot, cursor: &Cursor, buf: &mut Vec<u8>) -> Result<Option<Cursor>> {
+    /// is none. What `window` has is taken from there.
+    pub fn next_record(
+        &self,
+        slot: &Slot,
+        cursor: &Cursor,
+        window: &Window,
+        buf: &mut Vec<u8>,
+    ) -> Result<Option<Cursor>> {
         let ring_at = 3 * u64::from(slot.block_bytes);
         for at in next_places(slot, cursor.tail) {
             if at.0.saturating_sub(slot.start.0) < slot.ring_bytes
-                && self.read_record(slot, ring_at, at, cursor.last_tid, buf)?
+                && self.read_record(window, slot, ring_at, at, cursor.last_tid, buf)?
                 // One that ends in the next lap lies over the first.
                 && (at.0 - slot.start.0).saturating_add(buf.len() as u64) <= slot.ring_bytes
                 && let Some(record) = Record::decode(buf, slot.page_bytes)
@@ -142,6 +179,7 @@ impl LogFile {
     /// if none can be.
     fn read_record(
         &self,
+        window: &Window,
         slot: &Slot,
         ring_at: u64,
         at: LogOffset,
@@ -150,7 +188,7 @@ impl LogFile {
     ) -> Result<bool> {
         let in_ring = at.0 % slot.ring_bytes;
         let mut head = [0; at::HEADER_BYTES];
-        let read = self.file.read_at(&mut head, ring_at + in_ring).context(|| self.what("cannot read"))?;
+        let read = window.read(&*self.file, &mut head, ring_at + in_ring).context(|| self.what("cannot read"))?;
         let Some(peek) = Peek::at(head.get(..read).unwrap_or_default()) else { return Ok(false) };
         let follows = (peek.salt == slot.salt && peek.tid > newer_than) || !keeps(Rule::RecordChain);
         if !follows || in_ring + u64::from(peek.len) > slot.ring_bytes {
@@ -158,7 +196,7 @@ impl LogFile {
         }
         buf.clear();
         buf.resize(usize::try_from(peek.len).unwrap_or(0), 0);
-        let read = self.file.read_at(buf, ring_at + in_ring).context(|| self.what("cannot read"))?;
+        let read = window.read(&*self.file, buf, ring_at + in_ring).context(|| self.what("cannot read"))?;
         Ok(read == buf.len())
     }
 
@@ -232,7 +270,9 @@ impl LogFile {
                     continue;
                 }
                 let place = from + (n * at::ALIGN) as u64;
-                if place >= slot.ring_bytes || !self.read_record(slot, ring_at, LogOffset(place), missing, &mut buf)? {
+                let at = LogOffset(place);
+                let none = Window::default();
+                if place >= slot.ring_bytes || !self.read_record(&none, slot, ring_at, at, missing, &mut buf)? {
                     continue;
                 }
                 left = left.checked_sub(buf.len() as u64).ok_or_else(|| {

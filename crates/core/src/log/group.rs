@@ -45,6 +45,10 @@ pub enum Durability {
 
 /// Who is told what became of published transactions.
 pub trait Audience {
+    /// A flush covers everything up to `tid`; called before [`Audience::show`].
+    fn flushed(&self, tid: Tid) {
+        let _ = tid;
+    }
     /// Readers may see `state`: as durable as its transaction and all before it asked for.
     fn show(&self, state: Arc<State>);
     /// A write or flush failed: nothing that is hidden may be shown any more.
@@ -79,8 +83,8 @@ struct Pending {
     recorded: Tid,
     /// Newest one that must be before it is shown.
     wanted: Tid,
-    /// Something was written that no flush has covered.
-    sync_needed: bool,
+    /// Something beside the records of those that wait was written, and no flush has covered it.
+    beside: bool,
     /// A leader is writing.
     busy: bool,
     /// A write or flush failed.
@@ -167,7 +171,7 @@ impl Group {
             durable: tid,
             recorded: tid,
             wanted: tid,
-            sync_needed: false,
+            beside: false,
             busy: false,
             failed: None,
             hidden: VecDeque::new(),
@@ -221,7 +225,7 @@ impl Group {
         p.bytes.extend_from_slice(tail);
         p.taken = tail.len();
         p.position = position;
-        p.sync_needed = true;
+        p.beside = true;
         p.publish(state, durability);
     }
 
@@ -241,18 +245,24 @@ impl Group {
         p.position = position;
     }
 
-    /// Goes on behind what other processes wrote: `tail` is the beginning of the tail block, at `position`, and all up
-    /// to `tid` is durable and visible.
-    pub fn resume(&self, tail: &[u8], position: u64, tid: Tid) {
+    /// Goes on behind what other processes wrote: `tail` is the beginning of the tail block, at `position`; all up to
+    /// `tid` is written, and up to `durable` on the medium.
+    pub fn resume(&self, tail: &[u8], position: u64, tid: Tid, durable: Tid) {
         let mut p = self.pending.lock();
         debug_assert!(p.hidden.is_empty() && !p.busy, "nothing of this process is pending");
         p.bytes.clear();
         p.bytes.extend_from_slice(tail);
         p.taken = tail.len();
         p.position = position;
-        (p.last, p.visible, p.durable, p.wanted) = (tid, tid, tid, tid);
-        p.sync_needed = false;
-        p.recorded = tid;
+        (p.last, p.visible, p.durable, p.wanted, p.recorded) = (tid, tid, durable, durable, durable);
+        p.beside = false;
+    }
+
+    /// Somebody else's flush covers everything up to `tid`.
+    pub fn flushed_elsewhere(&self, tid: Tid) {
+        let mut p = self.pending.lock();
+        let tid = tid.min(p.visible);
+        (p.durable, p.recorded) = (p.durable.max(tid), p.recorded.max(tid));
     }
 
     /// A transaction became durable and visible without a record.
@@ -271,7 +281,7 @@ impl Group {
 
     /// The caller has written to the log beside the records: the next flush covers all of the file.
     pub fn written_beside(&self) {
-        self.pending.lock().sync_needed = true;
+        self.pending.lock().beside = true;
     }
 
     /// Everything pushed so far is written and shown, and flushed where its commit waits for that.
@@ -352,9 +362,9 @@ impl Group {
         let led = std::mem::take(&mut p.joined);
         let flush = durability == Durability::Flushed || p.wanted > p.durable;
         let bytes = p.take(self.block);
-        let sync = flush && (p.sync_needed || bytes.is_none());
+        let sync = flush && (p.beside || p.visible > p.durable || bytes.is_none());
         // Before the flush and not after: what is written beside the log meanwhile may not be part of it.
-        p.sync_needed = !flush && (p.sync_needed || bytes.is_some());
+        p.beside &= !flush;
         drop(p);
         let begun = Instant::now();
         let mut watch = Watch { group: self, finished: false };
@@ -372,15 +382,20 @@ impl Group {
         if let Some((buffer, _)) = bytes.filter(|(b, _)| b.capacity() <= BUFFER_BYTES) {
             p.spare = buffer;
         }
-        if let Some(state) = newest {
+        if flush || newest.is_some() {
             drop(p);
-            audience.show(state);
+            if flush {
+                audience.flushed(target);
+            }
+            if let Some(state) = newest {
+                audience.show(state);
+            }
             p = self.pending.lock();
         }
         p.visible = p.visible.max(target);
         if flush {
-            p.durable = target;
-            p.recorded = target;
+            p.durable = p.durable.max(target);
+            p.recorded = p.recorded.max(target);
         }
         // Those it was for will be back, perhaps, and those that have joined meanwhile are here.
         p.expected = led + p.joined;

@@ -123,9 +123,9 @@ impl Log {
         }
     }
 
-    /// Goes on behind what other processes wrote up to `cursor`, which is durable; `slot` is the newest. Nothing of
-    /// this process is pending.
-    pub fn resume(&mut self, slot: &Slot, cursor: &Cursor) -> Result<()> {
+    /// Goes on behind what other processes wrote up to `cursor`, of which all up to `durable` is; `slot` is the newest.
+    /// Nothing of this process waits to be written.
+    pub fn resume(&mut self, slot: &Slot, cursor: &Cursor, durable: Tid) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let in_block = cursor.tail.0 % block;
         let mut tail_block = vec![0; usize::try_from(in_block).unwrap_or(0)];
@@ -139,7 +139,7 @@ impl Log {
         self.tail = cursor.tail;
         self.prev_crc = cursor.prev_crc;
         self.last_tid = cursor.last_tid;
-        self.group.resume(&tail_block, position, cursor.last_tid);
+        self.group.resume(&tail_block, position, cursor.last_tid, durable.min(cursor.last_tid));
         self.stream_tail = self.ring_end();
         Ok(())
     }

@@ -9,11 +9,11 @@
 //! | 2 + n | exclusive by the process in slot n: whoever gets it knows that process dead |
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
 use super::kept::Kept;
 use super::tail::Tail;
@@ -26,6 +26,9 @@ use crate::log::file::{Cursor, LogFile};
 use crate::log::slot::Slot;
 use crate::options::Options;
 use crate::types::Tid;
+
+/// Another process that wrote so long ago still counts as one that writes.
+const BESIDE: Duration = Duration::from_millis(20);
 
 const ATTACH: u64 = 0;
 const ADMIN: u64 = 1;
@@ -85,6 +88,8 @@ struct Local {
     seen_turns: u64,
     /// When this process last began after another.
     since: Instant,
+    /// When another process was found to have had the turn last.
+    others_at: Option<Instant>,
     /// A dead process whose lock byte is held until it is taken over.
     dead: Option<usize>,
 }
@@ -117,6 +122,8 @@ pub struct Member {
     /// [`Tail`]'s generation, to look at without a lock.
     pub generation: AtomicU64,
     announced: Mutex<Announced>,
+    /// Threads that wait for a flush.
+    awaiting: AtomicUsize,
     local: Mutex<Local>,
     idle: Condvar,
 }
@@ -131,7 +138,14 @@ impl Member {
             log,
             tail: Mutex::new(tail),
             announced: Mutex::default(),
-            local: Mutex::new(Local { in_flight: 0, seen_turns: u64::MAX, since: Instant::now(), dead: None }),
+            awaiting: AtomicUsize::new(0),
+            local: Mutex::new(Local {
+                in_flight: 0,
+                seen_turns: u64::MAX,
+                since: Instant::now(),
+                others_at: None,
+                dead: None,
+            }),
             idle: Condvar::new(),
         }
     }
@@ -189,9 +203,10 @@ impl Member {
                 }
             }
         };
-        // The slot of a process that died in its turn is left for whoever takes over.
+        // The slot of a process that died in its turn, or while it flushed, is left for whoever takes over.
         let busy_owner = words.busy_owner();
-        let mut free = (0..PROCESSES).filter(|n| Some(*n) != busy_owner);
+        let flusher = words.flusher().load(SeqCst);
+        let mut free = (0..PROCESSES).filter(|n| Some(*n) != busy_owner && *n as u64 + 1 != flusher);
         let me = loop {
             let Some(n) = free.next() else { return Err(busy("in as many places as there may be")) };
             if log.file.try_lock(SLOTS + n as u64, 1, LockKind::Exclusive).context(what)? {
@@ -299,6 +314,15 @@ impl Member {
         Ok(all)
     }
 
+    /// Whether another process is dead.
+    pub fn is_dead(&self, process: usize) -> Result<bool> {
+        let dead = self.lock_dead(process)?;
+        if dead {
+            self.unlock_dead(process)?;
+        }
+        Ok(dead)
+    }
+
     fn lock_dead(&self, process: usize) -> Result<bool> {
         let what = || format!("cannot lock the log {}", self.log.path.display());
         self.log.file.try_lock(SLOTS + process as u64, 1, LockKind::Exclusive).context(what)
@@ -362,6 +386,7 @@ impl Member {
         let mut local = self.local.lock();
         local.seen_turns = self.words.turns().load(SeqCst);
         local.since = Instant::now();
+        local.others_at = Some(local.since);
         if let Some(dead) = local.dead {
             self.words.clear(dead);
             self.turns().taken_over();
@@ -379,20 +404,25 @@ impl Member {
         self.forget_dead(&mut local.dead)
     }
 
-    /// A transaction is over. With `release`, everything published is visible, so the place may go to others.
-    pub fn leave(&self, release: bool) {
+    /// A transaction is over. With `release`, everything published is written, so the place may go to others; it goes
+    /// to the next that waits if `pass_on`, or if this process has had its slice.
+    pub fn leave(&self, release: bool, pass_on: bool) {
         let mut local = self.local.lock();
         local.in_flight = local.in_flight.saturating_sub(1);
-        self.leave_if_idle(&local, release);
-    }
-
-    fn leave_if_idle(&self, local: &MutexGuard<'_, Local>, release: bool) {
         if local.in_flight == 0 {
             if release {
-                self.turns().leave(self.turns().should_pass_on(local.since));
+                self.turns().leave(pass_on || self.turns().should_pass_on(local.since));
             }
             self.idle.notify_all();
         }
+    }
+
+    /// Whether others write beside this process: then the turn goes on before the flush, which one does for all.
+    pub fn shares_flushes(&self) -> bool {
+        let recently = |at: Instant| at.elapsed() < BESIDE;
+        self.turns().others_wait()
+            || self.words.flusher().load(SeqCst) != 0
+            || self.local.lock().others_at.is_some_and(recently)
     }
 
     /// A snapshot that was pinned under a lease ends without a write.
@@ -401,6 +431,21 @@ impl Member {
         if local.in_flight == 0 {
             self.turns().end_lease();
         }
+    }
+
+    /// A thread of this process waits for a flush, or does not any more.
+    pub fn awaits(&self, waits: bool) {
+        let bit = 1u64 << self.me;
+        if waits && self.awaiting.fetch_add(1, SeqCst) == 0 {
+            self.words.awaiting().fetch_or(bit, SeqCst);
+        } else if !waits && self.awaiting.fetch_sub(1, SeqCst) == 1 {
+            self.words.awaiting().fetch_and(!bit, SeqCst);
+        }
+    }
+
+    /// Whether it is yet to be decided what a dead process left, or to be seen what was written.
+    pub fn is_undecided(&self) -> bool {
+        self.words.busy_owner().is_some() || self.words.written() > self.words.visible()
     }
 
     /// Whether a write transaction of this process is under way.

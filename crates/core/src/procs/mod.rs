@@ -4,11 +4,15 @@
 //!  attach   member.rs   alone: recover, begin the shared words; else join
 //!  read     tail.rs     follow the log; announce the snapshot; home's old images from kept.rs
 //!  write    turn.rs     take turns; after another process: catch up; after a dead one: take over (here)
+//!  commit   flush.rs    written in the turn, flushed after it, by one process for all
 //!  detach   member.rs   alone: checkpoint, mark off; else just leave
 //! ```
 //!
-//! The invariants between processes are P1 to P6 of `docs/commit.md`.
+//! The invariants between processes are P1 to P8 of `docs/commit.md`.
 
+pub mod flush;
+#[cfg(test)]
+mod flush_tests;
 pub mod kept;
 pub mod member;
 #[cfg(test)]
@@ -24,11 +28,14 @@ use crate::checkpoint::{Stream, checkpoint};
 use crate::database::{Database, Inner, Live};
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
+use crate::log::file::Window;
+use crate::log::group::Durability;
 use crate::log::record::Record;
 use crate::rules::{Rule, keeps};
 use crate::table::Place;
 use crate::types::{PageNo, Tid};
 use member::{Member, Taken};
+use tail::Reach;
 
 /// How long a process waits for another that attaches or leaves when it leaves itself: none does so for long.
 const ADMIN_WAIT: Duration = Duration::from_secs(20);
@@ -78,7 +85,7 @@ impl Database {
                 }
                 drop(writer);
                 if !firm && matches!(taken, Taken::FromDead(_)) {
-                    self.leave();
+                    self.leave(false);
                 }
                 Ok(())
             }
@@ -90,18 +97,19 @@ impl Database {
             (Err(e), _) => {
                 drop(writer);
                 if firm {
-                    self.leave();
+                    self.leave(false);
                 }
                 Err(e)
             }
         }
     }
 
-    /// Ends what [`Database::enter`] began firmly. The place goes on once all that was published is visible.
-    pub fn leave(&self) {
+    /// Ends what [`Database::enter`] began firmly. The place goes on once all that was published is written: to the next
+    /// that waits if `pass_on`, or if this process has had its slice.
+    pub fn leave(&self, pass_on: bool) {
         let Some(member) = self.member() else { return };
-        let release = self.inner.lock().published.tid <= member.words.visible();
-        member.leave(release);
+        let release = self.inner.lock().published.tid <= member.words.written();
+        member.leave(release, pass_on);
     }
 
     /// Reads bytes of `page` at home as the snapshot `tid` has them: once; the caller looks at the epoch. Returns
@@ -124,17 +132,23 @@ impl Database {
         self.home.read_at(buf, page.offset(page_bytes) + in_page as u64).context(what)
     }
 
-    /// Pins the newest state for a reader, after following the log. `Busy`: a big transaction is on its way home and
-    /// whoever brings it there has not seen this process yet, or is dead.
-    pub fn pin_shared(&self, member: &Member, inner: &mut Inner) -> Result<Arc<State>> {
+    /// The newest state, for a reader or for one who will probably write, after following the log. `Busy`: a big
+    /// transaction is on its way home and whoever brings it there has not seen this process yet, or is dead.
+    pub fn pin_shared(&self, member: &Member, inner: &mut Inner, reach: Reach) -> Result<Arc<State>> {
         for _ in 0..1000 {
             let words = &member.words;
-            if words.visible() > inner.latest.tid
-                || words.generation() != member.generation.load(std::sync::atomic::Ordering::Relaxed)
-            {
-                tail::catch_up(self, member, inner)?;
+            inner.advance();
+            let behind = match reach {
+                Reach::Visible => words.visible() > inner.latest.tid,
+                Reach::Written => words.written() > inner.published.tid,
+            };
+            if behind || words.generation() != member.generation.load(std::sync::atomic::Ordering::Relaxed) {
+                tail::catch_up(self, member, inner, reach)?;
             }
-            let state = inner.latest.clone();
+            let state = match reach {
+                Reach::Visible => inner.latest.clone(),
+                Reach::Written => inner.published.clone(),
+            };
             let announced = inner.snapshots.contains_key(&state.tid) || !keeps(Rule::SnapshotsAnnounced);
             if announced || member.announce(state.tid) {
                 return Ok(state);
@@ -150,7 +164,7 @@ impl Database {
         let Some(member) = self.member() else { return Ok(()) };
         while member.words.busy_owner().is_some() {
             match self.enter(true, Instant::now()) {
-                Ok(()) => self.leave(),
+                Ok(()) => self.leave(false),
                 Err(Error::Busy(_)) => {}
                 Err(e) => return Err(e),
             }
@@ -159,7 +173,10 @@ impl Database {
             }
             std::thread::sleep(Duration::from_micros(500));
         }
-        Ok(())
+        match self.wait_flushed(&member, member.words.written(), Durability::Written, Some(deadline)) {
+            Err(Error::Busy(_)) => Ok(()),
+            waited => waited,
+        }
     }
 
     /// Makes this process the only one, for something that takes the whole database; others cannot attach until
@@ -244,18 +261,16 @@ impl Database {
 
 /// The writer's state after another process may have written.
 fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
-    tail::catch_up(db, member, inner)?;
+    let flushed = member.words.flushed();
+    tail::catch_up(db, member, inner, Reach::Written)?;
     let tail = member.tail.lock();
-    let newest = inner.latest.tid;
-    if member.words.flushed() < newest {
-        // This process knows nothing of which bytes are not durable: all are, from here on.
-        member.log.flush().map_err(|e| inner.poison(e))?;
-        member.words.publish(newest, newest);
-    }
-    live.log.resume(&tail.slot, &tail.cursor)?;
+    let same_home = live.log.slot().sequence == tail.slot.sequence;
+    live.log.resume(&tail.slot, &tail.cursor, flushed)?;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    // Whatever room others asked for is given back at the end.
-    live.home.reserved_bytes = live.home.bytes;
+    if !same_home {
+        // Whatever room was asked for is given back by whoever writes home.
+        live.home.reserved_bytes = live.home.bytes;
+    }
     live.home_tid = tail.slot.base_tid;
     Ok(())
 }
@@ -273,13 +288,13 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
         member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
         words.set_generation(slot.sequence);
     }
-    tail::catch_up(db, member, inner)?;
+    tail::catch_up(db, member, inner, Reach::Written)?;
     let mut tail = member.tail.lock();
     let mut buf = Vec::new();
-    let before = inner.latest.tid;
-    let mut newest = inner.latest.clone();
+    let before = inner.published.tid;
+    let mut newest = inner.published.clone();
     let mut cursor = tail.cursor;
-    while let Some(end) = member.log.next_record(&tail.slot, &cursor, &mut buf)? {
+    while let Some(end) = member.log.next_record(&tail.slot, &cursor, &Window::default(), &mut buf)? {
         let Some(record) = Record::decode(&buf, tail.slot.page_bytes) else { break };
         newest = Arc::new(tail::apply(db, member, &tail.slot, &record, &newest, inner.readers())?);
         cursor = end;
@@ -288,7 +303,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
         }
     }
     member.log.rewrite_live(&tail.slot, cursor.tail)?;
-    live.log.resume(&tail.slot, &cursor)?;
+    live.log.resume(&tail.slot, &cursor, cursor.last_tid)?;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     live.home.reserved_bytes = live.home.bytes;
     live.home_tid = tail.slot.base_tid;
@@ -301,6 +316,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
         live.log.stream_reset()?;
         words.publish(inner.latest.tid, inner.latest.tid);
     }
+    flush::ring(words);
     let visible = words.visible();
     if words.home_floor() > visible {
         words.set_home_floor(visible);

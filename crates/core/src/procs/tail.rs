@@ -14,12 +14,25 @@ use crate::database::{Database, Inner};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, State};
 use crate::layout::home as at;
-use crate::log::file::Cursor;
+use crate::log::file::{Cursor, Window};
 use crate::log::record::Record;
 use crate::log::slot::Slot;
 use crate::replay;
 use crate::table::Readers;
 use crate::types::{PageNo, Tid};
+
+/// So many records fit the first window, usually; more are read with the second, in bytes.
+const FEW_RECORDS: u64 = 8;
+const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
+
+/// How far the log is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// What readers may see.
+    Visible,
+    /// All that is written: what the next transaction builds on.
+    Written,
+}
 
 /// Where a process is in the log.
 pub struct Tail {
@@ -43,16 +56,21 @@ impl Tail {
     }
 }
 
-/// Brings the newest state of this process up to what others made visible.
-pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner) -> Result<()> {
+/// Brings the newest state of this process up to what others wrote, and that of its readers up to what is visible.
+pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach) -> Result<()> {
     let words = &member.words;
     let mut tail = member.tail.lock();
     let mut buf = Vec::new();
+    let mut window = Window::default();
     // Each round but the last sees another generation.
     for _ in 0..1000 {
         // In this order: a checkpoint of what is visible by now may be seen a round later, never one of less.
-        let visible = words.visible();
+        let goal = match reach {
+            Reach::Visible => words.visible(),
+            Reach::Written => words.written(),
+        };
         let generation = words.generation();
+        inner.advance();
         if tail.slot.sequence != generation {
             let slots = member.log.slots()?;
             let Some(slot) = slots.into_iter().find(|s| s.sequence == generation && s.session == tail.slot.session)
@@ -62,27 +80,35 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner) -> Result<()>
             turn_page(db, &mut tail, slot, inner)?;
             member.generation.store(generation, Ordering::Relaxed);
         }
-        while inner.latest.tid < visible {
-            let Some(end) = member.log.next_record(&tail.slot, &tail.cursor, &mut buf)? else { break };
+        if inner.published.tid < goal {
+            // All of it is written by now.
+            let bytes = if goal.0 - inner.published.tid.0 <= FEW_RECORDS { WINDOW_BYTES.0 } else { WINDOW_BYTES.1 };
+            window = member.log.window(&tail.slot, &tail.cursor, bytes)?;
+        }
+        while inner.published.tid < goal {
+            let Some(end) = member.log.next_record(&tail.slot, &tail.cursor, &window, &mut buf)? else { break };
             let Some(record) = Record::decode(&buf, tail.slot.page_bytes) else { break };
             if record.head.stream.count > 0 {
                 break; // Visible, so it is home, and a newer slot says so.
             }
-            let readers = Readers { snapshots: &inner.snapshots, visible: record.head.tid };
-            let state = apply(db, member, &tail.slot, &record, &inner.latest, readers)?;
+            // Of what is visible, readers see none but the newest from here on.
+            let visible = words.visible().min(record.head.tid).max(inner.latest.tid);
+            let readers = Readers { snapshots: &inner.snapshots, visible };
+            let state = apply(db, member, &tail.slot, &record, &inner.published, readers)?;
             tail.cursor = end;
-            inner.set_state(Arc::new(state));
+            inner.hide(Arc::new(state));
+            inner.advance();
         }
         if words.generation() != generation {
             continue;
         }
-        if inner.latest.tid >= visible {
+        if inner.published.tid >= goal {
             return Ok(());
         }
         return Err(Error::Corrupt(format!(
             "the log {} has lost transaction {}, which another process committed",
             member.log.path.display(),
-            inner.latest.tid.next()
+            inner.published.tid.next()
         )));
     }
     Err(Error::Busy("other processes write faster than this one can follow".into()))
@@ -91,7 +117,7 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner) -> Result<()>
 /// A checkpoint elsewhere: home is at least at the state that `slot` tells of.
 fn turn_page(db: &Database, tail: &mut Tail, slot: Slot, inner: &mut Inner) -> Result<()> {
     let home_tid = slot.base_tid;
-    let newest = inner.latest.tid;
+    let newest = inner.published.tid;
     if tail.slot.sequence == 0 || newest < home_tid {
         // The records up to there are gone.
         let mut state = State { change_counter: slot.change_counter, ..State::empty(home_tid) };
@@ -105,7 +131,8 @@ fn turn_page(db: &Database, tail: &mut Tail, slot: Slot, inner: &mut Inner) -> R
         inner.set_state(Arc::new(state));
         tail.cursor = Cursor::at(&slot);
     } else if newest == home_tid {
-        db.table.write().checkpointed(home_tid, inner.latest.page_count, inner.readers());
+        inner.set_state(inner.published.clone());
+        db.table.write().checkpointed(home_tid, inner.published.page_count, inner.readers());
         tail.cursor = Cursor::at(&slot);
     }
     tail.slot = slot;

@@ -9,7 +9,7 @@
 //!  LEASED(q), BUSY(q)   BUSY(q), which takes over
 //! ```
 //!
-//! The word says LEASED only while everything published is visible, durable if it should be, and nothing is in
+//! The word says LEASED only while everything published is written, whole in the kernel's cache, and nothing else is in
 //! flight. So a leased place may be taken by anybody, its owner dead or alive; the lease is courtesy: its owner goes on
 //! with one compare-and-swap and nothing to catch up with, and a snapshot it has just pinned does not go
 //! stale before its first write. A busy place is taken from the dead alone.
@@ -63,6 +63,11 @@ impl Place {
         Place::word(owner, firm) | if firm { 0 } else { FOR_SNAPSHOT }
     }
 
+    /// The word of a process that does not come back soon: its lease is old already.
+    fn free(owner: usize) -> u64 {
+        ((owner as u64) << OWNER_BITS) | (now_us().wrapping_sub(2 * GRACE_US) & STAMP_MAX)
+    }
+
     fn grace_us(&self) -> u64 {
         if self.for_snapshot { SNAPSHOT_GRACE_US } else { GRACE_US }
     }
@@ -73,7 +78,7 @@ impl Place {
 }
 
 /// The system's clock, the same for all processes, in microseconds.
-fn now_us() -> u64 {
+pub fn now_us() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64).wrapping_mul(1_000_000).wrapping_add(now.tv_nsec as u64 / 1000) & STAMP_MAX
 }
@@ -199,9 +204,14 @@ impl Turns<'_> {
         self.words.turn().store(Place::word(process, true), SeqCst);
     }
 
+    /// Whether other processes wait for their turn.
+    pub fn others_wait(&self) -> bool {
+        self.words.wanting().load(SeqCst) & !(1u64 << self.me) != 0
+    }
+
     /// Whether this process should let others go first: they wait, and it began at `since`.
     pub fn should_pass_on(&self, since: Instant) -> bool {
-        self.words.wanting().load(SeqCst) & !(1u64 << self.me) != 0 && since.elapsed() >= SLICE
+        self.others_wait() && since.elapsed() >= SLICE
     }
 
     /// The snapshot was not written on: a lease that was taken for it is anybody's.
@@ -213,13 +223,14 @@ impl Turns<'_> {
         }
     }
 
-    /// Gives the place back: nothing is in flight. With `pass_on`, to the next that waits.
+    /// Gives the place back: nothing is in flight. With `pass_on`, to the next that waits, or to whoever comes first.
     pub fn leave(&self, pass_on: bool) {
         let others = self.words.wanting().load(SeqCst) & !(1u64 << self.me);
         let after_me = (1..PROCESSES).map(|n| (self.me + n) % PROCESSES);
         let next = after_me.into_iter().find(|process| pass_on && others & (1 << process) != 0);
         let Some(next) = next else {
-            self.words.turn().store(Place::word(self.me, false), SeqCst);
+            let word = if pass_on { Place::free(self.me) } else { Place::word(self.me, false) };
+            self.words.turn().store(word, SeqCst);
             return;
         };
         self.words.turns().fetch_add(1, SeqCst);

@@ -14,7 +14,7 @@ use crate::types::Tid;
 pub const PROCESSES: usize = 48;
 
 /// Name and version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"onewrit1");
+const MAGIC: u64 = u64::from_le_bytes(*b"onewrit2");
 
 const AT_MAGIC: usize = 0;
 const AT_SESSION: usize = 1;
@@ -30,6 +30,15 @@ const AT_TURNS: usize = 17;
 const AT_WANTING: usize = 18;
 const AT_VISIBLE: usize = 24;
 const AT_FLUSHED: usize = 25;
+const AT_WRITTEN: usize = 26;
+const AT_WANTED: usize = 27;
+const AT_FLUSHER: usize = 28;
+const AT_AWAITING: usize = 29;
+const AT_COVERED: usize = 30;
+const AT_FLUSH_ENDED: usize = 31;
+const AT_FLUSH_US: usize = 32;
+/// The short that who waits for a flush sleeps on, behind the bells.
+const FLUSH_BELL: usize = PROCESSES;
 /// The first process slot; each is a cache line.
 const AT_SLOTS: usize = 64;
 const SLOT_WORDS: usize = 8;
@@ -42,10 +51,16 @@ const IN_SLOT_FLOOR: usize = IN_SLOT_PINS + PINS;
 const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
 const _: () = assert!(AT_SLOTS + PROCESSES * SLOT_WORDS == crate::disk::shared::LONGS);
 // The last short is not one of them: `AT_IN_PLACE_PAGE`.
-const _: () = assert!(PROCESSES < crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
+const _: () = assert!(FLUSH_BELL + 1 < crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
 
 /// No snapshot.
 const NONE: u64 = u64::MAX;
+
+#[cfg(test)]
+const COMMITTING: [usize; 6] = [AT_VISIBLE, AT_FLUSHED, AT_WRITTEN, AT_WANTED, AT_FLUSHER, AT_POISON];
+/// The values of those words.
+#[cfg(test)]
+pub(crate) type Committing = [u64; 6];
 
 /// Where a snapshot is announced: a word of its own, or the one for all the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,9 +117,22 @@ impl ProcessWords {
         self.long(AT_SESSION).store(session, SeqCst);
         self.long(AT_SETTINGS).store(settings, SeqCst);
         self.long(AT_GENERATION).store(generation, SeqCst);
-        self.long(AT_VISIBLE).store(newest.0, SeqCst);
-        self.long(AT_FLUSHED).store(newest.0, SeqCst);
+        for at in [AT_VISIBLE, AT_FLUSHED, AT_WRITTEN, AT_WANTED] {
+            self.long(at).store(newest.0, SeqCst);
+        }
         self.long(AT_MAGIC).store(MAGIC, SeqCst);
+    }
+
+    /// What commits change.
+    #[cfg(test)]
+    pub(crate) fn committing(&self) -> Committing {
+        COMMITTING.map(|at| self.long(at).load(SeqCst))
+    }
+
+    /// Brings back what [`ProcessWords::committing`] was.
+    #[cfg(test)]
+    pub(crate) fn set_committing(&self, values: &Committing) {
+        COMMITTING.iter().zip(values).for_each(|(at, value)| self.long(*at).store(*value, SeqCst));
     }
 
     /// Whether these are words of this version for `session`.
@@ -125,6 +153,7 @@ impl ProcessWords {
     /// From now on everything fails, in every process.
     pub fn poison(&self) {
         self.long(AT_POISON).store(1, SeqCst);
+        super::flush::ring(self);
     }
 
     /// Sequence of the newest header slot of the log.
@@ -147,9 +176,20 @@ impl ProcessWords {
         Tid(self.long(AT_FLUSHED).load(SeqCst))
     }
 
-    /// Transactions up to `tid` may be seen.
-    pub fn set_visible(&self, tid: Tid) {
-        self.long(AT_VISIBLE).store(tid.0, SeqCst);
+    /// The newest transaction whose record is in the kernel's cache, whole, with those of all before it: whoever has
+    /// the next turn builds on it.
+    pub fn written(&self) -> Tid {
+        Tid(self.long(AT_WRITTEN).load(SeqCst))
+    }
+
+    /// The transaction `tid` must be durable before it may be seen. Said before anybody can say that it is written.
+    pub fn raise_wanted(&self, tid: Tid) {
+        self.long(AT_WANTED).fetch_max(tid.0, SeqCst);
+    }
+
+    /// Transactions up to `tid` are written. A flush that begins from here on covers them.
+    pub fn raise_written(&self, tid: Tid) {
+        self.long(AT_WRITTEN).fetch_max(tid.0, SeqCst);
     }
 
     /// Transactions up to `tid` are durable.
@@ -157,10 +197,51 @@ impl ProcessWords {
         self.long(AT_FLUSHED).fetch_max(tid.0, SeqCst);
     }
 
-    /// Transactions up to `visible` may be seen, and those up to `flushed` are durable.
+    /// Lets readers see what they may: as durable as its commits and all before asked for.
+    pub fn show(&self) {
+        // In this order: nothing up to `written` is wanted later than `wanted` says.
+        let written = self.long(AT_WRITTEN).load(SeqCst);
+        let wanted = self.long(AT_WANTED).load(SeqCst);
+        let flushed = self.long(AT_FLUSHED).load(SeqCst);
+        let visible = if wanted <= flushed { written } else { written.min(flushed) };
+        self.long(AT_VISIBLE).fetch_max(visible, SeqCst);
+    }
+
+    /// Transactions up to `visible` are written and may be seen, and those up to `flushed` are durable.
     pub fn publish(&self, visible: Tid, flushed: Tid) {
-        self.long(AT_FLUSHED).store(flushed.0, SeqCst);
-        self.long(AT_VISIBLE).store(visible.0, SeqCst);
+        self.raise_written(visible);
+        self.raise_flushed(flushed);
+        self.long(AT_VISIBLE).fetch_max(visible.0, SeqCst);
+    }
+
+    /// Who flushes for all, see [`super::flush`].
+    pub fn flusher(&self) -> &AtomicU64 {
+        self.long(AT_FLUSHER)
+    }
+
+    /// A bit for each process with a transaction that waits for a flush.
+    pub fn awaiting(&self) -> &AtomicU64 {
+        self.long(AT_AWAITING)
+    }
+
+    /// [`ProcessWords::awaiting`] when the last flush began.
+    pub fn covered(&self) -> &AtomicU64 {
+        self.long(AT_COVERED)
+    }
+
+    /// When the last flush ended, on the system's clock in microseconds.
+    pub fn flush_ended(&self) -> &AtomicU64 {
+        self.long(AT_FLUSH_ENDED)
+    }
+
+    /// How long the last flush took, in microseconds.
+    pub fn flush_us(&self) -> &AtomicU64 {
+        self.long(AT_FLUSH_US)
+    }
+
+    /// What those sleep on who wait for a flush.
+    pub fn flush_bell(&self) -> &AtomicU32 {
+        &self.0.shorts[FLUSH_BELL]
     }
 
     /// Snapshots older than this must not be pinned any more: home may have left them.
@@ -262,6 +343,7 @@ impl ProcessWords {
             self.slot(process, word).store(NONE, SeqCst);
         }
         self.wanting().fetch_and(!(1 << process), SeqCst);
+        self.awaiting().fetch_and(!(1 << process), SeqCst);
         self.slot(process, IN_SLOT_USED).store(0, SeqCst);
     }
 

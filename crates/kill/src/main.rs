@@ -2,12 +2,15 @@
 //!
 //! [`plan`] says what each transaction does, so that its number alone tells what a database must hold;
 //! [`writer`] is the process that is killed, [`check`] compares a database with the plan, and
-//! [`campaign`] starts, kills and judges.
+//! [`campaign`] starts, kills and judges. [`soak`] lets several processes, whose threads are [`soaked`], run on one
+//! database for minutes while some of them die.
 
 mod campaign;
 mod check;
 mod connect;
 mod plan;
+mod soak;
+mod soaked;
 mod writer;
 
 use std::path::PathBuf;
@@ -56,6 +59,18 @@ enum Child {
         #[arg(long)]
         steps: u64,
     },
+    /// Let threads of several processes write and read one database for minutes, while processes die and start again:
+    /// nothing acknowledged may be lost, snapshots stay as they are, memory and the log do not grow
+    Soak(soak::Soak),
+    /// A process of the soak
+    #[command(hide = true)]
+    Soaked {
+        #[command(flatten)]
+        part: soaked::Part,
+        /// Writers of all processes
+        #[arg(long)]
+        writers: u64,
+    },
     /// Recover and check
     #[command(hide = true)]
     Check {
@@ -83,6 +98,8 @@ fn main() -> ExitCode {
     let done = match &arguments.child {
         Some(Child::Write { job, threads, nonce, steps }) => writer::run(job, *threads, *nonce, *steps),
         Some(Child::Check { job }) => check::run(job),
+        Some(Child::Soaked { part, writers }) => soaked::run(part, *writers),
+        Some(Child::Soak(soak)) => return soak::run(soak),
         None => return campaign::run(&arguments),
     };
     match done {

@@ -31,6 +31,22 @@ fn a_short_campaign_loses_nothing() {
 }
 
 #[test]
+fn a_short_soak_loses_nothing() {
+    let dir = directory();
+    let soak = ["soak", "--minutes", "0.12", "--threads", "7", "--processes", "3", "--seed", "5"];
+    let (output, said) = campaign(dir.path(), &soak);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.ends_with("violations: 0\n"), "{said}");
+    let number = |before: &str, after: &str| -> u64 {
+        let at = said.split(after).next().and_then(|s| s.rsplit(before).next());
+        at.and_then(|n| n.trim().parse().ok()).unwrap_or_else(|| panic!("{said}"))
+    };
+    assert!(number(": ", " transactions acknowledged") > 200, "{said}");
+    assert!(number("\n", " processes killed") > 5, "{said}");
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0, "the database is gone");
+}
+
+#[test]
 fn a_scheme_that_protects_nothing_is_found_out() {
     let dir = directory();
     let (output, said) = campaign(dir.path(), &["--rounds", "400", "--seed", "2", "--scheme", "off"]);

@@ -1,0 +1,375 @@
+//! The soak: threads of several processes write and read one database for minutes; processes die and start again at
+//! random. Nothing acknowledged may be lost, memory and the log must not grow.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use fastrand::Rng;
+use rusqlite::Connection;
+
+use crate::soaked::{self, Part};
+
+/// How often memory and files are measured.
+const SAMPLE: Duration = Duration::from_millis(500);
+/// A process that lived for so long has the memory it needs.
+const GROWN: Duration = Duration::from_secs(10);
+/// The log: header, ring, and as much again for what does not fit there.
+const LOG_BYTES_MAX: u64 = 2 << 20;
+
+/// What the soak is.
+#[derive(Args, Clone, Debug)]
+pub struct Soak {
+    /// How long, in minutes
+    #[arg(long, default_value_t = 10.0)]
+    minutes: f64,
+    /// Threads of all processes together
+    #[arg(long, default_value_t = 16)]
+    threads: u64,
+    /// Processes
+    #[arg(long, default_value_t = 3)]
+    processes: u64,
+    /// Where the random numbers begin
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Directory for the database; otherwise a temporary one
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Most memory that a process may have resident, in MiB
+    #[arg(long, default_value_t = 64)]
+    rss_mib_max: u64,
+}
+
+/// What was acknowledged, and what else the processes said.
+#[derive(Default)]
+struct Said {
+    /// The newest transaction of each writer.
+    reached: Vec<i64>,
+    /// Its process was killed since: the next one may be there, too.
+    may_be_ahead: Vec<bool>,
+    acknowledged: u64,
+    busy: u64,
+    snapshots: u64,
+    wait_us_max: u64,
+    failed: Option<String>,
+}
+
+impl Said {
+    fn line(&mut self, line: &str) -> Result<()> {
+        let (what, rest) = line.split_at_checked(1).unwrap_or((line, ""));
+        let numbers: Vec<i64> = rest.split_whitespace().map(str::parse).collect::<Result<_, _>>().unwrap_or_default();
+        match (what, numbers[..].as_ref()) {
+            ("A", [writer, n, us]) => {
+                let writer = *writer as usize;
+                let known = self.reached.get_mut(writer).context("no such writer")?;
+                ensure!(*n == *known + 1, "writer {writer} was at {known}, and says {n}");
+                *known = *n;
+                self.acknowledged += 1;
+                self.wait_us_max = self.wait_us_max.max(*us as u64);
+            }
+            ("S", [writer, n]) => self.found(*writer as usize, *n)?,
+            ("B", []) => self.busy += 1,
+            ("R", [seen]) => self.snapshots += *seen as u64,
+            _ => bail!("a process says: {line}"),
+        }
+        Ok(())
+    }
+
+    /// A writer begins, or the end is looked at: what was acknowledged is there.
+    fn found(&mut self, writer: usize, n: i64) -> Result<()> {
+        let known = self.reached.get_mut(writer).context("no such writer")?;
+        let ahead = self.may_be_ahead.get_mut(writer).context("no such writer")?;
+        let right = n == *known || (*ahead && n == *known + 1);
+        ensure!(right, "transactions of writer {writer} up to {known} were acknowledged, and {n} is the last");
+        (*known, *ahead) = (n, false);
+        Ok(())
+    }
+}
+
+/// A process that runs.
+struct Running {
+    child: Child,
+    listener: std::thread::JoinHandle<()>,
+    part: Part,
+    since: Instant,
+    ends: Option<Instant>,
+    /// Resident memory, in KiB: when it had grown, and the most after that.
+    grown_kib: Option<u64>,
+    kib_max: u64,
+}
+
+impl Running {
+    fn start(part: Part, writers: u64, said: &Arc<Mutex<Said>>) -> Result<Running> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("soaked")
+            .arg("--at")
+            .arg(&part.at)
+            .args(["--first", &part.first.to_string(), "--threads", &part.threads.to_string()])
+            .args(["--plan", &part.plan.to_string(), "--life-ms", &part.life_ms.to_string()])
+            .args(["--writers", &writers.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let from = child.stdout.take().context("a pipe")?;
+        let said = said.clone();
+        let listener = std::thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                if let Err(e) = said.line(&line) {
+                    said.failed.get_or_insert(e.to_string());
+                }
+            }
+        });
+        let ends = (part.life_ms > 0).then(|| Instant::now() + Duration::from_millis(part.life_ms));
+        Ok(Running { child, listener, part, since: Instant::now(), ends, grown_kib: None, kib_max: 0 })
+    }
+
+    fn sample(&mut self) {
+        let Some(kib) = resident_kib(self.child.id()) else { return };
+        self.kib_max = self.kib_max.max(kib);
+        if self.grown_kib.is_none() && self.since.elapsed() >= GROWN {
+            self.grown_kib = Some(self.kib_max);
+        }
+    }
+
+    /// Waits for one that ends by itself.
+    fn end(mut self) -> Result<Part> {
+        let status = self.child.wait()?;
+        let _ = self.listener.join();
+        ensure!(status.success(), "a process ended with {status}");
+        Ok(self.part)
+    }
+
+    fn kill(mut self, said: &Mutex<Said>) -> Result<Part> {
+        self.child.kill()?;
+        let status = self.child.wait()?;
+        let _ = self.listener.join();
+        ensure!(status.success() || status.signal() == Some(9), "a process ended with {status}");
+        let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let writers = self.part.first as usize..(self.part.first + self.part.threads - 1) as usize;
+        said.may_be_ahead.get_mut(writers).context("no such writers")?.fill(true);
+        Ok(self.part)
+    }
+}
+
+fn resident_kib(process: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn len(at: &Path, suffix: &str) -> u64 {
+    let mut path = at.as_os_str().to_owned();
+    path.push(suffix);
+    fs::metadata(PathBuf::from(path)).map_or(0, |m| m.len())
+}
+
+/// What was measured.
+#[derive(Default)]
+struct Measured {
+    kills: u64,
+    orderly: u64,
+    all_killed: u64,
+    kib_max: u64,
+    /// By how much the memory of a process grew after its first seconds.
+    growth_kib_max: u64,
+    /// The longest life of a process that was measured.
+    life_s_max: f64,
+    log_bytes_max: u64,
+    kept_bytes_max: u64,
+    home_bytes_max: u64,
+}
+
+impl Measured {
+    fn sample(&mut self, at: &Path, running: &mut [Option<Running>], soak: &Soak) -> Result<()> {
+        for process in running.iter_mut().flatten() {
+            process.sample();
+            self.kib_max = self.kib_max.max(process.kib_max);
+            if let Some(grown) = process.grown_kib {
+                self.growth_kib_max = self.growth_kib_max.max(process.kib_max.saturating_sub(grown));
+            }
+            self.life_s_max = self.life_s_max.max(process.since.elapsed().as_secs_f64());
+        }
+        self.log_bytes_max = self.log_bytes_max.max(len(at, "-onewrite"));
+        self.kept_bytes_max = self.kept_bytes_max.max(len(at, "-onewrite-kept"));
+        self.home_bytes_max = self.home_bytes_max.max(len(at, ""));
+        ensure!(self.kib_max <= soak.rss_mib_max << 10, "a process has {} KiB resident", self.kib_max);
+        ensure!(self.log_bytes_max <= LOG_BYTES_MAX, "the log has {} bytes", self.log_bytes_max);
+        Ok(())
+    }
+}
+
+/// Runs the soak; the last line says how many violations there were.
+pub fn run(soak: &Soak) -> ExitCode {
+    let said = Arc::new(Mutex::new(Said::default()));
+    let mut measured = Measured::default();
+    let begun = Instant::now();
+    let done = soak_in(soak, &said, &mut measured);
+    let said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    println!(
+        "{:.1} minutes, {} threads in {} processes: {} transactions acknowledged, {} snapshots read twice, BUSY seen {} \
+         times, longest transaction {:.0} ms",
+        begun.elapsed().as_secs_f64() / 60.0,
+        soak.threads,
+        soak.processes,
+        said.acknowledged,
+        said.snapshots,
+        said.busy,
+        said.wait_us_max as f64 / 1000.0
+    );
+    println!(
+        "{} processes killed, {} times all at once; {} ended in order",
+        measured.kills, measured.all_killed, measured.orderly
+    );
+    println!(
+        "resident at most {} KiB; after the first {} s of a process at most {} KiB more (longest life {:.0} s)",
+        measured.kib_max,
+        GROWN.as_secs(),
+        measured.growth_kib_max,
+        measured.life_s_max
+    );
+    println!(
+        "at most: log {} bytes, kept images {} bytes, database {} bytes",
+        measured.log_bytes_max, measured.kept_bytes_max, measured.home_bytes_max
+    );
+    println!("violations: {}", u32::from(done.is_err()));
+    let Err(e) = done else { return ExitCode::SUCCESS };
+    println!("violation: {e:#}");
+    ExitCode::FAILURE
+}
+
+fn soak_in(soak: &Soak, said: &Arc<Mutex<Said>>, measured: &mut Measured) -> Result<()> {
+    ensure!(
+        soak.processes > 0 && soak.threads >= 2 * soak.processes,
+        "each process has a thread that reads and one that writes: at least two"
+    );
+    let mut rng = Rng::with_seed(soak.seed);
+    let parent = soak.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let dir = tempfile::Builder::new().prefix("onewrite-soak-").tempdir_in(parent)?;
+    let at = dir.path().join("soak.db");
+    let writers = soak.threads - soak.processes;
+    {
+        let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        said.reached = vec![0; writers as usize];
+        said.may_be_ahead = vec![false; writers as usize];
+    }
+    let plan = rng.u64(..);
+    let db = soaked::open(&at)?;
+    soaked::create(&db, writers)?;
+    db.close().map_err(|(_, e)| e)?;
+    let mut parts = Vec::new();
+    let mut first = 0;
+    for process in 0..soak.processes {
+        let threads = soak.threads / soak.processes + u64::from(process < soak.threads % soak.processes);
+        parts.push(Part { at: at.clone(), first, threads, plan, life_ms: 0 });
+        first += threads - 1;
+    }
+    let mut running: Vec<Option<Running>> = Vec::new();
+    for part in parts {
+        running.push(Some(Running::start(part, writers, said)?));
+    }
+    let done = live_and_die(soak, &at, &mut rng, &mut running, writers, said, measured);
+    for process in running.into_iter().flatten() {
+        process.kill(said)?;
+        measured.kills += 1;
+    }
+    let done = done.and_then(|()| judge(&at, plan, writers, said));
+    done.or_else(|e| {
+        let kept = dir.keep();
+        Err(e).with_context(|| format!("seed {}; {} has the files", soak.seed, kept.display()))
+    })
+}
+
+/// Processes run, die and start again until the time is over. The first one dies only with all the others: its memory
+/// tells whether any is lost.
+fn live_and_die(
+    soak: &Soak,
+    at: &Path,
+    rng: &mut Rng,
+    running: &mut [Option<Running>],
+    writers: u64,
+    said: &Arc<Mutex<Said>>,
+    measured: &mut Measured,
+) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs_f64(soak.minutes * 60.0);
+    // All die a few times, however long it takes.
+    let all_die_every = Duration::from_secs_f64((soak.minutes * 60.0 / 5.0).max(1.0));
+    let mut all_die = Instant::now() + all_die_every;
+    let mut next = Instant::now();
+    let mut sample = Instant::now();
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+        if let Some(why) = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner).failed.clone() {
+            bail!(why);
+        }
+        if Instant::now() >= sample {
+            sample = Instant::now() + SAMPLE;
+            measured.sample(at, running, soak)?;
+        }
+        let all = Instant::now() >= all_die;
+        if all {
+            all_die = Instant::now() + all_die_every;
+            measured.all_killed += 1;
+        }
+        let chosen = (Instant::now() >= next && running.len() > 1).then(|| rng.usize(1..running.len()));
+        if chosen.is_some() {
+            next = Instant::now() + Duration::from_millis(rng.u64(50..2500));
+        }
+        for (number, place) in running.iter_mut().enumerate() {
+            let over = place.as_ref().and_then(|p| p.ends).is_some_and(|at| Instant::now() >= at);
+            let mut part = match place.take() {
+                Some(process) if over && !all => {
+                    measured.orderly += 1;
+                    process.end()?
+                }
+                Some(process) if all || chosen == Some(number) => {
+                    measured.kills += 1;
+                    process.kill(said)?
+                }
+                other => {
+                    *place = other;
+                    let Some(process) = place else { continue };
+                    match process.child.try_wait()? {
+                        None => {}
+                        // It began its life before it was noted here when that ends.
+                        Some(status) if status.success() && process.ends.is_some() => {
+                            process.ends = Some(Instant::now())
+                        }
+                        Some(status) => bail!("a process ended with {status}"),
+                    }
+                    continue;
+                }
+            };
+            part.life_ms = if number > 0 && rng.u32(0..4) == 0 { rng.u64(100..3000) } else { 0 };
+            *place = Some(Running::start(part, writers, said)?);
+        }
+    }
+    measured.sample(at, running, soak)
+}
+
+/// Everybody is dead: the next to open recovers, and closes in order; stock SQLite finds the same.
+fn judge(at: &Path, plan: u64, writers: u64, said: &Mutex<Said>) -> Result<()> {
+    let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(why) = said.failed.clone() {
+        bail!(why);
+    }
+    let db = soaked::open(at)?;
+    let reached = soaked::look(&db, plan, writers).context("found through onewrite")?;
+    for (writer, n) in reached.iter().enumerate() {
+        said.found(writer, *n)?;
+    }
+    db.close().map_err(|(_, e)| e).context("close")?;
+    let stock = Connection::open(at)?;
+    let whole: String = stock.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
+    ensure!(whole == "ok", "integrity_check: {whole}");
+    let found = soaked::look(&stock, plan, writers).context("found by stock SQLite")?;
+    ensure!(found == reached, "stock SQLite finds {found:?}, onewrite {reached:?}");
+    ensure!(len(at, "-onewrite-kept") == 0, "the kept images outlive the last process");
+    Ok(())
+}

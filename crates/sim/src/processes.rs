@@ -1,16 +1,16 @@
 //! Several processes on one simulated disk: each an engine of its own, whose disk calls are where the others
-//! act meanwhile, and where it may die while they go on. Power cuts end them all.
+//! act meanwhile, and where it may die while they go on. Writes and flushes fail; power cuts end them all.
 //!
 //! The oracle is that of one history: a list of states. A reader sees a state no older than the newest that was
 //! acknowledged or seen before, whole, for as long as it reads; a writer that succeeds wrote on the newest.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
@@ -177,7 +177,14 @@ impl DiskFile for ProcessFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.disk.point();
+        if self.disk.call() {
+            if self.disk.sim.ops().is_multiple_of(2) {
+                // It fails, and there is no time to tell anybody: what it covers is in the cache, clean.
+                self.disk.sim.fail_nth(Op::Sync, 1, ErrorKind::Other);
+                let _ = self.file().sync();
+            }
+            self.disk.die();
+        }
         self.file().sync()
     }
 
@@ -232,6 +239,10 @@ pub struct Tally {
     pub deaths: u64,
     /// Of those, during a disk call.
     pub deaths_inside: u64,
+    /// Writes and flushes that failed.
+    pub faults: u64,
+    /// Processes that were refused after a failure elsewhere.
+    pub refused: u64,
     /// Power cuts.
     pub cuts: u64,
     /// Times the last process closed and left a plain file.
@@ -246,6 +257,10 @@ struct World {
     setting: Setting,
     tally: Arc<Mutex<Tally>>,
     rng: SplitMix64,
+    /// A write or flush is going to fail, or has.
+    faulty: bool,
+    /// It has: somebody was told.
+    struck: Arc<AtomicBool>,
     /// A crash may have left home longer than its state.
     crashed: bool,
     notes: Vec<String>,
@@ -276,6 +291,8 @@ pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Vio
         setting,
         tally: tally.clone(),
         rng,
+        faulty: false,
+        struck: Arc::default(),
         crashed: false,
         notes: Vec::new(),
     };
@@ -338,6 +355,11 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
     Ok(())
 }
 
+/// Whether a call failed because a write or flush was made to fail.
+fn is_fault(what: &str) -> bool {
+    ["injected fault", "failed write or flush", "Poisoned("].iter().any(|said| what.contains(said))
+}
+
 /// What the steps of all processes share.
 #[derive(Clone)]
 struct Shared {
@@ -363,6 +385,7 @@ fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<S
     };
     let durable = client.synchronous == Synchronous::Full;
     let mut stale = false;
+    let own = std::cell::Cell::new(0);
     let mut attempt = |_| {
         let mut known = known.lock();
         // Whoever writes has the newest state; what came after it in the list never was.
@@ -373,12 +396,14 @@ fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<S
         let seen = known.seen;
         known.states.truncate(seen + 1);
         known.states.push(plan.next.clone());
+        own.set(seen + 1);
     };
     let mut acknowledged = || {
         let mut known = known.lock();
-        known.seen = known.states.len() - 1;
+        // Others may have written on it since.
+        known.seen = known.seen.max(own.get());
         if durable {
-            known.floor = known.seen;
+            known.floor = known.floor.max(own.get());
         }
         tally.lock().commits += 1;
     };
@@ -392,7 +417,13 @@ fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<S
             let _ = client.roll_back();
             client.end().map_err(|e| format!("end: {e}"))?;
         }
-        Err(e) => return Err(format!("write: {e} ({e:?})")),
+        Err(e) => {
+            // As SQLite does after a commit that failed.
+            let _ = client.roll_back();
+            let _ = client.end();
+            client.reading = None;
+            return Err(format!("write: {e} ({e:?})"));
+        }
     }
     if rng.below(3) > 0 {
         client.end().map_err(|e| format!("end: {e}"))?;
@@ -414,6 +445,16 @@ impl World {
     }
 
     fn step(&mut self) -> Result<(), String> {
+        if self.struck.load(Ordering::SeqCst) {
+            return self.after_fault();
+        }
+        if !self.faulty && self.rng.below(30) == 0 {
+            let op = [Op::Write, Op::WriteDurable, Op::Sync, Op::Sync][self.rng.below(4)];
+            let nth = 1 + self.rng.below(12) as u64;
+            self.sim.fail_nth(op, nth, ErrorKind::Other);
+            self.faulty = true;
+            self.note(format!("{op:?} {nth} from here fails"));
+        }
         let n = self.rng.below(self.processes.lock().len());
         match self.rng.below(200) {
             0..110 => self.act(n, Self::write),
@@ -450,7 +491,7 @@ impl World {
             Ok(outcome) => {
                 process.disk.fuse.store(u64::MAX, Ordering::SeqCst);
                 self.processes.lock()[n] = Some(process);
-                outcome
+                self.unless_fault(outcome)
             }
             Err(panic) if panic.is::<Death>() => {
                 bury(process);
@@ -464,9 +505,75 @@ impl World {
         }
     }
 
+    /// A failure that was injected is no violation; everybody leaves after it.
+    fn unless_fault(&mut self, outcome: Result<(), String>) -> Result<(), String> {
+        match outcome {
+            Err(what) if self.faulty && is_fault(&what) => {
+                self.note(format!("told: {what}"));
+                self.struck.store(true, Ordering::SeqCst);
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Whoever looks is refused while one that is attached has not left; then the next one recovers.
+    fn after_fault(&mut self) -> Result<(), String> {
+        self.tally.lock().faults += 1;
+        let is_poisoned = self.is_poisoned();
+        self.note(format!("after a fault; poisoned: {is_poisoned}"));
+        for n in 0..PROCESSES {
+            let process = self.processes.lock()[n].take();
+            let Some(mut process) = process else { continue };
+            if let Some(client) = process.clients.first_mut() {
+                let _ = client.roll_back();
+                let _ = client.end();
+                match client.begin() {
+                    Err(Error::Poisoned(_)) => self.tally.lock().refused += 1,
+                    begun if is_poisoned => return Err(format!("process {n} goes on after a failure: {begun:?}")),
+                    _ => {}
+                }
+            }
+            self.processes.lock()[n] = Some(process);
+        }
+        for n in 0..PROCESSES {
+            if self.rng.below(2) == 0 {
+                self.kill(n);
+                continue;
+            }
+            let process = self.processes.lock()[n].take();
+            let Some(mut process) = process else { continue };
+            while let Some(client) = process.clients.pop() {
+                let closed = client.close().map_err(|e| format!("process {n}: close: {e} ({e:?})"));
+                self.unless_fault(closed)?;
+            }
+        }
+        self.crashed = true;
+        if self.rng.below(3) == 0 {
+            return self.cut_power();
+        }
+        self.no_fault();
+        self.settle()
+    }
+
+    fn no_fault(&mut self) {
+        self.faulty = false;
+        self.struck.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether the words of the log say so, and somebody is attached who reads them.
+    fn is_poisoned(&self) -> bool {
+        const ATTACH: u64 = 0;
+        const POISON: usize = 3;
+        let Ok(log) = self.sim.open(Path::new("db-onewrite"), OpenMode::ReadWrite) else { return false };
+        let poison = log.shared_words().map_or(0, |words| words.longs[POISON].load(Ordering::SeqCst));
+        poison != 0 && !log.try_lock(ATTACH, 1, LockKind::Exclusive).unwrap_or(true)
+    }
+
     /// What the other processes do during the disk calls of one: they read, write and checkpoint.
     fn meanwhile(&mut self) -> Meanwhile {
         let (processes, found, shared) = (self.processes.clone(), self.found.clone(), self.shared());
+        let (faulty, struck) = (self.faulty, self.struck.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let every = [4, 16, 64][self.rng.below(3)];
         Box::new(move || {
@@ -501,6 +608,7 @@ impl World {
             }));
             match outcome {
                 Ok(Ok(())) => {}
+                Ok(Err(what)) if faulty && is_fault(&what) => struck.store(true, Ordering::SeqCst),
                 Ok(Err(what)) => *found.lock() = Some(format!("process {n}, during a call of another: {what}")),
                 Err(panic) => resume_unwind(panic),
             }
@@ -611,13 +719,18 @@ impl World {
     fn cut_power(&mut self) -> Result<(), String> {
         self.all_die()?;
         self.sim = self.sim.crash(self.rng.next_u64());
+        self.no_fault();
         self.crashed = true;
         self.tally.lock().cuts += 1;
         self.note("power goes");
         let mut known = self.known.lock();
         known.seen = known.floor;
         drop(known);
-        // Whoever opens it next decides, for good.
+        self.settle()
+    }
+
+    /// Whoever opens it next decides, for good.
+    fn settle(&mut self) -> Result<(), String> {
         self.act(0, |world, n, process| {
             process.disk.fuse.store(u64::MAX, Ordering::SeqCst);
             world.read(n, process)
@@ -636,13 +749,21 @@ impl World {
             let process = self.processes.lock()[n].take();
             let Some(mut process) = process else { continue };
             while let Some(client) = process.clients.pop() {
-                client.close().map_err(|e| format!("process {n}: close: {e} ({e:?})"))?;
+                let closed = client.close().map_err(|e| format!("process {n}: close: {e} ({e:?})"));
+                self.unless_fault(closed)?;
             }
         }
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), String> {
+        if self.struck.load(Ordering::SeqCst) {
+            self.after_fault()?;
+        }
+        if self.faulty {
+            // What has not failed by now does not.
+            self.cut_power()?;
+        }
         self.close_all()?;
         // If those who were left were dead, one more finds what they left.
         self.act(0, |world, n, process| {

@@ -36,6 +36,7 @@ fn processes_share_a_database_and_die() {
     }
     assert!(tally.commits > 1000 && tally.reads_meanwhile > 1000 && tally.deaths_inside > 50, "{tally:?}");
     assert!(tally.cuts > 50 && tally.plain > 100, "{tally:?}");
+    assert!(tally.faults > 50 && tally.refused > 50, "{tally:?}");
 }
 
 /// Two processes on one disk, whose transactions replace whole pages.

@@ -4,13 +4,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use onewrite_core::Engine;
-use onewrite_core::disk::OpenMode;
+use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_sim::check::{DB, read_all};
 use onewrite_sim::model::{Plan, State};
-use onewrite_sim::pager::{Client, Course};
+use onewrite_sim::pager::{Client, Course, Synchronous};
 use onewrite_sim::processes::{Tally, run};
 use parking_lot::Mutex;
 
@@ -115,4 +116,37 @@ fn the_next_to_write_goes_on_from_a_log_rewound_for_a_transaction_that_was_rolle
     pair.write(0, 4096, 40, true);
     pair.write(1, 4096, 1, false);
     pair.cut_power();
+}
+
+/// A process said that a transaction is wanted on the medium and died before it wrote the record. Who writes next with
+/// `synchronous=NORMAL` waits for no flush of its own, and its transaction is seen all the same.
+#[test]
+fn a_commit_is_seen_by_its_process_when_it_returns() {
+    const VISIBLE: usize = 24;
+    const WANTED: usize = 27;
+    let disk = SimDisk::new(SimConfig { capacity: 64 << 20, ..SimConfig::default() });
+    let engine = Engine::new(Arc::new(disk.clone()));
+    let connect = || {
+        let options = [("scheme".to_owned(), "log".to_owned())];
+        let conn = engine.open(Path::new(DB), OpenMode::Create, &options).unwrap();
+        Client::new(conn, Arc::new(disk.clone()), Path::new(DB))
+    };
+    let clients = [connect(), Pair::client(&disk)];
+    let mut pair = Pair { disk: disk.clone(), clients, state: Arc::default(), rng: SplitMix64::new(1) };
+    let mut reader = connect();
+    for n in [0, 1, 0, 0] {
+        pair.write(n, 4096, 2, false);
+        let (_, bytes) = reader.begin().unwrap();
+        read_all(&mut reader, bytes, std::slice::from_ref(&pair.state)).unwrap();
+        reader.end().unwrap();
+    }
+    // Long enough for the other process not to count as one that writes.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let log = disk.open(Path::new(&format!("{DB}-onewrite")), OpenMode::ReadWrite).unwrap();
+    let words = log.shared_words().unwrap();
+    words.longs[WANTED].store(words.longs[VISIBLE].load(Ordering::SeqCst) + 1, Ordering::SeqCst);
+    pair.clients[0].synchronous = Synchronous::Normal;
+    pair.write(0, 4096, 2, false);
+    let (_, bytes) = reader.begin().unwrap();
+    read_all(&mut reader, bytes, &[pair.state]).unwrap();
 }

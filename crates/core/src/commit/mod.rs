@@ -221,8 +221,13 @@ impl Published {
             self.group.wait_for_others(self.state.tid, self.durability, turn, db)?;
         }
         self.group.wait(self.state.tid, self.durability, db)?;
+        let Some(member) = db.member() else { return Ok(()) };
+        if member.words.written() >= self.state.tid {
+            // What another process left unflushed keeps this one from being seen, too.
+            db.wait_flushed(&member, self.state.tid, self.durability, None)?;
+        }
         // A flush of another process that failed meanwhile may have made this one blind.
-        if db.member().is_some() { db.inner.lock().check() } else { Ok(()) }
+        db.inner.lock().check()
     }
 }
 

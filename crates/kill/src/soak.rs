@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,9 @@ use crate::soaked::{self, Part};
 const SAMPLE: Duration = Duration::from_millis(500);
 /// A process that lived for so long has the memory it needs.
 const GROWN: Duration = Duration::from_secs(10);
+/// How long a process may take to end, asleep or not: naps of this many milliseconds, and so many of them. A machine that
+/// stood still counts as one nap.
+const ENDS: (u64, u32) = (5, 10_000);
 /// The log: header, ring, and as much again for what does not fit there.
 const LOG_BYTES_MAX: u64 = 2 << 20;
 
@@ -138,9 +141,21 @@ impl Running {
         }
     }
 
+    /// Waits for the end, and says where each thread is if it does not come.
+    fn wait(&mut self) -> Result<ExitStatus> {
+        let (nap_ms, naps) = ENDS;
+        for _ in 0..naps {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(nap_ms));
+        }
+        bail!("a process does not end: {}", whereabouts(self.child.id()))
+    }
+
     /// Waits for one that ends by itself.
     fn end(mut self) -> Result<Part> {
-        let status = self.child.wait()?;
+        let status = self.wait()?;
         let _ = self.listener.join();
         ensure!(status.success(), "a process ended with {status}");
         Ok(self.part)
@@ -148,7 +163,7 @@ impl Running {
 
     fn kill(mut self, said: &Mutex<Said>) -> Result<Part> {
         self.child.kill()?;
-        let status = self.child.wait()?;
+        let status = self.wait()?;
         let _ = self.listener.join();
         ensure!(status.success() || status.signal() == Some(9), "a process ended with {status}");
         let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -156,6 +171,19 @@ impl Running {
         said.may_be_ahead.get_mut(writers).context("no such writers")?.fill(true);
         Ok(self.part)
     }
+}
+
+/// What the kernel tells of the threads of a process.
+fn whereabouts(process: u32) -> String {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return "it is gone".into() };
+    let mut all = String::new();
+    for thread in threads.flatten() {
+        for file in ["stat", "wchan", "syscall", "stack"] {
+            let told = fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+            all.push_str(&format!("\n{file}: {}", told.trim()));
+        }
+    }
+    all
 }
 
 fn resident_kib(process: u32) -> Option<u64> {

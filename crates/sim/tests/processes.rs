@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use onewrite_core::Engine;
-use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
+use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_sim::check::{DB, read_all};
 use onewrite_sim::model::{Plan, State};
 use onewrite_sim::pager::{Client, Course, Synchronous};

@@ -119,6 +119,36 @@ fn wal_mode_is_left_under_a_lock_through_any_crash() {
     assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20);
 }
 
+/// A full disk keeps a connection from stepping aside when the mark is off already: with its lock it goes on, and what it
+/// commits next goes through a log again (I7).
+#[test]
+fn a_connection_that_keeps_its_lock_goes_on_behind_a_full_disk() {
+    let mut failures = 0;
+    for room in (0..60).map(|n| n * 30_000) {
+        let (setting, sim, process) = (setting(), sim(), level(0));
+        process.boot(HookDisk::new(sim.clone(), None));
+        let db = process.open(0, &setting.options).unwrap();
+        db.execute_batch(
+            "PRAGMA locking_mode=EXCLUSIVE; CREATE TABLE t(a, b); INSERT INTO t VALUES (1, zeroblob(20000));",
+        )
+        .unwrap();
+        let used: usize = sim.paths().into_iter().filter_map(|path| sim.snapshot_file(&path)).map(|b| b.len()).sum();
+        sim.set_capacity((used + room) as u64);
+        let failed = db.execute_batch("PRAGMA page_size=1024; VACUUM").is_err();
+        sim.set_capacity(SimConfig::default().capacity);
+        failures += u32::from(failed);
+        db.execute_batch("UPDATE t SET a = 2; INSERT INTO t VALUES (3, 3)").unwrap();
+        let expected = print(&db, "main").unwrap();
+        let allowed = Allowed::only([expected, empty()]);
+        let crashed = sim.crash_by(&mut |_| 0);
+        let checked = check(&setting, &crashed, &allowed, &allowed, &mut SplitMix64::new(1), 1, 0);
+        assert_eq!(checked.err().map(|v| v.what), None, "room for {room} bytes, failed: {failed}");
+        db.close().unwrap();
+        process.halt();
+    }
+    assert!((1..60).contains(&failures), "{failures}");
+}
+
 /// A flush that fails while a connection steps aside leaves a real journal; SQLite rolls back, and must not remove
 /// the super-journal with which that journal counts (I1, rule 33).
 #[test]

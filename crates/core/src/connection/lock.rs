@@ -463,6 +463,29 @@ impl Connection {
         }
     }
 
+    /// Stepping aside may have failed when the mark was off: the pages are what they were, the state is that of a plain
+    /// file, and a connection that keeps its lock goes on from there.
+    pub(super) fn look_for_log(&mut self) -> Result<()> {
+        let db = self.db.clone();
+        let mut inner = db.inner.lock();
+        if inner.phase != Phase::Unmarked {
+            return Ok(());
+        }
+        self.txn = None;
+        if let Some(old) = self.snapshot.take() {
+            db.unpin(&mut inner, &old)?;
+        }
+        self.pin(&mut inner, true)
+    }
+
+    /// Takes the file into use for writing once more, under a lock that was never given back.
+    pub(super) fn mark_again(&mut self) -> Result<()> {
+        match self.snapshot.clone() {
+            Some(snapshot) if self.level >= LockLevel::Reserved && !self.wal => self.begin_write(&snapshot),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes the writer's place again that went to the next in the queue with the commit, for a connection that
     /// goes on writing without giving its lock back.
     pub(super) fn take_place_again(&mut self) -> Result<()> {

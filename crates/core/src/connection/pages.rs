@@ -203,7 +203,8 @@ impl Connection {
         self.take_place_again()?;
         match &self.txn {
             Some(Txn { stage: Stage::Prepared(_), .. }) => self.roll_back(),
-            _ => Ok(()),
+            Some(_) => Ok(()),
+            None => self.mark_again(),
         }
     }
 

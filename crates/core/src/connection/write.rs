@@ -30,7 +30,8 @@ impl Connection {
                 return Err(Error::BusySnapshot);
             }
             self.doomed = false;
-            return self.roll_back();
+            self.roll_back()?;
+            return self.look_for_log();
         }
         if matches!(txn.stage, Stage::Prepared(_)) {
             // A second one without a commit between: SQLite has played its journal back.

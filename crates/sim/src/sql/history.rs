@@ -387,14 +387,14 @@ impl World {
         }
         if !self.is_wal() {
             // In WAL mode nothing is promised under OFF.
-            for client in &mut self.clients {
-                if client.synchronous == Synchronous::Off {
-                    client.synchronous = Synchronous::Full;
-                    for schema in &SCHEMAS[..client.schemas()] {
-                        // A pragma that only sets a number cannot fail.
-                        let _ = client.db.execute_batch(&format!("PRAGMA {schema}.synchronous=FULL"));
+            for client in self.clients.iter_mut().filter(|client| client.synchronous == Synchronous::Off) {
+                for schema in &SCHEMAS[..client.schemas()] {
+                    if client.db.execute_batch(&format!("PRAGMA {schema}.synchronous=FULL")).is_err() {
+                        // Not inside a transaction.
+                        return Ok(());
                     }
                 }
+                client.synchronous = Synchronous::Full;
             }
         }
         let wanted = if self.is_wal() { "DELETE" } else { "WAL" };

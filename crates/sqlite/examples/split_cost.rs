@@ -1,5 +1,5 @@
 //! What a random insert costs with each way of splitting pages: pages changed, log bytes, pages of the file.
-//! `cargo run --release -p onewrite-sqlite --example split_cost [-- ROWS]` measures in the current directory.
+//! `cargo run --release -p onewrite-sqlite --example split_cost [-- ROWS [VALUE_BYTES]]` measures in the current directory.
 
 #![allow(unsafe_code)]
 
@@ -89,8 +89,8 @@ impl Db {
     }
 
     /// Inserts rows with random keys, and answers with the nanoseconds each took.
-    fn insert(&self, keys: &mut Keys, rows: u64) -> f64 {
-        let statement = self.prepare("INSERT INTO t VALUES (?1, randomblob(128))");
+    fn insert(&self, keys: &mut Keys, load: Load, rows: u64) -> f64 {
+        let statement = self.prepare(&format!("INSERT INTO t VALUES (?1, randomblob({}))", load.value_bytes));
         let start = Instant::now();
         for _ in 0..rows {
             // SAFETY: the statement is of this connection and finalised below.
@@ -136,6 +136,13 @@ impl Drop for Db {
     }
 }
 
+/// What is inserted.
+#[derive(Clone, Copy)]
+struct Load {
+    rows: u64,
+    value_bytes: u64,
+}
+
 /// Keys in random order, the same in each run.
 struct Keys(u64);
 
@@ -149,50 +156,69 @@ impl Keys {
 }
 
 fn main() {
-    let rows: u64 = env::args().nth(1).map_or(10_000, |n| n.parse().expect("ROWS is a number"));
+    let number = |at, default| env::args().nth(at).map_or(default, |n| n.parse().expect("arguments are numbers"));
+    let load = Load { rows: number(1, 10_000), value_bytes: number(2, 128) };
     let dir = tempfile::tempdir_in(".").expect("the current directory is writable");
     println!(
-        "{rows} random inserts of 128 B, one transaction each, {ROWS_BEFORE} rows before, pages of 4096 B, scheme=log"
+        "{} random inserts of a key and {} B, one transaction each, {ROWS_BEFORE} rows before, pages of 4096 B",
+        load.rows, load.value_bytes
     );
-    println!("                             pages/insert             log");
-    println!("secure_delete split           all  but page 1    B/insert file pages   µs/insert in one transaction");
+    println!("                                    pages/insert             log");
+    println!(
+        "scheme secure_delete split           all  but page 1    B/insert file pages   µs/insert in one transaction"
+    );
     for secure_delete in ["off", "on"] {
-        for (split, reserve_cells) in [("stock", 0), ("lazy", 0), ("lazy", 1), ("legacy", 0)] {
-            measure(dir.path(), secure_delete, split, reserve_cells, rows);
+        for split in [("stock", 0), ("lazy", 0), ("lazy", 1), ("legacy", 0)] {
+            measure(dir.path(), "log", secure_delete, split, load);
         }
     }
-    let db = Db::open(&uri(dir.path(), "ask.db", "lazy", 0));
+    for scheme in ["dhl-cc", "lsmvbt"] {
+        for split in [("stock", 0), ("lazy", 0), ("lazy", 1)] {
+            measure(dir.path(), scheme, "off", split, load);
+        }
+    }
+    let db = Db::open(&uri(dir.path(), "ask.db", "log", ("lazy", 0)));
     db.run("CREATE TABLE t(k)");
     println!("asking the VFS for the policy: {:.0} ns", db.ask());
 }
 
-fn uri(dir: &Path, name: &str, split: &str, reserve_cells: u32) -> String {
-    format!("file:{}/{name}?vfs=onewrite&scheme=log&split={split}&reserve_cells={reserve_cells}", dir.display())
+/// `how`: the policy of splits, and the cells that both halves keep room for.
+fn uri(dir: &Path, name: &str, scheme: &str, how: (&str, u32)) -> String {
+    let (split, cells) = how;
+    // The in-page schemes need pages that the device writes whole, and a file system in memory says nothing of it.
+    let unit = if scheme == "log" { 0 } else { 4096 };
+    format!(
+        "file:{}/{name}?vfs=onewrite&scheme={scheme}&atomic_unit={unit}&split={split}&reserve_cells={cells}",
+        dir.display()
+    )
 }
 
-fn measure(dir: &Path, secure_delete: &str, split: &str, reserve_cells: u32, rows: u64) {
-    let name = format!("{split}-{reserve_cells}-{secure_delete}.db");
-    let db = Db::open(&uri(dir, &name, split, reserve_cells));
+fn measure(dir: &Path, scheme: &str, secure_delete: &str, how: (&str, u32), load: Load) {
+    let (split, reserve_cells) = how;
+    let name = format!("{scheme}-{split}-{reserve_cells}-{secure_delete}.db");
+    let db = Db::open(&uri(dir, &name, scheme, how));
     db.run(&format!("PRAGMA secure_delete={secure_delete}"));
     db.run("CREATE TABLE t(k INTEGER PRIMARY KEY, v BLOB)");
     let mut keys = Keys(0x9e37_79b9_7f4a_7c15);
     db.run("BEGIN");
-    db.insert(&mut keys, ROWS_BEFORE);
+    db.insert(&mut keys, load, ROWS_BEFORE);
     db.run("COMMIT");
     let pages_before: u64 = db.run("PRAGMA page_count").parse().unwrap();
-    let before = ["commits", "record_pages", "record_bytes"].map(|name| db.counter(name));
-    db.insert(&mut keys, rows);
-    let after = ["commits", "record_pages", "record_bytes"].map(|name| db.counter(name));
-    let [commits, pages, bytes] = [0, 1, 2].map(|n| (after[n] - before[n]) as f64);
+    let counters = || ["commits", "record_pages", "record_bytes", "in_place_pages"].map(|name| db.counter(name));
+    let before = counters();
+    db.insert(&mut keys, load, load.rows);
+    let after = counters();
+    let [commits, recorded, bytes, in_place] = [0, 1, 2, 3].map(|n| (after[n] - before[n]) as f64);
+    let pages = recorded + in_place;
     let file_pages: u64 = db.run("PRAGMA page_count").parse().unwrap();
-    // Page 1 changes when the database grows: inserts alone leave nothing else of it to change.
-    let page_1 = (file_pages - pages_before) as f64;
+    // Page 1 changes when the database grows: inserts alone leave nothing else of it to change. In place, it stays.
+    let page_1 = if scheme == "log" { (file_pages - pages_before) as f64 } else { 0.0 };
     db.run("BEGIN");
-    let bulk_ns = db.insert(&mut keys, 100_000);
+    let bulk_ns = db.insert(&mut keys, load, 100_000);
     db.run("COMMIT");
     assert_eq!(db.run("PRAGMA integrity_check"), "ok");
     println!(
-        "{secure_delete:<13} {:<12} {:>6.3} {:>11.3} {:>11.0} {file_pages:>10} {:>11.2}",
+        "{scheme:<6} {secure_delete:<13} {:<12} {:>6.3} {:>11.3} {:>11.0} {file_pages:>10} {:>11.2}",
         format!("{split} {reserve_cells}"),
         pages / commits,
         (pages - page_1) / commits,

@@ -4,13 +4,14 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 21] = [
     "engine",
     "preset",
     "workload",
     "threads",
     "tx_per_s",
     "tx_per_s_runs",
+    "tx_per_s_known",
     "ratio",
     "latency_us_cdf",
     "kib_database_per_tx",

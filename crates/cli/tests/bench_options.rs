@@ -49,7 +49,7 @@ fn every_option_of_advice_changes_the_card_or_is_refused_by_name() {
 }
 
 /// A value for each option that has one, unlike those above and the defaults.
-const VALUES: [(&str, &str); 30] = [
+const VALUES: [(&str, &str); 31] = [
     ("--only", "onewrite/log"),
     ("--workload", "mobibench-insert"),
     ("--rows", "30"),
@@ -60,6 +60,7 @@ const VALUES: [(&str, &str); 30] = [
     ("--tables", "2"),
     ("--indexes", "1"),
     ("--runs", "2"),
+    ("--minutes", "0.05"),
     ("--seed", "5"),
     ("--wal-start", "grown"),
     ("--part", "readers"),

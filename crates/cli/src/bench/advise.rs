@@ -3,7 +3,7 @@
 
 use super::Files;
 use super::engines::{self, Engine, Kind};
-use super::given::{CARD, SIZES};
+use super::given::{CARD, RUNS, SIZES};
 use super::measure::median;
 use super::options::Common;
 use super::report::{Row, wrap};
@@ -28,6 +28,8 @@ pub struct Advise {
 /// Transactions of a section, where nobody says: half a minute on a disk with one millisecond per flush.
 const TRANSACTIONS: u64 = 200;
 
+const MINUTES: f64 = 0.5;
+
 /// What is lost, from the most durable on.
 #[derive(Clone, Copy, PartialEq)]
 enum Loses {
@@ -49,10 +51,10 @@ struct Choice {
 /// Measures and advises.
 pub fn run(options: &Advise) -> Result<()> {
     let mut common = options.common.clone();
-    common.given.all_in(&[&["--json", "--html", "--runs", "--seed"], &SIZES, &CARD], "`bench advise DIR`")?;
+    common.given.all_in(&[&["--json", "--html", "--runs", "--seed"], &RUNS, &SIZES, &CARD], "`bench advise DIR`")?;
     common.dir = Some(options.directory.clone());
     common.transactions = common.transactions.or(Some(TRANSACTIONS));
-    common.runs = common.runs.or(Some(5));
+    common.minutes = common.minutes.or(Some(MINUTES));
     let files = Files::create(&common)?;
     let mut notes = Vec::new();
     let wanted =

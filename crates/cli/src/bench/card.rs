@@ -36,7 +36,8 @@ pub struct Parameters {
     pub wal_at_start: &'static str,
     pub checkpoint_at_end: &'static str,
     pub runs: usize,
-    pub runs_asked: usize,
+    /// After which no run was begun for the sake of better known medians; `None` where the runs were counted.
+    pub minutes_max: Option<f64>,
     pub run_order: &'static str,
     pub seed: u64,
     /// The flash that years of life are estimated for.
@@ -256,8 +257,15 @@ impl Parameters {
             (
                 "runs",
                 format!(
-                    "{} of {}, {}; {} transactions of warm-up; seed {}",
-                    self.runs, self.runs_asked, self.run_order, self.warm_up_transactions, self.seed
+                    "{} ({}), {}; {} transactions of warm-up; seed {}",
+                    self.runs,
+                    match self.minutes_max {
+                        Some(minutes) => format!("until known to ±10 %, in at most {minutes} minutes"),
+                        None => "as asked".to_owned(),
+                    },
+                    self.run_order,
+                    self.warm_up_transactions,
+                    self.seed
                 ),
             ),
             ("SQLite", sqlite),

@@ -1,5 +1,6 @@
 //! `onewrite bench compare`: two results side by side, if their parameter cards allow it.
 
+use super::report::wrap;
 use super::stats::Ratio;
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, TableStyle};
@@ -23,7 +24,7 @@ pub struct Compare {
 /// Values of the card that do not change what a transaction costs: how the result was come by, and texts. Free
 /// space matters only where it is scarce; a file system behaves alike with 20 and with 30 GiB free.
 const NO_MATTER: [&str; 9] =
-    ["notes", "syscalls", "syscall_counting", "runs", "runs_asked", "seed", "unknown", "floor", "wear"];
+    ["notes", "syscalls", "syscall_counting", "runs", "minutes_max", "seed", "unknown", "floor", "wear"];
 const FREE_BYTES: &str = ".free_bytes";
 /// Below this the file system may be hard put to find space.
 const FREE_BYTES_SCARCE: f64 = 1e9;
@@ -53,35 +54,109 @@ pub fn run(options: &Compare) -> Result<()> {
             differing.join("\n")
         );
     }
+    let compared = shared.iter().map(|(key, (a, b))| Compared::of(key, (a, b), &shared)).collect::<Result<Vec<_>>>()?;
     let mut t = Table::new();
     t.load_style(TableStyle::new());
-    t.set_header(["workload", "engine", "A tx/s", "B tx/s", "B / A", "interval", ""]);
-    for (key, (a, b)) in &shared {
-        let ratio = Ratio::unpaired(&rates(b)?, &rates(a)?).context("a result without runs")?;
+    t.set_header(["workload", "engine", "A tx/s", "B tx/s", "B / A", "interval", "", "B / A,\nby floors", ""]);
+    for c in &compared {
         t.add_row([
-            key.2.clone(),
-            format!("{} {}", key.0, key.1),
-            a["tx_per_s"].to_string(),
-            b["tx_per_s"].to_string(),
-            format!("{:.3}", ratio.median),
-            format!("{:.3} to {:.3}", ratio.low, ratio.high),
-            if ratio.safe { "" } else { "~" }.to_owned(),
+            c.workload.clone(),
+            c.engine.clone(),
+            c.tx_per_s.0.clone(),
+            c.tx_per_s.1.clone(),
+            format!("{:.3}", c.ratio.median),
+            format!("{:.3} to {:.3}", c.ratio.low, c.ratio.high),
+            if c.ratio.safe { "" } else { "~" }.to_owned(),
+            c.by_floor.map_or(String::new(), |r| format!("{:.3}", r.median)),
+            c.verdict().to_owned(),
         ]);
     }
-    for column in t.column_iter_mut().skip(2) {
+    for column in t.column_iter_mut().skip(2).take(6) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     println!("{t}");
-    println!(
-        "interval: the lower bound of one median over the upper bound of the other, and the reverse, since the two were"
-    );
-    println!(
-        "not measured in turn: drift between them is not in it. ~: not safe to quote (includes 1, wide, few runs)."
-    );
+    for line in below(&compared) {
+        println!("{}", wrap(&line, 118, 2));
+    }
     if !unknown.is_empty() {
         println!("Unknown in both, so nobody can say whether they agree: {}.", unknown.join(", "));
     }
     Ok(())
+}
+
+/// A line of the table.
+struct Compared {
+    workload: String,
+    engine: String,
+    tx_per_s: (String, String),
+    ratio: Ratio,
+    /// The same after each run of both was divided by the floor's of that run; of the floor itself nothing.
+    by_floor: Option<Ratio>,
+}
+
+/// Medians that differ by less are the same.
+const SAME: f64 = 1.1;
+
+fn same(ratio: f64) -> bool {
+    (1.0 / SAME..=SAME).contains(&ratio)
+}
+
+impl Compared {
+    fn of(key: &Key, (a, b): (&Value, &Value), all: &BTreeMap<Key, (&Value, &Value)>) -> Result<Compared> {
+        let ratio = Ratio::unpaired(&rates(b)?, &rates(a)?).context("a result without runs")?;
+        let floor = all.iter().find(|(other, _)| other.0 == "floor" && other.2 == key.2).filter(|_| key.0 != "floor");
+        let by_floor = match floor {
+            Some((_, (floor_a, floor_b))) => {
+                let divided = |row: &Value, floor: &Value| -> Result<Vec<f64>> {
+                    Ok(rates(row)?.iter().zip(rates(floor)?).map(|(row, floor)| row / floor).collect())
+                };
+                Ratio::unpaired(&divided(b, floor_b)?, &divided(a, floor_a)?)
+            }
+            None => None,
+        };
+        let (workload, engine) = (key.2.clone(), format!("{} {}", key.0, key.1));
+        Ok(Compared {
+            workload,
+            engine,
+            tx_per_s: (a["tx_per_s"].to_string(), b["tx_per_s"].to_string()),
+            ratio,
+            by_floor,
+        })
+    }
+
+    fn verdict(&self) -> &'static str {
+        match (same(self.ratio.median), self.by_floor.map(|r| same(r.median))) {
+            (true, _) => "within 10 %",
+            (false, Some(true)) => "moved with the floor",
+            (false, _) => "differs",
+        }
+    }
+}
+
+/// What the table means, in numbers.
+fn below(compared: &[Compared]) -> Vec<String> {
+    let mut lines = vec![
+        "interval: the lower bound of one median over the upper bound of the other, and the reverse, since the two were \
+         not measured in turn: drift between them is not in it. ~: not safe to quote (includes 1, wide, few runs)."
+            .to_owned(),
+    ];
+    let count = |is: &dyn Fn(&Compared) -> bool| compared.iter().filter(|c| is(c)).count();
+    let mut line =
+        format!("{} of {} medians are within 10 % of each other", count(&|c| same(c.ratio.median)), compared.len());
+    let by_floor = count(&|c| c.by_floor.is_some());
+    if by_floor > 0 {
+        let within = count(&|c| c.by_floor.is_some_and(|r| same(r.median)));
+        line += &format!("; in units of the floor, {within} of {by_floor}");
+        let floors = compared.iter().filter(|c| c.engine.starts_with("floor "));
+        let floors: Vec<String> = floors.map(|c| format!("{:.3} ({})", c.ratio.median, c.workload)).collect();
+        lines.push(format!(
+            "by floors: after each run was divided by the floor's of that run. The floor, which runs no database, is at {} of \
+             what it was: what moves with it is the machine, the rest is the engine.",
+            floors.join(", ")
+        ));
+    }
+    lines.push(line + ".");
+    lines
 }
 
 fn read(path: &Path) -> Result<Value> {
@@ -188,6 +263,30 @@ fn shown(value: &Option<Value>) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_machine_that_changed_is_told_from_an_engine_that_changed() {
+        let row = |engine: &str, by: f64| {
+            let runs: Vec<f64> = [100.0, 101.0, 99.0, 100.0, 102.0].iter().map(|v| v * by).collect();
+            json!({"engine": engine, "preset": "x", "workload": "insert", "threads": 1, "tx_per_s": by, "tx_per_s_runs": runs})
+        };
+        let file = |engines: [(&str, f64); 3]| json!({"results": engines.map(|(engine, by)| row(engine, by))});
+        let a = file([("floor", 10.0), ("same", 5.0), ("worse", 5.0)]);
+        let b = file([("floor", 8.0), ("same", 4.0), ("worse", 2.0)]);
+        let shared = shared(&a, &b);
+        let verdict = |engine: &str| {
+            let (key, (a, b)) = shared.iter().find(|(key, _)| key.0 == engine).unwrap();
+            Compared::of(key, (a, b), &shared).unwrap().verdict()
+        };
+        assert_eq!(["floor", "same", "worse"].map(verdict), ["differs", "moved with the floor", "differs"]);
+        let all: Vec<Compared> =
+            shared.iter().map(|(key, (a, b))| Compared::of(key, (a, b), &shared).unwrap()).collect();
+        let text = below(&all).join(" ");
+        assert!(
+            text.contains("0 of 3 medians") && text.contains("1 of 2") && text.contains("0.800 (insert)"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn values_of_what_only_one_measured_do_not_matter() {

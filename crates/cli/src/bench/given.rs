@@ -8,6 +8,8 @@ use clap::{ArgMatches, Command};
 
 /// Of every measurement.
 pub const EVERYWHERE: [&str; 4] = ["--dir", "--json", "--runs", "--seed"];
+/// Of measurements that go on until medians are known.
+pub const RUNS: [&str; 1] = ["--minutes"];
 /// Of a simulated device.
 pub const DEVICE: [&str; 4] = ["--device", "--fs", "--device-mib", "--trace"];
 /// Of the flash card that commits wear out.

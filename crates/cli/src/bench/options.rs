@@ -43,9 +43,14 @@ pub struct Common {
     /// random values
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number_up_to(0, INDEXES_MAX as u64))]
     pub indexes: u64,
-    /// Runs, of which results are medians [default: 5, or as many as fit into two minutes]
+    /// Runs, of which results are medians [default: at least 5, more until all are known to ±10 % or --minutes are
+    /// over]
     #[arg(long, value_name = "N", value_parser = number(1))]
     pub runs: Option<u64>,
+    /// How long to go on with runs for the sake of medians and ratios that are not yet known to ±10 % [default: 2; of
+    /// advice 0.5]
+    #[arg(long, value_name = "N", conflicts_with = "runs", value_parser = minutes)]
+    pub minutes: Option<f64>,
     /// Seed of keys and values: the same seed, the same transactions
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -66,6 +71,11 @@ pub struct Common {
 
 fn number(from: u64) -> clap::builder::RangedU64ValueParser {
     number_up_to(from, 10_000_000)
+}
+
+fn minutes(s: &str) -> Result<f64, String> {
+    let v: f64 = s.parse().map_err(|_| format!("`{s}` is not a number"))?;
+    if (0.01..=1440.0).contains(&v) { Ok(v) } else { Err(format!("`{s}` is not between 0.01 and 1440")) }
 }
 
 fn number_up_to(from: u64, to: u64) -> clap::builder::RangedU64ValueParser {

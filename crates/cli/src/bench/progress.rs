@@ -20,6 +20,12 @@ impl Progress {
         Progress { bar, terminal, total: sections as u64 }
     }
 
+    /// There are more sections than was said.
+    pub fn extend(&mut self, sections: usize) {
+        self.total += sections as u64;
+        self.bar.set_length(self.total);
+    }
+
     /// A section begins.
     pub fn section(&self, what: &str) {
         let done = self.bar.position();

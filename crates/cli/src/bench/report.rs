@@ -3,7 +3,7 @@
 use super::blocks::PerTx;
 use super::card::Parameters;
 use super::engines::{Engine, Kind};
-use super::stats::{self, Ratio};
+use super::stats::{self, Known, Ratio};
 use super::wear::Worn;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
@@ -18,6 +18,8 @@ pub struct Row {
     pub tx_per_s: f64,
     /// Run by run.
     pub tx_per_s_runs: Vec<f64>,
+    /// How well the median of these is known.
+    pub tx_per_s_known: Option<Known>,
     /// The ratio on the table: to the engine at the head of its column.
     pub ratio: Option<Ratio>,
     pub ratio_to_wal_full: Option<f64>,
@@ -52,6 +54,13 @@ pub struct Row {
     pub of: Engine,
 }
 
+impl Row {
+    /// Whether its throughput may be quoted.
+    pub fn is_steady(&self) -> bool {
+        self.tx_per_s_known.is_some_and(|known| known.steady)
+    }
+}
+
 /// The file of `--json`.
 #[derive(Serialize)]
 pub struct Json<'a> {
@@ -67,11 +76,17 @@ const STYLE: TableStyle = TableStyle::new().top_border(LINE).header_separator(LI
 
 /// The table, grouped by workload; without its second ratio and its frames where `columns` are few.
 pub fn table(rows: &[Row], reference: &str, columns: u16) -> String {
-    let wide = columns >= WIDE;
+    let widest = |text: &str| text.lines().map(|l| l.chars().count()).max().unwrap_or(0);
+    let roomy = (columns >= WIDE).then(|| drawn(rows, reference, true));
+    // Numbers with many digits take more.
+    roomy.filter(|text| widest(text) <= usize::from(columns)).unwrap_or_else(|| drawn(rows, reference, false))
+}
+
+fn drawn(rows: &[Row], reference: &str, wide: bool) -> String {
     let mut t = Table::new();
     t.load_style(STYLE);
     t.set_content_arrangement(ContentArrangement::Disabled);
-    let ratio = format!("×\n{reference}");
+    let ratio = if reference == "WAL/FULL" { "× WAL\n/FULL".to_owned() } else { format!("×\n{reference}") };
     let heads = [
         ("", "", true),
         ("tx/s", "tx/s", true),
@@ -102,7 +117,7 @@ pub fn table(rows: &[Row], reference: &str, columns: u16) -> String {
         let name: String = workload.to_uppercase().chars().take(if wide { 20 } else { 14 }).collect();
         t.add_row([Cell::new(name), Cell::new(""), Cell::new(to)]);
         for row in group {
-            let mut cells = vec![format!(" {}", label(row, wide)), whole(Some(row.tx_per_s)), ratio_cell(row)];
+            let mut cells = vec![format!(" {}", label(row, wide)), rate_cell(row), ratio_cell(row)];
             if wide {
                 cells.push(row.ratio.filter(|r| r.confidence > 0.0).map_or("n/a".to_owned(), percent));
                 cells.push(fine(row.floors));
@@ -180,6 +195,10 @@ fn percent(ratio: Ratio) -> String {
     format!("{:.0}", ratio.half_width_percent())
 }
 
+fn rate_cell(row: &Row) -> String {
+    format!("{}{}", whole(Some(row.tx_per_s)), if row.is_steady() { "" } else { "~" })
+}
+
 fn ratio_cell(row: &Row) -> String {
     let mark = if row.ratio.is_some_and(|r| !r.safe) { "~" } else { "" };
     format!("{}{mark}", fine(row.ratio.map(|r| r.median)))
@@ -247,7 +266,7 @@ pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String>
                 .to_owned(),
         );
     }
-    if columns < WIDE && rows.iter().any(|r| r.of.is_onewrite()) {
+    if !table(rows, "", columns).contains("time ÷") && rows.iter().any(|r| r.of.is_onewrite()) {
         lines.push("1w: onewrite.".to_owned());
     }
     lines.extend(phases(rows));
@@ -312,6 +331,7 @@ pub mod tests {
                     threads: 1,
                     tx_per_s: 12345.6,
                     tx_per_s_runs: vec![12345.6, 12346.6],
+                    tx_per_s_known: Known::of(&[12345.6, 12346.6]),
                     ratio,
                     ratio_to_wal_full: Some(1.234),
                     ratio_to_stock_default: workload.reads().then_some(0.987),

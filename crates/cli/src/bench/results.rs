@@ -7,7 +7,7 @@ use super::engines;
 use super::measure::{histogram, median, paired_ratio};
 use super::report::Row;
 use super::runner::{Job, Key, Measured};
-use super::stats::Ratio;
+use super::stats::{Known, Ratio};
 use super::syscalls::Calls;
 use std::collections::BTreeMap;
 
@@ -61,6 +61,7 @@ pub fn rows(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>, calls: &BTreeMap
                 threads: job.threads(c, w),
                 tx_per_s: round(median(rate.iter().copied()).unwrap_or(0.0), 1),
                 tx_per_s_runs: rate.iter().map(|v| round(*v, 1)).collect(),
+                tx_per_s_known: Known::of(&rate).map(|k| Known { low: round(k.low, 1), high: round(k.high, 1), ..k }),
                 ratio: shown.as_ref().and_then(|of| Ratio::paired(&rate, of)),
                 ratio_to_wal_full: to(&wal_full),
                 ratio_to_stock_default: to(&stock_default),
@@ -84,6 +85,13 @@ pub fn rows(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>, calls: &BTreeMap
         }
     }
     rows
+}
+
+/// How many of the medians, and of the ratios shown, are not known to ±10 %, of how many.
+pub fn unsteady(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>) -> (usize, usize) {
+    let rows = rows(job, measured, &BTreeMap::new());
+    let narrow = |row: &Row| row.is_steady() && row.ratio.is_none_or(|r| r.narrow());
+    (rows.iter().filter(|row| !narrow(row)).count(), rows.len())
 }
 
 /// The block trace of the first run of each of those rows.
@@ -124,7 +132,7 @@ pub fn warn(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>) -> Vec<String> {
         .map(|(key, least)| format!("{} ({least})", name(key)))
         .collect();
     if !early.is_empty() {
-        notes.push(format!("stopped before all transactions, to end within two minutes: {}", early.join(", ")));
+        notes.push(format!("stopped before all transactions, to end in time (--minutes): {}", early.join(", ")));
     }
     // Others may start after the device was watched: then the runs disagree.
     let disturbed: Vec<String> = measured

@@ -24,9 +24,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Without `--runs` and `--transactions` the bench ends within two minutes; this leaves some for the end.
-const BUDGET: Duration = Duration::from_secs(110);
-const RUNS: usize = 5;
+/// Without `--runs` the bench goes on until medians are known, but not longer than this, where nobody says.
+const MINUTES: f64 = 2.0;
+/// Of those, what is for the runs; the rest is for the end.
+const FOR_RUNS: f64 = 0.92;
+/// Fewer cannot tell how well a median is known.
+const RUNS_MIN: usize = 5;
 /// How long the device is watched before a section, for writes of others.
 const IDLE: Duration = Duration::from_millis(50);
 
@@ -156,16 +159,18 @@ pub fn run(mut job: Job) -> Result<Outcome> {
     }
     let devices: Vec<Option<Device>> = dirs.iter().map(|d| Device::under(d, Mount::of(d).as_ref()).ok()).collect();
 
-    let runs_asked = job.common.runs.map_or(RUNS, |n| n as usize);
-    let free = job.common.runs.is_none() && job.common.transactions.is_none();
-    let budget = if free { Some(BUDGET) } else { None };
+    let runs_min = job.common.runs.map_or(RUNS_MIN, |n| n as usize);
+    let minutes = job.common.minutes.unwrap_or(MINUTES);
+    let budget = job.common.runs.is_none().then(|| Duration::from_secs_f64(60.0 * minutes * FOR_RUNS));
+    // Who says how many transactions gets them, in as many runs as a median takes.
+    let free = budget.filter(|_| job.common.transactions.is_none());
     let sections = (0..job.workloads.len()).map(|w| job.cases_of(w).count()).sum::<usize>();
     // However slow the device: the counting round and the first run share the time, then there is a result.
     let limit = |sections_done: usize| -> Option<Duration> {
         let left = (2 * sections).saturating_sub(sections_done).max(4);
-        budget.map(|b| b.saturating_sub(start.elapsed()) / left as u32)
+        free.map(|b| b.saturating_sub(start.elapsed()) / left as u32)
     };
-    let progress = Progress::new((runs_asked + 1) * sections);
+    let mut progress = Progress::new((runs_min + 1) * sections);
 
     let mut calls: BTreeMap<Key, Calls> = BTreeMap::new();
     let mut calls_unknown = None;
@@ -193,10 +198,24 @@ pub fn run(mut job: Job) -> Result<Outcome> {
     let mut described: BTreeMap<String, Described> = BTreeMap::new();
     let mut longest = Duration::ZERO;
     let mut runs = 0;
-    while runs < runs_asked {
-        if runs > 0 && budget.is_some_and(|b| start.elapsed() + longest.mul_f64(1.1) > b) {
-            notes.push(format!("{runs} runs instead of {runs_asked}, to end within two minutes (--runs overrides)"));
+    loop {
+        let over = |of: Option<Duration>| of.is_some_and(|b| start.elapsed() + longest.mul_f64(1.1) > b);
+        let (unsteady, lines) = results::unsteady(&job, &measured);
+        if runs >= runs_min && (budget.is_none() || unsteady == 0 || over(budget)) || runs > 0 && over(free) {
+            if unsteady > 0 {
+                let more = if budget.is_some() {
+                    format!("--minutes {} gives", 5.0 * minutes)
+                } else {
+                    "more --runs give".to_owned()
+                };
+                notes.push(format!(
+                    "{unsteady} of {lines} lines are not known to ±10 % after {runs} runs; {more} better ones"
+                ));
+            }
             break;
+        }
+        if runs >= runs_min {
+            progress.extend(sections);
         }
         let run_start = Instant::now();
         for (w, workload) in job.workloads.iter().copied().enumerate() {
@@ -204,7 +223,12 @@ pub fn run(mut job: Job) -> Result<Outcome> {
             let mut plan: Option<(Size, Plan)> = None;
             for c in (0..all.len()).map(|turn| all[(turn + runs) % all.len()]) {
                 let case = &job.cases[c];
-                let what = format!("run {} of {runs_asked}, {}: {}", runs + 1, workload.name(), case.name());
+                let why = if runs < runs_min {
+                    format!("run {} of {runs_min}", runs + 1)
+                } else {
+                    format!("run {}, {unsteady} of {lines} lines are not yet known to ±10 %", runs + 1)
+                };
+                let what = format!("{why}, {}: {}", workload.name(), case.name());
                 progress.section(&what);
                 let size = case.size(&job.common, workload, limit(progress.begun() - 1));
                 let seed = job.common.seed.wrapping_add(runs as u64);
@@ -275,7 +299,7 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         wal_at_start: job.common.wal_start.describe(),
         checkpoint_at_end: "none, but in Mobibench's workloads; checkpoints are timed where the engine makes them",
         runs,
-        runs_asked,
+        minutes_max: budget.map(|_| minutes),
         run_order: "interleaved, order of engines turned per run",
         seed: job.common.seed,
         wear: job.common.wear.clone(),

@@ -1,5 +1,5 @@
-//! What may be said of a ratio: its median over paired runs, and a confidence interval that assumes nothing about
-//! how noise is distributed.
+//! What may be said of a median, and of a ratio taken over paired runs: confidence intervals that assume nothing
+//! about how noise is distributed.
 
 use super::measure::median;
 use serde::Serialize;
@@ -16,6 +16,25 @@ pub struct Ratio {
     pub safe: bool,
 }
 
+/// How well a median is known, by the interval that holds the true one with at least the stated confidence.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Known {
+    pub low: f64,
+    pub high: f64,
+    /// From 0 to 1.
+    pub confidence: f64,
+    /// Whether it may be quoted: enough runs, and an interval that is narrow.
+    pub steady: bool,
+}
+
+impl Known {
+    /// Of the median of these. `None` of nothing.
+    pub fn of(values: &[f64]) -> Option<Known> {
+        let (low, high, confidence) = interval(values)?;
+        Some(Known { low, high, confidence, steady: confidence >= CONFIDENCE_MIN && high / low <= SPREAD_MAX })
+    }
+}
+
 /// Asked of an interval.
 const CONFIDENCE_MIN: f64 = 0.9;
 /// The widest interval that is still narrow, as high over low: about ten percent to each side.
@@ -23,7 +42,7 @@ const SPREAD_MAX: f64 = 1.2;
 
 /// What the table says about the mark.
 pub const EXPLAINED: &str = "±: half the confidence interval of the ratio, from the order statistics of the paired runs (94 % \
-     with 5 runs). ~: not safe to quote: fewer than 5 runs, an interval that includes 1, or one wider than ±10 %.";
+     with 5 runs). ~: not safe to quote: fewer than 5 runs, an interval wider than ±10 %, or, of a ratio, one that includes 1.";
 
 impl Ratio {
     /// Of `a / b`, pair by pair. `None` of nothing.
@@ -47,6 +66,11 @@ impl Ratio {
         let itself = low == 1.0 && high == 1.0;
         let safe = itself || certain && high / low <= SPREAD_MAX && (low > 1.0 || high < 1.0);
         Some(Ratio { median, low, high, confidence, safe })
+    }
+
+    /// Whether more runs would not say more: the interval is narrow, wherever it lies.
+    pub fn narrow(&self) -> bool {
+        self.confidence >= CONFIDENCE_MIN && self.high / self.low <= SPREAD_MAX
     }
 
     /// Half the interval, in percent of the median.
@@ -86,6 +110,18 @@ mod tests {
         let (low, high, confidence) = interval(&twenty).unwrap();
         assert_eq!((low, high), (6.0, 15.0));
         assert!((confidence - 0.959).abs() < 0.001, "{confidence}");
+    }
+
+    #[test]
+    fn a_median_is_known_by_enough_runs_that_agree() {
+        assert!(Known::of(&[100.0, 105.0, 98.0, 101.0, 99.0]).unwrap().steady);
+        assert!(!Known::of(&[100.0, 105.0, 98.0, 101.0]).unwrap().steady, "four runs");
+        assert!(!Known::of(&[100.0, 130.0, 98.0, 101.0, 99.0]).unwrap().steady, "wide");
+        // With 20 runs, five outliers on each side leave it known.
+        let mut runs = vec![50.0; 5];
+        runs.extend([100.0; 10]);
+        runs.extend([200.0; 5]);
+        assert!(Known::of(&runs).unwrap().steady);
     }
 
     #[test]

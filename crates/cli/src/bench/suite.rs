@@ -1,7 +1,7 @@
 //! Suites by name: a suite is a whole measurement with a table of its own. To add one, write a function
 //! that takes the options, and a line in [`ALL`].
 
-use super::given::{CARD, DEVICE, EVERYWHERE, SIZES};
+use super::given::{CARD, DEVICE, EVERYWHERE, RUNS, SIZES};
 use super::{Args, crowd};
 use anyhow::Result;
 use std::str::FromStr;
@@ -30,6 +30,7 @@ pub static ALL: [Suite; 4] = [
         heeds: &[
             &EVERYWHERE,
             &["--suite", "--only", "--workload", "--library", "--peers", "--html"],
+            &RUNS,
             &SIZES,
             &DEVICE,
             &CARD,

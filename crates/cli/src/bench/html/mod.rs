@@ -81,7 +81,7 @@ fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str) ->
         let swatch = format!("<span class=\"swatch\" style=\"background:var(--c{})\"></span>", i % plots::COLORS);
         write!(out, "<tr><td>{swatch}{}</td>", escape(&label(row)))?;
         for cell in [
-            number(Some(row.tx_per_s), 0),
+            format!("{}{}", number(Some(row.tx_per_s), 0), if row.is_steady() { "" } else { "~" }),
             format!("{}{mark}", number(row.ratio.map(|r| r.median), 2)),
             interval,
             number(Some(row.p50_us), 1),

@@ -73,12 +73,14 @@ pub struct Cursor {
     pub prev_crc: u32,
     /// Its TID.
     pub last_tid: Tid,
+    /// Where the first record behind the slot begins, at the earliest; the live records end a ring behind that.
+    pub first: LogOffset,
 }
 
 impl Cursor {
     /// At the start of the records behind `slot`.
     pub fn at(slot: &Slot) -> Cursor {
-        Cursor { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid }
+        Cursor { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, first: slot.start }
     }
 }
 
@@ -160,16 +162,18 @@ impl LogFile {
     ) -> Result<Option<Cursor>> {
         let ring_at = 3 * u64::from(slot.block_bytes);
         for at in next_places(slot, cursor.tail) {
-            if at.0.saturating_sub(slot.start.0) < slot.ring_bytes
+            // The first may have begun the next lap, and those after it may then reach into what it left free.
+            let first = if cursor.tail == slot.start { at } else { cursor.first };
+            if at.0.saturating_sub(first.0) < slot.ring_bytes
                 && self.read_record(window, slot, ring_at, at, cursor.last_tid, buf)?
                 // One that ends in the next lap lies over the first.
-                && (at.0 - slot.start.0).saturating_add(buf.len() as u64) <= slot.ring_bytes
+                && (at.0 - first.0).saturating_add(buf.len() as u64) <= slot.ring_bytes
                 && let Some(record) = Record::decode(buf, slot.page_bytes)
                 && follows(&record.head, slot, cursor)
                 && self.stream_is_whole(&record, slot)?
             {
                 let tail = LogOffset(at.0 + record.bytes());
-                return Ok(Some(Cursor { tail, prev_crc: record.crc, last_tid: record.head.tid }));
+                return Ok(Some(Cursor { tail, prev_crc: record.crc, last_tid: record.head.tid, first }));
             }
         }
         Ok(None)

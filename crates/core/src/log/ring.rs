@@ -146,7 +146,7 @@ impl Log {
 
     /// Behind the last record.
     pub fn cursor(&self) -> Cursor {
-        Cursor { tail: self.tail, prev_crc: self.prev_crc, last_tid: self.last_tid }
+        Cursor { tail: self.tail, prev_crc: self.prev_crc, last_tid: self.last_tid, first: self.slot.start }
     }
 
     /// Keeps the images that a dead process streamed behind the ring.
@@ -534,6 +534,26 @@ mod tests {
         let end = scan(&log, log.slot());
         assert_eq!((end.records, end.last_tid, end.rot), (5, Tid(15), None));
         assert_eq!(end.tail, LogOffset(log.live_bytes()));
+    }
+
+    /// Should the newest slot be damaged, the one before leads to the same end (rule 44), also where its first record left the
+    /// rest of a lap free and the last one lies there.
+    #[test]
+    fn the_slot_before_leads_to_what_lies_where_its_first_record_did_not_fit() {
+        let disk = SimDisk::new(SimConfig::default());
+        let mut log = log(&disk);
+        append(&mut log, 1300, Durability::Flushed);
+        let mut slots = Vec::new();
+        for pages in [800, 600] {
+            log.checkpointed(&State::empty(log.last_tid()), Scheme::Log, 512).unwrap();
+            slots.push(log.slot().clone());
+            append(&mut log, pages, Durability::Flushed);
+        }
+        let [before, newest] = slots.try_into().unwrap();
+        assert!(log.tail.0 > before.start.0 + RING && log.tail.0 < newest.start.0 + RING);
+        let ends = [scan(&log, &before), scan(&log, &newest)];
+        assert_eq!(ends.each_ref().map(|end| (end.tail, end.rot)), [(log.tail, None); 2]);
+        assert_eq!(ends.map(|end| end.records), [2, 1]);
     }
 
     #[test]

@@ -18,7 +18,8 @@ fn said(output: &Output) -> String {
 #[test]
 fn a_figure_has_its_table_and_its_json_and_nothing_is_left_behind() {
     let dir = tempfile::tempdir().unwrap();
-    let output = suite(dir.path(), &["--only", "ls-mvbt-9", "--json", "out.json"]);
+    let only = ["--only", "ls-mvbt-9", "--only", "dhl-8", "--json", "out.json", "--html", "out.html"];
+    let output = suite(dir.path(), &only);
     assert!(output.status.success(), "{}", said(&output));
     let table = String::from_utf8(output.stdout).unwrap();
     for word in ["Fig. 9", "search:write", "TRUNCATE", "WAL", "auto", "100:0", "× WAL"] {
@@ -30,7 +31,15 @@ fn a_figure_has_its_table_and_its_json_and_nothing_is_left_behind() {
     let rates = results.iter().filter(|r| r["metric"] == "tx_per_s");
     assert!(rates.clone().count() >= 21);
     assert!(rates.clone().all(|r| r["median"].as_f64().unwrap() > 0.0 && r["runs"].as_array().unwrap().len() == 1));
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the JSON alone is left");
+    assert!(json["parameters"]["engines"]["WAL 0:100"].as_str().unwrap().contains("journal_mode=wal"));
+    let page = std::fs::read_to_string(dir.path().join("out.html")).unwrap();
+    for word in ["<svg", "Fig. 9", "search:write", "Parameter card", "compile options", "var(--c0)"] {
+        assert!(page.contains(word), "{word} is missing in the page");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "the JSON and the page alone are left");
+    let compare = ["bench", "compare", "out.json", "out.json"];
+    let same = Command::new(env!("CARGO_BIN_EXE_onewrite")).args(compare).current_dir(dir.path()).output().unwrap();
+    assert!(same.status.success() && said(&same).contains("ls-mvbt-9 100:0, tx_per_s"), "{}", said(&same));
 }
 
 /// Recovery needs a process that may be traced; where it may not, the table says so.

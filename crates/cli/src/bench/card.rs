@@ -2,13 +2,14 @@
 
 use super::device::{Device, Mount, Queue};
 use super::engines::Settings;
+use super::report::wrap;
 use super::simulated::{self, Simulated};
 use super::wear::Wear;
 use super::workload::Described;
 use anyhow::Result;
 use rusqlite::Connection;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -23,6 +24,9 @@ pub struct Parameters {
     pub compile_options: Vec<String>,
     /// Per engine: journal mode, synchronous, page and cache size, locking, checkpoint interval.
     pub engines: BTreeMap<String, Settings>,
+    /// What there is to say of key-value stores.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub stores: BTreeMap<&'static str, String>,
     /// Per workload: schema, statements, rows, key order, transactions, threads and connections.
     pub workloads: BTreeMap<String, Described>,
     pub indexes: usize,
@@ -46,12 +50,13 @@ pub struct Parameters {
     pub syscall_counting: &'static str,
     /// Calls per transaction by name, per engine and workload.
     pub syscalls: BTreeMap<String, BTreeMap<String, f64>>,
+    /// Of the first engine, where all were measured on file systems of their own.
     pub machine: Machine,
     /// Of engines that were measured on file systems of their own.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub machines: BTreeMap<String, Machine>,
     /// Names of the values that could not be found out.
-    pub unknown: Vec<&'static str>,
+    pub unknown: Vec<String>,
     /// What a reader of the results must know.
     pub notes: Vec<String>,
 }
@@ -131,6 +136,71 @@ impl Machine {
         ];
         known.into_iter().filter(|(_, known)| !known).map(|(name, _)| name).collect()
     }
+
+    /// The file system and the device, in words.
+    pub fn place(&self) -> [(&'static str, String); 2] {
+        let device = match &self.device {
+            None => self.device_unknown.clone().unwrap_or_else(|| "unknown".to_owned()),
+            Some(q) => format!(
+                "{}{}, write cache: {}, FUA: {}, physical block {} B, logical {} B, atomic writes to {} B, scheduler {}",
+                q.name,
+                q.model.as_ref().map(|m| format!(" ({m})")).unwrap_or_default(),
+                known(&q.write_cache),
+                q.fua.map_or("unknown", |f| if f { "yes" } else { "no" }),
+                known(&q.physical_block_size.map(|n| n.to_string())),
+                known(&q.logical_block_size.map(|n| n.to_string())),
+                known(&q.atomic_write_bytes_max.map(|n| n.to_string())),
+                known(&q.scheduler)
+            ),
+        };
+        let file_system = format!(
+            "{} ({}), journal: {}, free: {}",
+            known(&self.file_system),
+            known(&self.mount_options.as_ref().map(|o| o.join(","))),
+            known(&self.file_system_journal),
+            known(&self.free_bytes.map(gib))
+        );
+        [("file system", file_system), ("device", device)]
+    }
+
+    /// The computer, in words.
+    pub fn computer(&self) -> (&'static str, String) {
+        let text = format!(
+            "Linux {}, {}, {} CPUs, governor {}, {} memory",
+            known(&self.kernel),
+            self.cpu_model.as_deref().unwrap_or("CPU unknown"),
+            known(&self.cpus.map(|n| n.to_string())),
+            known(&self.cpu_governor),
+            known(&self.memory_bytes.map(gib))
+        );
+        ("machine", text)
+    }
+}
+
+fn known(v: &Option<String>) -> String {
+    v.clone().unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// A card for below a table, wrapped.
+pub fn lines(card: &[(String, String)], columns: usize) -> Vec<String> {
+    let width = card.iter().map(|(name, _)| name.chars().count() + 1).max().unwrap_or(0).clamp(12, 24);
+    card.iter().map(|(name, value)| wrap(&format!("{name:<width$}{value}"), columns, width)).collect()
+}
+
+/// The last line of a card, where something is unknown.
+pub fn unknown_line(unknown: &[String]) -> Option<(String, String)> {
+    let text = || format!("{}: name them where you quote a number", unknown.join(", "));
+    (!unknown.is_empty()).then(|| ("UNKNOWN".to_owned(), text()))
+}
+
+/// What is unknown of `machine`, and of the others what is not unknown of it too, with whose it is.
+pub fn all_unknown(machine: &Machine, others: &BTreeMap<String, Machine>) -> Vec<String> {
+    let mut all: Vec<String> = machine.unknown().into_iter().map(str::to_owned).collect();
+    for (name, other) in others {
+        let more = other.unknown().into_iter().filter(|u| !machine.unknown().contains(u));
+        all.extend(more.map(|unknown| format!("{unknown} of {name}")));
+    }
+    all
 }
 
 /// The version and the options of the SQLite in this program.
@@ -194,20 +264,21 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
 impl Parameters {
     /// Workloads of one size together: `1000 transactions (insert, delete) on 2000 rows`.
     fn sizes(&self) -> String {
-        let mut names: BTreeMap<(usize, usize), Vec<&str>> = BTreeMap::new();
+        let mut names: BTreeMap<(usize, usize), BTreeSet<&str>> = BTreeMap::new();
         for (name, d) in &self.workloads {
-            names.entry((d.preloaded_rows, d.transactions)).or_default().push(name);
+            // After a comma comes the value that a sweep varies.
+            let workload = name.split(", ").next().unwrap_or(name);
+            names.entry((d.preloaded_rows, d.transactions)).or_default().insert(workload);
         }
-        let one = |((rows, n), names): (&(usize, usize), &Vec<&str>)| {
+        let one = |((rows, n), names): (&(usize, usize), &BTreeSet<&str>)| {
+            let names: Vec<&str> = names.iter().copied().collect();
             format!("{n} transactions ({}) on {rows} rows", names.join(", "))
         };
         names.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 
     /// The card in a few lines, for below the table.
-    pub fn short(&self) -> Vec<(&'static str, String)> {
-        let m = &self.machine;
-        let known = |v: &Option<String>| v.clone().unwrap_or_else(|| "unknown".to_owned());
+    pub fn short(&self) -> Vec<(String, String)> {
         let mut settings = String::from("-");
         if let Some(s) = self.engines.get("stock/wal-full").or_else(|| self.engines.values().next()) {
             let cache =
@@ -228,20 +299,6 @@ impl Parameters {
         if !syncs.is_empty() {
             sqlite += &format!(", syncs with {}", syncs.join(" and "));
         }
-        let device = match &m.device {
-            None => m.device_unknown.clone().unwrap_or_else(|| "unknown".to_owned()),
-            Some(q) => format!(
-                "{}{}, write cache: {}, FUA: {}, physical block {} B, logical {} B, atomic writes to {} B, scheduler {}",
-                q.name,
-                q.model.as_ref().map(|m| format!(" ({m})")).unwrap_or_default(),
-                known(&q.write_cache),
-                q.fua.map_or("unknown", |f| if f { "yes" } else { "no" }),
-                known(&q.physical_block_size.map(|n| n.to_string())),
-                known(&q.logical_block_size.map(|n| n.to_string())),
-                known(&q.atomic_write_bytes_max.map(|n| n.to_string())),
-                known(&q.scheduler)
-            ),
-        };
         let mut lines = vec![
             (
                 "workload",
@@ -270,33 +327,20 @@ impl Parameters {
             ),
             ("SQLite", sqlite),
             ("settings", settings),
-            (
-                "file system",
-                format!(
-                    "{} ({}), journal: {}, free: {}; only onewrite preallocates",
-                    known(&m.file_system),
-                    known(&m.mount_options.as_ref().map(|o| o.join(","))),
-                    known(&m.file_system_journal),
-                    known(&m.free_bytes.map(gib))
-                ),
-            ),
-            ("device", device),
-            (
-                "machine",
-                format!(
-                    "Linux {}, {}, {} CPUs, governor {}, {} memory",
-                    known(&m.kernel),
-                    m.cpu_model.as_deref().unwrap_or("CPU unknown"),
-                    known(&m.cpus.map(|n| n.to_string())),
-                    known(&m.cpu_governor),
-                    known(&m.memory_bytes.map(gib))
-                ),
-            ),
+            ("preallocates", "only onewrite its log, and the floor".to_owned()),
         ];
-        if !self.unknown.is_empty() {
-            lines.push(("UNKNOWN", format!("{}: name them where you quote a number", self.unknown.join(", "))));
+        let mut all: Vec<(String, String)> = Vec::new();
+        if self.machines.is_empty() {
+            lines.extend(self.machine.place());
         }
-        lines
+        lines.push(self.machine.computer());
+        all.extend(lines.into_iter().map(|(name, text)| (name.to_owned(), text)));
+        for (name, machine) in &self.machines {
+            let value = name.rsplit('/').next().unwrap_or(name);
+            all.push((value.to_owned(), machine.place().map(|(_, text)| text).join("; ")));
+        }
+        all.extend(unknown_line(&self.unknown));
+        all
     }
 
     /// Connections, preparation and operations, where the workloads agree.

@@ -57,13 +57,13 @@ pub fn run(options: &Compare) -> Result<()> {
     let compared = shared.iter().map(|(key, (a, b))| Compared::of(key, (a, b), &shared)).collect::<Result<Vec<_>>>()?;
     let mut t = Table::new();
     t.load_style(TableStyle::new());
-    t.set_header(["workload", "engine", "A tx/s", "B tx/s", "B / A", "interval", "", "B / A,\nby floors", ""]);
+    t.set_header(["workload", "engine", "A", "B", "B / A", "interval", "", "B / A,\nby floors", ""]);
     for c in &compared {
         t.add_row([
             c.workload.clone(),
             c.engine.clone(),
-            c.tx_per_s.0.clone(),
-            c.tx_per_s.1.clone(),
+            c.medians.0.clone(),
+            c.medians.1.clone(),
             format!("{:.3}", c.ratio.median),
             format!("{:.3} to {:.3}", c.ratio.low, c.ratio.high),
             if c.ratio.safe { "" } else { "~" }.to_owned(),
@@ -75,6 +75,7 @@ pub fn run(options: &Compare) -> Result<()> {
         column.set_cell_alignment(CellAlignment::Right);
     }
     println!("{t}");
+    println!("A, B: transactions per second, or what the figure shows.");
     for line in below(&compared) {
         println!("{}", wrap(&line, 118, 2));
     }
@@ -88,7 +89,7 @@ pub fn run(options: &Compare) -> Result<()> {
 struct Compared {
     workload: String,
     engine: String,
-    tx_per_s: (String, String),
+    medians: (String, String),
     ratio: Ratio,
     /// The same after each run of both was divided by the floor's of that run; of the floor itself nothing.
     by_floor: Option<Ratio>,
@@ -104,6 +105,7 @@ fn same(ratio: f64) -> bool {
 impl Compared {
     fn of(key: &Key, (a, b): (&Value, &Value), all: &BTreeMap<Key, (&Value, &Value)>) -> Result<Compared> {
         let ratio = Ratio::unpaired(&rates(b)?, &rates(a)?).context("a result without runs")?;
+        let shown = |row: &Value| if row["figure"].is_string() { &row["median"] } else { &row["tx_per_s"] }.to_string();
         let floor = all.iter().find(|(other, _)| other.0 == "floor" && other.2 == key.2).filter(|_| key.0 != "floor");
         let by_floor = match floor {
             Some((_, (floor_a, floor_b))) => {
@@ -115,13 +117,7 @@ impl Compared {
             None => None,
         };
         let (workload, engine) = (key.2.clone(), format!("{} {}", key.0, key.1));
-        Ok(Compared {
-            workload,
-            engine,
-            tx_per_s: (a["tx_per_s"].to_string(), b["tx_per_s"].to_string()),
-            ratio,
-            by_floor,
-        })
+        Ok(Compared { workload, engine, medians: (shown(a), shown(b)), ratio, by_floor })
     }
 
     fn verdict(&self) -> &'static str {
@@ -175,16 +171,24 @@ fn shared<'v>(a: &'v Value, b: &'v Value) -> BTreeMap<Key, (&'v Value, &'v Value
     let rows = |v: &'v Value| -> BTreeMap<Key, &'v Value> {
         let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
         let key = |row: &Value| {
-            (text(row, "engine"), text(row, "preset"), text(row, "workload"), row["threads"].as_u64().unwrap_or(1))
+            let what = match row["figure"].as_str() {
+                Some(figure) => format!("{figure} {}, {}", text(row, "at"), text(row, "metric")),
+                None => text(row, "workload"),
+            };
+            (text(row, "engine"), text(row, "preset"), what, row["threads"].as_u64().unwrap_or(1))
         };
-        v["results"].as_array().into_iter().flatten().map(|row| (key(row), row)).collect()
+        // A figure may have cells that were not measured.
+        let measured = |row: &&Value| row["runs"].as_array().is_none_or(|runs| !runs.is_empty());
+        v["results"].as_array().into_iter().flatten().filter(measured).map(|row| (key(row), row)).collect()
     };
     let (a, mut b) = (rows(a), rows(b));
     a.into_iter().filter_map(|(key, row)| b.remove(&key).map(|other| (key, (row, other)))).collect()
 }
 
+/// Transactions per second run by run, or what else a figure of the suite `schemes` shows.
 fn rates(row: &Value) -> Result<Vec<f64>> {
-    let runs = row["tx_per_s_runs"].as_array().context("a result without tx_per_s_runs")?;
+    let runs = row["tx_per_s_runs"].as_array().or_else(|| row["runs"].as_array());
+    let runs = runs.context("a result without its runs")?;
     runs.iter().map(|v| v.as_f64().context("a rate that is no number")).collect()
 }
 
@@ -203,10 +207,12 @@ fn cards(
     // A group's entry `name` is `group.name.field`; engines and workloads may have dots in their names.
     let measured = |name: &str| {
         let entry = |group: &str, is: &dyn Fn(&str) -> bool| name.strip_prefix(group).is_none_or(is);
-        entry("engines.", &|rest| engines.iter().any(|e| under(rest, e)))
-            && entry("workloads.", &|rest| {
-                workloads.iter().any(|w| under(rest, w) || rest.strip_prefix(w).is_some_and(|r| r.starts_with(", ")))
-            })
+        // The suite `schemes` has an entry for each engine at each point.
+        entry("engines.", &|rest| {
+            engines.iter().any(|e| under(rest, e) || rest.strip_prefix(e.as_str()).is_some_and(|r| r.starts_with(' ')))
+        }) && entry("workloads.", &|rest| {
+            workloads.iter().any(|w| under(rest, w) || rest.strip_prefix(w).is_some_and(|r| r.starts_with(", ")))
+        })
     };
     let names: BTreeSet<String> = of_a.keys().chain(of_b.keys()).cloned().collect();
     let mut cards: BTreeMap<_, _> = names

@@ -159,6 +159,7 @@ pub struct Settings {
     /// Bytes of onewrite's log; it checkpoints when the log is full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_size: Option<String>,
+    pub preallocates: &'static str,
     /// Options of a SQLite that is not this program's.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub compile_options: Vec<String>,
@@ -261,12 +262,30 @@ impl Engine {
                 compile_options.push(String::from_utf8_lossy(options.column_blob(0)).into_owned());
             }
         }
+        let sqlite_version = libraries.get(self.library.as_deref())?.version();
+        Settings::read(&|name| text(name), sqlite_version, compile_options)
+    }
+}
+
+impl Settings {
+    /// From what a connection answers to pragmas.
+    pub fn read(
+        text: &dyn Fn(&str) -> Result<Option<String>>,
+        sqlite_version: String,
+        compile_options: Vec<String>,
+    ) -> Result<Settings> {
+        let known = |name: &str| text(name)?.with_context(|| format!("PRAGMA {name} has no answer"));
+        // A VFS without memory mapping answers its pragma with no row.
+        let number = |name: &str| -> Result<i64> { Ok(text(name)?.and_then(|v| v.parse().ok()).unwrap_or(0)) };
+        let journal_mode = known("journal_mode")?;
+        let log_size = text("onewrite_log_size")?;
         Ok(Settings {
-            sqlite_version: libraries.get(self.library.as_deref())?.version(),
+            sqlite_version,
             wal_autocheckpoint: if journal_mode == "wal" { Some(number("wal_autocheckpoint")?) } else { None },
-            log_size: if self.is_onewrite() { text("onewrite_log_size")? } else { None },
+            preallocates: if log_size.is_some() { "the log, as written zeros" } else { "nothing: files grow" },
+            log_size,
             journal_mode,
-            synchronous: LEVELS[usize::try_from(synchronous)?.min(3)].to_owned(),
+            synchronous: LEVELS[usize::try_from(number("synchronous")?)?.min(3)].to_owned(),
             page_size: number("page_size")?,
             cache_size: number("cache_size")?,
             locking_mode: known("locking_mode")?,
@@ -275,6 +294,19 @@ impl Engine {
             journal_size_limit: number("journal_size_limit")?,
             compile_options,
         })
+    }
+}
+
+impl Store {
+    /// What the card says.
+    pub fn describe(self) -> String {
+        match self {
+            Store::Lmdb => format!(
+                "{} (heed), map of 4 GiB, no flag that weakens a commit: fdatasync at each; keys of 8 bytes",
+                heed::lmdb_version().string
+            ),
+            Store::Redb => "redb, cache of 1 GiB, Durability::Immediate (its default); keys u64".to_owned(),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
 /// Of every measurement.
-pub const EVERYWHERE: [&str; 4] = ["--dir", "--json", "--runs", "--seed"];
+pub const EVERYWHERE: [&str; 5] = ["--dir", "--json", "--html", "--runs", "--seed"];
 /// Of measurements that go on until medians are known.
 pub const RUNS: [&str; 1] = ["--minutes"];
 /// Of a simulated device.

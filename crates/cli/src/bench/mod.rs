@@ -262,20 +262,27 @@ impl Files {
         })
     }
 
-    /// Writes them and prints the table.
-    fn finish(self, common: &Common, outcome: &Outcome) -> Result<()> {
-        ensure!(!outcome.rows.is_empty(), "nothing was measured");
+    /// Writes JSON and page.
+    fn write(self, json: &impl serde::Serialize, page: impl FnOnce() -> Result<String>) -> Result<()> {
         if let Some((path, file)) = self.json {
             let mut file = BufWriter::new(file);
-            let json = report::Json { parameters: &outcome.parameters, results: &outcome.rows };
-            serde_json::to_writer_pretty(&mut file, &json)?;
+            serde_json::to_writer_pretty(&mut file, json)?;
             file.write_all(b"\n").and_then(|()| file.flush()).with_context(|| path.display().to_string())?;
         }
         if let Some((path, mut file)) = self.html {
-            let page = html::page(outcome, &common.wear).context("making the page")?;
+            let page = page().context("making the page")?;
             file.write_all(page.as_bytes()).with_context(|| path.display().to_string())?;
         }
-        if let Some((path, file)) = self.trace {
+        Ok(())
+    }
+
+    /// Writes all that were asked for of a job, and prints the table.
+    fn finish(mut self, common: &Common, outcome: &Outcome) -> Result<()> {
+        ensure!(!outcome.rows.is_empty(), "nothing was measured");
+        let trace = self.trace.take();
+        let json = report::Json { parameters: &outcome.parameters, results: &outcome.rows };
+        self.write(&json, || html::page(outcome, &common.wear))?;
+        if let Some((path, file)) = trace {
             let mut file = BufWriter::new(file);
             let rows = outcome.rows.iter().zip(&outcome.traces);
             let lines = rows.filter_map(|(row, trace)| Some(trace.as_ref()?.csv(row)));
@@ -307,8 +314,8 @@ fn print(common: &Common, outcome: &Outcome) -> std::io::Result<()> {
         }
     }
     writeln!(out)?;
-    for (name, value) in parameters.short() {
-        writeln!(out, "{}", report::wrap(&format!("{name:<12}{value}"), text, 12))?;
+    for line in card::lines(&parameters.short(), text) {
+        writeln!(out, "{line}")?;
     }
     out.flush()
 }

@@ -3,7 +3,7 @@
 use super::blocks::Blocks;
 use super::card::{self, Machine, Parameters};
 use super::device::{Counters, Device, Mount};
-use super::engines::{self, Engine, Kind, Settings};
+use super::engines::{self, Engine, Kind, Settings, Store};
 use super::floor;
 use super::measure::{INTERRUPTED, Probe, Section};
 use super::options::Common;
@@ -276,11 +276,22 @@ pub fn run(mut job: Job) -> Result<Outcome> {
     let per_tx = |c: &Calls| c.by_name.iter().map(|(n, v)| (n.clone(), *v as f64 / c.transactions as f64)).collect();
     let syscalls =
         calls.iter().map(|((c, w), n)| (format!("{} {}", job.cases[*c].name(), job.workloads[*w].name()), per_tx(n)));
-    let machine = Machine::look(temporary.path(), mount.as_ref(), &device, shared.as_deref());
     let own = job.cases.iter().zip(&dirs).filter(|(case, _)| case.dir.is_some()).map(|(case, dir)| {
         let mount = Mount::of(dir);
         let device = Device::under(dir, mount.as_ref());
         (case.name(), Machine::look(dir, mount.as_ref(), &device, case.simulated.as_deref()))
+    });
+    let machines: BTreeMap<String, Machine> = own.collect();
+    let machine = match job.cases.first().filter(|_| machines.len() == job.cases.len()) {
+        Some(Case { dir: Some(_), simulated, .. }) => {
+            let (mount, device) = (Mount::of(dirs[0]), Device::under(dirs[0], Mount::of(dirs[0]).as_ref()));
+            Machine::look(dirs[0], mount.as_ref(), &device, simulated.as_deref())
+        }
+        _ => Machine::look(temporary.path(), mount.as_ref(), &device, shared.as_deref()),
+    };
+    let stores = job.cases.iter().filter_map(|case| match case.engine.kind {
+        Kind::Store(store) => Some((if store == Store::Lmdb { "lmdb" } else { "redb" }, store.describe())),
+        _ => None,
     });
     let parameters = Parameters {
         onewrite_version: env!("CARGO_PKG_VERSION"),
@@ -288,6 +299,7 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         sqlite_version,
         compile_options,
         engines: settings,
+        stores: stores.collect(),
         preloaded_rows: job.common.size(job.workloads[0], None).rows,
         row_bytes: job.common.row_bytes as usize,
         key_order: described.values().next().map_or("none", |d| d.key_order),
@@ -306,9 +318,9 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         floor: floor::DESCRIPTION,
         syscall_counting: syscalls::METHOD,
         syscalls: syscalls.collect(),
-        unknown: machine.unknown(),
+        unknown: card::all_unknown(&machine, &machines),
         machine,
-        machines: own.collect(),
+        machines,
         notes,
     };
     for dir in elsewhere.into_iter().flatten() {

@@ -29,7 +29,7 @@ pub static ALL: [Suite; 4] = [
         about: "what one durable commit costs, side by side",
         heeds: &[
             &EVERYWHERE,
-            &["--suite", "--only", "--workload", "--library", "--peers", "--html"],
+            &["--suite", "--only", "--workload", "--library", "--peers"],
             &RUNS,
             &SIZES,
             &DEVICE,

@@ -1,7 +1,8 @@
 //! The engines of the suites `threads` and `processes`, and how each is opened.
 
+use crate::bench::engines::Settings;
 use anyhow::{Context, Result};
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
@@ -21,6 +22,15 @@ pub enum Engine {
     /// With a log so large that no checkpoint comes.
     OnewriteLate,
     WalFullLate,
+}
+
+/// How an engine's connections are set, as they say themselves.
+#[derive(Serialize)]
+pub struct Opened {
+    #[serde(flatten)]
+    settings: Settings,
+    busy_timeout_ms: u128,
+    prepared: bool,
 }
 
 impl Engine {
@@ -57,6 +67,24 @@ impl Engine {
             Engine::WalFullLate => format!("WAL, synchronous FULL, checkpoint at {LATE_PAGES} pages, {busy}"),
             Engine::Truncate => format!("rollback journal TRUNCATE, synchronous FULL, {busy}"),
         }
+    }
+
+    /// What the card says, of a connection to a new database in `dir`.
+    pub fn opened(self, dir: &Path) -> Result<Opened> {
+        let dir = tempfile::tempdir_in(dir)?;
+        let c = self.open(&dir.path().join("db"))?;
+        let text = |name: &str| -> Result<Option<String>> {
+            let value = c.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, rusqlite::types::Value>(0));
+            Ok(match value.optional()? {
+                Some(rusqlite::types::Value::Text(text)) => Some(text),
+                Some(rusqlite::types::Value::Integer(n)) => Some(n.to_string()),
+                _ => None,
+            })
+        };
+        let settings = Settings::read(&text, rusqlite::version().to_owned(), Vec::new())?;
+        let stock = matches!(self, Engine::WalFull | Engine::WalFullLate | Engine::Truncate);
+        let busy_timeout_ms = if stock { STOCK_BUSY.as_millis() } else { 0 };
+        Ok(Opened { settings, busy_timeout_ms, prepared: true })
     }
 
     pub fn open(self, path: &Path) -> Result<Connection> {

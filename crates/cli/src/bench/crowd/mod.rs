@@ -11,19 +11,20 @@
 //! drifts hits all of them.
 
 mod engine;
+mod page;
 mod shape;
 mod table;
 mod worker;
 
-use super::Args;
 use super::card::{self, Machine};
 use super::device::{Device, Mount};
 use super::measure::{INTERRUPTED, histogram, median};
 use super::progress::Progress;
 use super::results::round;
 use super::stats::Ratio;
+use super::{Args, Files};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use engine::Engine;
+use engine::{Engine, Opened};
 use rusqlite::Connection;
 use serde::Serialize;
 use shape::{Part, Shape};
@@ -186,7 +187,7 @@ pub struct Row {
 
 #[derive(Serialize)]
 struct Json<'a> {
-    parameters: Parameters,
+    parameters: &'a Parameters,
     results: &'a [Row],
 }
 
@@ -198,25 +199,33 @@ struct Parameters {
     sqlite_version: String,
     compile_options: Vec<String>,
     connections_in: &'static str,
-    engines: BTreeMap<String, String>,
+    engines: BTreeMap<String, Opened>,
     workloads: BTreeMap<String, String>,
     section_ms: u64,
     runs: usize,
     run_order: &'static str,
     seed: u64,
-    unknown: Vec<&'static str>,
+    unknown: Vec<String>,
     machine: Machine,
+}
+
+impl Parameters {
+    /// The card in a few lines.
+    fn short(&self) -> Vec<(String, String)> {
+        let mut lines = vec![("SQLite", format!("{}, {} build", self.sqlite_version, self.build))];
+        lines.push(("runs", format!("{}, {}; seed {}", self.runs, self.run_order, self.seed)));
+        lines.extend(self.machine.place());
+        lines.push(self.machine.computer());
+        let lines = lines.into_iter().map(|(name, text)| (name.to_owned(), text));
+        lines.chain(card::unknown_line(&self.unknown)).collect()
+    }
 }
 
 /// The suite.
 pub fn run(args: &Args, place: Place) -> Result<()> {
     refuse(args)?;
     super::engines::register_onewrite().map_err(anyhow::Error::msg)?;
-    let json =
-        args.common.json.as_ref().map(|path| {
-            std::fs::File::create(path).map(|file| (path, file)).with_context(|| path.display().to_string())
-        });
-    let json = json.transpose()?;
+    let files = Files::create(&args.common)?;
     let engines = chosen(&args.only)?;
     let simulated = args.common.simulated.start(None)?;
     let parent = simulated.as_ref().map(|s| s.dir()).or(args.common.dir.as_deref()).unwrap_or(Path::new("."));
@@ -251,34 +260,38 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
             }
         }
     }
+    ensure!(!rows.is_empty(), "nothing was measured: no part that was asked for is for these engines");
+    let (sqlite_version, compile_options) = card::sqlite()?;
+    let mount = Mount::of(dir.path());
+    let device = Device::under(dir.path(), mount.as_ref());
+    let machine = Machine::look(dir.path(), mount.as_ref(), &device, simulated.as_ref());
+    let measured = engines.iter().filter(|e| sections.keys().any(|(_, measured)| measured == *e));
+    let opened = measured.map(|e| Ok((e.name(), e.opened(dir.path())?))).collect::<Result<_>>()?;
+    let parameters = Parameters {
+        onewrite_version: env!("CARGO_PKG_VERSION"),
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        sqlite_version,
+        compile_options,
+        connections_in: if place == Place::Threads { "threads of one process" } else { "processes of their own" },
+        engines: opened,
+        workloads: shapes.iter().flat_map(Shape::describe).collect(),
+        section_ms: args.crowd.section_ms,
+        runs,
+        run_order: "interleaved, order of engines turned per run",
+        seed: args.common.seed,
+        unknown: card::all_unknown(&machine, &BTreeMap::new()),
+        machine,
+    };
+    let below = table::below(place, &shapes, &engines, runs, args.crowd.section_ms);
     println!("{}", table::table(&rows));
-    for line in table::below(place, &shapes, &engines, runs, args.crowd.section_ms) {
-        println!("{}", super::report::wrap(&line, 118, 2));
+    for line in &below {
+        println!("{}", super::report::wrap(line, 118, 2));
     }
-    if let Some((path, file)) = json {
-        let (sqlite_version, compile_options) = card::sqlite()?;
-        let mount = Mount::of(dir.path());
-        let device = Device::under(dir.path(), mount.as_ref());
-        let machine = Machine::look(dir.path(), mount.as_ref(), &device, simulated.as_ref());
-        let parameters = Parameters {
-            onewrite_version: env!("CARGO_PKG_VERSION"),
-            build: if cfg!(debug_assertions) { "debug" } else { "release" },
-            sqlite_version,
-            compile_options,
-            connections_in: if place == Place::Threads { "threads of one process" } else { "processes of their own" },
-            engines: engines.iter().map(|e| (e.name(), e.describe())).collect(),
-            workloads: shapes.iter().flat_map(Shape::describe).collect(),
-            section_ms: args.crowd.section_ms,
-            runs,
-            run_order: "interleaved, order of engines turned per run",
-            seed: args.common.seed,
-            unknown: machine.unknown(),
-            machine,
-        };
-        serde_json::to_writer_pretty(file, &Json { parameters, results: &rows })
-            .with_context(|| path.display().to_string())?;
+    println!();
+    for line in card::lines(&parameters.short(), 118) {
+        println!("{line}");
     }
-    Ok(())
+    files.write(&Json { parameters: &parameters, results: &rows }, || page::page(&parameters, &rows, &below))
 }
 
 /// Options that no part of the suite asked for heeds.

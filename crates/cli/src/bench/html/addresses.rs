@@ -1,7 +1,7 @@
 //! The block trace as a picture: addresses over time, a band for each part of the device, flushes below.
 
 use super::super::blocks::{Blocks, Part};
-use super::plots::{FONT, FOREGROUND, GRID, IO, draw, failed, short};
+use super::plots::{FONT, FOREGROUND, Frame, GRID, IO, draw, failed, short};
 use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -38,26 +38,16 @@ pub fn addresses(blocks: &Blocks) -> Result<Option<String>> {
     let height = bands.len() as i32 * BAND_HEIGHT + FLUSH_HEIGHT;
     let label = FONT.into_font().color(&FOREGROUND);
     let svg = draw(height as u32 + 52, |root| {
-        let mut chart = ChartBuilder::on(root)
-            .margin_right(16)
-            .margin_top(4)
-            .x_label_area_size(44)
-            .y_label_area_size(LABEL_WIDTH)
-            .build_cartesian_2d(0.0..end, f64::from(height)..0.0)
-            .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(GRID)
-            .label_style(label.clone())
-            .x_labels(4)
-            .y_labels(0)
-            .x_label_formatter(&|v| short(*v))
-            .x_desc(format!("{unit} since the first request"))
-            .draw()
-            .map_err(failed)?;
+        let title = format!("{unit} since the first request");
+        let frame = Frame {
+            margin_top: 4,
+            label_width: LABEL_WIDTH,
+            x_labels: (4, &|v: &f64| short(*v)),
+            y_labels: (0, &|_: &f64| String::new()),
+            x_title: &title,
+            y_title: None,
+        };
+        let mut chart = frame.draw(root, 0.0..end, f64::from(height)..0.0)?;
         let (left, top) = chart.plotting_area().map_coordinate(&(0.0, 0.0));
         let text = |at: i32, text: &str| {
             let style = label.pos(Pos::new(HPos::Right, VPos::Center));

@@ -1,7 +1,8 @@
 //! `--html`: one page with the tables, pictures and the parameter card. Everything is in it; it needs no network.
+//! This file has the page of engines and workloads, and what the pages of other suites share with it.
 
 mod addresses;
-mod plots;
+pub mod plots;
 
 use super::blocks::Blocks;
 use super::report::{self, Row};
@@ -12,26 +13,14 @@ use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole page.
+/// The whole page of a job.
 pub fn page(outcome: &Outcome, wear: &Wear) -> Result<String> {
     let (rows, parameters) = (&outcome.rows, &outcome.parameters);
-    let mut out = String::new();
-    write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>onewrite bench</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <h1>What a commit costs</h1>\n\
-         <p class=\"soft\">SQLite {}, {} runs, {}. Ratios are medians of ratios taken run by run; the parameter card is \
-         at the end.</p>\n",
-        escape(&parameters.sqlite_version),
-        parameters.runs,
-        escape(parameters.run_order)
-    )?;
-    if !parameters.unknown.is_empty() {
-        let unknown = escape(&parameters.unknown.join(", "));
-        writeln!(out, "<p class=\"warn\">Unknown here: {unknown}. Name them where you quote a number.</p>")?;
-    }
+    let text = format!(
+        "SQLite {}, {} runs, {}. Ratios are medians of ratios taken run by run; the parameter card is at the end.",
+        parameters.sqlite_version, parameters.runs, parameters.run_order
+    );
+    let mut out = begin("What a commit costs", &text, &parameters.unknown)?;
     let mut workloads: Vec<&str> = rows.iter().map(|r| r.workload).collect();
     workloads.dedup();
     for workload in workloads {
@@ -41,8 +30,89 @@ pub fn page(outcome: &Outcome, wear: &Wear) -> Result<String> {
         traces(&mut out, traced.filter_map(|(row, trace)| Some((row, trace.as_ref()?))))?;
     }
     card(&mut out, outcome, wear)?;
-    out.push_str("</body>\n</html>\n");
+    let notes = report::below(&outcome.rows, parameters, 120).into_iter().filter(|l| !l.contains(", seconds: "));
+    end(out, &notes.collect::<Vec<_>>())
+}
+
+/// A page's head, down to its first words.
+pub fn begin(title: &str, text: &str, unknown: &[String]) -> Result<String> {
+    let mut out = String::new();
+    write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>onewrite bench</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <h1>{}</h1>\n<p class=\"soft\">{}</p>\n",
+        escape(title),
+        escape(text)
+    )?;
+    if !unknown.is_empty() {
+        let unknown = escape(&unknown.join(", "));
+        writeln!(out, "<p class=\"warn\">Unknown here: {unknown}. Name them where you quote a number.</p>")?;
+    }
     Ok(out)
+}
+
+/// The notes, and the page's end.
+pub fn end(mut out: String, notes: &[String]) -> Result<String> {
+    out.push_str("<h2>Notes</h2>\n<ul>\n");
+    for line in notes {
+        writeln!(out, "<li>{}</li>", escape(line))?;
+    }
+    out.push_str("</ul>\n</body>\n</html>\n");
+    Ok(out)
+}
+
+/// A table. In the first column of a row, a swatch of the colour of its number, if it has one.
+pub fn table(out: &mut String, heads: &[String], rows: &[(Option<usize>, Vec<String>)]) -> Result<()> {
+    out.push_str("<div class=\"scroll\"><table><thead><tr>");
+    for head in heads {
+        write!(out, "<th>{}</th>", escape(head))?;
+    }
+    out.push_str("</tr></thead><tbody>\n");
+    for (color, cells) in rows {
+        out.push_str("<tr>");
+        for (i, cell) in cells.iter().enumerate() {
+            let swatch = color.filter(|_| i == 0).map_or(String::new(), |color| {
+                format!("<span class=\"swatch\" style=\"background:var(--c{})\"></span>", color % plots::COLORS)
+            });
+            write!(out, "<td>{swatch}{}</td>", escape(cell))?;
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+    Ok(())
+}
+
+/// The names of the lines of a picture, each beside a piece of its line as it is drawn: not by its colour alone.
+pub fn legend(names: impl Iterator<Item = String>) -> String {
+    let line = |(i, name): (usize, String)| {
+        format!(
+            "<span><svg class=\"key\" viewBox=\"0 0 30 8\"><polyline fill=\"none\" stroke=\"var(--c{})\" \
+             stroke-width=\"2\" points=\"0,4 30,4\"/></svg>{}</span> ",
+            i % plots::COLORS,
+            escape(&name)
+        )
+    };
+    format!("<div class=\"legend\">{}</div>", names.enumerate().map(line).collect::<String>())
+}
+
+/// The names of parts of bars, by their number in the style sheet.
+pub fn parts<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> String {
+    let part = |(i, name)| {
+        format!("<span><span class=\"swatch\" style=\"background:var(--io{i})\"></span>{}</span> ", escape(name))
+    };
+    format!("<div class=\"legend\">{}</div>", names.map(part).collect::<String>())
+}
+
+/// Names with what they are, as a card.
+pub fn definitions<N: AsRef<str>>(out: &mut String, lines: &[(N, String)]) -> Result<()> {
+    out.push_str("<dl>\n");
+    for (name, value) in lines {
+        writeln!(out, "<dt>{}</dt><dd>{}</dd>", escape(name.as_ref()), escape(value))?;
+    }
+    out.push_str("</dl>\n");
+    Ok(())
 }
 
 fn label(row: &Row) -> String {
@@ -69,21 +139,15 @@ fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str) ->
         "bytes per commit".to_owned(),
         "years of card".to_owned(),
     ];
-    writeln!(out, "<h2>{}</h2>\n<div class=\"scroll\"><table><thead><tr>", escape(workload))?;
-    for head in &heads {
-        write!(out, "<th>{}</th>", escape(head))?;
-    }
-    out.push_str("</tr></thead><tbody>\n");
+    writeln!(out, "<h2>{}</h2>", escape(workload))?;
     let number = |v: Option<f64>, digits: usize| v.map_or("n/a".to_owned(), |v| format!("{v:.digits$}"));
-    for (i, row) in group.iter().enumerate() {
+    let cells = |row: &Row| {
         let mark = if row.ratio.is_some_and(|r| !r.safe) { "~" } else { "" };
-        let interval = row.ratio.map_or("n/a".to_owned(), |r| format!("{:.2} – {:.2}", r.low, r.high));
-        let swatch = format!("<span class=\"swatch\" style=\"background:var(--c{})\"></span>", i % plots::COLORS);
-        write!(out, "<tr><td>{swatch}{}</td>", escape(&label(row)))?;
-        for cell in [
+        vec![
+            label(row),
             format!("{}{}", number(Some(row.tx_per_s), 0), if row.is_steady() { "" } else { "~" }),
             format!("{}{mark}", number(row.ratio.map(|r| r.median), 2)),
-            interval,
+            row.ratio.map_or("n/a".to_owned(), |r| format!("{:.2} – {:.2}", r.low, r.high)),
             number(Some(row.p50_us), 1),
             number(Some(row.p99_us), 1),
             number(Some(row.p999_us), 1),
@@ -94,42 +158,24 @@ fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str) ->
             number(row.sync_syscalls_per_tx, 2),
             number(row.wear.map(|w| w.bytes_per_commit), 0),
             number(row.wear.map(|w| w.years), 1),
-        ] {
-            write!(out, "<td>{}</td>", escape(&cell))?;
-        }
-        out.push_str("</tr>\n");
-    }
-    out.push_str("</tbody></table></div>\n");
+        ]
+    };
+    let rows: Vec<_> = group.iter().enumerate().map(|(i, row)| (Some(i), cells(row))).collect();
+    table(out, &heads, &rows)?;
     phases(out, group)?;
     out.push_str("<div class=\"plots\">\n");
     figure(out, "Throughput", "median; small dots are the runs", &plots::throughput(group, label)?)?;
-    let lines = group.iter().enumerate().map(|(i, row)| {
-        // A line as it is drawn: not by its colour alone.
-        format!(
-            "<span><svg class=\"key\" viewBox=\"0 0 30 8\"><polyline fill=\"none\" stroke=\"var(--c{})\" \
-             stroke-width=\"2\" points=\"0,4 30,4\"/></svg>{}</span> ",
-            i % plots::COLORS,
-            escape(&label(row))
-        )
-    });
-    figure(
-        out,
-        "Latency",
-        &format!("of single transactions<div class=\"legend\">{}</div>", lines.collect::<String>()),
-        &plots::latency(group)?,
-    )?;
+    let text = format!("of single transactions{}", legend(group.iter().map(|row| label(row))));
+    figure(out, "Latency", &text, &plots::latency(group)?)?;
     if let Some(volume) = plots::volume(group, label)? {
-        let part = |(i, name): (usize, &str)| {
-            format!("<span><span class=\"swatch\" style=\"background:var(--io{i})\"></span>{}</span> ", escape(name))
-        };
-        let legend: String = plots::volume_parts(group).into_iter().map(part).collect();
-        figure(out, "I/O volume", &format!("<div class=\"legend\">{legend}</div>"), &volume)?;
+        figure(out, "I/O volume", &parts(plots::volume_parts(group).into_iter()), &volume)?;
     }
     out.push_str("</div>\n");
     Ok(())
 }
 
-fn figure(out: &mut String, title: &str, text: &str, svg: &str) -> Result<()> {
+/// A picture under its title; `text` is HTML.
+pub fn figure(out: &mut String, title: &str, text: &str, svg: &str) -> Result<()> {
     writeln!(out, "<figure><figcaption><b>{title}</b> {text}</figcaption>{svg}</figure>")?;
     Ok(())
 }
@@ -159,36 +205,25 @@ fn traces<'r>(out: &mut String, traced: impl Iterator<Item = (&'r Row, &'r Block
 /// Seconds of the parts of a workload that has parts.
 fn phases(out: &mut String, group: &[&Row]) -> Result<()> {
     let Some(first) = group.iter().find(|r| !r.phases_s.is_empty()) else { return Ok(()) };
-    out.push_str(
-        "<p class=\"soft\">Seconds of its parts, medians:</p><div class=\"scroll\"><table><thead><tr><th>part</th>",
-    );
-    for row in group {
-        write!(out, "<th>{}</th>", escape(&label(row)))?;
-    }
-    out.push_str("</tr></thead><tbody>\n");
-    for (i, (name, _)) in first.phases_s.iter().enumerate() {
-        write!(out, "<tr><td>{}</td>", escape(name))?;
-        for row in group {
-            write!(out, "<td>{}</td>", row.phases_s.get(i).map_or("n/a".to_owned(), |(_, s)| format!("{s:.4}")))?;
-        }
-        out.push_str("</tr>\n");
-    }
-    out.push_str("</tbody></table></div>\n");
-    Ok(())
+    out.push_str("<p class=\"soft\">Seconds of its parts, medians:</p>");
+    let heads: Vec<String> = std::iter::once("part".to_owned()).chain(group.iter().map(|row| label(row))).collect();
+    let seconds = |row: &Row, i: usize| row.phases_s.get(i).map_or("n/a".to_owned(), |(_, s)| format!("{s:.4}"));
+    let line = |(i, (name, _)): (usize, &(String, f64))| {
+        (None, std::iter::once(name.clone()).chain(group.iter().map(|row| seconds(row, i))).collect())
+    };
+    table(out, &heads, &first.phases_s.iter().enumerate().map(line).collect::<Vec<_>>())
 }
 
 fn card(out: &mut String, outcome: &Outcome, wear: &Wear) -> Result<()> {
     let parameters = &outcome.parameters;
-    out.push_str("<h2>Parameter card</h2>\n<dl>\n");
-    for (name, value) in parameters.short() {
-        writeln!(out, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(&value))?;
-    }
-    writeln!(out, "<dt>wear</dt><dd>{}</dd>", escape(&wear.describe()))?;
-    writeln!(out, "<dt>WAL at start</dt><dd>{}</dd>", escape(parameters.wal_at_start))?;
-    writeln!(out, "<dt>compile options</dt><dd>{}</dd>", escape(&parameters.compile_options.join(" ")))?;
-    out.push_str(
-        "</dl>\n<details><summary>Settings of each engine</summary><div class=\"scroll\"><table class=\"wrap\">\n",
-    );
+    out.push_str("<h2>Parameter card</h2>\n");
+    let mut lines = parameters.short();
+    lines.push(("wear".to_owned(), wear.describe()));
+    lines.push(("WAL at start".to_owned(), parameters.wal_at_start.to_owned()));
+    lines.push(("compile options".to_owned(), parameters.compile_options.join(" ")));
+    lines.extend(parameters.stores.iter().map(|(name, text)| ((*name).to_owned(), text.clone())));
+    definitions(out, &lines)?;
+    out.push_str("<details><summary>Settings of each engine</summary><div class=\"scroll\"><table class=\"wrap\">\n");
     for (name, settings) in &parameters.engines {
         writeln!(out, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&fields(settings)?))?;
     }
@@ -198,16 +233,12 @@ fn card(out: &mut String, outcome: &Outcome, wear: &Wear) -> Result<()> {
     for (name, workload) in &parameters.workloads {
         writeln!(out, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&fields(workload)?))?;
     }
-    out.push_str("</table></div></details>\n<h2>Notes</h2>\n<ul>\n");
-    for line in report::below(&outcome.rows, parameters, 120).iter().filter(|l| !l.contains(", seconds: ")) {
-        writeln!(out, "<li>{}</li>", escape(line))?;
-    }
-    out.push_str("</ul>\n");
+    out.push_str("</table></div></details>\n");
     Ok(())
 }
 
 /// `name value, name value` of a structure.
-fn fields(of: &impl serde::Serialize) -> Result<String> {
+pub fn fields(of: &impl serde::Serialize) -> Result<String> {
     let value = serde_json::to_value(of)?;
     let field = |(name, value): (&String, &serde_json::Value)| {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -216,7 +247,7 @@ fn fields(of: &impl serde::Serialize) -> Result<String> {
     Ok(value.as_object().map(|o| o.iter().map(field).collect::<Vec<_>>().join(", ")).unwrap_or_default())
 }
 
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

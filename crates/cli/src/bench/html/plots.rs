@@ -57,14 +57,67 @@ pub fn failed(e: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("drawing: {e}")
 }
 
-/// A chart with a line for each label, from the top.
-type Lines<'a, X> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, SegmentedCoord<RangedCoordi32>>>;
+/// A chart on a picture.
+pub type Chart<'a, X, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>;
 
+/// The frame of a chart: its margins, its axes, and the words on them.
+pub struct Frame<'t, X, Y> {
+    pub margin_top: u32,
+    pub label_width: u32,
+    /// At most so many labels, and what stands at a value.
+    pub x_labels: (usize, &'t dyn Fn(&X) -> String),
+    pub y_labels: (usize, &'t dyn Fn(&Y) -> String),
+    pub x_title: &'t str,
+    /// With it come lines across the chart.
+    pub y_title: Option<&'t str>,
+}
+
+impl<X, Y> Frame<'_, X, Y> {
+    pub fn draw<'a, AX, AY>(
+        &self,
+        root: &DrawingArea<SVGBackend<'a>, Shift>,
+        x_axis: AX,
+        y_axis: AY,
+    ) -> Result<Chart<'a, AX::CoordDescType, AY::CoordDescType>>
+    where
+        AX: AsRangedCoord<Value = X>,
+        AY: AsRangedCoord<Value = Y>,
+        AX::CoordDescType: Ranged<ValueType = X> + ValueFormatter<X>,
+        AY::CoordDescType: Ranged<ValueType = Y> + ValueFormatter<Y>,
+    {
+        let mut chart = ChartBuilder::on(root)
+            .margin_right(16)
+            .margin_top(self.margin_top)
+            .x_label_area_size(44)
+            .y_label_area_size(self.label_width)
+            .build_cartesian_2d(x_axis, y_axis)
+            .map_err(failed)?;
+        let mut mesh = chart.configure_mesh();
+        match self.y_title {
+            Some(title) => mesh.y_desc(title),
+            None => mesh.disable_y_mesh(),
+        };
+        mesh.bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .axis_style(GRID)
+            .label_style(FONT.into_font().color(&FOREGROUND))
+            .x_labels(self.x_labels.0)
+            .y_labels(self.y_labels.0)
+            .x_label_formatter(self.x_labels.1)
+            .y_label_formatter(self.y_labels.1)
+            .x_desc(self.x_title)
+            .draw()
+            .map_err(failed)?;
+        Ok(chart)
+    }
+}
+
+/// A chart with a line for each label, from the top.
 fn by_lines<X>(
     labels: &[String],
     axis: X,
     unit: &str,
-    paint: impl FnOnce(&mut Lines<'_, X::CoordDescType>) -> Result<()>,
+    paint: impl FnOnce(&mut Chart<'_, X::CoordDescType, SegmentedCoord<RangedCoordi32>>) -> Result<()>,
 ) -> Result<String>
 where
     X: AsRangedCoord<Value = f64>,
@@ -72,28 +125,15 @@ where
 {
     let n = labels.len() as i32;
     draw(ROW_HEIGHT * labels.len() as u32 + 54, |root| {
-        let mut chart = ChartBuilder::on(root)
-            .margin_right(16)
-            .margin_top(4)
-            .x_label_area_size(44)
-            .y_label_area_size(LABEL_WIDTH)
-            .build_cartesian_2d(axis, (0..n - 1).into_segmented())
-            .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(GRID)
-            .label_style(FONT.into_font().color(&FOREGROUND))
-            .x_labels(4)
-            .y_labels(labels.len() + 1)
-            .x_label_formatter(&|v| short(*v))
-            .y_label_formatter(&|v| named(v, labels))
-            .x_desc(unit)
-            .draw()
-            .map_err(failed)?;
-        paint(&mut chart)
+        let frame = Frame {
+            margin_top: 4,
+            label_width: LABEL_WIDTH,
+            x_labels: (4, &|v: &f64| short(*v)),
+            y_labels: (labels.len() + 1, &|v: &SegmentValue<i32>| named(v, labels)),
+            x_title: unit,
+            y_title: None,
+        };
+        paint(&mut frame.draw(root, axis, (0..n - 1).into_segmented())?)
     })
 }
 
@@ -165,33 +205,81 @@ pub fn short(v: f64) -> String {
 /// From here on a linear axis would hide the slow ones.
 const FACTOR_MAX: f64 = 20.0;
 
-/// Median throughput as a bar with a dot for each run; where the fastest would dwarf the others, as dots on an axis
-/// by factors, the median large.
-pub fn throughput(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<String> {
-    let all: Vec<f64> = rows.iter().flat_map(|r| r.tx_per_s_runs.iter().copied().chain([r.tx_per_s])).collect();
-    let low = all.iter().copied().reduce(f64::min).unwrap_or(1.0).max(1e-3);
-    let high = all.iter().copied().reduce(f64::max).unwrap_or(1.0);
-    if high / low > FACTOR_MAX {
-        return dots(rows, &label, low / 1.5..high * 1.2);
-    }
-    let bar = |(i, row): (usize, &&Row)| Bar {
-        label: label(row),
-        parts: vec![(row.tx_per_s, engine(i))],
-        marks: row.tx_per_s_runs.clone(),
-    };
-    bars(&rows.iter().enumerate().map(bar).collect::<Vec<_>>(), "transactions per second")
+/// A line of a picture: a median, and what it is the median of.
+pub struct Measured {
+    pub label: String,
+    pub median: f64,
+    pub runs: Vec<f64>,
 }
 
-fn dots(rows: &[&Row], label: &impl Fn(&Row) -> String, range: std::ops::Range<f64>) -> Result<String> {
-    let labels: Vec<String> = rows.iter().map(|r| label(r)).collect();
-    by_lines(&labels, range.log_scale(), "transactions per second, log axis", |chart| {
-        for (i, row) in rows.iter().enumerate() {
-            let center = SegmentValue::CenterOf(place(i, rows.len()));
-            let runs = row.tx_per_s_runs.iter().map(|v| (*v, center.clone()));
-            let line = PathElement::new(runs.clone().collect::<Vec<_>>(), FOREGROUND.stroke_width(1));
-            chart.draw_series([Circle::new((row.tx_per_s, center.clone()), 6, engine(i).filled())]).map_err(failed)?;
-            chart.draw_series([line]).map_err(failed)?;
+/// Medians as bars with a dot for each run; where the greatest would dwarf the others, as dots on an axis by factors,
+/// the median large.
+pub fn medians(lines: &[Measured], unit: &str) -> Result<String> {
+    let all: Vec<f64> = lines.iter().flat_map(|l| l.runs.iter().copied().chain([l.median])).collect();
+    let low = all.iter().copied().reduce(f64::min).unwrap_or(1.0);
+    let high = all.iter().copied().reduce(f64::max).unwrap_or(1.0);
+    if low > 0.0 && high / low > FACTOR_MAX {
+        return dots(lines, &format!("{unit}, log axis"), low / 1.5..high * 1.2);
+    }
+    let bar = |(i, line): (usize, &Measured)| Bar {
+        label: line.label.clone(),
+        parts: vec![(line.median, engine(i))],
+        marks: line.runs.clone(),
+    };
+    bars(&lines.iter().enumerate().map(bar).collect::<Vec<_>>(), unit)
+}
+
+fn dots(lines: &[Measured], unit: &str, range: std::ops::Range<f64>) -> Result<String> {
+    let labels: Vec<String> = lines.iter().map(|l| l.label.clone()).collect();
+    by_lines(&labels, range.log_scale(), unit, |chart| {
+        for (i, line) in lines.iter().enumerate() {
+            let center = SegmentValue::CenterOf(place(i, lines.len()));
+            let runs = line.runs.iter().map(|v| (*v, center.clone()));
+            let path = PathElement::new(runs.clone().collect::<Vec<_>>(), FOREGROUND.stroke_width(1));
+            chart.draw_series([Circle::new((line.median, center.clone()), 6, engine(i).filled())]).map_err(failed)?;
+            chart.draw_series([path]).map_err(failed)?;
             chart.draw_series(runs.map(|at| Circle::new(at, 2, FOREGROUND.filled()))).map_err(failed)?;
+        }
+        Ok(())
+    })
+}
+
+/// Throughput of each row.
+pub fn throughput(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<String> {
+    let line = |row: &&Row| Measured { label: label(row), median: row.tx_per_s, runs: row.tx_per_s_runs.clone() };
+    medians(&rows.iter().map(line).collect::<Vec<_>>(), "transactions per second")
+}
+
+/// Parts of a whole as one bar for each label, coloured as [`IO`].
+pub fn stacked(lines: &[(String, Vec<f64>)], unit: &str) -> Result<String> {
+    let bar = |(label, parts): &(String, Vec<f64>)| Bar {
+        label: label.clone(),
+        parts: parts.iter().copied().zip(IO).collect(),
+        marks: Vec::new(),
+    };
+    bars(&lines.iter().map(bar).collect::<Vec<_>>(), unit)
+}
+
+/// A line for each series over points that have names; what a series lacks is left out.
+pub fn over_points(series: &[Vec<Option<f64>>], points: &[&str], (x_title, y_title): (&str, &str)) -> Result<String> {
+    let values = || series.iter().flatten().flatten().copied();
+    let high = values().fold(0.0, f64::max).max(1e-9) * 1.05;
+    draw(290, |root| {
+        let name = |i: &i32| usize::try_from(*i).ok().and_then(|i| points.get(i)).map_or("", |p| *p).to_owned();
+        let frame = Frame {
+            margin_top: 12,
+            label_width: 72,
+            x_labels: (points.len(), &name),
+            y_labels: (5, &|v: &f64| short(*v)),
+            x_title,
+            y_title: Some(y_title),
+        };
+        let mut chart = frame.draw(root, 0..points.len().max(2) as i32 - 1, 0.0..high)?;
+        for (i, line) in series.iter().enumerate() {
+            let at: Vec<(i32, f64)> = line.iter().enumerate().filter_map(|(x, y)| Some((x as i32, (*y)?))).collect();
+            let marks = at.iter().map(|at| Circle::new(*at, 3, engine(i).filled()));
+            chart.draw_series(marks).map_err(failed)?;
+            chart.draw_series([PathElement::new(at, engine(i).stroke_width(2))]).map_err(failed)?;
         }
         Ok(())
     })
@@ -235,33 +323,21 @@ pub fn latency(rows: &[&Row]) -> Result<String> {
     let low = all.iter().copied().reduce(f64::min).unwrap_or(1.0) * 0.9;
     let high = all.iter().copied().reduce(f64::max).unwrap_or(10.0) * 1.1;
     draw(290, |root| {
-        let mut chart = ChartBuilder::on(root)
-            .margin_right(16)
-            .margin_top(12)
-            .x_label_area_size(44)
-            .y_label_area_size(72)
-            .build_cartesian_2d((low..high).log_scale(), 0.0..4.0)
-            .map_err(failed)?;
         let share = |v: &f64| match v.round() as i64 {
             0 => "0".to_owned(),
             1 => "90 %".to_owned(),
             2 => "99 %".to_owned(),
             nines => format!("99.{} %", "9".repeat((nines - 2) as usize)),
         };
-        chart
-            .configure_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(GRID)
-            .label_style(FONT.into_font().color(&FOREGROUND))
-            .x_labels(4)
-            .y_labels(5)
-            .x_label_formatter(&|v| short(*v))
-            .y_label_formatter(&share)
-            .x_desc("latency in µs, log axis")
-            .y_desc("share no slower, log of the rest")
-            .draw()
-            .map_err(failed)?;
+        let frame = Frame {
+            margin_top: 12,
+            label_width: 72,
+            x_labels: (4, &|v: &f64| short(*v)),
+            y_labels: (5, &share),
+            x_title: "latency in µs, log axis",
+            y_title: Some("share no slower, log of the rest"),
+        };
+        let mut chart = frame.draw(root, (low..high).log_scale(), 0.0..4.0)?;
         for (i, row) in rows.iter().enumerate() {
             chart.draw_series([PathElement::new(points(row), engine(i).stroke_width(2))]).map_err(failed)?;
         }
@@ -273,6 +349,16 @@ pub fn latency(rows: &[&Row]) -> Result<String> {
 mod tests {
     use super::*;
     use crate::bench::report::tests::rows;
+
+    #[test]
+    fn lines_go_over_the_points_they_have() {
+        let svg =
+            over_points(&[vec![Some(1.0), None, Some(3.0)], vec![None; 3]], &["a", "bb", "ccc"], ("x", "y")).unwrap();
+        for word in ["bb", "ccc", "var(--c0)"] {
+            assert!(svg.contains(word), "{word} is missing in {svg}");
+        }
+        assert_eq!(svg.matches("<circle").count(), 2, "{svg}");
+    }
 
     #[test]
     fn pictures_have_the_colours_of_the_page_and_their_labels() {

@@ -75,6 +75,20 @@ impl Engine {
         self
     }
 
+    /// What the card says.
+    pub fn describe(&self) -> String {
+        let how = match &self.how {
+            How::Stock { journal_mode, checkpoint_pages } => {
+                format!("stock, journal_mode={journal_mode}, wal_autocheckpoint={checkpoint_pages}")
+            }
+            How::Onewrite { options } => format!("onewrite, {options}"),
+        };
+        format!(
+            "{how}, page_size={}, synchronous=FULL, else SQLite's defaults, prepared, one connection",
+            self.page_bytes
+        )
+    }
+
     /// Opens `path`, durable.
     pub fn open(&self, library: &Arc<Library>, path: &Path) -> Result<Db> {
         let path = path.to_str().context("the directory's name is not UTF-8")?;

@@ -6,7 +6,7 @@
 //! | `figures` | which engines do what in which figure |
 //! | `engine`, `load` | opening, and the transactions |
 //! | `volume`, `recovery`, `child` | counting blocks; crashing; the process that is traced for both |
-//! | `table` | what is printed |
+//! | `table`, `page` | what is printed, and the page of `--html` |
 //!
 //! The cells of a figure follow each other in every run, in an order that turns from run to run, so that what drifts hits
 //! all of them.
@@ -15,20 +15,22 @@ mod child;
 mod engine;
 mod figures;
 mod load;
+mod page;
 mod recovery;
 mod table;
 mod volume;
 
-use super::Args;
-use super::card::Machine;
+use super::card::{self, Machine};
 use super::device::{Device, Mount};
 use super::measure::INTERRUPTED;
 use super::progress::Progress;
-use super::sql::Library;
+use super::sql::{Db, Library};
+use super::{Args, Files};
 use anyhow::{Context, Result, bail};
 use figures::{Figure, Metric, Size, Work};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -115,6 +117,7 @@ fn choose(args: &Args) -> Result<Chosen> {
 /// Measures, prints the tables, and writes the JSON asked for.
 pub fn run(args: &Args) -> Result<()> {
     let chosen = choose(args)?;
+    let files = Files::create(&args.common)?;
     let asked = args.common.transactions.map(|n| n as usize);
     let transactions = asked.unwrap_or(TRANSACTIONS);
     let free = asked.is_none() && args.common.runs.is_none();
@@ -144,7 +147,7 @@ pub fn run(args: &Args) -> Result<()> {
         notes: Vec::new(),
     };
     let (samples, runs) = suite.measure(&figures, runs_asked)?;
-    suite.report(args, &figures, &samples, runs, transactions)?;
+    suite.report(files, &figures, &samples, runs, transactions)?;
     drop(suite);
     dir.close().context("removing the temporary directory")
 }
@@ -264,17 +267,15 @@ impl Suite {
 
     fn report(
         &self,
-        args: &Args,
+        files: Files,
         figures: &[Figure],
         samples: &Samples,
         runs: usize,
         transactions: usize,
     ) -> Result<()> {
-        let mut results = Vec::new();
-        for (figure, samples) in figures.iter().zip(samples) {
-            let values = table::values(figure, samples);
-            println!("{} ({})\n{}\n", figure.title, figure.name, table::render(figure, &values));
-            results.extend(values.into_iter().map(|v| v.row(figure)));
+        let values: Vec<_> = figures.iter().zip(samples).map(|(f, samples)| table::values(f, samples)).collect();
+        for (figure, values) in figures.iter().zip(&values) {
+            println!("{} ({})\n{}\n", figure.title, figure.name, table::render(figure, values));
         }
         println!(
             "Medians of {runs} runs, {transactions} transactions a section or a multiple; rows of 128 B, random keys, synchronous=FULL."
@@ -287,50 +288,87 @@ impl Suite {
             Some(path) => format!("SQLite {version} of {}", path.display()),
             None => format!("SQLite {version} of this program"),
         };
-        println!("{sqlite}");
         for note in self.notes.iter().chain(&self.chosen.missing) {
             println!("{note}");
         }
         if cfg!(debug_assertions) {
             println!("This is a debug build; measure with `cargo run --release`.");
         }
-        if let Some(path) = &args.common.json {
-            let json = Json {
-                parameters: Parameters {
-                    machine: machine(&self.dir),
-                    sqlite,
-                    runs,
-                    transactions,
-                    value_bytes: 128,
-                    seed: self.seed,
-                    notes: self.notes.iter().chain(&self.chosen.missing).cloned().collect(),
-                },
-                results,
-            };
-            std::fs::write(path, serde_json::to_vec_pretty(&json)?).with_context(|| path.display().to_string())?;
+        let mount = Mount::of(&self.dir);
+        let machine = Machine::look(&self.dir, mount.as_ref(), &Device::under(&self.dir, mount.as_ref()), None);
+        let cells = || figures.iter().flat_map(|f| &f.cells);
+        let parameters = Parameters {
+            onewrite_version: env!("CARGO_PKG_VERSION"),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" },
+            unknown: card::all_unknown(&machine, &BTreeMap::new()),
+            machine,
+            sqlite,
+            compile_options: self.compile_options()?,
+            engines: cells().map(|c| (format!("{} {}", c.engine.name, c.at), c.engine.describe())).collect(),
+            runs,
+            run_order: "interleaved, order of cells turned per run",
+            transactions,
+            value_bytes: 128,
+            key_order: "random 63-bit keys",
+            seed: self.seed,
+            notes: self.notes.iter().chain(&self.chosen.missing).cloned().collect(),
+        };
+        println!();
+        for line in card::lines(&parameters.short(), 118) {
+            println!("{line}");
         }
-        Ok(())
+        let page = || page::page(&parameters, figures, &values);
+        let rows = |(f, values): (&Figure, &Vec<table::Value>)| values.iter().map(|v| v.row(f)).collect::<Vec<_>>();
+        files.write(
+            &Json { parameters: &parameters, results: figures.iter().zip(&values).flat_map(rows).collect() },
+            page,
+        )
     }
-}
 
-fn machine(dir: &Path) -> Machine {
-    let mount = Mount::of(dir);
-    Machine::look(dir, mount.as_ref(), &Device::under(dir, mount.as_ref()), None)
+    fn compile_options(&self) -> Result<Vec<String>> {
+        let db = Db::open(&self.chosen.library, ":memory:", false)?;
+        let mut statement = db.prepare("PRAGMA compile_options")?;
+        let mut options = Vec::new();
+        while statement.step()? {
+            options.push(String::from_utf8_lossy(statement.column_blob(0)).into_owned());
+        }
+        Ok(options)
+    }
 }
 
 #[derive(Serialize)]
 struct Parameters {
+    onewrite_version: &'static str,
+    build: &'static str,
     machine: Machine,
     sqlite: String,
+    compile_options: Vec<String>,
+    /// Each at each point of a figure.
+    engines: BTreeMap<String, String>,
     runs: usize,
+    run_order: &'static str,
     transactions: usize,
     value_bytes: usize,
+    key_order: &'static str,
     seed: u64,
+    unknown: Vec<String>,
     notes: Vec<String>,
 }
 
+impl Parameters {
+    /// The card in a few lines.
+    fn short(&self) -> Vec<(String, String)> {
+        let mut lines = vec![("SQLite", format!("{}, {} build", self.sqlite, self.build))];
+        lines.push(("runs", format!("{}, {}; seed {}", self.runs, self.run_order, self.seed)));
+        lines.extend(self.machine.place());
+        lines.push(self.machine.computer());
+        let lines = lines.into_iter().map(|(name, text)| (name.to_owned(), text));
+        lines.chain(card::unknown_line(&self.unknown)).collect()
+    }
+}
+
 #[derive(Serialize)]
-struct Json {
-    parameters: Parameters,
+struct Json<'a> {
+    parameters: &'a Parameters,
     results: Vec<table::Row>,
 }

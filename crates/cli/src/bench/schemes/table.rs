@@ -8,11 +8,11 @@ use serde::Serialize;
 
 /// What a cell gave for one metric.
 pub struct Value {
-    engine: String,
-    at: String,
-    metric: Metric,
-    median: Option<f64>,
-    runs: Vec<f64>,
+    pub engine: String,
+    pub at: String,
+    pub metric: Metric,
+    pub median: Option<f64>,
+    pub runs: Vec<f64>,
 }
 
 /// One line of the JSON.
@@ -28,9 +28,17 @@ pub struct Row {
 }
 
 impl Value {
-    pub fn row(self, figure: &Figure) -> Row {
+    pub fn row(&self, figure: &Figure) -> Row {
         let Value { engine, at, metric, median, runs } = self;
-        Row { figure: figure.name, engine, varies: figure.varies, at, metric: metric.names().1, median, runs }
+        Row {
+            figure: figure.name,
+            engine: engine.clone(),
+            varies: figure.varies,
+            at: at.clone(),
+            metric: metric.names().1,
+            median: *median,
+            runs: runs.clone(),
+        }
     }
 }
 
@@ -60,7 +68,8 @@ pub fn values(figure: &Figure, samples: &[Vec<Sample>]) -> Vec<Value> {
     values
 }
 
-fn distinct<'a>(items: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+/// Each once, in the order of the first of it.
+pub fn distinct<'a>(items: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut found: Vec<&str> = Vec::new();
     for item in items {
         if !found.contains(&item) {

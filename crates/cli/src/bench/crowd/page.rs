@@ -1,0 +1,86 @@
+//! The page of the suites `threads` and `processes`.
+
+use super::{Parameters, Row};
+use crate::bench::html::{self, plots};
+use anyhow::Result;
+
+/// All of it.
+pub fn page(parameters: &Parameters, rows: &[Row], notes: &[String]) -> Result<String> {
+    let text = format!(
+        "SQLite {}, connections in {}, {} runs, {}. Ratios are medians of ratios taken run by run; the parameter card is \
+         at the end.",
+        parameters.sqlite_version, parameters.connections_in, parameters.runs, parameters.run_order
+    );
+    let mut out = html::begin("What several connections get done together", &text, &parameters.unknown)?;
+    let mut workloads: Vec<&str> = rows.iter().map(|r| r.workload.as_str()).collect();
+    workloads.dedup();
+    for workload in workloads {
+        section(&mut out, workload, &rows.iter().filter(|r| r.workload == workload).collect::<Vec<_>>())?;
+    }
+    out.push_str("<h2>Parameter card</h2>\n");
+    let mut lines = parameters.short();
+    lines.push(("compile options".to_owned(), parameters.compile_options.join(" ")));
+    for (name, opened) in &parameters.engines {
+        lines.push((name.clone(), html::fields(opened)?));
+    }
+    lines.extend(parameters.workloads.iter().map(|(name, text)| (name.clone(), text.clone())));
+    html::definitions(&mut out, &lines)?;
+    html::end(out, notes)
+}
+
+fn label(row: &Row) -> String {
+    format!("{} {}, {}", row.engine, row.preset, row.threads)
+}
+
+fn section(out: &mut String, workload: &str, rows: &[&Row]) -> Result<()> {
+    out.push_str(&format!("<h2>{}</h2>\n", html::escape(workload)));
+    let heads = [
+        "engine, connections",
+        "per s",
+        "× WAL/FULL",
+        "interval",
+        "slowest / mean",
+        "longest wait ms",
+        "BUSY",
+        "lookup p50 µs",
+        "lookup p99 µs",
+        "writes/s beside",
+        "log KiB",
+    ];
+    let number = |v: Option<f64>, digits: usize| v.map_or(String::new(), |v| format!("{v:.digits$}"));
+    let cells = |row: &Row| {
+        let mark = if row.ratio.is_some_and(|r| !r.safe) { "~" } else { "" };
+        vec![
+            label(row),
+            number(Some(row.tx_per_s), 0),
+            row.ratio.map_or(String::new(), |r| format!("{:.2}{mark}", r.median)),
+            row.ratio.map_or(String::new(), |r| format!("{:.2} – {:.2}", r.low, r.high)),
+            number(Some(row.fairness), 2),
+            number(Some(row.wait_ms_max), 1),
+            row.busy_seen.to_string(),
+            number(row.lookup_us_p50, 1),
+            number(row.lookup_us_p99, 1),
+            number(row.writes_beside_per_s, 0),
+            (row.log_bytes_max / 1024).to_string(),
+        ]
+    };
+    let lines: Vec<_> = rows.iter().enumerate().map(|(i, row)| (Some(i), cells(row))).collect();
+    html::table(out, &heads.map(str::to_owned), &lines)?;
+    out.push_str("<div class=\"plots\">\n");
+    let all: Vec<plots::Measured> = rows
+        .iter()
+        .map(|r| plots::Measured { label: label(r), median: r.tx_per_s, runs: r.tx_per_s_runs.clone() })
+        .collect();
+    let text = "of all connections together; median, small dots are the runs";
+    html::figure(out, "Operations per second", text, &plots::medians(&all, "operations per second")?)?;
+    let alone = |label: String, median: f64| plots::Measured { label, median, runs: Vec::new() };
+    if rows.iter().any(|r| r.threads > 1) {
+        let shares: Vec<_> = rows.iter().map(|r| alone(label(r), r.fairness)).collect();
+        let svg = plots::medians(&shares, "slowest connection ÷ mean")?;
+        html::figure(out, "Fairness", "1: all got the same done", &svg)?;
+    }
+    let waits: Vec<_> = rows.iter().map(|r| alone(label(r), r.wait_ms_max)).collect();
+    html::figure(out, "Longest wait", "of any connection in any run", &plots::medians(&waits, "milliseconds")?)?;
+    out.push_str("</div>\n");
+    Ok(())
+}

@@ -98,23 +98,29 @@ pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(Pag
     if let Some(member) = &member {
         member.words.next_epoch();
     }
-    write_pages(db, &mut live.home, state, pages)?;
+    write_pages(db, &*db.home, &mut live.home, state, pages)?;
     // Snapshots of a longer state still read the pages behind the new end.
-    if !older && nobody_else { fit_length(db, &mut live.home, state) } else { Ok(()) }
+    if !older && nobody_else { fit_length(db, &*db.home, &mut live.home, state) } else { Ok(()) }
 }
 
-/// Makes home as long as `state`, without a flush.
-pub fn fit_length(db: &Database, home: &mut HomeFile, state: &State) -> Result<()> {
+/// Makes home, or a file like it, as long as `state`, without a flush.
+pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state: &State) -> Result<()> {
     if state.kind != Kind::Empty && home.bytes != state.bytes() {
-        db.home.set_len(state.bytes()).context(|| db.what("cannot fit the length of"))?;
+        file.set_len(state.bytes()).context(|| db.what("cannot fit the length of"))?;
         home.bytes = state.bytes();
         home.reserved_bytes = home.reserved_bytes.min(home.bytes);
     }
     Ok(())
 }
 
-/// Writes images to home in page order, without a flush, and makes it no shorter than `state`.
-pub fn write_pages(db: &Database, home: &mut HomeFile, state: &State, pages: Vec<(PageNo, Place)>) -> Result<()> {
+/// Writes images to home, or to a file like it, in page order, without a flush, and makes it no shorter than `state`.
+pub fn write_pages(
+    db: &Database,
+    file: &dyn DiskFile,
+    home: &mut HomeFile,
+    state: &State,
+    pages: Vec<(PageNo, Place)>,
+) -> Result<()> {
     if state.kind == Kind::Empty {
         return Ok(());
     }
@@ -122,7 +128,7 @@ pub fn write_pages(db: &Database, home: &mut HomeFile, state: &State, pages: Vec
     let size = state.page_bytes as usize;
     if home.bytes < state.bytes() {
         // Fails here, before anything is overwritten, if the disk is full.
-        db.home.reserve(state.bytes()).context(what)?;
+        file.reserve(state.bytes()).context(what)?;
     }
     let mut run: Vec<u8> = Vec::with_capacity(size);
     let mut run_at = 0u64;
@@ -130,7 +136,7 @@ pub fn write_pages(db: &Database, home: &mut HomeFile, state: &State, pages: Vec
     for (page, place) in pages {
         let at = page.offset(state.page_bytes);
         if !run.is_empty() && (run_at + run.len() as u64 != at || run.len() >= RUN_BYTES) {
-            db.home.write_at(&run, run_at).context(what)?;
+            file.write_at(&run, run_at).context(what)?;
             run.clear();
         }
         if run.is_empty() {
@@ -139,10 +145,10 @@ pub fn write_pages(db: &Database, home: &mut HomeFile, state: &State, pages: Vec
         let from = run.len();
         match place {
             Place::Memory(image) => run.extend_from_slice(&image),
-            Place::Log(file, position) | Place::Kept(file, position) => {
+            Place::Log(images, position) | Place::Kept(images, position) => {
                 run.resize(from + size, 0);
                 let to = run.get_mut(from..).unwrap_or_default();
-                if file.read_at(to, position).context(what)? != size {
+                if images.read_at(to, position).context(what)? != size {
                     return Err(Error::Corrupt(format!("the log ends within the image of page {page}")));
                 }
             }
@@ -156,10 +162,10 @@ pub fn write_pages(db: &Database, home: &mut HomeFile, state: &State, pages: Vec
         count += 1;
     }
     if !run.is_empty() {
-        db.home.write_at(&run, run_at).context(what)?;
+        file.write_at(&run, run_at).context(what)?;
     }
     Stats::add(&db.stats.checkpoint_pages, count);
-    if home.bytes < state.bytes() { fit_length(db, home, state) } else { Ok(()) }
+    if home.bytes < state.bytes() { fit_length(db, file, home, state) } else { Ok(()) }
 }
 
 /// Keeps home's image of every page that is about to be overwritten and that a snapshot older than

@@ -27,7 +27,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::checkpoint::ImageFile;
-use crate::disk::{Disk, DiskFile, LockKind};
+use crate::commit::shadow::{self, Shadow};
+use crate::disk::{Disk, DiskFile, FileId, LockKind};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
 use crate::layout::{BLOCK_BYTES_MIN, home as at};
@@ -159,6 +160,8 @@ pub struct Live {
     pub encoder: Encoder,
     /// Images kept for snapshots.
     pub kept: ImageFile,
+    /// The second file of the scheme `shadow`, once it is made.
+    pub shadow: Option<Shadow>,
 }
 
 /// What is known of a marked home.
@@ -187,6 +190,8 @@ pub struct Database {
     pub(crate) epoch: AtomicU64,
     pub(crate) inner: Mutex<Inner>,
     pub(crate) writer: Mutex<Option<Live>>,
+    /// The second file of the scheme `shadow`, which may have the name of the database.
+    pub(crate) shadow_id: Mutex<Option<FileId>>,
 }
 
 impl Database {
@@ -217,6 +222,7 @@ impl Database {
                 home_tid: Tid::HOME,
             }),
             writer: Mutex::new(None),
+            shadow_id: Mutex::new(None),
         }
     }
 
@@ -391,6 +397,8 @@ impl Database {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(Error::io(self.what("cannot remove the rollback journal of"), e)),
         }
+        // Home is whole: a second file that a close left means nothing.
+        shadow::remove(self)?;
         if keeps(Rule::LogBeforeMark) {
             self.disk.sync_dir_of(&self.path).context(|| self.what("cannot flush the directory of"))?;
         }
@@ -440,7 +448,8 @@ impl Database {
         }
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: unit };
-        Ok(Live { home_tid: log.slot().base_tid, log, home, encoder: Encoder::default(), kept: ImageFile::default() })
+        let (home_tid, encoder, kept) = (log.slot().base_tid, Encoder::default(), ImageFile::default());
+        Ok(Live { home_tid, log, home, encoder, kept, shadow: None })
     }
 
     /// Bytes of home that the device writes all or nothing when aligned, unless `options` know better.
@@ -515,6 +524,7 @@ impl Database {
     /// order, each flushed before the next). SHARED stays as it is.
     pub fn take_off_mark(&self, writer: &mut Option<Live>, inner: &mut Inner) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
+        shadow::end(self, live)?;
         let state = inner.latest.clone();
         if state.kind == Kind::Empty {
             self.home.set_len(0).context(|| self.what("cannot write"))?;
@@ -562,7 +572,8 @@ impl Database {
             crate::checkpoint::checkpoint(self, live, crate::checkpoint::Stream::Drop)?;
         }
         let mut inner = self.inner.lock();
-        self.take_off_mark(&mut writer, &mut inner)?;
+        // Cut short, nobody knows whether the mark is on, nor which name leads where.
+        self.take_off_mark(&mut writer, &mut inner).map_err(|e| inner.poison(e))?;
         crate::locks::none(&*self.home)
     }
 
@@ -597,6 +608,7 @@ impl Database {
             if !sticky {
                 self.take_off_mark(&mut writer, &mut inner)?;
             } else if let Some(live) = writer.as_mut() {
+                shadow::end(self, live)?;
                 if live.home.reserved_bytes > 0 {
                     // Gives back the room that was asked for and not used.
                     self.home.set_len(live.home.bytes).context(|| self.what("cannot fit the length of"))?;

@@ -14,6 +14,8 @@ pub enum Scheme {
     InPage,
     /// Pages in place and one flush; no protection against crashes. A baseline, not for data.
     Off,
+    /// Two files that take turns, exchanged by name. A baseline.
+    Shadow,
 }
 
 impl Scheme {
@@ -24,7 +26,7 @@ impl Scheme {
 
     /// Whether durable transactions may have no record.
     pub fn is_in_place(self) -> bool {
-        matches!(self, Scheme::Auto | Scheme::InPage)
+        matches!(self, Scheme::Auto | Scheme::InPage | Scheme::Shadow)
     }
 }
 
@@ -98,11 +100,13 @@ pub enum Preset {
     Off,
     /// `Off` without writing page 1 for its counters alone.
     OffOpt,
+    /// Database shadowing: two files that take turns.
+    Dash,
 }
 
 impl Preset {
     /// Every preset with its name.
-    pub const ALL: [(&'static str, Preset); 10] = [
+    pub const ALL: [(&'static str, Preset); 11] = [
         ("auto", Preset::Auto),
         ("log", Preset::Log),
         ("wal-opt", Preset::WalOpt),
@@ -113,6 +117,7 @@ impl Preset {
         ("mvbt-opt", Preset::MvbtOpt),
         ("off", Preset::Off),
         ("off-opt", Preset::OffOpt),
+        ("dash", Preset::Dash),
     ];
 
     /// The name in URIs, pragmas and tables.
@@ -188,11 +193,14 @@ impl Options {
             Preset::Mvbt => (Scheme::InPage, Images::Delta, HeaderPage::Write),
             Preset::Off => (Scheme::Off, Images::Delta, HeaderPage::Write),
             Preset::OffOpt => (Scheme::Off, Images::Delta, HeaderPage::Embed),
+            Preset::Dash => (Scheme::Shadow, Images::Delta, HeaderPage::Write),
         };
         let split = match preset {
             Preset::Auto | Preset::Log | Preset::LsMvbt => Split::Lazy,
             Preset::Mvbt | Preset::MvbtOpt => Split::Legacy,
-            Preset::WalOpt | Preset::DhlCc | Preset::DhlTc | Preset::Off | Preset::OffOpt => Split::Stock,
+            Preset::WalOpt | Preset::DhlCc | Preset::DhlTc | Preset::Off | Preset::OffOpt | Preset::Dash => {
+                Split::Stock
+            }
         };
         let commit_mark = match preset {
             Preset::DhlTc | Preset::LsMvbt | Preset::Mvbt | Preset::MvbtOpt => CommitMark::Page,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use crate::checkpoint::{ImageFile, fit_length, write_pages};
+use crate::commit::shadow;
 use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
 use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
@@ -109,14 +110,14 @@ fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
 /// end of the file for page 1: what is cut off may be needed to count the transaction before (rules 45 and 61).
 fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
     let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Rule::SizeLast)).collect();
-    write_pages(db, home, state, pages)?;
+    write_pages(db, &*db.home, home, state, pages)?;
     if !first.is_empty() {
         db.sync_home()?;
-        write_pages(db, home, state, first)?;
+        write_pages(db, &*db.home, home, state, first)?;
     }
     if home.bytes > state.bytes() {
         db.sync_home()?;
-        fit_length(db, home, state)?;
+        fit_length(db, &*db.home, home, state)?;
     }
     Ok(())
 }
@@ -137,6 +138,7 @@ pub fn attach(
         return Ok(false);
     }
     if member::try_alone(&log, LockKind::Exclusive)? {
+        check_name(db)?;
         let slot = slot_of(db, &log, session)?;
         let replayed = replay(db, &log, &slot, false)?;
         take_over(db, writer, inner, log, &slot, replayed, options)?;
@@ -150,6 +152,20 @@ pub fn attach(
     }
     member::end_admin(&log)?;
     joined.map(|()| true)
+}
+
+/// The file that was opened must be the one that has the name: not if another process exchanged it (scheme `shadow`), or
+/// replaced it. The caller has the log to itself, so it stays as it is.
+fn check_name(db: &Database) -> Result<()> {
+    let what = || db.what("cannot look at");
+    let named = db.disk.identify(&db.path).context(what)?;
+    if named != Some(db.home.id().context(what)?) {
+        return Err(Error::CantOpen(format!(
+            "{} is another file now than the one that was opened: close it and open it again",
+            db.path.display()
+        )));
+    }
+    Ok(())
 }
 
 /// This process becomes one of those that use the log.
@@ -179,7 +195,8 @@ fn join(
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let log = Log::join(log.clone(), slot, options.psow);
-    **writer = Some(Live { log, home, home_tid: Tid::HOME, encoder: Encoder::default(), kept: ImageFile::default() });
+    let (home_tid, encoder, kept) = (Tid::HOME, Encoder::default(), ImageFile::default());
+    **writer = Some(Live { log, home, home_tid, encoder, kept, shadow: None });
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
     tail::catch_up(db, &member, inner, tail::Reach::Visible)?;
@@ -213,8 +230,8 @@ pub fn take_over(
         log.rewrite_live(slot, tail)?;
     }
     if report.transactions > 0 {
-        write_pages(db, &mut home, &recovered, table.dirty(recovered.page_count))?;
-        fit_length(db, &mut home, &recovered)?;
+        write_pages(db, &*db.home, &mut home, &recovered, table.dirty(recovered.page_count))?;
+        fit_length(db, &*db.home, &mut home, &recovered)?;
     } else if report.in_place.is_some() {
         write_again(db, &mut home, &recovered, table.dirty(recovered.page_count))?;
     }
@@ -235,6 +252,8 @@ pub fn take_over(
         // So may the names of the files: a commit on top would be lost with them (invariant I3).
         db.disk.sync_dir_of(&db.path).context(|| db.what("cannot flush the directory of"))?;
     }
+    // The name of the database is certain by now: a second file beside it means nothing.
+    shadow::remove(db)?;
     // A session of its own: a log or a home copied before this recovery does not fit any more, and neither does
     // the slot before this one, should the new one be damaged later.
     let session = if keeps(Rule::NewSession) { random()? } else { slot.session };
@@ -259,7 +278,7 @@ pub fn take_over(
     // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;
     inner.set_state(Arc::new(recovered));
-    let live =
-        Live { home_tid: log.slot().base_tid, log, home, encoder: Encoder::default(), kept: ImageFile::default() };
+    let (home_tid, encoder, kept) = (log.slot().base_tid, Encoder::default(), ImageFile::default());
+    let live = Live { home_tid, log, home, encoder, kept, shadow: None };
     db.share(live, writer, inner)
 }

@@ -68,6 +68,10 @@ pub enum Rule {
     SizeHome,
     /// Rule 61: recovery brings page 1 home when the pages that it counts are flushed.
     SizeLast,
+    /// Rule 47: a file gets the name of the database when it is flushed.
+    FlushedBeforeExchange,
+    /// Rule 48: the exchange of two names is flushed before the file that lost the name is written.
+    ExchangeFlushed,
     /// P1: other processes see a big transaction once it is home.
     BigHomeFirst,
     /// P3: a snapshot is announced before it is used.
@@ -78,7 +82,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 34] = [
+    pub const ALL: [Rule; 36] = [
         Rule::AcknowledgedAfterFlush,
         Rule::LogBeforeMark,
         Rule::MarkBeforeRecord,
@@ -110,6 +114,8 @@ impl Rule {
         Rule::HomeBeforeNext,
         Rule::SizeHome,
         Rule::SizeLast,
+        Rule::FlushedBeforeExchange,
+        Rule::ExchangeFlushed,
         Rule::BigHomeFirst,
         Rule::SnapshotsAnnounced,
         Rule::KeptForOthers,

@@ -32,6 +32,8 @@ pub struct Stats {
     pub checkpoints: AtomicU64,
     /// Pages that checkpoints wrote to home.
     pub checkpoint_pages: AtomicU64,
+    /// How often the two files of the scheme `shadow` exchanged their names.
+    pub exchanges: AtomicU64,
     /// Transactions for which the connection stepped aside.
     pub asides: AtomicU64,
     /// Write system calls, those that flush included.
@@ -69,6 +71,7 @@ impl Stats {
             ("streamed_pages", &self.streamed_pages),
             ("checkpoints", &self.checkpoints),
             ("checkpoint_pages", &self.checkpoint_pages),
+            ("exchanges", &self.exchanges),
             ("asides", &self.asides),
             ("writes", &self.writes),
             ("write_bytes", &self.write_bytes),

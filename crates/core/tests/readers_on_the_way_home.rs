@@ -104,24 +104,31 @@ fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_abo
     }
 }
 
-/// Under `off` every transaction goes home with its commit, and is no reader's before that.
+/// Under `off` every transaction goes home with its commit, under `dash` before or after it is one, and is no reader's before
+/// that.
 #[test]
-fn who_comes_while_a_transaction_goes_home_unprotected_reads_none_of_it() {
+fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
     const PAGES: u64 = 12;
-    let (engine, visit) = database(PAGES);
-    let options = [("scheme".to_owned(), "off".to_owned())];
-    let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
-    let (mut comer, mut writer) = (open(), open());
-    let every_other = |n| numbered(1..PAGES, n).into_iter().step_by(2).collect::<Vec<_>>();
-    write(&mut writer, &every_other(1));
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let into = seen.clone();
-    let before = reads(&mut comer, 1..PAGES);
-    *visit.lock() = Some(Box::new(move |_| into.lock().push(reads(&mut comer, 1..PAGES))));
-    write(&mut writer, &every_other(2));
-    *visit.lock() = None;
-    let seen = seen.lock();
-    assert!(seen.len() > 1, "{} writes to home", seen.len());
-    assert!(seen.iter().all(|images| *images == before));
-    assert_eq!(reads(&mut writer, 1..2), [page(2)]);
+    for scheme in ["off", "dash"] {
+        let (engine, visit) = database(PAGES);
+        let options = [("scheme".to_owned(), scheme.to_owned())];
+        let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
+        let mut writer = open();
+        let every_other = |n| numbered(1..PAGES, n).into_iter().step_by(2).collect::<Vec<_>>();
+        write(&mut writer, &every_other(1));
+        // Twice, for two files that take turns.
+        for n in 2..4 {
+            let mut comer = open();
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let into = seen.clone();
+            let before = reads(&mut comer, 1..PAGES);
+            *visit.lock() = Some(Box::new(move |_| into.lock().push(reads(&mut comer, 1..PAGES))));
+            write(&mut writer, &every_other(n));
+            *visit.lock() = None;
+            let seen = seen.lock();
+            assert!(seen.len() > 1, "{scheme}: {} writes to home", seen.len());
+            assert!(seen.iter().all(|images| *images == before), "{scheme}: transaction {n}");
+            assert_eq!(reads(&mut writer, 1..2), [page(n)]);
+        }
+    }
 }

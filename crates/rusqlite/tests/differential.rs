@@ -72,6 +72,11 @@ fn multi_version_b_trees_answer_as_stock_does() {
     run_seeds("mvbt");
 }
 
+#[test]
+fn database_shadowing_answers_as_stock_does() {
+    run_seeds("dash");
+}
+
 /// Whether pages need room for trailers: then they have 4096 bytes, on both sides.
 fn in_page(preset: &str) -> bool {
     ["dhl-cc", "dhl-tc", "lsmvbt", "mvbt"].contains(&preset)

@@ -46,6 +46,7 @@ fn ground(rule: Option<Rule>) -> Ground {
         Some(Rule::InPlaceRewritten | Rule::SlotsAgree | Rule::HeldInPlace | Rule::InPlaceWhenDurable) => {
             (true, false, Some("auto"))
         }
+        Some(Rule::FlushedBeforeExchange | Rule::ExchangeFlushed) => (true, false, Some("dash")),
         Some(Rule::TrailerSession | Rule::RestoredSealed | Rule::HomeBeforeNext | Rule::SizeHome | Rule::SizeLast) => {
             (true, false, Some("dhl-cc"))
         }

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use onewrite_core::disk::OpenMode;
+use onewrite_core::disk::{FileId, OpenMode};
 use onewrite_core::home::mark;
 use onewrite_core::layout::home::HEADER_BYTES;
 use onewrite_core::{Connection, LockLevel, Mode};
@@ -430,7 +430,10 @@ impl State {
             self.identity = identity(&self.path);
             return false;
         }
-        self.identity != identity(&self.path)
+        let named = identity(&self.path);
+        // Two files may take turns in having the name.
+        let is_ours = |(dev, ino)| self.conn.as_ref().is_some_and(|conn| conn.has_file(FileId { dev, ino }));
+        self.identity != named && !named.is_some_and(is_ours)
     }
 }
 

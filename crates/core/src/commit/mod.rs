@@ -6,13 +6,15 @@
 //! ```
 //!
 //! One file per scheme: [`log`] pushes a record to the group that waits for the next flush, [`auto`] overwrites a page in
-//! home where that is safe, [`in_page`] overwrites pages that carry their undo records, [`off`] overwrites home.
+//! home where that is safe, [`in_page`] overwrites pages that carry their undo records, [`off`] overwrites home, [`shadow`]
+//! writes the second of two files and exchanges their names.
 
 pub mod auto;
 pub mod in_page;
 pub mod log;
 pub mod off;
 pub mod place;
+pub mod shadow;
 
 use std::sync::Arc;
 
@@ -93,6 +95,9 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
             db.tell_slot(live);
         }
     }
+    if options.scheme == Scheme::Shadow {
+        shadow::prepare(db, live, bytes)?;
+    }
     let tid = live.log.last_tid().next();
     let state = txn.base.after(tid, txn.page_bytes, page_count, change_counter, header);
     let mut in_place = None;
@@ -103,7 +108,7 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
         }
     }
     let stream = match options.scheme {
-        Scheme::Off => Default::default(),
+        Scheme::Off | Scheme::Shadow => Default::default(),
         Scheme::InPage if in_place.is_some() => Default::default(),
         Scheme::Log | Scheme::Auto | Scheme::InPage => log::prepare(db, live, txn, options, &changed, page_count)?,
     };
@@ -254,6 +259,9 @@ pub fn publish(
     }
     // The only other thing under an in-page scheme is a record that is home before the next transaction.
     let durability = if options.scheme == Scheme::InPage { Durability::Flushed } else { durability };
+    // Pinned until the newest state has changed (for good if it never does): whoever comes before that reads what was
+    // there (invariant I4).
+    let mut before = None;
     let ready = match (options.scheme, &placed) {
         _ if !prepared.changed => None,
         (_, Some(placement)) => {
@@ -269,6 +277,11 @@ pub fn publish(
                 db.sync_home().map_err(|e| db.poison(e))?;
             }
             Some(log::finish(db, live, &state, prepared.stream, options).map_err(|e| db.poison(e))?)
+        }
+        (Scheme::Shadow, None) => {
+            before = Some(db.pin(&mut db.inner.lock())?);
+            shadow::commit(db, live, txn, &state, &prepared.images).map_err(|e| db.poison(e))?;
+            None
         }
         (Scheme::Off, None) => {
             off::commit(db, live, txn, &state, &prepared.images, durability).map_err(|e| db.poison(e))?;
@@ -319,6 +332,7 @@ pub fn publish(
         inner.published = state.clone();
     }
     Stats::add(&db.stats.commits, u64::from(prepared.changed));
+    before.iter().try_for_each(|before| db.unpin(&mut inner, before))?;
     let state = db.pin_state(&mut inner, state);
     // What changed nothing waits as well: what it built on may not be durable yet (invariant I1).
     let waits = prepared.changed || keeps(Rule::EmptyCommitFlushes);

@@ -59,7 +59,7 @@ impl Engine {
         let path = self.disk.resolve(path).context(what)?;
         let mut databases = self.databases.lock();
         let id = self.disk.identify(&path).context(what)?;
-        let known = id.and_then(|id| databases.get(&id).cloned());
+        let known = id.and_then(|id| find(&databases, id));
         if known.is_none() && mode == OpenMode::ReadOnly {
             // Its next writer would inherit a file it cannot write.
             return Err(Error::CantOpen(format!("{} is not open for writing in this process", path.display())));
@@ -141,6 +141,12 @@ impl Engine {
     /// Whether a connection of this process has the file at `path` open.
     pub fn is_attached(&self, path: &Path) -> bool {
         let id = self.disk.identify(path).ok().flatten();
-        id.is_some_and(|id| self.databases.lock().contains_key(&id))
+        id.is_some_and(|id| find(&self.databases.lock(), id).is_some())
     }
+}
+
+/// The database that the file is of: its home, or the second file of the scheme `shadow`.
+fn find(databases: &FxHashMap<FileId, Arc<Database>>, id: FileId) -> Option<Arc<Database>> {
+    let second = || databases.values().find(|db| *db.shadow_id.lock() == Some(id));
+    databases.get(&id).or_else(second).cloned()
 }

@@ -29,7 +29,7 @@ use concurrent::Looked;
 use crate::ahead::ReadAhead;
 use crate::checkpoint::Stream;
 use crate::database::{Database, Phase};
-use crate::disk::DiskFile;
+use crate::disk::{DiskFile, FileId};
 use crate::error::{Error, Result};
 use crate::home::State;
 use crate::journal::VirtualJournal;
@@ -190,6 +190,11 @@ impl Connection {
             "error" => answer,
             _ => self.noted(answer),
         })
+    }
+
+    /// Whether a file is the database, or the second one of the scheme `shadow`, which has its name at times.
+    pub fn has_file(&self, id: FileId) -> bool {
+        self.db.home.id().is_ok_and(|home| home == id) || *self.db.shadow_id.lock() == Some(id)
     }
 
     /// The database, for pragmas.

@@ -34,7 +34,7 @@ const LONG_RECORD: usize = 256 << 10;
 pub fn slot_page_count(state: &State, scheme: Scheme) -> u32 {
     match scheme {
         Scheme::Log | Scheme::Auto => state.page_count,
-        Scheme::InPage | Scheme::Off => slot::PAGE_COUNT_IN_HOME,
+        Scheme::InPage | Scheme::Off | Scheme::Shadow => slot::PAGE_COUNT_IN_HOME,
     }
 }
 

@@ -31,8 +31,8 @@ struct Arguments {
     /// Where the random numbers begin
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Preset: log or wal-opt, otherwise each database draws one; off and off-opt protect nothing and are found out
-    #[arg(long, value_parser = ["log", "wal-opt", "off", "off-opt"])]
+    /// Preset; otherwise each database draws log or wal-opt. off and off-opt protect nothing and are found out
+    #[arg(long, value_parser = ["log", "wal-opt", "dash", "off", "off-opt"])]
     scheme: Option<String>,
     /// Directory for the databases; otherwise a temporary one
     #[arg(long)]

@@ -303,10 +303,14 @@ fn soak_in(soak: &Soak, said: &Arc<Mutex<Said>>, measured: &mut Measured) -> Res
         running.push(Some(Running::start(part, writers, said)?));
     }
     let done = live_and_die(soak, &at, &mut rng, &mut running, writers, said, measured);
+    let mut killed = Ok(());
     for process in running.into_iter().flatten() {
-        process.kill(said)?;
+        killed = killed.and(process.kill(said).map(drop));
         measured.kills += 1;
     }
+    // What a process said last explains more than how it ended.
+    let told = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner).failed.clone();
+    let done = told.map_or(done, |why| Err(anyhow::anyhow!(why))).and(killed);
     let done = done.and_then(|()| judge(&at, plan, writers, said));
     done.or_else(|e| {
         let kept = dir.keep();
@@ -384,9 +388,6 @@ fn live_and_die(
 /// Everybody is dead: the next to open recovers, and closes in order; stock SQLite finds the same.
 fn judge(at: &Path, plan: u64, writers: u64, said: &Mutex<Said>) -> Result<()> {
     let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(why) = said.failed.clone() {
-        bail!(why);
-    }
     let db = soaked::open(at)?;
     let reached = soaked::look(&db, plan, writers).context("found through onewrite")?;
     for (writer, n) in reached.iter().enumerate() {

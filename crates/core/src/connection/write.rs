@@ -45,6 +45,9 @@ impl Connection {
         let options = {
             let inner = db.inner.lock();
             inner.check()?;
+            if !inner.is_newest(&txn.base) {
+                return Err(Error::BusySnapshot);
+            }
             inner.options.clone()
         };
         txn.synced = false;

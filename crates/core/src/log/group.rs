@@ -200,6 +200,12 @@ impl Group {
         p.reached(p.last, Durability::Flushed)
     }
 
+    /// Whether a record waits to be written.
+    pub fn has_pending(&self) -> bool {
+        let p = self.pending.lock();
+        !p.hidden.is_empty() || p.bytes.len() != p.taken
+    }
+
     /// Adds a record, behind the one before, or in the next block if `own_block`. The caller publishes `state`
     /// under the same lock, so nobody waits for it yet.
     pub fn push(&self, record: &[u8], own_block: bool, state: &Arc<State>, durability: Durability) {

@@ -82,8 +82,10 @@ struct Announced {
 
 /// This process's turn.
 struct Local {
-    /// Write transactions that are under way.
+    /// Write transactions that are under way, and a take-over.
     in_flight: usize,
+    /// The place was had after another process, and the writer's state is not in order yet: nobody else goes on.
+    settling: bool,
     /// How often the turn had passed when the writer's state was in order last.
     seen_turns: u64,
     /// When this process last began after another.
@@ -141,6 +143,7 @@ impl Member {
             awaiting: AtomicUsize::new(0),
             local: Mutex::new(Local {
                 in_flight: 0,
+                settling: false,
                 seen_turns: u64::MAX,
                 since: Instant::now(),
                 others_at: None,
@@ -204,13 +207,15 @@ impl Member {
             }
         };
         // The slot of a process that died in its turn, or while it flushed, is left for whoever takes over.
-        let busy_owner = words.busy_owner();
-        let flusher = words.flusher().load(SeqCst);
-        let mut free = (0..PROCESSES).filter(|n| Some(*n) != busy_owner && *n as u64 + 1 != flusher);
+        let mut free = 0..PROCESSES;
         let me = loop {
             let Some(n) = free.next() else { return Err(busy("in as many places as there may be")) };
-            if log.file.try_lock(SLOTS + n as u64, 1, LockKind::Exclusive).context(what)? {
-                break n;
+            let at = SLOTS + n as u64;
+            if log.file.try_lock(at, 1, LockKind::Exclusive).context(what)? {
+                if words.busy_owner() != Some(n) && words.flusher().load(SeqCst) != n as u64 + 1 {
+                    break n;
+                }
+                log.file.unlock(at, 1).context(what)?;
             }
         };
         words.enter(me);
@@ -339,20 +344,19 @@ impl Member {
     }
 
     /// Takes the writer's place among the processes: firmly, for a transaction that [`Member::leave`] ends, or as a
-    /// lease. After `FromDead` the caller takes over and then calls [`Member::settle`], after `Anew` just that.
+    /// lease. After `FromDead`, also of a lease, the caller takes over and then calls [`Member::settle`] and
+    /// [`Member::leave`], after a firm `Anew` just these.
     pub fn take(&self, firm: bool, deadline: Instant) -> Result<Taken> {
         let mut local = self.local.lock();
+        // More of ours, unless it is not in order yet, or others have waited long enough.
+        while local.settling || (firm && local.in_flight > 0 && self.turns().should_pass_on(local.since)) {
+            if self.idle.wait_until(&mut local, deadline).timed_out() {
+                return Ok(Taken::Not);
+            }
+        }
         if local.in_flight > 0 {
-            // More of ours, unless others have waited long enough.
-            while firm && local.in_flight > 0 && self.turns().should_pass_on(local.since) {
-                if self.idle.wait_until(&mut local, deadline).timed_out() {
-                    return Ok(Taken::Not);
-                }
-            }
-            if local.in_flight > 0 {
-                local.in_flight += usize::from(firm);
-                return Ok(Taken::Again);
-            }
+            local.in_flight += usize::from(firm);
+            return Ok(Taken::Again);
         }
         let mut locked = None;
         let turn = self.turns().take(firm, deadline, &mut |process| {
@@ -371,9 +375,9 @@ impl Member {
             Turn::Ours if self.words.turns().load(SeqCst) == local.seen_turns => Taken::Again,
             Turn::Ours => Taken::Anew,
         };
-        if firm && taken != Taken::Not {
-            local.in_flight = 1;
-        }
+        let takes_over = matches!(taken, Taken::FromDead(_));
+        local.in_flight = usize::from(takes_over || (firm && taken != Taken::Not));
+        local.settling = takes_over || (firm && taken == Taken::Anew);
         Ok(taken)
     }
 
@@ -391,15 +395,22 @@ impl Member {
             self.words.clear(dead);
             self.turns().taken_over();
         }
+        self.end_settling(&mut local);
         let local = &mut *local;
         self.forget_dead(&mut local.dead)
     }
 
+    fn end_settling(&self, local: &mut Local) {
+        local.settling = false;
+        self.idle.notify_all();
+    }
+
     /// Taking over from a dead process failed: the place is that process's again.
-    pub fn unsettle(&self, process: usize, firm: bool) -> Result<()> {
+    pub fn unsettle(&self, process: usize) -> Result<()> {
         let mut local = self.local.lock();
-        local.in_flight -= usize::from(firm);
+        local.in_flight = 0;
         self.turns().give_to_dead(process);
+        self.end_settling(&mut local);
         let local = &mut *local;
         self.forget_dead(&mut local.dead)
     }
@@ -408,6 +419,7 @@ impl Member {
     /// to the next that waits if `pass_on`, or if this process has had its slice.
     pub fn leave(&self, release: bool, pass_on: bool) {
         let mut local = self.local.lock();
+        self.end_settling(&mut local);
         local.in_flight = local.in_flight.saturating_sub(1);
         if local.in_flight == 0 {
             if release {

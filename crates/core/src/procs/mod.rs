@@ -8,13 +8,15 @@
 //!  detach   member.rs   alone: checkpoint, mark off; else just leave
 //! ```
 //!
-//! The invariants between processes are P1 to P8 of `docs/commit.md`.
+//! The invariants between processes are P1 to P9 of `docs/commit.md`.
 
 pub mod flush;
 #[cfg(test)]
 mod flush_tests;
 pub mod kept;
 pub mod member;
+#[cfg(test)]
+mod member_tests;
 #[cfg(test)]
 mod model_tests;
 pub mod tail;
@@ -84,21 +86,19 @@ impl Database {
                     }
                 }
                 drop(writer);
-                if !firm && matches!(taken, Taken::FromDead(_)) {
+                if !firm {
                     self.leave(false);
                 }
                 Ok(())
             }
             (Err(e), Taken::FromDead(process)) => {
                 let e = self.poison_unless_full(e);
-                member.unsettle(process, firm)?;
+                member.unsettle(process)?;
                 Err(e)
             }
             (Err(e), _) => {
                 drop(writer);
-                if firm {
-                    self.leave(false);
-                }
+                self.leave(false);
                 Err(e)
             }
         }
@@ -107,9 +107,10 @@ impl Database {
     /// Ends what [`Database::enter`] began firmly. The place goes on once all that was published is written: to the next
     /// that waits if `pass_on`, or if this process has had its slice.
     pub fn leave(&self, pass_on: bool) {
-        let Some(member) = self.member() else { return };
-        let release = self.inner.lock().published.tid <= member.words.written();
-        member.leave(release, pass_on);
+        let inner = self.inner.lock();
+        let Some(member) = &inner.member else { return };
+        // Looked at while nobody publishes: the last of several that leave must see what the others have written.
+        member.leave(inner.published.tid <= member.words.written(), pass_on);
     }
 
     /// Reads bytes of `page` at home as the snapshot `tid` has them: once; the caller looks at the epoch. Returns
@@ -261,6 +262,7 @@ impl Database {
 
 /// The writer's state after another process may have written.
 fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
+    check_nothing_pending(live, inner)?;
     let flushed = member.words.flushed();
     tail::catch_up(db, member, inner, Reach::Written)?;
     let tail = member.tail.lock();
@@ -275,9 +277,19 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     Ok(())
 }
 
+/// The place was given back when everything published was written (P2): what is not would be lost now.
+fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
+    if !live.log.group().has_pending() {
+        return Ok(());
+    }
+    let path = &live.log.file().path;
+    Err(inner.poison(Error::Corrupt(format!("another process wrote to {} before this one was done", path.display()))))
+}
+
 /// The writer's state after a process died while it wrote: whatever of it is whole in the log is adopted, once
 /// it is durable, for it may be that its application was told so.
 fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
+    check_nothing_pending(live, inner)?;
     let words = &member.words;
     let (session, generation) = (live.home.session, words.generation());
     let newest = member.log.slots()?.into_iter().find(|s| s.session == session && s.live);

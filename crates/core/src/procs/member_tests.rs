@@ -1,0 +1,98 @@
+//! Threads of two processes that take turns: the writer's state is in order before any of them goes on.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use super::member::{Member, Taken, try_alone};
+use crate::database::Database;
+use crate::disk::sim::{SimConfig, SimDisk};
+use crate::disk::{Disk, LockKind, OpenMode};
+use crate::log::file::LogFile;
+use crate::log::ring::Log;
+use crate::log::slot::Slot;
+use crate::options::Options;
+use crate::types::{LogOffset, Tid};
+
+/// Two processes on one log.
+fn two() -> [Arc<Member>; 2] {
+    let disk = SimDisk::new(SimConfig::default());
+    let (home, log) = (Path::new("/db"), Path::new("/db-onewrite"));
+    let database = || {
+        let file = disk.open(home, OpenMode::Create).unwrap();
+        Database::new(Arc::new(disk.clone()), home, file, Options::default())
+    };
+    let created = Log::create(&disk, log, 64 << 10, 4096).unwrap();
+    assert!(try_alone(&created, LockKind::Exclusive).unwrap());
+    let slot = Slot {
+        block_bytes: 4096,
+        sequence: 1,
+        session: 2,
+        salt: 3,
+        start: LogOffset(0),
+        ring_bytes: 64 << 10,
+        base_tid: Tid(4),
+        tid_ceiling: Tid(1000),
+        prev_crc: 0,
+        page_bytes: 4096,
+        page_count: 1,
+        change_counter: 1,
+        counter_ceiling: 1000,
+        live: true,
+        in_place: false,
+    };
+    let started = Log::start(created.clone(), slot, true).unwrap();
+    let options = Options::default();
+    let first = Member::found(&database(), created, started.slot(), &options).unwrap().unwrap();
+    let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
+    let second = Member::join(&database(), log, started.slot().session, &options).unwrap();
+    [first, second]
+}
+
+#[test]
+fn nobody_goes_on_while_what_others_wrote_is_not_in_order() {
+    let [_, member] = two();
+    let far = Instant::now() + Duration::from_secs(60);
+    assert_eq!(member.take(true, far).unwrap(), Taken::Anew);
+    let soon = || Instant::now() + Duration::from_millis(1);
+    assert_eq!([true, false].map(|firm| member.take(firm, soon()).unwrap()), [Taken::Not; 2]);
+    member.settle().unwrap();
+    assert_eq!([true, false].map(|firm| member.take(firm, soon()).unwrap()), [Taken::Again; 2]);
+    member.leave(true, false);
+    assert!(member.is_busy());
+    member.leave(true, false);
+    assert!(!member.is_busy());
+}
+
+/// One thread of a process waits for its slice to be over, another enters meanwhile.
+#[test]
+fn threads_that_let_another_process_go_first_wait_for_what_it_wrote() {
+    let members = two();
+    let end = Instant::now() + Duration::from_millis(600);
+    let entered = [AtomicU64::new(0), AtomicU64::new(0)];
+    let early = AtomicU64::new(0);
+    let resuming = [AtomicBool::new(false), AtomicBool::new(false)];
+    std::thread::scope(|scope| {
+        for n in [0, 0, 0, 1, 1] {
+            let (member, early, entered, resuming) = (&members[n], &early, &entered[n], &resuming[n]);
+            scope.spawn(move || {
+                while Instant::now() < end {
+                    let taken = member.take(true, Instant::now() + Duration::from_secs(60)).unwrap();
+                    if taken == Taken::Anew {
+                        resuming.store(true, SeqCst);
+                        std::thread::sleep(Duration::from_micros(300));
+                        resuming.store(false, SeqCst);
+                        member.settle().unwrap();
+                    }
+                    early.fetch_add(u64::from(resuming.load(SeqCst)), SeqCst);
+                    entered.fetch_add(1, SeqCst);
+                    std::thread::sleep(Duration::from_micros(500));
+                    member.leave(true, false);
+                }
+            });
+        }
+    });
+    assert_eq!(early.load(SeqCst), 0, "so many began before another thread was done");
+    assert!(entered.iter().all(|n| n.load(SeqCst) > 20), "{entered:?}");
+}

@@ -78,11 +78,15 @@ pub enum Rule {
     SnapshotsAnnounced,
     /// P4: images that another process reads in home are kept before home is overwritten.
     KeptForOthers,
+    /// P5: others are told of a slot before anything overwrites the records that it gives up.
+    SlotTold,
+    /// P6: a failed write or flush poisons every process.
+    PoisonTold,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 36] = [
+    pub const ALL: [Rule; 38] = [
         Rule::AcknowledgedAfterFlush,
         Rule::LogBeforeMark,
         Rule::MarkBeforeRecord,
@@ -119,6 +123,8 @@ impl Rule {
         Rule::BigHomeFirst,
         Rule::SnapshotsAnnounced,
         Rule::KeptForOthers,
+        Rule::SlotTold,
+        Rule::PoisonTold,
     ];
 }
 

@@ -35,7 +35,12 @@ struct Ground {
 }
 
 fn ground(rule: Option<Rule>) -> Ground {
-    let processes = matches!(rule, None | Some(Rule::BigHomeFirst | Rule::SnapshotsAnnounced | Rule::KeptForOthers));
+    let processes = matches!(
+        rule,
+        None | Some(
+            Rule::BigHomeFirst | Rule::SnapshotsAnnounced | Rule::KeptForOthers | Rule::SlotTold | Rule::PoisonTold
+        )
+    );
     let (pager, sql, scheme) = match rule {
         Some(_) if processes => (false, false, None),
         // What is damaged at rest, or put back, is the business of `sql`.

@@ -213,7 +213,7 @@ impl Database {
     /// caller has the writer's place.
     pub fn tell_slot(&self, live: &Live) {
         let inner = self.inner.lock();
-        if let Some(member) = &inner.member {
+        if let Some(member) = inner.member.as_ref().filter(|_| keeps(Rule::SlotTold)) {
             member.note(live.log.slot(), &live.log.cursor());
         }
     }

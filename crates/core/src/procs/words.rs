@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use crate::disk::shared::SharedWords;
+use crate::rules::{Rule, keeps};
 use crate::types::Tid;
 
 /// How many processes may use one database.
@@ -152,7 +153,9 @@ impl ProcessWords {
 
     /// From now on everything fails, in every process.
     pub fn poison(&self) {
-        self.long(AT_POISON).store(1, SeqCst);
+        if keeps(Rule::PoisonTold) {
+            self.long(AT_POISON).store(1, SeqCst);
+        }
         super::flush::ring(self);
     }
 

@@ -103,6 +103,13 @@ fn check(look: &Look, f: &mut Findings) {
     }
     check_readable(look, f);
     check_journal(look, f);
+    if let Some(second) = &look.second {
+        f.note(format!(
+            "a second file of scheme=dash is there ({}): it means nothing while this one has the name; the next write \
+             removes it",
+            second.display()
+        ));
+    }
     match (&look.log, look.mark) {
         (Some(log), _) => check_log(look, log, f),
         (None, Some(_)) => f.damage(format!(

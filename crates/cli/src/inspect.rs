@@ -79,6 +79,12 @@ fn text(look: &Look, live: Option<&Live>) -> String {
     if let Some(journal) = &look.hot_journal {
         line("journal", format!("{} waits to be rolled back", journal.display()));
     }
+    if let Some(second) = &look.second {
+        line(
+            "second file",
+            format!("{}, of scheme=dash: it means nothing, the next write removes it", second.display()),
+        );
+    }
     let Some(log) = &look.log else {
         line("log", format!("none ({})", look.repair.log_path().display()));
         return lines.join("\n") + "\n";
@@ -256,6 +262,7 @@ fn json(look: &Look, live: Option<&Live>) -> Value {
         "change_counter": state.change_counter,
         "session": look.mark.map(|s| format!("{s:016x}")),
         "hot_journal": look.hot_journal,
+        "second_file": look.second,
         "log": log,
     })
 }

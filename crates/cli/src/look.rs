@@ -4,6 +4,7 @@
 //! Files are opened for reading and locked so that nobody changes them meanwhile; a database in use is
 //! refused.
 
+use onewrite_core::commit::shadow::second_path;
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::home::{self, State};
@@ -33,6 +34,8 @@ pub struct Look {
     pub mark: Option<u64>,
     /// A rollback journal that waits to be rolled back.
     pub hot_journal: Option<PathBuf>,
+    /// What a process of the scheme `shadow` left when it died: the file that did not have the name.
+    pub second: Option<PathBuf>,
     /// The log.
     pub log: Option<Log>,
 }
@@ -75,7 +78,9 @@ impl Look {
         let home_bytes = repair.home().len().map_err(|e| Error::io(what(), e))?;
         let log = repair.lock_log()?.map(Log::look).transpose()?;
         let (state, hot_journal) = (repair.state()?, repair.hot_journal()?);
-        Ok(Look { mark: home::mark(&first), repair, first, home_bytes, state, hot_journal, log })
+        let second = second_path(repair.path());
+        let second = disk().exists(&second).map_err(|e| Error::io(what(), e))?.then_some(second);
+        Ok(Look { mark: home::mark(&first), repair, first, home_bytes, state, hot_journal, second, log })
     }
 }
 

@@ -35,6 +35,21 @@ fn sound_files() {
     check(&db, 0, &["is empty", "sound"]);
 }
 
+/// The second file of database shadowing is named, and goes with the recovery.
+#[test]
+fn what_a_crash_leaves_of_two_files_that_take_turns() {
+    for count in 3..5 {
+        let db = crashed_with(count, &[("scheme", "dash")]);
+        let second = db.beside("-onewrite-shadow");
+        assert!(second.exists());
+        check(&db, 0, &["a second file of scheme=dash is there", "-onewrite-shadow", "app.db: sound"]);
+        expect(0, &["inspect"], &db.home, &["second file", "the next write removes it"]);
+        expect(0, &["recover"], &db.home, &[]);
+        assert!(!second.exists());
+        db.assert_sound_with(count);
+    }
+}
+
 #[test]
 fn a_home_that_is_damaged() {
     let db = plain();

@@ -35,6 +35,7 @@ use crate::types::{LogOffset, PageNo, Tid};
 pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<(LogFile, Slot)> {
     let log = find_log(db, mode)?;
     lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive })?;
+    check_name(db)?;
     let slot = slot_of(db, &log, session)?;
     Ok((log, slot))
 }

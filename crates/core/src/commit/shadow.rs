@@ -9,7 +9,7 @@
 //! So the name of the database always leads to a whole state, and recovery has nothing to do but to go on with it. A
 //! commit flushes the pages of this and of the previous transaction. A baseline of the research, for one process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{fit_length, write_home, write_pages};
@@ -38,11 +38,15 @@ pub struct Shadow {
     is_named: bool,
 }
 
-/// The name of the file that is not the database.
-fn path(db: &Database) -> PathBuf {
-    let mut name = db.path.as_os_str().to_owned();
+/// The name beside that of the database, for the file that does not have it.
+pub fn second_path(home: &Path) -> PathBuf {
+    let mut name = home.as_os_str().to_owned();
     name.push(SUFFIX);
     name.into()
+}
+
+fn path(db: &Database) -> PathBuf {
+    second_path(&db.path)
 }
 
 /// Makes the second file, if there is none yet, and room for `bytes` in it. What fails for want of room, or because the file

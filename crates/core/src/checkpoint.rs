@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::commit::in_page;
+use crate::commit::{in_page, merge};
 use crate::database::{Database, HomeFile, Live};
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
@@ -38,6 +38,7 @@ pub fn checkpoint(db: &Database, live: &mut Live, stream: Stream) -> Result<()> 
 }
 
 fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
+    merge::write(db, live)?;
     let (state, scheme) = {
         let inner = db.inner.lock();
         (inner.published.clone(), inner.options.scheme)

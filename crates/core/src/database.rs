@@ -27,6 +27,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::checkpoint::ImageFile;
+use crate::commit::merge::Merge;
 use crate::commit::shadow::{self, Shadow};
 use crate::disk::{Disk, DiskFile, FileId, LockKind};
 use crate::error::{Error, IoContext, Result};
@@ -162,6 +163,8 @@ pub struct Live {
     pub kept: ImageFile,
     /// The second file of the scheme `shadow`, once it is made.
     pub shadow: Option<Shadow>,
+    /// What an in-page scheme has published and not written.
+    pub merge: Merge,
 }
 
 /// What is known of a marked home.
@@ -449,7 +452,7 @@ impl Database {
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: unit };
         let (home_tid, encoder, kept) = (log.slot().base_tid, Encoder::default(), ImageFile::default());
-        Ok(Live { home_tid, log, home, encoder, kept, shadow: None })
+        Ok(Live { home_tid, log, home, encoder, kept, merge: Merge::default(), shadow: None })
     }
 
     /// Bytes of home that the device writes all or nothing when aligned, unless `options` know better.

@@ -216,6 +216,12 @@ impl WriterQueue {
         self.inner.lock().holder.is_some_and(|h| !h.is_tentative())
     }
 
+    /// How many have the place or wait for it.
+    pub fn crowd(&self) -> usize {
+        let inner = self.inner.lock();
+        inner.waiting.len() + usize::from(inner.holder.is_some())
+    }
+
     /// `connection` has turned out to read: a tentative place is another's to have from now on.
     pub fn doubt(&self, connection: ConnectionId, grace: Duration) {
         let mut inner = self.inner.lock();

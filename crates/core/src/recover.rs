@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use crate::checkpoint::{ImageFile, fit_length, write_pages};
+use crate::commit::merge::Merge;
 use crate::commit::shadow;
 use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
 use crate::disk::{LockKind, OpenMode};
@@ -197,7 +198,7 @@ fn join(
     let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let log = Log::join(log.clone(), slot, options.psow);
     let (home_tid, encoder, kept) = (Tid::HOME, Encoder::default(), ImageFile::default());
-    **writer = Some(Live { log, home, home_tid, encoder, kept, shadow: None });
+    **writer = Some(Live { log, home, home_tid, encoder, kept, merge: Merge::default(), shadow: None });
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
     tail::catch_up(db, &member, inner, tail::Reach::Visible)?;
@@ -280,6 +281,6 @@ pub fn take_over(
     log.stream_reset()?;
     inner.set_state(Arc::new(recovered));
     let (home_tid, encoder, kept) = (log.slot().base_tid, Encoder::default(), ImageFile::default());
-    let live = Live { home_tid, log, home, encoder, kept, shadow: None };
+    let live = Live { home_tid, log, home, encoder, kept, merge: Merge::default(), shadow: None };
     db.share(live, writer, inner)
 }

@@ -281,6 +281,32 @@ impl PageTable {
         versions.push(Version { tid: now, place: Place::Home });
     }
 
+    /// Before home, which holds the state of `base`, gets the newest image of `page`, which is in memory: `old`, home's
+    /// image, takes home's place for every snapshot up to there.
+    pub fn hold_under(&mut self, page: PageNo, base: Tid, old: Place) {
+        if let Place::Memory(image) = &old {
+            self.kept_bytes += image.len() as u64;
+        }
+        let versions = self.pages.entry(page).or_default();
+        let at = versions.partition_point(|v| v.tid <= base);
+        match at.checked_sub(1).and_then(|at| versions.get_mut(at)) {
+            Some(version) => {
+                debug_assert!(matches!(version.place, Place::Home), "page {page} has an image newer than home");
+                version.place = old;
+            }
+            None => versions.insert(0, Version { tid: Tid::HOME, place: old }),
+        }
+    }
+
+    /// Home has the newest image of `page`, which was in memory: what nobody needs beside it is forgotten.
+    pub fn brought_home(&mut self, page: PageNo, readers: Readers<'_>) {
+        if let Some(newest) = self.pages.get_mut(&page).and_then(|versions| versions.last_mut()) {
+            self.new_bytes -= newest.bytes();
+            newest.place = Place::Home;
+        }
+        self.release(page, readers);
+    }
+
     /// Forgets the kept versions of `page` that nobody needs.
     pub fn release(&mut self, page: PageNo, readers: Readers<'_>) {
         let Some(versions) = self.pages.get_mut(&page) else { return };

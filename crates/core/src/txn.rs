@@ -28,7 +28,7 @@ pub struct Prepared {
     /// The index of streamed images in the log.
     pub stream: Stream,
     /// What is written in place instead of a record, if that is possible.
-    pub in_place: Option<Placement>,
+    pub in_place: Option<Box<Placement>>,
     /// Whether anything differs from the base.
     pub changed: bool,
     /// SQLite's syncs up to here are those of `synchronous=NORMAL`.

@@ -143,7 +143,7 @@ fn cut_short(scheme: &str, grows: bool, ops: u64) -> SimDisk {
 /// subset of what was not flushed arrives.
 #[test]
 fn the_size_outlives_a_power_cut_in_the_recovery_of_a_dead_process() {
-    for (scheme, grows) in [("dhl-cc", true), ("dhl-cc", false), ("dhl-tc", true), ("lsmvbt", false)] {
+    for (scheme, grows) in [("dhl-cc", true), ("dhl-cc", false), ("dhl-tc", true)] {
         let mut seen = [0, 0];
         for ops in 1..=5 {
             for stop in 0.. {

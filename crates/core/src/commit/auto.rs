@@ -44,5 +44,5 @@ pub fn prepare(
     let mut old = vec![0; size as usize];
     let read = db.home.read_at(&mut old, page.offset(size)).context(|| db.what("cannot read"))?;
     let pages = vec![(*page, new.clone(), Some(Image::from(old)))];
-    Ok((read == size as usize).then_some(Placement { pages, note: true }))
+    Ok((read == size as usize).then_some(Placement { pages, note: true, base: live.home_tid, count: 1 }))
 }

@@ -51,34 +51,45 @@ pub fn check(db: &Database, options: &Options, state: &State) -> Result<()> {
     Ok(())
 }
 
-/// The pages as they will be written, if each can carry its undo record.
+/// The pages as they will be written, if each can carry its undo record, which leads back to what home holds: to the state
+/// before those that wait to be written, too. `None` with some waiting: it may be possible once they are written.
 pub fn prepare(db: &Database, live: &Live, txn: &Txn, changed: &[Changed], state: &State) -> Result<Option<Placement>> {
-    let base = &txn.base;
     let idle = (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Rule::HomeBeforeNext);
-    if !(idle && base.kind == Kind::Database && txn.streamed.is_empty()) {
+    if !(idle && txn.base.kind == Kind::Database && txn.streamed.is_empty() && live.merge.takes(state.page_count)) {
         return Ok(None);
     }
+    let base = live.merge.base().unwrap_or(&txn.base);
     let before = Shape::new(base.page_bytes, base.page_count, &base.header);
     let after = Shape::new(state.page_bytes, state.page_count, &state.header);
+    // Page 1 of the group states the size of its newest state.
+    let first = match live.merge.home(PageNo::HEADER) {
+        Some(_) if !changed.iter().any(|c| c.page == PageNo::HEADER) => {
+            let new = db.image(&txn.base, PageNo::HEADER)?;
+            Some(Changed { page: PageNo::HEADER, new, old: None })
+        }
+        _ => None,
+    };
+    let pages: Vec<&Changed> = first.iter().chain(changed).collect();
     let sealed_by = Trailer {
         tid: state.tid,
         session: live.home.session,
-        tx_pages: u32::try_from(changed.len()).unwrap_or(u32::MAX),
+        tx_pages: u32::try_from(pages.len()).unwrap_or(u32::MAX),
         change_counter: state.change_counter,
         undo: (0, 0),
     };
-    let mut pages = Vec::with_capacity(changed.len());
+    let mut placed = Placement { pages: Vec::with_capacity(pages.len()), note: false, base: live.home_tid, count: 1 };
     let mut undo_bytes = 0;
-    for Changed { page, new, old } in changed {
+    for Changed { page, new, old } in pages {
         let mut new = new.to_vec();
         if *page == PageNo::HEADER {
             put(&mut new, 0, &state.marked_header(live.home.session));
         }
-        let held = match old {
-            Some(old) => Some(old.clone()),
-            None => in_home(db, live, state, *page)?,
+        let held = match (live.merge.home(*page), old) {
+            (Some(held), _) => held.clone(),
+            (None, Some(old)) => Some(old.clone()),
+            (None, None) => in_home(db, live, state, *page)?,
         };
-        let image = match old {
+        let image = match held.as_deref().filter(|_| page.0 <= base.page_count) {
             // Beyond the end of the state before: nothing to bring back.
             None => {
                 sealed_by.seal(*page, &mut new);
@@ -90,15 +101,15 @@ pub fn prepare(db: &Database, live: &Live, txn: &Txn, changed: &[Changed], state
                     image
                 }
                 None => {
-                    Stats::add(&db.stats.undo_misfits, 1);
+                    Stats::add(&db.stats.undo_misfits, u64::from(live.merge.is_empty()));
                     return Ok(None);
                 }
             },
         };
-        pages.push((*page, Image::from(image), held));
+        placed.pages.push((*page, Image::from(image), held));
     }
     Stats::add(&db.stats.undo_bytes, undo_bytes);
-    Ok(Some(Placement { pages, note: false }))
+    Ok(Some(placed))
 }
 
 /// Makes home's page 1 state the size of `state`, not flushed: pages that were added in place leave it as it was, and

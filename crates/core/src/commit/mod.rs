@@ -12,6 +12,7 @@
 pub mod auto;
 pub mod in_page;
 pub mod log;
+pub mod merge;
 pub mod off;
 pub mod place;
 pub mod shadow;
@@ -102,7 +103,12 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
     let state = txn.base.after(tid, txn.page_bytes, page_count, change_counter, header);
     let mut in_place = None;
     if in_page {
-        in_place = in_page::prepare(db, live, txn, &changed, &state)?;
+        in_place = in_page::prepare(db, live, txn, &changed, &state)?.map(Box::new);
+        if in_place.is_none() && !live.merge.is_empty() {
+            // Alone, and against what home then holds, also for a record.
+            merge::write(db, live)?;
+            return prepare(db, live, txn, options, normal);
+        }
         if in_place.is_none() {
             in_page::encode(&mut live.encoder, &mut changed);
         }
@@ -115,7 +121,7 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
     let images: Vec<(PageNo, Image)> =
         changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)).collect();
     if options.scheme == Scheme::Auto {
-        in_place = auto::prepare(db, live, txn, &state, &images)?;
+        in_place = auto::prepare(db, live, txn, &state, &images)?.map(Box::new);
     }
     txn.stage = Stage::Prepared(Prepared { state, images, stream, in_place, changed: true, normal });
     Ok(())
@@ -201,6 +207,8 @@ pub struct Published {
     pub state: Arc<State>,
     group: Arc<Group>,
     durability: Durability,
+    /// Perhaps it waits to be written in place.
+    merges: bool,
     /// This process among others that write: one flushes for all.
     shared: Option<Arc<Member>>,
 }
@@ -221,6 +229,9 @@ impl Published {
     pub fn wait(&self, db: &Database, turn: Option<std::time::Duration>) -> Result<()> {
         if let Some(member) = &self.shared {
             return db.wait_flushed(member, self.state.tid, self.durability, None);
+        }
+        if self.merges {
+            merge::wait(db, self.state.tid, turn.is_some())?;
         }
         if let Some(turn) = turn {
             self.group.wait_for_others(self.state.tid, self.durability, turn, db)?;
@@ -250,6 +261,11 @@ pub fn publish(
     let Stage::Prepared(prepared) = std::mem::replace(&mut txn.stage, Stage::Open) else {
         return Err(Error::Misuse("a commit that was not prepared".into()));
     };
+    if prepared.in_place.as_ref().is_some_and(|placed| !placed.note && placed.base != live.home_tid) {
+        // Those that waited have been written since: its undo records lead back to a state before them.
+        prepare(db, live, txn, options, prepared.normal).map_err(|e| db.poison(e))?;
+        return publish(db, live, txn, options, durability, goes_on);
+    }
     let group = live.log.group().clone();
     let state = Arc::new(prepared.state);
     let mut placed = prepared.in_place;
@@ -264,6 +280,7 @@ pub fn publish(
     let mut before = None;
     let ready = match (options.scheme, &placed) {
         _ if !prepared.changed => None,
+        (Scheme::InPage, Some(_)) => None,
         (_, Some(placement)) => {
             if keeps(Rule::InPlaceWhenDurable) {
                 group.flush(db)?;
@@ -294,7 +311,14 @@ pub fn publish(
     inner.advance();
     // A big transaction is flushed and goes home in its turn.
     let shared = inner.member.clone().filter(|m| goes_on && txn.streamed.is_empty() && m.shares_flushes());
-    if let Some(placement) = &placed {
+    if let Some(placement) = placed.take_if(|placement| !placement.note) {
+        let mut table = db.table.write();
+        for (page, image) in prepared.images {
+            table.publish(page, state.tid, Place::Memory(image), inner.readers());
+        }
+        live.merge.join(&txn.base, &state, *placement);
+        live.log.number(state.tid);
+    } else if let Some(placement) = &placed {
         inner.latest = state.clone();
         let mut table = db.table.write();
         placement.pages.iter().for_each(|(page, ..)| table.release(*page, inner.readers()));
@@ -337,7 +361,8 @@ pub fn publish(
     // What changed nothing waits as well: what it built on may not be durable yet (invariant I1).
     let waits = prepared.changed || keeps(Rule::EmptyCommitFlushes);
     let durability = if waits { durability } else { Durability::Written };
-    Ok(Published { state, group, durability, shared })
+    let merges = options.scheme == Scheme::InPage;
+    Ok(Published { state, group, durability, merges, shared })
 }
 
 /// Sends home what should not wait for a full log: the images of a big transaction, and what an in-page scheme has in

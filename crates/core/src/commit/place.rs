@@ -11,7 +11,7 @@ use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::{Image, Place};
 use crate::trailer;
-use crate::types::PageNo;
+use crate::types::{PageNo, Tid};
 
 /// What a transaction writes in place.
 pub struct Placement {
@@ -19,6 +19,10 @@ pub struct Placement {
     pub pages: Vec<(PageNo, Image, Option<Image>)>,
     /// One page, of which the log keeps a note; else pages with trailers.
     pub note: bool,
+    /// The transaction that made what home holds, where the undo records lead back to.
+    pub base: Tid,
+    /// How many transactions.
+    pub count: usize,
 }
 
 /// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
@@ -57,7 +61,7 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
     live.home.bytes = live.home.bytes.max(end);
     live.home_tid = state.tid;
     collect(db, state, placed, options)?;
-    Stats::add(&db.stats.in_place, 1);
+    Stats::add(&db.stats.in_place, placed.count as u64);
     Stats::add(&db.stats.in_place_pages, placed.pages.len() as u64);
     Ok(())
 }
@@ -65,7 +69,7 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
 /// Home's images stay for the snapshots before: in memory, if there is no room for them in a temporary file.
 fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Result<()> {
     let alone = db.inner.lock().snapshots.is_empty();
-    if db.table.read().is_empty() {
+    if placed.note && db.table.read().is_empty() {
         live.kept = ImageFile::default();
     }
     for (page, _, old) in &placed.pages {
@@ -75,7 +79,10 @@ fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Re
             Err(Error::Full(_)) => in_memory,
             place => place?,
         };
-        db.table.write().hold(*page, state.tid, place);
+        match placed.note {
+            true => db.table.write().hold(*page, state.tid, place),
+            false => db.table.write().hold_under(*page, placed.base, place),
+        }
     }
     Ok(())
 }

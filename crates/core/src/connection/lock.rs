@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::concurrent::Looked;
 use super::{Connection, LockLevel};
 use crate::aside;
-use crate::commit::in_page;
+use crate::commit::{in_page, merge};
 use crate::database::{Database, Inner, Live, Phase};
 use crate::error::{Error, Result};
 use crate::home::{Kind, State};
@@ -256,7 +256,7 @@ impl Connection {
         let group = self.db.writer.lock().as_ref().map(|live| live.log.group().clone());
         let Some(group) = group else { return Ok(()) };
         self.db.queue.set_inside(self.id, true);
-        let settled = self.wait_visible(&group, tid);
+        let settled = merge::wait(&self.db, tid, false).and_then(|()| self.wait_visible(&group, tid));
         self.db.queue.set_inside(self.id, false);
         settled
     }

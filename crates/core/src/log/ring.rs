@@ -388,6 +388,11 @@ impl Log {
         Ok(())
     }
 
+    /// The transaction `tid` is published and will go in place: the next one has a larger number.
+    pub fn number(&mut self, tid: Tid) {
+        self.last_tid = tid;
+    }
+
     /// The transaction `tid` became durable in place, and readers see it: no record has its number.
     pub fn pass(&mut self, tid: Tid) {
         self.last_tid = tid;

@@ -1,0 +1,166 @@
+//! Merged groups of the in-page schemes: transactions that are published wait together, and the pages of all go in place as
+//! those of one transaction, with one flush (two with `commit_mark=page`).
+//!
+//! ```text
+//!  join      the pages, with undo records that lead back to what home holds; their images in the page table, for the next
+//!            writer; readers do not see them yet
+//!  wait      whoever finds that nobody else is to be expected writes the pages of all, sealed with the newest TID, and
+//!            shows the newest state to the readers
+//! ```
+//!
+//! All of it under the lock `writer`: nothing is prepared or published while the group is written, so no page is changed
+//! twice before its flush (rule 62).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::place::{self, Placement};
+use crate::checkpoint::ImageFile;
+use crate::database::{Database, Live};
+use crate::error::Result;
+use crate::home::State;
+use crate::options::Options;
+use crate::sync::Event;
+use crate::table::Image;
+use crate::trailer::Trailer;
+use crate::types::{PageNo, Tid};
+
+/// A write that takes longer than this is out of the ordinary: nobody waits for others so long.
+const USUAL_MAX: Duration = Duration::from_millis(4);
+/// Pages of a group that is written without waiting for more.
+const PAGES_MAX: usize = 1024;
+
+/// A page of a group.
+struct Page {
+    image: Image,
+    /// What home holds there, if it has the page.
+    home: Option<Image>,
+}
+
+/// Transactions that are published and not written.
+#[derive(Default)]
+pub struct Merge {
+    /// The state in home, which the undo records lead back to, and the newest one; `None`: there are none.
+    states: Option<(Arc<State>, Arc<State>)>,
+    pages: BTreeMap<PageNo, Page>,
+    /// How many transactions there are.
+    joined: usize,
+    /// Nobody may join: it cut pages off, and home has other images of those that a later one would add.
+    closed: bool,
+    /// As many will probably join before long.
+    expected: usize,
+    /// How long a write usually takes.
+    usual: Duration,
+    waiting: Vec<Arc<Event>>,
+}
+
+impl Merge {
+    /// Whether nothing waits to be written.
+    pub fn is_empty(&self) -> bool {
+        self.states.is_none()
+    }
+
+    /// Whether a transaction that leads to a database of `page_count` pages may join.
+    pub fn takes(&self, page_count: u32) -> bool {
+        self.states.as_ref().is_none_or(|(_, newest)| !self.closed && page_count >= newest.page_count)
+    }
+
+    /// The state in home, if something waits to be written.
+    pub fn base(&self) -> Option<&Arc<State>> {
+        self.states.as_ref().map(|(base, _)| base)
+    }
+
+    /// What home holds of a page of the group, if it has the page; `None` if the group has not.
+    pub fn home(&self, page: PageNo) -> Option<&Option<Image>> {
+        self.pages.get(&page).map(|p| &p.home)
+    }
+
+    /// Adds a transaction that leads from `base`, the newest state, to `state`.
+    pub fn join(&mut self, base: &Arc<State>, state: &Arc<State>, placed: Placement) {
+        let first = self.states.take().map_or_else(|| base.clone(), |(first, _)| first);
+        self.closed |= state.page_count < base.page_count;
+        self.states = Some((first, state.clone()));
+        self.joined += 1;
+        for (page, image, home) in placed.pages {
+            self.pages.insert(page, Page { image, home });
+        }
+    }
+
+    fn expects_more(&self) -> bool {
+        self.joined < self.expected && self.pages.len() < PAGES_MAX && !self.closed
+    }
+}
+
+/// Waits until `tid` is in home. `joins`: others may join before it is written, since the writer's place is free.
+pub fn wait(db: &Database, tid: Tid, joins: bool) -> Result<()> {
+    let mut joins = joins;
+    loop {
+        let (event, nap) = {
+            let mut writer = db.writer.lock();
+            db.inner.lock().check()?;
+            let Some(live) = writer.as_mut() else { return Ok(()) };
+            if live.merge.base().is_none_or(|base| base.tid >= tid) {
+                return Ok(());
+            }
+            if !joins || !live.merge.expects_more() {
+                return write(db, live);
+            }
+            let event = Arc::new(Event::new());
+            live.merge.waiting.push(event.clone());
+            (event, live.merge.usual / 2)
+        };
+        // Once: those that were waited for may not come.
+        joins = event.nap(nap);
+    }
+}
+
+/// Writes what waits in place, durable, and shows it to the readers. An error poisons.
+pub fn write(db: &Database, live: &mut Live) -> Result<()> {
+    if live.merge.is_empty() {
+        return Ok(());
+    }
+    let options = db.inner.lock().options.clone();
+    let told = std::mem::take(&mut live.merge.waiting);
+    let written = write_group(db, live, &options).map_err(|e| db.poison(e));
+    told.iter().for_each(|event| event.set());
+    written
+}
+
+fn write_group(db: &Database, live: &mut Live, options: &Options) -> Result<()> {
+    let Some((base, state)) = live.merge.states.take() else { return Ok(()) };
+    let pages = std::mem::take(&mut live.merge.pages);
+    let joined = std::mem::take(&mut live.merge.joined);
+    live.merge.closed = false;
+    db.inner.lock().check()?;
+    let tx_pages = u32::try_from(pages.len()).unwrap_or(u32::MAX);
+    let mut placed = Placement { pages: Vec::with_capacity(pages.len()), note: false, base: base.tid, count: joined };
+    for (page, Page { image, home }) in pages {
+        let sealed = match Trailer::of(page, &image) {
+            Some(trailer) if joined > 1 => {
+                let mut image = image.to_vec();
+                Trailer { tid: state.tid, tx_pages, change_counter: state.change_counter, ..trailer }
+                    .seal(page, &mut image);
+                Image::from(image)
+            }
+            _ => image,
+        };
+        placed.pages.push((page, sealed, home));
+    }
+    let begun = Instant::now();
+    live.log.group().flush(db)?;
+    place::commit(db, live, &state, &placed, options)?;
+    live.merge.usual = (live.merge.usual * 7 + begun.elapsed().min(USUAL_MAX)) / 8;
+    // Those it was for will be back, perhaps, and those that are in the queue come.
+    live.merge.expected = joined + db.queue.crowd();
+    let mut inner = db.inner.lock();
+    inner.check()?;
+    inner.latest = state.clone();
+    let mut table = db.table.write();
+    placed.pages.iter().for_each(|(page, ..)| table.brought_home(*page, inner.readers()));
+    if table.is_empty() {
+        live.kept = ImageFile::default();
+    }
+    live.log.pass(state.tid);
+    Ok(())
+}

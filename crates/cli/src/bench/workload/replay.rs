@@ -44,31 +44,54 @@ fn replay(size: &Size) -> Result<Script> {
     })
 }
 
+/// A transaction that has begun.
+#[derive(Default)]
+struct Open {
+    text: String,
+    /// Whether BEGIN began it: then the end of its savepoints is not its own.
+    begun: bool,
+    savepoints: Vec<String>,
+}
+
+impl Open {
+    /// Takes note of its next statement; whether the transaction ends with it.
+    fn goes_over(&mut self, words: &[String]) -> bool {
+        let word = |i: usize| words.get(i).map_or("", String::as_str);
+        let after = |keyword: &str, i: usize| if word(i) == keyword { word(i + 1) } else { word(i) }.to_owned();
+        match word(0) {
+            "BEGIN" => self.begun = true,
+            "SAVEPOINT" => self.savepoints.push(word(1).to_owned()),
+            "RELEASE" => {
+                let name = after("SAVEPOINT", 1);
+                let at = self.savepoints.iter().rposition(|s| *s == name);
+                self.savepoints.truncate(at.unwrap_or(self.savepoints.len()));
+            }
+            "COMMIT" | "END" => return true,
+            // ROLLBACK [TRANSACTION] TO goes on with the transaction.
+            "ROLLBACK" if after("TRANSACTION", 1) != "TO" => return true,
+            _ => {}
+        }
+        !self.begun && self.savepoints.is_empty()
+    }
+}
+
 /// The text cut into transactions.
 fn transactions(text: &str) -> Result<Vec<String>> {
     let library = Library::linked();
-    let (mut found, mut statement, mut transaction) = (Vec::new(), String::new(), None::<String>);
+    let (mut found, mut statement, mut transaction) = (Vec::new(), String::new(), None::<Open>);
     for piece in text.split_inclusive(';') {
         statement.push_str(piece);
         if !library.is_complete(&statement) {
             continue;
         }
         let whole = std::mem::take(&mut statement);
-        let word = first_word(&whole);
-        match (&mut transaction, word.as_str()) {
-            (None, "BEGIN" | "SAVEPOINT") => transaction = Some(whole),
-            (None, _) => found.push(whole),
-            (Some(open), "COMMIT" | "END" | "ROLLBACK") => {
-                open.push_str(&whole);
-                // ROLLBACK TO goes on with the transaction.
-                if !whole.to_uppercase().split_whitespace().any(|w| w == "TO") {
-                    found.extend(transaction.take());
-                }
-            }
-            (Some(open), _) => open.push_str(&whole),
-        }
+        let words = words(&whole);
+        let mut open = transaction.take().unwrap_or_default();
+        let ended = open.goes_over(&words);
+        open.text.push_str(&whole);
+        if ended { found.push(open.text) } else { transaction = Some(open) }
     }
-    ensure!(transaction.is_none(), "the last transaction has no COMMIT");
+    ensure!(transaction.is_none(), "the last transaction has no end (COMMIT, ROLLBACK or RELEASE)");
     let rest = without_comments(&statement);
     ensure!(rest.trim().is_empty(), "the last statement has no end: {}", rest.trim());
     Ok(found)
@@ -78,9 +101,11 @@ fn without_comments(sql: &str) -> String {
     sql.lines().filter(|l| !l.trim_start().starts_with("--")).collect::<Vec<_>>().join("\n")
 }
 
-fn first_word(sql: &str) -> String {
+/// The first few, in capitals.
+fn words(sql: &str) -> Vec<String> {
     let sql = without_comments(sql);
-    sql.split(|c: char| !c.is_alphanumeric()).find(|w| !w.is_empty()).unwrap_or("").to_uppercase()
+    let words = sql.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty());
+    words.take(5).map(str::to_uppercase).collect()
 }
 
 #[cfg(test)]
@@ -94,6 +119,12 @@ mod tests {
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[2].trim().starts_with("BEGIN") && found[2].ends_with("COMMIT;"));
         assert!(transactions("BEGIN; DELETE FROM t;").is_err());
+        let nested =
+            "SAVEPOINT a; SAVEPOINT b; DELETE FROM t; ROLLBACK TO b; RELEASE b; RELEASE SAVEPOINT a; SELECT 1;";
+        assert_eq!(transactions(nested).unwrap().len(), 2);
+        let within = "BEGIN; SAVEPOINT a; RELEASE a; DELETE FROM t; ROLLBACK TRANSACTION TO a; END; SELECT 1;";
+        assert_eq!(transactions(within).unwrap().len(), 2);
+        assert!(transactions("SAVEPOINT a; DELETE FROM t;").is_err());
         assert!(transactions("DELETE FROM t").is_err());
         assert_eq!(transactions("SELECT 1;\n-- the end\n").unwrap().len(), 1);
     }

@@ -6,7 +6,7 @@ use super::options::Common;
 use super::runner::{self, Case, Job};
 use super::workload::Workload;
 use super::{Files, sql};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
 use onewrite_device::FileSystem;
 use std::path::PathBuf;
@@ -111,7 +111,9 @@ pub fn run(options: &Sweep) -> Result<()> {
         let mut case = Case { label: Some((name.clone(), value.clone())), ..Case::from(engine.clone()) };
         if parameter == Parameter::Fs {
             let parent = options.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
-            let placed = if options.common.simulated.device.is_some() {
+            let placed = if options.common.simulated.device.is_some() && value == "f2fs" {
+                Err(anyhow!("simulated devices have no F2FS; without --device it is measured on a loop image"))
+            } else if options.common.simulated.device.is_some() {
                 value.parse::<FileSystem>().map_err(anyhow::Error::msg).and_then(|fs| {
                     let simulated = options.common.simulated.start(Some(fs))?.map(Arc::new);
                     case.dir = simulated.as_ref().map(|s| s.dir().to_owned());

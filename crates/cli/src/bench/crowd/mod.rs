@@ -21,7 +21,7 @@ use super::device::{Device, Mount};
 use super::measure::{INTERRUPTED, histogram, median};
 use super::progress::Progress;
 use super::results::round;
-use super::stats::Ratio;
+use super::stats::{Known, Ratio};
 use super::{Args, Files};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{Engine, Opened};
@@ -173,6 +173,7 @@ pub struct Row {
     writers_beside: usize,
     tx_per_s: f64,
     tx_per_s_runs: Vec<f64>,
+    tx_per_s_known: Option<Known>,
     /// To stock WAL/FULL.
     ratio: Option<Ratio>,
     /// Slowest connection by the mean.
@@ -183,6 +184,14 @@ pub struct Row {
     lookup_us_p99: Option<f64>,
     writes_beside_per_s: Option<f64>,
     log_bytes_max: u64,
+}
+
+impl Row {
+    /// Operations per second as shown, marked where they are not safe to quote.
+    fn rate(&self) -> String {
+        let mark = if self.tx_per_s_known.is_some_and(|known| known.steady) { "" } else { "~" };
+        format!("{:.0}{mark}", self.tx_per_s)
+    }
 }
 
 #[derive(Serialize)]
@@ -335,6 +344,7 @@ fn row(shape: &Shape, step: usize, engine: Engine, mine: &[&Measured], wal_full:
         writers_beside: beside,
         tx_per_s: round(median(rates(mine)).unwrap_or(0.0), 1),
         tx_per_s_runs: rates(mine).into_iter().map(|v| round(v, 1)).collect(),
+        tx_per_s_known: Known::of(&rates(mine)),
         ratio: Ratio::paired(&rates(mine), &rates(wal_full)),
         fairness: round(median(mine.iter().map(|m| fairness(m.shown()))).unwrap_or(0.0), 3),
         wait_ms_max: all().map(|d| d.wait_us_max as f64 / 1e3).fold(0.0, f64::max),

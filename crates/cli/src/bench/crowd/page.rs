@@ -34,52 +34,48 @@ fn label(row: &Row) -> String {
 
 fn section(out: &mut String, workload: &str, rows: &[&Row]) -> Result<()> {
     out.push_str(&format!("<h2>{}</h2>\n", html::escape(workload)));
-    let heads = [
-        "engine, connections",
-        "per s",
-        "× WAL/FULL",
-        "interval",
-        "slowest / mean",
-        "longest wait ms",
-        "BUSY",
-        "lookup p50 µs",
-        "lookup p99 µs",
-        "writes/s beside",
-        "log KiB",
-    ];
+    let mut engines: Vec<&str> = Vec::new();
+    for row in rows {
+        if !engines.contains(&row.preset) {
+            engines.push(row.preset);
+        }
+    }
+    let color = |row: &Row| engines.iter().position(|e| *e == row.preset).unwrap_or(0);
+    let lookups = rows.iter().any(|r| r.lookup_us_p50.is_some());
+    let heads = ["engine, connections", "per s", "× WAL/FULL", "interval", "slowest / mean", "longest wait ms", "BUSY"];
+    let of_lookups = ["p50 µs", "p99 µs", "writes/s beside"].into_iter().filter(|_| lookups);
+    let heads: Vec<String> = heads.into_iter().chain(of_lookups).chain(["log KiB"]).map(str::to_owned).collect();
     let number = |v: Option<f64>, digits: usize| v.map_or(String::new(), |v| format!("{v:.digits$}"));
     let cells = |row: &Row| {
         let mark = if row.ratio.is_some_and(|r| !r.safe) { "~" } else { "" };
-        vec![
+        let of_lookups =
+            [number(row.lookup_us_p50, 1), number(row.lookup_us_p99, 1), number(row.writes_beside_per_s, 0)];
+        let mut cells = vec![
             label(row),
-            number(Some(row.tx_per_s), 0),
+            row.rate(),
             row.ratio.map_or(String::new(), |r| format!("{:.2}{mark}", r.median)),
             row.ratio.map_or(String::new(), |r| format!("{:.2} – {:.2}", r.low, r.high)),
             number(Some(row.fairness), 2),
             number(Some(row.wait_ms_max), 1),
             row.busy_seen.to_string(),
-            number(row.lookup_us_p50, 1),
-            number(row.lookup_us_p99, 1),
-            number(row.writes_beside_per_s, 0),
-            (row.log_bytes_max / 1024).to_string(),
-        ]
+        ];
+        cells.extend(of_lookups.into_iter().filter(|_| lookups));
+        cells.push((row.log_bytes_max / 1024).to_string());
+        cells
     };
-    let lines: Vec<_> = rows.iter().enumerate().map(|(i, row)| (Some(i), cells(row))).collect();
-    html::table(out, &heads.map(str::to_owned), &lines)?;
+    let lines: Vec<_> = rows.iter().map(|row| (Some(color(row)), cells(row))).collect();
+    html::table(out, &heads, &lines)?;
     out.push_str("<div class=\"plots\">\n");
-    let all: Vec<plots::Measured> = rows
-        .iter()
-        .map(|r| plots::Measured { label: label(r), median: r.tx_per_s, runs: r.tx_per_s_runs.clone() })
-        .collect();
+    let of = |row: &Row, median, runs| plots::Measured { label: label(row), color: color(row), median, runs };
+    let all: Vec<_> = rows.iter().map(|r| of(r, r.tx_per_s, r.tx_per_s_runs.clone())).collect();
     let text = "of all connections together; median, small dots are the runs";
     html::figure(out, "Operations per second", text, &plots::medians(&all, "operations per second")?)?;
-    let alone = |label: String, median: f64| plots::Measured { label, median, runs: Vec::new() };
     if rows.iter().any(|r| r.threads > 1) {
-        let shares: Vec<_> = rows.iter().map(|r| alone(label(r), r.fairness)).collect();
+        let shares: Vec<_> = rows.iter().map(|r| of(r, r.fairness, Vec::new())).collect();
         let svg = plots::medians(&shares, "slowest connection ÷ mean")?;
         html::figure(out, "Fairness", "1: all got the same done", &svg)?;
     }
-    let waits: Vec<_> = rows.iter().map(|r| alone(label(r), r.wait_ms_max)).collect();
+    let waits: Vec<_> = rows.iter().map(|r| of(r, r.wait_ms_max, Vec::new())).collect();
     html::figure(out, "Longest wait", "of any connection in any run", &plots::medians(&waits, "milliseconds")?)?;
     out.push_str("</div>\n");
     Ok(())

@@ -35,7 +35,7 @@ pub fn table(rows: &[Row]) -> Table {
             if first { r.workload.clone() } else { String::new() },
             if first { r.threads.to_string() } else { String::new() },
             format!("{}/{}", r.engine, r.preset),
-            format!("{:.0}", r.tx_per_s),
+            r.rate(),
             r.ratio.map_or("n/a".to_owned(), |ratio| format!("{:.2}{mark}", ratio.median)),
             r.ratio
                 .filter(|ratio| ratio.confidence > 0.0)

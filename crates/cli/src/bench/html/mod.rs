@@ -30,7 +30,7 @@ pub fn page(outcome: &Outcome, wear: &Wear) -> Result<String> {
         traces(&mut out, traced.filter_map(|(row, trace)| Some((row, trace.as_ref()?))))?;
     }
     card(&mut out, outcome, wear)?;
-    let notes = report::below(&outcome.rows, parameters, 120).into_iter().filter(|l| !l.contains(", seconds: "));
+    let notes = report::below(&outcome.rows, parameters, u16::MAX).into_iter().filter(|l| !l.contains(", seconds: "));
     end(out, &notes.collect::<Vec<_>>())
 }
 

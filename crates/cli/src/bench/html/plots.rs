@@ -208,6 +208,8 @@ const FACTOR_MAX: f64 = 20.0;
 /// A line of a picture: a median, and what it is the median of.
 pub struct Measured {
     pub label: String,
+    /// Its number in the style sheet.
+    pub color: usize,
     pub median: f64,
     pub runs: Vec<f64>,
 }
@@ -221,12 +223,12 @@ pub fn medians(lines: &[Measured], unit: &str) -> Result<String> {
     if low > 0.0 && high / low > FACTOR_MAX {
         return dots(lines, &format!("{unit}, log axis"), low / 1.5..high * 1.2);
     }
-    let bar = |(i, line): (usize, &Measured)| Bar {
+    let bar = |line: &Measured| Bar {
         label: line.label.clone(),
-        parts: vec![(line.median, engine(i))],
+        parts: vec![(line.median, engine(line.color))],
         marks: line.runs.clone(),
     };
-    bars(&lines.iter().enumerate().map(bar).collect::<Vec<_>>(), unit)
+    bars(&lines.iter().map(bar).collect::<Vec<_>>(), unit)
 }
 
 fn dots(lines: &[Measured], unit: &str, range: std::ops::Range<f64>) -> Result<String> {
@@ -236,7 +238,9 @@ fn dots(lines: &[Measured], unit: &str, range: std::ops::Range<f64>) -> Result<S
             let center = SegmentValue::CenterOf(place(i, lines.len()));
             let runs = line.runs.iter().map(|v| (*v, center.clone()));
             let path = PathElement::new(runs.clone().collect::<Vec<_>>(), FOREGROUND.stroke_width(1));
-            chart.draw_series([Circle::new((line.median, center.clone()), 6, engine(i).filled())]).map_err(failed)?;
+            chart
+                .draw_series([Circle::new((line.median, center.clone()), 6, engine(line.color).filled())])
+                .map_err(failed)?;
             chart.draw_series([path]).map_err(failed)?;
             chart.draw_series(runs.map(|at| Circle::new(at, 2, FOREGROUND.filled()))).map_err(failed)?;
         }
@@ -246,8 +250,13 @@ fn dots(lines: &[Measured], unit: &str, range: std::ops::Range<f64>) -> Result<S
 
 /// Throughput of each row.
 pub fn throughput(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<String> {
-    let line = |row: &&Row| Measured { label: label(row), median: row.tx_per_s, runs: row.tx_per_s_runs.clone() };
-    medians(&rows.iter().map(line).collect::<Vec<_>>(), "transactions per second")
+    let line = |(color, row): (usize, &&Row)| Measured {
+        label: label(row),
+        color,
+        median: row.tx_per_s,
+        runs: row.tx_per_s_runs.clone(),
+    };
+    medians(&rows.iter().enumerate().map(line).collect::<Vec<_>>(), "transactions per second")
 }
 
 /// Parts of a whole as one bar for each label, coloured as [`IO`].

@@ -285,8 +285,8 @@ impl Suite {
         );
         let version = self.chosen.library.version();
         let sqlite = match &self.chosen.path {
-            Some(path) => format!("SQLite {version} of {}", path.display()),
-            None => format!("SQLite {version} of this program"),
+            Some(path) => format!("{version} of {}", path.display()),
+            None => format!("{version} of this program"),
         };
         for note in self.notes.iter().chain(&self.chosen.missing) {
             println!("{note}");

@@ -9,7 +9,7 @@ use anyhow::Result;
 /// All of it.
 pub fn page(parameters: &Parameters, figures: &[Figure], values: &[Vec<Value>]) -> Result<String> {
     let text = format!(
-        "{}, {} runs, {} transactions a section or a multiple, {}. Medians; a ratio is the median of those taken run by run. \
+        "SQLite {}, {} runs, {} transactions a section or a multiple, {}. Medians; a ratio is the median of those taken run by run. \
          The parameter card is at the end.",
         parameters.sqlite, parameters.runs, parameters.transactions, parameters.run_order
     );
@@ -63,11 +63,11 @@ fn engines(out: &mut String, figure: &Figure, values: &[Value]) -> Result<()> {
         html::figure(out, "KiB per transaction", &parts, &plots::stacked(&stacked, "KiB per transaction")?)?;
     }
     for metric in figure.metrics.iter().filter(|m| !PARTS.contains(m) && **m != Metric::KibTotal) {
-        let of = |engine: &&str| {
-            let value = find(values, engine, "", *metric)?;
-            Some(plots::Measured { label: value.engine.clone(), median: value.median?, runs: value.runs.clone() })
+        let of = |(color, engine): (usize, &&str)| {
+            let Value { median, runs, .. } = find(values, engine, "", *metric)?;
+            Some(plots::Measured { label: (*engine).to_owned(), color, median: (*median)?, runs: runs.clone() })
         };
-        let lines: Vec<_> = names.iter().filter_map(of).collect();
+        let lines: Vec<_> = names.iter().enumerate().filter_map(of).collect();
         if !lines.is_empty() {
             let name = metric.names().0;
             html::figure(out, &html::escape(name), "", &plots::medians(&lines, name)?)?;

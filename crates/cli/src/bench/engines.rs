@@ -97,10 +97,13 @@ const MODES: [(&str, &str, i64); 5] = [
     ("wal-normal", "wal", 1),
 ];
 
+/// onewrite's presets; `log-live` reads while the process has the database marked.
+const PRESETS: [&str; 7] = ["log", "log-live", "auto", "wal-opt", "dash", "off", "off-opt"];
+
 /// Every engine of this program, in the order of the table.
 pub fn all() -> Vec<Engine> {
     let mut all: Vec<Engine> = MODES.iter().map(|(preset, mode, level)| stock(preset, mode, *level)).collect();
-    all.extend(["log", "log-live", "auto", "wal-opt", "off", "off-opt"].map(onewrite));
+    all.extend(PRESETS.map(onewrite));
     all.push(alone("lmdb", Kind::Store(Store::Lmdb), false));
     all.push(alone("redb", Kind::Store(Store::Redb), false));
     all.push(alone("floor", Kind::Floor, true));

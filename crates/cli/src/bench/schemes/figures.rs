@@ -139,6 +139,7 @@ fn doubleheader() -> Vec<Engine> {
         preset("wal-opt"),
         // As the paper does it: 100 pages preallocated, a checkpoint when they are full.
         with("wal-opt/100", "scheme=wal-opt&log_size=400k"),
+        preset("dash"),
         wal(),
         preset("auto"),
     ]
@@ -296,7 +297,7 @@ fn recovery_by_pages(size: Size) -> Figure {
     for inserts in [1, 2, 4, 8, 16] {
         let work = Work::Recovery(Crash { rows: 1200, before, inserts });
         let cell = |engine| Cell { engine, at: inserts.to_string(), work: work.clone() };
-        cells.extend([preset("dhl-cc"), preset("mvbt-opt"), wal(), preset("auto")].map(cell));
+        cells.extend([preset("dhl-cc"), preset("mvbt-opt"), preset("dash"), wal(), preset("auto")].map(cell));
     }
     Figure {
         name: "dhl-11",

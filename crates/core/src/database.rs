@@ -79,6 +79,8 @@ pub struct Inner {
     pub options: Options,
     /// Open connections.
     pub connections: usize,
+    /// One of them was opened to write: if nobody uses a marked file, it is recovered here.
+    pub recovers: bool,
     /// This process among those that use the log; `None` while it has the file to itself.
     pub member: Option<Arc<Member>>,
     /// The transaction that made what home held when this process marked it: [`Tid::HOME`] until then.
@@ -186,6 +188,8 @@ pub struct Database {
     pub(crate) path: PathBuf,
     journal_path: PathBuf,
     pub(crate) home: Arc<dyn DiskFile>,
+    /// Home cannot be written by this process: it joins others, and neither takes their place nor ends their session.
+    pub(crate) read_only: bool,
     pub(crate) stats: Arc<Stats>,
     pub(crate) queue: WriterQueue,
     pub(crate) table: RwLock<PageTable>,
@@ -209,6 +213,7 @@ impl Database {
             path: path.to_owned(),
             journal_path: journal_path.into(),
             home: CountedFile::wrap(home, stats.clone()),
+            read_only: false,
             stats,
             queue: WriterQueue::default(),
             table: RwLock::default(),
@@ -221,6 +226,7 @@ impl Database {
                 snapshots: BTreeMap::new(),
                 options,
                 connections: 0,
+                recovers: true,
                 member: None,
                 home_tid: Tid::HOME,
             }),

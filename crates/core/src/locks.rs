@@ -85,6 +85,11 @@ pub fn everything(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)
 }
 
+/// Whether nobody, in this process or another, has any of SQLite's locks: for a file that cannot be locked exclusively.
+pub fn nobody(home: &dyn DiskFile) -> Result<bool> {
+    Ok(!home.conflicts(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)?)
+}
+
 /// Whether another process is writing (holds RESERVED).
 pub fn is_reserved(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(RESERVED, 1, LockKind::Exclusive).context(what)

@@ -133,13 +133,27 @@ pub fn attach(
     session: u64,
     options: &Options,
 ) -> Result<bool> {
-    let log = find_log(db, OpenMode::ReadWrite)?;
+    let log = find_log(db, OpenMode::ReadWrite).map_err(|e| match e {
+        Error::CantOpen(why) if !inner.recovers && matches!(db.disk.exists(&log_path(&db.path)), Ok(true)) => {
+            Error::CantOpen(format!("{why}; who only reads beside others tells them in the log what it reads"))
+        }
+        e => e,
+    })?;
     let log = LogFile { file: CountedFile::wrap(log.file, db.stats.clone()), path: log.path };
     member::admin(&log, Duration::from_millis(options.busy_ms))?;
     if db.read_state()?.1 != Some(session) {
         return Ok(false);
     }
     if member::try_alone(&log, LockKind::Exclusive)? {
+        if !inner.recovers {
+            member::give_back(&log)?;
+            return Err(Error::CantOpen(format!(
+                "{} was in use through onewrite when its last process ended: its newest transactions are in its log, which \
+                 a read-only connection does not bring home. Open it once for writing through onewrite, or run `onewrite \
+                 recover` on it",
+                db.path.display()
+            )));
+        }
         check_name(db)?;
         let slot = slot_of(db, &log, session)?;
         let replayed = replay(db, &log, &slot, false)?;

@@ -332,3 +332,86 @@ fn what_needs_the_database_alone_says_who_is_in_the_way() {
     assert_eq!(a.sql("PRAGMA page_size").unwrap(), "8192");
     a.close();
 }
+
+/// A process that opened the file to read joins those that write, whoever came first, keeps its snapshot while they go
+/// on, and takes no part in who writes.
+#[test]
+fn a_process_that_only_reads_sees_what_others_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE t(n INTEGER PRIMARY KEY, x)").unwrap();
+    let read_only = || {
+        let mut remote = Remote::start();
+        remote.ask(&format!("ours {}?busy_ms=0&mode=ro", path.display())).unwrap();
+        remote
+    };
+    let mut early = read_only();
+    assert_eq!(early.sql("SELECT count(*) FROM t").unwrap(), "0");
+    let mut writer = Remote::ours(&path);
+    writer.sql("INSERT INTO t VALUES (0, hex(randomblob(200)))").unwrap();
+    let mut late = read_only();
+    for n in 1..200 {
+        writer.sql(&format!("INSERT INTO t VALUES ({n}, hex(randomblob(200)))")).unwrap();
+        for reader in [&mut early, &mut late] {
+            assert_eq!(reader.sql("SELECT max(n) FROM t").unwrap(), n.to_string());
+        }
+    }
+    let (code, _) = late.sql("DELETE FROM t").unwrap_err();
+    assert_eq!(code & 0xff, rusqlite::ffi::SQLITE_READONLY);
+    // Its snapshot blocks nobody, and nobody takes it away.
+    late.sql("BEGIN").unwrap();
+    let before = late.sql("SELECT group_concat(x) FROM t").unwrap();
+    for round in 0..5 {
+        writer.sql(&format!("UPDATE t SET x = hex(randomblob(150 + {round}))")).unwrap();
+        assert_eq!(writer.sql("PRAGMA onewrite_checkpoint").unwrap(), "ok");
+        assert_eq!(late.sql("SELECT group_concat(x) FROM t").unwrap(), before);
+    }
+    late.sql("COMMIT").unwrap();
+    assert_eq!(late.sql("SELECT count(*) FROM t").unwrap(), "200");
+    // The writer ends in order: the last to leave makes a plain file of it, even if it came to read.
+    early.close();
+    writer.close();
+    assert_eq!(late.sql("SELECT count(*) FROM t").unwrap(), "200");
+    late.close();
+    let mut stock = Remote::stock(&path);
+    assert_eq!(stock.sql("PRAGMA integrity_check").unwrap(), "ok");
+    assert_eq!(stock.sql("SELECT count(*) FROM t").unwrap(), "200");
+}
+
+/// A process that may not write the file reads it beside those that do, if it may write the log; what it leaves behind
+/// as the last one waits for the next that may write.
+#[test]
+fn a_process_that_may_only_read_the_file_joins_through_the_log() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = dir.path().join("db");
+    let log = dir.path().join("db-onewrite");
+    let Some(mut reader) = Remote::start_as(Some(65534)) else {
+        eprintln!("skipped: no other user");
+        return;
+    };
+    let mut writer = Remote::ours(&path);
+    writer.sql("CREATE TABLE t(n INTEGER PRIMARY KEY)").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    std::fs::set_permissions(&log, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let open = format!("ours {}?busy_ms=0", path.display());
+    let (_, message) = reader.ask(&open).and_then(|_| reader.sql("SELECT * FROM t")).unwrap_err();
+    assert!(message.contains("db-onewrite") && message.contains("who only reads"), "{message}");
+    std::fs::set_permissions(&log, std::fs::Permissions::from_mode(0o666)).unwrap();
+    reader.ask(&open).unwrap();
+    for n in 0..50 {
+        writer.sql(&format!("INSERT INTO t VALUES ({n})")).unwrap();
+        assert_eq!(reader.sql("SELECT max(n) FROM t").unwrap(), n.to_string());
+    }
+    let (code, _) = reader.sql("DELETE FROM t").unwrap_err();
+    assert_eq!(code & 0xff, rusqlite::ffi::SQLITE_READONLY);
+    // It takes nobody's place: what a dead process left is another's to bring home.
+    writer.kill();
+    assert_eq!(reader.sql("SELECT count(*) FROM t").unwrap(), "50");
+    reader.close();
+    let mut next = Remote::ours(&path);
+    assert_eq!(next.sql("SELECT count(*) FROM t").unwrap(), "50");
+    next.close();
+    assert_eq!(Remote::stock(&path).sql("PRAGMA integrity_check").unwrap(), "ok");
+}

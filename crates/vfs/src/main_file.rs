@@ -45,7 +45,7 @@ pub(crate) struct State {
     path: PathBuf,
     /// Flags for opening the file of the VFS underneath.
     flags: c_int,
-    /// The engine's connection; none for a read-only database nobody in this process writes.
+    /// The engine's connection; none for a read-only database that nobody was seen to write.
     conn: Option<Connection>,
     /// The file of the VFS underneath, opened when first needed and kept until `xClose`.
     base: Option<BaseFile>,
@@ -292,8 +292,20 @@ impl State {
             // SQLite asks when it opens the journal; others wait for the writer's place then.
             self.moved = Some(self.look_whether_moved());
         }
+        if self.conn.is_none() {
+            self.raise_base(level)?;
+            if level == LockLevel::Shared && self.sees_mark()? {
+                self.base_level = LockLevel::None;
+                check(self.base()?.unlock(level_number(LockLevel::None)))?;
+                self.conn = Some(self.vfs.engine().open(&self.path, OpenMode::ReadOnly, &[])?);
+            }
+        }
         match self.engine() {
-            None => self.raise_base(level)?,
+            None => {
+                if self.base_level < level {
+                    self.raise_base(level)?;
+                }
+            }
             Some(conn) => {
                 conn.lock(level)?;
                 // The first lock decides the mode: in WAL mode the file underneath is locked alike.
@@ -322,6 +334,14 @@ impl State {
             self.conn = Some(engine.open(&self.path, OpenMode::ReadOnly, &[])?);
         }
         Ok(())
+    }
+
+    /// Whether another process has marked the file since this read-only connection opened it. Nobody does while SHARED is
+    /// held on it.
+    fn sees_mark(&mut self) -> Outcome<bool> {
+        let mut header = [0; HEADER_BYTES];
+        let read = self.base()?.read(&mut header, 0);
+        Ok(!self.immutable && read == code::OK && mark(&header).is_some())
     }
 
     pub(crate) fn unlock(&mut self, number: c_int) -> Outcome<c_int> {

@@ -12,7 +12,7 @@ use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::home::mark;
 use onewrite_core::layout::home::HEADER_BYTES;
 use onewrite_core::options::Options;
-use onewrite_core::{Connection, Engine, Error};
+use onewrite_core::{Connection, Engine, Error, LockLevel};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
@@ -166,7 +166,7 @@ impl Onewrite {
             base_flags = read_only_flags(flags);
             *out_flags = base_flags;
             // SAFETY: as promised by the caller.
-            (conn, base) = unsafe { self.open_read_only(name, &path, base_flags, immutable, &given)? };
+            (conn, base) = unsafe { self.open_read_only(name, &path, base_flags, immutable || nolock, &given)? };
         }
         let main = Arc::new(Main::new(self, Name(name), path, base_flags, conn, base, immutable));
         // SAFETY: as promised by the caller; both answer with a pointer behind the name, or null.
@@ -176,7 +176,8 @@ impl Onewrite {
         Ok(main)
     }
 
-    /// A database that is only read goes past the engine, unless this process writes it.
+    /// A database that is only read goes past the engine, unless this process or another writes it. `alone`: it is not
+    /// locked either.
     ///
     /// # Safety
     /// As [`Onewrite::open_main`].
@@ -185,11 +186,11 @@ impl Onewrite {
         name: *const c_char,
         path: &Path,
         flags: c_int,
-        immutable: bool,
+        alone: bool,
         given: &[(String, String)],
     ) -> Outcome<(Option<Connection>, Option<BaseFile>)> {
         let engine = self.engine();
-        if !immutable && engine.is_attached(path) {
+        if !alone && engine.is_attached(path) {
             return Ok((Some(engine.open(path, OpenMode::ReadOnly, given).map_err(cannot_open)?), None));
         }
         if !self.passes_through {
@@ -205,10 +206,19 @@ impl Onewrite {
         // Through the base's own file: closing another descriptor of it would drop the POSIX locks that
         // this process holds on it.
         let mut header = [0; HEADER_BYTES];
-        if file.read(&mut header, 0) == code::OK && mark(&header).is_some() {
+        if file.read(&mut header, 0) != code::OK || mark(&header).is_none() {
+            return Ok((None, Some(file)));
+        }
+        if alone {
             return Err(Fault::Own(code::CANTOPEN, MARKED.to_owned()));
         }
-        Ok((None, Some(file)))
+        let mut conn = engine.open(path, OpenMode::ReadOnly, given).map_err(cannot_open)?;
+        match conn.lock(LockLevel::Shared) {
+            Ok(()) => conn.unlock(LockLevel::None)?,
+            Err(Error::Busy(_)) => {}
+            Err(e) => return Err(cannot_open(e)),
+        }
+        Ok((Some(conn), Some(file)))
     }
 
     /// The options among the URI parameters of a database.

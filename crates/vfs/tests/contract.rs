@@ -205,15 +205,35 @@ fn a_marked_file_is_not_read_past_its_log() {
     let mut bytes = fs::read(&path).unwrap();
     bytes[19] = 87;
     fs::write(&path, bytes).unwrap();
-    for parameters in ["mode=ro", "immutable=1"] {
+    for (parameters, why) in [("mode=ro", "is missing"), ("immutable=1", "for writing")] {
         let (code, message) = explain(open(&path, parameters).unwrap_err());
         assert_eq!(code, ffi::SQLITE_CANTOPEN, "{parameters}");
-        assert!(message.contains("for writing"), "{message}");
+        assert!(message.contains(why), "{message}");
     }
     // A connection that was there before is told when it reads the mark.
     let (code, _) = explain(reader.query_row("SELECT count(*) FROM t", [], |_| Ok(())).unwrap_err());
     assert_eq!(code, ffi::SQLITE_CANTOPEN);
-    assert!(logged(&path).unwrap().1.contains("for writing"));
+    assert!(logged(&path).unwrap().1.contains("is missing"));
+}
+
+/// What a crash left is not brought home by a connection that came to read.
+#[test]
+fn a_read_only_connection_recovers_nothing() {
+    let dir = setup();
+    let path = dir.path().join("left.db");
+    let writer = open(&path, "").unwrap();
+    writer.execute_batch(TABLE).unwrap();
+    let (home, log) = (fs::read(&path).unwrap(), fs::read(beside(&path, "-onewrite")).unwrap());
+    drop(writer);
+    fs::write(&path, &home).unwrap();
+    fs::write(beside(&path, "-onewrite"), &log).unwrap();
+    let (code, message) = explain(open(&path, "mode=ro").unwrap_err());
+    assert_eq!(code, ffi::SQLITE_CANTOPEN);
+    assert!(message.contains("for writing"), "{message}");
+    assert!(fs::read(&path).unwrap() == home);
+    let again = open(&path, "").unwrap();
+    assert_eq!(one::<i64>(&again, "SELECT count(*) FROM t"), 2);
+    assert_eq!(one::<i64>(&open(&path, "mode=ro").unwrap(), "SELECT count(*) FROM t"), 2);
 }
 
 #[test]

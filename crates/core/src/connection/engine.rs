@@ -1,5 +1,6 @@
 //! The databases of this process, and how a connection to one is opened.
 
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,21 +11,21 @@ use rustc_hash::FxHashMap;
 use super::lock::TURNS;
 use super::{Connection, LockLevel};
 use crate::ahead::ReadAhead;
-use crate::database::Database;
+use crate::database::{Database, Phase};
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::journal::VirtualJournal;
 use crate::locks;
-use crate::options::Options;
+use crate::options::{Options, Scheme};
 use crate::queue::ConnectionId;
 
 /// The databases of this process on one disk.
 pub struct Engine {
     disk: Arc<dyn Disk>,
     pub(super) databases: Mutex<FxHashMap<FileId, Arc<Database>>>,
-    /// Open files of closed databases that could not be closed yet: closing any descriptor of a file gives
-    /// up all POSIX locks this process has on it, those of a stock SQLite beside us included.
-    parked: Mutex<FxHashMap<FileId, Arc<dyn DiskFile>>>,
+    /// Open files of closed databases that could not be closed yet, and whether they are for reading only: closing any
+    /// descriptor of a file gives up all POSIX locks this process has on it, those of a stock SQLite beside us included.
+    parked: Mutex<FxHashMap<(FileId, bool), Arc<dyn DiskFile>>>,
     connections: AtomicU64,
     /// Tells processes apart, and what it said when the engine was made.
     pub(super) process: (fn() -> u32, u32),
@@ -44,7 +45,8 @@ impl Engine {
     }
 
     /// Opens a connection to the database at `path`. `given`: options the connection names itself; with
-    /// other connections open, they must agree with what is in force. Reads nothing of the file yet.
+    /// other connections open, they must agree with what is in force, unless those only read. Reads nothing of the file
+    /// yet. One that only reads joins those that write, and recovers nothing.
     pub fn open(self: &Arc<Self>, path: &Path, mode: OpenMode, given: &[(String, String)]) -> Result<Connection> {
         let mut options = Options::default();
         // A preset first: it resets what it bundles.
@@ -60,13 +62,19 @@ impl Engine {
         let mut databases = self.databases.lock();
         let id = self.disk.identify(&path).context(what)?;
         let known = id.and_then(|id| find(&databases, id));
-        if known.is_none() && mode == OpenMode::ReadOnly {
-            // Its next writer would inherit a file it cannot write.
-            return Err(Error::CantOpen(format!("{} is not open for writing in this process", path.display())));
-        }
+        let reads = mode == OpenMode::ReadOnly;
         let db = match known {
+            Some(db) if db.read_only && !reads => {
+                return Err(Error::ReadOnly(format!("{} may only be read in this process", path.display())));
+            }
             Some(db) => {
-                let inner = db.inner.lock();
+                let mut inner = db.inner.lock();
+                let fits = inner.phase != Phase::Live
+                    || (options.scheme == Scheme::Log && !options.concurrent && options.psow == inner.options.psow);
+                if !reads && !inner.recovers && fits {
+                    inner.recovers = true;
+                    inner.options = options.clone();
+                }
                 for (name, _) in given.iter().filter(|(name, _)| name != "busy_ms") {
                     let (asked, in_force) = (options.get(name), inner.options.get(name));
                     if asked != in_force {
@@ -82,13 +90,12 @@ impl Engine {
                 db
             }
             None => {
-                let parked = id.and_then(|id| self.parked.lock().remove(&id));
-                let home = match parked {
-                    Some(home) => home,
-                    None => self.disk.open(&path, mode).context(what)?,
-                };
+                let (home, read_only) = self.open_home(id, &path, mode).context(what)?;
                 let id = home.id().context(what)?;
-                let db = Arc::new(Database::new(self.disk.clone(), &path, home, options.clone()));
+                let mut db = Database::new(self.disk.clone(), &path, home, options.clone());
+                db.read_only = read_only;
+                db.inner.get_mut().recovers = !reads;
+                let db = Arc::new(db);
                 databases.insert(id, db.clone());
                 db
             }
@@ -112,7 +119,7 @@ impl Engine {
             journal: VirtualJournal::default(),
             real_journal: None,
             journal_is_new: false,
-            may_write: TURNS,
+            may_write: if reads { 0 } else { TURNS },
             writes_now: false,
             writes_in_a_row: 0,
             unsettled: false,
@@ -128,14 +135,35 @@ impl Engine {
         })
     }
 
-    /// Closes `home` if nobody in this process has a lock on it that closing would take away; else keeps it.
-    pub(super) fn close_home(&self, home: &Arc<dyn DiskFile>) {
-        let mut parked = self.parked.lock();
-        if let Ok(id) = home.id() {
-            parked.insert(id, home.clone());
+    /// The file of a database, and whether it can only be read: so if it is not to be written and may not be.
+    fn open_home(&self, id: Option<FileId>, path: &Path, mode: OpenMode) -> io::Result<(Arc<dyn DiskFile>, bool)> {
+        let parked = |read_only| id.and_then(|id| self.parked.lock().remove(&(id, read_only)));
+        if let Some(home) = parked(false) {
+            return Ok((home, false));
         }
-        // Whoever has every lock of a file knows that nobody else has one. They go with the file.
-        parked.retain(|_, home| !matches!(locks::everything(&**home), Ok(true)));
+        if mode != OpenMode::ReadOnly {
+            return Ok((self.disk.open(path, mode)?, false));
+        }
+        match self.disk.open(path, OpenMode::ReadWrite) {
+            Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+                let home = parked(true).map_or_else(|| self.disk.open(path, mode), Ok)?;
+                Ok((home, true))
+            }
+            opened => Ok((opened?, false)),
+        }
+    }
+
+    /// Closes the file of `db` if nobody in this process has a lock on it that closing would take away; else keeps it.
+    pub(super) fn close_home(&self, db: &Database) {
+        let mut parked = self.parked.lock();
+        if let Ok(id) = db.home.id() {
+            parked.insert((id, db.read_only), db.home.clone());
+        }
+        parked.retain(|(_, read_only), home| {
+            // Whoever has every lock of a file knows that nobody else has one. They go with the file.
+            let free = if *read_only { locks::nobody(&**home) } else { locks::everything(&**home) };
+            !matches!(free, Ok(true))
+        });
     }
 
     /// Whether a connection of this process has the file at `path` open.

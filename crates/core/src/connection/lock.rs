@@ -233,7 +233,7 @@ impl Connection {
             // The turn of a dead process is had, and with it taken over.
             match db.enter(true, deadline.min(Instant::now() + TENTATIVE_WAIT)) {
                 Ok(()) => db.leave(false),
-                Err(Error::Busy(_)) => {}
+                Err(Error::Busy(_)) => std::thread::sleep(Duration::from_micros(500)),
                 Err(e) => return Err(e),
             }
         }
@@ -284,6 +284,12 @@ impl Connection {
                     "{} carries onewrite's mark and has a rollback journal beside it ({}): one of the two belongs to \
                      another copy. Move the journal away if the database was last used through onewrite",
                     db.path.display(),
+                    db.journal_path().display()
+                )));
+            }
+            if db.read_only {
+                return Err(Error::CantOpen(format!(
+                    "a rollback journal waits to be rolled back ({}), which needs a connection that may write",
                     db.journal_path().display()
                 )));
             }

@@ -287,7 +287,7 @@ impl Connection {
         }
         let detached = self.db.detach();
         databases.retain(|_, db| !Arc::ptr_eq(db, &self.db));
-        self.engine.close_home(&self.db.home);
+        self.engine.close_home(&self.db);
         unlocked.and(detached)
     }
 }

@@ -58,6 +58,7 @@ pub struct Kept {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     words: ProcessWords,
+    mode: OpenMode,
     index: Mutex<Index>,
 }
 
@@ -71,9 +72,10 @@ pub struct Run {
 }
 
 impl Kept {
-    /// The kept images of the database at `home`.
-    pub fn new(disk: Arc<dyn Disk>, home: &Path, words: ProcessWords) -> Kept {
-        Kept { disk, path: kept_path(home), words, index: Mutex::default() }
+    /// The kept images of the database at `home`; with `read_only`, of other processes alone.
+    pub fn new(disk: Arc<dyn Disk>, home: &Path, words: ProcessWords, read_only: bool) -> Kept {
+        let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::Create };
+        Kept { disk, path: kept_path(home), words, mode, index: Mutex::default() }
     }
 
     fn what(&self, verb: &str) -> String {
@@ -84,7 +86,7 @@ impl Kept {
         if let Some(file) = &index.file {
             return Ok(file.clone());
         }
-        let file = self.disk.open(&self.path, OpenMode::Create).context(|| self.what("open"))?;
+        let file = self.disk.open(&self.path, self.mode).context(|| self.what("open"))?;
         index.file = Some(file.clone());
         Ok(file)
     }
@@ -191,7 +193,7 @@ mod tests {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimConfig::default()));
         let words = ProcessWords::new(Arc::default());
         words.found(1, 0, 1, Tid(0));
-        let open = || Kept::new(disk.clone(), Path::new("/db"), words.clone());
+        let open = || Kept::new(disk.clone(), Path::new("/db"), words.clone(), false);
         let (writer, reader) = (open(), open());
         let read = |kept: &Kept, tid| {
             let (file, at) = kept.find(PageNo(3), Tid(tid)).unwrap()?;

@@ -133,7 +133,7 @@ pub struct Member {
 impl Member {
     fn new(db: &Database, log: LogFile, words: ProcessWords, me: usize, tail: Tail) -> Member {
         Member {
-            kept: Kept::new(db.disk.clone(), &db.path, words.clone()),
+            kept: Kept::new(db.disk.clone(), &db.path, words.clone(), db.read_only),
             generation: AtomicU64::new(tail.slot.sequence),
             words,
             me,

@@ -53,6 +53,9 @@ impl Database {
     /// is probably still the newest at its first write.
     pub fn enter(&self, firm: bool, deadline: Instant) -> Result<()> {
         let Some(member) = self.member() else { return Ok(()) };
+        if self.read_only {
+            return Err(Error::Busy(format!("{} may only be read by this process", self.path.display())));
+        }
         let taken = member.take(firm, deadline)?;
         match taken {
             Taken::Again => return Ok(()),
@@ -197,12 +200,12 @@ impl Database {
         }
     }
 
-    /// Whether this process, which is about to leave, is the last one. Then nobody can attach until it has left,
-    /// and what dead ones left is taken over.
+    /// Whether this process, which is about to leave, is the last one, and may write. Then nobody can attach until it has
+    /// left, and what dead ones left is taken over.
     pub fn is_last(&self) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(true) };
         member::admin(&member.log, ADMIN_WAIT)?;
-        if !member.is_alone()? {
+        if self.read_only || !member.is_alone()? {
             return Ok(false);
         }
         self.enter(true, Instant::now())?;

@@ -57,7 +57,7 @@ impl Connection {
         self.check_process()?;
         let mut has_place = false;
         self.looked = None;
-        if self.exclusive_said {
+        if self.exclusive_said && !self.db.read_only {
             return self.lock_for_good();
         }
         if self.may_write > 0 && !self.runs_apart(&self.db.inner.lock()) {
@@ -125,7 +125,8 @@ impl Connection {
     /// `PRAGMA locking_mode=…` was seen. Under a lock it takes hold at once, or is refused.
     pub fn note_locking_mode(&mut self, value: &str) -> Result<()> {
         let exclusive = value.eq_ignore_ascii_case("exclusive");
-        let reads = self.snapshot.clone().filter(|_| self.level == LockLevel::Shared && !self.aside);
+        let reads =
+            self.snapshot.clone().filter(|_| self.level == LockLevel::Shared && !self.aside && !self.db.read_only);
         if let Some(snapshot) = reads.filter(|_| exclusive && !self.exclusive_said) {
             let kept = self.keep_for_good(&snapshot);
             self.noted(kept)?;

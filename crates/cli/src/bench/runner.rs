@@ -165,10 +165,11 @@ pub fn run(mut job: Job) -> Result<Outcome> {
     // Who says how many transactions gets them, in as many runs as a median takes.
     let free = budget.filter(|_| job.common.transactions.is_none());
     let sections = (0..job.workloads.len()).map(|w| job.cases_of(w).count()).sum::<usize>();
-    // However slow the device: the counting round and the first run share the time, then there is a result.
+    // However slow the device: the counting round and the first run share the time, then there is a result. A later run is
+    // begun where its time is left.
     let limit = |sections_done: usize| -> Option<Duration> {
-        let left = (2 * sections).saturating_sub(sections_done).max(4);
-        free.map(|b| b.saturating_sub(start.elapsed()) / left as u32)
+        let left = (2 * sections).saturating_sub(sections_done);
+        free.map(|b| b.saturating_sub(start.elapsed()) / left.max(4) as u32).filter(|_| left > 0)
     };
     let mut progress = Progress::new((runs_min + 1) * sections);
 

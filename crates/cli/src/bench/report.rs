@@ -283,17 +283,19 @@ fn phases(rows: &[Row]) -> Vec<String> {
     rows.iter().filter(|r| !r.phases_s.is_empty()).map(of).collect()
 }
 
-/// Breaks `text` at blanks so that no line is longer than `columns`, the later lines indented.
+/// Breaks `text` at blanks so that no line is longer than `columns`, the later lines indented beyond the first.
 pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
-    let mut out = String::new();
-    let mut width = 0;
-    for word in text.split(' ') {
+    let text = text.trim_end();
+    let own = text.len() - text.trim_start_matches(' ').len();
+    let mut out = " ".repeat(own);
+    let mut width = own;
+    for (i, word) in text.trim_start_matches(' ').split(' ').enumerate() {
         let n = word.chars().count();
-        if width > 0 && width + 1 + n > columns {
+        if i > 0 && width + 1 + n > columns {
             out.push('\n');
-            out.push_str(&" ".repeat(indent));
-            width = indent;
-        } else if width > 0 {
+            out.push_str(&" ".repeat(own + indent));
+            width = own + indent;
+        } else if i > 0 {
             out.push(' ');
             width += 1;
         }
@@ -393,6 +395,7 @@ pub mod tests {
     #[test]
     fn wrapping() {
         assert_eq!(wrap("one two three", 7, 2), "one two\n  three");
+        assert_eq!(wrap("  one two three", 9, 2), "  one two\n    three");
         assert_eq!(wrap("", 7, 2), "");
     }
 }

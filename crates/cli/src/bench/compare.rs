@@ -9,7 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Compare two files of --json; refuse where their cards differ in a value that matters
+///
+/// The values that differ are named, and nothing else is printed. Say which of them is what you compare:
+///
+///     onewrite bench compare before.json after.json --subject machine.kernel
+///
+/// Then each median of B is divided by that of A, as it is and after both were divided by the floor's of the same run:
+/// the floor runs no database, so what moves with it is the machine, and the rest is the engine.
 #[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
 pub struct Compare {
     /// The result to compare with
     a: PathBuf,

@@ -109,7 +109,7 @@ fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
 
 /// Writes the pages of the last transaction of an in-page scheme, which are in home alone: restored, or again as they
 /// are. Page 1 waits for the others, since its size may count pages that a crash would take from that transaction, and the
-/// end of the file for page 1: what is cut off may be needed to count the transaction before (rules 45 and 61).
+/// end of the file for page 1: what is cut off may be needed to count the transaction before (rules 45 and 51).
 fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
     let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Rule::SizeLast)).collect();
     write_pages(db, &*db.home, home, state, pages)?;

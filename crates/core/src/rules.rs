@@ -64,9 +64,9 @@ pub enum Rule {
     RestoredSealed,
     /// Rule 40: while the log of an in-page scheme has a record, nothing goes in place.
     HomeBeforeNext,
-    /// Rule 60: a checkpoint of an in-page scheme brings the size on page 1 up to date.
+    /// Rule 50: a checkpoint of an in-page scheme brings the size on page 1 up to date.
     SizeHome,
-    /// Rule 61: recovery brings page 1 home when the pages that it counts are flushed.
+    /// Rule 51: recovery brings page 1 home when the pages that it counts are flushed.
     SizeLast,
     /// Rule 47: a file gets the name of the database when it is flushed.
     FlushedBeforeExchange,

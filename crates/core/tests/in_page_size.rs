@@ -1,4 +1,4 @@
-//! The in-page schemes add pages without writing page 1: what the size of the database is after a crash (rules 60, 61).
+//! The in-page schemes add pages without writing page 1: what the size of the database is after a crash (rules 50, 51).
 
 mod common;
 

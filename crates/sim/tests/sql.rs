@@ -88,7 +88,7 @@ fn wal_mode_is_left_through_any_crash() {
 }
 
 /// A connection that keeps its locks leaves WAL mode with a journal of its own beside: it is there for good, and what was
-/// removed before it is gone, before home changes (I1, rule 72).
+/// removed before it is gone, before home changes (I1, rule 55).
 #[test]
 fn wal_mode_is_left_under_a_lock_through_any_crash() {
     let sim = SimDisk::new(SimConfig { atomic_unit: 512, sync_covers_creation: false, ..SimConfig::default() });

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! All of it under the lock `writer`: nothing is prepared or published while the group is written, so no page is changed
-//! twice before its flush (rule 62).
+//! twice before its flush (rule 52).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -88,77 +88,8 @@ impl Connection {
         pinned
     }
 
-    /// SQLite will neither give this lock back nor look again whether its cache still holds (`locking_mode=exclusive`):
-    /// nobody else may write from here on.
-    fn lock_for_good(&mut self) -> Result<()> {
-        let wait = Duration::from_millis(self.busy_ms);
-        if !self.db.queue.acquire(self.id, Claim::Firm, wait) {
-            return Err(busy_writer());
-        }
-        let pinned = self.pin_snapshot(true).and_then(|()| self.keep_newest(wait));
-        if pinned.is_err() || self.wal || self.aside {
-            self.leave(false);
-            self.db.queue.release(self.id);
-        }
-        if pinned.is_err() && self.snapshot.is_some() {
-            self.give_snapshot_back()?;
-        }
-        pinned
-    }
-
-    /// Keeps the other processes from writing as well, and reads the newest state of theirs.
-    fn keep_newest(&mut self, wait: Duration) -> Result<()> {
-        if self.wal || self.aside {
-            return Ok(());
-        }
-        self.db.enter(true, Instant::now() + wait)?;
-        self.entered = true;
-        let db = self.db.clone();
-        let mut inner = db.inner.lock();
-        if let Some(old) = self.snapshot.take_if(|snapshot| !inner.is_newest(snapshot)) {
-            db.unpin(&mut inner, &old)?;
-            return self.pin(&mut inner, true);
-        }
-        Ok(())
-    }
-
-    /// `PRAGMA locking_mode=…` was seen. Under a lock it takes hold at once, or is refused.
-    pub fn note_locking_mode(&mut self, value: &str) -> Result<()> {
-        let exclusive = value.eq_ignore_ascii_case("exclusive");
-        let reads =
-            self.snapshot.clone().filter(|_| self.level == LockLevel::Shared && !self.aside && !self.db.read_only);
-        if let Some(snapshot) = reads.filter(|_| exclusive && !self.exclusive_said) {
-            let kept = self.keep_for_good(&snapshot);
-            self.noted(kept)?;
-        }
-        self.exclusive_said = exclusive;
-        Ok(())
-    }
-
-    fn keep_for_good(&mut self, snapshot: &State) -> Result<()> {
-        let wait = Duration::from_millis(self.busy_ms);
-        let had = self.db.queue.holds(self.id);
-        if !self.db.queue.acquire(self.id, Claim::Firm, wait) {
-            return Err(busy_writer());
-        }
-        let entered = self.db.enter(true, Instant::now() + wait);
-        self.leased &= entered.is_err();
-        self.entered = entered.is_ok();
-        let kept = entered.and_then(|()| match self.db.inner.lock().is_newest(snapshot) && !self.is_apart() {
-            true => Ok(()),
-            false => Err(Error::BusySnapshot),
-        });
-        if kept.is_err() {
-            self.leave(false);
-            if !had {
-                self.db.queue.release(self.id);
-            }
-        }
-        kept
-    }
-
     /// `has_place`: the newest state of all may be seen, as far as [`Connection::settle`] lets it.
-    fn pin_snapshot(&mut self, has_place: bool) -> Result<()> {
+    pub(super) fn pin_snapshot(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
         {
             let mut inner = db.inner.lock();
@@ -214,7 +145,7 @@ impl Connection {
         self.pin_patiently()
     }
 
-    fn pin(&mut self, inner: &mut Inner, has_place: bool) -> Result<()> {
+    pub(super) fn pin(&mut self, inner: &mut Inner, has_place: bool) -> Result<()> {
         let state = if has_place { self.db.pin_published(inner)? } else { self.db.pin(inner)? };
         self.unsettled = state.tid > inner.latest.tid;
         self.snapshot = Some(state);
@@ -385,7 +316,7 @@ impl Connection {
         }
     }
 
-    fn begin_write(&mut self, snapshot: &Arc<State>) -> Result<()> {
+    pub(super) fn begin_write(&mut self, snapshot: &Arc<State>) -> Result<()> {
         let db = self.db.clone();
         let mut writer = db.writer.lock();
         let mut inner = db.inner.lock();
@@ -461,35 +392,12 @@ impl Connection {
         dropped.and(back)
     }
 
-    fn give_snapshot_back(&mut self) -> Result<()> {
+    pub(super) fn give_snapshot_back(&mut self) -> Result<()> {
         let mut inner = self.db.inner.lock();
         match self.snapshot.take() {
             Some(snapshot) => self.db.unpin(&mut inner, &snapshot),
             None if inner.phase == Phase::Unmarked && inner.snapshots.is_empty() => locks::none(&*self.db.home),
             None => Ok(()),
-        }
-    }
-
-    /// Stepping aside may have failed when the mark was off: the pages are what they were, the state is that of a plain
-    /// file, and a connection that keeps its lock goes on from there.
-    pub(super) fn look_for_log(&mut self) -> Result<()> {
-        let db = self.db.clone();
-        let mut inner = db.inner.lock();
-        if inner.phase != Phase::Unmarked {
-            return Ok(());
-        }
-        self.txn = None;
-        if let Some(old) = self.snapshot.take() {
-            db.unpin(&mut inner, &old)?;
-        }
-        self.pin(&mut inner, true)
-    }
-
-    /// Takes the file into use for writing once more, under a lock that was never given back.
-    pub(super) fn mark_again(&mut self) -> Result<()> {
-        match self.snapshot.clone() {
-            Some(snapshot) if self.level >= LockLevel::Reserved && !self.wal => self.begin_write(&snapshot),
-            _ => Ok(()),
         }
     }
 
@@ -571,7 +479,7 @@ impl Connection {
     }
 }
 
-fn busy_writer() -> Error {
+pub(super) fn busy_writer() -> Error {
     Error::Busy("another connection of this process is writing".into())
 }
 

@@ -13,6 +13,7 @@
 mod cache;
 mod concurrent;
 mod engine;
+mod exclusive;
 mod journal_file;
 mod lock;
 mod pages;

@@ -32,6 +32,7 @@ use crate::commit::shadow::{self, Shadow};
 use crate::disk::{Disk, DiskFile, FileId, LockKind};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
+use crate::journal::super_journal;
 use crate::layout::{BLOCK_BYTES_MIN, home as at};
 use crate::log::file::{LogFile, log_path};
 use crate::log::group::Audience;
@@ -331,6 +332,21 @@ impl Database {
         };
         let mut first = [0];
         Ok(journal.read_at(&mut first, 0).context(what)? == 1 && first != [0])
+    }
+
+    /// Before SQLite judges a journal by whether the super-journal that it names is there: what was done to that name stays
+    /// so through a power cut. Else the first file would be kept as committed, and the next one rolled back after it.
+    pub fn settle_super_journal(&self) -> Result<()> {
+        let what = || self.what("cannot read the rollback journal of");
+        let journal = self.disk.open(self.journal_path(), crate::disk::OpenMode::ReadOnly).context(what)?;
+        let len = journal.len().context(what)?;
+        let named = super_journal(len, |buf, offset| journal.read_at(buf, offset).context(what))?;
+        match named.map(|path| self.disk.sync_dir_of(&path)) {
+            Some(Err(e)) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(self.what("cannot flush the directory of the super-journal of"), e))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// UNMARKED → LIVE. The caller has the writer's place and a snapshot (so SHARED is held). `Busy` while others read:

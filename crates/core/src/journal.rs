@@ -17,6 +17,8 @@ const MEMORY_BYTES: usize = 1 << 20;
 const KEEP_BYTES: usize = 64 << 10;
 /// Length of the write with which SQLite completes a journal header before a sync: magic and count.
 const HEADER_WRITE_BYTES: usize = 12;
+/// Longest name of a super-journal.
+const NAME_BYTES_MAX: u32 = 4096;
 /// What a journal begins with and a super-journal's name ends with (SQLite file format, section 3).
 pub const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
@@ -146,17 +148,8 @@ impl VirtualJournal {
         self.read_at(buf, offset)
     }
 
-    /// The super-journal it names at its end: name, length u32, checksum u32, magic.
     fn super_journal(&self) -> Result<Option<PathBuf>> {
-        if !self.names_super_journal()? {
-            return Ok(None);
-        }
-        let mut len = [0; 4];
-        self.read_at(&mut len, self.len - 16)?;
-        let Some(at) = (self.len - 16).checked_sub(u64::from(u32::from_be_bytes(len))) else { return Ok(None) };
-        let mut name = vec![0; usize::try_from(self.len - 16 - at).unwrap_or(0).min(4096)];
-        self.read_at(&mut name, at)?;
-        Ok(Some(PathBuf::from(OsString::from_vec(name))))
+        super_journal(self.len, |buf, offset| self.read_at(buf, offset))
     }
 
     /// Whether it ends with the name of a super-journal: the transaction spans several files.
@@ -165,6 +158,22 @@ impl VirtualJournal {
         let Some(at) = self.len.checked_sub(8) else { return Ok(false) };
         Ok(self.read_at(&mut tail, at)? == 8 && tail == MAGIC && self.len > 512)
     }
+}
+
+/// The super-journal that a journal of `len` bytes names at its end: name, length u32, checksum u32, magic.
+pub fn super_journal(len: u64, read: impl Fn(&mut [u8], u64) -> Result<usize>) -> Result<Option<PathBuf>> {
+    let (mut name_bytes, mut tail) = ([0; 4], [0; 8]);
+    let Some(end) = len.checked_sub(16).filter(|_| len > 512) else { return Ok(None) };
+    if read(&mut name_bytes, end)? != 4 || read(&mut tail, end + 8)? != 8 || tail != MAGIC {
+        return Ok(None);
+    }
+    let name_bytes = u32::from_be_bytes(name_bytes);
+    let Some(at) = end.checked_sub(u64::from(name_bytes)).filter(|_| name_bytes <= NAME_BYTES_MAX) else {
+        return Ok(None);
+    };
+    let mut name = vec![0; name_bytes as usize];
+    let read = read(&mut name, at)?;
+    Ok((read == name.len()).then(|| PathBuf::from(OsString::from_vec(name))))
 }
 
 fn what() -> String {

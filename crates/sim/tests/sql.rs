@@ -119,6 +119,57 @@ fn wal_mode_is_left_under_a_lock_through_any_crash() {
     assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20);
 }
 
+/// A process is killed between the removal of a super-journal and its flush; what recovers the first file believes the removal,
+/// and power goes before the second is looked at (I1, rule 58).
+#[test]
+fn two_files_stay_together_through_a_kill_and_a_power_cut() {
+    let (setting, sim, process) = (setting(), sim(), level(0));
+    process.boot(HookDisk::new(sim.clone(), None));
+    let db = process.open(0, &setting.options).unwrap();
+    db.execute("ATTACH ?1 AS side", [process.uri(1, &setting.options)]).unwrap();
+    db.execute_batch("CREATE TABLE t(a); CREATE TABLE side.s(a); INSERT INTO t VALUES (1); INSERT INTO s VALUES (1)")
+        .unwrap();
+    let prints = || ["main", "side"].map(|schema| print(&db, schema).unwrap());
+    let before = prints();
+    db.execute_batch("BEGIN IMMEDIATE; INSERT INTO t VALUES (2); INSERT INTO s VALUES (2)").unwrap();
+    let after = prints();
+    db.execute_batch("ROLLBACK").unwrap();
+    let kills: Arc<Mutex<Vec<SimDisk>>> = Arc::default();
+    let kept = kills.clone();
+    drop(db);
+    // Once more, and now every moment after a removal is kept.
+    let point = Box::new(move |operation: onewrite_sim::hook::Operation<'_>, inside: &dyn Fn() -> SimDisk| {
+        if operation.op == Op::SyncDir {
+            kept.lock().push(inside().survive());
+        }
+    });
+    process.boot(HookDisk::new(sim.survive(), Some(point)));
+    let db = process.open(0, &setting.options).unwrap();
+    db.execute("ATTACH ?1 AS side", [process.uri(1, &setting.options)]).unwrap();
+    db.execute_batch("BEGIN IMMEDIATE; INSERT INTO t VALUES (2); INSERT INTO s VALUES (2); COMMIT").unwrap();
+    process.halt();
+    drop(db);
+    let allowed = Allowed { files: [0, 1].map(|file: usize| vec![before[file], after[file]]), joint: true };
+    let broken: Arc<Mutex<Option<Violation>>> = Arc::default();
+    for killed in kills.lock().drain(..) {
+        let (inner, at_point, allowed) = (broken.clone(), setting.clone(), allowed.clone());
+        let point = Box::new(move |_: onewrite_sim::hook::Operation<'_>, inside: &dyn Fn() -> SimDisk| {
+            for seed in 0..20 {
+                let crashed = inside().crash(seed);
+                if inner.lock().is_none() {
+                    let checked = check(&at_point, &crashed, &allowed, &allowed, &mut SplitMix64::new(seed), 1, 0);
+                    *inner.lock() = checked.err();
+                }
+            }
+        });
+        process.boot(HookDisk::new(killed, Some(point)));
+        // It may have been killed in the midst of making the log.
+        let _ = process.open(0, &setting.options).and_then(|db| print(&db, "main"));
+        process.halt();
+    }
+    assert_eq!(broken.lock().take().map(|v| v.what), None);
+}
+
 /// A full disk keeps a connection from stepping aside when the mark is off already: with its lock it goes on, and what it
 /// commits next goes through a log again (I7).
 #[test]

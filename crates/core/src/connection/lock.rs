@@ -226,6 +226,7 @@ impl Connection {
                 )));
             }
             if locks::exclusive(&*db.home)? {
+                db.settle_super_journal()?;
                 // SQLite rolls it back itself, through the plain file.
                 inner.phase = Phase::Aside(self.id);
                 self.aside = true;

@@ -123,7 +123,9 @@ fn plain_commit(
     }
     let mut image = vec![0; txn.page_bytes as usize];
     for (page, at, _) in txn.streamed.iter() {
-        log.read_at(&mut image, at).context(what)?;
+        if log.read_at(&mut image, at).context(what)? < image.len() {
+            return Err(streamed_short(page));
+        }
         db.home.write_at(&image, page.offset(txn.page_bytes)).context(what)?;
     }
     // Pages that were cut off and added again without being written are zeros.
@@ -138,6 +140,11 @@ fn plain_commit(
     db.sync_home()?;
     Stats::add(&db.stats.asides, 1);
     Ok(real)
+}
+
+/// The log ends where a streamed image should be: zeros would be a wrong answer (invariant I7).
+pub fn streamed_short(page: PageNo) -> Error {
+    Error::Corrupt(format!("the log ends within the image of page {page}"))
 }
 
 /// The magic and count that make it a journal follow once the rest is durable: SQLite's checksum looks at every

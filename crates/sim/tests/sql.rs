@@ -170,6 +170,36 @@ fn two_files_stay_together_through_a_kill_and_a_power_cut() {
     assert_eq!(broken.lock().take().map(|v| v.what), None);
 }
 
+/// A log that ends early while a big transaction is brought home beside it is an error, not a page of zeros (I7).
+#[test]
+fn a_streamed_image_that_cannot_be_read_is_not_committed() {
+    let mut setting = setting();
+    setting.options.push(("stream_size".to_owned(), "64k".to_owned()));
+    let mut failures = 0;
+    for nth in (1..400).step_by(7) {
+        let (sim, process) = (sim(), level(0));
+        process.boot(HookDisk::new(sim.clone(), None));
+        let db = process.open(0, &setting.options).unwrap();
+        db.execute("ATTACH ?1 AS side", [process.uri(1, &setting.options)]).unwrap();
+        db.execute_batch("PRAGMA cache_size=6; CREATE TABLE t(a); CREATE TABLE side.s(a)").unwrap();
+        let prints = || ["main", "side"].map(|schema| print(&db, schema).unwrap());
+        let before = prints();
+        let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<200)";
+        db.execute_batch(&format!(
+            "BEGIN IMMEDIATE; INSERT INTO s VALUES (1); {rows} INSERT INTO t SELECT hex(zeroblob(600)) || i FROM n"
+        ))
+        .unwrap();
+        let after = prints();
+        sim.shorten_nth_read(nth, 503);
+        failures += u32::from(db.execute_batch("COMMIT").is_err());
+        let allowed = Allowed { files: [0, 1].map(|file: usize| vec![before[file], after[file]]), joint: true };
+        let checked = check(&setting, &sim.survive(), &allowed, &allowed, &mut SplitMix64::new(nth), 1, 0);
+        assert_eq!(checked.err().map(|v| v.what), None, "read {nth}");
+        process.halt();
+    }
+    assert!(failures > 5, "{failures}");
+}
+
 /// A full disk keeps a connection from stepping aside when the mark is off already: with its lock it goes on, and what it
 /// commits next goes through a log again (I7).
 #[test]

@@ -1,6 +1,7 @@
 //! The rollback journal's file: in memory, or the real one while aside.
 
 use super::Connection;
+use super::pages::read_all;
 use crate::disk::OpenMode;
 use crate::error::{IoContext, Result};
 
@@ -23,7 +24,9 @@ impl Connection {
     /// xRead of the rollback journal.
     pub fn journal_read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = match &self.real_journal {
-            Some(file) => file.read_at(buf, offset).context(|| self.db.what("cannot read the rollback journal of")),
+            Some(file) => {
+                read_all(&**file, buf, offset).context(|| self.db.what("cannot read the rollback journal of"))
+            }
             None => {
                 if self.doomed {
                     // Stepping aside failed behind its real journal: SQLite must not believe that it rolled back.

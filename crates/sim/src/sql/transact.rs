@@ -152,10 +152,19 @@ impl World {
         if stale && changed {
             // In its snapshot there may have been nothing to change: `IF EXISTS`.
             return match self.look(self.clients[i].process) {
-                Ok(prints) if prints != latest => Err(self.bad("a stale snapshot was written on")),
-                Ok(_) => {
+                Ok(prints) => {
+                    let right = |file: usize| [latest[file], mirrored.states[file]].contains(&prints[file]);
+                    if !(0..2).all(right) {
+                        return Err(self.bad("a stale snapshot was written on"));
+                    }
+                    // The other file may have been written on its newest state.
                     self.withdraw();
-                    Ok(false)
+                    for file in (0..2).filter(|file| prints[*file] != latest[*file]) {
+                        let mut oracles = self.oracles.lock();
+                        oracles.files[file].attempt(prints[file], false);
+                        oracles.files[file].acknowledge(false);
+                    }
+                    self.follow(prints).map(|()| false)
                 }
                 Err(e) => self.failed(i, &e, "look behind a stale commit"),
             };

@@ -381,6 +381,7 @@ impl World {
         // The way back takes SQLite's own journal: see `change_locking`.
         let unsafe_journal = self.is_wal() && client.synchronous == Synchronous::Normal;
         if unsafe_journal
+            || self.faulty
             || client.process > 0
             || client.reading.is_some()
             || !client.may_step_aside()

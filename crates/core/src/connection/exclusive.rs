@@ -2,21 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::lock::busy_writer;
 use super::{Connection, LockLevel};
 use crate::database::Phase;
 use crate::error::{Error, Result};
 use crate::home::State;
-use crate::queue::Claim;
 
 impl Connection {
     /// SQLite will neither give this lock back nor look again whether its cache still holds (`locking_mode=exclusive`):
     /// nobody else may write from here on.
     pub(super) fn lock_for_good(&mut self) -> Result<()> {
         let wait = Duration::from_millis(self.busy_ms);
-        if !self.db.queue.acquire(self.id, Claim::Firm, wait) {
-            return Err(busy_writer());
-        }
+        self.acquire_place()?;
         let pinned = self.pin_snapshot(true).and_then(|()| self.keep_newest(wait));
         if pinned.is_err() || self.wal || self.aside {
             self.leave(false);
@@ -60,9 +56,7 @@ impl Connection {
     fn keep_for_good(&mut self, snapshot: &State) -> Result<()> {
         let wait = Duration::from_millis(self.busy_ms);
         let had = self.db.queue.holds(self.id);
-        if !self.db.queue.acquire(self.id, Claim::Firm, wait) {
-            return Err(busy_writer());
-        }
+        self.acquire_place()?;
         let entered = self.db.enter(true, Instant::now() + wait);
         self.leased &= entered.is_err();
         self.entered = entered.is_ok();

@@ -275,9 +275,7 @@ impl Connection {
             self.writes_now = true;
             return Err(Error::BusySnapshot);
         }
-        if !self.db.queue.acquire(self.id, Claim::Firm, wait) {
-            return Err(busy_writer());
-        }
+        self.acquire_place()?;
         let kept = self.entered;
         let entered = if kept { Ok(()) } else { self.db.enter(true, deadline) };
         self.entered = entered.is_ok();
@@ -304,6 +302,14 @@ impl Connection {
             }
         }
         begun
+    }
+
+    /// Takes the writer's place of this process for good, or says that it is not to be had.
+    pub(super) fn acquire_place(&self) -> Result<()> {
+        match self.db.queue.acquire(self.id, Claim::Firm, Duration::from_millis(self.busy_ms)) {
+            true => Ok(()),
+            false => Err(Error::Busy("another connection of this process is writing".into())),
+        }
     }
 
     /// Lets other processes write; with `pass_on`, the next one at once.
@@ -409,9 +415,7 @@ impl Connection {
             return Ok(());
         }
         self.returns_lock = false;
-        if !self.db.queue.acquire(self.id, Claim::Firm, Duration::from_millis(self.busy_ms)) {
-            return Err(busy_writer());
-        }
+        self.acquire_place()?;
         if !self.entered {
             let deadline = Instant::now() + Duration::from_millis(self.busy_ms);
             if let Err(e) = self.db.enter(true, deadline) {
@@ -478,10 +482,6 @@ impl Connection {
         };
         self.noted(reserved)
     }
-}
-
-pub(super) fn busy_writer() -> Error {
-    Error::Busy("another connection of this process is writing".into())
 }
 
 fn busy_aside() -> Error {

@@ -35,7 +35,7 @@ use crate::error::{Error, Result};
 use crate::home::State;
 use crate::journal::VirtualJournal;
 use crate::options::Split;
-use crate::queue::{Claim, ConnectionId};
+use crate::queue::ConnectionId;
 use crate::txn::Txn;
 
 /// SQLite's lock levels (SQLite file locking, section 3).
@@ -225,8 +225,8 @@ impl Connection {
         if self.txn.as_ref().is_some_and(|t| !t.is_untouched()) || self.aside {
             return Err(Error::Busy("this connection is writing; checkpoint after its commit".into()));
         }
-        if !had && !db.queue.acquire(self.id, Claim::Firm, wait) {
-            return Err(Error::Busy("another connection of this process is writing".into()));
+        if !had {
+            self.acquire_place()?;
         }
         let entered = db.enter(true, std::time::Instant::now() + wait);
         let done = entered.and_then(|()| {

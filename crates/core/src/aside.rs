@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::checkpoint::{Stream, checkpoint};
+use crate::checkpoint::{Stream, checkpoint, ends_within};
 use crate::database::{Database, Live, Phase};
 use crate::disk::{DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
@@ -124,7 +124,7 @@ fn plain_commit(
     let mut image = vec![0; txn.page_bytes as usize];
     for (page, at, _) in txn.streamed.iter() {
         if log.read_at(&mut image, at).context(what)? < image.len() {
-            return Err(streamed_short(page));
+            return Err(ends_within(page));
         }
         db.home.write_at(&image, page.offset(txn.page_bytes)).context(what)?;
     }
@@ -140,11 +140,6 @@ fn plain_commit(
     db.sync_home()?;
     Stats::add(&db.stats.asides, 1);
     Ok(real)
-}
-
-/// The log ends where a streamed image should be: zeros would be a wrong answer (invariant I7).
-pub fn streamed_short(page: PageNo) -> Error {
-    Error::Corrupt(format!("the log ends within the image of page {page}"))
 }
 
 /// The magic and count that make it a journal follow once the rest is durable: SQLite's checksum looks at every

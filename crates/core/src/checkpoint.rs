@@ -150,7 +150,7 @@ pub fn write_pages(
                 run.resize(from + size, 0);
                 let to = run.get_mut(from..).unwrap_or_default();
                 if images.read_at(to, position).context(what)? != size {
-                    return Err(Error::Corrupt(format!("the log ends within the image of page {page}")));
+                    return Err(ends_within(page));
                 }
             }
             Place::Home => continue,
@@ -167,6 +167,11 @@ pub fn write_pages(
     }
     Stats::add(&db.stats.checkpoint_pages, count);
     if home.bytes < state.bytes() { fit_length(db, file, home, state) } else { Ok(()) }
+}
+
+/// The log ends where an image should be: zeros would be a wrong answer (invariant I7).
+pub fn ends_within(page: PageNo) -> Error {
+    Error::Corrupt(format!("the log ends within the image of page {page}"))
 }
 
 /// Keeps home's image of every page that is about to be overwritten and that a snapshot older than

@@ -1,8 +1,7 @@
 //! The rollback journal's file: in memory, or the real one while aside.
 
 use super::Connection;
-use super::pages::read_all;
-use crate::disk::OpenMode;
+use crate::disk::{OpenMode, read_all};
 use crate::error::{IoContext, Result};
 
 impl Connection {

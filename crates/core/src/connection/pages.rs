@@ -2,11 +2,11 @@
 
 use super::cache::VERSION_BYTES;
 use super::{Connection, concurrent};
-use crate::aside::streamed_short;
+use crate::checkpoint::ends_within;
 use crate::commit;
 use crate::commit::auto::PAGE_BYTES_MAX;
 use crate::database::Database;
-use crate::disk::DiskFile;
+use crate::disk::read_all;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind};
 use crate::layout::{home as at, put, trailer};
@@ -253,18 +253,6 @@ impl Connection {
     }
 }
 
-/// What SQLite reads of a file itself: it takes a read that ends early for the end of the file, and zeros for what is behind.
-pub(super) fn read_all(file: &dyn DiskFile, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
-    let mut done = 0;
-    while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, offset.saturating_add(done as u64))? {
-            0 => break,
-            n => done += n,
-        }
-    }
-    Ok(done)
-}
-
 fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut [u8]) -> Result<()> {
     if let Some(image) = txn.pages.get(&page) {
         to.copy_from_slice(image.get(in_page..in_page + to.len()).unwrap_or_default());
@@ -273,7 +261,7 @@ fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut
         let live = writer.as_ref().ok_or_else(|| Error::Misuse("a read without a log".into()))?;
         let log = &live.log.file().file;
         if log.read_at(to, at + in_page as u64).context(|| db.what("cannot read the log of"))? < to.len() {
-            return Err(streamed_short(page));
+            return Err(ends_within(page));
         }
     } else if page.0 <= txn.base_limit && page.0 <= txn.base.page_count {
         db.read_page(&txn.base, page, in_page, to)?;

@@ -127,3 +127,16 @@ fn lock_range(offset: u64, len: u64) -> io::Result<(i64, i64)> {
         _ => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
+
+/// Reads until `buf` is full or a read finds nothing, for what goes to SQLite as it is: it takes a read that ends early for the
+/// end of the file, and zeros for what is behind.
+pub fn read_all(file: &dyn DiskFile, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset.saturating_add(done as u64))? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    Ok(done)
+}

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onewrite::ffi::{File, IoMethods, Vfs, code, iocap, open};
-use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
+use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode, read_all};
 use parking_lot::Mutex;
 
 use super::machine::Socket;
@@ -247,19 +247,14 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, amount: c_int, offset: i64) -> c_int {
     // SAFETY: see above.
     let (inner, buf) = unsafe { (inner(file), std::slice::from_raw_parts_mut(buf.cast::<u8>(), amount as usize)) };
-    let mut got = 0;
-    while got < buf.len() {
-        // A read may end early; only one of nothing is the end of the file.
-        match inner.file.read_at(&mut buf[got..], offset as u64 + got as u64) {
-            Ok(0) => {
-                buf[got..].fill(0);
-                return code::IOERR_SHORT_READ;
-            }
-            Ok(more) => got += more,
-            Err(_) => return code::IOERR_READ,
+    match read_all(&*inner.file, buf, offset as u64) {
+        Ok(got) if got == buf.len() => code::OK,
+        Ok(got) => {
+            buf[got..].fill(0);
+            code::IOERR_SHORT_READ
         }
+        Err(_) => code::IOERR_READ,
     }
-    code::OK
 }
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, amount: c_int, offset: i64) -> c_int {

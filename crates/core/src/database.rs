@@ -170,6 +170,14 @@ pub struct Live {
     pub merge: Merge,
 }
 
+impl Live {
+    /// A log and a home of which nothing is under way.
+    pub fn new(log: Log, home: HomeFile, home_tid: Tid) -> Live {
+        let (encoder, kept, merge) = (Encoder::default(), ImageFile::default(), Merge::default());
+        Live { log, home, home_tid, encoder, kept, shadow: None, merge }
+    }
+}
+
 /// What is known of a marked home.
 #[derive(Clone, Copy, Debug)]
 pub struct HomeFile {
@@ -258,24 +266,21 @@ impl Database {
 
     /// Pins the newest state for a reader, after following what other processes committed.
     pub fn pin(&self, inner: &mut Inner) -> Result<Arc<State>> {
-        let state = match inner.member.clone() {
-            Some(member) => self.pin_shared(&member, inner, Reach::Visible)?,
-            None => inner.latest.clone(),
-        };
-        *inner.snapshots.entry(state.tid).or_default() += 1;
-        Stats::add(&self.stats.snapshots, 1);
-        Ok(state)
+        self.pin_newest(inner, Reach::Visible)
     }
 
     /// Pins the newest state for the holder of the writer's place.
     pub fn pin_published(&self, inner: &mut Inner) -> Result<Arc<State>> {
-        let state = match inner.member.clone() {
-            Some(member) => self.pin_shared(&member, inner, Reach::Written)?,
-            None => inner.published.clone(),
+        self.pin_newest(inner, Reach::Written)
+    }
+
+    fn pin_newest(&self, inner: &mut Inner, reach: Reach) -> Result<Arc<State>> {
+        let state = match (inner.member.clone(), reach) {
+            (Some(member), _) => self.pin_shared(&member, inner, reach)?,
+            (None, Reach::Visible) => inner.latest.clone(),
+            (None, Reach::Written) => inner.published.clone(),
         };
-        *inner.snapshots.entry(state.tid).or_default() += 1;
-        Stats::add(&self.stats.snapshots, 1);
-        Ok(state)
+        Ok(self.count_pin(inner, state))
     }
 
     /// Pins a state whose images are all still there: this process has the writer's place.
@@ -283,6 +288,10 @@ impl Database {
         if let Some(member) = inner.member.as_ref().filter(|_| !inner.snapshots.contains_key(&state.tid)) {
             member.announce_unseen(state.tid);
         }
+        self.count_pin(inner, state)
+    }
+
+    fn count_pin(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
         *inner.snapshots.entry(state.tid).or_default() += 1;
         Stats::add(&self.stats.snapshots, 1);
         state
@@ -473,8 +482,8 @@ impl Database {
         }
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: unit };
-        let (home_tid, encoder, kept) = (log.slot().base_tid, Encoder::default(), ImageFile::default());
-        Ok(Live { home_tid, log, home, encoder, kept, merge: Merge::default(), shadow: None })
+        let home_tid = log.slot().base_tid;
+        Ok(Live::new(log, home, home_tid))
     }
 
     /// Bytes of home that the device writes all or nothing when aligned, unless `options` know better.

@@ -11,15 +11,13 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use crate::checkpoint::{ImageFile, fit_length, write_pages};
-use crate::commit::merge::Merge;
+use crate::checkpoint::{fit_length, write_pages};
 use crate::commit::shadow;
 use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
 use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, State};
 use crate::log::file::{LogFile, log_path};
-use crate::log::record::Encoder;
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count};
 use crate::log::slot::Slot;
 use crate::options::{Options, Scheme};
@@ -211,8 +209,7 @@ fn join(
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let log = Log::join(log.clone(), slot, options.psow);
-    let (home_tid, encoder, kept) = (Tid::HOME, Encoder::default(), ImageFile::default());
-    **writer = Some(Live { log, home, home_tid, encoder, kept, merge: Merge::default(), shadow: None });
+    **writer = Some(Live::new(log, home, Tid::HOME));
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
     tail::catch_up(db, &member, inner, tail::Reach::Visible)?;
@@ -294,7 +291,7 @@ pub fn take_over(
     // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;
     inner.set_state(Arc::new(recovered));
-    let (home_tid, encoder, kept) = (log.slot().base_tid, Encoder::default(), ImageFile::default());
-    let live = Live { home_tid, log, home, encoder, kept, merge: Merge::default(), shadow: None };
+    let home_tid = log.slot().base_tid;
+    let live = Live::new(log, home, home_tid);
     db.share(live, writer, inner)
 }

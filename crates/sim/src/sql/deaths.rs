@@ -40,6 +40,15 @@ impl Oracles {
         Allowed { files: [0, 1].map(|file| self.files[file].after_rot()), joint: false }
     }
 
+    /// A process finds these of the `allowed` states.
+    fn recover(&mut self, allowed: &Allowed, found: [usize; 2]) {
+        for (file, index) in found.into_iter().enumerate() {
+            let oracle = &mut self.files[file];
+            let index = oracle.states.len() - allowed.files[file].len() + index;
+            oracle.recovers(index);
+        }
+    }
+
     pub(super) fn latest(&self) -> [Print; 2] {
         [0, 1].map(|file| *self.files[file].latest())
     }
@@ -160,14 +169,7 @@ impl World {
             v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
             v
         })?;
-        {
-            let mut oracles = self.oracles.lock();
-            for (file, index) in found.into_iter().enumerate() {
-                let oracle = &mut oracles.files[file];
-                let index = oracle.states.len() - allowed.files[file].len() + index;
-                oracle.recovers(index);
-            }
-        }
+        self.oracles.lock().recover(&allowed, found);
         let kept = [0, 1].into_iter().flat_map(|file| {
             let copy = |path: PathBuf| sim.snapshot_file(&path).map(|bytes| OldFile { file, path, bytes });
             [copy(log_path(file)), copy(path(file))]
@@ -251,11 +253,7 @@ impl World {
         let found = allowed.find(prints).map_err(|what| self.bad(format!("after the death of a process: {what}")))?;
         {
             let mut oracles = self.oracles.lock();
-            for (file, index) in found.into_iter().enumerate() {
-                let oracle = &mut oracles.files[file];
-                let index = oracle.states.len() - allowed.files[file].len() + index;
-                oracle.recovers(index);
-            }
+            oracles.recover(&allowed, found);
             oracles.joint = false;
         }
         self.note(|w| format!("found; floor, committed: {:?}", w.marks()));

@@ -188,9 +188,18 @@ pub fn lines(card: &[(String, String)], columns: usize) -> Vec<String> {
 }
 
 /// The last line of a card, where something is unknown.
-pub fn unknown_line(unknown: &[String]) -> Option<(String, String)> {
+fn unknown_line(unknown: &[String]) -> Option<(String, String)> {
     let text = || format!("{}: name them where you quote a number", unknown.join(", "));
     (!unknown.is_empty()).then(|| ("UNKNOWN".to_owned(), text()))
+}
+
+/// The card of a suite in a few lines.
+pub fn in_short(sqlite: String, runs: String, machine: &Machine, unknown: &[String]) -> Vec<(String, String)> {
+    let mut lines = vec![("SQLite", sqlite), ("runs", runs)];
+    lines.extend(machine.place());
+    lines.push(machine.computer());
+    let lines = lines.into_iter().map(|(name, text)| (name.to_owned(), text));
+    lines.chain(unknown_line(unknown)).collect()
 }
 
 /// What is unknown of `machine`, and of the others what is not unknown of it too, with whose it is.

@@ -221,12 +221,9 @@ struct Parameters {
 impl Parameters {
     /// The card in a few lines.
     fn short(&self) -> Vec<(String, String)> {
-        let mut lines = vec![("SQLite", format!("{}, {} build", self.sqlite_version, self.build))];
-        lines.push(("runs", format!("{}, {}; seed {}", self.runs, self.run_order, self.seed)));
-        lines.extend(self.machine.place());
-        lines.push(self.machine.computer());
-        let lines = lines.into_iter().map(|(name, text)| (name.to_owned(), text));
-        lines.chain(card::unknown_line(&self.unknown)).collect()
+        let sqlite = format!("{}, {} build", self.sqlite_version, self.build);
+        let runs = format!("{}, {}; seed {}", self.runs, self.run_order, self.seed);
+        card::in_short(sqlite, runs, &self.machine, &self.unknown)
     }
 }
 

@@ -9,7 +9,7 @@ use std::{env, fs};
 
 /// Debian's compile-time options, in the order `PRAGMA compile_options` lists them. Debian's
 /// `ENABLE_UPDATE_DELETE_LIMIT` is missing: it changes the parser, which an amalgamation has ready made.
-const OPTIONS: [(&str, Option<&str>); 26] = [
+const OPTIONS: [(&str, Option<&str>); 27] = [
     ("SQLITE_ENABLE_COLUMN_METADATA", None),
     ("SQLITE_ENABLE_DBSTAT_VTAB", None),
     ("SQLITE_ENABLE_FTS3", None),
@@ -37,6 +37,8 @@ const OPTIONS: [(&str, Option<&str>); 26] = [
     ("SQLITE_USE_URI", None),
     // onewrite is registered before the first connection can open.
     ("SQLITE_EXTRA_INIT_MUTEXED", Some("onewrite_sqlite_init")),
+    // Its SQL functions, which cannot be registered at that moment.
+    ("SQLITE_EXTRA_AUTOEXT", Some("onewrite_sqlite_connect")),
 ];
 
 /// What Debian's configure script finds on Linux.
@@ -59,7 +61,7 @@ const PLATFORM: [&str; 12] = [
 /// extension: a program looks those up in a loaded extension and all it depends on, and would find these.
 const EXPORTS: &str = "{
   global: sqlite3_*; sqlite3changegroup_*; sqlite3changeset_*; sqlite3rebaser_*; sqlite3session_*; onewrite_*;
-  local: sqlite3_extension_init; sqlite3_onewrite_init; onewrite_sqlite_init;
+  local: sqlite3_extension_init; sqlite3_onewrite_init; sqlite3_onewrite_default_init; onewrite_sqlite_init; onewrite_sqlite_connect;
 };
 ";
 

@@ -1,5 +1,6 @@
 //! `onewrite check`: whether a database and its log are what they should be. Looks only.
 
+use crate::live;
 use crate::look::{Behind, Log, Look, SlotFound, counted, grouped};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,14 +9,14 @@ use onewrite_core::layout::{be_u32, home as at};
 use onewrite_core::log::slot::Slot;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Check a database and its onewrite log: structure, checksums, and whether the two belong together
 ///
-/// Nothing is written. The database must not be in use. One line per finding; the last line is the
-/// verdict. The status is 0 if all is sound (transactions that wait in the log after a crash are), 1 if
-/// something is damaged, 2 if it could not be checked.
+/// Nothing is written. Others may use it through onewrite meanwhile. One line per finding; the last line
+/// is the verdict. The status is 0 if all is sound (transactions that wait in the log after a crash are),
+/// 1 if something is damaged, 2 if a file could not be checked.
 ///
 /// What is checked is what onewrite knows: the database header, every byte's readability, the log's
 /// slots, records and streamed images, and that recovery would succeed. For the tables inside, ask
@@ -23,35 +24,51 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// The database
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    /// The databases
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
 }
 
 /// Prints the findings; the verdict is the status.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let look = match Look::open(&args.file) {
-        Ok(look) => look,
+    let (mut damaged, mut unchecked) = (false, false);
+    for file in &args.files {
+        match check_file(file)? {
+            Some(sound) => damaged |= !sound,
+            None => unchecked = true,
+        }
+    }
+    Ok(if damaged { ExitCode::FAILURE } else { ExitCode::from(if unchecked { 2 } else { 0 }) })
+}
+
+/// Whether the database is sound; `None` if it could not be checked.
+fn check_file(file: &Path) -> Result<Option<bool>> {
+    let looked = Look::with(file, |look| {
+        let mut findings = Findings::default();
+        check(look, &mut findings);
+        Ok(findings)
+    });
+    let (_, findings) = match looked {
+        Ok(looked) => looked,
         Err(e) => {
             eprintln!("onewrite: not checked: {e}");
-            return Ok(ExitCode::from(2));
+            return Ok(None);
         }
     };
-    let mut findings = Findings::default();
-    check(&look, &mut findings);
     let mut out = String::new();
     for (grade, text) in &findings.list {
         let _ = writeln!(out, "{:<8}{text}", grade.word());
     }
     let damaged = findings.damaged();
     let verdict = match (damaged, findings.waiting) {
+        (0, _) if findings.in_use => "sound, and in use".to_owned(),
         (0, 0) => "sound".to_owned(),
         (0, n) => format!("sound; recovery waits ({} in the log)", counted(n, "transaction")),
         (n, _) => format!("DAMAGED: {} above", counted(n, "finding")),
     };
-    let _ = writeln!(out, "{}: {verdict}", args.file.display());
+    let _ = writeln!(out, "{}: {verdict}", file.display());
     std::io::stdout().lock().write_all(out.as_bytes()).context("printing")?;
-    Ok(if damaged == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(Some(damaged == 0))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +93,8 @@ struct Findings {
     list: Vec<(Grade, String)>,
     /// Transactions that only the log holds.
     waiting: u64,
+    /// Others use it.
+    in_use: bool,
 }
 
 impl Findings {
@@ -97,6 +116,7 @@ impl Findings {
 }
 
 fn check(look: &Look, f: &mut Findings) {
+    f.in_use = look.in_use;
     let is_database = check_kind(look, f);
     if is_database {
         check_header(look, f);
@@ -108,6 +128,13 @@ fn check(look: &Look, f: &mut Findings) {
             "a second file of scheme=dash is there ({}): it means nothing while this one has the name; the next write \
              removes it",
             second.display()
+        ));
+    }
+    for aside in look.repair.logs_aside() {
+        f.note(format!(
+            "{} is the log of another database that had this name before, and finds it by its session: it means nothing \
+             to this one, and nothing at all once that database is gone",
+            aside.display()
         ));
     }
     match (&look.log, look.mark) {
@@ -358,6 +385,7 @@ fn check_records(log: &Log, slot: &Slot, f: &mut Findings) -> bool {
     }
     match behind {
         Behind::Nothing => {}
+        Behind::RecordInPart(_) | Behind::StreamInPart(_) if f.in_use => f.note("a transaction is being written"),
         Behind::RecordInPart(tid) => f.note(format!(
             "transaction {tid} is in the log in part: a commit that a crash cut short, or damage to the newest \
              transaction. Recovery leaves it out"
@@ -372,6 +400,13 @@ fn check_records(log: &Log, slot: &Slot, f: &mut Findings) -> bool {
 
 /// Replays in memory, and looks at the state that recovery would leave.
 fn check_replay(look: &Look, session: u64, f: &mut Findings) {
+    if look.in_use {
+        match live::open(look.repair.path()) {
+            Ok(_) => f.ok("in use: a snapshot of the newest state can be read"),
+            Err(e) => f.damage(format!("in use, and {e:#}")),
+        }
+        return;
+    }
     match look.repair.preview(session, false) {
         Ok((report, state)) if report.transactions > 0 => match state_problem(&state) {
             None => f.ok(format!(

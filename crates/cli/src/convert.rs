@@ -7,12 +7,12 @@ use crate::convert_back;
 use crate::look::{disk, grouped};
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use onewrite_core::beside;
 use onewrite_core::disk::OpenMode;
 use onewrite_core::home::{Kind, State, reserved};
 use onewrite_core::layout::trailer;
 use onewrite_core::repair::Repair;
 use rusqlite::{Connection, OpenFlags};
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             args.to == Form::Trailers || usize::from(has) == trailer::BYTES,
             "{file} has {has} reserved bytes, which are not onewrite's: another extension may need them"
         );
-        let pages = convert(repair.path(), &state, args.to)?;
+        let pages = convert(&repair, &state, args.to)?;
         format!("converted: {} pages of {} bytes, {wanted} of them reserved", grouped(pages), state.page_bytes)
     };
     drop(repair);
@@ -112,18 +112,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Returns the size of the new file in pages.
-fn convert(path: &Path, state: &State, to: Form) -> Result<u64> {
-    let draft = Draft(beside(path, "-onewrite-convert"));
+fn convert(repair: &Repair, state: &State, to: Form) -> Result<u64> {
+    let path = repair.path();
+    let draft = Draft(beside::path(path, "-onewrite-convert"));
     match fs::remove_file(&draft.0) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             return Err(e).with_context(|| format!("removing {}, which an earlier run left", draft.0.display()));
         }
         _ => {}
     }
+    // Before a row is in it: nobody may read it who may not read the old one.
+    let access = repair.home().access()?;
+    disk().open_beside(&draft.0, OpenMode::Create, access).context("making the new file")?;
     write_draft(path, &draft.0, state, to)?;
     let pages = check(&draft.0, state, to)?;
-    let permissions = fs::metadata(path)?.permissions();
-    fs::set_permissions(&draft.0, permissions).context("giving the new file the permissions of the old one")?;
     File::open(&draft.0)?.sync_all().with_context(|| format!("flushing {}", draft.0.display()))?;
     fs::rename(&draft.0, path).context("putting the new file in place of the old one")?;
     disk().sync_dir_of(path).context("the new file is in place, but its name could not be flushed")?;
@@ -201,10 +203,4 @@ fn uri(path: &Path) -> Result<String> {
         })
         .collect();
     Ok(format!("file:{escaped}?immutable=1"))
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path.as_os_str());
-    name.push(suffix);
-    name.into()
 }

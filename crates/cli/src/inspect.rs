@@ -1,9 +1,10 @@
 //! `onewrite inspect`: what a database and its log say, in words or as JSON. Looks only.
 
 use crate::look::{Behind, Entry, Log, Look, SlotFound, counted, grouped};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
-use onewrite_core::home::Kind;
+use onewrite_core::home::{self, Kind, Mark};
+use onewrite_core::layout::home as at;
 use onewrite_core::layout::slot::PAGE_COUNT_IN_HOME;
 use onewrite_core::log::file::ScanEnd;
 use onewrite_core::log::slot::Slot;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 
 /// Show what a database and its onewrite log hold: mark, session, slots, records
 ///
-/// Nothing is written. The database must not be in use.
+/// Nothing is written. While others use the database through onewrite, it is shown as it is at the moment.
 ///
 ///     onewrite inspect app.db
 ///     onewrite inspect app.db --limit 0 --json | jq .log.records
@@ -35,11 +36,13 @@ pub struct Args {
 
 /// Prints what is there.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let look = Look::open(&args.file)?;
-    let live = match &look.log {
-        Some(log) => Live::of(&look, log, args.limit)?,
-        None => None,
-    };
+    let (look, live) = Look::with(&args.file, |look| match &look.log {
+        Some(log) => Live::of(look, log, args.limit),
+        None => Ok(None),
+    })?;
+    if look.state.kind == Kind::Foreign && !look.first.starts_with(at::MAGIC) {
+        bail!("{} is not a SQLite database: it does not begin with \"SQLite format 3\"", args.file.display());
+    }
     let text = if args.json { format!("{:#}\n", json(&look, live.as_ref())) } else { text(&look, live.as_ref()) };
     std::io::stdout().lock().write_all(text.as_bytes()).context("printing")?;
     Ok(ExitCode::SUCCESS)
@@ -55,7 +58,7 @@ struct Live {
 }
 
 impl Live {
-    fn of(look: &Look, log: &Log, limit: usize) -> Result<Option<Live>> {
+    fn of(look: &Look, log: &Log, limit: usize) -> onewrite_core::Result<Option<Live>> {
         let Some(slot) = log.slot_for(look.mark)?.cloned() else { return Ok(None) };
         let mut records = VecDeque::new();
         let (end, behind) = log.walk(&slot, |entry| {
@@ -132,8 +135,19 @@ fn home_text(look: &Look) -> String {
 }
 
 fn mark_text(look: &Look) -> String {
-    match look.mark {
-        Some(session) => format!("on, session {session:016x}: a crash left it, or it was closed with sticky=1"),
+    match home::mark(&look.first) {
+        Some(Mark { session, tid, partial }) => {
+            let told = match (tid.0, partial) {
+                (0, _) => String::new(),
+                (tid, false) => format!(", home has TID {}", grouped(tid)),
+                (tid, true) => format!(", a checkpoint to TID {} is under way", grouped(tid)),
+            };
+            if look.in_use {
+                format!("on, session {session:016x}{told}: in use")
+            } else {
+                format!("on, session {session:016x}{told}: a crash left it, or it was closed with sticky=1")
+            }
+        }
         None => "off: any SQLite can open the file".into(),
     }
 }
@@ -257,6 +271,7 @@ fn json(look: &Look, live: Option<&Live>) -> Value {
         "file": look.repair.path(),
         "bytes": look.home_bytes,
         "kind": kind,
+        "in_use": look.in_use,
         "page_bytes": state.page_bytes,
         "page_count": state.page_count,
         "change_counter": state.change_counter,

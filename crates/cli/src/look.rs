@@ -1,8 +1,8 @@
 //! What `check` and `inspect` share: opening a database and its log to look only, and walking the
 //! records with what each one says.
 //!
-//! Files are opened for reading and locked so that nobody changes them meanwhile; a database in use is
-//! refused.
+//! Files are opened for reading and locked so that nobody changes them meanwhile. Where others use the database through
+//! onewrite, they are looked at as they are, again if a checkpoint came between.
 
 use onewrite_core::commit::shadow::second_path;
 use onewrite_core::disk::real::RealDisk;
@@ -20,8 +20,10 @@ use onewrite_core::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A database and its log, open for reading and locked.
+/// A database and its log, open for reading, and locked unless it is in use.
 pub struct Look {
+    /// Others use it through onewrite.
+    pub in_use: bool,
     /// The database.
     pub repair: Repair,
     /// The first bytes of home, fewer than a header in a shorter file.
@@ -42,8 +44,9 @@ pub struct Look {
 
 /// A log, whatever is in it.
 pub struct Log {
-    /// The file, locked.
+    /// The file, locked unless it is in use.
     pub file: LogFile,
+    in_use: bool,
     /// Its length in bytes.
     pub bytes: u64,
     /// Both slots, as they stand in blocks 1 and 2.
@@ -70,22 +73,64 @@ pub fn disk() -> Arc<dyn Disk> {
 impl Look {
     /// Opens the database at `path` and the log beside it.
     pub fn open(path: &Path) -> Result<Look> {
-        let repair = Repair::open(disk(), path, OpenMode::ReadOnly)?;
+        let locked = Repair::open(disk(), path, OpenMode::ReadOnly).and_then(|repair| {
+            let log = repair.lock_log()?;
+            Look::at(repair, log, false)
+        });
+        let Err(Error::Busy(why)) = locked else { return locked };
+        let repair = Repair::beside(disk(), path)?;
+        let log = LogFile::open(&*disk(), &repair.log_path(), OpenMode::ReadOnly)?;
+        let look = Look::at(repair, log, true)?;
+        // Else one of stock SQLite has it.
+        if look.mark.is_some() && look.log.is_some() { Ok(look) } else { Err(Error::Busy(why)) }
+    }
+
+    /// Looks with `look` at the database at `path`, as often as a checkpoint of another process came between.
+    pub fn with<T>(path: &Path, mut look: impl FnMut(&Look) -> Result<T>) -> Result<(Look, T)> {
+        for _ in 0..20 {
+            let at = Look::open(path)?;
+            let seen = look(&at);
+            if !at.in_use || !at.has_moved()? {
+                return Ok((at, seen?));
+            }
+        }
+        Err(Error::Busy(format!("checkpoints of {} come faster than it can be looked at", path.display())))
+    }
+
+    /// Whether the log goes on behind another slot by now, or the database is not in use any more.
+    fn has_moved(&self) -> Result<bool> {
+        let sequence = |slot: Option<&Slot>| slot.map(|slot| slot.sequence);
+        let Some(log) = &self.log else { return Ok(false) };
+        Ok(sequence(log.file.slots()?.first()) != sequence(log.newest.as_ref()) || self.repair.mark()? != self.mark)
+    }
+
+    fn at(repair: Repair, log: Option<LogFile>, in_use: bool) -> Result<Look> {
+        let path = repair.path().to_owned();
         let what = || format!("cannot read {}", path.display());
         let mut first = vec![0; HEADER_BYTES + 8];
         let read = repair.home().read_at(&mut first, 0).map_err(|e| Error::io(what(), e))?;
         first.truncate(read);
         let home_bytes = repair.home().len().map_err(|e| Error::io(what(), e))?;
-        let log = repair.lock_log()?.map(Log::look).transpose()?;
+        let log = log.map(|file| Log::look(file, in_use)).transpose()?;
         let (state, hot_journal) = (repair.state()?, repair.hot_journal()?);
         let second = second_path(repair.path());
         let second = disk().exists(&second).map_err(|e| Error::io(what(), e))?.then_some(second);
-        Ok(Look { mark: home::mark(&first), repair, first, home_bytes, state, hot_journal, second, log })
+        Ok(Look {
+            in_use,
+            mark: home::mark(&first).map(|mark| mark.session),
+            repair,
+            first,
+            home_bytes,
+            state,
+            hot_journal,
+            second,
+            log,
+        })
     }
 }
 
 impl Log {
-    fn look(file: LogFile) -> Result<Log> {
+    fn look(file: LogFile, in_use: bool) -> Result<Log> {
         let what = || format!("cannot read the log {}", file.path.display());
         let bytes = file.file.len().map_err(|e| Error::io(what(), e))?;
         let newest = file.slots()?.into_iter().next();
@@ -99,7 +144,7 @@ impl Log {
                 _ => SlotFound::Damaged,
             })
         };
-        Ok(Log { bytes, slots: [slot_at(1)?, slot_at(2)?], newest, file })
+        Ok(Log { bytes, slots: [slot_at(1)?, slot_at(2)?], newest, file, in_use })
     }
 
     /// The slot recovery would start from: the newest, unless a recovery crashed between its slot and its mark.
@@ -120,10 +165,16 @@ impl Log {
 
     /// Walks the live records below `slot`, and says what is behind them.
     pub fn walk(&self, slot: &Slot, mut visit: impl FnMut(Entry)) -> Result<(ScanEnd, Behind)> {
-        let end = self.file.scan(slot, |record| {
+        let mut end = self.file.scan(slot, |record| {
             visit(Entry::of(record, &self.file)?);
             Ok(())
         })?;
+        if let Some((lost, _)) = end.rot.filter(|_| self.in_use)
+            && self.file.scan(slot, |_| Ok(()))?.last_tid >= lost
+        {
+            // Written after the walk had been there, as the one that seemed to prove that it was lost.
+            end.rot = None;
+        }
         let behind = self.behind(slot, &end)?;
         Ok((end, behind))
     }

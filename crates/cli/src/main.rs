@@ -1,12 +1,16 @@
 //! The command `onewrite`. This file only dispatches: one module per subcommand.
 
-mod bench;
+mod assets;
+mod backup;
 mod check;
 mod convert;
 mod convert_back;
+mod dump;
 mod inspect;
+mod live;
 mod look;
 mod recover;
+mod shell;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
@@ -21,24 +25,35 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Bench(Box<bench::Args>),
+    Assets(assets::Args),
+    Backup(backup::Args),
+    #[cfg(feature = "bench")]
+    Bench(Box<onewrite_bench::Args>),
     Check(check::Args),
     Convert(convert::Args),
+    Dump(dump::Args),
     Inspect(inspect::Args),
     Recover(recover::Args),
+    Shell(shell::Args),
 }
 
 fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     let result = match cli.command {
+        Command::Assets(args) => assets::run(&args, Cli::command()),
+        Command::Backup(args) => backup::run(&args),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => {
-            bench::run(*args, bench::Given::of(&Cli::command(), &matches)).map(|()| ExitCode::SUCCESS)
+            let given = onewrite_bench::Given::of(&Cli::command(), &matches);
+            onewrite_bench::run(*args, given).map(|()| ExitCode::SUCCESS)
         }
         Command::Check(args) => check::run(&args),
         Command::Convert(args) => convert::run(&args),
+        Command::Dump(args) => dump::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Recover(args) => recover::run(&args),
+        Command::Shell(args) => shell::run(&args),
     };
     match result {
         Ok(code) => code,

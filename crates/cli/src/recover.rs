@@ -7,7 +7,6 @@ use onewrite_core::disk::OpenMode;
 use onewrite_core::home::Kind;
 use onewrite_core::repair::Repair;
 use onewrite_core::replay::Report;
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -208,8 +207,17 @@ fn set_aside(log: &Path, to: &Path) -> Result<()> {
 }
 
 fn copy_durably(from: &Path, to: &Path) -> Result<()> {
-    let mut copy = File::create_new(to)?;
-    std::io::copy(&mut File::open(from)?, &mut copy)?;
-    copy.sync_all()?;
+    let from = disk().open_beside(from, OpenMode::ReadOnly, None)?;
+    let copy = disk().open_beside(to, OpenMode::Create, from.access()?)?;
+    let (mut run, mut at) = (vec![0; 1 << 20], 0);
+    loop {
+        let read = from.read_at(&mut run, at)?;
+        if read == 0 {
+            break;
+        }
+        copy.write_at(run.get(..read).unwrap_or_default(), at)?;
+        at += read as u64;
+    }
+    copy.sync()?;
     Ok(disk().sync_dir_of(to)?)
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 22] = [
     "engine",
     "preset",
     "workload",
@@ -20,6 +20,7 @@ const KEYS: [&str; 21] = [
     "p50_us",
     "p99_us",
     "p999_us",
+    "max_us",
     "block_writes_per_tx",
     "kib_per_tx",
     "flushes_per_tx",

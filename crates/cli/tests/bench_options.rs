@@ -49,7 +49,7 @@ fn every_option_of_advice_changes_the_card_or_is_refused_by_name() {
 }
 
 /// A value for each option that has one, unlike those above and the defaults.
-const VALUES: [(&str, &str); 31] = [
+const VALUES: [(&str, &str); 33] = [
     ("--only", "onewrite/log"),
     ("--workload", "mobibench-insert"),
     ("--rows", "30"),
@@ -65,6 +65,8 @@ const VALUES: [(&str, &str); 31] = [
     ("--wal-start", "grown"),
     ("--part", "readers"),
     ("--section-ms", "30"),
+    ("--connections", "1"),
+    ("--think-rows", "100"),
     ("--card-gb", "64"),
     ("--card-cycles", "100"),
     ("--card-amplification", "2"),

@@ -154,8 +154,12 @@ fn what_cannot_be_checked() {
     let db = crashed(2);
     let mut c = engine().open(&db.home, OpenMode::ReadWrite, &[]).unwrap();
     c.lock(LockLevel::Shared).unwrap();
-    expect(2, &["check"], &db.home, &["not checked", "another process has this database open"]);
+    expect(0, &["check"], &db.home, &["sound, and in use"]);
     drop(c);
+    let stock = rusqlite::Connection::open(&db.home).unwrap();
+    stock.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    expect(2, &["check"], &db.home, &["not checked", "in use by another process"]);
+    drop(stock);
     expect(2, &["check"], &db.beside("-nothing"), &["not checked", "app.db-nothing", "No such file"]);
     expect(2, &["check", "--colour"], &db.home, &["--colour"]);
     expect(2, &["check"], db.dir.path(), &["not checked"]);

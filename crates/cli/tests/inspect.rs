@@ -76,6 +76,7 @@ fn what_cannot_be_inspected() {
     let db = Db::new();
     expect(1, &["inspect"], &db.home, &["app.db", "No such file"]);
     std::fs::write(&db.home, "hello").unwrap();
-    expect(0, &["inspect"], &db.home, &["not a SQLite database"]);
+    expect(1, &["inspect"], &db.home, &["app.db is not a SQLite database"]);
+    expect(1, &["inspect", "--json"], &db.home, &["app.db is not a SQLite database"]);
     expect(2, &["inspect", "--limit", "many"], &db.home, &["many"]);
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Db, crashed, engine, expect, plain};
+use common::{Db, commit, crashed, engine, expect, plain, versions};
 use onewrite_core::LockLevel;
 use onewrite_core::disk::OpenMode;
 
@@ -193,4 +193,27 @@ fn a_new_database_that_crashed_before_its_first_checkpoint() {
     changes_nothing(1, &["recover", "--without-log"], &lost, &["--yes"]);
     expect(0, &["recover", "--without-log", "--yes"], &lost.home, &["mark is off"]);
     assert_eq!(std::fs::read(&lost.home).unwrap(), [], "an empty database, as before its first transaction");
+}
+
+/// Its log is found by the session, under the name that it was made with or one of its own.
+#[test]
+fn a_database_that_was_renamed_finds_its_log() {
+    for replaced in [false, true] {
+        let db = crashed(5);
+        let renamed = db.dir.path().join("new.db");
+        std::fs::rename(&db.home, &renamed).unwrap();
+        if replaced {
+            let versions = versions(1);
+            std::fs::write(&db.home, &versions[0]).unwrap();
+            let mut c = engine().open(&db.home, OpenMode::ReadWrite, &[]).unwrap();
+            commit(&mut c, &versions[0], &versions[1]);
+            c.close().unwrap();
+            expect(0, &["check"], &db.home, &["log of another database", "app.db: sound"]);
+            db.assert_sound_with(1);
+        }
+        expect(0, &["check"], &renamed, &["recovery waits (5 transactions"]);
+        expect(0, &["inspect"], &renamed, &["app.db-onewrite", "records         5,"]);
+        expect(0, &["recover"], &renamed, &["recovered: 5 transactions"]);
+        Db { home: renamed, dir: db.dir }.assert_sound_with(5);
+    }
 }

@@ -4,6 +4,8 @@
 //! not been overwritten there. A page that was not home's to give when the run was read is left out, for
 //! home may have been overwritten there at that very moment (invariant I4).
 
+use crate::error::Result;
+use crate::memory::Room;
 use crate::types::PageNo;
 
 /// Pages of the first run.
@@ -60,10 +62,12 @@ impl ReadAhead {
     }
 
     /// Room for a run of `count` pages.
-    pub fn room(&mut self, count: u32, page_bytes: u32) -> &mut [u8] {
+    pub fn room(&mut self, count: u32, page_bytes: u32) -> Result<&mut [u8]> {
         self.count = 0;
-        self.bytes.resize(count as usize * page_bytes as usize, 0);
-        &mut self.bytes
+        let len = count as usize * page_bytes as usize;
+        self.bytes.room(len.saturating_sub(self.bytes.len()))?;
+        self.bytes.resize(len, 0);
+        Ok(&mut self.bytes)
     }
 
     /// The run is there: `read` bytes from `first` on, of which the pages in `good` (bit by bit) were home's

@@ -15,6 +15,7 @@ use crate::disk::{DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home;
 use crate::journal::VirtualJournal;
+use crate::memory;
 use crate::queue::ConnectionId;
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
@@ -24,8 +25,9 @@ use crate::types::PageNo;
 /// Magic and record count of a journal's first header.
 const HEAD_BYTES: usize = 12;
 
-/// LIVE → ASIDE. The caller has the writer's place. Returns the real journal. BUSY_SNAPSHOT if others read,
-/// for after this error SQLite rolls back instead of trying the half-done commit again.
+/// LIVE → ASIDE. The caller has the writer's place, and perhaps the database to itself ([`reserve`]). Returns the real
+/// journal. BUSY_SNAPSHOT if others read, for after this error SQLite rolls back instead of trying the half-done commit
+/// again.
 pub fn step_aside(
     db: &Database,
     writer: &mut Option<Live>,
@@ -33,24 +35,21 @@ pub fn step_aside(
     journal: &VirtualJournal,
     me: ConnectionId,
 ) -> Result<Arc<dyn DiskFile>> {
-    if db.inner.lock().snapshot_count() > 1 {
-        return Err(Error::BusySnapshot);
-    }
-    let member = db.member();
-    if let Some(member) = &member {
-        // Nobody attaches from here on, until the mark is off or this fails.
-        db.be_alone(member, Duration::ZERO).map_err(stale)?;
-    }
+    // The journal will lie beside the file that has the name.
+    db.check_name()?;
+    reserve(db, me).map_err(stale)?;
     let log = match make_room(db, writer, txn, me) {
         Ok(log) => log,
         Err(e) => {
-            if let Some(member) = &member {
-                member.not_alone()?;
-            }
+            release(db, me)?;
             return Err(e);
         }
     };
-    let done = plain_commit(db, writer, txn, journal, &log, me);
+    let done = plain_commit(db, writer, txn, journal, &log.0, me);
+    if !txn.streamed.is_empty() {
+        // All of it is home, or given up. If this fails, the next session does it.
+        let _ = log.0.set_len(log.1);
+    }
     done.map_err(|e| if db.inner.lock().phase == Phase::Unmarked { e } else { db.poison(e) })
 }
 
@@ -62,9 +61,48 @@ fn stale(e: Error) -> Error {
     }
 }
 
+/// Keeps everybody else from beginning to read, in this process and others, until [`release`], or until this connection is
+/// aside. `BusySnapshot` if somebody reads, `Busy` if another process has the database open: nothing has happened then.
+pub fn reserve(db: &Database, me: ConnectionId) -> Result<()> {
+    let member = {
+        let mut inner = db.inner.lock();
+        if inner.reserved == Some(me) {
+            return Ok(());
+        }
+        if inner.snapshot_count() > 1 {
+            return Err(Error::BusySnapshot);
+        }
+        inner.reserved = Some(me);
+        inner.member.clone()
+    };
+    let alone = member.map_or(Ok(()), |member| db.be_alone(&member, Duration::ZERO));
+    if alone.is_err() {
+        db.inner.lock().reserved = None;
+    }
+    alone
+}
+
+/// Ends [`reserve`], if this connection had it.
+pub fn release(db: &Database, me: ConnectionId) -> Result<()> {
+    let member = {
+        let mut inner = db.inner.lock();
+        if inner.reserved != Some(me) {
+            return Ok(());
+        }
+        inner.reserved = None;
+        inner.member.clone()
+    };
+    member.map_or(Ok(()), |member| member.not_alone())
+}
+
 /// The last steps that leave everything as it was if they fail: home is made the newest state and locked. Returns
-/// the log's file.
-fn make_room(db: &Database, writer: &mut Option<Live>, txn: &Txn, me: ConnectionId) -> Result<Arc<dyn DiskFile>> {
+/// the log's file, and where its ring ends.
+fn make_room(
+    db: &Database,
+    writer: &mut Option<Live>,
+    txn: &Txn,
+    me: ConnectionId,
+) -> Result<(Arc<dyn DiskFile>, u64)> {
     let Some(live) = writer.as_mut() else { return Err(Error::Misuse("stepping aside without a log".into())) };
     checkpoint(db, live, Stream::Keep)?;
     // Fails here, before the mark is off, if the disk is full.
@@ -74,17 +112,8 @@ fn make_room(db: &Database, writer: &mut Option<Live>, txn: &Txn, me: Connection
         return Err(Error::BusySnapshot);
     }
     inner.phase = Phase::Aside(me);
-    Ok(live.log.file().file.clone())
-}
-
-/// Whether this connection has the database to itself. `Busy` if another process has it open.
-pub fn alone(db: &Database) -> Result<()> {
-    if db.inner.lock().snapshot_count() > 1 {
-        return Err(Error::BusySnapshot);
-    }
-    let Some(member) = db.member() else { return Ok(()) };
-    db.be_alone(&member, Duration::ZERO)?;
-    member.not_alone()
+    inner.reserved = None;
+    Ok((live.log.file().file.clone(), live.log.ring_end()))
 }
 
 fn plain_commit(
@@ -96,9 +125,10 @@ fn plain_commit(
     me: ConnectionId,
 ) -> Result<Arc<dyn DiskFile>> {
     let what = || db.what("cannot write");
+    let mut buf = memory::zeros(txn.page_bytes as usize)?;
     {
         let mut inner = db.inner.lock();
-        db.take_off_mark(writer, &mut inner)?;
+        db.take_off_mark(writer, &mut inner, Stream::Keep)?;
         inner.phase = Phase::Aside(me);
     }
     let real = match write_journal(db, journal) {
@@ -114,26 +144,25 @@ fn plain_commit(
     for (page, image) in &txn.pages {
         if *page == PageNo::HEADER {
             // SQLite counts on from what it knows its cache by; home goes on from what it has shown (rule 10).
-            let mut image = image.to_vec();
-            home::put_counter(&mut image, txn.base.change_counter.wrapping_add(3));
-            db.home.write_at(&image, 0).context(what)?;
+            buf.copy_from_slice(image);
+            home::put_counter(&mut buf, txn.base.change_counter.wrapping_add(3));
+            db.home.write_at(&buf, 0).context(what)?;
         } else {
             db.home.write_at(image, page.offset(txn.page_bytes)).context(what)?;
         }
     }
-    let mut image = vec![0; txn.page_bytes as usize];
     for (page, at, _) in txn.streamed.iter() {
-        if log.read_at(&mut image, at).context(what)? < image.len() {
+        if log.read_at(&mut buf, at).context(what)? < buf.len() {
             return Err(ends_within(page));
         }
-        db.home.write_at(&image, page.offset(txn.page_bytes)).context(what)?;
+        db.home.write_at(&buf, page.offset(txn.page_bytes)).context(what)?;
     }
     // Pages that were cut off and added again without being written are zeros.
     let end = u32::try_from(txn.file_bytes / u64::from(txn.page_bytes.max(1))).unwrap_or(u32::MAX);
     for page in (txn.base_limit.min(txn.base.page_count) + 1..=end).map(PageNo) {
         if !txn.pages.contains_key(&page) && txn.streamed.get(page).is_none() {
-            image.fill(0);
-            db.home.write_at(&image, page.offset(txn.page_bytes)).context(what)?;
+            buf.fill(0);
+            db.home.write_at(&buf, page.offset(txn.page_bytes)).context(what)?;
         }
     }
     db.home.set_len(txn.file_bytes).context(what)?;
@@ -147,9 +176,9 @@ fn plain_commit(
 fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn DiskFile>> {
     let what = || db.what("cannot write the rollback journal of");
     let path = db.journal_path();
-    let real = db.disk.open(path, OpenMode::Create).context(what)?;
+    let real = db.open_journal(OpenMode::Create, what)?;
     real.set_len(0).context(what)?;
-    let mut buf = vec![0; 256 << 10];
+    let mut buf = memory::zeros(256 << 10)?;
     let mut at = 0;
     let mut head = Vec::new();
     while at < journal.len() {
@@ -175,7 +204,7 @@ fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn Disk
 pub fn come_back(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the rollback journal of");
     let path = db.journal_path();
-    if !db.has_hot_journal()? {
+    if db.has_name()? && !db.has_hot_journal()? {
         match db.disk.remove(path) {
             Ok(()) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}

@@ -10,7 +10,9 @@ use crate::commit::{in_page, merge};
 use crate::database::{Database, HomeFile, Live};
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
-use crate::home::{Kind, State};
+use crate::home::{Kind, Mark, State};
+use crate::layout::home as at;
+use crate::memory::{self, Room};
 use crate::options::Scheme;
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
@@ -31,10 +33,10 @@ const RUN_BYTES: usize = 256 << 10;
 /// Images kept for snapshots in memory, in bytes; more go to a temporary file.
 const KEPT_BYTES: u64 = 2 << 20;
 
-/// Runs a checkpoint. The caller has the writer's place. `Full` leaves everything as it was, to be
-/// tried again; any other error poisons.
+/// Runs a checkpoint. The caller has the writer's place. Where room is short, on the disk or in memory, everything is
+/// left as it was, to be tried again; any other error poisons.
 pub fn checkpoint(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
-    run(db, live, stream).map_err(|e| db.poison_unless_full(e))
+    run(db, live, stream).map_err(|e| db.poison_unless_short(e))
 }
 
 fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
@@ -53,11 +55,13 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     } else {
         live.log.group().hand_over(db)?;
     }
-    let pages = db.table.read().dirty(state.page_count);
+    let pages = db.table.read().dirty(state.page_count)?;
+    tell(db, live, true)?;
     write_home(db, live, &state, pages)?;
     if scheme == Scheme::InPage && keeps(Rule::SizeHome) {
         in_page::bring_size_home(db, live, &state)?;
     }
+    tell(db, live, false)?;
     if keeps(Rule::HomeBeforeSlot) {
         db.sync_home()?;
     }
@@ -88,6 +92,18 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     }
     Stats::add(&db.stats.checkpoints, 1);
     Ok(())
+}
+
+/// The mark says before the first page and behind the last one which transaction this checkpoint brings home, not flushed: a copy
+/// of home made before, within or after does not fit a log of another moment (rule 77).
+fn tell(db: &Database, live: &mut Live, partial: bool) -> Result<()> {
+    let tid = live.log.last_tid();
+    if live.home.mark.tid == Tid(0) || tid == live.log.slot().base_tid {
+        return Ok(());
+    }
+    live.home.mark = Mark { tid, partial, ..live.home.mark };
+    let told = live.home.mark.encode();
+    db.home.write_at(&told, at::SESSION as u64).context(|| db.what("cannot write the header of"))
 }
 
 /// Writes images to home, without a flush, after keeping what older snapshots read there.
@@ -131,7 +147,7 @@ pub fn write_pages(
         // Fails here, before anything is overwritten, if the disk is full.
         file.reserve(state.bytes()).context(what)?;
     }
-    let mut run: Vec<u8> = Vec::with_capacity(size);
+    let mut run: Vec<u8> = Vec::new();
     let mut run_at = 0u64;
     let mut count = 0u64;
     for (page, place) in pages {
@@ -143,6 +159,7 @@ pub fn write_pages(
         if run.is_empty() {
             run_at = at;
         }
+        run.room(size)?;
         let from = run.len();
         match place {
             Place::Memory(image) => run.extend_from_slice(&image),
@@ -157,7 +174,7 @@ pub fn write_pages(
         }
         if page == PageNo::HEADER && keeps(Rule::MarkStays) {
             // The mark stays on while the log is in use.
-            let header = state.marked_header(home.session);
+            let header = state.marked_header(home.mark);
             run.get_mut(from..from + header.len()).unwrap_or_default().copy_from_slice(&header);
         }
         count += 1;
@@ -202,7 +219,7 @@ fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(P
             }
         }
         let Some(first) = first else { continue };
-        let mut image = vec![0; state.page_bytes as usize];
+        let mut image = memory::zeros(state.page_bytes as usize)?;
         db.home.read_at(&mut image, page.offset(state.page_bytes)).context(|| db.what("cannot read"))?;
         let place = keep(db, live, Image::from(image))?;
         db.table.write().keep(*page, first, state.tid, place);

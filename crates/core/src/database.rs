@@ -22,24 +22,26 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::checkpoint::ImageFile;
+use crate::beside;
+use crate::checkpoint::{ImageFile, Stream};
 use crate::commit::merge::Merge;
 use crate::commit::shadow::{self, Shadow};
-use crate::disk::{Disk, DiskFile, FileId, LockKind};
+use crate::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
-use crate::home::{self, Kind, State};
+use crate::home::{self, Kind, Mark, State};
 use crate::journal::super_journal;
 use crate::layout::{BLOCK_BYTES_MIN, home as at};
-use crate::log::file::{LogFile, log_path};
+use crate::log::file::{LogFile, aside_path, is_aside, log_path, path_of_session};
 use crate::log::group::Audience;
 use crate::log::record::Encoder;
-use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count};
+use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, told_tid};
 use crate::log::slot::Slot;
 use crate::options::{Options, Scheme};
+use crate::procs::kept;
 use crate::procs::member::Member;
 use crate::procs::tail::Reach;
 use crate::queue::{ConnectionId, WriterQueue};
@@ -50,6 +52,9 @@ use crate::types::{LogOffset, Tid};
 
 /// How long other processes are kept from looking at an unmarked home that is about to be marked.
 const READERS_LEAVE: Duration = Duration::from_millis(10);
+
+/// How long a process that has given home back may still have the log.
+const OTHERS_LEAVE: Duration = Duration::from_millis(10);
 
 /// See the state machine above.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,10 +79,14 @@ pub struct Inner {
     pub published: Arc<State>,
     /// Among several processes: the states after `latest`, up to `published`.
     pub hidden: VecDeque<Arc<State>>,
+    /// A connection that will step aside keeps the others from beginning to read.
+    pub reserved: Option<ConnectionId>,
     /// Pinned snapshots: TID → how many.
     pub snapshots: BTreeMap<Tid, usize>,
     /// Settings in force.
     pub options: Options,
+    /// The connection that lets no other begin to read.
+    pub alone: Option<ConnectionId>,
     /// Open connections.
     pub connections: usize,
     /// One of them was opened to write: if nobody uses a marked file, it is recovered here.
@@ -181,8 +190,8 @@ impl Live {
 /// What is known of a marked home.
 #[derive(Clone, Copy, Debug)]
 pub struct HomeFile {
-    /// Session id in the mark.
-    pub session: u64,
+    /// What the mark says.
+    pub mark: Mark,
     /// Length in bytes.
     pub bytes: u64,
     /// Room asked for, in bytes.
@@ -232,8 +241,10 @@ impl Database {
                 latest: empty.clone(),
                 published: empty,
                 hidden: VecDeque::new(),
+                reserved: None,
                 snapshots: BTreeMap::new(),
                 options,
+                alone: None,
                 connections: 0,
                 recovers: true,
                 member: None,
@@ -259,9 +270,9 @@ impl Database {
         self.inner.lock().poison(error)
     }
 
-    /// Poisons the database unless the error says only that the disk is full.
-    pub fn poison_unless_full(&self, error: Error) -> Error {
-        if matches!(error, Error::Full(_)) { error } else { self.poison(error) }
+    /// Poisons the database unless the error says only that room is short.
+    pub fn poison_unless_short(&self, error: Error) -> Error {
+        if error.is_short() { error } else { self.poison(error) }
     }
 
     /// Pins the newest state for a reader, after following what other processes committed.
@@ -324,7 +335,7 @@ impl Database {
         let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
         let first = first.get(..n).unwrap_or_default();
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
-        Ok((State::of_home(first, bytes), home::mark(first)))
+        Ok((State::of_home(first, bytes), home::mark(first).map(|mark| mark.session)))
     }
 
     /// Whether a rollback journal of a crashed stock SQLite waits to be rolled back.
@@ -334,20 +345,28 @@ impl Database {
         if !self.disk.exists(path).context(what)? {
             return Ok(false);
         }
-        let journal = match self.disk.open(path, crate::disk::OpenMode::ReadOnly) {
+        if !self.has_name()? {
+            return Ok(false); // It is that of the file that has the name.
+        }
+        let journal = match self.open_journal(OpenMode::ReadOnly, what) {
             Ok(journal) => journal,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-            Err(e) => return Err(Error::io(what(), e)),
+            Err(Error::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(e),
         };
         let mut first = [0];
         Ok(journal.read_at(&mut first, 0).context(what)? == 1 && first != [0])
+    }
+
+    /// Opens the real rollback journal. `what` says what cannot be done.
+    pub fn open_journal(&self, mode: OpenMode, what: impl FnOnce() -> String) -> Result<Arc<dyn DiskFile>> {
+        beside::open(&*self.disk, self.journal_path(), mode, &*self.home, what)
     }
 
     /// Before SQLite judges a journal by whether the super-journal that it names is there: what was done to that name stays
     /// so through a power cut. Else the first file would be kept as committed, and the next one rolled back after it.
     pub fn settle_super_journal(&self) -> Result<()> {
         let what = || self.what("cannot read the rollback journal of");
-        let journal = self.disk.open(self.journal_path(), crate::disk::OpenMode::ReadOnly).context(what)?;
+        let journal = self.open_journal(OpenMode::ReadOnly, what)?;
         let len = journal.len().context(what)?;
         let named = super_journal(len, |buf, offset| journal.read_at(buf, offset).context(what))?;
         match named.map(|path| self.disk.sync_dir_of(&path)) {
@@ -356,6 +375,31 @@ impl Database {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Where the log of `session` is.
+    pub fn path_of_log(&self, session: u64) -> Result<PathBuf> {
+        let home = self.home.id().context(|| self.what("cannot look at"))?;
+        Ok(path_of_session(&*self.disk, &self.path, home, session))
+    }
+
+    /// Whether the name of the database leads to the file that was opened.
+    pub fn has_name(&self) -> Result<bool> {
+        let what = || self.what("cannot look at");
+        let named = self.disk.identify(&self.path).context(what)?;
+        // Two files may take turns in having the name.
+        Ok(named.is_some() && (named == Some(self.home.id().context(what)?) || named == *self.shadow_id.lock()))
+    }
+
+    /// `Moved` if another file may have the name: what lies beside that is not this one's.
+    pub fn check_name(&self) -> Result<()> {
+        if self.has_name()? {
+            return Ok(());
+        }
+        Err(Error::Moved(format!(
+            "{} is another file now than the one that was opened, which was renamed or replaced: close it and open it again",
+            self.path.display()
+        )))
     }
 
     /// UNMARKED → LIVE. The caller has the writer's place and a snapshot (so SHARED is held). `Busy` while others read:
@@ -413,6 +457,11 @@ impl Database {
 
     /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark, flushed.
     fn place_mark(&self, inner: &mut Inner) -> Result<Live> {
+        // Nobody opens a file again that has no name: its log needs none, and what has the name is another's.
+        let unlinked = self.home.is_unlinked().context(|| self.what("cannot look at"))?;
+        if !unlinked {
+            self.check_name()?;
+        }
         if self.has_hot_journal()? {
             return Err(Error::Busy("a rollback journal waits to be rolled back".into()));
         }
@@ -421,19 +470,24 @@ impl Database {
         let unit = self.atomic_unit(options);
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::layout::BLOCK_BYTES_MAX);
         let ring_bytes = options.log_bytes.next_multiple_of(u64::from(block_bytes));
-        let path = log_path(&self.path);
-        let (log, old) = self.usable_log(&path, ring_bytes, block_bytes)?;
+        let (log, old) = match unlinked {
+            true => (self.nameless_log(ring_bytes, block_bytes)?, None),
+            false => self.usable_log(ring_bytes, block_bytes, &state)?,
+        };
         let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
+        log.note_home(self.home.id().context(|| self.what("cannot look at"))?)?;
         // What a process before left unflushed when it died must not come back beside the new mark: a rollback
         // journal it removed, cut or zeroed, the mark it took off while its slot, which goes now, was the newest.
-        match self.disk.remove(self.journal_path()) {
-            Ok(()) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::io(self.what("cannot remove the rollback journal of"), e)),
+        if !unlinked {
+            match self.disk.remove(self.journal_path()) {
+                Ok(()) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                Err(e) => return Err(Error::io(self.what("cannot remove the rollback journal of"), e)),
+            }
+            // Home is whole: a second file that a close left means nothing.
+            shadow::remove(self)?;
         }
-        // Home is whole: a second file that a close left means nothing.
-        shadow::remove(self)?;
-        if keeps(Rule::LogBeforeMark) {
+        if !unlinked && keeps(Rule::LogBeforeMark) {
             self.disk.sync_dir_of(&self.path).context(|| self.what("cannot flush the directory of"))?;
         }
         if old.as_ref().is_some_and(|slot| slot.live) {
@@ -441,6 +495,12 @@ impl Database {
             let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
             self.home.write_at(first.get(..n).unwrap_or_default(), 0).context(|| self.what("cannot write"))?;
             self.sync_home()?;
+        }
+        // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut may have
+        // brought some of it back: what is still in the cache alone becomes durable with the slot (rule 78).
+        let used = old.as_ref().map_or(Some(0), |slot| (slot.zeroed && !slot.live).then_some(slot.start.0));
+        if let (Some(used), Some(slot)) = (used, &old) {
+            log.wipe(slot, used.min(ring_bytes))?;
         }
         let session = random()?;
         // Home may have changed without a number since the last transaction: its state gets one of its own (rule 43).
@@ -460,14 +520,16 @@ impl Database {
             change_counter: state.change_counter,
             counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
             live: true,
+            zeroed: used.is_some(),
             in_place: options.scheme.is_in_place(),
         };
-        let mut log = Log::start(log, slot, options.psow)?;
+        let mut log = Log::start(log, slot, options.psow, used.is_some_and(|used| used > 0))?;
         if old.is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
         }
         log.stream_reset()?;
-        let marked = state.marked_or_empty(session);
+        let mark = Mark { session, tid: told_tid(log.slot(), options.scheme), partial: false };
+        let marked = state.marked_or_empty(mark);
         let written = match keeps(Rule::MarkBeforeRecord) {
             true => self.write_header(&marked),
             false => self.home.write_at(&marked, 0).context(|| self.what("cannot write the header of")),
@@ -481,7 +543,7 @@ impl Database {
             return Err(e);
         }
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
-        let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: unit };
+        let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: unit };
         let home_tid = log.slot().base_tid;
         Ok(Live::new(log, home, home_tid))
     }
@@ -491,33 +553,79 @@ impl Database {
         if options.atomic_unit != 0 { options.atomic_unit } else { self.home.atomic_unit_bytes() }
     }
 
-    /// The log at `path`, locked for this process, of the right size and without records of anyone;
-    /// created where needed. With the newest slot it had.
-    fn usable_log(&self, path: &Path, ring_bytes: u64, block_bytes: u32) -> Result<(LogFile, Option<Slot>)> {
-        let disk = &*self.disk;
-        if let Some(log) = LogFile::open(disk, path, crate::disk::OpenMode::ReadWrite)? {
-            lock_log(&log, LockKind::Exclusive)?;
-            let slots = log.slots()?;
-            let newest = slots.first().cloned();
-            if let Some(slot) = newest.as_ref().filter(|s| s.live)
-                && !log.scan(slot, |_| Ok(()))?.is_empty()
-            {
-                return Err(Error::CantOpen(format!(
-                    "the log {} holds transactions of a marked database, but {} carries no mark: it was replaced or \
-                     restored. Put the log's own database back beside it, or move the log away to give those \
-                     transactions up",
-                    path.display(),
-                    self.path.display()
-                )));
+    /// The log of the right name, locked for this process, of the right size and without records of anyone; created where
+    /// needed. With the newest slot that was there. The caller has EXCLUSIVE on home, which is not marked and has its name: so
+    /// a log that is locked, or that holds what its home needs, is that of another file, which had the name before and was
+    /// renamed, removed or replaced. It is set aside, where [`path_of_session`] finds it.
+    fn usable_log(&self, ring_bytes: u64, block_bytes: u32, state: &State) -> Result<(LogFile, Option<Slot>)> {
+        let path = &log_path(&self.path);
+        let what = || format!("cannot open the log {}", path.display());
+        let file = match self.disk.open_beside(path, OpenMode::ReadWrite, None) {
+            Ok(file) => file,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return self.create_log(path, ring_bytes, block_bytes, None);
             }
-            let fits = newest.as_ref().is_some_and(|s| s.ring_bytes == ring_bytes && s.block_bytes == block_bytes);
-            if fits {
-                return Ok((log, newest));
+            Err(e) => {
+                let refused = e.kind() == std::io::ErrorKind::PermissionDenied;
+                let error = beside::refused(what(), e);
+                // Not needed, nor known: the name is all that is asked of it.
+                return match refused && self.set_aside(path, None, random()?).is_ok() {
+                    true => self.create_log(path, ring_bytes, block_bytes, None),
+                    false => Err(error),
+                };
             }
-            drop(log);
-            return self.create_log(path, ring_bytes, block_bytes, newest);
+        };
+        let log = LogFile { file, path: path.clone() };
+        let locked = lock_log(&log, LockKind::Exclusive, OTHERS_LEAVE);
+        let newest = log.slots()?.into_iter().next();
+        let busy = match (locked, &newest) {
+            (Ok(()), _) => false,
+            (Err(Error::Busy(_)), Some(_)) => true,
+            (Err(e), _) => return Err(e),
+        };
+        if let Some(slot) = newest.as_ref().filter(|slot| busy || slot.live) {
+            // Counters go on by two as the mark comes off, and not at all until it is on.
+            let ended = slot.live && state.change_counter.wrapping_sub(slot.change_counter) <= 2;
+            if busy || !ended || !log.scan(slot, |_| Ok(()))?.is_empty() {
+                self.set_aside(path, Some(&log), slot.session)?;
+                if !busy {
+                    kept::remove(&*self.disk, path, slot.session)?;
+                }
+                return self.create_log(path, ring_bytes, block_bytes, newest);
+            }
         }
-        self.create_log(path, ring_bytes, block_bytes, None)
+        if newest.as_ref().is_some_and(|s| s.ring_bytes == ring_bytes && s.block_bytes == block_bytes) {
+            // It is this database's: one that admits more is shut.
+            beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
+            return Ok((log, newest));
+        }
+        drop(log);
+        self.create_log(path, ring_bytes, block_bytes, newest)
+    }
+
+    /// Gives the log at `path`, which is another database's, a name of its own.
+    fn set_aside(&self, path: &Path, log: Option<&LogFile>, session: u64) -> Result<()> {
+        let aside = aside_path(path, session);
+        let what = || format!("cannot set the log {} aside as {}", path.display(), aside.display());
+        self.check_name()?;
+        if let Some(log) = log
+            && self.disk.identify(path).context(what)? != Some(log.file.id().context(what)?)
+        {
+            return Err(Error::Busy(format!("the log {} was just replaced", path.display())));
+        }
+        self.disk.rename(path, &aside).map_err(|e| match e.kind() {
+            std::io::ErrorKind::AlreadyExists => Error::CantOpen(format!("{}: {e}. Move that file away", what())),
+            _ => Error::io(what(), e),
+        })
+    }
+
+    /// A log for a file that no name leads to.
+    fn nameless_log(&self, ring_bytes: u64, block_bytes: u32) -> Result<LogFile> {
+        let path = log_path(&self.path);
+        let file = self.disk.temp_file(&self.path).context(|| format!("cannot create the log {}", path.display()))?;
+        let log = Log::create(&*self.disk, LogFile { file, path }, ring_bytes, block_bytes)?;
+        lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
+        Ok(log)
     }
 
     fn create_log(
@@ -527,14 +635,13 @@ impl Database {
         block_bytes: u32,
         old: Option<Slot>,
     ) -> Result<(LogFile, Option<Slot>)> {
-        match Log::create(&*self.disk, path, ring_bytes, block_bytes) {
+        let what = || format!("cannot create the log {} in the directory of the database", path.display());
+        let file = beside::open(&*self.disk, path, OpenMode::Create, &*self.home, what)?;
+        match Log::create(&*self.disk, LogFile { file, path: path.to_owned() }, ring_bytes, block_bytes) {
             Ok(log) => {
-                lock_log(&log, LockKind::Exclusive)?;
+                lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
                 Ok((log, old))
             }
-            Err(Error::Io { what, source }) if source.kind() == std::io::ErrorKind::PermissionDenied => Err(
-                Error::CantOpen(format!("{what}: {source}; onewrite needs to write in the directory of the database")),
-            ),
             Err(e) => {
                 // A log cut short by a full disk must not stay and hold the last free blocks.
                 let _ = self.disk.remove(path);
@@ -551,14 +658,16 @@ impl Database {
 
     /// Flushes home. Any error is a failed flush, also one that says the disk is full.
     pub fn sync_home(&self) -> Result<()> {
-        self.home.sync().map_err(|source| Error::Io { what: self.what("cannot flush"), source })
+        self.home.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 
     /// LIVE → UNMARKED: the checkpoint is done, the mark comes off, the log is invalidated (in this
-    /// order, each flushed before the next). SHARED stays as it is.
-    pub fn take_off_mark(&self, writer: &mut Option<Live>, inner: &mut Inner) -> Result<()> {
+    /// order, each flushed before the next). SHARED stays as it is, and what streamed behind the ring if `stream` says so.
+    pub fn take_off_mark(&self, writer: &mut Option<Live>, inner: &mut Inner, stream: Stream) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         shadow::end(self, live)?;
+        // Not behind the mark: nobody knows the session then.
+        let removed = kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session);
         let state = inner.latest.clone();
         if state.kind == Kind::Empty {
             self.home.set_len(0).context(|| self.what("cannot write"))?;
@@ -570,13 +679,27 @@ impl Database {
             }
             self.write_header(&state.final_header())?;
         }
-        live.log.invalidate()?;
-        crate::procs::kept::remove(&*self.disk, &self.path)?;
+        live.log.invalidate(stream)?;
+        removed?;
+        self.remove_aside(live)?;
         *writer = None;
         self.table.write().clear();
         self.quit(inner)?;
         inner.phase = Phase::Unmarked;
         inner.set_state(Arc::new(self.read_state()?.0));
+        Ok(())
+    }
+
+    /// Removes the log, which nobody else uses and nobody needs any more, if its name was needed for that of another database.
+    fn remove_aside(&self, live: &Live) -> Result<()> {
+        let log = live.log.file();
+        let what = || format!("cannot remove the log {}", log.path.display());
+        let id = log.file.id().context(what)?;
+        for path in [log.path.clone(), aside_path(&log.path, live.home.mark.session)] {
+            if is_aside(&path) && self.disk.identify(&path).context(what)? == Some(id) {
+                self.disk.remove(&path).context(what)?;
+            }
+        }
         Ok(())
     }
 
@@ -603,11 +726,11 @@ impl Database {
     fn unmark_alone(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         if let Some(live) = writer.as_mut() {
-            crate::checkpoint::checkpoint(self, live, crate::checkpoint::Stream::Drop)?;
+            crate::checkpoint::checkpoint(self, live, Stream::Drop)?;
         }
         let mut inner = self.inner.lock();
         // Cut short, nobody knows whether the mark is on, nor which name leads where.
-        self.take_off_mark(&mut writer, &mut inner).map_err(|e| inner.poison(e))?;
+        self.take_off_mark(&mut writer, &mut inner, Stream::Drop).map_err(|e| inner.poison(e))?;
         crate::locks::none(&*self.home)
     }
 
@@ -636,11 +759,11 @@ impl Database {
                 self.write_header(&header)?;
             }
             if let Some(live) = writer.as_mut() {
-                crate::checkpoint::checkpoint(self, live, crate::checkpoint::Stream::Drop)?;
+                crate::checkpoint::checkpoint(self, live, Stream::Drop)?;
             }
             inner = self.inner.lock();
             if !sticky {
-                self.take_off_mark(&mut writer, &mut inner)?;
+                self.take_off_mark(&mut writer, &mut inner, Stream::Drop)?;
             } else if let Some(live) = writer.as_mut() {
                 shadow::end(self, live)?;
                 if live.home.reserved_bytes > 0 {
@@ -689,16 +812,20 @@ impl Audience for Database {
     }
 }
 
-/// Takes the locks by which one process has a log to itself; shared, to read it while nobody uses it.
-pub fn lock_log(log: &LogFile, kind: LockKind) -> Result<()> {
-    if crate::procs::member::try_alone(log, kind)? {
-        Ok(())
-    } else {
-        Err(Error::Busy(format!(
-            "another process has this database open through onewrite (it holds the log {})",
-            log.path.display()
-        )))
+/// Takes the locks by which one process has a log to itself; shared, to read it while nobody uses it. `Busy` if somebody
+/// does for longer than `patience`.
+pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    while !crate::procs::member::try_alone(log, kind)? {
+        if Instant::now() >= deadline {
+            return Err(Error::Busy(format!(
+                "another process has this database open through onewrite (it holds the log {})",
+                log.path.display()
+            )));
+        }
+        std::thread::sleep(Duration::from_micros(500));
     }
+    Ok(())
 }
 
 /// A random number from the operating system.

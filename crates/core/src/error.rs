@@ -21,14 +21,21 @@ pub enum Error {
     /// No room on the disk. Nothing acknowledged is lost.
     #[error("{0}")]
     Full(String),
+    /// No memory for a page, a record or a list of pages. Nothing acknowledged is lost.
+    #[error("out of memory")]
+    NoMemory,
     /// Reading or writing failed.
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     Io {
         /// The operation and the file.
         what: String,
-        /// What the system said.
-        source: io::Error,
+        /// What the system said. Part of the message, so not a source: a chain of causes would print it again.
+        error: io::Error,
     },
+    /// Pages that were written behind FCNTL_SYNC and cannot be part of the transaction any more, whose journal is gone:
+    /// it is rolled back. SQLite drops its cache, as at an I/O error.
+    #[error("cannot commit pages that were written behind FCNTL_SYNC: {0}")]
+    WrittenLate(String),
     /// A write or flush failed earlier; the state of the disk is unknown until every connection has
     /// closed and recovery has run.
     #[error(
@@ -47,6 +54,12 @@ pub enum Error {
     /// A write to what may only be read.
     #[error("{0}")]
     ReadOnly(String),
+    /// The name of the database leads to another file by now.
+    #[error("{0}")]
+    Moved(String),
+    /// A file cannot be made beside the database, because its directory may not be written.
+    #[error("{0}")]
+    ReadOnlyDirectory(String),
     /// An option is unknown or impossible; the message names it, its value and the choices.
     #[error("{0}")]
     Option(String),
@@ -57,12 +70,20 @@ pub enum Error {
 
 impl Error {
     /// Classifies an error of the system; `what` names the operation and the file.
-    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
+    pub fn io(what: impl Into<String>, error: io::Error) -> Self {
         let what = what.into();
-        match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full(format!("{what}: {source}")),
-            _ => Error::Io { what, source },
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                Error::Full(format!("{what}: {error}"))
+            }
+            _ => Error::Io { what, error },
         }
+    }
+
+    /// Whether room was short, on the disk or in memory: nothing was overwritten that is still needed, so that what was
+    /// tried may be tried again.
+    pub fn is_short(&self) -> bool {
+        matches!(self, Error::Full(_) | Error::NoMemory)
     }
 }
 
@@ -75,5 +96,22 @@ pub trait IoContext<T> {
 impl<T> IoContext<T> for io::Result<T> {
     fn context(self, what: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|e| Error::io(what(), e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_said_is_told_once() {
+        let error = Error::io("cannot open the database", io::Error::from_raw_os_error(2));
+        let mut told = error.to_string();
+        let mut cause = std::error::Error::source(&error);
+        while let Some(next) = cause {
+            told += &format!(": {next}");
+            cause = next.source();
+        }
+        assert_eq!(told.matches("os error").count(), 1, "{told}");
     }
 }

@@ -2,7 +2,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use crate::layout::{be_u16, be_u32, home as at, le_u64, put};
+use crate::layout::{be_u16, be_u32, home as at, le_u32, le_u64, put};
 use crate::types::Tid;
 
 /// The first bytes of page 1.
@@ -19,6 +19,29 @@ pub enum Kind {
     Wal,
     /// Not a database, or shorter than its header states; SQLite will say so.
     Foreign,
+}
+
+/// What a marked header says besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// As in the log's slots.
+    pub session: u64,
+    /// The transaction that the newest checkpoint brought home; 0: not told (schemes that have no checkpoints, and files that
+    /// an older version marked).
+    pub tid: Tid,
+    /// That checkpoint has not written all of its pages yet.
+    pub partial: bool,
+}
+
+impl Mark {
+    /// Its bytes from [`at::SESSION`] on.
+    pub fn encode(&self) -> [u8; at::MARK_BYTES] {
+        let mut b = [0; at::MARK_BYTES];
+        put(&mut b, 0, &self.session.to_le_bytes());
+        put(&mut b, at::TID - at::SESSION, &self.tid.0.to_le_bytes());
+        put(&mut b, at::PARTIAL - at::SESSION, &u32::from(self.partial).to_le_bytes());
+        b
+    }
 }
 
 /// A state of the database that a snapshot can be pinned to.
@@ -121,18 +144,18 @@ impl State {
 
     /// The header for home while the mark is on. Its counter is one ahead, so that a stock process
     /// with a warm cache looks again.
-    pub fn marked_header(&self, session: u64) -> Header {
+    pub fn marked_header(&self, mark: Mark) -> Header {
         let mut h = self.header;
         put(&mut h, at::READ_VERSION, &[at::MARK]);
-        put(&mut h, at::SESSION, &session.to_le_bytes());
+        put(&mut h, at::SESSION, &mark.encode());
         with_counter(h, self.change_counter.wrapping_add(1))
     }
 
     /// The header for a marked home, which may have no page yet.
-    pub fn marked_or_empty(&self, session: u64) -> Header {
+    pub fn marked_or_empty(&self, mark: Mark) -> Header {
         match self.kind {
-            Kind::Empty => empty_marked(4096, session),
-            _ => self.marked_header(session),
+            Kind::Empty => empty_marked(4096, mark),
+            _ => self.marked_header(mark),
         }
     }
 
@@ -144,11 +167,11 @@ impl State {
 }
 
 /// Whether a file holds no more than what placing the mark on an empty one left when it was cut short: a length
-/// without bytes, or the beginning of that header, whatever its session.
+/// without bytes, or the beginning of that header, whatever session it names.
 fn is_cut_short(first: &[u8]) -> bool {
-    let whole = empty_marked(4096, 0);
-    let session = at::SESSION..at::SESSION + 8;
-    let begins = first.iter().zip(&whole).enumerate().all(|(at, (a, b))| a == b || session.contains(&at));
+    let whole = empty_marked(4096, Mark { session: 0, tid: Tid(0), partial: false });
+    let mark = at::SESSION..at::SESSION + at::MARK_BYTES;
+    let begins = first.iter().zip(&whole).enumerate().all(|(at, (a, b))| a == b || mark.contains(&at));
     first.iter().all(|b| *b == 0) || (first.len() <= whole.len() && begins)
 }
 
@@ -198,28 +221,31 @@ pub fn wants_wal(header: &[u8]) -> bool {
     header.get(at::WRITE_VERSION) == Some(&2) || header.get(at::READ_VERSION) == Some(&2)
 }
 
-/// The session id of a marked header.
-pub fn mark(header: &[u8]) -> Option<u64> {
+/// The mark of a header, if it is on.
+pub fn mark(header: &[u8]) -> Option<Mark> {
     let marked = header.starts_with(at::MAGIC) && header.get(at::READ_VERSION) == Some(&at::MARK);
-    le_u64(header, at::SESSION).filter(|_| marked)
+    let session = le_u64(header, at::SESSION).filter(|_| marked)?;
+    // Of a header that was cut short within them, nothing is told.
+    let (tid, partial) = (le_u64(header, at::TID).unwrap_or(0), le_u32(header, at::PARTIAL).unwrap_or(0));
+    Some(Mark { session, tid: Tid(tid), partial: partial != 0 })
 }
 
-/// Takes mark and session id out of a header.
+/// Takes the mark out of a header.
 pub fn unmark(header: &mut [u8]) {
     if header.get(at::READ_VERSION) == Some(&at::MARK) {
         put(header, at::READ_VERSION, &[1]);
-        put(header, at::SESSION, &[0; 8]);
+        put(header, at::SESSION, &[0; at::MARK_BYTES]);
     }
 }
 
 /// The header of a marked home that has no page yet.
-pub fn empty_marked(page_bytes: u32, session: u64) -> Header {
+pub fn empty_marked(page_bytes: u32, mark: Mark) -> Header {
     let mut h = [0; at::HEADER_BYTES];
     put(&mut h, 0, at::MAGIC);
     let size = u16::try_from(page_bytes).unwrap_or(1);
     put(&mut h, at::PAGE_SIZE, &size.to_be_bytes());
     put(&mut h, at::WRITE_VERSION, &[1, at::MARK]);
-    put(&mut h, at::SESSION, &session.to_le_bytes());
+    put(&mut h, at::SESSION, &mark.encode());
     h
 }
 
@@ -266,8 +292,9 @@ mod tests {
     fn a_mark_comes_off_without_a_trace_and_each_header_on_home_has_another_counter() {
         let state = State::of_home(&header(), 3 * 4096);
         assert_eq!((state.kind, state.page_count, state.change_counter), (Kind::Database, 3, 7));
-        let mut marked = state.marked_header(99);
-        assert_eq!(mark(&marked), Some(99));
+        let on = Mark { session: 99, tid: Tid(98), partial: true };
+        let mut marked = state.marked_header(on);
+        assert_eq!(mark(&marked), Some(on));
         assert_ne!(marked[24..28], state.header[24..28]);
         assert_ne!(marked[24..28], state.final_header()[24..28]);
         unmark(&mut marked);
@@ -290,7 +317,7 @@ mod tests {
         assert_eq!(kind(&[1, 2, 3], 3), Kind::Foreign);
         assert_eq!(kind(&[0; 100], 4096), Kind::Foreign);
         assert_eq!(kind(&[0; 100], 100), Kind::Empty);
-        assert_eq!(kind(&empty_marked(4096, 7)[..50], 50), Kind::Empty);
+        assert_eq!(kind(&empty_marked(4096, Mark { session: 7, tid: Tid(6), partial: false })[..50], 50), Kind::Empty);
         let mut wal = header();
         wal[18] = 2;
         wal[19] = 2;
@@ -304,7 +331,8 @@ mod tests {
         #[test]
         fn no_header_panics(h in proptest::collection::vec(any::<u8>(), 0..120), n: u64) {
             let state = State::of_home(&h, n);
-            let _ = (state.marked_header(1), state.final_header(), state.bytes());
+            let mark = Mark { session: 1, tid: Tid(1), partial: false };
+            let _ = (state.marked_header(mark), state.final_header(), state.bytes());
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
+use crate::memory::Room;
 
 /// Bytes of a journal kept in memory; the rest goes to a temporary file.
 const MEMORY_BYTES: usize = 1 << 20;
@@ -80,6 +81,7 @@ impl VirtualJournal {
         let end = offset.checked_add(data.len() as u64).ok_or_else(|| Error::Full("journal too long".into()))?;
         let in_memory = usize::try_from(end).unwrap_or(usize::MAX).min(MEMORY_BYTES);
         if self.memory.len() < in_memory {
+            self.memory.room(in_memory - self.memory.len())?;
             self.memory.resize(in_memory, 0);
         }
         let mut done = 0;

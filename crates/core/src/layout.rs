@@ -13,6 +13,11 @@ pub const KEPT_SUFFIX: &str = "-onewrite-kept";
 /// The rollback journal's name is the database's with this added.
 pub const JOURNAL_SUFFIX: &str = "-journal";
 
+/// Longest name of a file in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// What is left of a longer one, before the number: with the longest suffix it fits.
+pub const SHORT_NAME_BYTES: usize = 200;
+
 /// Smallest block of the log; a device with a larger atomic unit gets blocks of that size.
 pub const BLOCK_BYTES_MIN: u32 = 4096;
 /// Largest block of the log.
@@ -22,6 +27,8 @@ pub const STREAM_UNIT: u64 = 512;
 
 /// Block 0 of the log.
 pub mod shared {
+    /// Number of the file (inode) that the log was last used for, u64; 0: not known.
+    pub const AT_HOME_FILE: usize = 3968;
     /// Number of the page that was last written in place, u32; 0: none since the session began.
     pub const AT_IN_PLACE_PAGE: usize = 4092;
 }
@@ -46,6 +53,13 @@ pub mod home {
     pub const PAGE_COUNT: usize = 28;
     /// Reserved for expansion: the session id while the mark is on, u64; else zeros.
     pub const SESSION: usize = 72;
+    /// While the mark is on: the transaction that the newest checkpoint brought home, u64; 0: it is not told.
+    pub const TID: usize = SESSION + 8;
+    /// While the mark is on: 1 until that checkpoint has written all of its pages, u32.
+    pub const PARTIAL: usize = TID + 8;
+    /// Length of what the mark needs from [`SESSION`] on: all that SQLite reserves there.
+    pub const MARK_BYTES: usize = PARTIAL + 4 - SESSION;
+    const _: () = assert!(SESSION + MARK_BYTES == VERSION_VALID_FOR);
     /// The change counter for which [`PAGE_COUNT`] holds, u32.
     pub const VERSION_VALID_FOR: usize = 92;
     /// Read version of a database in use through onewrite: stock SQLite answers NOTADB.
@@ -87,6 +101,8 @@ pub mod slot {
     pub const STATE_LIVE: u32 = 1;
     /// As live, and transactions behind the slot may have no record: their page was written in place.
     pub const STATE_LIVE_IN_PLACE: u32 = 2;
+    /// Added to the state: the ring was zeros when the session began; of a clean log, is so again.
+    pub const STATE_ZEROED: u32 = 4;
     const _: () = assert!(BYTES == 100 && BYTES <= super::STREAM_UNIT as usize, "a slot fits the smallest sector");
 }
 

@@ -6,6 +6,7 @@
 
 mod ahead;
 mod aside;
+pub mod beside;
 pub mod checkpoint;
 pub mod commit;
 pub mod connection;
@@ -17,6 +18,7 @@ pub mod journal;
 pub mod layout;
 pub mod locks;
 pub mod log;
+mod memory;
 pub mod node;
 pub mod options;
 pub mod pragma;
@@ -38,5 +40,5 @@ pub mod txn;
 pub mod types;
 pub mod undo;
 
-pub use connection::{Connection, Engine, LockLevel, Mode};
+pub use connection::{Connection, Engine, LockLevel, Mode, nap};
 pub use error::{Error, Result};

@@ -152,7 +152,7 @@ pub struct Options {
     pub table_bytes: u64,
     /// Bytes of a transaction kept in memory before its pages stream into the log.
     pub stream_bytes: u64,
-    /// Longest wait for the writer's place, in milliseconds, before BUSY.
+    /// Longest wait for the turns of other writers inside of one call, in milliseconds.
     pub busy_ms: u64,
     /// Write transactions run at once, each on its snapshot, and are checked when they commit.
     pub concurrent: bool,

@@ -4,9 +4,13 @@
 //! that usually writes takes it *tentatively* before its snapshot, so that its upgrade is never stale. A
 //! tentative holder that does not begin to write although it could loses the place to the next: who was seen asleep,
 //! or busy with something else, for its grace. A thread that is kept from its processor keeps the place.
+//!
+//! Whoever does not get it in one try may come again with its [`Ticket`] and is then where it was in the queue. The place
+//! is given to those alone that wait at that moment: nobody waits for one that is away.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::sync::idle::{Task, Watch};
@@ -29,20 +33,36 @@ pub enum Claim {
     Tentative(Duration),
 }
 
-/// How long the place is waited for.
+/// A holder for good whose thread was idle for so long merely keeps the place.
+const KEEPS: Duration = Duration::from_millis(5);
+
+/// How long the place is waited for in one try.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// In all.
     pub all: Duration,
-    /// While nobody gets a turn.
-    pub turn: Duration,
+    /// For one holder. `None`: whatever it does.
+    pub kept: Option<Kept>,
+}
+
+/// How long one holder is waited for: not when it was idle for [`KEEPS`].
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// Since it has had the place.
+    pub held: Duration,
+    /// The same while it is inside of onewrite: it does not keep the place for long then.
+    pub inside: Duration,
 }
 
 impl From<Duration> for Patience {
     fn from(all: Duration) -> Self {
-        Patience { all, turn: all }
+        Patience { all, kept: None }
     }
 }
+
+/// A turn in the queue, in the order in which they were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
 
 /// A connection, for the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,17 +74,22 @@ struct Holder {
     thread: ThreadId,
     task: Task,
     claim: Claim,
+    ticket: Ticket,
     /// Which turn it is.
     turn: u64,
     /// When it had the place and went on.
     since: Instant,
-    /// It waits inside of onewrite, so it is not idle.
-    inside: bool,
 }
 
 impl Holder {
     fn is_tentative(&self) -> bool {
         self.claim != Claim::Firm
+    }
+
+    /// Whether it is a holder for good that is not waited for.
+    fn keeps(&self, kept: Kept, idle: Duration, inside: bool) -> bool {
+        let held = self.since.elapsed();
+        !self.is_tentative() && if inside { held >= kept.inside } else { idle >= KEEPS || held >= kept.held }
     }
 }
 
@@ -78,6 +103,11 @@ struct Inner {
     holder: Option<Holder>,
     waiting: VecDeque<Arc<Waiter>>,
     turns: u64,
+    tickets: u64,
+    /// What the first in the queue sees of the holder.
+    watch: Option<(u64, Watch)>,
+    /// Which turn was seen idle, and for how long.
+    idle: (u64, Duration),
     /// How long a turn usually takes.
     usual: Duration,
 }
@@ -86,6 +116,16 @@ impl Inner {
     fn take(&mut self, me: Holder) {
         self.turns += 1;
         self.holder = Some(Holder { since: Instant::now(), turn: self.turns, ..me });
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        Ticket(self.tickets)
+    }
+
+    /// How long the holder has been idle, as far as it was watched.
+    fn idle_of(&self, holder: &Holder) -> Duration {
+        if self.idle.0 == holder.turn { self.idle.1 } else { Duration::ZERO }
     }
 
     /// Gives the place to the first in the queue, who is to be told.
@@ -101,17 +141,33 @@ impl Inner {
 #[derive(Default)]
 pub struct WriterQueue {
     inner: Mutex<Inner>,
+    /// A connection that is inside of onewrite: if it has the place, it is not idle. 0: none.
+    inside: AtomicU64,
 }
 
 impl WriterQueue {
     /// Takes the place for `connection`, waiting as long as `patience` says. False if it was not to be had.
     /// A firm request of the holder of a tentative place makes it firm.
     pub fn acquire(&self, connection: ConnectionId, claim: Claim, patience: impl Into<Patience>) -> bool {
+        self.acquire_with(connection, claim, patience, &mut None)
+    }
+
+    /// The same with the `ticket` of a try before; who is turned away finds its own there.
+    pub fn acquire_with(
+        &self,
+        connection: ConnectionId,
+        claim: Claim,
+        patience: impl Into<Patience>,
+        ticket: &mut Option<Ticket>,
+    ) -> bool {
         let patience = patience.into();
         let (thread, task) = (thread::current().id(), Task::current());
-        let me = Holder { connection, thread, task, claim, turn: 0, since: Instant::now(), inside: false };
-        let (waiter, spin, first) = {
+        let (waiter, spin) = {
             let mut inner = self.inner.lock();
+            let mine = ticket.unwrap_or_else(|| inner.ticket());
+            let since = Instant::now();
+            let me = Holder { connection, thread, task, claim, ticket: mine, turn: 0, since };
+            *ticket = None;
             match &mut inner.holder {
                 None => {
                     inner.take(me);
@@ -127,6 +183,7 @@ impl WriterQueue {
                 // thread must not deadlock.
                 Some(h) if h.thread == me.thread => {
                     if !h.is_tentative() {
+                        *ticket = Some(mine);
                         return false;
                     }
                     inner.take(me);
@@ -134,13 +191,22 @@ impl WriterQueue {
                 }
                 Some(_) => {}
             }
+            let known = inner.holder.is_some_and(|h| {
+                patience.kept.is_some_and(|kept| h.keeps(kept, inner.idle_of(&h), self.is_inside(&h)))
+            });
+            if known || patience.all.is_zero() {
+                *ticket = Some(mine);
+                return false;
+            }
             let waiter = Arc::new(Waiter { holder: me, granted: Event::new() });
-            inner.waiting.push_back(waiter.clone());
-            let first = inner.waiting.len() == 1;
-            (waiter, if first && inner.usual < SPIN { SPIN } else { Duration::ZERO }, first)
+            let at = inner.waiting.iter().rposition(|w| w.holder.ticket < mine).map_or(0, |before| before + 1);
+            inner.waiting.insert(at, waiter.clone());
+            (waiter, if at == 0 && inner.usual < SPIN { SPIN } else { Duration::ZERO })
         };
-        let got = waiter.granted.spin(spin) || self.wait(&waiter, patience, first);
-        if let Some(h) = self.inner.lock().holder.as_mut().filter(|h| got && h.connection == connection) {
+        let got = waiter.granted.spin(spin) || self.wait(&waiter, patience);
+        if !got {
+            *ticket = Some(waiter.holder.ticket);
+        } else if let Some(h) = self.inner.lock().holder.as_mut().filter(|h| h.connection == connection) {
             // The time it took to wake up is not its own.
             h.since = Instant::now();
         }
@@ -148,57 +214,77 @@ impl WriterQueue {
     }
 
     /// Time is counted nap by nap, so a process that was stopped for a while has not waited meanwhile.
-    fn wait(&self, waiter: &Arc<Waiter>, patience: Patience, first: bool) -> bool {
-        let mut nap = if first { LOOK.0 } else { LOOK.1 };
+    fn wait(&self, waiter: &Arc<Waiter>, patience: Patience) -> bool {
+        let mut nap = Duration::ZERO;
         let mut waited = Duration::ZERO;
-        // The turn that was seen last, since when, and what its holder does.
-        let mut seen: Option<(u64, Duration, Watch)> = None;
+        // The turn that was seen last, and since when.
+        let mut seen = (0, Duration::ZERO);
         loop {
-            let this_nap = nap.min(patience.all.saturating_sub(waited));
+            let first = self.is_first(waiter);
+            nap = match nap.is_zero() {
+                true if first => LOOK.0,
+                true => LOOK.1,
+                false => LOOK.1.min(2 * nap),
+            };
+            let this_nap =
+                nap.min(patience.all.saturating_sub(waited)).min(patience.kept.map_or(nap, |kept| kept.held));
             if waiter.granted.wait_until(Instant::now() + this_nap) {
                 return true;
             }
             waited += this_nap;
-            let (holder, first) = {
-                let inner = self.inner.lock();
-                (inner.holder, inner.waiting.front().is_some_and(|w| Arc::ptr_eq(w, waiter)))
-            };
-            let mut idle = Duration::ZERO;
-            nap = LOOK.1.min(2 * nap);
-            match (&mut seen, &holder) {
-                (Some((turn, _, watch)), Some(holder)) if *turn == holder.turn => {
-                    if first && holder.is_tentative() {
-                        idle = watch.idle(this_nap);
-                    }
-                }
-                (_, Some(holder)) => {
-                    seen = Some((holder.turn, waited, Watch::new(holder.task)));
-                    nap = if first { LOOK.0 } else { LOOK.1 };
-                }
-                (_, None) => {}
-            }
-            let (turn, unchanged) = seen.as_ref().map_or((0, waited), |(turn, since, _)| (*turn, waited - *since));
             let over = waited >= patience.all;
+            self.watch(waiter, this_nap);
             let mut inner = self.inner.lock();
-            if !inner.waiting.iter().any(|w| Arc::ptr_eq(w, waiter)) {
+            let Some(at) = inner.waiting.iter().position(|w| Arc::ptr_eq(w, waiter)) else {
                 // Handed over, and about to be told.
                 return true;
-            }
-            let may_have = |h: &Holder| match h.claim {
-                Claim::Tentative(grace) if h.turn == turn => {
-                    (!h.inside && idle >= grace) || (over && unchanged >= STARVED)
-                }
-                Claim::Tentative(_) | Claim::Firm => false,
             };
-            if first && inner.holder.as_ref().is_none_or(may_have) {
+            let mut gives_up = over;
+            let mut may_have = true;
+            if let Some(h) = &inner.holder {
+                let (idle, inside) = (inner.idle_of(h), self.is_inside(h));
+                if seen.0 != h.turn {
+                    seen = (h.turn, waited);
+                    nap = Duration::ZERO;
+                }
+                let unchanged = waited - seen.1;
+                may_have = match h.claim {
+                    Claim::Tentative(grace) => (!inside && idle >= grace) || (over && h.since.elapsed() >= STARVED),
+                    Claim::Firm => false,
+                };
+                let waited_for_tentative = |kept: Kept| h.is_tentative() && unchanged >= kept.held;
+                gives_up |= patience.kept.is_some_and(|kept| waited_for_tentative(kept) || h.keeps(kept, idle, inside));
+            }
+            if at == 0 && may_have {
                 inner.hand_over();
                 return true;
             }
-            if over || unchanged >= patience.turn {
-                inner.waiting.retain(|w| !Arc::ptr_eq(w, waiter));
+            if gives_up {
+                inner.waiting.remove(at);
                 return false;
             }
         }
+    }
+
+    fn is_first(&self, waiter: &Arc<Waiter>) -> bool {
+        self.inner.lock().waiting.front().is_some_and(|w| Arc::ptr_eq(w, waiter))
+    }
+
+    /// The first in the queue looks what the holder does.
+    fn watch(&self, waiter: &Arc<Waiter>, nap: Duration) {
+        let (holder, watch) = {
+            let mut inner = self.inner.lock();
+            let Some(holder) = inner.holder else { return };
+            if inner.waiting.front().is_none_or(|w| !Arc::ptr_eq(w, waiter)) {
+                return;
+            }
+            (holder, inner.watch.take().filter(|(turn, _)| *turn == holder.turn))
+        };
+        let (turn, mut watch) = watch.unwrap_or_else(|| (holder.turn, Watch::new(holder.task)));
+        let idle = watch.idle(nap);
+        let mut inner = self.inner.lock();
+        inner.watch = Some((turn, watch));
+        inner.idle = (turn, idle);
     }
 
     /// Whether `connection` has the place.
@@ -230,18 +316,30 @@ impl WriterQueue {
         }
     }
 
-    /// `connection` begins or ends to wait inside of onewrite: it is not idle meanwhile.
+    /// `connection`, which has the place, begins or ends something inside of onewrite: it is not idle meanwhile.
     pub fn set_inside(&self, connection: ConnectionId, inside: bool) {
-        let mut inner = self.inner.lock();
-        if let Some(h) = inner.holder.as_mut().filter(|h| h.connection == connection) {
-            h.inside = inside;
+        if inside {
+            self.inside.store(connection.0, Relaxed);
+        } else {
+            let _ = self.inside.compare_exchange(connection.0, 0, Relaxed, Relaxed);
         }
+    }
+
+    fn is_inside(&self, holder: &Holder) -> bool {
+        self.inside.load(Relaxed) == holder.connection.0
     }
 
     /// Whether at least `count` wait.
     #[cfg(test)]
     pub(crate) fn has_waiters(&self, count: usize) -> bool {
         self.inner.lock().waiting.len() >= count
+    }
+
+    /// Gives the place back as [`WriterQueue::release`] does; with the ticket, `connection` comes again where it was.
+    pub fn give_up(&self, connection: ConnectionId) -> Option<Ticket> {
+        let ticket = self.inner.lock().holder.filter(|h| h.connection == connection).map(|h| h.ticket);
+        self.release(connection);
+        ticket
     }
 
     /// Gives the place back, if `connection` has it, to the first in the queue. Returns how long a turn usually takes.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::queue::{Claim, ConnectionId, Patience, WriterQueue};
+use crate::queue::{Claim, ConnectionId, Kept, Patience, WriterQueue};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const GRACE: Duration = Duration::from_millis(2);
@@ -98,13 +98,15 @@ fn a_tentative_holder_that_waits_inside_keeps_the_place() {
 fn patience_with_a_turn_is_not_patience_with_all_of_them() {
     let q = WriterQueue::default();
     let turn = Duration::from_secs(1);
-    let patience = Patience { all: LONG, turn };
+    let patience = Patience { all: LONG, kept: Some(Kept { held: turn, inside: turn }) };
     std::thread::scope(|s| {
         let (q, (taken, is_taken)) = (&q, std::sync::mpsc::channel());
         for n in 0..12 {
             let taken = taken.clone();
             s.spawn(move || {
                 assert!(q.acquire(ConnectionId(n), Claim::Firm, LONG));
+                // As one that waits for the disk: not idle.
+                q.set_inside(ConnectionId(n), true);
                 taken.send(()).unwrap();
                 std::thread::sleep(turn / 8);
                 q.release(ConnectionId(n));
@@ -120,6 +122,60 @@ fn patience_with_a_turn_is_not_patience_with_all_of_them() {
     std::thread::scope(|s| {
         s.spawn(|| assert!(!q.acquire(ConnectionId(21), Claim::Firm, patience)));
     });
+}
+
+#[test]
+fn whoever_merely_keeps_the_place_is_not_waited_for() {
+    let q = WriterQueue::default();
+    let patience = Patience { all: LONG, kept: Some(Kept { held: LONG, inside: LONG }) };
+    assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+    std::thread::scope(|s| {
+        s.spawn(|| assert!(!q.acquire(ConnectionId(2), Claim::Firm, patience), "this thread is idle"));
+    });
+    std::thread::scope(|s| {
+        let patience = Patience { all: LONG, kept: Some(Kept { held: Duration::ZERO, inside: LONG }) };
+        let q = &q;
+        s.spawn(move || assert!(!q.acquire(ConnectionId(2), Claim::Firm, patience)));
+    });
+}
+
+#[test]
+fn a_ticket_keeps_the_turn_and_the_place_waits_for_nobody_that_is_away() {
+    let q = WriterQueue::default();
+    let none = Patience { all: LONG, kept: Some(Kept { held: Duration::ZERO, inside: LONG }) };
+    let order = std::sync::Mutex::new(Vec::new());
+    let mut ticket = None;
+    assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+    std::thread::scope(|s| {
+        let (q, order) = (&q, &order);
+        let wait = |n: u64, mut ticket: Option<_>| {
+            assert!(q.acquire_with(ConnectionId(n), Claim::Firm, LONG, &mut ticket));
+            order.lock().unwrap().push(n);
+            q.release(ConnectionId(n));
+        };
+        // Another thread: a thread does not wait for itself, but keeps its turn.
+        ticket = s
+            .spawn(move || {
+                let mut ticket = None;
+                assert!(!q.acquire_with(ConnectionId(2), Claim::Firm, none, &mut ticket));
+                ticket
+            })
+            .join()
+            .unwrap();
+        assert!(ticket.is_some());
+        s.spawn(move || wait(3, None));
+        while !q.has_waiters(1) {
+            std::thread::yield_now();
+        }
+        s.spawn(move || wait(2, ticket));
+        while !q.has_waiters(2) {
+            std::thread::yield_now();
+        }
+        q.release(ConnectionId(1));
+    });
+    assert_eq!(*order.lock().unwrap(), [2, 3]);
+    // Nobody is there that could have it before one who comes now.
+    assert!(q.acquire(ConnectionId(4), Claim::Firm, Duration::ZERO));
 }
 
 #[test]

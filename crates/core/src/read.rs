@@ -8,6 +8,7 @@ use crate::ahead::ReadAhead;
 use crate::database::Database;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, State};
+use crate::memory;
 use crate::procs::member::Member;
 use crate::table::{Image, Place};
 use crate::types::{PageNo, Tid};
@@ -135,7 +136,8 @@ impl Database {
                 }
             }
         }
-        let run = ahead.room(count, size);
+        // Without room for a run, the page that was asked for is read alone.
+        let Ok(run) = ahead.room(count, size) else { return Ok(()) };
         let read = self.home.read_at(run, first.offset(size)).context(|| self.what("cannot read"))?;
         if self.hold(&epochs) {
             ahead.filled(first, read, size, good);
@@ -152,7 +154,7 @@ impl Database {
         {
             return Ok(image);
         }
-        let mut image = vec![0; size];
+        let mut image = memory::zeros(size)?;
         self.read_page(state, page, 0, &mut image)?;
         Ok(Image::from(image))
     }

@@ -16,11 +16,13 @@ use crate::commit::shadow;
 use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
 use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
-use crate::home::{Kind, State};
+use crate::home::{Kind, Mark, State};
 use crate::log::file::{LogFile, log_path};
-use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count};
+use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, told_tid};
 use crate::log::slot::Slot;
+use crate::memory;
 use crate::options::{Options, Scheme};
+use crate::procs::kept;
 use crate::procs::member::{self, Member};
 use crate::procs::tail;
 use crate::replay::{Replayed, replay};
@@ -32,15 +34,15 @@ use crate::types::{LogOffset, PageNo, Tid};
 /// The log that belongs to a home marked with `session`, locked for this process (to be read only, if `mode`
 /// says so), and its newest slot. Every way in which the two may not fit has its own message.
 pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<(LogFile, Slot)> {
-    let log = find_log(db, mode)?;
-    lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive })?;
+    let log = find_log(db, session, mode)?;
+    lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive }, Duration::ZERO)?;
     check_name(db)?;
     let slot = slot_of(db, &log, session)?;
     Ok((log, slot))
 }
 
-fn find_log(db: &Database, mode: OpenMode) -> Result<LogFile> {
-    let path = log_path(&db.path);
+fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
+    let path = db.path_of_log(session)?;
     let home = db.path.display();
     let Some(log) = LogFile::open(&*db.disk, &path, mode)? else {
         return Err(Error::CantOpen(format!(
@@ -96,7 +98,7 @@ fn slot_of(db: &Database, log: &LogFile, session: u64) -> Result<Slot> {
 /// Writes a page of home again as it is. Whoever wrote it in place may have died after the flush of it failed: then
 /// it is in the cache, clean, and not on the disk. Its flush follows with that of the mark.
 fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
-    let mut image = vec![0; state.page_bytes as usize];
+    let mut image = memory::zeros(state.page_bytes as usize)?;
     let at = page.offset(state.page_bytes);
     let read = db.home.read_at(&mut image, at).context(|| db.what("cannot read"))?;
     if read < image.len() {
@@ -131,13 +133,13 @@ pub fn attach(
     session: u64,
     options: &Options,
 ) -> Result<bool> {
-    let log = find_log(db, OpenMode::ReadWrite).map_err(|e| match e {
+    let log = find_log(db, session, OpenMode::ReadWrite).map_err(|e| match e {
         Error::CantOpen(why) if !inner.recovers && matches!(db.disk.exists(&log_path(&db.path)), Ok(true)) => {
             Error::CantOpen(format!("{why}; who only reads beside others tells them in the log what it reads"))
         }
         e => e,
     })?;
-    let log = LogFile { file: CountedFile::wrap(log.file, db.stats.clone()), path: log.path };
+    let mut log = LogFile { file: CountedFile::wrap(log.file, db.stats.clone()), path: log.path };
     member::admin(&log, Duration::from_millis(options.busy_ms))?;
     if db.read_state()?.1 != Some(session) {
         return Ok(false);
@@ -155,6 +157,8 @@ pub fn attach(
         check_name(db)?;
         let slot = slot_of(db, &log, session)?;
         let replayed = replay(db, &log, &slot, false)?;
+        kept::remove(&*db.disk, &log.path, session)?;
+        give_name(db, &mut log);
         take_over(db, writer, inner, log, &slot, replayed, options)?;
         return Ok(true);
     }
@@ -171,15 +175,20 @@ pub fn attach(
 /// The file that was opened must be the one that has the name: not if another process exchanged it (scheme `shadow`), or
 /// replaced it. The caller has the log to itself, so it stays as it is.
 fn check_name(db: &Database) -> Result<()> {
-    let what = || db.what("cannot look at");
-    let named = db.disk.identify(&db.path).context(what)?;
-    if named != Some(db.home.id().context(what)?) {
-        return Err(Error::CantOpen(format!(
-            "{} is another file now than the one that was opened: close it and open it again",
-            db.path.display()
-        )));
+    db.check_name().map_err(|e| match e {
+        Error::Moved(why) => Error::CantOpen(why),
+        e => e,
+    })
+}
+
+/// A log that was found under another name gets that of its database again, if it is free. Its name is not what it is found by,
+/// so nothing depends on this.
+fn give_name(db: &Database, log: &mut LogFile) {
+    let named = log_path(&db.path);
+    let is_there = || matches!((db.disk.identify(&log.path), log.file.id()), (Ok(Some(there)), Ok(id)) if there == id);
+    if log.path != named && is_there() && db.disk.rename(&log.path, &named).is_ok() {
+        log.path = named;
     }
-    Ok(())
 }
 
 /// This process becomes one of those that use the log.
@@ -204,10 +213,20 @@ fn join(
             options.preset.name()
         )));
     }
+    let home = db.home.id().context(|| db.what("cannot look at"))?;
+    if log.noted_home()?.is_some_and(|file| file != home.ino) {
+        // What is written home would be in one of the two.
+        return Err(Error::CantOpen(format!(
+            "{} is a copy of a database that is in use (with the log {}): copy it, with its log, when nobody uses it",
+            db.path.display(),
+            log.path.display()
+        )));
+    }
     let member = Member::join(db, log.clone(), session, options)?;
     let slot = member.tail.lock().slot.clone();
+    let mark = Mark { session, tid: told_tid(&slot, options.scheme), partial: false };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    let home = HomeFile { session, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
+    let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let log = Log::join(log.clone(), slot, options.psow);
     **writer = Some(Live::new(log, home, Tid::HOME));
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
@@ -228,6 +247,7 @@ pub fn take_over(
     options: &Options,
 ) -> Result<()> {
     let Replayed { table, state, report, tail } = replayed;
+    log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
     let counted = report.transactions > 0 || slot.in_place;
     let change_counter = if counted { slot.counter_ceiling } else { state.change_counter };
     let header = Some(state.header);
@@ -236,17 +256,19 @@ pub fn take_over(
         _ => state.after(Tid::HOME, state.page_bytes, state.page_count, change_counter, header),
     };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    let mut home = HomeFile { session: slot.session, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
+    // With all of the log behind it, until the new session begins.
+    let mark = Mark { session: slot.session, tid: slot.base_tid, partial: false };
+    let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     if report.transactions > 0 {
         // The owner before may have died after a failed flush, with records in the cache that are not
         // on the disk: they are written again before home depends on them (invariant I3).
         log.rewrite_live(slot, tail)?;
     }
     if report.transactions > 0 {
-        write_pages(db, &*db.home, &mut home, &recovered, table.dirty(recovered.page_count))?;
+        write_pages(db, &*db.home, &mut home, &recovered, table.dirty(recovered.page_count)?)?;
         fit_length(db, &*db.home, &mut home, &recovered)?;
     } else if report.in_place.is_some() {
-        write_again(db, &mut home, &recovered, table.dirty(recovered.page_count))?;
+        write_again(db, &mut home, &recovered, table.dirty(recovered.page_count)?)?;
     }
     if let Some(page) = log.noted_in_place()?
         && keeps(Rule::InPlaceRewritten)
@@ -254,7 +276,7 @@ pub fn take_over(
         rewrite_page(db, &recovered, page)?;
     }
     // The mark may be in the cache alone, too.
-    db.write_header(&recovered.marked_or_empty(slot.session))?;
+    db.write_header(&recovered.marked_or_empty(mark))?;
     // The slot that counts may be in the cache alone: the next one goes over the slot before it, and until home
     // is marked anew recovery needs one of the two.
     let slot_at = (1 + slot.sequence % 2) * u64::from(slot.block_bytes);
@@ -281,13 +303,15 @@ pub fn take_over(
         page_bytes: recovered.page_bytes.max(512),
         change_counter,
         counter_ceiling: change_counter.wrapping_add(COUNTER_STEP),
+        // Of the session before, and not to be overwritten until this slot counts.
+        zeroed: false,
         in_place: options.scheme.is_in_place(),
         ..slot.clone()
     };
-    let mut log = Log::start(log, next, options.psow)?;
+    let mut log = Log::start(log, next, options.psow, false)?;
     log.distrust_older_slot();
-    db.write_header(&recovered.marked_or_empty(session))?;
-    home.session = session;
+    home.mark = Mark { session, tid: told_tid(log.slot(), options.scheme), partial: false };
+    db.write_header(&recovered.marked_or_empty(home.mark))?;
     // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;
     inner.set_state(Arc::new(recovered));

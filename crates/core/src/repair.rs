@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::database::{Database, lock_log};
 use crate::disk::{Disk, DiskFile, LockKind, OpenMode};
@@ -14,8 +15,9 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
 use crate::layout::home as at;
 use crate::locks;
-use crate::log::file::{LogFile, log_path};
+use crate::log::file::{LogFile, base, is_aside, log_path};
 use crate::options::Options;
+use crate::procs::kept;
 use crate::recover::{self, open_log};
 use crate::replay::{Report, replay};
 use crate::roll_back;
@@ -47,14 +49,24 @@ impl Repair {
         Ok(Repair { db, disk, writable })
     }
 
+    /// The database at `path`, to look at beside those that use it: nothing is locked, so it changes meanwhile.
+    pub fn beside(disk: Arc<dyn Disk>, path: &Path) -> Result<Repair> {
+        let what = || format!("cannot open the database {}", path.display());
+        let path = disk.resolve(path).context(what)?;
+        let file = disk.open(&path, OpenMode::ReadOnly).context(what)?;
+        let db = Database::new(disk.clone(), &path, file, Options::default());
+        Ok(Repair { db, disk, writable: false })
+    }
+
     /// The path of the file itself, without links.
     pub fn path(&self) -> &Path {
         &self.db.path
     }
 
-    /// The path of its log, which need not exist.
+    /// The path of its log, which need not exist: of a marked one, wherever beside it the log of that session is.
     pub fn log_path(&self) -> PathBuf {
-        log_path(&self.db.path)
+        let of_mark = self.mark().ok().flatten().and_then(|session| self.db.path_of_log(session).ok());
+        of_mark.unwrap_or_else(|| log_path(&self.db.path))
     }
 
     /// The path of a rollback journal, if one waits to be rolled back.
@@ -75,14 +87,20 @@ impl Repair {
         if home::mark(&first).is_some() && home::page_count(&first) == Some(0) {
             return Ok(State::empty(Tid::HOME)); // Only the mark: the first checkpoint has not been.
         }
-        let session = home::mark(&first).filter(|_| trailer::has_room(&first));
-        if let (Some(session), Some(page_bytes)) = (session, home::page_bytes(&first)) {
-            let page_count = roll_back::page_count_without_log(&self.db, session, page_bytes)?;
+        let mark = home::mark(&first).filter(|_| trailer::has_room(&first));
+        if let (Some(mark), Some(page_bytes)) = (mark, home::page_bytes(&first)) {
+            let page_count = roll_back::page_count_without_log(&self.db, mark.session, page_bytes)?;
             home::put_page_count(&mut first, page_count);
         }
         home::unmark(&mut first);
         let bytes = self.db.home.len().context(what)?;
         Ok(State::of_home(first.get(..n).unwrap_or_default(), bytes))
+    }
+
+    /// The logs of other databases that had this name before and were set aside.
+    pub fn logs_aside(&self) -> Vec<PathBuf> {
+        let beside = self.disk.names_beside(&self.db.path).unwrap_or_default();
+        beside.into_iter().filter(|path| is_aside(path) && base(path) == self.db.path).collect()
     }
 
     /// The log, locked until it is dropped, whatever is in it; `None` if there is none.
@@ -93,8 +111,11 @@ impl Repair {
             (OpenMode::ReadOnly, LockKind::Shared)
         };
         let log = LogFile::open(&*self.disk, &self.log_path(), mode)?;
-        log.iter().try_for_each(|log| lock_log(log, kind))?;
-        Ok(log)
+        match log.iter().try_for_each(|log| lock_log(log, kind, Duration::ZERO)) {
+            // Who uses the log of this file marks it first: this one is of a file that had the name before.
+            Err(Error::Busy(_)) if self.mark()?.is_none() => Ok(None),
+            locked => locked.map(|()| log),
+        }
     }
 
     /// What [`Repair::recover`] would do, and the state it would leave. Nothing is written.
@@ -112,6 +133,7 @@ impl Repair {
         let db = &self.db;
         let (log, slot) = open_log(db, session, OpenMode::ReadWrite)?;
         let replayed = replay(db, &log, &slot, accept_loss)?;
+        kept::remove(&*self.disk, &log.path, session)?;
         let report = replayed.report.clone();
         {
             let mut writer = db.writer.lock();
@@ -129,6 +151,9 @@ impl Repair {
         let db = &self.db;
         let what = || db.what("cannot write");
         let state = self.state()?;
+        if let Some(session) = self.mark()? {
+            kept::remove(&*self.disk, &log_path(&db.path), session)?;
+        }
         if state.kind == Kind::Empty {
             db.home.set_len(0).context(what)?;
             return db.sync_home();

@@ -16,7 +16,9 @@ use crate::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::log::file::LogFile;
 use crate::log::record::{Change, Record};
 use crate::log::slot::Slot;
+use crate::memory;
 use crate::roll_back;
+use crate::rules::{Rule, keeps};
 use crate::table::{Image, PageTable, Place, Readers, Streamed};
 use crate::types::{LogOffset, PageNo, Tid};
 
@@ -52,6 +54,10 @@ pub struct Replayed {
 pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> Result<Replayed> {
     let mut first = [0; at::HEADER_BYTES];
     db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
+    let mark = home::mark(&first).filter(|mark| mark.tid != Tid(0) && keeps(Rule::HomeFitsLog));
+    if mark.is_some_and(|mark| mark.tid < slot.base_tid || (mark.partial && mark.tid == slot.base_tid)) {
+        return Err(copied_apart(db, log, "older"));
+    }
     let mut base = State::empty(Tid::HOME);
     let mut table = PageTable::default();
     let mut report = Report::default();
@@ -72,6 +78,15 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
             // A checkpoint that was cut short has written the header before the last page.
             let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
             base = State::of_home(&first, if has_records { u64::MAX } else { bytes });
+            if !has_records && base.kind != Kind::Database {
+                return Err(Error::Corrupt(format!(
+                    "{} is damaged: its header does not fit a file of {bytes} bytes (it states {} pages of {} bytes). \
+                     Nothing was changed",
+                    db.path.display(),
+                    base.page_count,
+                    base.page_bytes
+                )));
+            }
         }
     } else if slot.page_count > 0 {
         if home::page_bytes(&first) != Some(slot.page_bytes) {
@@ -121,6 +136,10 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
         }
         report.lost = Some((lost, seen));
     }
+    // What went in place has no record.
+    if mark.is_some_and(|mark| mark.tid > end.last_tid && !slot.in_place) {
+        return Err(copied_apart(db, log, "newer"));
+    }
     let shown = State::of_home(&state.header, state.bytes());
     if report.transactions > 0 && (shown.kind, shown.page_bytes) != (Kind::Database, slot.page_bytes) {
         // Written home, it would be a file that no recovery takes for the one that belongs to the log (invariant I8).
@@ -140,8 +159,33 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
             slot.page_bytes
         )));
     }
-    report.pages = table.dirty(state.page_count).len() as u64;
+    let pages = table.dirty(state.page_count)?;
+    // A page that a transaction adds is in its record (rule 3), so no number alone makes home grow (invariant I6).
+    let home_pages = home_bytes / u64::from(slot.page_bytes);
+    let added = pages.iter().filter(|(page, _)| u64::from(page.0) > home_pages).count() as u64;
+    if report.transactions > 0 && u64::from(state.page_count) > home_pages.saturating_add(added) {
+        return Err(Error::Corrupt(format!(
+            "the transactions in the log {} state a size of {} pages, of which neither they nor {} have all. Nothing was \
+             changed",
+            log.path.display(),
+            state.page_count,
+            db.path.display()
+        )));
+    }
+    report.pages = pages.len() as u64;
     Ok(Replayed { table, state, report, tail: end.tail })
+}
+
+/// Home and log are of two moments (rule 77): the log does not lead from home to any state that ever was.
+fn copied_apart(db: &Database, log: &LogFile, age: &str) -> Error {
+    let newest = if age == "newer" { ", or the newest transactions in the log are damaged" } else { "" };
+    Error::CantOpen(format!(
+        "{} is {age} than its log {}: the two were copied at different moments, with a checkpoint between{newest}. Nothing was \
+         changed. Copy both again while no process uses the database, or copy it with SQLite's backup or VACUUM INTO. To make \
+         do with the file alone, as its last checkpoint left it: `onewrite recover --without-log`",
+        db.path.display(),
+        log.path.display()
+    ))
 }
 
 /// What a record is applied to.
@@ -204,18 +248,18 @@ pub fn apply(
         }
         let old = table.find(page, tid);
         let image = match change {
-            Change::Fresh(ranges) => {
-                let mut image = vec![0; page_bytes];
+            Change::Fresh(ranges) => memory::zeros(page_bytes).map(|mut image| {
                 ranges.apply(&mut image);
-                Ok(image)
-            }
-            Change::Image(image) => Ok(image.to_vec()),
+                image
+            }),
+            Change::Image(image) => memory::copy(image),
             Change::Delta(ranges) => previous_image(source, page, &old).map(|mut image| {
                 ranges.apply(&mut image);
                 image
             }),
         };
         let placed = image.and_then(|image| {
+            table.room(1)?;
             if page == PageNo::HEADER {
                 header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
             }
@@ -234,10 +278,7 @@ pub fn apply(
     }
     if record.head.stream.count > 0 {
         let mut streamed = Streamed::default();
-        log.for_each_streamed(record, |page, position, crc| {
-            streamed.set(PageNo(page), position, crc);
-            Ok(())
-        })?;
+        log.for_each_streamed(record, |page, position, crc| streamed.set(PageNo(page), position, crc))?;
         if table.has_layer() {
             return Err(Error::Corrupt(format!(
                 "the log {} holds two big transactions without a checkpoint between them",
@@ -255,9 +296,12 @@ pub fn apply(
 fn previous_image(source: &Source<'_>, page: PageNo, place: &Place) -> Result<Vec<u8>> {
     let Source { db, slot, home, .. } = source;
     let what = || db.what("cannot read");
-    let mut image = vec![0; slot.page_bytes as usize];
+    if let Place::Memory(old) = place {
+        return memory::copy(old);
+    }
+    let mut image = memory::zeros(slot.page_bytes as usize)?;
     match place {
-        Place::Memory(old) => return Ok(old.to_vec()),
+        Place::Memory(_) => {}
         Place::Log(file, position) | Place::Kept(file, position) => {
             let read = file.read_at(&mut image, *position).context(what)?;
             if read < image.len() {
@@ -326,10 +370,11 @@ mod tests {
             change_counter: 0,
             counter_ceiling: 1000,
             live: true,
+            zeroed: false,
             in_place: false,
         };
-        let file = Log::create(&disk, Path::new("/db-onewrite"), 1 << 20, 4096).unwrap();
-        let mut log = Log::start(file, slot, true).unwrap();
+        let file = Log::create(&disk, LogFile::make(&disk, Path::new("/db-onewrite")), 1 << 20, 4096).unwrap();
+        let mut log = Log::start(file, slot, true, false).unwrap();
         let zeros = vec![0; PAGE];
         for round in 1..3u8 {
             let mut e = Encoder::default();
@@ -337,7 +382,7 @@ mod tests {
             for page in 2..=PAGES {
                 let mut image = vec![0; PAGE];
                 image[usize::from(round)] = page as u8 | 1;
-                e.add_delta(PageNo(page), (round > 1).then_some(zeros.as_slice()), &image);
+                e.add_delta(PageNo(page), (round > 1).then_some(zeros.as_slice()), &image).unwrap();
             }
             let head = Head {
                 salt: 2,

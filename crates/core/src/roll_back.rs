@@ -15,6 +15,7 @@ use crate::layout::home as at;
 use crate::layout::le_u64;
 use crate::layout::trailer::{AT_SESSION, AT_TID, BYTES};
 use crate::log::slot::Slot;
+use crate::memory;
 use crate::node::Shape;
 use crate::options::STREAM_BYTES_MAX;
 use crate::rules::{Rule, keeps};
@@ -82,7 +83,7 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
             return Ok(());
         };
         let image = if !undone {
-            image.to_vec()
+            memory::copy(image)?
         } else if trailer.undo.1 == 0 {
             return Ok(()); // Beyond the end of the state before.
         } else {
@@ -93,6 +94,7 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
         if page == PageNo::HEADER {
             first = Some(image);
         } else {
+            table.room(1)?;
             table.publish(page, last.tid, Place::Memory(Image::from(image)), nobody);
         }
         Ok(())
@@ -145,16 +147,16 @@ impl Ours {
 
 /// The size that the pages of a home marked with `session` tell, whose log is lost.
 pub fn page_count_without_log(db: &Database, session: u64, page_bytes: u32) -> Result<u32> {
-    let mut first = vec![0; page_bytes as usize];
+    let mut first = memory::zeros(page_bytes as usize)?;
     db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
     Ours { session, above: Tid(0), up_to: Tid(u64::MAX) }.page_count(db, page_bytes, &first, None)
 }
 
 /// Page 1 with the size of the database in it; `None` if it can stay as it is in home. `first`: what recovery made of it.
 fn with_size(db: &Database, slot: &Slot, first: Option<Vec<u8>>, undone: Option<Tid>) -> Result<Option<Vec<u8>>> {
-    let mut image = vec![0; slot.page_bytes as usize];
+    let mut image = memory::zeros(slot.page_bytes as usize)?;
     match &first {
-        Some(first) => image.clone_from(first),
+        Some(first) => image.copy_from_slice(first),
         None => _ = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?,
     }
     let page_count = Ours::behind(slot).page_count(db, slot.page_bytes, &image, undone)?;
@@ -191,7 +193,7 @@ fn for_each_page(
 ) -> Result<()> {
     let what = || db.what("cannot read");
     let size = page_bytes as usize;
-    let mut run = vec![0; (RUN_BYTES / size.max(1)).max(1) * size];
+    let mut run = memory::zeros((RUN_BYTES / size.max(1)).max(1) * size)?;
     let mut number = from.0;
     loop {
         let read = db.home.read_at(&mut run, PageNo(number).offset(page_bytes)).context(what)?;

@@ -72,6 +72,12 @@ pub enum Rule {
     FlushedBeforeExchange,
     /// Rule 48: the exchange of two names is flushed before the file that lost the name is written.
     ExchangeFlushed,
+    /// Rule 75: what is written behind FCNTL_SYNC is committed with the transaction.
+    LateWritesCommitted,
+    /// Rule 77: a home and a log of two moments do not fit.
+    HomeFitsLog,
+    /// Rule 78: after the last close nothing can be read in the log.
+    LogWiped,
     /// P1: other processes see a big transaction once it is home.
     BigHomeFirst,
     /// P3: a snapshot is announced before it is used.
@@ -86,7 +92,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 38] = [
+    pub const ALL: [Rule; 41] = [
         Rule::AcknowledgedAfterFlush,
         Rule::LogBeforeMark,
         Rule::MarkBeforeRecord,
@@ -120,6 +126,9 @@ impl Rule {
         Rule::SizeLast,
         Rule::FlushedBeforeExchange,
         Rule::ExchangeFlushed,
+        Rule::LateWritesCommitted,
+        Rule::HomeFitsLog,
+        Rule::LogWiped,
         Rule::BigHomeFirst,
         Rule::SnapshotsAnnounced,
         Rule::KeptForOthers,

@@ -54,12 +54,9 @@ impl Stats {
         counter.fetch_add(n, Relaxed);
     }
 
-    /// One `name=value` a line.
-    pub fn text(&self) -> String {
-        let mut out = String::new();
-        let commits = self.commits.load(Relaxed);
-        let per_commit = |n: &AtomicU64| n.load(Relaxed) as f64 / commits.max(1) as f64;
-        let rows = [
+    /// Each counter with its name.
+    fn rows(&self) -> [(&'static str, &AtomicU64); 18] {
+        [
             ("commits", &self.commits),
             ("in_place", &self.in_place),
             ("in_place_pages", &self.in_place_pages),
@@ -78,13 +75,38 @@ impl Stats {
             ("flushes", &self.flushes),
             ("syncs", &self.syncs),
             ("snapshots", &self.snapshots),
-        ];
-        for (name, counter) in rows {
+        ]
+    }
+
+    /// One `name=value` a line.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let commits = self.commits.load(Relaxed);
+        let per_commit = |n: &AtomicU64| n.load(Relaxed) as f64 / commits.max(1) as f64;
+        for (name, counter) in self.rows() {
             let _ = writeln!(out, "{name}={}", counter.load(Relaxed));
         }
         let _ = writeln!(out, "bytes_per_commit={:.1}", per_commit(&self.write_bytes));
         let _ = write!(out, "flushes_per_commit={:.3}", per_commit(&self.flushes));
         out
+    }
+
+    /// The unit of what [`Stats::text`] tells under a name.
+    pub fn unit(name: &str) -> &'static str {
+        match name {
+            "commits" | "in_place" | "undo_misfits" | "asides" => "transactions",
+            "writes" | "syncs" => "system calls",
+            "bytes_per_commit" => "bytes per transaction",
+            "flushes_per_commit" => "flushes per transaction",
+            "records" => "records",
+            "checkpoints" => "checkpoints",
+            "exchanges" => "exchanges",
+            "flushes" => "flushes",
+            "snapshots" => "snapshots",
+            _ if name.ends_with("bytes") => "bytes",
+            _ if name.ends_with("pages") => "pages",
+            _ => "",
+        }
     }
 }
 
@@ -123,6 +145,19 @@ impl DiskFile for CountedFile {
 
     crate::forward_disk_file!(
         this => this.file;
-        id, len, read_at, set_len, reserve, try_lock, unlock, conflicts, shared_words, atomic_unit_bytes
+        id, access, is_unlinked, len, read_at, set_len, reserve, try_lock, unlock, conflicts, shared_words, atomic_unit_bytes
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_told_has_a_unit() {
+        for line in Stats::default().text().lines() {
+            let (name, _) = line.split_once('=').unwrap();
+            assert_ne!(Stats::unit(name), "", "{name}");
+        }
+    }
 }

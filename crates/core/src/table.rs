@@ -4,16 +4,42 @@
 //! none (invariant I4). [`Place::Home`] marks the version home holds where older ones are kept beside it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::disk::DiskFile;
+use crate::error::Result;
+use crate::memory::{self, Room};
 use crate::procs::member::Member;
 use crate::types::{PageNo, Tid};
 
 /// The bytes of one page.
-pub type Image = Arc<[u8]>;
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image(Arc<Vec<u8>>);
+
+impl Image {
+    /// A copy of `bytes`.
+    pub fn copy(bytes: &[u8]) -> Result<Image> {
+        Ok(memory::copy(bytes)?.into())
+    }
+}
+
+impl From<Vec<u8>> for Image {
+    fn from(bytes: Vec<u8>) -> Image {
+        Image(Arc::new(bytes))
+    }
+}
+
+impl Deref for Image {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
 
 /// Where a version's bytes are.
 #[derive(Clone)]
@@ -48,7 +74,7 @@ impl Version {
 /// pages, dense or sparse.
 #[derive(Clone, Debug, Default)]
 pub struct Streamed {
-    chunks: BTreeMap<u32, Box<[(u32, u32); CHUNK]>>,
+    chunks: BTreeMap<u32, Vec<(u32, u32)>>,
     count: u32,
 }
 
@@ -67,14 +93,22 @@ impl Streamed {
     }
 
     /// Notes where a page's image is.
-    pub fn set(&mut self, page: PageNo, position: u64, crc: u32) {
+    pub fn set(&mut self, page: PageNo, position: u64, crc: u32) -> Result<()> {
         let (chunk, at) = Self::split(page);
-        let slots = self.chunks.entry(chunk).or_insert_with(|| Box::new([(0, 0); CHUNK]));
+        let slots = match self.chunks.entry(chunk) {
+            Entry::Occupied(slots) => slots.into_mut(),
+            Entry::Vacant(none) => {
+                let mut slots = memory::list(CHUNK)?;
+                slots.resize(CHUNK, (0, 0));
+                none.insert(slots)
+            }
+        };
         let units = u32::try_from(position / crate::layout::STREAM_UNIT).unwrap_or(0);
         if let Some(slot) = slots.get_mut(at) {
             self.count += u32::from(slot.0 == 0);
             *slot = (units, crc);
         }
+        Ok(())
     }
 
     /// Forgets a page.
@@ -197,6 +231,11 @@ impl PageTable {
         listed.max(layer)
     }
 
+    /// Makes room for images of `more` pages.
+    pub fn room(&mut self, more: usize) -> Result<()> {
+        self.pages.room(more)
+    }
+
     /// Adds the image of `page` at `tid`, newer than all there are. Versions of it that nobody reads are dropped.
     pub fn publish(&mut self, page: PageNo, tid: Tid, place: Place, readers: Readers<'_>) {
         let added = Version { tid, place };
@@ -216,8 +255,10 @@ impl PageTable {
     }
 
     /// The newest version of every page that is newer than home, up to `page_count`, in page order.
-    pub fn dirty(&self, page_count: u32) -> Vec<(PageNo, Place)> {
-        let mut pages: Vec<(PageNo, Place)> = self
+    pub fn dirty(&self, page_count: u32) -> Result<Vec<(PageNo, Place)>> {
+        let streamed = self.layer.as_ref().map_or(0, |layer| layer.streamed.len());
+        let mut pages: Vec<(PageNo, Place)> = memory::list(self.pages.len() + streamed as usize)?;
+        let listed = self
             .pages
             .iter()
             .filter(|(page, _)| page.0 <= page_count)
@@ -226,15 +267,15 @@ impl PageTable {
                 !matches!(last.place, Place::Home | Place::Kept(..))
                     && self.layer.as_ref().is_none_or(|l| last.tid >= l.tid || l.streamed.get(*page).is_none())
             })
-            .map(|(page, last)| (page, last.place.clone()))
-            .collect();
+            .map(|(page, last)| (page, last.place.clone()));
+        pages.extend(listed);
         if let Some(layer @ Layer { streamed, log, .. }) = &self.layer {
             let newest = |p: &PageNo| self.pages.get(p).and_then(|v| v.last()).is_none_or(|v| layer.hides(v));
             let streamed = streamed.iter().filter(|(p, ..)| p.0 <= page_count && newest(p));
             pages.extend(streamed.map(|(page, at, _)| (page, Place::Log(log.clone(), at))));
         }
         pages.sort_unstable_by_key(|(page, _)| *page);
-        pages
+        Ok(pages)
     }
 
     /// Keeps home's image of `page` for the snapshots from `first` on, before home gets the version of
@@ -426,7 +467,7 @@ mod tests {
     use crate::disk::sim::{SimConfig, SimDisk};
 
     fn image(n: u8) -> Image {
-        Arc::from(vec![n; 512])
+        vec![n; 512].into()
     }
 
     /// Readers of `snapshots` and of what comes from `visible` on.
@@ -498,7 +539,7 @@ mod tests {
         table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         // Transaction 2 cuts page 7 off.
         table.checkpointed(Tid(2), 6, readers(&snapshots, 2));
-        assert_eq!((read(&table, 1), table.dirty(9).len(), table.new_bytes()), (Some(1), 0, 0));
+        assert_eq!((read(&table, 1), table.dirty(9).unwrap().len(), table.new_bytes()), (Some(1), 0, 0));
         // Transaction 3 adds it again.
         table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 3));
         assert_eq!((read(&table, 1), read(&table, 3), table.new_bytes()), (Some(1), Some(3), 512));
@@ -513,7 +554,7 @@ mod tests {
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
-        streamed.set(PageNo(7), 1 << 20, 5);
+        streamed.set(PageNo(7), 1 << 20, 5).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log);
         table.checkpointed(Tid(2), 7, readers(&snapshots, 2));
@@ -524,14 +565,14 @@ mod tests {
     fn a_checkpoint_on_its_way_hides_no_streamed_image() {
         let mut table = PageTable::default();
         let mut streamed = Streamed::default();
-        streamed.set(PageNo(7), 1 << 20, 5);
+        streamed.set(PageNo(7), 1 << 20, 5).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log);
         // Snapshot 1 reads home, which is about to get the image of 2, or will at the next try.
         table.keep(PageNo(7), Tid(1), Tid(2), Place::Memory(image(100)));
         assert_eq!(read(&table, 1), Some(100));
         assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
-        assert!(matches!(table.dirty(7)[..], [(PageNo(7), Place::Log(..))]));
+        assert!(matches!(table.dirty(7).unwrap()[..], [(PageNo(7), Place::Log(..))]));
     }
 
     #[test]
@@ -583,17 +624,17 @@ mod tests {
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
-        streamed.set(PageNo(7), 1 << 20, 5);
-        streamed.set(PageNo(9), 2 << 20, 5);
+        streamed.set(PageNo(7), 1 << 20, 5).unwrap();
+        streamed.set(PageNo(9), 2 << 20, 5).unwrap();
         assert_eq!(streamed.len(), 2);
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log);
         assert_eq!(read(&table, 1), Some(1));
         assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
-        assert_eq!(table.dirty(100).len(), 2);
-        assert_eq!(table.dirty(8).len(), 1);
+        assert_eq!(table.dirty(100).unwrap().len(), 2);
+        assert_eq!(table.dirty(8).unwrap().len(), 1);
         table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 3));
         assert_eq!(read(&table, 3), Some(3));
-        assert_eq!(table.dirty(100).len(), 2);
+        assert_eq!(table.dirty(100).unwrap().len(), 2);
     }
 }

@@ -8,9 +8,11 @@
 use crate::layout::{home, le_u16, le_u32, le_u64, put, trailer as at};
 use crate::types::{PageNo, Tid};
 
-/// Bytes of page 1 that change without its trailer: versions and mark, change counter, session, the counter again with
+/// Bytes of page 1 that change without its trailer: versions, change counter, mark, the counter again with
 /// the version of SQLite.
-pub const UNCHECKED: [std::ops::Range<usize>; 4] = [18..20, 24..28, 72..80, 92..100];
+pub const UNCHECKED: [std::ops::Range<usize>; 4] = [18..20, 24..28, MARK, 92..100];
+/// The mark of page 1. What follows the session counts as zeros, as SQLite has them.
+const MARK: std::ops::Range<usize> = home::SESSION..home::SESSION + home::MARK_BYTES;
 
 /// The trailer of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,9 @@ fn checksum(page: PageNo, image: &[u8]) -> u32 {
     for left_out in unchecked.iter().cloned().chain(std::iter::once(crc_at..crc_at.saturating_add(4))) {
         crc = crc32c::crc32c_append(crc, image.get(from..left_out.start).unwrap_or_default());
         from = left_out.end;
+        if left_out == MARK {
+            crc = crc32c::crc32c_append(crc, &[0; home::MARK_BYTES - 8]);
+        }
     }
     crc32c::crc32c_append(crc, image.get(from..).unwrap_or_default())
 }

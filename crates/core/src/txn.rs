@@ -31,8 +31,6 @@ pub struct Prepared {
     pub in_place: Option<Box<Placement>>,
     /// Whether anything differs from the base.
     pub changed: bool,
-    /// SQLite's syncs up to here are those of `synchronous=NORMAL`.
-    pub normal: bool,
 }
 
 /// The overlay of one connection.
@@ -53,8 +51,10 @@ pub struct Txn {
     pub file_bytes: u64,
     /// How far it is.
     pub stage: Stage,
-    /// SQLite asked for a sync of the database file since it was prepared.
+    /// SQLite asked for a sync of the database file since FCNTL_SYNC.
     pub synced: bool,
+    /// SQLite's syncs up to FCNTL_SYNC were those of `synchronous=NORMAL`.
+    pub normal: bool,
 }
 
 impl Txn {
@@ -69,6 +69,7 @@ impl Txn {
             file_bytes: base.bytes(),
             stage: Stage::Open,
             synced: false,
+            normal: false,
             base,
         }
     }

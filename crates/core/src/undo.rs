@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use crate::layout::{be_u16, le_u16, put, trailer, undo as at};
+use crate::memory;
 use crate::node::{Node, Shape};
 use crate::rules::{Rule, keeps};
 use crate::trailer::{self as sealed, Trailer, UNCHECKED};
@@ -55,7 +56,8 @@ fn place(
     leave: bool,
     mut trailer: Trailer,
 ) -> Option<Vec<u8>> {
-    let mut image = edit.new.to_vec();
+    // Without memory it does not fit either, and the transaction goes through the log.
+    let mut image = memory::copy(edit.new).ok()?;
     let gap = new_node.pointers.end..new_node.content_at;
     image.get_mut(gap.clone())?.fill(0);
     if let Some(old) = old_node.filter(|_| leave) {

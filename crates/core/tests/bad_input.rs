@@ -3,11 +3,11 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use common::{PAGE, Pair, TX, commit, crashed, ends_with_all, engine, lock, page, plain, write};
-use onewrite_core::disk::OpenMode;
+use common::{PAGE, Pair, TX, commit, crashed, crashed_with, ends_with_all, engine, lock, page, plain, write};
 use onewrite_core::disk::real::RealDisk;
+use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::log::file::LogFile;
 use onewrite_core::log::slot::Slot;
 use onewrite_core::{Error, LockLevel};
@@ -171,19 +171,35 @@ fn an_unknown_option_names_itself_and_the_choices() {
     assert_eq!(pair.bytes(), before);
 }
 
+/// Whether the log is whole or damaged: it is that of another file, of which nothing is lost.
 #[test]
-fn an_unmarked_home_beside_a_live_log_is_not_written_to() {
-    let pair = crashed(TX);
-    std::fs::write(&pair.home, common::plain(1)).unwrap();
-    let before = pair.bytes();
-    let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
-    c.lock(LockLevel::Shared).unwrap();
-    let error = c.lock(LockLevel::Reserved).unwrap_err();
-    assert!(matches!(error, Error::CantOpen(_)), "{error}");
-    assert!(error.to_string().contains("move the log away"), "{error}");
-    c.unlock(LockLevel::None).unwrap();
-    c.close().unwrap();
-    assert_eq!(pair.bytes(), before);
+fn an_unmarked_home_beside_a_live_log_sets_it_aside() {
+    for damaged in [false, true] {
+        let pair = crashed(TX);
+        if damaged {
+            flip(&pair.log(), pair.records()[0] + 60);
+        }
+        let (marked, log) = pair.bytes();
+        std::fs::write(&pair.home, common::plain(1)).unwrap();
+        let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+        c.lock(LockLevel::Shared).unwrap();
+        c.unlock(LockLevel::None).unwrap();
+        assert_eq!(pair.bytes().1, log, "a reader needs no log");
+        commit(&mut c, 2);
+        c.close().unwrap();
+        ends_with_all(&pair.home, 2);
+        let is_aside = |path: &PathBuf| path.to_string_lossy().contains("db-onewrite-");
+        let beside = || RealDisk::new().names_beside(&pair.home).unwrap();
+        let aside = beside().into_iter().find(is_aside).unwrap();
+        assert_eq!(std::fs::read(aside).ok(), log);
+        // Its own file, put back, finds it.
+        std::fs::write(&pair.home, marked.unwrap()).unwrap();
+        match lock(&pair.home) {
+            Ok(()) => ends_with_all(&pair.home, TX),
+            Err(e) => assert!(damaged && matches!(e, Error::Corrupt(_)), "{e}"),
+        }
+        assert_eq!(beside().iter().any(is_aside), damaged, "what was brought home is not kept");
+    }
 }
 
 #[test]
@@ -354,20 +370,6 @@ fn a_flipped_bit_in_a_slot_behind_the_first_transaction() {
 }
 
 #[test]
-fn an_unmarked_home_beside_a_live_log_with_its_first_record_damaged() {
-    let pair = crashed(TX);
-    flip(&pair.log(), pair.records()[0] + 60);
-    std::fs::write(&pair.home, common::plain(1)).unwrap();
-    let before = pair.bytes();
-    let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
-    c.lock(LockLevel::Shared).unwrap();
-    let error = c.lock(LockLevel::Reserved).expect_err("the log holds transactions");
-    assert!(matches!(error, Error::CantOpen(_)) && error.to_string().contains("move the log away"), "{error}");
-    drop(c);
-    assert_eq!(pair.bytes(), before);
-}
-
-#[test]
 fn a_marked_home_that_was_cut_short() {
     for len in [100, PAGE as u64, PAGE as u64 + 7, 3 * PAGE as u64 - 1] {
         let pair = crashed(TX);
@@ -430,5 +432,109 @@ fn records_that_begin_in_blocks_of_their_own_are_all_found() {
     for option in [("scheme", "wal-opt"), ("psow", "0")] {
         let pair = common::crashed_with(TX, &[option]);
         ends_with_all(&pair.home, TX);
+    }
+}
+
+/// One damaged byte of the size that page 1 states, where the log leaves the size to it (rule 76).
+#[test]
+fn a_page_count_that_the_file_does_not_hold_is_not_believed() {
+    for scheme in ["dash", "off"] {
+        let pair = crashed_with(TX, &[("scheme", scheme)]);
+        flip(&pair.home, 28);
+        assert!(matches!(refused(&pair, &["damaged", "268435459 pages"]), Error::Corrupt(_)), "{scheme}");
+    }
+}
+
+/// A whole record that states a size, and has none of the pages (invariant I6, rule 76).
+#[test]
+fn a_page_count_of_a_record_is_not_believed_without_its_pages() {
+    let pair = crashed(TX);
+    let start = pair.records()[TX as usize - 1];
+    let mut log = std::fs::read(pair.log()).unwrap();
+    let len = u32::from_le_bytes(log[start + 28..start + 32].try_into().unwrap()) as usize;
+    let state = |log: &mut [u8], pages: u32| {
+        log[start + 32..start + 36].copy_from_slice(&pages.to_le_bytes());
+        let crc = crc32c::crc32c(&log[start..start + len - 4]);
+        log[start + len - 4..start + len].copy_from_slice(&crc.to_le_bytes());
+    };
+    state(&mut log, u32::MAX);
+    std::fs::write(pair.log(), &log).unwrap();
+    assert!(matches!(refused(&pair, &["size of 4294967295 pages", "Nothing was changed"]), Error::Corrupt(_)));
+    state(&mut log, 3);
+    std::fs::write(pair.log(), &log).unwrap();
+    ends_with_all(&pair.home, TX);
+}
+
+/// Home and log of a database in use, copied at several moments: before, between and behind two checkpoints.
+#[test]
+fn copies_of_two_moments_with_a_checkpoint_between() {
+    let first = crashed(1);
+    let mut c = engine().open(&first.home, OpenMode::ReadWrite, &[]).unwrap();
+    let mut moments = Vec::new();
+    for n in 2..6 {
+        commit(&mut c, n);
+        moments.push(first.copy());
+        if n % 2 == 1 {
+            c.pragma("checkpoint", None).unwrap().unwrap();
+            moments.push(first.copy());
+        }
+    }
+    // Transactions 2, 3, behind a checkpoint, 4, 5, behind a checkpoint: newest transaction and checkpoints of each.
+    let told = [(2, 0), (3, 0), (3, 1), (4, 1), (5, 1), (5, 2)];
+    for (home, (_, brought)) in moments.iter().zip(told) {
+        for (log, (newest, given_up)) in moments.iter().zip(told) {
+            let pair = home.copy();
+            std::fs::copy(log.log(), pair.log()).unwrap();
+            if brought < given_up {
+                assert!(matches!(refused(&pair, &["older", "different moments", "--without-log"]), Error::CantOpen(_)));
+            } else if [0, 3, 5][brought] > newest {
+                assert!(matches!(refused(&pair, &["newer", "different moments", "--without-log"]), Error::CantOpen(_)));
+            } else {
+                // All that home lacks is in the log, and nothing that home has is newer than the log.
+                ends_with_all(&pair.home, newest);
+            }
+        }
+    }
+}
+
+/// As a version left it whose marks did not tell the transaction.
+#[test]
+fn a_mark_that_tells_only_its_session_is_recovered() {
+    let pair = crashed(TX);
+    let mut home = std::fs::read(&pair.home).unwrap();
+    assert_ne!(home[80..88], [0; 8]);
+    home[80..92].fill(0);
+    std::fs::write(&pair.home, home).unwrap();
+    ends_with_all(&pair.home, TX);
+}
+
+/// Damage to the block at the end of the log loses no more than the transactions whose records it reaches, though each was flushed by
+/// itself; where records have blocks of their own, that is one (`docs/faults.md`).
+#[test]
+fn a_damaged_last_block_loses_what_it_holds_and_no_more() {
+    for (psow, most) in [("1", TX), ("0", 1)] {
+        let pair = crashed_with(TX, &[("psow", psow)]);
+        let packed = pair.records();
+        let starts = match psow {
+            "1" => packed,
+            _ => (0..TX as usize).map(|n| packed[0] + n * 4096).collect(),
+        };
+        let last_block = starts[TX as usize - 1] / 4096 * 4096;
+        let in_last_block = starts.iter().filter(|at| **at >= last_block).count() as u64;
+        assert_eq!(in_last_block, most, "psow={psow}");
+        // From each record of that block on to the end of it, and within each alone.
+        for (n, start) in (0..TX).zip(&starts).filter(|(_, at)| **at >= last_block) {
+            let damaged = pair.copy();
+            let mut log = std::fs::read(damaged.log()).unwrap();
+            log[*start..last_block + 4096].fill(0xaa);
+            std::fs::write(damaged.log(), log).unwrap();
+            ends_with_all(&damaged.home, n);
+            let damaged = pair.copy();
+            flip(&damaged.log(), start + 60);
+            match n + 1 == TX {
+                true => ends_with_all(&damaged.home, n),
+                false => drop(refused(&damaged, &["damaged", "--accept-loss"])),
+            }
+        }
     }
 }

@@ -155,8 +155,8 @@ fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64,
                 let c = std::cell::RefCell::new(&mut c);
                 repeat(
                     || commit(&mut c.borrow_mut(), known, flush),
-                    |e| {
-                        assert!(matches!(e, Error::BusySnapshot), "{e}");
+                    |_| {
+                        // Nobody asks a busy handler here.
                         let _ = c.borrow_mut().unlock(LockLevel::None);
                     },
                 );

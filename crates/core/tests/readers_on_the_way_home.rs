@@ -27,7 +27,10 @@ impl Disk for Visited {
         Ok(Arc::new(VisitedFile(self.0.open(path, mode)?, visit)))
     }
 
-    onewrite_core::forward_disk!(this => this.0; remove, exchange, identify, resolve, exists, sync_dir_of, temp_file);
+    onewrite_core::forward_disk!(
+        this => this.0;
+        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, temp_file
+    );
 }
 
 impl DiskFile for VisitedFile {

@@ -56,7 +56,10 @@ impl Disk for Gated {
         Ok(Arc::new(GatedFile(self.0.open(path, mode)?, self.1.clone())))
     }
 
-    onewrite_core::forward_disk!(this => this.0; remove, exchange, identify, resolve, exists, sync_dir_of, temp_file);
+    onewrite_core::forward_disk!(
+        this => this.0;
+        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, temp_file
+    );
 }
 
 impl DiskFile for GatedFile {

@@ -51,18 +51,19 @@ pub struct PowerCuts<'t> {
     unflushed: Vec<&'t Event>,
     position: usize,
     atomic_unit: u64,
-    whole: Range<u64>,
+    /// In ascending order.
+    whole: Vec<Range<u64>>,
 }
 
 impl<'t> PowerCuts<'t> {
     /// `base` is what was on the device when the recording began.
     pub fn new(base: Image, trace: &'t Trace, atomic_unit: u32) -> PowerCuts<'t> {
         let atomic_unit = u64::from(atomic_unit.max(512));
-        PowerCuts { trace, durable: base, unflushed: Vec::new(), position: 0, atomic_unit, whole: 0..0 }
+        PowerCuts { trace, durable: base, unflushed: Vec::new(), position: 0, atomic_unit, whole: Vec::new() }
     }
 
-    /// Never tears this range, which begins and ends at atomic units.
-    pub fn keeping_whole(self, whole: Range<u64>) -> PowerCuts<'t> {
+    /// Never tears one of these ranges, which begin and end at atomic units and come in ascending order.
+    pub fn keeping_whole(self, whole: Vec<Range<u64>>) -> PowerCuts<'t> {
         PowerCuts { whole, ..self }
     }
 
@@ -125,8 +126,9 @@ impl<'t> PowerCuts<'t> {
 
     /// What is written whole around an address.
     fn atom(&self, address: u64) -> Range<u64> {
-        if self.whole.contains(&address) {
-            return self.whole.clone();
+        let before = self.whole.partition_point(|range| range.end <= address);
+        if let Some(range) = self.whole.get(before).filter(|range| range.contains(&address)) {
+            return range.clone();
         }
         let start = address / self.atomic_unit * self.atomic_unit;
         start..start + self.atomic_unit
@@ -198,10 +200,10 @@ mod tests {
     }
 
     /// The first byte of each of the first four sectors, for every way of keeping and many draws.
-    fn outcomes(trace: &Trace, position: usize, whole: Range<u64>) -> BTreeSet<[u8; 4]> {
+    fn outcomes(trace: &Trace, position: usize, whole: &[Range<u64>]) -> BTreeSet<[u8; 4]> {
         let mut base = Image::new(1 << 20);
         base.write(0, &[9; 2048]);
-        let mut cuts = PowerCuts::new(base, trace, 512).keeping_whole(whole);
+        let mut cuts = PowerCuts::new(base, trace, 512).keeping_whole(whole.to_vec());
         cuts.advance(position);
         let mut random = SplitMix64::new(1);
         let mut seen = BTreeSet::new();
@@ -223,24 +225,24 @@ mod tests {
         let events = vec![write(0, 1, 1024), flush(0), write(512, 2, 1024), write(1024, 3, 512)];
         let trace = Trace { events, reads: 0, read_bytes: 0 };
         let want: BTreeSet<[u8; 4]> = [1, 2].iter().flat_map(|b| [9, 2, 3].map(|c| [1, *b, c, 9])).collect();
-        assert_eq!(outcomes(&trace, 4, 0..0), want);
-        assert_eq!(outcomes(&trace, 2, 0..0), BTreeSet::from([[1, 1, 9, 9]]));
-        assert_eq!(outcomes(&trace, 0, 0..0), BTreeSet::from([[9, 9, 9, 9]]));
+        assert_eq!(outcomes(&trace, 4, &[]), want);
+        assert_eq!(outcomes(&trace, 2, &[]), BTreeSet::from([[1, 1, 9, 9]]));
+        assert_eq!(outcomes(&trace, 0, &[]), BTreeSet::from([[9, 9, 9, 9]]));
     }
 
     #[test]
     fn a_flush_covers_what_was_answered_before_it_arrived_and_no_more() {
         let slow = Event { done_ns: 9, ..write(0, 1, 512) };
         let trace = Trace { events: vec![slow, write(512, 2, 512), flush(5), flush(9)], reads: 0, read_bytes: 0 };
-        assert_eq!(outcomes(&trace, 3, 0..0), BTreeSet::from([[9, 2, 9, 9], [1, 2, 9, 9]]));
-        assert_eq!(outcomes(&trace, 4, 0..0), BTreeSet::from([[1, 2, 9, 9]]));
+        assert_eq!(outcomes(&trace, 3, &[]), BTreeSet::from([[9, 2, 9, 9], [1, 2, 9, 9]]));
+        assert_eq!(outcomes(&trace, 4, &[]), BTreeSet::from([[1, 2, 9, 9]]));
     }
 
     #[test]
     fn what_is_whole_is_not_torn() {
         let events = vec![write(0, 1, 2048), write(512, 2, 512)];
         let trace = Trace { events, reads: 0, read_bytes: 0 };
-        let seen = outcomes(&trace, 2, 0..1024);
+        let seen = outcomes(&trace, 2, &[0..1024, 1536..2048]);
         let heads: BTreeSet<[u8; 2]> = seen.iter().map(|s| [s[0], s[1]]).collect();
         assert_eq!(heads, BTreeSet::from([[9, 9], [1, 1], [1, 2], [9, 2]]));
         assert!(seen.contains(&[9, 9, 1, 9]) && seen.contains(&[1, 1, 9, 1]));
@@ -250,7 +252,7 @@ mod tests {
     fn zeroed_ranges_are_lost_like_writes() {
         let events = vec![event(Operation::Zero { offset: 0, len: 1024 })];
         let trace = Trace { events, reads: 0, read_bytes: 0 };
-        let seen = outcomes(&trace, 1, 0..0);
+        let seen = outcomes(&trace, 1, &[]);
         assert!(seen.contains(&[0, 9, 9, 9]) && seen.contains(&[9, 0, 9, 9]) && seen.contains(&[0, 0, 9, 9]));
     }
 }

@@ -150,6 +150,12 @@ impl Device {
         &self.block_path
     }
 
+    /// The file under the block device: for who wants the device without the kernel's loop in between, such as a
+    /// virtual machine.
+    pub fn disk_path(&self) -> PathBuf {
+        self.served.join("disk")
+    }
+
     /// A file whose content, read anew, is [`Device::position`]: for other processes.
     pub fn position_path(&self) -> PathBuf {
         self.served.join("position")
@@ -197,6 +203,16 @@ impl Device {
         Ok(())
     }
 
+    /// Makes an empty file system on it, which the device does not mount by itself. `more` are further arguments of its
+    /// `mkfs`.
+    pub fn format(&self, file_system: FileSystem, more: &[String]) -> Result<()> {
+        file_system.format(&self.block_path, more)?;
+        if let Some(block) = &self.block {
+            sys::drop_cache(block)?;
+        }
+        Ok(())
+    }
+
     /// Mounts the file system that is on it. The kernel replays its journal if it needs to.
     pub fn mount(&self) -> nix::Result<()> {
         let mut mounted = self.mounted.lock();
@@ -221,7 +237,7 @@ impl Device {
         let losetup = tool("losetup")?;
         let size = block_bytes.to_string();
         let arguments = ["--find", "--show", "--direct-io=on", "--sector-size", &size];
-        self.block_path = run(Command::new(&losetup).args(arguments).arg(self.served.join("disk")))?.into();
+        self.block_path = run(Command::new(&losetup).args(arguments).arg(self.disk_path()))?.into();
         let block = File::open(&self.block_path).with_context(|| format!("cannot open {}", self.block_path.display()));
         // While it is open, detaching means: when it is closed. If it could not be opened: now.
         run(Command::new(&losetup).arg("--detach").arg(&self.block_path))?;

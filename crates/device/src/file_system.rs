@@ -10,6 +10,10 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use nix::mount::MsFlags;
 
+use crate::f2fs;
+use crate::image::Image;
+use crate::trace::Trace;
+
 /// A file system with its journal mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
@@ -23,16 +27,19 @@ pub enum FileSystem {
     Xfs,
     /// btrfs.
     Btrfs,
+    /// F2FS.
+    F2fs,
 }
 
 impl FileSystem {
     /// Every file system.
-    pub const ALL: [FileSystem; 5] = [
+    pub const ALL: [FileSystem; 6] = [
         FileSystem::Ext4Ordered,
         FileSystem::Ext4Writeback,
         FileSystem::Ext4Journal,
         FileSystem::Xfs,
         FileSystem::Btrfs,
+        FileSystem::F2fs,
     ];
 
     /// The name on command lines and in reports.
@@ -43,6 +50,7 @@ impl FileSystem {
             FileSystem::Ext4Journal => "ext4-journal",
             FileSystem::Xfs => "xfs",
             FileSystem::Btrfs => "btrfs",
+            FileSystem::F2fs => "f2fs",
         }
     }
 
@@ -52,6 +60,7 @@ impl FileSystem {
             FileSystem::Ext4Ordered | FileSystem::Ext4Writeback | FileSystem::Ext4Journal => "ext4",
             FileSystem::Xfs => "xfs",
             FileSystem::Btrfs => "btrfs",
+            FileSystem::F2fs => "f2fs",
         }
     }
 
@@ -60,6 +69,7 @@ impl FileSystem {
         match self.kind() {
             "ext4" => 32 << 20,
             "xfs" => 320 << 20,
+            "f2fs" => 128 << 20,
             _ => 160 << 20,
         }
     }
@@ -70,18 +80,21 @@ impl FileSystem {
             FileSystem::Ext4Ordered => "data=ordered",
             FileSystem::Ext4Writeback => "data=writeback",
             FileSystem::Ext4Journal => "data=journal",
-            FileSystem::Xfs | FileSystem::Btrfs => "",
+            FileSystem::Xfs | FileSystem::Btrfs | FileSystem::F2fs => "",
         }
     }
 
-    /// What it needs to be written whole even by a device whose atomic unit is smaller: its superblock, which is
-    /// written in place and has a checksum over all of it. Torn, it takes a repair program to mount the rest.
-    pub fn whole(self) -> Range<u64> {
-        match self.kind() {
+    /// What it needs to be written whole even by a device whose atomic unit is smaller, of what was written to `base`: its
+    /// superblock, which is written in place and has a checksum over all of it. Torn, it takes a repair program to
+    /// mount the rest. F2FS has two of these and needs one, but [all else of its own](f2fs::own_blocks).
+    pub fn whole(self, base: &Image, trace: &Trace) -> Vec<Range<u64>> {
+        let superblock = match self.kind() {
             "ext4" => 0..4096,
             "xfs" => 0..512,
+            "f2fs" => return f2fs::own_blocks(base, trace),
             _ => 65536..69632,
-        }
+        };
+        std::iter::once(superblock).collect()
     }
 
     /// Why it cannot be used here, if so.
@@ -90,13 +103,24 @@ impl FileSystem {
         if !known.lines().any(|line| line.trim() == self.kind()) {
             return Some(format!("this kernel has no {} (or has not loaded it)", self.kind()));
         }
+        self.unmakeable()
+    }
+
+    /// Why it cannot be made here, if so.
+    pub fn unmakeable(self) -> Option<String> {
         let program = format!("mkfs.{}", self.kind());
-        let package = match self.kind() {
+        let package = self.package();
+        tool(&program).err().map(|_| format!("there is no {program} here: install {package}"))
+    }
+
+    /// Debian's package with its `mkfs`.
+    pub(crate) fn package(self) -> &'static str {
+        match self.kind() {
             "ext4" => "e2fsprogs",
             "xfs" => "xfsprogs",
+            "f2fs" => "f2fs-tools",
             _ => "btrfs-progs",
-        };
-        tool(&program).err().map(|_| format!("there is no {program} here: install {package}"))
+        }
     }
 
     /// Makes an empty one on a block device. `more` are further arguments of its `mkfs`.
@@ -105,7 +129,7 @@ impl FileSystem {
         // what the workload did. ext4 would take blocks of 1 KiB on a small device.
         let arguments: &[&str] = match self.kind() {
             "ext4" => &["-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"],
-            "xfs" => &["-q", "-f", "-K"],
+            "f2fs" => &["-q", "-f", "-t", "0"],
             _ => &["-q", "-f", "-K"],
         };
         run(Command::new(tool(&format!("mkfs.{}", self.kind()))?).args(arguments).args(more).arg(device))?;

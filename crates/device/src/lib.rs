@@ -24,6 +24,7 @@
 
 mod cut;
 mod device;
+mod f2fs;
 mod file_system;
 mod fs;
 mod image;
@@ -31,11 +32,12 @@ mod profile;
 mod regions;
 mod sys;
 mod trace;
+pub mod vm;
 
 pub use cut::{Kept, PowerCuts};
 pub use device::{Device, DeviceOptions, own_mounts, unavailable};
 pub use file_system::FileSystem;
 pub use image::Image;
-pub use profile::{Profile, Queue, Timing};
-pub use regions::{JOURNAL, METADATA};
+pub use profile::{Profile, Queue, Timing, time_ns};
+pub use regions::{JOURNAL, METADATA, regions};
 pub use trace::{Event, Operation, Region, Summary, Trace, Volume, split};

@@ -21,7 +21,9 @@ use clap::{Parser, Subcommand};
   A device to work on from another terminal, until Ctrl-C:
     onewrite-device mount --fs xfs --profile emmc /mnt
   2,000 power cuts under onewrite on ext4:
-    onewrite-device cut --fs ext4-ordered --cuts 2000")]
+    onewrite-device cut --fs ext4-ordered --cuts 2000
+  The same on F2FS, which this kernel may not have:
+    onewrite-device cut --fs f2fs --vm --cuts 2000")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -35,13 +37,16 @@ enum Command {
     /// The writing process of a campaign
     #[command(hide = true)]
     Writer(campaign::writer::WriterArgs),
+    /// The first process of a virtual machine
+    #[command(hide = true)]
+    Guest,
 }
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
     let stop = Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
-    if !matches!(command, Command::Writer(_)) {
+    if !matches!(command, Command::Writer(_) | Command::Guest) {
         // Devices are taken down by dropping them, so a signal only asks for the end.
         if let Err(e) = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)) {
             eprintln!("onewrite-device: Ctrl-C will not be heeded: {e}");
@@ -57,6 +62,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args, &stop),
         Command::Mount(args) => run::mount(args, &stop),
         Command::Cut(args) => campaign::run(&args, &stop).map(|passed| ExitCode::from(u8::from(!passed))),
+        Command::Guest => campaign::place::guest(),
         Command::Writer(args) => campaign::writer::run(&args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|e| {

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::trace::{Event, Operation};
+
 /// The device to imitate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
@@ -135,6 +137,24 @@ impl FromStr for Profile {
     }
 }
 
+/// How long a device takes over requests that were recorded elsewhere, in nanoseconds: those between two flushes come at
+/// once, a flush and what is after it when all before is answered, and nobody thinks in between.
+pub fn time_ns(profile: Profile, events: &[Event]) -> u64 {
+    let mut queue = Queue::new(profile);
+    let (mut now, mut done) = (0, 0);
+    for event in events {
+        match event.operation {
+            Operation::Write { offset, len, .. } => done = queue.write(now, offset, len).max(done),
+            Operation::Zero { offset, .. } => done = queue.write(now, offset, 0).max(done),
+            Operation::Flush => {
+                now = queue.flush(done.max(now));
+                done = now;
+            }
+        }
+    }
+    done
+}
+
 /// When commands that arrive are answered. All times in nanoseconds of one clock.
 pub struct Queue {
     timing: Option<Timing>,
@@ -211,6 +231,17 @@ mod tests {
         let done: Vec<u64> = (0..=t.channels as u64).map(|i| queue.write(0, i << 20, 4096)).collect();
         assert!(done[..t.channels].iter().all(|at| *at == t.random_write_us * 1000));
         assert_eq!(done[t.channels], 2 * t.random_write_us * 1000);
+    }
+
+    #[test]
+    fn a_recorded_commit_takes_its_writes_and_its_flush() {
+        let event = |operation| Event { arrived_ns: 5, done_ns: 5, operation };
+        let write = |offset| event(Operation::Write { offset, len: 4096, data: None });
+        let events = [write(0), write(1 << 20), event(Operation::Flush), write(1 << 21), event(Operation::Flush)];
+        let us = |profile| time_ns(profile, &events) / 1000;
+        assert_eq!(us(Profile::Emmc), 3 * 250 + 2 * 650);
+        assert_eq!(us(Profile::Ufs), 2 * 130 + 2 * 450, "two writes at once");
+        assert_eq!(us(Profile::None), 0);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::device::Device;
+use crate::f2fs;
 use crate::file_system::{FileSystem, run, tool};
 use crate::sys;
 use crate::trace::Region;
@@ -19,48 +20,52 @@ pub const JOURNAL: &str = "file system's journal";
 pub const METADATA: &str = "file system's metadata";
 
 impl Device {
-    /// The file system's journal, its metadata (of ext4, whose metadata other than directories has fixed places) and
-    /// each file of the mounted file system, by its path from the root, as they lie now. A file that moves or goes
-    /// takes its region with it: ask while it is there. btrfs has addresses of its own, so nothing is known of it.
+    /// [`regions`] of its mounted file system.
     pub fn regions(&self) -> Result<Vec<Region>> {
-        let mut regions = Vec::new();
-        let Some(file_system) = self.file_system() else { return Ok(regions) };
-        if file_system == FileSystem::Btrfs {
-            return Ok(regions);
-        }
-        let ranges = match file_system {
-            FileSystem::Xfs => xfs_log(self),
-            _ => ext4_journal(self.block_path(), std::fs::metadata(self.mountpoint())?.blksize())?,
-        };
-        regions.push(Region { name: JOURNAL.to_owned(), ranges });
-        let ext4 = file_system.kind() == "ext4";
-        let mut metadata = if ext4 { ext4_metadata(self)? } else { Vec::new() };
-        let mut files = Vec::new();
-        let mut directories = vec![self.mountpoint().to_owned()];
-        while let Some(directory) = directories.pop() {
-            if ext4 {
-                metadata.extend(extents(&directory)?);
-            }
-            for entry in std::fs::read_dir(directory)? {
-                let entry = entry?;
-                let kind = entry.file_type()?;
-                if kind.is_dir() {
-                    directories.push(entry.path());
-                } else if kind.is_file() {
-                    let path = entry.path();
-                    files.push((path.strip_prefix(self.mountpoint())?.to_string_lossy().into_owned(), path));
-                }
-            }
-        }
-        if ext4 {
-            regions.push(Region { name: METADATA.to_owned(), ranges: metadata });
-        }
-        files.sort();
-        for (name, path) in files {
-            regions.push(Region { name, ranges: extents(&path)? });
-        }
-        Ok(regions)
+        self.file_system().map_or(Ok(Vec::new()), |kind| regions(kind, self.block_path(), self.mountpoint()))
     }
+}
+
+/// The file system's journal, its metadata (of ext4 without directories, of F2FS all but directories, whose places say
+/// what lies there) and each file of the mounted file system, by its path from the root, as they lie now. A file that
+/// moves or goes takes its region with it: ask while it is there. btrfs has addresses of its own, so nothing is known
+/// of it.
+pub fn regions(file_system: FileSystem, block_path: &Path, mountpoint: &Path) -> Result<Vec<Region>> {
+    if file_system == FileSystem::Btrfs {
+        return Ok(Vec::new());
+    }
+    let (journal, mut metadata) = match file_system.kind() {
+        "xfs" => (xfs_log(block_path)?, Vec::new()),
+        "f2fs" => (Vec::new(), f2fs::metadata(block_path)?),
+        _ => {
+            let block_bytes = std::fs::metadata(mountpoint)?.blksize();
+            (ext4_journal(block_path, block_bytes)?, ext4_metadata(block_path, block_bytes)?)
+        }
+    };
+    let mut files = Vec::new();
+    let mut directories = vec![mountpoint.to_owned()];
+    while let Some(directory) = directories.pop() {
+        if file_system.kind() == "ext4" {
+            metadata.extend(extents(&directory)?);
+        }
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                directories.push(entry.path());
+            } else if kind.is_file() {
+                let path = entry.path();
+                files.push((path.strip_prefix(mountpoint)?.to_string_lossy().into_owned(), path));
+            }
+        }
+    }
+    files.sort();
+    let own = [(JOURNAL, journal), (METADATA, metadata)].into_iter().filter(|(_, ranges)| !ranges.is_empty());
+    let mut regions: Vec<Region> = own.map(|(name, ranges)| Region { name: name.to_owned(), ranges }).collect();
+    for (name, path) in files {
+        regions.push(Region { name, ranges: extents(&path)? });
+    }
+    Ok(regions)
 }
 
 /// Where a file's bytes lie on its device.
@@ -84,9 +89,8 @@ fn ext4_journal(device: &Path, block_bytes: u64) -> Result<Vec<Range<u64>>> {
 }
 
 /// `dumpe2fs` lists the groups with the places of their metadata: `Inode table at 73-584 (+73)`.
-fn ext4_metadata(device: &Device) -> Result<Vec<Range<u64>>> {
-    let block_bytes = std::fs::metadata(device.mountpoint())?.blksize();
-    let text = run(Command::new(tool("dumpe2fs")?).arg(device.block_path()))?;
+fn ext4_metadata(device: &Path, block_bytes: u64) -> Result<Vec<Range<u64>>> {
+    let text = run(Command::new(tool("dumpe2fs")?).arg(device))?;
     Ok(ext4_places(&text).into_iter().map(|blocks| blocks.start * block_bytes..blocks.end * block_bytes).collect())
 }
 
@@ -103,15 +107,15 @@ fn ext4_places(text: &str) -> Vec<Range<u64>> {
 }
 
 /// The superblock has the internal log's place: an address whose upper part is the allocation group.
-fn xfs_log(device: &Device) -> Vec<Range<u64>> {
+fn xfs_log(device: &Path) -> Result<Vec<Range<u64>>> {
     let mut superblock = [0; 512];
-    device.image().read(0, &mut superblock);
+    File::open(device)?.read_exact_at(&mut superblock, 0)?;
     let number =
         |at: usize, len: usize| superblock[at..at + len].iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
     let (block_bytes, start, group_blocks, log_blocks) = (number(4, 4), number(48, 8), number(84, 4), number(96, 4));
     let group_bits = number(124, 1).min(63);
     let block = (start >> group_bits) * group_blocks + (start & ((1 << group_bits) - 1));
-    std::iter::once(block * block_bytes..(block + log_blocks) * block_bytes).collect()
+    Ok(std::iter::once(block * block_bytes..(block + log_blocks) * block_bytes).collect())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use serde::Serialize;
 /// What device.
 #[derive(Args)]
 struct DeviceArgs {
-    /// File system: ext4-ordered (or ext4), ext4-writeback, ext4-journal, xfs, btrfs
+    /// File system: ext4-ordered (or ext4), ext4-writeback, ext4-journal, xfs, btrfs, f2fs
     #[arg(long, default_value = "ext4-ordered")]
     fs: FileSystem,
     /// Device to be as slow as: none, emmc, ufs, sdcard, sata, nvme

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One request that changes the device or makes changes durable.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub struct Trace {
 }
 
 /// A named part of the device's addresses: a file, a journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
     /// What lies there.
     pub name: String,

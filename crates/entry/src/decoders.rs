@@ -47,7 +47,8 @@ fn slot_of(bytes: &[u8]) -> bool {
 fn home_of(bytes: &[u8], file_bytes: u64) -> bool {
     let state = State::of_home(bytes, file_bytes);
     if state.kind == Kind::Database {
-        assert_eq!(home::mark(&state.marked_header(9)), Some(9));
+        let mark = home::Mark { session: 9, tid: onewrite_core::types::Tid(8), partial: true };
+        assert_eq!(home::mark(&state.marked_header(mark)), Some(mark));
         assert_eq!(home::mark(&state.final_header()), None);
     }
     let after = state.after(state.tid, state.page_bytes, state.page_count, state.change_counter, None);

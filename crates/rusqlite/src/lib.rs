@@ -21,7 +21,7 @@ use std::ffi::{c_char, c_int};
 use std::mem::transmute;
 use std::path::Path;
 
-use onewrite::ffi::{VfsFindFn, VfsRegisterFn};
+use onewrite::ffi::{AutoExtensionFn, VfsFindFn, VfsRegisterFn};
 use onewrite::{Api, VFS_NAME};
 use rusqlite::{Connection, OpenFlags, ffi};
 
@@ -29,15 +29,19 @@ pub use onewrite::{RegisterError as Error, last_error};
 
 type RawFindFn = unsafe extern "C" fn(*const c_char) -> *mut ffi::sqlite3_vfs;
 type RawRegisterFn = unsafe extern "C" fn(*mut ffi::sqlite3_vfs, c_int) -> c_int;
+type RawAutoExtensionFn = unsafe extern "C" fn(
+    Option<unsafe extern "C" fn(*mut ffi::sqlite3, *mut *mut c_char, *const ffi::sqlite3_api_routines) -> c_int>,
+) -> c_int;
 
 /// The functions of the SQLite that rusqlite is linked to.
 pub fn api() -> Api {
-    // SAFETY: the functions differ from the declared types only in where `sqlite3_vfs` is declared; its
-    // layout is the same (onewrite-vfs asserts that in tests/layout.rs).
-    let (vfs_find, vfs_register) = unsafe {
+    // SAFETY: the functions differ from the declared types only in where `sqlite3_vfs`, whose layout is the same
+    // (onewrite-vfs asserts that in tests/layout.rs), and the type of an entry point are declared.
+    let (vfs_find, vfs_register, auto_extension) = unsafe {
         (
             transmute::<RawFindFn, VfsFindFn>(ffi::sqlite3_vfs_find),
             transmute::<RawRegisterFn, VfsRegisterFn>(ffi::sqlite3_vfs_register),
+            transmute::<RawAutoExtensionFn, AutoExtensionFn>(ffi::sqlite3_auto_extension),
         )
     };
     Api {
@@ -52,6 +56,7 @@ pub fn api() -> Api {
         uri_key: ffi::sqlite3_uri_key,
         filename_journal: ffi::sqlite3_filename_journal,
         filename_wal: ffi::sqlite3_filename_wal,
+        auto_extension,
     }
 }
 

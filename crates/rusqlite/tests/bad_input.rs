@@ -236,7 +236,7 @@ fn what_may_not_be_written_is_read_and_says_so() {
     mode(dir.path(), 0o555);
     user.ask(&format!("ours {}", path.display())).unwrap();
     assert_eq!(user.sql(COUNT).unwrap(), "2");
-    assert_eq!(refused(user.sql(INSERT), "directory"), ffi::SQLITE_CANTOPEN);
+    assert_eq!(refused(user.sql(INSERT), "directory"), ffi::SQLITE_READONLY);
     assert_eq!(user.sql(COUNT).unwrap(), "2");
     user.ask("close").unwrap();
     assert_stock_counts(&path, 2);

@@ -114,7 +114,8 @@ fn judge(path: &Path, acknowledged: &[AtomicU64]) {
         assert_eq!(max, count, "worker {name}: rows without a gap");
         assert!(max as u64 >= n.load(Ordering::SeqCst), "worker {name}: {max} rows of {n:?} acknowledged");
     }
-    assert!(!path.with_file_name("db-onewrite-kept").exists());
+    let names = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("-onewrite-kept")));
 }
 
 #[test]
@@ -414,4 +415,101 @@ fn a_process_that_may_only_read_the_file_joins_through_the_log() {
     assert_eq!(next.sql("SELECT count(*) FROM t").unwrap(), "50");
     next.close();
     assert_eq!(Remote::stock(&path).sql("PRAGMA integrity_check").unwrap(), "ok");
+}
+
+/// Rule 62: `locking_mode=exclusive` keeps the readers of other processes out once it has written, and while the process lives.
+#[test]
+fn an_exclusive_connection_keeps_other_processes_out() {
+    const BUSY: i32 = rusqlite::ffi::SQLITE_BUSY;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.db");
+    let mut other = Remote::ours(&path);
+    other.sql("CREATE TABLE t(x)").unwrap();
+    other.sql("INSERT INTO t VALUES (1)").unwrap();
+    let mut db = Remote::ours(&path);
+    db.sql("PRAGMA locking_mode=exclusive").unwrap();
+    assert_eq!(db.sql("SELECT count(*) FROM t").unwrap(), "1");
+    other.sql("BEGIN").unwrap();
+    assert_eq!(other.sql("SELECT count(*) FROM t").unwrap(), "1", "it has not written");
+    assert_eq!(db.sql("INSERT INTO t VALUES (2)").unwrap_err().0, BUSY, "somebody reads");
+    assert_eq!(other.sql("SELECT count(*) FROM t").unwrap(), "1");
+    other.sql("COMMIT").unwrap();
+    db.sql("INSERT INTO t VALUES (2)").unwrap();
+    let mut late = Remote::ours(&path);
+    for reader in [&mut other, &mut late] {
+        assert_eq!(reader.sql("SELECT count(*) FROM t").unwrap_err().0, BUSY);
+        assert_eq!(reader.sql("INSERT INTO t VALUES (0)").unwrap_err().0, BUSY);
+    }
+    db.sql("PRAGMA locking_mode=normal").unwrap();
+    assert_eq!(db.sql("SELECT count(*) FROM t").unwrap(), "2");
+    assert_eq!(late.sql("SELECT count(*) FROM t").unwrap(), "2");
+    late.sql("INSERT INTO t VALUES (3)").unwrap();
+    db.sql("PRAGMA locking_mode=exclusive").unwrap();
+    db.sql("INSERT INTO t VALUES (4)").unwrap();
+    assert_eq!(late.sql("SELECT count(*) FROM t").unwrap_err().0, BUSY);
+    db.kill();
+    for reader in [&mut other, &mut late] {
+        assert_eq!(reader.sql("SELECT count(*) FROM t").unwrap(), "4");
+    }
+    other.sql("INSERT INTO t VALUES (5)").unwrap();
+    late.close();
+    other.close();
+    let stock = rusqlite::Connection::open(&path).unwrap();
+    let rows: i64 = stock.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
+    assert_eq!(rows, 5);
+}
+
+#[test]
+fn a_transaction_that_another_process_keeps_open_costs_the_busy_timeout_and_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kept.db");
+    let db = onewrite_rusqlite::open(&path).unwrap();
+    db.execute_batch("CREATE TABLE t(v)").unwrap();
+    let mut other = Remote::ours(&path);
+    other.sql("BEGIN IMMEDIATE").unwrap();
+    other.sql("INSERT INTO t VALUES (1)").unwrap();
+    for ms in [0, 300] {
+        db.busy_timeout(Duration::from_millis(ms)).unwrap();
+        let begun = Instant::now();
+        let refused = db.execute_batch("INSERT INTO t VALUES (2)").unwrap_err();
+        assert_eq!(refused.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseBusy));
+        let took = begun.elapsed();
+        // It was 2 s and 40 s.
+        assert!(took >= Duration::from_millis(ms) && took < Duration::from_secs(1), "{ms} ms became {took:?}");
+        let begun = Instant::now();
+        assert_eq!(db.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0)).unwrap(), 0);
+        assert!(begun.elapsed() < Duration::from_millis(180), "a reader waited for {:?}", begun.elapsed());
+    }
+    db.busy_timeout(Duration::from_secs(60)).unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            other.sql("COMMIT").unwrap();
+        });
+        db.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+    });
+    assert_eq!(db.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0)).unwrap(), 2);
+}
+
+#[test]
+fn a_commit_over_two_files_waits_for_a_process_that_has_one_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first.db"), dir.path().join("second.db"));
+    let db = onewrite_rusqlite::open(&first).unwrap();
+    db.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite", second.display())]).unwrap();
+    db.execute_batch("CREATE TABLE t(v); CREATE TABLE second.u(v)").unwrap();
+    let mut other = Remote::ours(&first);
+    assert_eq!(other.sql("SELECT count(*) FROM t").unwrap(), "0");
+    db.busy_timeout(Duration::from_millis(200)).unwrap();
+    db.execute_batch("BEGIN; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1)").unwrap();
+    let refused = db.execute_batch("COMMIT").unwrap_err();
+    assert_eq!(refused.sqlite_error().map(|e| e.extended_code), Some(rusqlite::ffi::SQLITE_BUSY));
+    assert!(!db.is_autocommit(), "the transaction goes on");
+    assert_eq!(other.sql("SELECT count(*) FROM t").unwrap(), "0");
+    other.close();
+    db.execute_batch("COMMIT").unwrap();
+    assert_eq!(
+        db.query_row("SELECT (SELECT count(*) FROM t) + (SELECT count(*) FROM u)", [], |r| r.get::<_, i64>(0)).unwrap(),
+        2
+    );
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use onewrite_core::Engine;
-use onewrite_core::disk::sim::{SimDisk, SplitMix64};
+use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::home;
 use onewrite_core::layout::home::HEADER_BYTES;
 use onewrite_core::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, slot};
-use onewrite_core::log::file::log_path;
+use onewrite_core::log::file::{LogFile, log_path};
 use parking_lot::Mutex;
 
 use crate::hook::{HookDisk, Operation};
@@ -145,6 +145,19 @@ pub fn home_is_plain(disk: &SimDisk, state: &State, crashed: bool) -> Result<(),
     Ok(())
 }
 
+/// After a clean close the log has nothing but zeros behind its slots (rule 78).
+pub fn log_is_empty(disk: &SimDisk) -> Result<(), String> {
+    let path = log_path(Path::new(DB));
+    let Some(log) = LogFile::open(disk, &path, OpenMode::ReadOnly).map_err(|e| e.to_string())? else { return Ok(()) };
+    let slots = log.slots().map_err(|e| e.to_string())?;
+    let Some(slot) = slots.first() else { return Ok(()) };
+    let bytes = disk.snapshot_file(&path).unwrap_or_default();
+    match bytes.iter().skip(3 * slot.block_bytes as usize).position(|byte| *byte != 0) {
+        None => Ok(()),
+        Some(at) => Err(format!("byte {at} of the ring is not zero after a clean close")),
+    }
+}
+
 /// Checks the disk that a crash (or a kill) left: one of `allowed` is there, whole; recovering again,
 /// also from every crash in the first recovery, gives the same; the database can be used and closed.
 /// `unflushed`: what a crash may leave while what a kill left is not flushed yet.
@@ -161,6 +174,7 @@ pub fn check(
     let after = disk.survive();
     let hooked = HookDisk::new(after.clone(), None);
     let bad = |what: String| Violation::on(&after, what);
+    let marked = disk.snapshot_file(Path::new(DB)).is_some_and(|home| home::mark(&home).is_some());
     let mut client = connect(&hooked, setting).map_err(bad)?;
     let (_, bytes) = client.begin().map_err(|e| bad(format!("recovery fails: {e}")))?;
     let found = read_all(&mut client, bytes, allowed).map_err(bad)?;
@@ -174,7 +188,7 @@ pub fn check(
     if wrote {
         client.begin().map_err(|e| bad(format!("cannot read after recovery: {e}")))?;
         let plan = Plan::draw(&last, setting.taste, rng);
-        let course = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false };
+        let course = Course::COMMIT;
         let written = client.write(&last, &plan, course, &mut |_| {}, &mut || {});
         written.map_err(|e| bad(format!("cannot write after recovery: {e}")))?;
         client.end().map_err(|e| bad(format!("cannot end a write after recovery: {e}")))?;
@@ -191,7 +205,9 @@ pub fn check(
     if setting.options.iter().any(|(name, value)| name == "sticky" && value == "1") {
         return Ok(());
     }
-    home_is_plain(&after, &last, !wrote).map_err(bad)
+    home_is_plain(&after, &last, !wrote).map_err(bad)?;
+    // What a crash in the midst of a close left of the log waits for the next session that writes.
+    if marked || wrote { log_is_empty(&after).map_err(bad) } else { Ok(()) }
 }
 
 /// Flips a bit of one of the log's slots on a disk that a crash left: an error, or one of `allowed`.
@@ -206,15 +222,56 @@ pub fn rotten_slot(
     let block = disk.atomic_unit().clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX) as usize;
     let (at, bit) = (block * (1 + rng.below(2)) + rng.below(slot::BYTES), rng.below(8) as u8);
     disk.flip_bit(&log_path(Path::new(DB)), at as u64, bit);
+    refused_or_right(setting, disk, allowed)
+        .map_err(|what| Violation::on(disk, format!("bit {bit} of byte {at} of the log flipped: {what}")))
+}
+
+/// Home and log as a program copies them that reads one after the other.
+#[derive(Clone)]
+pub struct Copies {
+    home: Vec<u8>,
+    log: Vec<u8>,
+    /// States that either may lead to.
+    states: Vec<Arc<State>>,
+}
+
+impl Copies {
+    /// Of `disk`, whose kernel lives; `None` unless home is marked.
+    pub fn of(disk: &SimDisk, states: Vec<Arc<State>>) -> Option<Copies> {
+        let read = |path: &Path| disk.snapshot_file(path);
+        let (home, log) = (read(Path::new(DB))?, read(&log_path(Path::new(DB)))?);
+        home::mark(&home).map(|_| Copies { home, log, states })
+    }
+
+    /// The home of one moment and the log of another, of one session: an error, or a state that was there between them (rule
+    /// 77).
+    pub fn check_apart(&self, later: &Copies, setting: &Setting, rng: &mut SplitMix64) -> Result<(), Violation> {
+        let session = |copies: &Copies| home::mark(&copies.home).map(|mark| mark.session);
+        if session(self) != session(later) {
+            return Ok(());
+        }
+        setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+        let home_first = rng.below(2) == 0;
+        let (home, log) = if home_first { (&self.home, &later.log) } else { (&later.home, &self.log) };
+        let disk = SimDisk::new(SimConfig { capacity: ROOMY, ..SimConfig::default() });
+        disk.put_file(Path::new(DB), home);
+        disk.put_file(&log_path(Path::new(DB)), log);
+        let states: Vec<_> = self.states.iter().chain(&later.states).cloned().collect();
+        let first = if home_first { "home" } else { "the log" };
+        refused_or_right(setting, &disk, &states)
+            .map_err(|what| Violation::on(&disk, format!("{first} copied first, then the other: {what}")))
+    }
+}
+
+/// Opening and reading `disk` is an error, or gives one of `allowed`.
+fn refused_or_right(setting: &Setting, disk: &SimDisk, allowed: &[Arc<State>]) -> Result<(), String> {
     let hooked = HookDisk::new(disk.clone(), None);
     let seen = connect(&hooked, setting).and_then(|mut client| {
         let (_, bytes) = client.begin().map_err(|e| e.to_string())?;
         Ok((client, bytes))
     });
     let Ok((mut client, bytes)) = seen else { return Ok(()) };
-    let judged = read_all(&mut client, bytes, allowed);
-    judged.map_err(|what| Violation::on(disk, format!("bit {bit} of byte {at} of the log flipped: {what}")))?;
-    Ok(())
+    read_all(&mut client, bytes, allowed).map(|_| ())
 }
 
 /// Recovers a copy of `disk` once more and crashes inside.

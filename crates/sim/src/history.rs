@@ -12,7 +12,8 @@ use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
 use crate::check::{
-    Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, home_is_plain, open, read_all, rotten_slot,
+    Copies, Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, home_is_plain, log_is_empty, open,
+    read_all, rotten_slot,
 };
 use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, State, Taste, same};
@@ -177,11 +178,27 @@ impl World {
         let (setting, oracle, found) = (self.setting.clone(), self.oracle.clone(), self.found.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let every = self.points;
+        // What is written in place has no record, so a log from before it fits (`docs/faults.md`).
+        let copies = self.setting.options.iter().any(|(n, v)| n == "scheme" && (v == "log" || v == "wal-opt"));
+        let mut earlier: Option<Copies> = None;
         Box::new(move |operation, inside| {
             let drawn = usize::from(rng.below(every as usize) == 0);
             for _ in 0..operation.crashes_min().max(drawn) {
                 if found.lock().is_some() {
                     return;
+                }
+                if copies && rng.below(6) == 0 {
+                    let Oracle { aside, states, .. } = oracle.lock().clone();
+                    let now = Copies::of(&inside().survive(), states).filter(|_| !aside);
+                    if let (Some(earlier), Some(now)) = (&earlier, &now)
+                        && let Err(v) = earlier.check_apart(now, &setting, &mut rng)
+                    {
+                        *found.lock() = Some(v);
+                    }
+                    if earlier.is_none() || rng.below(4) == 0 {
+                        earlier = now;
+                    }
+                    continue;
                 }
                 if rng.below(12) == 0 {
                     let (proven, disk) = (oracle.lock().after_rot(), inside().crash(rng.next_u64()));
@@ -292,7 +309,7 @@ impl World {
         let empty = !base.pages.is_empty() && !self.oracle.lock().is_certain() && self.rng.below(4) == 0;
         let plan = if empty { Plan::nothing(&base) } else { Plan::draw(&base, self.setting.taste, &mut self.rng) };
         let spill_after = if self.rng.below(3) == 0 { 1 + self.rng.below(20) } else { usize::MAX };
-        let course = Course {
+        let mut course = Course {
             commit: self.rng.below(6) > 0,
             spill_after,
             // Beside the log, SQLite's own rule holds: a rollback under OFF may be torn by a crash.
@@ -300,7 +317,9 @@ impl World {
                 && !self.clients[i].exclusive
                 && self.clients[i].synchronous != Synchronous::Off,
             undo_prepared: self.rng.below(16) == 0,
+            late: self.rng.below(12) == 0,
         };
+        course.late &= !course.super_journal && self.clients[i].synchronous != Synchronous::Off;
         self.transact(i, &base, &plan, course)?;
         if self.rng.below(3) > 0 && self.clients.get(i).is_some_and(|c| !c.exclusive) {
             self.end(i)?;
@@ -357,7 +376,9 @@ impl World {
                 let _ = self.clients[i].end();
                 self.verdict()?;
                 if attempted {
-                    if !self.faulty {
+                    // Late pages are prepared there, and then there may be no room.
+                    let no_room = course.late && self.full && matches!(e, Error::Full(_));
+                    if !self.faulty && !no_room {
                         return Err(self.bad(format!("the second phase of a commit fails: {e}")));
                     }
                     return if self.rng.below(2) == 0 { self.press_on() } else { self.die() };
@@ -385,7 +406,7 @@ impl World {
             }
             let base = undecided[index].clone();
             let plan = Plan::draw(&base, self.setting.taste, &mut self.rng);
-            let course = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false };
+            let course = Course::COMMIT;
             self.clients[i].synchronous = Synchronous::Full;
             self.note(|_| format!("{i} writes behind a failure"));
             self.transact_behind(i, &base, &plan, course);
@@ -419,7 +440,7 @@ impl World {
             return Ok(());
         };
         let plan = Plan::resized(&base, page_bytes, &mut self.rng);
-        let course = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false };
+        let course = Course::COMMIT;
         self.transact(i, &base, &plan, course)
     }
 
@@ -505,6 +526,9 @@ impl World {
             let sticky = self.setting.options.iter().any(|(name, value)| name == "sticky" && value == "1");
             if !sticky {
                 home_is_plain(self.disk.sim(), &state, self.crashed).map_err(|what| self.bad(what))?;
+                if !self.crashed && !self.full {
+                    log_is_empty(self.disk.sim()).map_err(|what| self.bad(what))?;
+                }
             }
             if !sticky && self.rng.below(4) == 0 {
                 self.lose_log()?;

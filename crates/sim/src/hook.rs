@@ -93,6 +93,11 @@ impl Disk for HookDisk {
         self.sim.exchange(one, other)
     }
 
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.pass(Op::Exchange, from, (0, 0));
+        self.sim.rename(from, to)
+    }
+
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
         self.pass(Op::SyncDir, path, (0, 0));
         self.sim.sync_dir_of(path)
@@ -103,7 +108,7 @@ impl Disk for HookDisk {
         self.sim.temp_file(near)
     }
 
-    onewrite_core::forward_disk!(this => this.sim; identify, resolve, exists);
+    onewrite_core::forward_disk!(this => this.sim; identify, resolve, exists, names_beside);
 }
 
 struct HookFile {
@@ -135,6 +140,6 @@ impl DiskFile for HookFile {
 
     onewrite_core::forward_disk_file!(
         this => this.file;
-        id, len, read_at, reserve, try_lock, unlock, shared_words, atomic_unit_bytes
+        id, is_unlinked, len, read_at, reserve, try_lock, unlock, shared_words, atomic_unit_bytes
     );
 }

@@ -44,6 +44,14 @@ pub struct Course {
     pub super_journal: bool,
     /// Rolls back after the first phase of the commit.
     pub undo_prepared: bool,
+    /// A VFS between keeps writes back until xSync: the last pages come behind FCNTL_SYNC.
+    pub late: bool,
+}
+
+impl Course {
+    /// A commit without anything out of the ordinary.
+    pub const COMMIT: Course =
+        Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false, late: false };
 }
 
 /// Bytes of a journal's header.
@@ -225,6 +233,9 @@ impl Client {
         self.sync_journal(false)?;
         self.conn.lock(LockLevel::Exclusive)?;
         pending.retain(|number| *number <= plan.next.count());
+        if course.late {
+            self.conn.prepare(false)?;
+        }
         self.write_pages(base, plan, &mut pending)?;
         if resized {
             self.dirty = true;
@@ -237,7 +248,9 @@ impl Client {
         } else if self.conn.size()? < plan.next.bytes() as u64 {
             self.conn.write_at(&vec![0; size], (plan.next.bytes() - size) as u64)?;
         }
-        self.conn.prepare(super_name.is_some())?;
+        if !course.late {
+            self.conn.prepare(super_name.is_some())?;
+        }
         if self.synchronous != Synchronous::Off {
             self.conn.sync()?;
         }

@@ -6,12 +6,13 @@
 
 use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
+use onewrite_core::layout::KEPT_SUFFIX;
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
@@ -120,6 +121,11 @@ impl Disk for ProcessDisk {
         self.sim.exchange(one, other)
     }
 
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.point();
+        self.sim.rename(from, to)
+    }
+
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
         self.point();
         self.sim.sync_dir_of(path)
@@ -130,7 +136,7 @@ impl Disk for ProcessDisk {
         Ok(self.wrap(self.sim.temp_file(near)?))
     }
 
-    onewrite_core::forward_disk!(this => this.sim; identify, resolve);
+    onewrite_core::forward_disk!(this => this.sim; identify, resolve, names_beside);
 }
 
 struct ProcessFile {
@@ -203,7 +209,7 @@ impl DiskFile for ProcessFile {
         self.file().unlock(offset, len)
     }
 
-    onewrite_core::forward_disk_file!(this => this.file(); id, reserve, shared_words, atomic_unit_bytes);
+    onewrite_core::forward_disk_file!(this => this.file(); id, is_unlinked, reserve, shared_words, atomic_unit_bytes);
 }
 
 /// One process. Without its engine's destructors: the dead do nothing.
@@ -382,6 +388,7 @@ fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<S
         spill_after: if rng.below(4) == 0 { 1 + rng.below(20) } else { usize::MAX },
         super_journal: false,
         undo_prepared: rng.below(16) == 0,
+        late: client.synchronous != Synchronous::Off && rng.below(12) == 0,
     };
     let durable = client.synchronous == Synchronous::Full;
     let mut stale = false;
@@ -686,7 +693,8 @@ impl World {
                     known.seen = at;
                     known.floor = at;
                     known.states.truncate(at + 1);
-                    if !self.crashed && self.sim.snapshot_file(Path::new("db-onewrite-kept")).is_some() {
+                    let is_kept = |path: &PathBuf| path.to_string_lossy().contains(KEPT_SUFFIX);
+                    if !self.crashed && self.sim.paths().iter().any(is_kept) {
                         return Err("the kept images outlive the last process".into());
                     }
                     self.tally.lock().plain += 1;

@@ -44,7 +44,7 @@ pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violat
     let mut rng = SplitMix64::new(small.seed);
     let mut sim = SimDisk::new(config);
     let mut state: Arc<State> = Arc::default();
-    let simple = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false };
+    let simple = Course::COMMIT;
     let fail = |disk: &HookDisk, what: String| Violation::on(disk.sim(), format!("{what} [{small:?}]"));
     if small.warm {
         let disk = HookDisk::new(sim.clone(), None);

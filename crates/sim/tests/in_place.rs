@@ -26,7 +26,7 @@ fn a_snapshot_pinned_during_the_write_does_not_change() {
     let options = [("scheme".to_owned(), "auto".to_owned())];
     let open = || engine.open(Path::new("db"), OpenMode::Create, &options).unwrap();
     let mut client = Client::new(open(), disk.clone(), Path::new("db"));
-    let course = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false };
+    let course = Course::COMMIT;
     let taste = Taste { page_bytes: 4096, pages_max: 12, big: 3, b_trees: false };
     let mut rng = SplitMix64::new(3);
     let mut state: Arc<State> = Arc::default();

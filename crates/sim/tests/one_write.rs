@@ -19,7 +19,7 @@ fn a_commit_is_one_write_that_is_also_the_flush() {
         let options = [("scheme".to_owned(), scheme.to_owned()), ("log_size".to_owned(), "16m".to_owned())];
         let conn = Engine::new(disk.clone()).open(Path::new("db"), OpenMode::Create, &options).unwrap();
         let mut client = Client::new(conn, disk, Path::new("db"));
-        let course = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false };
+        let course = Course::COMMIT;
         let taste = Taste { page_bytes, pages_max: 64, big: 8, b_trees: false };
         let mut rng = SplitMix64::new(7);
         let mut state: Arc<State> = Arc::default();

@@ -81,7 +81,7 @@ impl Pair {
         }
         plan.next = Arc::new(next);
         plan.writes = (1..=pages).collect();
-        let course = Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: undone };
+        let course = Course { undo_prepared: undone, ..Course::COMMIT };
         client.write(&self.state, &plan, course, &mut |_| {}, &mut || {}).unwrap();
         client.end().unwrap();
         if !undone {

@@ -9,7 +9,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use onewrite::Api;
-use onewrite::ffi::Vfs;
+use onewrite::ffi::{AnyFn, Vfs};
 
 // As `sqlite3.h` declares them.
 unsafe extern "C" {
@@ -23,10 +23,11 @@ unsafe extern "C" {
     fn sqlite3_uri_key(name: *const c_char, index: c_int) -> *const c_char;
     fn sqlite3_filename_journal(name: *const c_char) -> *const c_char;
     fn sqlite3_filename_wal(name: *const c_char) -> *const c_char;
+    fn sqlite3_auto_extension(entry: Option<AnyFn>) -> c_int;
 }
 
-/// Called by `sqlite3_initialize()`, under its mutex (`SQLITE_EXTRA_INIT_MUTEXED`). An error, a bad value of
-/// `ONEWRITE_DEFAULT` for one, makes SQLite refuse to open anything; its log says why.
+/// Called by `sqlite3_initialize()`, under its mutex (`SQLITE_EXTRA_INIT_MUTEXED`). What is wrong, a bad value of
+/// `ONEWRITE_DEFAULT` for one, is the error that every open fails with.
 #[unsafe(no_mangle)]
 pub extern "C" fn onewrite_sqlite_init(_: *const c_char) -> c_int {
     let api = Api {
@@ -41,7 +42,16 @@ pub extern "C" fn onewrite_sqlite_init(_: *const c_char) -> c_int {
         uri_key: sqlite3_uri_key,
         filename_journal: sqlite3_filename_journal,
         filename_wal: sqlite3_filename_wal,
+        auto_extension: sqlite3_auto_extension,
     };
     // SAFETY: the functions are those of the SQLite in this library.
     unsafe { onewrite::register_inside(&api) }
+}
+
+/// Called with every connection that opens (`SQLITE_EXTRA_AUTOEXT`), before the automatic extensions are: the first call
+/// adds onewrite's to them.
+#[unsafe(no_mangle)]
+pub extern "C" fn onewrite_sqlite_connect(_: *mut c_void) -> c_int {
+    // SAFETY: the function is that of the SQLite in this library.
+    unsafe { onewrite::serve_connections(sqlite3_auto_extension) }
 }

@@ -44,7 +44,13 @@ fn no_entry_point_of_an_extension_is_exported() {
     if has_program("nm") {
         let listed = output_of(Command::new("nm").args(["-D", "--defined-only"]).arg(built("libsqlite3.so")));
         assert!(listed.contains(" onewrite_version"), "{listed}");
-        for name in ["sqlite3_extension_init", "sqlite3_onewrite_init", "onewrite_sqlite_init"] {
+        for name in [
+            "sqlite3_extension_init",
+            "_onewrite_init",
+            "_onewrite_default_init",
+            "onewrite_sqlite_init",
+            "onewrite_sqlite_connect",
+        ] {
             assert!(!listed.contains(name), "{name}");
         }
     }
@@ -117,6 +123,42 @@ fn it_is_the_default_vfs_only_when_asked() {
     assert_eq!(answer(Some("0")), "None\n");
     assert_eq!(answer(Some("1")), "('log',)\n");
     assert_eq!(answer(Some("yes")), "", "an impossible value opens nothing");
+    let mut command = with_library(python, dir.path());
+    let done = command.args(["-c", script]).current_dir(dir.path()).env("ONEWRITE_DEFAULT", "yes").output().unwrap();
+    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(told.contains("ONEWRITE_DEFAULT=yes") && told.contains("the choices are 1"), "{told}");
+}
+
+#[test]
+fn loading_the_extension_into_it_is_no_error() {
+    let probe = "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)";
+    let loads = |python: &&str| Command::new(python).args(["-c", probe]).output().is_ok_and(|out| out.status.success());
+    let Some(python) = ["/usr/bin/python3", "python3"].into_iter().find(loads) else {
+        println!("skipped: no python3 whose sqlite3 module loads extensions");
+        return;
+    };
+    let dir = drop_in();
+    let script = r#"
+import sqlite3, sys
+def load(entry):
+    db = sqlite3.connect(":memory:")
+    db.enable_load_extension(True)
+    if entry is None: db.load_extension(sys.argv[1])
+    else: db.execute("SELECT load_extension(?, ?)", (sys.argv[1], entry))
+    return db
+def one(db, sql): return db.execute(sql).fetchone()[0]
+print(one(load(None), "SELECT onewrite_version()"))
+try: sqlite3.connect("file:x.db?vfs=onewrite&logsize=8m", uri=True)
+except sqlite3.OperationalError: print("logsize" in one(sqlite3.connect(":memory:"), "SELECT onewrite_last_error()"))
+print(one(sqlite3.connect("stock.db"), "SELECT onewrite_status()"))
+load("sqlite3_onewrite_default_init")
+print(one(sqlite3.connect("y.db"), "PRAGMA onewrite_split"))
+"#;
+    let version = env!("CARGO_PKG_VERSION");
+    let mut command = with_library(python, dir.path());
+    let out = output_of(command.args(["-c", script]).arg(built("libonewrite.so")).current_dir(dir.path()));
+    let stock = "in_effect=no: this database was opened through the VFS \"unix\"";
+    assert_eq!(out, format!("{version}\nTrue\n{stock}\nlazy\n"));
 }
 
 #[test]

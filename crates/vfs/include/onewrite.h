@@ -12,7 +12,14 @@
 ** or with settings: "file:app.db?vfs=onewrite&scheme=log" and SQLITE_OPEN_URI.
 **
 ** libonewrite.a and libonewrite.so are linked to no SQLite: they use the one this header is compiled
-** with, 3.37 or newer. That library must stay loaded for the life of the process.
+** with, 3.37 or newer. That library must stay loaded for the life of the process. Every connection that
+** opens after onewrite_register() has the SQL functions onewrite_version(), onewrite_status([SCHEMA]) and
+** onewrite_last_error(), and the table onewrite_stats, which may take a schema: onewrite_stats('aux').
+**
+** As a loadable extension the library has two entry points: sqlite3_onewrite_init, which registers the VFS,
+** and sqlite3_onewrite_default_init, which also makes it the default VFS. The environment variable
+** ONEWRITE_DEFAULT=1 makes the first do what the second does. ONEWRITE_LOG=stderr, or the name of a file,
+** takes a line for every error of onewrite's.
 */
 #ifndef ONEWRITE_H
 #define ONEWRITE_H
@@ -42,6 +49,7 @@ typedef struct onewrite_api {
   const char *(*uri_key)(const char *name, int index);
   const char *(*filename_journal)(const char *name);
   const char *(*filename_wal)(const char *name);
+  int (*auto_extension)(void (*entry)(void));
 } onewrite_api;
 
 /* Registers the VFS "onewrite" with the SQLite these functions belong to. make_default other than 0
@@ -84,6 +92,7 @@ static inline int onewrite_register(int make_default){
   api.uri_key = sqlite3_uri_key;
   api.filename_journal = sqlite3_filename_journal;
   api.filename_wal = sqlite3_filename_wal;
+  api.auto_extension = sqlite3_auto_extension;
   return onewrite_register_api(&api, make_default);
 }
 

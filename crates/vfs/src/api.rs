@@ -6,9 +6,10 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use crate::ffi::{
-    AnyFn, FilenameFn, LogFn, MallocFn, UriBooleanFn, UriKeyFn, UriParameterFn, VersionFn, VfsFindFn, VfsRegisterFn,
-    slot,
+    AnyFn, AutoExtensionFn, FilenameFn, LogFn, MallocFn, OldMallocFn, UriBooleanFn, UriKeyFn, UriParameterFn,
+    VersionFn, VfsFindFn, VfsRegisterFn, slot,
 };
+use crate::log;
 
 /// Oldest SQLite served, as `sqlite3_libversion_number()` tells it.
 pub const VERSION_MIN: c_int = 3_037_000;
@@ -30,6 +31,7 @@ pub struct Api {
     pub uri_key: UriKeyFn,
     pub filename_journal: FilenameFn,
     pub filename_wal: FilenameFn,
+    pub auto_extension: AutoExtensionFn,
 }
 
 /// `onewrite_api` of `onewrite.h`: [`Api`] as C fills it.
@@ -48,6 +50,7 @@ pub struct CApi {
     pub uri_key: Option<UriKeyFn>,
     pub filename_journal: Option<FilenameFn>,
     pub filename_wal: Option<FilenameFn>,
+    pub auto_extension: Option<AutoExtensionFn>,
 }
 
 impl CApi {
@@ -68,6 +71,7 @@ impl CApi {
             uri_key: self.uri_key?,
             filename_journal: self.filename_journal?,
             filename_wal: self.filename_wal?,
+            auto_extension: self.auto_extension?,
         })
     }
 }
@@ -125,11 +129,13 @@ impl Api {
             uri_key: function!(URI_KEY: UriKeyFn),
             filename_journal: function!(FILENAME_JOURNAL: FilenameFn),
             filename_wal: function!(FILENAME_WAL: FilenameFn),
+            auto_extension: function!(AUTO_EXTENSION: AutoExtensionFn),
         })
     }
 
-    /// Writes a line to SQLite's error log.
+    /// Writes a line to SQLite's error log, and to the one that [`LOG_VARIABLE`](crate::LOG_VARIABLE) names.
     pub(crate) fn log(&self, code: c_int, message: &str) {
+        log::line(code, message);
         let message = c_text(message);
         // SAFETY: the format takes exactly one string, which lives across the call.
         unsafe { (self.log)(code, c"%s".as_ptr(), message.as_ptr()) }
@@ -137,16 +143,7 @@ impl Api {
 
     /// A copy of `text` that SQLite frees with `sqlite3_free`; null if there is no memory.
     pub(crate) fn sqlite_string(&self, text: &str) -> *mut c_char {
-        let text = c_text(text);
-        let bytes = text.as_bytes_with_nul();
-        // SAFETY: any size may be asked for; the answer is null or room for that many bytes.
-        unsafe {
-            let copy = (self.malloc64)(bytes.len() as u64).cast::<c_char>();
-            if !copy.is_null() {
-                std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), copy, bytes.len());
-            }
-            copy
-        }
+        copy_into(self.malloc64, text)
     }
 
     /// The value of a URI parameter of a database name.
@@ -195,6 +192,39 @@ impl Api {
 pub(crate) unsafe fn read_slot(routines: *const c_void, index: usize) -> Option<AnyFn> {
     // SAFETY: the table is an array of function pointers, null where a function was left out.
     unsafe { routines.cast::<Option<AnyFn>>().add(index).read() }
+}
+
+/// A copy of `text` in memory of SQLite's; null if there is none.
+pub(crate) fn copy_into(malloc64: MallocFn, text: &str) -> *mut c_char {
+    let text = c_text(text);
+    let bytes = text.as_bytes_with_nul();
+    // SAFETY: any size may be asked for; the answer is null or room for that many bytes.
+    unsafe {
+        let copy = malloc64(bytes.len() as u64).cast::<c_char>();
+        if !copy.is_null() {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), copy, bytes.len());
+        }
+        copy
+    }
+}
+
+/// A message for a SQLite of any age; null where it has no memory.
+///
+/// # Safety
+/// `routines` is the table that a SQLite handed to an extension.
+pub(crate) unsafe fn sqlite_copy(routines: *const c_void, text: &str) -> *mut c_char {
+    let text = c_text(text);
+    let bytes = text.as_bytes_with_nul();
+    // SAFETY: the slot is in the table of every SQLite that loads extensions, and holds `sqlite3_malloc`.
+    unsafe {
+        let Some(malloc) = read_slot(routines, slot::MALLOC) else { return std::ptr::null_mut() };
+        let malloc = std::mem::transmute::<AnyFn, OldMallocFn>(malloc);
+        let copy = malloc(c_int::try_from(bytes.len()).unwrap_or(0)).cast::<c_char>();
+        if !copy.is_null() {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), copy, bytes.len());
+        }
+        copy
+    }
 }
 
 /// Text for C: up to the first zero byte, if it has one.

@@ -10,6 +10,7 @@ use onewrite_core::pragma;
 use crate::fault::{Fault, Outcome, last};
 use crate::ffi::{SplitPolicy, code, fcntl};
 use crate::main_file::State;
+use crate::siblings::Siblings;
 use crate::split;
 
 /// Prefix of every pragma that is ours.
@@ -75,6 +76,11 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
             unsafe { arg.cast::<i64>().write(0) };
             Ok(code::OK)
         }
+        fcntl::PDB => {
+            // SAFETY: the argument of this control is an sqlite3**; the address is compared and never followed.
+            state.siblings = Siblings::of(unsafe { arg.cast::<usize>().read() });
+            Ok(code::NOTFOUND)
+        }
         fcntl::HAS_MOVED => {
             let moved = state.has_moved();
             // SAFETY: the argument of this control is an int.
@@ -130,6 +136,12 @@ unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_
         }
         return Ok(code::NOTFOUND);
     }
+    if name == "journal_mode" {
+        if let (Some(conn), Some(value)) = (state.connection(), &value) {
+            conn.note_journal_mode(value);
+        }
+        return Ok(code::NOTFOUND);
+    }
     if name == "locking_mode" {
         if let (Some(conn), Some(value)) = (state.connection(), &value) {
             conn.note_locking_mode(value)?;
@@ -169,6 +181,11 @@ fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String>
     {
         return Ok(answer);
     }
+    if name == "status" {
+        let effect = effect(state);
+        let rest = state.connection().and_then(|conn| conn.pragma(name, value)).transpose()?;
+        return Ok(rest.map_or(effect.clone(), |rest| format!("{effect}\n{rest}")));
+    }
     if let Some(conn) = state.connection() {
         if let Some(answer) = conn.pragma(name, value) {
             return Ok(answer?);
@@ -184,6 +201,15 @@ fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String>
     }
     let known: Vec<String> = known().map(|known| format!("{PREFIX}{known}")).collect();
     Err(Fault::Own(code::ERROR, format!("no such pragma: {PREFIX}{name}; there are {}", known.join(", "))))
+}
+
+/// Whether onewrite serves this connection, in words.
+fn effect(state: &mut State) -> String {
+    match (state.engine().is_some(), state.connection().is_some()) {
+        (true, _) => "in_effect=yes".to_owned(),
+        (false, true) => "in_effect=no: the database is in WAL mode, which is SQLite's own".to_owned(),
+        (false, false) => "in_effect=no: this connection only reads the file, past onewrite's engine".to_owned(),
+    }
 }
 
 /// The names of all pragmas, without the prefix.

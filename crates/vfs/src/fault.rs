@@ -34,11 +34,21 @@ pub(crate) fn result_code(error: &Error, io_code: c_int) -> c_int {
         Error::Busy(_) => code::BUSY,
         Error::BusySnapshot | Error::NotAlone(_) => code::BUSY_SNAPSHOT,
         Error::Full(_) => code::FULL,
-        Error::Io { .. } | Error::Poisoned(_) => io_code,
+        // What SQLite takes for "out of memory", and its pager for an I/O error: it drops its cache.
+        Error::NoMemory => code::IOERR_NOMEM,
+        Error::Io { error, .. } => match error.raw_os_error() {
+            // What an open says, or the first read of what is no file.
+            Some(libc::EMFILE | libc::ENFILE | libc::EISDIR) => code::CANTOPEN,
+            Some(libc::ENOMEM) => code::IOERR_NOMEM,
+            _ => io_code,
+        },
+        Error::Poisoned(_) | Error::WrittenLate(_) => io_code,
         Error::Corrupt(_) => code::CORRUPT,
         Error::NotADatabase(_) => code::NOTADB,
         Error::CantOpen(_) => code::CANTOPEN,
         Error::ReadOnly(_) => code::READONLY,
+        Error::Moved(_) => code::READONLY_DBMOVED,
+        Error::ReadOnlyDirectory(_) => code::READONLY_DIRECTORY,
         Error::Option(_) => code::ERROR,
         Error::Misuse(_) => code::MISUSE,
     }
@@ -50,7 +60,7 @@ impl Fault {
         match self {
             Fault::Core(error) => {
                 let os_error = match &error {
-                    Error::Io { source, .. } => source.raw_os_error().unwrap_or(0),
+                    Error::Io { error, .. } => error.raw_os_error().unwrap_or(0),
                     _ => 0,
                 };
                 (result_code(&error, io_code), Some(error.to_string()), os_error)

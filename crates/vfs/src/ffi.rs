@@ -92,13 +92,25 @@ pub type LogFn = unsafe extern "C" fn(c_int, *const c_char, ...);
 /// Index of each function used in `sqlite3_api_routines`, a table of function pointers that SQLite
 /// hands to a loadable extension and only ever appends to.
 pub mod slot {
+    pub const DECLARE_VTAB: usize = 50;
+    pub const FREE: usize = 58;
     pub const LIBVERSION_NUMBER: usize = 67;
     pub const MALLOC: usize = 68;
+    pub const RESULT_DOUBLE: usize = 79;
+    pub const RESULT_INT64: usize = 83;
+    pub const RESULT_NULL: usize = 84;
+    pub const RESULT_TEXT: usize = 85;
+    pub const VALUE_TEXT: usize = 109;
+    pub const CREATE_MODULE_V2: usize = 119;
+    pub const FILE_CONTROL: usize = 127;
     pub const VFS_FIND: usize = 141;
     pub const VFS_REGISTER: usize = 142;
+    pub const CONTEXT_DB_HANDLE: usize = 149;
+    pub const CREATE_FUNCTION_V2: usize = 162;
     pub const LOG: usize = 167;
     pub const URI_BOOLEAN: usize = 187;
     pub const URI_PARAMETER: usize = 189;
+    pub const AUTO_EXTENSION: usize = 192;
     pub const MALLOC64: usize = 197;
     pub const URI_KEY: usize = 245;
     pub const FILENAME_JOURNAL: usize = 247;
@@ -114,11 +126,14 @@ pub mod code {
     pub const BUSY: c_int = 5;
     pub const NOMEM: c_int = 7;
     pub const READONLY: c_int = 8;
+    pub const READONLY_DBMOVED: c_int = 8 | (4 << 8);
+    pub const READONLY_DIRECTORY: c_int = 8 | (6 << 8);
     pub const IOERR: c_int = 10;
     pub const CORRUPT: c_int = 11;
     pub const NOTFOUND: c_int = 12;
     pub const FULL: c_int = 13;
     pub const CANTOPEN: c_int = 14;
+    pub const CONSTRAINT: c_int = 19;
     pub const MISUSE: c_int = 21;
     pub const NOTADB: c_int = 26;
     pub const NOTICE: c_int = 27;
@@ -132,6 +147,7 @@ pub mod code {
     pub const IOERR_FSTAT: c_int = IOERR | (7 << 8);
     pub const IOERR_UNLOCK: c_int = IOERR | (8 << 8);
     pub const IOERR_DELETE: c_int = IOERR | (10 << 8);
+    pub const IOERR_NOMEM: c_int = IOERR | (12 << 8);
     pub const IOERR_ACCESS: c_int = IOERR | (13 << 8);
     pub const IOERR_CHECKRESERVEDLOCK: c_int = IOERR | (14 << 8);
     pub const IOERR_LOCK: c_int = IOERR | (15 << 8);
@@ -182,6 +198,7 @@ pub mod fcntl {
     pub const HAS_MOVED: c_int = 20;
     pub const SYNC: c_int = 21;
     pub const COMMIT_PHASETWO: c_int = 22;
+    pub const PDB: c_int = 30;
     /// `ONEWRITE_FCNTL_SPLIT` of `onewrite.h`: onewrite's own.
     pub const SPLIT: c_int = 0x6f77_0001;
 }
@@ -199,4 +216,140 @@ pub mod split {
     pub const STOCK: c_int = 0;
     pub const LAZY: c_int = 1;
     pub const LEGACY: c_int = 2;
+}
+
+/// `sqlite3`, `sqlite3_context` and `sqlite3_value`: only ever passed on.
+#[repr(C)]
+pub struct Opaque {
+    _private: [u8; 0],
+}
+
+/// `sqlite3_auto_extension`, and the entry points it takes.
+pub type AutoExtensionFn = unsafe extern "C" fn(Option<AnyFn>) -> c_int;
+/// The entry point of an extension.
+pub type EntryFn = unsafe extern "C" fn(*mut Opaque, *mut *mut c_char, *const c_void) -> c_int;
+/// The function behind an SQL function: context, number of arguments, arguments.
+pub type SqlFn = unsafe extern "C" fn(*mut Opaque, c_int, *mut *mut Opaque);
+/// `sqlite3_create_function_v2`.
+pub type CreateFunctionFn = unsafe extern "C" fn(
+    *mut Opaque,
+    *const c_char,
+    c_int,
+    c_int,
+    *mut c_void,
+    Option<SqlFn>,
+    Option<SqlFn>,
+    Option<unsafe extern "C" fn(*mut Opaque)>,
+    Option<unsafe extern "C" fn(*mut c_void)>,
+) -> c_int;
+/// `sqlite3_create_module_v2`.
+pub type CreateModuleFn = unsafe extern "C" fn(
+    *mut Opaque,
+    *const c_char,
+    *const Module,
+    *mut c_void,
+    Option<unsafe extern "C" fn(*mut c_void)>,
+) -> c_int;
+/// `sqlite3_declare_vtab`.
+pub type DeclareVtabFn = unsafe extern "C" fn(*mut Opaque, *const c_char) -> c_int;
+/// `sqlite3_file_control`.
+pub type FileControlFn = unsafe extern "C" fn(*mut Opaque, *const c_char, c_int, *mut c_void) -> c_int;
+/// `sqlite3_free`.
+pub type FreeFn = unsafe extern "C" fn(*mut c_void);
+/// `sqlite3_context_db_handle`.
+pub type DbHandleFn = unsafe extern "C" fn(*mut Opaque) -> *mut Opaque;
+/// `sqlite3_value_text`.
+pub type ValueTextFn = unsafe extern "C" fn(*mut Opaque) -> *const u8;
+/// `sqlite3_result_text`: the last argument is a destructor, or -1 for text that SQLite copies.
+pub type ResultTextFn = unsafe extern "C" fn(*mut Opaque, *const c_char, c_int, isize);
+/// `sqlite3_result_null`.
+pub type ResultNullFn = unsafe extern "C" fn(*mut Opaque);
+/// `sqlite3_result_int64`.
+pub type ResultIntFn = unsafe extern "C" fn(*mut Opaque, i64);
+/// `sqlite3_result_double`.
+pub type ResultDoubleFn = unsafe extern "C" fn(*mut Opaque, f64);
+
+/// `sqlite3_vtab`.
+#[repr(C)]
+pub struct Vtab {
+    pub module: *const Module,
+    pub references: c_int,
+    pub error: *mut c_char,
+}
+
+/// `sqlite3_vtab_cursor`.
+#[repr(C)]
+pub struct VtabCursor {
+    pub vtab: *mut Vtab,
+}
+
+/// `sqlite3_index_constraint`.
+#[repr(C)]
+pub struct IndexConstraint {
+    pub column: c_int,
+    pub op: u8,
+    pub usable: u8,
+    pub term_offset: c_int,
+}
+
+/// `sqlite3_index_constraint_usage`.
+#[repr(C)]
+pub struct IndexConstraintUsage {
+    pub argv_index: c_int,
+    pub omit: u8,
+}
+
+/// `sqlite3_index_info`, up to the field that was last when 3.8 was new.
+#[repr(C)]
+pub struct IndexInfo {
+    pub constraint_count: c_int,
+    pub constraints: *mut IndexConstraint,
+    pub order_by_count: c_int,
+    pub order_by: *mut c_void,
+    pub usage: *mut IndexConstraintUsage,
+    pub index_number: c_int,
+    pub index_text: *mut c_char,
+    pub free_index_text: c_int,
+    pub order_by_consumed: c_int,
+    pub estimated_cost: f64,
+}
+
+/// `sqlite3_module`, version 1, of a table that is only read.
+#[repr(C)]
+pub struct Module {
+    pub version: c_int,
+    pub create: Option<ConnectFn>,
+    pub connect: Option<ConnectFn>,
+    pub best_index: Option<unsafe extern "C" fn(*mut Vtab, *mut IndexInfo) -> c_int>,
+    pub disconnect: Option<unsafe extern "C" fn(*mut Vtab) -> c_int>,
+    pub destroy: Option<unsafe extern "C" fn(*mut Vtab) -> c_int>,
+    pub open: Option<unsafe extern "C" fn(*mut Vtab, *mut *mut VtabCursor) -> c_int>,
+    pub close: Option<unsafe extern "C" fn(*mut VtabCursor) -> c_int>,
+    pub filter: Option<unsafe extern "C" fn(*mut VtabCursor, c_int, *const c_char, c_int, *mut *mut Opaque) -> c_int>,
+    pub next: Option<unsafe extern "C" fn(*mut VtabCursor) -> c_int>,
+    pub eof: Option<unsafe extern "C" fn(*mut VtabCursor) -> c_int>,
+    pub column: Option<unsafe extern "C" fn(*mut VtabCursor, *mut Opaque, c_int) -> c_int>,
+    pub rowid: Option<unsafe extern "C" fn(*mut VtabCursor, *mut i64) -> c_int>,
+    /// xUpdate, xBegin, xSync, xCommit, xRollback, xFindFunction, xRename.
+    pub unused: [Option<AnyFn>; 7],
+}
+
+/// `xConnect`.
+pub type ConnectFn = unsafe extern "C" fn(
+    *mut Opaque,
+    *mut c_void,
+    c_int,
+    *const *const c_char,
+    *mut *mut Vtab,
+    *mut *mut c_char,
+) -> c_int;
+
+/// What an SQL function may be told about when it is made, and what a constraint may be.
+pub mod sql {
+    use std::ffi::c_int;
+    pub const UTF8: c_int = 1;
+    pub const DETERMINISTIC: c_int = 0x800;
+    pub const INDEX_CONSTRAINT_EQ: u8 = 2;
+    /// The destructor that has SQLite copy a text.
+    pub const TRANSIENT: isize = -1;
 }

@@ -6,6 +6,8 @@ use std::ffi::{c_int, c_void};
 use std::slice;
 use std::sync::Arc;
 
+use onewrite_core::Connection;
+
 use crate::control::file_control;
 use crate::ffi::{File, IoMethods, code, iocap};
 use crate::main_file::{Main, fill_short, offset_from};
@@ -243,7 +245,7 @@ unsafe extern "C" fn shm_map(
     main.call(code::IOERR_SHMMAP, |state| {
         // SAFETY: see above.
         unsafe { answer.write(std::ptr::null_mut()) };
-        if !state.forwards() {
+        if !state.forwards() && !state.connection().map_or(Ok(false), Connection::goes_on_in_wal_mode)? {
             return Ok(code::IOERR_SHMMAP);
         }
         // SAFETY: the arguments are passed on as they are.

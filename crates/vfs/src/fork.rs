@@ -1,10 +1,13 @@
 //! Notices that this process is the child of a fork: connections opened before belong to the parent,
-//! and a child that used them would write into the parent's transactions.
+//! and a child that used them would write into the parent's transactions. Their files are given up in the child
+//! ([`onewrite_core::disk::forked`]).
 
 #![allow(unsafe_code)]
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use onewrite_core::disk::forked;
 
 /// How many forks lie between the first use of this library and this process.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -13,13 +16,22 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn generation() -> u32 {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // SAFETY: the handler only adds to an atomic, which is safe in a forked child. Without memory for
-        // the handler the number stays 0: forks are then not noticed, nothing else changes.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        // SAFETY: the handler in the child adds to an atomic and calls the system, both of which is safe there. Without
+        // memory for the handlers the number stays 0: forks are then not noticed, nothing else changes.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
     GENERATION.load(Ordering::Relaxed)
 }
 
+extern "C" fn before() {
+    forked::before();
+}
+
+extern "C" fn in_parent() {
+    forked::in_parent();
+}
+
 extern "C" fn in_child() {
+    forked::in_child();
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }

@@ -21,6 +21,7 @@ use crate::base::{BaseFile, check};
 use crate::fault::{Fault, Outcome};
 use crate::ffi::{code, open};
 use crate::fork;
+use crate::siblings::Siblings;
 use crate::vfs::Onewrite;
 
 /// A name SQLite passed to `xOpen`: it and the URI parameters behind it live until `xClose` returns.
@@ -61,6 +62,8 @@ pub(crate) struct State {
     identity: Option<(u64, u64)>,
     /// What [`State::has_moved`] will say, if this transaction looked already.
     moved: Option<bool>,
+    /// The other files of the same SQLite connection.
+    pub(crate) siblings: Siblings,
     /// [`fork::generation`] at the open.
     generation: u32,
     /// Message of the last error, for `PRAGMA onewrite_error` where there is no connection to ask.
@@ -97,6 +100,7 @@ impl Main {
             psow: None,
             identity,
             moved: None,
+            siblings: Siblings::default(),
             generation: fork::generation(),
             last_error: None,
             dead: None,
@@ -121,6 +125,7 @@ impl Main {
             let forked = state.generation != fork::generation();
             let usable = state.check_alive(code::IOERR_CLOSE).is_ok();
             state.dead = Some("the connection is closed");
+            state.siblings = Siblings::default();
             (state.conn.take(), state.base.take(), usable, forked)
         };
         self.settle(code::IOERR_CLOSE, || {
@@ -273,18 +278,28 @@ impl State {
     }
 
     fn raise_base(&mut self, level: LockLevel) -> Outcome {
-        if self.base_level == LockLevel::None && level > LockLevel::Shared {
+        if self.base_level == LockLevel::None {
             check(self.base()?.lock(level_number(LockLevel::Shared)))?;
             self.base_level = LockLevel::Shared;
         }
-        check(self.base()?.lock(level_number(level)))?;
-        self.base_level = level;
+        // In this order the file is never without a lock, and the engine's is not in the way of a higher one.
+        if let Some(conn) = &mut self.conn {
+            conn.hand_over()?;
+        }
+        if self.base_level < level {
+            check(self.base()?.lock(level_number(level)))?;
+            self.base_level = level;
+        }
         Ok(())
     }
 
     pub(crate) fn lock(&mut self, number: c_int) -> Outcome<c_int> {
         let level = level_from(number, code::IOERR_LOCK)?;
         if level <= self.level {
+            if self.forwards() && self.base_level < level {
+                // It turned to WAL mode under this lock.
+                self.raise_base(level)?;
+            }
             return Ok(code::OK);
         }
         self.adopt_engine()?;
@@ -300,6 +315,10 @@ impl State {
                 self.conn = Some(self.vfs.engine().open(&self.path, OpenMode::ReadOnly, &[])?);
             }
         }
+        if level == LockLevel::Reserved && self.vfs.passes_through() {
+            self.conn.as_mut().map(Connection::leaves_foreign_file);
+        }
+        let spans = level == LockLevel::Exclusive && self.siblings.spans();
         match self.engine() {
             None => {
                 if self.base_level < level {
@@ -307,6 +326,7 @@ impl State {
                 }
             }
             Some(conn) => {
+                conn.note_span(spans);
                 conn.lock(level)?;
                 // The first lock decides the mode: in WAL mode the file underneath is locked alike.
                 if self.forwards()
@@ -320,6 +340,7 @@ impl State {
             }
         }
         self.level = level;
+        self.siblings.set_writes(level >= LockLevel::Reserved);
         Ok(code::OK)
     }
 
@@ -347,8 +368,12 @@ impl State {
     pub(crate) fn unlock(&mut self, number: c_int) -> Outcome<c_int> {
         let level = level_from(number, code::IOERR_UNLOCK)?;
         self.moved = None;
+        if level < LockLevel::Reserved {
+            self.siblings.set_writes(false);
+        }
         let forwards = self.forwards();
-        if self.base_level > level {
+        // Also at this level already: a lock that was refused may have left PENDING.
+        if self.base_level > LockLevel::None && self.base_level >= level {
             check(self.base()?.unlock(level_number(level)))?;
             self.base_level = level;
         }
@@ -437,9 +462,11 @@ impl State {
         self.psow = Some(on);
     }
 
-    /// Whether the name leads to another file than the one that was opened.
+    /// Whether the name leads to another file than the one that was opened. In WAL mode, where a lock is not given back
+    /// before the close, it is looked for each time (rule 60).
     pub(crate) fn has_moved(&mut self) -> bool {
-        self.moved.take().unwrap_or_else(|| self.look_whether_moved())
+        let forwards = self.forwards();
+        self.moved.take().filter(|_| !forwards).unwrap_or_else(|| self.look_whether_moved())
     }
 
     fn look_whether_moved(&mut self) -> bool {

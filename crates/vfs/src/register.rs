@@ -11,19 +11,24 @@ use onewrite_core::disk::Disk;
 use onewrite_core::disk::real::RealDisk;
 use parking_lot::Mutex;
 
-use crate::api::{Api, CApi, VERSION_MIN, c_text, read_slot, version_error};
+use crate::api::{Api, CApi, VERSION_MIN, sqlite_copy, version_error};
 use crate::base::Base;
 use crate::fault::{last_pointer, remember};
-use crate::ffi::{AnyFn, OldMallocFn, code, slot};
+use crate::ffi::{AnyFn, AutoExtensionFn, EntryFn, Opaque, Vfs, code};
+use crate::functions::{attach, each_connection, refuse_all};
+use crate::log;
 use crate::main_file::panic_text;
 use crate::vfs::Onewrite;
 
 /// Name under which the VFS is registered: `vfs=onewrite` in a URI.
 pub const VFS_NAME: &CStr = c"onewrite";
 
-/// Environment variable that says whether the loadable extension makes onewrite the default VFS: `1` does,
-/// `0` and its absence do not.
+/// Environment variable that says whether the loadable extension's first entry point makes onewrite the default VFS: `1`
+/// does, `0` and its absence do not.
 pub const DEFAULT_VARIABLE: &str = "ONEWRITE_DEFAULT";
+
+/// The system call by which one copy of this library knows another.
+pub(crate) const VERSION_CALL: &CStr = c"onewrite_version";
 
 /// Why onewrite could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +61,96 @@ static REGISTERED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// The pointers in `api` are functions of one SQLite library that stays loaded for the life of the process.
 pub unsafe fn register(api: &Api, name: &CStr, make_default: bool) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller.
-    unsafe { register_on(api, name, make_default, None, None) }
+    unsafe {
+        if register_on(api, name, make_default, None, None)? != Registered::Now {
+            return Ok(());
+        }
+        let rc = serve_connections(api.auto_extension);
+        if rc != code::OK {
+            return Err(RegisterError { code: rc, message: format!("SQLite took no automatic extension: error {rc}") });
+        }
+    }
+    Ok(())
+}
+
+/// Registers the VFS with the SQLite that this program is linked to, whichever crate brings it: rusqlite, sqlx, diesel,
+/// `libsqlite3-sys` of any version. `register!()` leaves the default VFS as it is, `register!(default)` makes onewrite the
+/// default. Answers with a `Result<(), RegisterError>`.
+///
+/// ```
+/// use rusqlite as _; // for the SQLite it brings
+/// # fn main() -> Result<(), onewrite::RegisterError> {
+/// onewrite::register!()?;
+/// # Ok(())
+/// # }
+/// ```
+#[macro_export]
+macro_rules! register {
+    () => {
+        $crate::register!(@ false)
+    };
+    (default) => {
+        $crate::register!(@ true)
+    };
+    (@ $default:literal) => {{
+        #[allow(unsafe_code)]
+        let outcome: ::std::result::Result<(), $crate::RegisterError> = {
+            // Declared as in `sqlite3.h`, so that no crate of bindings has to be of one version.
+            unsafe extern "C" {
+                fn sqlite3_libversion_number() -> ::std::ffi::c_int;
+                fn sqlite3_vfs_find(name: *const ::std::ffi::c_char) -> *mut $crate::ffi::Vfs;
+                fn sqlite3_vfs_register(vfs: *mut $crate::ffi::Vfs, default: ::std::ffi::c_int) -> ::std::ffi::c_int;
+                fn sqlite3_malloc64(bytes: u64) -> *mut ::std::ffi::c_void;
+                fn sqlite3_log(code: ::std::ffi::c_int, format: *const ::std::ffi::c_char, ...);
+                fn sqlite3_uri_parameter(
+                    name: *const ::std::ffi::c_char,
+                    key: *const ::std::ffi::c_char,
+                ) -> *const ::std::ffi::c_char;
+                fn sqlite3_uri_boolean(
+                    name: *const ::std::ffi::c_char,
+                    key: *const ::std::ffi::c_char,
+                    otherwise: ::std::ffi::c_int,
+                ) -> ::std::ffi::c_int;
+                fn sqlite3_uri_key(
+                    name: *const ::std::ffi::c_char,
+                    index: ::std::ffi::c_int,
+                ) -> *const ::std::ffi::c_char;
+                fn sqlite3_filename_journal(name: *const ::std::ffi::c_char) -> *const ::std::ffi::c_char;
+                fn sqlite3_filename_wal(name: *const ::std::ffi::c_char) -> *const ::std::ffi::c_char;
+                fn sqlite3_auto_extension(
+                    entry: ::std::option::Option<$crate::ffi::AnyFn>,
+                ) -> ::std::ffi::c_int;
+            }
+            let api = $crate::Api {
+                asks_split: false,
+                libversion_number: sqlite3_libversion_number,
+                vfs_find: sqlite3_vfs_find,
+                vfs_register: sqlite3_vfs_register,
+                malloc64: sqlite3_malloc64,
+                log: sqlite3_log,
+                uri_parameter: sqlite3_uri_parameter,
+                uri_boolean: sqlite3_uri_boolean,
+                uri_key: sqlite3_uri_key,
+                filename_journal: sqlite3_filename_journal,
+                filename_wal: sqlite3_filename_wal,
+                auto_extension: sqlite3_auto_extension,
+            };
+            // SAFETY: the functions are those of the SQLite that this program is linked to, which stays.
+            unsafe { $crate::register(&api, $crate::VFS_NAME, $default) }
+        };
+        outcome
+    }};
+}
+
+/// Whose the VFS is that serves from now on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Registered {
+    /// This copy of the library's, since this call.
+    Now,
+    /// This copy's, since before.
+    Before,
+    /// Another copy's: the one inside the SQLite library, for one.
+    Elsewhere,
 }
 
 /// Registers the VFS `name` on a disk of the caller's, for tests. Read-only opens, WAL mode and
@@ -66,7 +160,7 @@ pub unsafe fn register(api: &Api, name: &CStr, make_default: bool) -> Result<(),
 /// As [`register`].
 pub unsafe fn register_with_disk(api: &Api, name: &CStr, disk: Arc<dyn Disk>) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller.
-    unsafe { register_on(api, name, false, Some(disk), None) }
+    unsafe { register_on(api, name, false, Some(disk), None).map(drop) }
 }
 
 /// Registers the VFS `name` on a disk of the caller's that the registered VFS `base` works on as well, for tests:
@@ -76,7 +170,7 @@ pub unsafe fn register_with_disk(api: &Api, name: &CStr, disk: Arc<dyn Disk>) ->
 /// As [`register`].
 pub unsafe fn register_over(api: &Api, name: &CStr, disk: Arc<dyn Disk>, base: &CStr) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller.
-    unsafe { register_on(api, name, false, Some(disk), Some(base)) }
+    unsafe { register_on(api, name, false, Some(disk), Some(base)).map(drop) }
 }
 
 /// # Safety
@@ -87,7 +181,7 @@ unsafe fn register_on(
     make_default: bool,
     disk: Option<Arc<dyn Disk>>,
     base: Option<&CStr>,
-) -> Result<(), RegisterError> {
+) -> Result<Registered, RegisterError> {
     // SAFETY: takes nothing and has no precondition.
     if let Some(message) = version_error(unsafe { (api.libversion_number)() }) {
         return refuse(message);
@@ -95,23 +189,29 @@ unsafe fn register_on(
     let mut registered = REGISTERED.lock();
     // SAFETY: the name lives across the call.
     let found = unsafe { (api.vfs_find)(name.as_ptr()) };
+    let mut whose = Registered::Before;
     let structure = if found.is_null() {
+        whose = Registered::Now;
         let passes_through = disk.is_none() || base.is_some();
         let base = underneath(api, base, &registered)?;
         let disk = disk.unwrap_or_else(|| Arc::new(RealDisk::new()));
         let this: &'static Onewrite = Box::leak(Box::new(Onewrite::new(*api, base, name, disk, passes_through)));
         std::ptr::from_mut(Box::leak(Box::new(this.structure())))
+    } else if disk.is_none() && !registered.contains(&(found as usize)) && is_another_copy(found) {
+        whose = Registered::Elsewhere;
+        found
     } else if !registered.contains(&(found as usize)) {
         let name = name.to_string_lossy();
         return refuse(format!("a VFS named {name} is registered already, by something else than this library"));
     } else if disk.is_some() {
         return refuse(format!("the VFS {} is registered already, on another disk", name.to_string_lossy()));
-    } else if !make_default {
-        return Ok(());
     } else {
         found
     };
-    // SAFETY: the structure is leaked: it lives as long as the process.
+    if whose != Registered::Now && !make_default {
+        return Ok(whose);
+    }
+    // SAFETY: the structure is leaked, or was registered before: it lives as long as the process.
     let rc = unsafe { (api.vfs_register)(structure, c_int::from(make_default)) };
     if rc != code::OK {
         return Err(RegisterError { code: rc, message: format!("SQLite did not register the VFS: error {rc}") });
@@ -119,7 +219,17 @@ unsafe fn register_on(
     if found.is_null() {
         registered.push(structure as usize);
     }
-    Ok(())
+    Ok(whose)
+}
+
+/// Whether a registered VFS that is not this copy's is another copy of this library's: it names
+/// [`VERSION_CALL`] among its system calls, as any VFS may be asked.
+fn is_another_copy(vfs: *mut Vfs) -> bool {
+    // SAFETY: found registered, so alive; version 3 has the method, which takes any name.
+    unsafe {
+        let method = (*vfs).get_system_call.filter(|_| (*vfs).version >= 3);
+        method.is_some_and(|method| method(vfs, VERSION_CALL.as_ptr()).is_some())
+    }
 }
 
 /// The VFS that pass-through goes to: `named`, or else SQLite's own for files, or else the default.
@@ -151,18 +261,45 @@ fn default_wanted(value: Option<OsString>) -> Result<bool, RegisterError> {
     }
 }
 
-/// Entry point of the loadable extension, under the name SQLite derives from `libonewrite.so`.
+/// Entry point of the loadable extension, under the name SQLite derives from `libonewrite.so`. Registers the VFS, as the
+/// default one if [`DEFAULT_VARIABLE`] says so.
 ///
 /// # Safety
 /// Called by SQLite, as it calls an extension's entry point.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_onewrite_init(
-    _db: *mut c_void,
+    db: *mut c_void,
     error: *mut *mut c_char,
     routines: *const c_void,
 ) -> c_int {
     // SAFETY: as promised by the caller.
-    let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { load(routines) }));
+    unsafe { enter(db, error, routines, || default_wanted(std::env::var_os(DEFAULT_VARIABLE))) }
+}
+
+/// The entry point for bindings that cannot name a VFS: makes onewrite the default one, whatever the environment says.
+///
+/// # Safety
+/// As [`sqlite3_onewrite_init`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sqlite3_onewrite_default_init(
+    db: *mut c_void,
+    error: *mut *mut c_char,
+    routines: *const c_void,
+) -> c_int {
+    // SAFETY: as promised by the caller.
+    unsafe { enter(db, error, routines, || Ok(true)) }
+}
+
+/// # Safety
+/// As [`sqlite3_onewrite_init`].
+unsafe fn enter(
+    db: *mut c_void,
+    error: *mut *mut c_char,
+    routines: *const c_void,
+    default_wanted: impl FnOnce() -> Result<bool, RegisterError>,
+) -> c_int {
+    // SAFETY: as promised by the caller.
+    let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { load(db.cast(), routines, default_wanted()?) }));
     let e = match outcome {
         // The VFS stays registered when the connection that loaded it closes, so the library must stay too.
         Ok(Ok(())) => return code::OK_LOAD_PERMANENTLY,
@@ -172,10 +309,11 @@ pub unsafe extern "C" fn sqlite3_onewrite_init(
             message: format!("onewrite: internal error: {}", panic_text(&*panic)),
         },
     };
+    log::line(e.code, &e.message);
     remember(&e.message, 0);
     if !error.is_null() {
         // SAFETY: as promised by the caller: the place takes a message that SQLite frees.
-        unsafe { error.write(old_sqlite_string(routines, &e.message)) };
+        unsafe { error.write(sqlite_copy(routines, &e.message)) };
     }
     e.code
 }
@@ -195,7 +333,8 @@ pub unsafe extern "C" fn sqlite3_extension_init(
 }
 
 /// Registers the VFS with the SQLite library this code is part of, while that initialises; the variable
-/// [`DEFAULT_VARIABLE`] says whether as the default. Answers with a result code, and tells SQLite's error log why.
+/// [`DEFAULT_VARIABLE`] says whether as the default. What is wrong becomes the error of every open: an error of
+/// initialising would reach nobody but as "SQL logic error".
 ///
 /// # Safety
 /// As [`register`].
@@ -203,48 +342,46 @@ pub unsafe fn register_inside(api: &Api) -> c_int {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let make_default = default_wanted(std::env::var_os(DEFAULT_VARIABLE))?;
         // SAFETY: as promised by the caller.
-        unsafe { register(api, VFS_NAME, make_default) }
+        unsafe { register_on(api, VFS_NAME, make_default, None, None) }
     }));
     let (code, message) = match outcome {
-        Ok(Ok(())) => return code::OK,
+        Ok(Ok(_)) => return code::OK,
         Ok(Err(e)) => (e.code, e.message),
         Err(panic) => (code::INTERNAL, format!("internal error: {}", panic_text(&*panic))),
     };
     api.log(code, &format!("onewrite: {message}"));
     remember(&message, 0);
-    code
+    refuse_all(&message);
+    code::OK
+}
+
+/// Gives every connection its SQL functions, from the one on that opens; for the SQLite library this code is part of, which
+/// cannot take an automatic extension while it initialises (`sqlite3_auto_extension` would wait for itself).
+///
+/// # Safety
+/// As [`register`].
+pub unsafe fn serve_connections(auto_extension: AutoExtensionFn) -> c_int {
+    // SAFETY: `each_connection` is an entry point, and stays.
+    unsafe { auto_extension(Some(std::mem::transmute::<EntryFn, AnyFn>(each_connection))) }
 }
 
 /// # Safety
-/// `routines` is what SQLite passes to an extension's entry point.
-unsafe fn load(routines: *const c_void) -> Result<(), RegisterError> {
+/// `db` and `routines` are what SQLite passes to an extension's entry point.
+unsafe fn load(db: *mut Opaque, routines: *const c_void, make_default: bool) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller; an extension that stays loaded keeps its SQLite loaded.
     unsafe {
         let api = match Api::from_routines(routines) {
             Ok(api) => api,
             Err(message) => return refuse(message),
         };
-        let make_default = default_wanted(std::env::var_os(DEFAULT_VARIABLE))?;
-        register(&api, VFS_NAME, make_default)
-    }
-}
-
-/// A message for a SQLite of any age; null where it has no memory.
-///
-/// # Safety
-/// As [`load`].
-unsafe fn old_sqlite_string(routines: *const c_void, text: &str) -> *mut c_char {
-    let text = c_text(text);
-    let bytes = text.as_bytes_with_nul();
-    // SAFETY: the slot is in the table of every SQLite that loads extensions, and holds `sqlite3_malloc`.
-    unsafe {
-        let Some(malloc) = read_slot(routines, slot::MALLOC) else { return std::ptr::null_mut() };
-        let malloc = std::mem::transmute::<AnyFn, OldMallocFn>(malloc);
-        let copy = malloc(c_int::try_from(bytes.len()).unwrap_or(0)).cast::<c_char>();
-        if !copy.is_null() {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), copy, bytes.len());
+        register(&api, VFS_NAME, make_default)?;
+        // Connections that open from now on are served by `each_connection`. Where another copy has registered, this one
+        // would know nothing of errors.
+        let found = (api.vfs_find)(VFS_NAME.as_ptr());
+        if !db.is_null() && REGISTERED.lock().contains(&(found as usize)) {
+            attach(db, routines).map_err(|message| RegisterError { code: code::ERROR, message })?;
         }
-        copy
+        Ok(())
     }
 }
 
@@ -274,6 +411,7 @@ pub unsafe extern "C" fn onewrite_register_api(api: *const CApi, make_default: c
             message: format!("onewrite: internal error: {}", panic_text(&*panic)),
         },
     };
+    log::line(e.code, &e.message);
     remember(&e.message, 0);
     e.code
 }

@@ -7,6 +7,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::home::mark;
@@ -23,7 +24,9 @@ use crate::ffi::{AnyFn, File, Vfs, access, code, open};
 use crate::files::{OpenFile, place_journal, place_main};
 use crate::fork;
 use crate::main_file::{MARKED, Main, Name, panic_text, path_of, read_only_flags};
+use crate::register::{VERSION_CALL, onewrite_version};
 use crate::split;
+use crate::uri;
 
 /// One registered VFS. Lives as long as the process: SQLite may call it at any time.
 pub(crate) struct Onewrite {
@@ -228,11 +231,7 @@ impl Onewrite {
     unsafe fn options(&self, name: *const c_char) -> Outcome<Vec<(String, String)>> {
         // SAFETY: as promised by the caller.
         let keys = unsafe { self.api.uri_keys(name) };
-        if let Some(key) = keys.iter().find(|key| key.to_ascii_lowercase().starts_with("onewrite")) {
-            let names = Options::NAMES.join(", ");
-            let message = format!("unknown URI parameter {key:?}; onewrite's parameters are {names}");
-            return Err(Fault::Own(code::CANTOPEN, message));
-        }
+        uri::check(&keys).map_err(|message| Fault::Own(code::CANTOPEN, message))?;
         // In the order of NAMES, which is the order in which they apply.
         let given = Options::NAMES.iter().filter_map(|option| {
             // SAFETY: as promised by the caller.
@@ -284,7 +283,6 @@ impl Onewrite {
 fn cannot_open(error: Error) -> Fault {
     match error {
         Error::Option(message) | Error::Misuse(message) => Fault::Own(code::CANTOPEN, message),
-        Error::Io { .. } => Fault::Own(code::CANTOPEN, error.to_string()),
         error => Fault::Core(error),
     }
 }
@@ -293,8 +291,8 @@ fn cannot_open(error: Error) -> Fault {
 fn forbids_writing(error: &Error) -> bool {
     match error {
         Error::ReadOnly(_) => true,
-        Error::Io { source, .. } => {
-            matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+        Error::Io { error, .. } => {
+            matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
         }
         _ => false,
     }
@@ -452,7 +450,12 @@ unsafe extern "C" fn x_randomness(vfs: *mut Vfs, bytes: c_int, out: *mut c_char)
     forward!(vfs, randomness(bytes, out), 0)
 }
 
+/// The busy handler of `sqlite3_busy_timeout` sleeps here, with the thread that was told BUSY.
 unsafe extern "C" fn x_sleep(vfs: *mut Vfs, microseconds: c_int) -> c_int {
+    let time = Duration::from_micros(u64::try_from(microseconds).unwrap_or(0));
+    if catch_unwind(|| onewrite_core::nap(time)).unwrap_or(false) {
+        return microseconds;
+    }
     forward!(vfs, sleep(microseconds), 0)
 }
 
@@ -501,6 +504,11 @@ unsafe extern "C" fn x_set_system_call(vfs: *mut Vfs, name: *const c_char, call:
 }
 
 unsafe extern "C" fn x_get_system_call(vfs: *mut Vfs, name: *const c_char) -> Option<AnyFn> {
+    // SAFETY: see above.
+    if unsafe { text(name) } == VERSION_CALL {
+        // SAFETY: whoever calls it by this type is told that the type is another one.
+        return Some(unsafe { std::mem::transmute::<extern "C" fn() -> *const c_char, AnyFn>(onewrite_version) });
+    }
     forward!(vfs, get_system_call(name), None)
 }
 

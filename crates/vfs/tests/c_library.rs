@@ -1,9 +1,9 @@
 //! The C library: a program compiled against `onewrite.h` and the system's SQLite, with the static and the
-//! dynamic library.
+//! dynamic library, also under valgrind.
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{built, has_program, setup};
@@ -52,30 +52,66 @@ int main(int argc, char **argv){
 }
 "#;
 
-/// Compiles and runs the program; `link` are the arguments that link onewrite.
-fn compile_and_run(link: &[String]) {
-    let dir = setup();
+/// Opens, writes, reads, rolls back, fails and closes as often as it is told.
+const ROUNDS: &str = r#"
+#include <onewrite.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv){
+  int i;
+  if( argc!=3 || onewrite_register(0)!=SQLITE_OK ) return 2;
+  for(i=0; i<atoi(argv[2]); i++){
+    sqlite3 *one = 0, *two = 0;
+    if( sqlite3_open_v2(argv[1], &one, SQLITE_OPEN_READWRITE|SQLITE_OPEN_CREATE, "onewrite")!=SQLITE_OK ) return 3;
+    if( sqlite3_open_v2(argv[1], &two, SQLITE_OPEN_READWRITE, "onewrite")!=SQLITE_OK ) return 4;
+    if( sqlite3_exec(one, "CREATE TABLE IF NOT EXISTS t(x); INSERT INTO t VALUES (zeroblob(3000));"
+        "PRAGMA onewrite_checkpoint; BEGIN; DELETE FROM t; ROLLBACK", 0, 0, 0)!=SQLITE_OK ) return 5;
+    if( sqlite3_exec(two, "SELECT * FROM t; DELETE FROM t; PRAGMA onewrite_nothing", 0, 0, 0)!=SQLITE_ERROR ) return 6;
+    sqlite3_close(one);
+    sqlite3_close(two);
+  }
+  sqlite3_shutdown();
+  return 0;
+}
+"#;
+
+/// Compiles a program; `link` are the arguments that link onewrite. `None` where there is no compiler or no SQLite.
+fn compile(dir: &Path, source: &str, link: &[String]) -> Option<PathBuf> {
     if !has_program("cc") {
         println!("skipped: no cc");
-        return;
+        return None;
     }
     let probe = Command::new("cc").args(["-E", "-include", "sqlite3.h", "-x", "c", "/dev/null"]).output().unwrap();
     if !probe.status.success() {
         println!("skipped: no sqlite3.h");
-        return;
+        return None;
     }
-    let (source, program) = (dir.path().join("program.c"), dir.path().join("program"));
-    std::fs::write(&source, PROGRAM).unwrap();
+    let (text, program) = (dir.join("program.c"), dir.join("program"));
+    std::fs::write(&text, source).unwrap();
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let mut cc = Command::new("cc");
     cc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]).arg(include);
-    cc.arg(&source).arg("-o").arg(&program).args(link).args(["-lsqlite3", "-lpthread", "-ldl", "-lm"]);
+    cc.arg(&text).arg("-o").arg(&program).args(link).args(["-lsqlite3", "-lpthread", "-ldl", "-lm"]);
     let compiled = cc.output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    Some(program)
+}
+
+/// Compiles and runs the first program.
+fn compile_and_run(link: &[String]) {
+    let dir = setup();
+    let Some(program) = compile(dir.path(), PROGRAM, link) else { return };
     let done = Command::new(&program).arg("c.db").current_dir(dir.path()).output().unwrap();
     let out = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(done.status.success(), "{out}{}", String::from_utf8_lossy(&done.stderr));
     assert_eq!(out, format!("from C\nlog\n{}\n", env!("CARGO_PKG_VERSION")));
+}
+
+/// The arguments that link the dynamic library.
+fn dynamic() -> [String; 2] {
+    let library = built("libonewrite.so");
+    let dir = library.parent().unwrap().display().to_string();
+    [library.display().to_string(), format!("-Wl,-rpath,{dir}")]
 }
 
 #[test]
@@ -85,9 +121,26 @@ fn the_static_library_links_and_works() {
 
 #[test]
 fn the_dynamic_library_links_and_works() {
-    let library = built("libonewrite.so");
-    let dir = library.parent().unwrap().display().to_string();
-    compile_and_run(&[library.display().to_string(), format!("-Wl,-rpath,{dir}")]);
+    compile_and_run(&dynamic());
+}
+
+#[test]
+fn valgrind_finds_no_leak_and_no_error() {
+    let dir = setup();
+    if !has_program("valgrind") {
+        println!("skipped: no valgrind");
+        return;
+    }
+    let Some(program) = compile(dir.path(), ROUNDS, &dynamic()) else { return };
+    let done = Command::new("valgrind")
+        .args(["-q", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect", "--error-exitcode=99"])
+        .args(["--show-leak-kinds=definite,indirect"])
+        .arg(&program)
+        .args(["c.db", "50"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}: {}", done.status, String::from_utf8_lossy(&done.stderr));
 }
 
 #[test]

@@ -293,63 +293,6 @@ fn wal_mode_is_the_vfs_underneath_until_another_mode_is_chosen() {
 }
 
 #[test]
-fn an_exclusive_connection_keeps_other_writers_out_and_can_always_write() {
-    let dir = setup();
-    let path = dir.path().join("exclusive.db");
-    let open = || open(&path, "busy_ms=20").unwrap();
-    let (db, other) = (open(), open());
-    other.busy_timeout(std::time::Duration::ZERO).unwrap();
-    db.execute_batch(TABLE).unwrap();
-    for before in ["", "BEGIN; SELECT * FROM t;"] {
-        db.execute_batch(before).unwrap();
-        assert_eq!(one::<String>(&db, "PRAGMA locking_mode=exclusive"), "exclusive");
-        let rows = one::<i64>(&db, "SELECT count(*) FROM t");
-        if !before.is_empty() {
-            db.execute_batch("COMMIT").unwrap();
-        }
-        // SQLite never looks whether its cache still holds: nobody else may write, though everybody may read.
-        let refused = other.execute_batch("INSERT INTO t(v) VALUES ('other')").unwrap_err();
-        assert_eq!(explain(refused).0 & 0xff, ffi::SQLITE_BUSY);
-        assert_eq!(one::<i64>(&other, "SELECT count(*) FROM t"), rows);
-        db.execute_batch("INSERT INTO t(v) VALUES ('three')").unwrap();
-        assert_eq!(one::<i64>(&other, "SELECT count(*) FROM t"), rows + 1);
-        assert_eq!(one::<String>(&db, "PRAGMA locking_mode=normal"), "normal");
-        assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), rows + 1);
-        other.execute_batch("INSERT INTO t(v) VALUES ('other')").unwrap();
-        assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), rows + 2);
-    }
-}
-
-#[test]
-fn an_exclusive_connection_goes_on_after_a_vacuum_that_failed() {
-    let dir = setup();
-    for (page_size, journal) in [(1024, "delete"), (1024, "memory"), (1024, "persist"), (4096, "delete")] {
-        let path = dir.path().join(format!("vacuum-{page_size}-{journal}.db"));
-        let open = || open(&path, "busy_ms=20").unwrap();
-        let (db, other) = (open(), open());
-        db.execute_batch(TABLE).unwrap();
-        assert_eq!(one::<String>(&db, &format!("PRAGMA journal_mode={journal}")), journal);
-        assert_eq!(one::<String>(&db, "PRAGMA locking_mode=exclusive"), "exclusive");
-        db.execute_batch("INSERT INTO t(v) VALUES ('three')").unwrap();
-        other.execute_batch("BEGIN; SELECT * FROM t").unwrap();
-        let vacuumed = db.execute_batch(&format!("PRAGMA page_size={page_size}; VACUUM"));
-        assert_eq!(vacuumed.is_ok(), page_size == 4096, "others read, so the file cannot change its shape");
-        assert_eq!(one::<i64>(&other, "SELECT count(*) FROM t"), 3);
-        db.execute_batch("UPDATE t SET v='four' WHERE id=3").unwrap();
-        db.execute_batch("INSERT INTO t(v) VALUES ('five')").unwrap();
-        assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 4);
-        other.execute_batch("COMMIT").unwrap();
-        assert_eq!(one::<i64>(&other, "SELECT count(*) FROM t"), 4);
-        assert_eq!(one::<String>(&other, "SELECT v FROM t WHERE id=3"), "four");
-        db.close().unwrap();
-        other.close().unwrap();
-        let stock = open_stock(&path);
-        assert_eq!(one::<String>(&stock, "PRAGMA integrity_check"), "ok");
-        assert_eq!(one::<String>(&stock, "SELECT v FROM t WHERE id=3"), "four");
-    }
-}
-
-#[test]
 fn a_wal_database_of_stock_sqlite_is_shared_with_it() {
     let dir = setup();
     let path = dir.path().join("stock-wal.db");
@@ -547,4 +490,69 @@ fn closing_leaves_the_locks_of_a_stock_reader_in_this_process_alone() {
     let again = open(&path, "").unwrap();
     again.execute_batch("INSERT INTO t VALUES(3)").unwrap();
     assert_eq!(one::<i64>(&again, "SELECT count(*) FROM t"), 2);
+}
+
+/// Rows of `onewrite_stats`, by name.
+fn stats(db: &Connection, table: &str) -> rusqlite::Result<Vec<(String, f64, String)>> {
+    let mut rows = db.prepare(&format!("SELECT * FROM {table}"))?;
+    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    rows.collect()
+}
+
+#[test]
+fn every_connection_can_ask_for_version_status_and_counters() {
+    let dir = setup();
+    let path = dir.path().join("asks.db");
+    let db = open(&path, "").unwrap();
+    db.execute_batch(TABLE).unwrap();
+    assert_eq!(one::<String>(&db, "SELECT onewrite_version()"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(one::<String>(&db, "SELECT onewrite_status()"), one::<String>(&db, "PRAGMA onewrite_status"));
+    assert!(one::<String>(&db, "SELECT onewrite_status('main')").starts_with("in_effect=yes\nphase=marked"));
+    let rows = stats(&db, "onewrite_stats").unwrap();
+    assert!(rows.contains(&("commits".to_owned(), 2.0, "transactions".to_owned())), "{rows:?}");
+    assert_eq!(one::<String>(&db, "SELECT typeof(value) FROM onewrite_stats WHERE name='write_bytes'"), "integer");
+    assert_eq!(one::<String>(&db, "SELECT typeof(value) FROM onewrite_stats WHERE name='bytes_per_commit'"), "real");
+    // Inside a transaction, of an attached database, joined with itself, and with a schema that another table names.
+    let second = dir.path().join("second.db");
+    db.execute_batch(&format!("ATTACH 'file:{}' AS aux; CREATE TABLE aux.u(a)", second.display())).unwrap();
+    db.execute_batch("BEGIN; INSERT INTO t(v) VALUES ('three')").unwrap();
+    assert_eq!(one::<i64>(&db, "SELECT value FROM onewrite_stats('aux') WHERE name='commits'"), 1);
+    let each = "SELECT group_concat(s.schema || s.value) FROM pragma_database_list d, onewrite_stats(d.name) s WHERE s.name='commits'";
+    assert_eq!(one::<String>(&db, each), "main2,aux1");
+    let joined = "SELECT count(*) FROM onewrite_stats a, onewrite_stats b USING (name)";
+    assert_eq!(one::<u32>(&db, joined) as usize, rows.len());
+    db.execute_batch("ROLLBACK").unwrap();
+    drop(db);
+    // Stock SQLite in the same process is told that it is stock, and never gets an empty table for an answer.
+    let stock = open_stock(&path);
+    assert_eq!(
+        one::<String>(&stock, "SELECT onewrite_status()"),
+        "in_effect=no: this database was opened through the VFS \"unix\""
+    );
+    let (_, message) = explain(stats(&stock, "onewrite_stats").unwrap_err());
+    assert!(message.contains("through the VFS \"unix\""), "{message}");
+    let (_, message) = explain(stats(&stock, "onewrite_stats('nowhere')").unwrap_err());
+    assert!(message.contains("no such database"), "{message}");
+}
+
+#[test]
+fn the_status_says_where_onewrite_is_not_in_effect() {
+    let dir = setup();
+    let path = dir.path().join("not.db");
+    let db = open(&path, "").unwrap();
+    db.execute_batch(TABLE).unwrap();
+    drop(db);
+    let reader = open(&path, "mode=ro").unwrap();
+    assert!(one::<String>(&reader, "PRAGMA onewrite_status").starts_with("in_effect=no: this connection only reads"));
+}
+
+#[test]
+fn sql_tells_the_last_error_of_this_thread() {
+    let dir = setup();
+    open(&dir.path().join("x.db"), "logsize=8m").unwrap_err();
+    let asks = Connection::open_in_memory().unwrap();
+    let told = one::<Option<String>>(&asks, "SELECT onewrite_last_error()").unwrap();
+    assert!(told.contains("\"logsize\" (do you mean log_size?)"), "{told}");
+    open(&dir.path().join("x.db"), "x-logsize=8m").unwrap();
+    assert_eq!(one::<Option<String>>(&asks, "SELECT onewrite_last_error()"), None);
 }

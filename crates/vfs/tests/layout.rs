@@ -76,10 +76,65 @@ fn structures_have_sqlites_layout() {
         next_system_call = xNextSystemCall,
     );
     assert_eq!(size_of::<ours::Vfs>(), size_of::<theirs::sqlite3_vfs>());
+    same_layout!(
+        ours::Module,
+        theirs::sqlite3_module,
+        version = iVersion,
+        create = xCreate,
+        connect = xConnect,
+        best_index = xBestIndex,
+        disconnect = xDisconnect,
+        destroy = xDestroy,
+        open = xOpen,
+        close = xClose,
+        filter = xFilter,
+        next = xNext,
+        eof = xEof,
+        column = xColumn,
+        rowid = xRowid,
+        unused = xUpdate,
+    );
+    assert_eq!(size_of::<ours::Module>(), offset_of!(theirs::sqlite3_module, xSavepoint));
+    same_layout!(ours::Vtab, theirs::sqlite3_vtab, module = pModule, references = nRef, error = zErrMsg);
+    assert_eq!(size_of::<ours::Vtab>(), size_of::<theirs::sqlite3_vtab>());
+    same_layout!(ours::VtabCursor, theirs::sqlite3_vtab_cursor, vtab = pVtab);
+    same_layout!(
+        ours::IndexInfo,
+        theirs::sqlite3_index_info,
+        constraint_count = nConstraint,
+        constraints = aConstraint,
+        order_by_count = nOrderBy,
+        order_by = aOrderBy,
+        usage = aConstraintUsage,
+        index_number = idxNum,
+        index_text = idxStr,
+        free_index_text = needToFreeIdxStr,
+        order_by_consumed = orderByConsumed,
+        estimated_cost = estimatedCost,
+    );
+    same_layout!(
+        ours::IndexConstraint,
+        theirs::sqlite3_index_constraint,
+        column = iColumn,
+        op = op,
+        usable = usable,
+        term_offset = iTermOffset,
+    );
+    same_layout!(
+        ours::IndexConstraintUsage,
+        theirs::sqlite3_index_constraint_usage,
+        argv_index = argvIndex,
+        omit = omit,
+    );
+    assert_eq!(
+        (size_of::<ours::IndexConstraint>(), size_of::<ours::IndexConstraintUsage>()),
+        (size_of::<theirs::sqlite3_index_constraint>(), size_of::<theirs::sqlite3_index_constraint_usage>())
+    );
 }
 
 #[test]
 fn constants_are_sqlites() {
+    assert_eq!(c_int::from(ours::sql::INDEX_CONSTRAINT_EQ), theirs::SQLITE_INDEX_CONSTRAINT_EQ);
     macro_rules! same {
         ($($module:ident::$ours:ident = $theirs:ident),+ $(,)?) => {
             $(assert_eq!(ours::$module::$ours, theirs::$theirs, stringify!($theirs));)+
@@ -97,6 +152,7 @@ fn constants_are_sqlites() {
         code::NOTFOUND = SQLITE_NOTFOUND,
         code::FULL = SQLITE_FULL,
         code::CANTOPEN = SQLITE_CANTOPEN,
+        code::CONSTRAINT = SQLITE_CONSTRAINT,
         code::MISUSE = SQLITE_MISUSE,
         code::NOTADB = SQLITE_NOTADB,
         code::OK_LOAD_PERMANENTLY = SQLITE_OK_LOAD_PERMANENTLY,
@@ -124,6 +180,8 @@ fn constants_are_sqlites() {
         open::MAIN_JOURNAL = SQLITE_OPEN_MAIN_JOURNAL,
         open::SUPER_JOURNAL = SQLITE_OPEN_SUPER_JOURNAL,
         open::WAL = SQLITE_OPEN_WAL,
+        sql::UTF8 = SQLITE_UTF8,
+        sql::DETERMINISTIC = SQLITE_DETERMINISTIC,
         access::EXISTS = SQLITE_ACCESS_EXISTS,
         iocap::POWERSAFE_OVERWRITE = SQLITE_IOCAP_POWERSAFE_OVERWRITE,
         fcntl::LOCKSTATE = SQLITE_FCNTL_LOCKSTATE,
@@ -174,6 +232,22 @@ fn slots_hold_the_functions_they_are_taken_for() {
         (ours::slot::MALLOC, theirs::sqlite3_malloc as *const () as usize, "malloc"),
         (ours::slot::VFS_FIND, theirs::sqlite3_vfs_find as *const () as usize, "vfs_find"),
         (ours::slot::VFS_REGISTER, theirs::sqlite3_vfs_register as *const () as usize, "vfs_register"),
+        (ours::slot::DECLARE_VTAB, theirs::sqlite3_declare_vtab as *const () as usize, "declare_vtab"),
+        (ours::slot::FREE, theirs::sqlite3_free as *const () as usize, "free"),
+        (ours::slot::RESULT_DOUBLE, theirs::sqlite3_result_double as *const () as usize, "result_double"),
+        (ours::slot::RESULT_INT64, theirs::sqlite3_result_int64 as *const () as usize, "result_int64"),
+        (ours::slot::RESULT_NULL, theirs::sqlite3_result_null as *const () as usize, "result_null"),
+        (ours::slot::RESULT_TEXT, theirs::sqlite3_result_text as *const () as usize, "result_text"),
+        (ours::slot::VALUE_TEXT, theirs::sqlite3_value_text as *const () as usize, "value_text"),
+        (ours::slot::CREATE_MODULE_V2, theirs::sqlite3_create_module_v2 as *const () as usize, "create_module_v2"),
+        (ours::slot::FILE_CONTROL, theirs::sqlite3_file_control as *const () as usize, "file_control"),
+        (ours::slot::CONTEXT_DB_HANDLE, theirs::sqlite3_context_db_handle as *const () as usize, "context_db_handle"),
+        (
+            ours::slot::CREATE_FUNCTION_V2,
+            theirs::sqlite3_create_function_v2 as *const () as usize,
+            "create_function_v2",
+        ),
+        (ours::slot::AUTO_EXTENSION, theirs::sqlite3_auto_extension as *const () as usize, "auto_extension"),
         (ours::slot::LOG, theirs::sqlite3_log as *const () as usize, "log"),
         (ours::slot::URI_BOOLEAN, theirs::sqlite3_uri_boolean as *const () as usize, "uri_boolean"),
         (ours::slot::URI_PARAMETER, theirs::sqlite3_uri_parameter as *const () as usize, "uri_parameter"),

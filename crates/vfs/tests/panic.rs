@@ -26,7 +26,10 @@ impl Disk for FaultyDisk {
         Ok(Arc::new(FaultyFile(self.0.open(path, mode)?)))
     }
 
-    onewrite_core::forward_disk!(this => this.0; remove, exchange, identify, resolve, exists, sync_dir_of, temp_file);
+    onewrite_core::forward_disk!(
+        this => this.0;
+        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, temp_file
+    );
 }
 
 impl DiskFile for FaultyFile {

@@ -71,3 +71,74 @@ fn loading_twice_is_harmless_and_reasons_go_to_the_log() {
     let Some(answer) = shell(dir.path(), None, &commands) else { return };
     assert!(answer.err.contains("scheme=fast") && answer.err.contains("wal-opt"), "{}", answer.err);
 }
+
+#[test]
+fn the_second_entry_point_makes_it_the_default() {
+    let dir = setup();
+    let load = format!(".load {} sqlite3_onewrite_default_init", built("libonewrite.so").display());
+    let ask = "SELECT substr(onewrite_status(), 1, 13)";
+    // The first entry point has run before; and what the environment says does not matter.
+    for value in [None, Some("0"), Some("1")] {
+        let Some(answer) = shell(dir.path(), value, &[&load, ".open w.db", "CREATE TABLE IF NOT EXISTS t(x)", ask])
+        else {
+            return;
+        };
+        assert_eq!((answer.out.as_str(), answer.err.as_str()), ("in_effect=yes\n", ""), "{value:?}");
+    }
+}
+
+#[test]
+fn a_connection_has_the_functions_once_the_extension_is_loaded_into_it() {
+    let dir = setup();
+    let commands = ["SELECT onewrite_version(); SELECT onewrite_status()"];
+    let Some(answer) = shell(dir.path(), None, &commands) else { return };
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(answer.out.lines().next(), Some(version), "{}", answer.err);
+    assert!(answer.out.contains("in_effect=no"), "{}", answer.out);
+}
+
+#[test]
+fn loading_again_by_a_statement_is_harmless() {
+    let dir = setup();
+    let load =
+        format!("SELECT load_extension('{}', 'sqlite3_onewrite_default_init')", built("libonewrite.so").display());
+    let commands = [load.as_str(), &load, ".open s.db", &load, "SELECT substr(onewrite_status(), 1, 13)"];
+    let Some(answer) = shell(dir.path(), None, &commands) else { return };
+    assert_eq!((answer.out.trim(), answer.err.as_str()), ("in_effect=yes", ""));
+}
+
+#[test]
+fn errors_go_where_the_environment_says() {
+    let dir = setup();
+    if !has_program("sqlite3") {
+        println!("skipped: no sqlite3 shell");
+        return;
+    }
+    let run = |place: &str| {
+        let library = built("libonewrite.so");
+        Command::new("sqlite3")
+            .current_dir(dir.path())
+            .args([
+                "-batch",
+                ":memory:",
+                &format!(".load {}", library.display()),
+                ".open 'file:l.db?vfs=onewrite&logsize=8m'",
+            ])
+            .args(["SELECT 1"])
+            .env_remove("ONEWRITE_DEFAULT")
+            .env("ONEWRITE_LOG", place)
+            .output()
+            .unwrap()
+    };
+    let told = String::from_utf8(run("stderr").stderr).unwrap();
+    assert!(told.contains("(14) onewrite: unknown URI parameter \"logsize\""), "{told}");
+    assert!(told.contains("l.db]"), "{told}");
+    for count in 1..3 {
+        let told = String::from_utf8(run("errors.log").stderr).unwrap();
+        assert!(!told.contains("unknown URI parameter"), "{told}");
+        let lines = std::fs::read_to_string(dir.path().join("errors.log")).unwrap();
+        assert_eq!(lines.matches("unknown URI parameter").count(), count, "{lines}");
+    }
+    let told = String::from_utf8(run("no/such/place").stderr).unwrap();
+    assert!(told.contains("ONEWRITE_LOG=no/such/place") && told.contains("choices are stderr and a file"), "{told}");
+}

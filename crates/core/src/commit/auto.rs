@@ -15,6 +15,7 @@ use crate::commit::place::Placement;
 use crate::database::{Database, Live};
 use crate::error::{IoContext, Result};
 use crate::home::State;
+use crate::memory;
 use crate::rules::{Rule, keeps};
 use crate::table::Image;
 use crate::txn::Txn;
@@ -41,7 +42,7 @@ pub fn prepare(
     if !(fits && alone && in_home && quiet && db.table.read().newest_is_home(*page)) {
         return Ok(None);
     }
-    let mut old = vec![0; size as usize];
+    let mut old = memory::zeros(size as usize)?;
     let read = db.home.read_at(&mut old, page.offset(size)).context(|| db.what("cannot read"))?;
     let pages = vec![(*page, new.clone(), Some(Image::from(old)))];
     Ok((read == size as usize).then_some(Placement { pages, note: true, base: live.home_tid, count: 1 }))

@@ -13,6 +13,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
 use crate::layout::{home as at, put, trailer::BYTES};
 use crate::log::record::Encoder;
+use crate::memory;
 use crate::node::Shape;
 use crate::options::{Options, Scheme};
 use crate::rules::{Rule, keeps};
@@ -69,20 +70,21 @@ pub fn prepare(db: &Database, live: &Live, txn: &Txn, changed: &[Changed], state
         }
         _ => None,
     };
-    let pages: Vec<&Changed> = first.iter().chain(changed).collect();
+    let mut pages: Vec<&Changed> = memory::list(changed.len() + 1)?;
+    pages.extend(first.iter().chain(changed));
     let sealed_by = Trailer {
         tid: state.tid,
-        session: live.home.session,
+        session: live.home.mark.session,
         tx_pages: u32::try_from(pages.len()).unwrap_or(u32::MAX),
         change_counter: state.change_counter,
         undo: (0, 0),
     };
-    let mut placed = Placement { pages: Vec::with_capacity(pages.len()), note: false, base: live.home_tid, count: 1 };
+    let mut placed = Placement { pages: memory::list(pages.len())?, note: false, base: live.home_tid, count: 1 };
     let mut undo_bytes = 0;
     for Changed { page, new, old } in pages {
-        let mut new = new.to_vec();
+        let mut new = memory::copy(new)?;
         if *page == PageNo::HEADER {
-            put(&mut new, 0, &state.marked_header(live.home.session));
+            put(&mut new, 0, &state.marked_header(live.home.mark));
         }
         let held = match (live.merge.home(*page), old) {
             (Some(held), _) => held.clone(),
@@ -115,13 +117,13 @@ pub fn prepare(db: &Database, live: &Live, txn: &Txn, changed: &[Changed], state
 /// Makes home's page 1 state the size of `state`, not flushed: pages that were added in place leave it as it was, and
 /// recovery tells the size from trailers only above the TID of the slot.
 pub fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
-    let mut image = vec![0; state.page_bytes as usize];
+    let mut image = memory::zeros(state.page_bytes as usize)?;
     let read = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?;
     if state.kind != Kind::Database || read < image.len() || home::page_count(&image) == Some(state.page_count) {
         return Ok(());
     }
     let is_sealed = Trailer::of(PageNo::HEADER, &image).is_some();
-    put(&mut image, 0, &state.marked_header(live.home.session));
+    put(&mut image, 0, &state.marked_header(live.home.mark));
     if is_sealed {
         trailer::settle(PageNo::HEADER, &mut image);
     }
@@ -134,20 +136,21 @@ fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Op
     if offset + u64::from(state.page_bytes) > live.home.bytes {
         return Ok(None);
     }
-    let mut image = vec![0; state.page_bytes as usize];
+    let mut image = memory::zeros(state.page_bytes as usize)?;
     db.home.read_at(&mut image, offset).context(|| db.what("cannot read"))?;
     Ok(Some(image.into()))
 }
 
 /// Encodes the pages for a record of the log. Their trailers are zeros: SQLite carries stale ones along.
-pub fn encode(encoder: &mut Encoder, changed: &mut [Changed]) {
+pub fn encode(encoder: &mut Encoder, changed: &mut [Changed]) -> Result<()> {
     encoder.clear();
     for Changed { page, new, old } in changed {
-        let mut bare = new.to_vec();
+        let mut bare = memory::copy(new)?;
         trailer::set(&mut bare, &[0; BYTES]);
         *new = bare.into();
-        encoder.add_delta(*page, old.as_deref(), new);
+        encoder.add_delta(*page, old.as_deref(), new)?;
     }
+    Ok(())
 }
 
 /// Whether the pages of a new database have room for trailers, by what SQLite wrote as its header.

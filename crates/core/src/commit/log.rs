@@ -12,6 +12,7 @@ use crate::layout::{STREAM_UNIT, record as at};
 use crate::log::group::Durability;
 use crate::log::record::{Head, Stream};
 use crate::log::ring::Way;
+use crate::memory;
 use crate::options::{Images, Options};
 use crate::stats::Stats;
 use crate::table::Image;
@@ -32,15 +33,16 @@ pub fn prepare(
 ) -> Result<Stream> {
     if options.images == Images::Full {
         let block = live.log.slot().block_bytes as usize;
-        let frames: Vec<(PageNo, &[u8])> = changed.iter().map(|c| (c.page, &*c.new)).collect();
-        live.encoder.add_frames(&frames, block);
+        let mut frames: Vec<(PageNo, &[u8])> = memory::list(changed.len())?;
+        frames.extend(changed.iter().map(|c| (c.page, &*c.new)));
+        live.encoder.add_frames(&frames, block)?;
     }
     if live.encoder.record_bytes() as u64 > live.log.record_bytes_max() {
         live.encoder.clear();
         for c in changed {
             if c.page == PageNo::HEADER {
                 // Whole, over zeros: the same image as its delta gives.
-                live.encoder.add_delta(c.page, None, &c.new);
+                live.encoder.add_delta(c.page, None, &c.new)?;
             } else {
                 stream_page(live, txn, c.page, &c.new)?;
             }
@@ -82,8 +84,7 @@ pub fn stream_page(live: &mut Live, txn: &mut Txn, page: PageNo, image: &Image) 
     }
     let at = txn.streamed.get(page).map(|(at, _)| at);
     let at = live.log.stream(image, at)?;
-    txn.streamed.set(page, at, crc32c::crc32c(image));
-    Ok(())
+    txn.streamed.set(page, at, crc32c::crc32c(image))
 }
 
 /// Writes the index of the streamed images behind them.
@@ -95,7 +96,7 @@ fn write_index(live: &mut Live, txn: &Txn) -> Result<Stream> {
     let index_at = live.log.stream_tail();
     stream.index = u32::try_from(index_at / STREAM_UNIT).map_err(|_| Error::Full("the log is too long".into()))?;
     let mut at = index_at;
-    let mut part = Vec::with_capacity(4096 * at::STREAM_ITEM_BYTES);
+    let mut part = memory::list(4096 * at::STREAM_ITEM_BYTES)?;
     let mut flush = |part: &mut Vec<u8>, at: &mut u64| -> Result<()> {
         stream.crc = crc32c::crc32c_append(stream.crc, part);
         live.log.stream(part, Some(*at))?;

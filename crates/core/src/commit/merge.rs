@@ -20,6 +20,7 @@ use crate::checkpoint::ImageFile;
 use crate::database::{Database, Live};
 use crate::error::Result;
 use crate::home::State;
+use crate::memory;
 use crate::options::Options;
 use crate::sync::Event;
 use crate::table::Image;
@@ -134,11 +135,11 @@ fn write_group(db: &Database, live: &mut Live, options: &Options) -> Result<()> 
     live.merge.closed = false;
     db.inner.lock().check()?;
     let tx_pages = u32::try_from(pages.len()).unwrap_or(u32::MAX);
-    let mut placed = Placement { pages: Vec::with_capacity(pages.len()), note: false, base: base.tid, count: joined };
+    let mut placed = Placement { pages: memory::list(pages.len())?, note: false, base: base.tid, count: joined };
     for (page, Page { image, home }) in pages {
         let sealed = match Trailer::of(page, &image) {
             Some(trailer) if joined > 1 => {
-                let mut image = image.to_vec();
+                let mut image = memory::copy(&image)?;
                 Trailer { tid: state.tid, tx_pages, change_counter: state.change_counter, ..trailer }
                     .seal(page, &mut image);
                 Image::from(image)

@@ -26,6 +26,7 @@ use crate::home::{self, State};
 use crate::layout::home as at;
 use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
+use crate::memory;
 use crate::node::Shape;
 use crate::options::{Garbage, HeaderPage, Images, Options, Scheme};
 use crate::procs::member::Member;
@@ -49,7 +50,7 @@ pub struct Changed {
 }
 
 /// Prepares the commit of `txn`: everything that can fail without harm happens here.
-pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options, normal: bool) -> Result<()> {
+pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options) -> Result<()> {
     // A big transaction's images behind the ring must be home before others join them, and the
     // ceilings of the slot hold for whoever comes.
     let pressed = db.table.read().new_bytes() > options.table_bytes
@@ -75,7 +76,6 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
             stream: Default::default(),
             in_place: None,
             changed: false,
-            normal,
         });
         return Ok(());
     }
@@ -107,10 +107,10 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
         if in_place.is_none() && !live.merge.is_empty() {
             // Alone, and against what home then holds, also for a record.
             merge::write(db, live)?;
-            return prepare(db, live, txn, options, normal);
+            return prepare(db, live, txn, options);
         }
         if in_place.is_none() {
-            in_page::encode(&mut live.encoder, &mut changed);
+            in_page::encode(&mut live.encoder, &mut changed)?;
         }
     }
     let stream = match options.scheme {
@@ -118,12 +118,12 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options,
         Scheme::InPage if in_place.is_some() => Default::default(),
         Scheme::Log | Scheme::Auto | Scheme::InPage => log::prepare(db, live, txn, options, &changed, page_count)?,
     };
-    let images: Vec<(PageNo, Image)> =
-        changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)).collect();
+    let mut images: Vec<(PageNo, Image)> = memory::list(changed.len())?;
+    images.extend(changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)));
     if options.scheme == Scheme::Auto {
         in_place = auto::prepare(db, live, txn, &state, &images)?.map(Box::new);
     }
-    txn.stage = Stage::Prepared(Prepared { state, images, stream, in_place, changed: true, normal });
+    txn.stage = Stage::Prepared(Prepared { state, images, stream, in_place, changed: true });
     Ok(())
 }
 
@@ -147,10 +147,12 @@ fn changes(
     change_counter: u32,
     mut encoder: Option<&mut Encoder>,
 ) -> Result<(Vec<Changed>, Option<home::Header>)> {
-    let mut pages: Vec<PageNo> = txn.pages.keys().copied().filter(|p| p.0 <= page_count).collect();
-    // Pages that SQLite added and never wrote (leaves of the freelist) are zeros, whatever home holds there.
     let end_of_base = txn.base_limit.min(txn.base.page_count);
-    if page_count > end_of_base && keeps(Rule::ZerosBeyondEnd) {
+    let added = page_count.saturating_sub(end_of_base);
+    let mut pages: Vec<PageNo> = memory::list(txn.pages.len() + added as usize + 1)?;
+    pages.extend(txn.pages.keys().copied().filter(|p| p.0 <= page_count));
+    // Pages that SQLite added and never wrote (leaves of the freelist) are zeros, whatever home holds there.
+    if added > 0 && keeps(Rule::ZerosBeyondEnd) {
         let added = (end_of_base + 1..=page_count).map(PageNo);
         pages.extend(added.filter(|p| !txn.pages.contains_key(p) && txn.streamed.get(*p).is_none()));
     }
@@ -159,7 +161,7 @@ fn changes(
     }
     pages.sort_unstable();
     let mut header = None;
-    let mut changed = Vec::with_capacity(pages.len());
+    let mut changed = memory::list(pages.len())?;
     let in_page = options.scheme == Scheme::InPage;
     let shape = Shape::new(txn.page_bytes, page_count.max(txn.base.page_count), &txn.base.header);
     for page in pages {
@@ -167,10 +169,10 @@ fn changes(
         let mut new = match (txn.pages.get(&page), &base) {
             (Some(image), _) => image.clone(),
             (None, Some(base)) if page == PageNo::HEADER => base.clone(),
-            (None, _) => Image::from(vec![0; txn.page_bytes as usize]),
+            (None, _) => Image::from(memory::zeros(txn.page_bytes as usize)?),
         };
         if page == PageNo::HEADER {
-            let mut image = new.to_vec();
+            let mut image = memory::copy(&new)?;
             match (&base, options.header_page) {
                 (Some(base), HeaderPage::Embed) => {
                     home::embed_counters(&mut image, base);
@@ -183,7 +185,7 @@ fn changes(
             new = Image::from(image);
         }
         let differs = match &mut encoder {
-            Some(encoder) => encoder.add_delta(page, base.as_deref(), &new),
+            Some(encoder) => encoder.add_delta(page, base.as_deref(), &new)?,
             // Neither the gap nor the trailer is SQLite's; what it has cached of them is old.
             None if in_page && options.header_page == HeaderPage::Embed => {
                 base.as_deref().is_none_or(|base| !shape.same(page, base, &new))
@@ -248,7 +250,8 @@ impl Published {
 }
 
 /// Publishes a prepared transaction: the next writer may build on it. Pins the state it made for the committer, whose
-/// snapshot has ended: kept pinned, every image the commit replaces would be kept for it. An error poisons.
+/// snapshot has ended: kept pinned, every image the commit replaces would be kept for it. An error poisons, except that memory
+/// is short.
 /// `goes_on`: the place goes to the next before the flush.
 pub fn publish(
     db: &Database,
@@ -258,12 +261,18 @@ pub fn publish(
     durability: Durability,
     goes_on: bool,
 ) -> Result<Published> {
+    if let Stage::Prepared(Prepared { changed: true, images, .. }) = &txn.stage {
+        // From publication on nothing may fail for want of memory (rule 80); until then it is still prepared.
+        memory::headroom()?;
+        live.log.reserve(live.encoder.record_bytes())?;
+        db.table.write().room(images.len())?;
+    }
     let Stage::Prepared(prepared) = std::mem::replace(&mut txn.stage, Stage::Open) else {
         return Err(Error::Misuse("a commit that was not prepared".into()));
     };
     if prepared.in_place.as_ref().is_some_and(|placed| !placed.note && placed.base != live.home_tid) {
         // Those that waited have been written since: its undo records lead back to a state before them.
-        prepare(db, live, txn, options, prepared.normal).map_err(|e| db.poison(e))?;
+        prepare(db, live, txn, options).map_err(|e| db.poison(e))?;
         return publish(db, live, txn, options, durability, goes_on);
     }
     let group = live.log.group().clone();
@@ -366,7 +375,7 @@ pub fn publish(
 }
 
 /// Sends home what should not wait for a full log: the images of a big transaction, and what an in-page scheme has in
-/// the log, if it is enough to be worth a checkpoint. If the disk is full they stay where they are, and the next commit
+/// the log, if it is enough to be worth a checkpoint. If room is short they stay where they are, and the next commit
 /// tries again.
 pub fn send_home(db: &Database, live: &mut Live, options: &Options) -> Result<()> {
     let home_first = options.scheme == Scheme::InPage && live.log.live_bytes() > in_page::LOG_BYTES_MAX;
@@ -374,7 +383,7 @@ pub fn send_home(db: &Database, live: &mut Live, options: &Options) -> Result<()
         return Ok(());
     }
     match checkpoint(db, live, Stream::Drop) {
-        Ok(()) | Err(Error::Full(_)) => Ok(()),
-        Err(e) => Err(e),
+        Err(e) if !e.is_short() => Err(e),
+        _ => Ok(()),
     }
 }

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 
 use crate::checkpoint::{ImageFile, keep};
 use crate::database::{Database, Live};
-use crate::error::{Error, IoContext, Result};
+use crate::error::{IoContext, Result};
 use crate::home::State;
+use crate::memory;
 use crate::options::{CommitMark, Garbage, Options};
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
@@ -76,7 +77,7 @@ fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Re
         let Some(old) = old else { continue };
         let in_memory = Place::Memory(old.clone());
         let place = match if alone { Ok(in_memory.clone()) } else { keep(db, live, old.clone()) } {
-            Err(Error::Full(_)) => in_memory,
+            Err(e) if e.is_short() => in_memory,
             place => place?,
         };
         match placed.note {
@@ -94,7 +95,7 @@ fn collect(db: &Database, state: &State, placed: &Placement, options: &Options) 
     }
     for (page, image, _) in &placed.pages {
         let Some(found) = trailer::Trailer::of(*page, image).filter(|t| t.undo.1 > 0) else { continue };
-        let mut settled = image.to_vec();
+        let mut settled = memory::copy(image)?;
         let start = usize::from(found.undo.0);
         settled.get_mut(start..start + usize::from(found.undo.1)).unwrap_or_default().fill(0);
         trailer::settle(*page, &mut settled);

@@ -12,12 +12,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::beside;
 use crate::checkpoint::{fit_length, write_home, write_pages};
 use crate::commit::RESERVE_BYTES;
 use crate::database::{Database, HomeFile, Live};
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
+use crate::memory;
 use crate::rules::{Rule, keeps};
 use crate::stats::{CountedFile, Stats};
 use crate::table::{Image, Place};
@@ -40,9 +42,7 @@ pub struct Shadow {
 
 /// The name beside that of the database, for the file that does not have it.
 pub fn second_path(home: &Path) -> PathBuf {
-    let mut name = home.as_os_str().to_owned();
-    name.push(SUFFIX);
-    name.into()
+    beside::path(home, SUFFIX)
 }
 
 fn path(db: &Database) -> PathBuf {
@@ -57,7 +57,7 @@ pub fn prepare(db: &Database, live: &mut Live, bytes: u64) -> Result<()> {
         none => {
             let made = make(db, &live.home).inspect_err(|_| *db.shadow_id.lock() = None);
             let mut made = made.map_err(|e| match e {
-                Error::CantOpen(_) | Error::Full(_) => e,
+                Error::CantOpen(_) | Error::Full(_) | Error::NoMemory => e,
                 e => db.poison(e),
             })?;
             // Where names cannot be exchanged it is found here, and not by a commit.
@@ -112,7 +112,7 @@ fn make(db: &Database, home: &HomeFile) -> Result<Shadow> {
 
 fn fill(db: &Database, file: &dyn DiskFile) -> Result<()> {
     let what = || db.what("cannot copy");
-    let mut run = vec![0; RUN_BYTES];
+    let mut run = memory::zeros(RUN_BYTES)?;
     let mut at = 0u64;
     loop {
         let read = db.home.read_at(&mut run, at).context(what)?;
@@ -190,7 +190,7 @@ fn take_turns(
     write(db, live, shadow, home_first, state, pages)?;
     if keeps(Rule::FlushedBeforeExchange) {
         let flushed = if home_first { db.home.sync() } else { shadow.file.sync() };
-        flushed.map_err(|source| Error::Io { what: db.what("cannot flush"), source })?;
+        flushed.map_err(|error| Error::Io { what: db.what("cannot flush"), error })?;
     }
     exchange(db, shadow)?;
     write(db, live, shadow, !home_first, state, pages)

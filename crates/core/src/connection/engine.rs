@@ -19,13 +19,16 @@ use crate::locks;
 use crate::options::{Options, Scheme};
 use crate::queue::ConnectionId;
 
+/// A file, which one it is, and whether it is for reading only.
+type Parked = (FileId, bool, Arc<dyn DiskFile>);
+
 /// The databases of this process on one disk.
 pub struct Engine {
     disk: Arc<dyn Disk>,
     pub(super) databases: Mutex<FxHashMap<FileId, Arc<Database>>>,
-    /// Open files of closed databases that could not be closed yet, and whether they are for reading only: closing any
+    /// Open files of closed databases that could not be closed yet: closing any
     /// descriptor of a file gives up all POSIX locks this process has on it, those of a stock SQLite beside us included.
-    parked: Mutex<FxHashMap<(FileId, bool), Arc<dyn DiskFile>>>,
+    parked: Mutex<Vec<Parked>>,
     connections: AtomicU64,
     /// Tells processes apart, and what it said when the engine was made.
     pub(super) process: (fn() -> u32, u32),
@@ -61,7 +64,9 @@ impl Engine {
         let path = self.disk.resolve(path).context(what)?;
         let mut databases = self.databases.lock();
         let id = self.disk.identify(&path).context(what)?;
-        let known = id.and_then(|id| find(&databases, id));
+        // One that was renamed is opened like another process's: what lies beside it is looked for under the new name.
+        let by_name = |db: &Arc<Database>| db.path == path || !matches!(db.has_name(), Ok(false));
+        let known = id.and_then(|id| find(&databases, id)).filter(by_name);
         let reads = mode == OpenMode::ReadOnly;
         let db = match known {
             Some(db) if db.read_only && !reads => {
@@ -107,6 +112,7 @@ impl Engine {
             db,
             id,
             busy_ms: options.busy_ms,
+            waits: Default::default(),
             level: LockLevel::None,
             snapshot: None,
             txn: None,
@@ -127,7 +133,13 @@ impl Engine {
             gave_place: false,
             returns_lock: false,
             exclusive_said: false,
+            wal_said: false,
+            has_just_begun: false,
+            shuts_out: false,
             normal_said: false,
+            off_said: false,
+            spans: false,
+            reserves: false,
             last_error: None,
             closed: false,
             ahead: ReadAhead::default(),
@@ -137,7 +149,11 @@ impl Engine {
 
     /// The file of a database, and whether it can only be read: so if it is not to be written and may not be.
     fn open_home(&self, id: Option<FileId>, path: &Path, mode: OpenMode) -> io::Result<(Arc<dyn DiskFile>, bool)> {
-        let parked = |read_only| id.and_then(|id| self.parked.lock().remove(&(id, read_only)));
+        let parked = |read_only| {
+            let mut parked = self.parked.lock();
+            let at = parked.iter().position(|(file, reads, _)| (Some(*file), *reads) == (id, read_only))?;
+            Some(parked.swap_remove(at).2)
+        };
         if let Some(home) = parked(false) {
             return Ok((home, false));
         }
@@ -157,9 +173,9 @@ impl Engine {
     pub(super) fn close_home(&self, db: &Database) {
         let mut parked = self.parked.lock();
         if let Ok(id) = db.home.id() {
-            parked.insert((id, db.read_only), db.home.clone());
+            parked.push((id, db.read_only, db.home.clone()));
         }
-        parked.retain(|(_, read_only), home| {
+        parked.retain(|(_, read_only, home)| {
             // Whoever has every lock of a file knows that nobody else has one. They go with the file.
             let free = if *read_only { locks::nobody(&**home) } else { locks::everything(&**home) };
             !matches!(free, Ok(true))

@@ -1,19 +1,20 @@
-//! `locking_mode=exclusive`: a connection that never gives its locks back, nor looks again whether its cache still holds.
+//! `locking_mode=exclusive`: a connection that never gives its locks back, nor looks again whether its cache still holds; and
+//! how one has the database for itself.
 
 use std::time::{Duration, Instant};
 
 use super::{Connection, LockLevel};
-use crate::database::Phase;
+use crate::database::{Inner, Phase};
 use crate::error::{Error, Result};
-use crate::home::State;
+use crate::home::{Kind, State};
+use crate::procs::words::Pins;
 
 impl Connection {
     /// SQLite will neither give this lock back nor look again whether its cache still holds (`locking_mode=exclusive`):
     /// nobody else may write from here on.
     pub(super) fn lock_for_good(&mut self) -> Result<()> {
-        let wait = Duration::from_millis(self.busy_ms);
-        self.acquire_place()?;
-        let pinned = self.pin_snapshot(true).and_then(|()| self.keep_newest(wait));
+        self.take_place_here()?;
+        let pinned = self.pin_snapshot(true).and_then(|()| self.keep_newest());
         if pinned.is_err() || self.wal || self.aside {
             self.leave(false);
             self.db.queue.release(self.id);
@@ -25,17 +26,51 @@ impl Connection {
     }
 
     /// Keeps the other processes from writing as well, and reads the newest state of theirs.
-    fn keep_newest(&mut self, wait: Duration) -> Result<()> {
+    fn keep_newest(&mut self) -> Result<()> {
         if self.wal || self.aside {
             return Ok(());
         }
-        self.db.enter(true, Instant::now() + wait)?;
-        self.entered = true;
+        self.enter_for_good()?;
         let db = self.db.clone();
         let mut inner = db.inner.lock();
         if let Some(old) = self.snapshot.take_if(|snapshot| !inner.is_newest(snapshot)) {
             db.unpin(&mut inner, &old)?;
             return self.pin(&mut inner, true);
+        }
+        Ok(())
+    }
+
+    /// Nobody else begins to read until this connection gives its lock back. `Busy` while somebody still reads: then the same
+    /// is asked again (rule 62).
+    pub(super) fn shut_others_out(&mut self) -> Result<()> {
+        let db = self.db.clone();
+        let mut inner = db.inner.lock();
+        self.shuts_out = true;
+        inner.alone = Some(self.id);
+        let mut read = inner.snapshot_count() > usize::from(self.snapshot.is_some());
+        if let Some(member) = &inner.member {
+            member.words.shut_out(member.me);
+            read |= member.pins_of_others()?.iter().any(|pins| *pins != Pins::default());
+        }
+        if read { Err(Error::Busy("others still read the database".into())) } else { Ok(()) }
+    }
+
+    /// The opposite of [`Connection::shut_others_out`].
+    pub(super) fn let_others_in(&mut self) {
+        if std::mem::take(&mut self.shuts_out) {
+            let mut inner = self.db.inner.lock();
+            inner.alone = None;
+            if let Some(member) = &inner.member {
+                member.words.let_in(member.me);
+            }
+        }
+    }
+
+    /// Fails while another connection lets nobody begin to read. Between processes: once the snapshot is announced.
+    pub(super) fn check_let_in(&self, inner: &Inner) -> Result<()> {
+        let alone = inner.alone.is_some_and(|connection| connection != self.id);
+        if alone || inner.member.as_ref().map_or(Ok(false), |member| member.is_shut_out())? {
+            return Err(Error::Busy("another connection has taken the database for itself".into()));
         }
         Ok(())
     }
@@ -71,6 +106,36 @@ impl Connection {
             }
         }
         kept
+    }
+
+    /// SQLite maps the index of a WAL: it has found one beside a plain file, or goes on under a lock that it never gave back
+    /// since it changed to WAL mode. The caller uses the VFS below from here on. False if neither can be.
+    pub fn goes_on_in_wal_mode(&mut self) -> Result<bool> {
+        let reads = self.level == LockLevel::Shared && self.db.inner.lock().phase == Phase::Unmarked;
+        let back = match self.aside {
+            true if self.db.read_state()?.0.kind == Kind::Wal => self.come_back(),
+            false if reads => {
+                self.wal = true;
+                Ok(())
+            }
+            _ => return Ok(false),
+        };
+        self.let_others_in();
+        self.leave(false);
+        self.db.queue.release(self.id);
+        self.noted(back)?;
+        Ok(self.wal)
+    }
+
+    /// A write lock is asked for on a file that is no database: SQLite is about to make it one (`SQLITE_DBCONFIG_RESET_DATABASE`,
+    /// `VACUUM`), or says what is wrong with it. The caller uses the VFS below from here on.
+    pub fn leaves_foreign_file(&mut self) -> bool {
+        let foreign = self.snapshot.as_ref().is_some_and(|snapshot| snapshot.kind == Kind::Foreign);
+        if foreign && !self.aside {
+            self.wal = true;
+            self.db.queue.release(self.id);
+        }
+        self.wal
     }
 
     /// Stepping aside may have failed when the mark was off: the pages are what they were, the state is that of a plain

@@ -7,15 +7,13 @@ use crate::error::{IoContext, Result};
 impl Connection {
     /// xOpen of the rollback journal.
     pub fn journal_open(&mut self) -> Result<()> {
+        self.has_just_begun = false;
         if self.aside && self.real_journal.is_none() {
-            let path = self.db.journal_path();
-            let existed = self.db.disk.exists(path);
-            let opened = existed.and_then(|existed| {
-                self.journal_is_new = !existed;
-                self.db.disk.open(path, OpenMode::Create)
-            });
-            let opened = opened.context(|| format!("cannot open the rollback journal {}", path.display()));
-            self.real_journal = Some(self.noted(opened)?);
+            let db = self.db.clone();
+            let what = || format!("cannot open the rollback journal {}", db.journal_path().display());
+            let existed = db.disk.exists(db.journal_path()).context(what);
+            self.journal_is_new = !self.noted(existed)?;
+            self.real_journal = Some(self.noted(db.open_journal(OpenMode::Create, what))?);
         }
         Ok(())
     }
@@ -42,6 +40,7 @@ impl Connection {
 
     /// xWrite of the rollback journal.
     pub fn journal_write_at(&mut self, data: &[u8], offset: u64) -> Result<()> {
+        self.has_just_begun = false;
         let db = self.db.clone();
         let written = match &self.real_journal {
             Some(file) => file.write_at(data, offset).context(|| db.what("cannot write the rollback journal of")),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::concurrent::Looked;
+use super::wait::{self, Waits};
 use super::{Connection, LockLevel};
 use crate::aside;
 use crate::commit::{in_page, merge};
@@ -12,15 +13,22 @@ use crate::error::{Error, Result};
 use crate::home::{Kind, State};
 use crate::locks;
 use crate::log::group::{Durability, Group};
-use crate::queue::{Claim, Patience};
+use crate::queue::{Claim, Kept, Patience};
 use crate::recover;
 use crate::rules::{Rule, keeps};
 use crate::txn::Txn;
 use crate::types::Tid;
 
-/// Longest wait for a tentative place while nobody gets a turn: the transaction may turn out to read only, and readers
-/// do not wait.
-const TENTATIVE_WAIT: Duration = Duration::from_millis(200);
+/// A tentative place is waited for so long while one transaction has it: this one may turn out to read only, and readers
+/// do not wait. Those of this process and those of others may cost as much each.
+const TENTATIVE_WAIT: Duration = Duration::from_millis(10);
+/// The same for a place to write: whoever keeps a transaction open for longer is waited for as long as the busy handler
+/// of the application says.
+const FIRM_WAIT: Duration = Duration::from_millis(30);
+/// The same of one that is inside of onewrite, for a transaction that is likely to write: a checkpoint is over soon.
+const INSIDE_WAIT: Duration = Duration::from_millis(100);
+/// How long another process may take to bring a big transaction home, before its turn is looked at.
+const HOME_WAIT: Duration = Duration::from_millis(200);
 /// A transaction may write if one of so many before it did, or could have: the first reads the schema.
 pub(super) const TURNS: u8 = 2;
 /// After so many transactions in a row that wrote, the next one is taken to write, too.
@@ -47,8 +55,16 @@ impl Connection {
             LockLevel::Reserved => self.lock_reserved(),
             LockLevel::Pending | LockLevel::Exclusive => self.lock_exclusive(),
         };
-        if locked.is_ok() {
-            self.level = level;
+        match &locked {
+            Ok(()) => {
+                self.level = level;
+                if level >= LockLevel::Reserved {
+                    self.waits = Waits::default();
+                }
+                self.has_just_begun = level == LockLevel::Reserved;
+            }
+            Err(Error::Busy(_) | Error::BusySnapshot) => self.waits.note_busy(),
+            Err(_) => {}
         }
         self.noted(locked)
     }
@@ -57,29 +73,18 @@ impl Connection {
         self.check_process()?;
         let mut has_place = false;
         self.looked = None;
+        self.waits.begin();
+        let apart = {
+            let inner = self.db.inner.lock();
+            self.check_let_in(&inner)?;
+            self.runs_apart(&inner)
+        };
         if self.exclusive_said && !self.db.read_only {
             return self.lock_for_good();
         }
-        if self.may_write > 0 && !self.runs_apart(&self.db.inner.lock()) {
+        if self.may_write > 0 && !apart {
             // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
-            let wait = Duration::from_millis(self.busy_ms);
-            let (mut patience, mut grace) = (Patience::from(wait), SURE_GRACE);
-            if self.writes_in_a_row < SURE_WRITER {
-                (patience.turn, grace) = (wait.min(TENTATIVE_WAIT), FIRST_GRACE);
-            }
-            let deadline = Instant::now() + patience.turn;
-            has_place = self.db.queue.acquire(self.id, Claim::Tentative(grace), patience);
-            self.doubtless = has_place;
-            if has_place {
-                match self.db.enter(false, deadline) {
-                    Ok(()) => self.leased = true,
-                    Err(Error::Busy(_)) => {}
-                    Err(e) => {
-                        self.db.queue.release(self.id);
-                        return Err(e);
-                    }
-                }
-            }
+            has_place = self.take_tentative_place()?;
         }
         let pinned = self.pin_snapshot(has_place);
         if pinned.is_err() || self.wal {
@@ -88,12 +93,51 @@ impl Connection {
         pinned
     }
 
+    /// Whether the transaction that begins has the writer's place, which it probably needs. Without it, it may read.
+    fn take_tentative_place(&mut self) -> Result<bool> {
+        if self.others_keep(TENTATIVE_WAIT)? {
+            // It would be waited for behind a thread of this process that waits for it.
+            return Ok(false);
+        }
+        let sure = self.writes_in_a_row >= SURE_WRITER;
+        let kept = Kept { held: TENTATIVE_WAIT, inside: if sure { INSIDE_WAIT } else { TENTATIVE_WAIT } };
+        let patience = Patience { all: Duration::from_millis(self.busy_ms), kept: Some(kept) };
+        let claim = Claim::Tentative(self.grace());
+        if !self.db.queue.acquire_with(self.id, claim, patience, &mut self.waits.ticket) {
+            return Ok(false);
+        }
+        let entered =
+            self.db.enter_soon(false, Instant::now() + TENTATIVE_WAIT.min(patience.all), Some(TENTATIVE_WAIT));
+        if entered.is_err() {
+            self.waits.ticket = self.db.queue.give_up(self.id);
+        }
+        (self.doubtless, self.leased) = (entered.is_ok(), entered.is_ok());
+        match entered {
+            Ok(()) => Ok(true),
+            Err(Error::Busy(_)) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// How long a tentative place is this connection's while it is idle.
+    fn grace(&self) -> Duration {
+        if self.writes_in_a_row < SURE_WRITER { FIRST_GRACE } else { SURE_GRACE }
+    }
+
+    /// How long one call waits for what no busy handler is asked for: for nothing if SQLite has just asked it.
+    fn patience(&self) -> Duration {
+        if self.waits.is_retry() { Duration::ZERO } else { Duration::from_millis(self.busy_ms) }
+    }
+
     /// `has_place`: the newest state of all may be seen, as far as [`Connection::settle`] lets it.
     pub(super) fn pin_snapshot(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
         {
             let mut inner = db.inner.lock();
             inner.check()?;
+            if inner.reserved.is_some_and(|other| other != self.id) {
+                return Err(busy_aside());
+            }
             let joins_reader = inner.phase == Phase::Unmarked && !inner.snapshots.is_empty();
             if inner.phase == Phase::Live || joins_reader {
                 match self.pin(&mut inner, has_place) {
@@ -113,7 +157,7 @@ impl Connection {
             Phase::Aside(_) => return Err(busy_aside()),
             _ if !inner.snapshots.is_empty() => {}
             _ => {
-                let deadline = Instant::now() + MARK_WAIT.min(Duration::from_millis(self.busy_ms));
+                let deadline = Instant::now() + MARK_WAIT.min(self.patience());
                 while !locks::shared(&*db.home)? {
                     if Instant::now() >= deadline {
                         return Err(Error::Busy("another process is writing the database without onewrite".into()));
@@ -121,17 +165,17 @@ impl Connection {
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 let looked = self.look(&db, &mut writer, &mut inner);
-                if inner.phase == Phase::Unmarked && (looked.is_err() || self.wal) {
+                if inner.phase == Phase::Unmarked && looked.is_err() {
                     locks::none(&*db.home)?;
                 }
                 looked?;
-                if self.wal || self.aside {
+                if self.aside {
                     return Ok(());
                 }
                 if inner.member.as_ref().is_some_and(|member| member.is_undecided()) {
                     drop(inner);
                     drop(writer);
-                    db.decide(Instant::now() + Duration::from_millis(self.busy_ms))?;
+                    db.decide(Instant::now() + self.patience())?;
                     return self.pin_patiently();
                 }
             }
@@ -147,6 +191,11 @@ impl Connection {
 
     pub(super) fn pin(&mut self, inner: &mut Inner, has_place: bool) -> Result<()> {
         let state = if has_place { self.db.pin_published(inner)? } else { self.db.pin(inner)? };
+        if let Err(e) = self.check_let_in(inner) {
+            self.db.unpin(inner, &state)?;
+            return Err(e);
+        }
+        self.wal = state.kind == Kind::Wal;
         self.unsettled = state.tid > inner.latest.tid;
         self.snapshot = Some(state);
         self.looked = (!has_place && self.runs_apart(inner)).then(Looked::default);
@@ -156,14 +205,15 @@ impl Connection {
     /// Pins a snapshot, also while another process brings a big transaction home, or has died while it did.
     fn pin_patiently(&mut self) -> Result<()> {
         let db = self.db.clone();
-        let deadline = Instant::now() + Duration::from_millis(self.busy_ms);
+        let deadline = Instant::now() + self.patience();
         loop {
-            match self.pin(&mut db.inner.lock(), false) {
-                Err(Error::Busy(_)) if Instant::now() < deadline => {}
+            let pinned = self.pin(&mut db.inner.lock(), false);
+            match pinned {
+                Err(Error::Busy(_)) if Instant::now() < deadline => self.check_let_in(&db.inner.lock())?,
                 pinned => return pinned,
             }
             // The turn of a dead process is had, and with it taken over.
-            match db.enter(true, deadline.min(Instant::now() + TENTATIVE_WAIT)) {
+            match db.enter(true, deadline.min(Instant::now() + HOME_WAIT)) {
                 Ok(()) => db.leave(false),
                 Err(Error::Busy(_)) => std::thread::sleep(Duration::from_micros(500)),
                 Err(e) => return Err(e),
@@ -236,14 +286,14 @@ impl Connection {
                 return Err(Error::Busy("a rollback journal waits to be rolled back, and others read".into()));
             }
         }
-        let options = inner.options.clone();
+        let mut options = inner.options.clone();
+        options.busy_ms = u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX);
         while let Some(session) = mark {
             if recover::attach(db, writer, inner, session, &options)? {
                 return Ok(());
             }
             (state, mark) = db.read_state()?;
         }
-        self.wal = state.kind == Kind::Wal;
         inner.set_state(Arc::new(state));
         Ok(())
     }
@@ -269,46 +319,93 @@ impl Connection {
             self.txn = Some(Txn::new(snapshot));
             return Ok(());
         }
-        let wait = Duration::from_millis(self.busy_ms);
-        let deadline = Instant::now() + wait;
+        self.writes_now = true;
         if !self.db.inner.lock().is_newest(&snapshot) {
-            self.writes_now = true;
+            self.expect_place();
             return Err(Error::BusySnapshot);
         }
-        self.acquire_place()?;
         let kept = self.entered;
-        let entered = if kept { Ok(()) } else { self.db.enter(true, deadline) };
-        self.entered = entered.is_ok();
-        self.leased = false;
-        let begun = entered.and_then(|()| {
-            loop {
-                match self.begin_write(&snapshot) {
-                    // Two processes that waited for each other's SHARED would wait for ever: who has RESERVED waits.
-                    Err(Error::Busy(_)) if Instant::now() < deadline && locks::reserve(&*self.db.home)? => {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                    result => break result,
+        if !kept {
+            self.take_place()?;
+        }
+        let deadline = Instant::now() + MARK_WAIT.min(self.patience());
+        let begun = loop {
+            match self.begin_write(&snapshot) {
+                // Two processes that waited for each other's SHARED would wait for ever: who has RESERVED waits.
+                Err(Error::Busy(_)) if Instant::now() < deadline && locks::reserve(&*self.db.home)? => {
+                    std::thread::sleep(Duration::from_millis(1));
                 }
+                result => break result,
             }
-        });
-        self.writes_now = true;
+        };
         if begun.is_err() {
             if self.db.inner.lock().phase == Phase::Unmarked {
                 locks::unreserve(&*self.db.home)?;
             }
             if !kept {
                 self.leave(false);
-                self.db.queue.release(self.id);
+                self.waits.ticket = self.db.queue.give_up(self.id);
+            }
+            if matches!(begun, Err(Error::BusySnapshot)) {
+                self.expect_place();
             }
         }
         begun
+    }
+
+    /// Takes the writer's place, and the turn among the processes, unless somebody keeps it. `Busy`: SQLite asks the busy
+    /// handler where it may wait, and comes again.
+    fn take_place(&mut self) -> Result<()> {
+        if self.others_keep(FIRM_WAIT)? {
+            self.expect_place();
+            return Err(Error::Busy("another process is writing the database through onewrite".into()));
+        }
+        self.take_place_here()?;
+        self.leased = false;
+        self.enter_for_good()
+    }
+
+    /// Takes the writer's place of this process, unless somebody keeps it.
+    pub(super) fn take_place_here(&mut self) -> Result<()> {
+        let all = Duration::from_millis(self.busy_ms);
+        let patience = Patience { all, kept: Some(Kept { held: FIRM_WAIT, inside: all }) };
+        if self.db.queue.acquire_with(self.id, Claim::Firm, patience, &mut self.waits.ticket) {
+            return Ok(());
+        }
+        self.expect_place();
+        Err(busy_here())
+    }
+
+    /// Keeps other processes from writing, unless one is; the writer's place is lost otherwise.
+    pub(super) fn enter_for_good(&mut self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_millis(self.busy_ms);
+        let entered = self.db.enter_soon(true, deadline, Some(FIRM_WAIT));
+        self.entered = entered.is_ok();
+        if entered.is_err() {
+            self.waits.ticket = self.db.queue.give_up(self.id);
+            self.expect_place();
+        }
+        entered
+    }
+
+    /// Whether another process keeps the place, as it did when this connection tried last.
+    fn others_keep(&self, kept: Duration) -> Result<bool> {
+        if !self.waits.is_retry() {
+            return Ok(false);
+        }
+        self.db.member().map_or(Ok(false), |member| member.others_keep(kept))
+    }
+
+    /// SQLite may sleep now, and ask for the place again: it sleeps no longer than until it has it.
+    fn expect_place(&mut self) {
+        wait::expect(&self.db, self.id, self.grace(), self.waits.ticket);
     }
 
     /// Takes the writer's place of this process for good, or says that it is not to be had.
     pub(super) fn acquire_place(&self) -> Result<()> {
         match self.db.queue.acquire(self.id, Claim::Firm, Duration::from_millis(self.busy_ms)) {
             true => Ok(()),
-            false => Err(Error::Busy("another connection of this process is writing".into())),
+            false => Err(busy_here()),
         }
     }
 
@@ -332,10 +429,14 @@ impl Connection {
             return Err(Error::BusySnapshot);
         }
         in_page::check(&db, &inner.options, &inner.published)?;
+        debug_assert!(matches!(inner.published.kind, Kind::Empty | Kind::Database), "rule 61: nothing else is marked");
         if inner.phase == Phase::Unmarked {
             db.go_live(&mut writer, &mut inner)?;
             if let Some(member) = &inner.member {
-                member.take(true, Instant::now())?;
+                member.take(true, Instant::now(), None)?;
+                if self.shuts_out {
+                    member.words.shut_out(member.me);
+                }
             }
         }
         self.doomed = false;
@@ -348,16 +449,33 @@ impl Connection {
             self.lock_reserved()?;
             self.level = LockLevel::Reserved;
         }
-        if !self.aside && !self.wal && self.journal.names_super_journal()? {
-            // Several files commit together: this one will step aside and needs to be alone. BUSY here
-            // is before SQLite's point of no return, so the application may try the commit again.
+        if self.aside || self.wal {
+            return Ok(());
+        }
+        if self.exclusive_said {
+            self.shut_others_out()?;
+        }
+        // One of several files that commit together has a journal with a super-journal, which the log cannot do for.
+        let spans = self.spans && !self.off_said && !self.journal.is_empty();
+        // SQLite begins the change to WAL mode with this lock. A transaction that has written a journal is another one: the change
+        // was refused, within a transaction for one.
+        let changes_mode = self.wal_said && self.has_just_begun;
+        if changes_mode || spans || self.journal.names_super_journal()? {
+            // It will step aside and needs to be alone. BUSY here is before SQLite's point of no return: the busy handler
+            // is asked, and the application may try again.
             self.line_up(true)?;
-            aside::alone(&self.db).map_err(|e| match e {
+            aside::reserve(&self.db, self.id).map_err(|e| match e {
                 Error::BusySnapshot => Error::Busy("others read a database that steps aside".into()),
                 e => e,
             })?;
+            self.reserves = true;
         }
         Ok(())
+    }
+
+    /// Whether SQLite writes other files in the same transaction.
+    pub fn note_span(&mut self, spans: bool) {
+        self.spans = spans;
     }
 
     /// xUnlock, to `Shared` or `None`.
@@ -374,11 +492,14 @@ impl Connection {
         // The snapshot ends, or the plain file was written.
         self.ahead.forget();
         let dropped = self.drop_txn();
+        let dropped =
+            if std::mem::take(&mut self.reserves) { dropped.and(aside::release(&self.db, self.id)) } else { dropped };
         let back = if self.aside { self.come_back() } else { Ok(()) };
+        self.let_others_in();
         self.gave_place = false;
         self.doubtless = false;
         self.returns_lock |= self.writes_now;
-        if level == LockLevel::None || !self.exclusive_said {
+        if level == LockLevel::None || !self.exclusive_said || self.wal {
             self.leave(false);
             self.db.queue.release(self.id);
         }
@@ -386,10 +507,12 @@ impl Connection {
             self.looked = None;
             // It read what another connection wrote before it and gives nothing away before that is durable.
             let settled = self.settle();
-            self.cache.leave(self.snapshot.as_deref());
+            self.cache.leave(self.snapshot.as_deref().filter(|_| !self.wal));
             self.wal = false;
             if std::mem::take(&mut self.writes_now) {
-                (self.may_write, self.writes_in_a_row) = (TURNS, self.writes_in_a_row.saturating_add(1));
+                let wrote = u32::from(!self.waits.is_retry());
+                (self.may_write, self.writes_in_a_row) = (TURNS, self.writes_in_a_row.saturating_add(wrote));
+                self.wal_said = false;
             } else {
                 (self.may_write, self.writes_in_a_row) = (self.may_write.saturating_sub(1), 0);
             }
@@ -397,6 +520,15 @@ impl Connection {
             return dropped.and(back).and(settled);
         }
         dropped.and(back)
+    }
+
+    /// The VFS below has a lock of its own on the file: the one under which it was seen to be in WAL mode ends (rule 61).
+    pub fn hand_over(&mut self) -> Result<()> {
+        if !self.wal || self.snapshot.is_none() {
+            return Ok(());
+        }
+        let given = self.give_snapshot_back();
+        self.noted(given)
     }
 
     pub(super) fn give_snapshot_back(&mut self) -> Result<()> {
@@ -444,30 +576,21 @@ impl Connection {
         Ok(())
     }
 
-    fn come_back(&mut self) -> Result<()> {
+    pub(super) fn come_back(&mut self) -> Result<()> {
         self.aside = false;
         if self.real_journal.take().is_some() {
             self.journal.truncate(0);
         }
         aside::come_back(&self.db)?;
         let mut inner = self.db.inner.lock();
-        if inner.latest.kind == Kind::Wal {
-            // SQLite may go on in WAL mode at once, without a new lock: from here on the caller uses the VFS below.
-            self.wal = true;
-            return match self.snapshot.take() {
-                Some(old) => self.db.unpin(&mut inner, &old),
-                None => locks::none(&*self.db.home),
-            };
-        }
         // The state this transaction made, or that rolling back made: nobody else had one.
-        if let Some(old) = self.snapshot.take() {
-            let keep_lock = self.db.pin(&mut inner)?;
-            self.db.unpin(&mut inner, &old)?;
-            self.snapshot = Some(keep_lock);
-        } else {
-            self.snapshot = Some(self.db.pin(&mut inner)?);
+        let state = self.db.pin(&mut inner)?;
+        // SQLite may go on in WAL mode at once, without a new lock: from here on the caller uses the VFS below.
+        self.wal = state.kind == Kind::Wal;
+        match self.snapshot.replace(state) {
+            Some(old) => self.db.unpin(&mut inner, &old),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// xCheckReservedLock: whether anybody is writing.
@@ -482,6 +605,10 @@ impl Connection {
         };
         self.noted(reserved)
     }
+}
+
+fn busy_here() -> Error {
+    Error::Busy("another connection of this process is writing".into())
 }
 
 fn busy_aside() -> Error {

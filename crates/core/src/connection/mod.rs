@@ -17,6 +17,7 @@ mod exclusive;
 mod journal_file;
 mod lock;
 mod pages;
+mod wait;
 mod write;
 
 use std::path::Path;
@@ -24,8 +25,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use engine::Engine;
+pub use wait::nap;
 
 use concurrent::Looked;
+use wait::Waits;
 
 use crate::ahead::ReadAhead;
 use crate::checkpoint::Stream;
@@ -60,7 +63,7 @@ pub enum Mode {
     Idle,
     /// In a transaction of the engine, or aside in a plain one.
     Engine,
-    /// The file is in WAL mode: the caller uses the VFS below until it unlocks.
+    /// The file is in WAL mode, or is no database and about to become one: the caller uses the VFS below until it unlocks.
     Wal,
 }
 
@@ -69,8 +72,10 @@ pub struct Connection {
     engine: Arc<Engine>,
     db: Arc<Database>,
     id: ConnectionId,
-    /// Longest wait for the writer's place, in milliseconds.
+    /// Longest wait inside of one call while others get their turns, in milliseconds.
     busy_ms: u64,
+    /// What is left of tries that were in vain.
+    waits: Waits,
     level: LockLevel,
     snapshot: Option<Arc<State>>,
     txn: Option<Txn>,
@@ -106,8 +111,19 @@ pub struct Connection {
     returns_lock: bool,
     /// `PRAGMA locking_mode=exclusive` was seen.
     exclusive_said: bool,
-    /// `PRAGMA synchronous` was last set to NORMAL.
+    /// `PRAGMA journal_mode=wal` was seen: the next transaction that writes is perhaps the change.
+    wal_said: bool,
+    /// It has taken the write lock and done nothing under it yet.
+    has_just_begun: bool,
+    /// It lets nobody else begin to read.
+    shuts_out: bool,
+    /// `PRAGMA synchronous` was last set to NORMAL, or to OFF.
     normal_said: bool,
+    off_said: bool,
+    /// SQLite writes other files in the same transaction.
+    spans: bool,
+    /// It has the database to itself because of that.
+    reserves: bool,
     last_error: Option<String>,
     closed: bool,
     ahead: ReadAhead,
@@ -174,6 +190,13 @@ impl Connection {
     /// `PRAGMA synchronous=…` was seen.
     pub fn note_synchronous(&mut self, value: &str) {
         self.normal_said = value.eq_ignore_ascii_case("normal") || value == "1";
+        self.off_said = value.eq_ignore_ascii_case("off") || value == "0";
+    }
+
+    /// `PRAGMA journal_mode=…` was seen. SQLite answers with the new mode before the transaction that changes to WAL mode ends,
+    /// and once more if that fails: so the lock with which it begins is refused where the end would be (rule 63).
+    pub fn note_journal_mode(&mut self, value: &str) {
+        self.wal_said = value.eq_ignore_ascii_case("wal");
     }
 
     /// `PRAGMA page_count` or `freelist_count` was seen: what it reads of page 1 must be durable, too.
@@ -258,7 +281,7 @@ impl Connection {
         let _ = self.close_once();
     }
 
-    /// The longest wait for the writer's place, in milliseconds: each connection has its own.
+    /// The longest wait inside of one call, in milliseconds: each connection has its own.
     pub(crate) fn busy_ms(&mut self) -> &mut u64 {
         &mut self.busy_ms
     }
@@ -277,6 +300,8 @@ impl Connection {
             return Ok(());
         }
         let unlocked = self.unlock(LockLevel::None);
+        // It may have had the place while SQLite slept, and not have come for it.
+        self.db.queue.release(self.id);
         let mut databases = self.engine.databases.lock();
         let last = {
             let mut inner = self.db.inner.lock();

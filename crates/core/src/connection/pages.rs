@@ -8,12 +8,13 @@ use crate::commit::auto::PAGE_BYTES_MAX;
 use crate::database::Database;
 use crate::disk::read_all;
 use crate::error::{Error, IoContext, Result};
-use crate::home::{self, Kind};
+use crate::home::{self, Kind, Mark};
 use crate::layout::{home as at, put, trailer};
+use crate::memory::{self, Room};
 use crate::options::Scheme;
 use crate::table::Image;
 use crate::txn::{Stage, Txn};
-use crate::types::PageNo;
+use crate::types::{PageNo, Tid};
 
 /// Bytes of page 1 that SQLite looks at to learn whether its cache still holds: change counter and sizes. An
 /// application gets to see the sizes by pragmas alone ([`Connection::note_size_asked`]).
@@ -118,11 +119,7 @@ impl Connection {
         // A transaction that only grew the file changed nothing here but sizes. Should the visible state move on
         // meanwhile, and its image go, an older one is looked at, and this snapshot is visible, too.
         let (now, before) = (self.db.image(snapshot, PageNo::HEADER)?, self.db.image(&visible, PageNo::HEADER)?);
-        let rest = |image: &[u8]| {
-            let parts = [0..SIZES.start, SIZES.end..at::VERSION_VALID_FOR, at::HEADER_BYTES..image.len()];
-            parts.map(|part| image.get(part).map(<[u8]>::to_vec))
-        };
-        Ok(if rest(&now) == rest(&before) { Shows::Nothing } else { Shows::FirstPage })
+        Ok(if without_sizes(&now) == without_sizes(&before) { Shows::Nothing } else { Shows::FirstPage })
     }
 
     /// What SQLite reads of a database that has no page yet, before it first locks it: under an in-page scheme, a header
@@ -137,7 +134,7 @@ impl Connection {
             // Larger pages would be refused.
             self.db.atomic_unit(options).min(PAGE_BYTES_MAX)
         };
-        buf.copy_from_slice(&home::empty_marked(page_bytes, 0));
+        buf.copy_from_slice(&home::empty_marked(page_bytes, Mark { session: 0, tid: Tid(0), partial: false }));
         home::unmark(buf);
         put(buf, at::RESERVED, &[trailer::BYTES as u8]);
         at::HEADER_BYTES
@@ -171,9 +168,9 @@ impl Connection {
             let (page, in_page, range) = part?;
             let bytes = data.get(range).unwrap_or_default();
             let image = if bytes.len() == size {
-                Image::from(bytes)
+                Image::copy(bytes)?
             } else {
-                let mut whole = vec![0; size];
+                let mut whole = memory::zeros(size)?;
                 read_overlay(&db, txn, page, 0, &mut whole)?;
                 whole.get_mut(in_page..in_page + bytes.len()).unwrap_or_default().copy_from_slice(bytes);
                 Image::from(whole)
@@ -183,6 +180,7 @@ impl Connection {
                 let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
                 commit::log::stream_page(live, txn, page, &image)?;
             } else {
+                txn.pages.room(1)?;
                 txn.pages.insert(page, image);
             }
         }
@@ -198,16 +196,33 @@ impl Connection {
         Ok(())
     }
 
-    /// A write after a commit without a lock between, or after a prepare that no commit followed: SQLite rolled that
-    /// transaction back.
+    /// A write after a commit without a lock between, or after a prepare that no commit followed yet.
     pub(super) fn begin_again(&mut self) -> Result<()> {
         self.write_after_merge()?;
         self.take_place_again()?;
         match &self.txn {
-            Some(Txn { stage: Stage::Prepared(_), .. }) => self.roll_back(),
-            Some(_) => Ok(()),
+            Some(_) => self.reopen(),
             None => self.mark_again(),
         }
+    }
+
+    /// A prepared transaction goes on: with SQLite's rollback, which writes what was there before, or with pages that a VFS
+    /// on top kept back until xSync. Either way what was written so far stays (rule 75).
+    pub(super) fn reopen(&mut self) -> Result<()> {
+        let Some(txn) = self.txn.as_mut().filter(|txn| matches!(txn.stage, Stage::Prepared(_))) else { return Ok(()) };
+        txn.stage = Stage::Open;
+        // The record was too long, and its images streamed out: those in memory count.
+        let streamed = txn.streamed.len();
+        for page in txn.pages.keys() {
+            txn.streamed.remove(*page);
+        }
+        if streamed > 0
+            && txn.streamed.is_empty()
+            && let Some(live) = self.db.writer.lock().as_mut()
+        {
+            live.log.stream_drop(txn.stream_from)?;
+        }
+        Ok(())
     }
 
     /// The transaction goes on as if nothing had been written yet.
@@ -253,6 +268,12 @@ impl Connection {
     }
 }
 
+/// What of page 1 is neither a counter nor a size.
+fn without_sizes(image: &[u8]) -> [Option<&[u8]>; 3] {
+    let parts = [0..SIZES.start, SIZES.end..at::VERSION_VALID_FOR, at::HEADER_BYTES..image.len()];
+    parts.map(|part| image.get(part))
+}
+
 fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut [u8]) -> Result<()> {
     if let Some(image) = txn.pages.get(&page) {
         to.copy_from_slice(image.get(in_page..in_page + to.len()).unwrap_or_default());
@@ -273,7 +294,8 @@ fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut
 
 /// Moves a big transaction's pages out of memory. Page 1 stays: the commit needs it.
 fn stream_out(live: &mut crate::database::Live, txn: &mut Txn) -> Result<()> {
-    let mut pages: Vec<PageNo> = txn.pages.keys().copied().filter(|p| *p != PageNo::HEADER).collect();
+    let mut pages: Vec<PageNo> = memory::list(txn.pages.len())?;
+    pages.extend(txn.pages.keys().copied().filter(|p| *p != PageNo::HEADER));
     pages.sort_unstable();
     for page in pages {
         if let Some(image) = txn.pages.get(&page).cloned() {

@@ -13,7 +13,9 @@ use crate::types::PageNo;
 impl Connection {
     /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: the transaction spans several files.
     pub fn prepare(&mut self, super_journal: bool) -> Result<()> {
+        self.db.queue.set_inside(self.id, true);
         let prepared = self.prepare_txn(super_journal);
+        self.db.queue.set_inside(self.id, false);
         self.noted(prepared)
     }
 
@@ -33,14 +35,16 @@ impl Connection {
             self.roll_back()?;
             return self.look_for_log();
         }
-        if matches!(txn.stage, Stage::Prepared(_)) {
-            // A second one without a commit between: SQLite has played its journal back.
-            return self.begin_again();
-        }
+        // A second one without a commit between: SQLite has played its journal back.
+        self.reopen()?;
         self.check_process()?;
         self.line_up(super_journal)?;
         self.take_place_again()?;
         let Some(txn) = &mut self.txn else { return Ok(()) };
+        if super_journal && txn.is_untouched() {
+            // SQLite has written every page by now. It passes over errors behind this point: it is lost then (I7).
+            return Err(late("a transaction over several files whose pages come later"));
+        }
         let mut writer = db.writer.lock();
         let options = {
             let inner = db.inner.lock();
@@ -50,7 +54,7 @@ impl Connection {
             }
             inner.options.clone()
         };
-        txn.synced = false;
+        (txn.synced, txn.normal) = (false, self.journal.syncs_are_normal());
         if !txn.is_untouched() && (super_journal || needs_plain_file(txn)) {
             match aside::step_aside(&db, &mut writer, txn, &self.journal, self.id) {
                 Ok(journal) => {
@@ -65,9 +69,32 @@ impl Connection {
                 }
             }
         }
-        let normal = self.journal.syncs_are_normal();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        commit::prepare(&db, live, txn, &options, normal)
+        commit::prepare(&db, live, txn, &options)
+    }
+
+    /// What was written behind FCNTL_SYNC, as a VFS does that keeps writes back until xSync, is part of the transaction
+    /// (rule 75). Its journal is gone by now: an error is final.
+    fn prepare_late(&mut self) -> Result<()> {
+        let db = self.db.clone();
+        self.check_process()?;
+        self.line_up(false)?;
+        self.take_place_again()?;
+        let Some(txn) = &mut self.txn else { return Err(no_transaction()) };
+        let mut writer = db.writer.lock();
+        let options = {
+            let inner = db.inner.lock();
+            inner.check()?;
+            if !inner.is_newest(&txn.base) {
+                return Err(Error::BusySnapshot);
+            }
+            inner.options.clone()
+        };
+        if needs_plain_file(txn) {
+            return Err(late("another page size or journal mode"));
+        }
+        let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
+        commit::prepare(&db, live, txn, &options)
     }
 
     /// xSync of the database file: tells that `synchronous` is not OFF.
@@ -86,16 +113,35 @@ impl Connection {
     /// SQLITE_FCNTL_COMMIT_PHASETWO: commit. When it returns under `synchronous=FULL`, the transaction
     /// survives any crash (invariant I1).
     pub fn commit(&mut self) -> Result<()> {
+        self.db.queue.set_inside(self.id, true);
         let committed = self.commit_txn();
+        self.db.queue.set_inside(self.id, false);
         self.noted(committed)
     }
 
     fn commit_txn(&mut self) -> Result<()> {
         let db = self.db.clone();
         self.check_commit()?;
-        let Some(txn) = self.txn.as_mut().filter(|_| !self.aside) else { return Ok(()) };
-        let Stage::Prepared(prepared) = &txn.stage else { return Ok(()) };
-        let normal = prepared.normal || (self.normal_said && self.journal.is_empty());
+        if self.aside {
+            return Ok(()); // Its journal is gone: it is committed as SQLite's own.
+        }
+        // Without a transaction nothing was written: each write would have been refused.
+        let Some(txn) = &self.txn else { return Ok(()) };
+        if matches!(txn.stage, Stage::Open) {
+            if txn.is_untouched() || !keeps(Rule::LateWritesCommitted) {
+                return Ok(());
+            }
+            if let Err(e) = self.prepare_late() {
+                // SQLite can neither try this again nor play a journal back that is gone.
+                self.roll_back()?;
+                return Err(match e {
+                    Error::Busy(_) | Error::BusySnapshot | Error::NotAlone(_) => late(&e.to_string()),
+                    e => e,
+                });
+            }
+        }
+        let Some(txn) = &self.txn else { return Err(no_transaction()) };
+        let normal = txn.normal || (self.normal_said && self.journal.is_empty());
         let durability = if txn.synced && !normal && keeps(Rule::AcknowledgedAfterFlush) {
             Durability::Flushed
         } else {
@@ -116,7 +162,7 @@ impl Connection {
             db.unpin(&mut db.inner.lock(), own)?;
         }
         let goes_on = self.returns_lock && !self.exclusive_said;
-        let Some(txn) = self.txn.as_mut() else { return Ok(()) };
+        let Some(txn) = &mut self.txn else { return Err(no_transaction()) };
         let published = match commit::publish(&db, live, txn, &options, durability, goes_on) {
             Ok(published) => published,
             Err(e) => {
@@ -156,6 +202,14 @@ impl Connection {
         }
         published.wait(&db, None)
     }
+}
+
+fn late(why: &str) -> Error {
+    Error::WrittenLate(why.to_owned())
+}
+
+fn no_transaction() -> Error {
+    Error::Misuse("a commit without a transaction".into())
 }
 
 /// What only the plain file can take: another page size or reserve, or WAL mode.

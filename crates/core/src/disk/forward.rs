@@ -34,6 +34,18 @@ macro_rules! forward_disk {
             $to.exchange(one, other)
         }
     };
+    (@ rename $this:ident $to:expr) => {
+        fn rename(&self, from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
+            let $this = self;
+            $to.rename(from, to)
+        }
+    };
+    (@ names_beside $this:ident $to:expr) => {
+        fn names_beside(&self, path: &std::path::Path) -> std::io::Result<Vec<std::path::PathBuf>> {
+            let $this = self;
+            $to.names_beside(path)
+        }
+    };
     (@ sync_dir_of $this:ident $to:expr) => {
         fn sync_dir_of(&self, path: &std::path::Path) -> std::io::Result<()> {
             let $this = self;
@@ -59,6 +71,12 @@ macro_rules! forward_disk_file {
     };
     (@ id $this:ident $to:expr) => {
         fn id(&self) -> std::io::Result<$crate::disk::FileId> { let $this = self; $to.id() }
+    };
+    (@ access $this:ident $to:expr) => {
+        fn access(&self) -> std::io::Result<Option<$crate::disk::Access>> { let $this = self; $to.access() }
+    };
+    (@ is_unlinked $this:ident $to:expr) => {
+        fn is_unlinked(&self) -> std::io::Result<bool> { let $this = self; $to.is_unlinked() }
     };
     (@ len $this:ident $to:expr) => {
         fn len(&self) -> std::io::Result<u64> { let $this = self; $to.len() }

@@ -7,6 +7,7 @@
 //! been flushed may reach the disk wholly, in part (whole atomic units) or not at all, in any order;
 //! a flush that returned makes everything written before it to that file durable.
 
+pub mod forked;
 pub mod forward;
 pub mod real;
 pub mod shared;
@@ -38,6 +39,24 @@ pub struct FileId {
     pub ino: u64,
 }
 
+/// Whose a file is, and who may do what with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Number of the user it belongs to.
+    pub uid: u32,
+    /// Number of the group it belongs to.
+    pub gid: u32,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+impl Access {
+    /// Whether it may let somebody read who may not read what has the `other`.
+    pub fn admits_more_than(self, other: Access) -> bool {
+        (self.uid, self.gid) != (other.uid, other.gid) || self.mode & !other.mode & 0o044 != 0
+    }
+}
+
 /// Strength of a byte-range lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
@@ -51,6 +70,14 @@ pub enum LockKind {
 pub trait Disk: Send + Sync {
     /// Opens a file. Errors: `NotFound`, `PermissionDenied`, `ReadOnlyFilesystem`, `StorageFull`, others of the system.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens a file that lies beside a database and belongs to it. Where somebody else may have put something under its name (a
+    /// link, a file of several names, what is no regular file) the error is `InvalidInput` and says so. The file gets the
+    /// `access` of the database, as far as this process can give it, if it is made here or admits more. Where it cannot give the owner or the group, nobody may do
+    /// more with a file that is made here than with the database.
+    fn open_beside(&self, path: &Path, mode: OpenMode, access: Option<Access>) -> io::Result<Arc<dyn DiskFile>> {
+        let _without_owners = access;
+        self.open(path, mode)
+    }
     /// Removes the name `path`. `NotFound` where there is none.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Which file `path` names, without opening it; `None` if there is none.
@@ -61,12 +88,16 @@ pub trait Disk: Send + Sync {
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Exchanges the files that two names in one directory lead to, in one step. `Unsupported` where it cannot be done.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()>;
+    /// Gives the file `from` the name `to` in the same directory, in one step. `AlreadyExists` if there is such a file.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// The files in the directory that holds `path`, in any order.
+    fn names_beside(&self, path: &Path) -> io::Result<Vec<std::path::PathBuf>>;
     /// Makes the file `path`, which does not exist, for the owner of the file `like` and whom that admits.
     fn create_like(&self, path: &Path, like: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let _without_owners = like;
         self.open(path, OpenMode::Create)
     }
-    /// Makes creations, removals and exchanges in the directory that holds `path` durable.
+    /// Makes creations, removals and changes of names in the directory that holds `path` durable.
     fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
     /// A file without a name in the directory that holds `near`; it vanishes when dropped.
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>>;
@@ -77,6 +108,14 @@ pub trait Disk: Send + Sync {
 pub trait DiskFile: Send + Sync {
     /// Which file this is.
     fn id(&self) -> io::Result<FileId>;
+    /// Whose it is; `None` where files have no owners.
+    fn access(&self) -> io::Result<Option<Access>> {
+        Ok(None)
+    }
+    /// Whether no name leads to the file any more.
+    fn is_unlinked(&self) -> io::Result<bool> {
+        Ok(false)
+    }
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Whether the file has no bytes.

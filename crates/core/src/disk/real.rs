@@ -6,9 +6,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nix::fcntl::{FcntlArg, fcntl};
@@ -18,7 +18,8 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{FallocateFlags, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
-use super::{Disk, DiskFile, FileId, LockKind, OpenMode, SharedWords, lock_range};
+use super::forked::Opened;
+use super::{Access, Disk, DiskFile, FileId, LockKind, OpenMode, SharedWords, lock_range};
 
 /// The file system of this machine. Clones share what was learnt about devices.
 #[derive(Clone, Debug, Default)]
@@ -32,9 +33,11 @@ impl RealDisk {
         Self::default()
     }
 
-    fn wrap(&self, file: File) -> io::Result<Arc<dyn DiskFile>> {
+    /// The file that `open` opens.
+    fn wrap(&self, open: impl FnOnce() -> io::Result<File>) -> io::Result<Arc<dyn DiskFile>> {
+        note_limit();
         Ok(Arc::new(RealFile {
-            file: at_descriptor(file, 3)?,
+            file: Opened::by(|| at_descriptor(open()?, 3))?,
             id: OnceLock::new(),
             atomic_unit: OnceLock::new(),
             without_dsync: AtomicBool::new(false),
@@ -56,11 +59,49 @@ impl Disk for RealDisk {
                 options.write(true).create(true).truncate(false);
             }
         }
-        self.wrap(options.open(path)?)
+        self.wrap(|| options.open(path))
+    }
+
+    fn open_beside(&self, path: &Path, mode: OpenMode, access: Option<Access>) -> io::Result<Arc<dyn DiskFile>> {
+        self.wrap(|| {
+            loop {
+                match open_own(path, mode) {
+                    Err(e) if e.kind() == ErrorKind::NotFound && mode == OpenMode::Create => {}
+                    opened => {
+                        let file = opened?;
+                        if let Some(access) = access
+                            && access_of(&file)?.admits_more_than(access)
+                        {
+                            // Of another user it stays as it is.
+                            let _ = restrict(&file, access);
+                        }
+                        return Ok(file);
+                    }
+                }
+                match make_own(path, |file| access.map_or(Ok(()), |access| restrict(file, access))) {
+                    Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                    made => return made,
+                }
+            }
+        })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, RenameFlags::NOREPLACE) {
+            // What a file system says that does not know the flag.
+            Err(Errno::INVAL | Errno::NOSYS) if self.exists(to)? => Err(ErrorKind::AlreadyExists.into()),
+            Err(Errno::INVAL | Errno::NOSYS) => fs::rename(from, to),
+            done => Ok(done?),
+        }
+    }
+
+    fn names_beside(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
+        let dir = directory_of(path);
+        fs::read_dir(dir)?.map(|entry| Ok(dir.join(entry?.file_name()))).collect()
     }
 
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
@@ -101,26 +142,27 @@ impl Disk for RealDisk {
 
     fn create_like(&self, path: &Path, like: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let like = fs::metadata(like)?;
-        // For nobody else until it is whose it should be.
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-        let given = (|| {
+        let give = |file: &File| {
             let own = file.metadata()?;
             let change = |own, wanted| (own != wanted).then_some(wanted);
             let (uid, gid) = (change(own.uid(), like.uid()), change(own.gid(), like.gid()));
             if uid.is_some() || gid.is_some() {
-                std::os::unix::fs::fchown(&file, uid, gid)?;
+                fchown(file, uid, gid)?;
             }
             file.set_permissions(like.permissions())
-        })();
-        if let Err(e) = given {
-            fs::remove_file(path)?;
-            return Err(e);
-        }
-        self.wrap(file)
+        };
+        self.wrap(|| make_own(path, give))
     }
 
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
-        let dir = File::open(directory_of(path))?;
+        let dir = match File::open(directory_of(path)) {
+            // It may be written and not read. What makes its names durable then makes all of the file system durable.
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                let Ok(file) = tempfile::tempfile_in(directory_of(path)) else { return Err(e) };
+                return Ok(rustix::fs::syncfs(&file)?);
+            }
+            dir => dir?,
+        };
         match rustix::fs::fsync(&dir) {
             // A file system that cannot sync directories says EINVAL: there is nothing more to do.
             Err(Errno::INVAL) => Ok(()),
@@ -129,20 +171,77 @@ impl Disk for RealDisk {
     }
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let file = match tempfile::tempfile_in(directory_of(near)) {
+        self.wrap(|| match tempfile::tempfile_in(directory_of(near)) {
             Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
-                tempfile::tempfile()?
+                tempfile::tempfile()
             }
-            made => made?,
-        };
-        self.wrap(file)
+            made => made,
+        })
     }
+}
+
+/// Opens a file that exists, if it is a regular file of one name and the name is its own.
+fn open_own(path: &Path, mode: OpenMode) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(mode != OpenMode::ReadOnly);
+    // Nobody waits for the other end of a pipe.
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
+    let refused = |what| {
+        let why = "onewrite uses no such file beside a database, since somebody else may have put it there. Look what it \
+                   is, and move it away";
+        Err(io::Error::new(ErrorKind::InvalidInput, format!("it {what}: {why}")))
+    };
+    let irregular = "is not a regular file";
+    let file = match options.open(path) {
+        Err(e) => match e.raw_os_error() {
+            Some(libc::ELOOP) => return refused("is a symbolic link"),
+            Some(libc::ENXIO | libc::ENODEV | libc::EISDIR) => return refused(irregular),
+            _ => return Err(e),
+        },
+        Ok(file) => file,
+    };
+    let found = file.metadata()?;
+    match (found.is_file(), found.nlink()) {
+        (false, _) => refused(irregular),
+        (true, 0 | 1) => Ok(file),
+        (true, _) => refused("has other names, too (hard links)"),
+    }
+}
+
+/// Makes a file, for nobody else until `give` has made it whose it should be.
+fn make_own(path: &Path, give: impl FnOnce(&File) -> io::Result<()>) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    match give(&file) {
+        Ok(()) => Ok(file),
+        Err(e) => {
+            fs::remove_file(path)?;
+            Err(e)
+        }
+    }
+}
+
+fn access_of(file: &File) -> io::Result<Access> {
+    let stat = rustix::fs::fstat(file)?;
+    Ok(Access { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o777 })
+}
+
+/// Gives a file of this process the owner, group and permissions of a database. Only a process of root can give it to
+/// another user. Without the group, its own one may do what everybody may.
+fn restrict(file: &File, access: Access) -> io::Result<()> {
+    let own = access_of(file)?;
+    if own.uid != access.uid {
+        let _ = fchown(file, Some(access.uid), None);
+    }
+    let has_group = own.gid == access.gid || fchown(file, None, Some(access.gid)).is_ok();
+    let others = access.mode & 0o7;
+    let mode = if has_group { access.mode & 0o777 } else { access.mode & 0o707 | others << 3 };
+    file.set_permissions(fs::Permissions::from_mode(mode))
 }
 
 /// One open file of the operating system.
 #[derive(Debug)]
 struct RealFile {
-    file: File,
+    file: Opened,
     id: OnceLock<FileId>,
     atomic_unit: OnceLock<u32>,
     /// Set when the kernel or the file system turned `RWF_DSYNC` down.
@@ -150,7 +249,27 @@ struct RealFile {
     atomic_units: AtomicUnits,
 }
 
+/// How large this process may make a file (`RLIMIT_FSIZE`), as of the last file that was opened or grew. Whoever writes beyond
+/// that is ended by a signal, or gets `EFBIG` where that is ignored.
+static FILE_BYTES_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
+
+fn note_limit() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    FILE_BYTES_MAX.store(limit.current.unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
+fn check_limit(offset: u64, buf: &[u8]) -> io::Result<()> {
+    let fits = offset.saturating_add(buf.len() as u64) <= FILE_BYTES_MAX.load(Ordering::Relaxed);
+    if fits { Ok(()) } else { Err(ErrorKind::FileTooLarge.into()) }
+}
+
 impl RealFile {
+    fn check_growth(&self, len: u64) -> io::Result<()> {
+        note_limit();
+        let fits = len <= FILE_BYTES_MAX.load(Ordering::Relaxed) || len <= self.len()?;
+        if fits { Ok(()) } else { Err(ErrorKind::FileTooLarge.into()) }
+    }
+
     fn lock(&self, offset: u64, len: u64, kind: libc::c_int) -> io::Result<bool> {
         let lock = lock_of(offset, len, kind)?;
         loop {
@@ -192,6 +311,14 @@ impl DiskFile for RealFile {
         Ok(*self.id.get_or_init(|| FileId { dev: stat.st_dev, ino: stat.st_ino }))
     }
 
+    fn access(&self) -> io::Result<Option<Access>> {
+        access_of(&self.file).map(Some)
+    }
+
+    fn is_unlinked(&self) -> io::Result<bool> {
+        Ok(rustix::fs::fstat(&self.file)?.st_nlink == 0)
+    }
+
     fn len(&self) -> io::Result<u64> {
         let stat = rustix::fs::fstat(&self.file)?;
         u64::try_from(stat.st_size).map_err(|_| io::Error::other("a file of negative length"))
@@ -211,6 +338,7 @@ impl DiskFile for RealFile {
     }
 
     fn write_at(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
+        check_limit(offset, buf)?;
         while !buf.is_empty() {
             let done = retry_on_intr(|| rustix::io::pwrite(&self.file, buf, offset))?;
             (buf, offset) = advance(buf, offset, done)?;
@@ -219,6 +347,7 @@ impl DiskFile for RealFile {
     }
 
     fn write_durable_at(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
+        check_limit(offset, buf)?;
         while !buf.is_empty() {
             if self.without_dsync.load(Ordering::Relaxed) {
                 self.write_at(buf, offset)?;
@@ -241,6 +370,7 @@ impl DiskFile for RealFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check_growth(len)?;
         Ok(retry_on_intr(|| rustix::fs::ftruncate(&self.file, len))?)
     }
 
@@ -248,6 +378,7 @@ impl DiskFile for RealFile {
         if len == 0 {
             return Ok(());
         }
+        self.check_growth(len)?;
         match retry_on_intr(|| rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             done => Ok(done?),
@@ -395,7 +526,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         let file = RealFile {
-            file: OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap(),
+            file: Opened::by(|| OpenOptions::new().read(true).write(true).create_new(true).open(path)).unwrap(),
             id: OnceLock::new(),
             atomic_unit: OnceLock::new(),
             without_dsync: AtomicBool::new(true),
@@ -455,6 +586,53 @@ mod tests {
         disk.exchange(&one, &other).unwrap();
         assert_eq!((fs::read(&one).unwrap(), fs::read(&other).unwrap()), (b"other".to_vec(), b"one".to_vec()));
         assert_eq!(Some(made.id().unwrap()), disk.identify(&one).unwrap(), "an open file keeps what it is");
+    }
+
+    #[test]
+    fn a_file_beside_a_database_is_as_private_and_nobody_elses() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::new();
+        let path = dir.path().join("beside");
+        let mut access = open(&dir, "db").access().unwrap().unwrap();
+        access.mode = 0o640;
+        let open = |mode| disk.open_beside(&path, mode, Some(access));
+        assert_eq!(open(OpenMode::ReadWrite).err().map(|e| e.kind()), Some(ErrorKind::NotFound));
+        assert_eq!(open(OpenMode::Create).unwrap().access().unwrap(), Some(access));
+        for (own, afterwards) in [(0o644, 0o640), (0o662, 0o662), (0o600, 0o600)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(own)).unwrap();
+            assert_eq!(open(OpenMode::Create).unwrap().access().unwrap().map(|a| a.mode), Some(afterwards));
+        }
+        let refused = |mode| open(mode).err().map(|e| (e.kind(), e.to_string().contains("move it away")));
+        fs::hard_link(&path, dir.path().join("other")).unwrap();
+        assert_eq!(refused(OpenMode::Create), Some((ErrorKind::InvalidInput, true)));
+        fs::remove_file(&path).unwrap();
+        for target in ["other", "nothing"] {
+            std::os::unix::fs::symlink(dir.path().join(target), &path).unwrap();
+            for mode in [OpenMode::Create, OpenMode::ReadWrite, OpenMode::ReadOnly] {
+                assert_eq!(refused(mode), Some((ErrorKind::InvalidInput, true)));
+            }
+            fs::remove_file(&path).unwrap();
+        }
+        assert!(!dir.path().join("nothing").exists());
+        fs::create_dir(&path).unwrap();
+        assert_eq!(refused(OpenMode::ReadWrite), Some((ErrorKind::InvalidInput, true)));
+    }
+
+    #[test]
+    fn a_file_gets_another_name_if_that_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::new();
+        let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+        let file = open(&dir, "one");
+        open(&dir, "other");
+        assert_eq!(disk.rename(&one, &other).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        disk.remove(&other).unwrap();
+        disk.rename(&one, &other).unwrap();
+        assert_eq!(disk.identify(&other).unwrap(), Some(file.id().unwrap()));
+        assert_eq!(disk.names_beside(&one).unwrap(), std::slice::from_ref(&other));
+        assert!(!file.is_unlinked().unwrap());
+        disk.remove(&other).unwrap();
+        assert!(file.is_unlinked().unwrap());
     }
 
     #[test]

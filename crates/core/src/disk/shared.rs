@@ -1,6 +1,6 @@
 //! Memory that processes share: the first block of a file, as words that are read and written whole.
 //!
-//! The only unsafe code of this crate. A mapping is sound here because its type is nothing but atomics: every
+//! A mapping is sound here because its type is nothing but atomics: every
 //! bit pattern is a value, and whatever another process stores at any time is a store like one of our own.
 
 #![allow(unsafe_code)]
@@ -11,6 +11,8 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::forked::NoFork;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -70,11 +72,13 @@ impl SharedWords {
         if file.metadata()?.len() < BYTES as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        let mut no_fork = NoFork::new();
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
         let at = unsafe {
             mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
         };
-        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let at = NonNull::new(at.cast::<Words>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        no_fork.mapped(at.addr().get(), BYTES);
         Ok(SharedWords(Backing::Mapped(at)))
     }
 
@@ -113,6 +117,8 @@ impl Deref for SharedWords {
 impl Drop for SharedWords {
     fn drop(&mut self) {
         if let Backing::Mapped(at) = &self.0 {
+            let mut no_fork = NoFork::new();
+            no_fork.unmapped(at.addr().get(), BYTES);
             // SAFETY: the mapping is ours, and nothing borrowed from `self` outlives it. Unmapping what was
             // mapped does not fail.
             let _ = unsafe { munmap(at.as_ptr().cast(), BYTES) };

@@ -2,22 +2,97 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::record::{Head, Peek, Record};
 use super::slot::Slot;
-use crate::disk::{Disk, DiskFile, OpenMode};
+use crate::beside;
+use crate::disk::{Disk, DiskFile, FileId, OpenMode};
 use crate::error::{Error, IoContext, Result};
-use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, STREAM_UNIT, le_u32, record as at, shared, slot};
+use crate::home::mark;
+use crate::layout::home::HEADER_BYTES;
+use crate::layout::{
+    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, STREAM_UNIT, le_u32, le_u64, record as at, shared, slot,
+};
+use crate::memory::{self, Room};
 use crate::rules::{Rule, keeps};
 use crate::types::{LogOffset, PageNo, Tid};
 
 /// The path of the log of the database at `home`.
 pub fn log_path(home: &Path) -> PathBuf {
-    let mut name = home.as_os_str().to_owned();
-    name.push(crate::layout::LOG_SUFFIX);
-    PathBuf::from(name)
+    beside::path(home, LOG_SUFFIX)
+}
+
+/// The path under which a log is kept whose name is needed for that of another database.
+pub fn aside_path(log: &Path, session: u64) -> PathBuf {
+    beside::path(&base(log), &format!("{LOG_SUFFIX}-{session:016x}"))
+}
+
+/// Whether a log was given the name of [`aside_path`].
+pub fn is_aside(log: &Path) -> bool {
+    parts(log).is_some_and(|(_, session)| session)
+}
+
+/// The path of the database that a log was made for, as far as the name of the log tells.
+pub fn base(log: &Path) -> PathBuf {
+    parts(log).map_or_else(|| log.to_owned(), |(name, _)| log.with_file_name(name))
+}
+
+/// The name of the database in that of a log, and whether a session follows; `None` if it is not the name of a log.
+fn parts(log: &Path) -> Option<(&OsStr, bool)> {
+    let name = log.file_name()?.as_bytes();
+    let suffix = LOG_SUFFIX.as_bytes();
+    if let Some(base) = name.strip_suffix(suffix) {
+        return Some((OsStr::from_bytes(base), false));
+    }
+    // A hyphen and a number of 64 bits.
+    let (name, session) = name.split_last_chunk::<17>()?;
+    let is_session =
+        session.split_first().is_some_and(|(hyphen, id)| *hyphen == b'-' && id.iter().all(u8::is_ascii_hexdigit));
+    Some((OsStr::from_bytes(name.strip_suffix(suffix).filter(|_| is_session)?), true))
+}
+
+/// The path of the log of `session` that belongs to the file `home` at `path`: the one of that name, or another one beside it,
+/// if the database or the log was given another name since. Where there is none, or no telling which, the path where it should be.
+pub fn path_of_session(disk: &dyn Disk, path: &Path, home: FileId, session: u64) -> PathBuf {
+    // What cannot be read is not it, or the next to open it finds out why.
+    let look = |path: &Path| {
+        let log = LogFile::open(disk, path, OpenMode::ReadOnly).ok()??;
+        Some((log.slots().ok()?, log.noted_home().ok()?))
+    };
+    let named = log_path(path);
+    if look(&named).is_some_and(|(slots, _)| slots.iter().any(|slot| slot.session == session)) {
+        return named;
+    }
+    let beside = disk.names_beside(path).unwrap_or_default();
+    // Numbers are given again: it counts as the noted file only if it is marked with the session.
+    let is_marked = |path: &PathBuf| {
+        let mut first = [0; HEADER_BYTES];
+        let read = disk.open(path, OpenMode::ReadOnly).and_then(|file| file.read_at(&mut first, 0));
+        read.is_ok() && mark(&first).is_some_and(|mark| mark.session == session)
+    };
+    let leads_to =
+        |path: &PathBuf, file| matches!(disk.identify(path), Ok(Some(id)) if id.ino == file) && is_marked(path);
+    let is_ours = |log: &PathBuf| {
+        let Some((_, aside)) = parts(log).filter(|_| *log != named) else { return false };
+        let Some((slots, noted)) = look(log) else { return false };
+        // The slot before counts where a recovery crashed; but in the log of another database it is of a state of that one.
+        let fits = slots.iter().take(if aside { 2 } else { 1 }).any(|slot| slot.session == session);
+        fits && match noted {
+            Some(file) if file == home.ino => true,
+            // Then this one is a copy; but what has the name of the database of a log that was set aside is another file.
+            Some(file) if beside.iter().any(|path| *path != base(log) && leads_to(path, file)) => false,
+            _ => aside || matches!(disk.exists(&base(log)), Ok(false)),
+        }
+    };
+    let mut found = beside.iter().filter(|log| is_ours(log));
+    match (found.next(), found.next()) {
+        (Some(log), None) => log.clone(),
+        _ => named,
+    }
 }
 
 /// A log file opened for reading its slots: nothing in it is trusted yet.
@@ -94,14 +169,18 @@ impl ScanEnd {
 impl LogFile {
     /// Opens the log at `path`; `None` if there is none.
     pub fn open(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Option<LogFile>> {
-        match disk.open(path, mode) {
+        match disk.open_beside(path, mode, None) {
             Ok(file) => Ok(Some(LogFile { file, path: path.to_owned() })),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-                Err(Error::CantOpen(format!("cannot open the log {}: {e}", path.display())))
-            }
-            Err(e) => Err(Error::io(format!("cannot open the log {}", path.display()), e)),
+            Err(e) => Err(beside::refused(format!("cannot open the log {}", path.display()), e)),
         }
+    }
+
+    /// An empty file at `path`, for tests.
+    #[cfg(test)]
+    #[allow(clippy::unwrap_used)]
+    pub fn make(disk: &dyn Disk, path: &Path) -> LogFile {
+        LogFile { file: disk.open(path, OpenMode::Create).unwrap(), path: path.to_owned() }
     }
 
     /// The valid slots, newest first.
@@ -145,7 +224,7 @@ impl LogFile {
     pub fn window(&self, slot: &Slot, cursor: &Cursor, len: u64) -> Result<Window> {
         let in_ring = cursor.tail.0 % slot.ring_bytes;
         let at = 3 * u64::from(slot.block_bytes) + in_ring;
-        let mut bytes = vec![0; usize::try_from(len.min(slot.ring_bytes - in_ring)).unwrap_or(0)];
+        let mut bytes = memory::zeros(usize::try_from(len.min(slot.ring_bytes - in_ring)).unwrap_or(0))?;
         let read = self.file.read_at(&mut bytes, at).context(|| self.what("cannot read"))?;
         bytes.truncate(read);
         Ok(Window { at, bytes })
@@ -198,15 +277,20 @@ impl LogFile {
         if !follows || in_ring + u64::from(peek.len) > slot.ring_bytes {
             return Ok(false);
         }
+        let len = usize::try_from(peek.len).unwrap_or(0);
         buf.clear();
-        buf.resize(usize::try_from(peek.len).unwrap_or(0), 0);
+        buf.room(len)?;
+        buf.resize(len, 0);
         let read = window.read(&*self.file, buf, ring_at + in_ring).context(|| self.what("cannot read"))?;
         Ok(read == buf.len())
     }
 
     /// Whether every image that streamed out before the commit of `record` is on the disk.
     fn stream_is_whole(&self, record: &Record<'_>, slot: &Slot) -> Result<bool> {
-        let mut image = vec![0; usize::try_from(slot.page_bytes).unwrap_or(0)];
+        if record.head.stream.count == 0 {
+            return Ok(true);
+        }
+        let mut image = memory::zeros(usize::try_from(slot.page_bytes).unwrap_or(0))?;
         let mut whole = true;
         let index_whole = self.for_each_streamed(record, |_, position, crc| {
             let read = self.file.read_at(&mut image, position).context(|| self.what("cannot read"))?;
@@ -231,7 +315,7 @@ impl LogFile {
             let mut position = u64::from(stream.index) * STREAM_UNIT;
             while left > 0 {
                 let items = left.min(ITEMS);
-                let mut b = vec![0; items as usize * at::STREAM_ITEM_BYTES];
+                let mut b = memory::zeros(items as usize * at::STREAM_ITEM_BYTES)?;
                 if self.file.read_at(&mut b, position).context(|| self.what("cannot read"))? != b.len() {
                     return Ok(false);
                 }
@@ -261,7 +345,7 @@ impl LogFile {
         }
         const WINDOW: usize = 256 << 10;
         let salt = slot.salt.to_le_bytes();
-        let mut window = vec![0; WINDOW];
+        let mut window = memory::zeros(WINDOW)?;
         let mut buf = Vec::new();
         // Records do not overlap, so what might be one adds up to the ring, and a bit for data that looks like it.
         let mut left = 4 * slot.ring_bytes;
@@ -292,6 +376,22 @@ impl LogFile {
             from += WINDOW as u64;
         }
         Ok(None)
+    }
+
+    /// Notes which file the log is used for, if it was another one or is new.
+    pub fn note_home(&self, home: FileId) -> Result<()> {
+        if self.noted_home()? == Some(home.ino) {
+            return Ok(());
+        }
+        let at = shared::AT_HOME_FILE as u64;
+        self.file.write_durable_at(&home.ino.to_le_bytes(), at).context(|| self.what("cannot write to"))
+    }
+
+    /// The number of the file that the log was last used for, if it is known.
+    pub fn noted_home(&self) -> Result<Option<u64>> {
+        let mut b = [0; 8];
+        let read = self.file.read_at(&mut b, shared::AT_HOME_FILE as u64).context(|| self.what("cannot read"))?;
+        Ok(le_u64(b.get(..read).unwrap_or_default(), 0).filter(|file| *file != 0))
     }
 
     /// The page that was last written in place, if the owner before noted one.
@@ -325,11 +425,50 @@ impl LogFile {
 
     /// Flushes. Any error is a failed flush, also one that says the disk is full.
     pub fn flush(&self) -> Result<()> {
-        self.file.sync().map_err(|source| Error::Io { what: self.what("cannot flush"), source })
+        self.file.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
+    }
+
+    /// Overwrites what is not zeros in the first `len` bytes of the ring. Not flushed.
+    pub fn wipe(&self, slot: &Slot, len: u64) -> Result<()> {
+        self.wipe_range(3 * u64::from(slot.block_bytes), len)
+    }
+
+    /// The same for the part of the ring that the records behind `slot`, up to `tail`, leave free.
+    pub fn wipe_free(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
+        let block = u64::from(slot.block_bytes);
+        let end = slot.start.0 / block * block + slot.ring_bytes;
+        let mut at = tail.0.next_multiple_of(block);
+        while at < end {
+            let in_ring = at % slot.ring_bytes;
+            let n = (end - at).min(slot.ring_bytes - in_ring);
+            self.wipe_range(3 * block + in_ring, n)?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    fn wipe_range(&self, from: u64, len: u64) -> Result<()> {
+        let mut buf = memory::zeros(usize::try_from(len).unwrap_or(usize::MAX).min(64 << 10))?;
+        let mut done = 0;
+        while done < len {
+            let n = usize::try_from(len - done).unwrap_or(usize::MAX).min(buf.len());
+            let part = buf.get_mut(..n).unwrap_or_default();
+            let read = self.file.read_at(part, from + done).context(|| self.what("cannot read"))?;
+            if read == 0 {
+                break;
+            }
+            let part = part.get_mut(..read).unwrap_or_default();
+            if part.iter().any(|byte| *byte != 0) {
+                part.fill(0);
+                self.file.write_at(part, from + done).context(|| self.what("cannot write to"))?;
+            }
+            done += read as u64;
+        }
+        Ok(())
     }
 
     fn rewrite(&self, from: u64, len: u64) -> Result<()> {
-        let mut buf = vec![0; 256 << 10];
+        let mut buf = memory::zeros(256 << 10)?;
         let mut done = 0;
         while done < len {
             let n = usize::try_from(len - done).unwrap_or(usize::MAX).min(buf.len());

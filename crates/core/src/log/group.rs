@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
+use crate::memory::Room;
 use crate::rules::{Rule, keeps};
 use crate::sync::{Event, Mutex, MutexGuard};
 use crate::types::Tid;
@@ -71,8 +72,10 @@ struct Pending {
     taken: usize,
     /// Where they go in the file.
     position: u64,
-    /// A buffer to go on with while a leader writes the other.
+    /// A buffer to go on with while a leader writes the other; at least a block long once something was reserved.
     spare: Vec<u8>,
+    /// Room for the record that is about to be pushed, should a leader take `bytes` before it is.
+    ready: Vec<u8>,
     /// Newest transaction published.
     last: Tid,
     /// Newest one readers may see.
@@ -121,6 +124,18 @@ impl Pending {
         Some((taken, position))
     }
 
+    /// Adds bytes, of which `room` was reserved.
+    fn add(&mut self, bytes: &[u8], room: usize) {
+        let needs = self.bytes.len() + room;
+        if self.bytes.capacity() < needs && self.ready.capacity() >= needs {
+            // A leader has taken the buffer that had it.
+            self.ready.extend_from_slice(&self.bytes);
+            std::mem::swap(&mut self.bytes, &mut self.ready);
+            self.ready.clear();
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
     fn check(&self) -> Result<()> {
         self.failed.as_ref().map_or(Ok(()), |why| Err(Error::Poisoned(why.clone())))
     }
@@ -166,6 +181,7 @@ impl Group {
             taken: 0,
             position,
             spare: Vec::new(),
+            ready: Vec::new(),
             last: tid,
             visible: tid,
             durable: tid,
@@ -206,6 +222,22 @@ impl Group {
         !p.hidden.is_empty() || p.bytes.len() != p.taken
     }
 
+    /// Takes the memory for a record of `len` bytes and its write, whatever leaders take until it is pushed: what is
+    /// published must be written (rule 80).
+    pub fn reserve(&self, len: usize) -> Result<()> {
+        let mut p = self.pending.lock();
+        let room = self.room_for(len);
+        p.bytes.room(room)?;
+        p.ready.room(self.block + room)?;
+        // A leader has it, and brings it back.
+        if p.busy { Ok(()) } else { p.spare.room(self.block) }
+    }
+
+    /// With the rest of the block before, if it is not to be shared, and of its last one.
+    fn room_for(&self, len: usize) -> usize {
+        len + 2 * self.block
+    }
+
     /// Adds a record, behind the one before, or in the next block if `own_block`. The caller publishes `state`
     /// under the same lock, so nobody waits for it yet.
     pub fn push(&self, record: &[u8], own_block: bool, state: &Arc<State>, durability: Durability) {
@@ -219,7 +251,7 @@ impl Group {
             let end = p.bytes.len().next_multiple_of(self.block);
             p.bytes.resize(end, 0);
         }
-        p.bytes.extend_from_slice(record);
+        p.add(record, self.room_for(record.len()));
         p.publish(state, durability);
     }
 
@@ -228,18 +260,20 @@ impl Group {
     pub fn push_written(&self, tail: &[u8], position: u64, state: &Arc<State>, durability: Durability) {
         let mut p = self.pending.lock();
         p.bytes.clear();
-        p.bytes.extend_from_slice(tail);
+        p.add(tail, self.block);
         p.taken = tail.len();
         p.position = position;
         p.beside = true;
         p.publish(state, durability);
     }
 
-    /// With everything written: the bytes of the tail block, and where it is.
-    pub fn tail_block(&self) -> (Vec<u8>, u64) {
+    /// With everything written: puts the bytes of the tail block into `part`; where it is.
+    pub fn tail_block(&self, part: &mut Vec<u8>) -> u64 {
         let p = self.pending.lock();
         debug_assert!(p.bytes.len() == p.taken, "a record is being waited for");
-        (p.bytes.clone(), p.position)
+        part.clear();
+        part.extend_from_slice(&p.bytes);
+        p.position
     }
 
     /// With everything written: the next record goes to `position`, a block's beginning.
@@ -385,7 +419,9 @@ impl Group {
         while p.hidden.front().is_some_and(|state| state.tid <= target) {
             newest = p.hidden.pop_front();
         }
-        if let Some((buffer, _)) = bytes.filter(|(b, _)| b.capacity() <= BUFFER_BYTES) {
+        if let Some((mut buffer, _)) = bytes {
+            buffer.clear();
+            buffer.shrink_to(BUFFER_BYTES);
             p.spare = buffer;
         }
         if flush || newest.is_some() {
@@ -427,7 +463,7 @@ impl Group {
         }
         if sync {
             // Any error is a failed flush, also one that says the disk is full.
-            self.file.sync().map_err(|source| Error::Io { what: what("flush"), source })?;
+            self.file.sync().map_err(|error| Error::Io { what: what("flush"), error })?;
         }
         Ok(())
     }

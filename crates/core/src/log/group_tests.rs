@@ -173,7 +173,8 @@ fn a_record_written_beside_is_durable_with_the_flush_that_covers_it() {
     push(&group, 1, Durability::Flushed);
     group.flush(&seen).unwrap();
     // As a long record is: the rest of the tail block, then more.
-    let (mut tail, at) = group.tail_block();
+    let mut tail = Vec::new();
+    let at = group.tail_block(&mut tail);
     tail.resize(BLOCK + 188, 2);
     let file = disk.open(Path::new("/log"), OpenMode::ReadWrite).unwrap();
     file.write_at(&tail, at).unwrap();

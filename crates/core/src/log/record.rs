@@ -6,7 +6,9 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
+use crate::error::Result;
 use crate::layout::{le_u16, le_u32, le_u64, put, record as at};
+use crate::memory::Room;
 use crate::types::{PageNo, Tid};
 
 /// The head of a record.
@@ -47,6 +49,9 @@ pub struct Encoder {
     entries: u32,
 }
 
+/// What [`Encoder::finish`] adds behind the last entry: up to the next multiple of 8, and the checksum.
+const END_BYTES: usize = at::ALIGN + at::CRC_BYTES;
+
 /// A shorter run of equal bytes between two changed ones is cheaper to repeat than to skip.
 const MERGE_BYTES: usize = at::RANGE_BYTES + 4;
 
@@ -66,7 +71,10 @@ impl Encoder {
 
     /// Adds the ranges in which `new` differs from `base`; without a base, from zeros, and then the
     /// entry is added even if there are none. False if nothing was added.
-    pub fn add_delta(&mut self, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> bool {
+    pub fn add_delta(&mut self, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> Result<bool> {
+        // Ranges are MERGE_BYTES apart or more: a second one's head takes less room than what lies between.
+        let most = at::ENTRY_BYTES + at::RANGE_BYTES + new.len() + END_BYTES;
+        self.buf.room(most)?;
         let entry_at = self.buf.len();
         let kind = if base.is_some() { at::KIND_DELTA } else { at::KIND_FRESH };
         self.buf.extend_from_slice(&page.0.to_le_bytes());
@@ -85,17 +93,20 @@ impl Encoder {
         }
         if count == 0 && base.is_some() {
             self.buf.truncate(entry_at);
-            return false;
+            return Ok(false);
         }
+        debug_assert!(self.buf.len() + END_BYTES <= entry_at + most, "a delta is longer than thought");
         put(&mut self.buf, entry_at + 6, &count.to_le_bytes());
         self.entries += 1;
-        true
+        Ok(true)
     }
 
     /// Adds whole images, each aligned to `block` in the record. All have the same size; at most
     /// 65535 go into one entry, the rest into further ones.
-    pub fn add_frames(&mut self, pages: &[(PageNo, &[u8])], block: usize) {
+    pub fn add_frames(&mut self, pages: &[(PageNo, &[u8])], block: usize) -> Result<()> {
         for chunk in pages.chunks(usize::from(u16::MAX)) {
+            let images: usize = chunk.iter().map(|(_, image)| image.len()).sum();
+            self.buf.room(at::ENTRY_BYTES + 4 + 4 * chunk.len() + block + images + END_BYTES)?;
             self.buf.extend_from_slice(&0u32.to_le_bytes());
             self.buf.extend_from_slice(&at::KIND_FRAMES.to_le_bytes());
             self.buf.extend_from_slice(&u16::try_from(chunk.len()).unwrap_or(u16::MAX).to_le_bytes());
@@ -113,6 +124,7 @@ impl Encoder {
             }
             self.entries += 1;
         }
+        Ok(())
     }
 
     /// Number of entries so far.
@@ -424,9 +436,9 @@ mod tests {
     fn an_unchanged_page_makes_no_entry() {
         let mut e = Encoder::default();
         e.clear();
-        assert!(!e.add_delta(PageNo(1), Some(&[7; 512]), &[7; 512]));
+        assert!(!e.add_delta(PageNo(1), Some(&[7; 512]), &[7; 512]).unwrap());
         assert_eq!(e.entry_count(), 0);
-        assert!(e.add_delta(PageNo(1), None, &[0; 512]), "a fresh page is said even if it is all zeros");
+        assert!(e.add_delta(PageNo(1), None, &[0; 512]).unwrap(), "a fresh page is said even if it is all zeros");
     }
 
     #[test]
@@ -434,7 +446,7 @@ mod tests {
         let (a, b) = ([1u8; 4096], [2u8; 4096]);
         let mut e = Encoder::default();
         e.clear();
-        e.add_frames(&[(PageNo(3), &a), (PageNo(9), &b)], 4096);
+        e.add_frames(&[(PageNo(3), &a), (PageNo(9), &b)], 4096).unwrap();
         let (bytes, _) = e.finish(&head());
         assert_eq!(bytes[4096..8192], a);
         let record = Record::decode(bytes, 4096).unwrap();
@@ -466,7 +478,7 @@ mod tests {
         fn replay_gives_the_image_also_over_a_torn_page((base, new) in pair(), tear in 0..9usize, fresh: bool) {
             let mut e = Encoder::default();
             e.clear();
-            let added = e.add_delta(PageNo(1), (!fresh).then_some(&base), &new);
+            let added = e.add_delta(PageNo(1), (!fresh).then_some(&base), &new).unwrap();
             prop_assert_eq!(added, fresh || base != new);
             if added {
                 let (bytes, crc) = e.finish(&head());
@@ -485,7 +497,7 @@ mod tests {
         fn a_changed_byte_is_refused((base, new) in pair(), at in any::<proptest::sample::Index>(), xor in 1u8..) {
             let mut e = Encoder::default();
             e.clear();
-            e.add_delta(PageNo(1), Some(&base), &new);
+            e.add_delta(PageNo(1), Some(&base), &new).unwrap();
             let mut bytes = e.finish(&head()).0.to_vec();
             let at = at.index(bytes.len());
             bytes[at] ^= xor;

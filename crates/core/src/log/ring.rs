@@ -7,17 +7,18 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::file::{Cursor, LogFile};
 use super::group::{Audience, Durability, Group};
 use super::slot::Slot;
+use crate::checkpoint::Stream;
+use crate::disk::Disk;
 use crate::disk::shared::BYTES as SHARED_BYTES;
-use crate::disk::{Disk, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::layout::{STREAM_UNIT, shared, slot};
+use crate::memory::{self, Room};
 use crate::options::Scheme;
 use crate::rules::{Rule, keeps};
 use crate::types::{LogOffset, PageNo, Tid};
@@ -38,6 +39,15 @@ pub fn slot_page_count(state: &State, scheme: Scheme) -> u32 {
     }
 }
 
+/// What the mark says of home beside `slot`. Schemes without checkpoints say nothing: they bring home, or exchange it, whatever
+/// the slot says.
+pub fn told_tid(slot: &Slot, scheme: Scheme) -> Tid {
+    match scheme {
+        Scheme::Log | Scheme::Auto | Scheme::InPage => slot.base_tid,
+        Scheme::Off | Scheme::Shadow => Tid(0),
+    }
+}
+
 /// A log this process writes.
 pub struct Log {
     log: LogFile,
@@ -49,6 +59,8 @@ pub struct Log {
     last_tid: Tid,
     /// What is not on the medium yet.
     group: Arc<Group>,
+    /// The first or the last block of a long record, and of the last one what does not fill its block.
+    part: Vec<u8>,
     /// Where the next streamed image goes, in bytes of the file.
     stream_tail: u64,
     /// Records share blocks; needs a device that leaves the neighbours of a torn write alone.
@@ -63,20 +75,20 @@ pub struct Log {
 #[derive(Debug)]
 pub struct Way {
     at: LogOffset,
-    /// Bytes of a long record that is written already, in its last block, and where that is in the file.
-    written: Option<(Vec<u8>, u64)>,
+    /// Of a long record that is written already: where its last block is in the file.
+    written: Option<u64>,
 }
 
 impl Log {
-    /// Creates (or wholly rewrites) the log at `path` with written zeros, durable with its name, and
+    /// Makes (or wholly rewrites) the log with written zeros, durable with its name, and
     /// no valid slot. An unwritten ring would make each commit a commit of the file system's journal.
-    pub fn create(disk: &dyn Disk, path: &Path, ring_bytes: u64, block_bytes: u32) -> Result<LogFile> {
+    pub fn create(disk: &dyn Disk, log: LogFile, ring_bytes: u64, block_bytes: u32) -> Result<LogFile> {
+        let LogFile { file, path } = &log;
         let what = || format!("cannot create the log {}", path.display());
-        let file = disk.open(path, OpenMode::Create).context(what)?;
         let total = 3 * u64::from(block_bytes) + ring_bytes.next_multiple_of(u64::from(block_bytes));
         file.set_len(total).context(what)?;
         file.reserve(total).context(what)?;
-        let zeros = vec![0; 256 << 10];
+        let zeros = memory::zeros(256 << 10)?;
         let mut done = 0;
         while done < total {
             // One call gets one piece of the kernel's cache, and a store to the memory mapped at the beginning
@@ -91,15 +103,23 @@ impl Log {
         if keeps(Rule::LogBeforeMark) {
             disk.sync_dir_of(path).context(what)?;
         }
-        Ok(LogFile { file, path: path.to_owned() })
+        Ok(log)
     }
 
     /// Takes a log file into use for writing after `slot`, which becomes durable here with the next
-    /// sequence number, before anything else is written (invariant I3).
-    pub fn start(log: LogFile, mut slot: Slot, pack: bool) -> Result<Log> {
+    /// sequence number, before anything else is written (invariant I3). With `all`, so does whatever else of the log is in the
+    /// cache alone.
+    pub fn start(log: LogFile, mut slot: Slot, pack: bool, all: bool) -> Result<Log> {
         slot.start = LogOffset(slot.start.0.next_multiple_of(u64::from(slot.block_bytes)));
         let mut started = Log { older_slot: false, ..Log::join(log, slot, pack) };
-        started.write_slot()?;
+        if !all {
+            started.write_slot()?;
+            return Ok(started);
+        }
+        started.slot.sequence += 1;
+        let what = || format!("cannot write to the log {}", started.log.path.display());
+        started.log.file.write_at(&started.slot.encode(), started.slot_position()).context(what)?;
+        started.log.flush()?;
         Ok(started)
     }
 
@@ -114,6 +134,7 @@ impl Log {
             prev_crc: slot.prev_crc,
             last_tid: slot.base_tid,
             group: Arc::new(group),
+            part: Vec::new(),
             stream_tail: ring_at + slot.ring_bytes,
             pack,
             log,
@@ -128,13 +149,14 @@ impl Log {
     pub fn resume(&mut self, slot: &Slot, cursor: &Cursor, durable: Tid) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let in_block = cursor.tail.0 % block;
-        let mut tail_block = vec![0; usize::try_from(in_block).unwrap_or(0)];
+        let mut tail_block = memory::zeros(usize::try_from(in_block).unwrap_or(0))?;
         let position = 3 * block + (cursor.tail.0 - in_block) % slot.ring_bytes;
         let what = || format!("cannot read the log {}", self.log.path.display());
         let read = self.log.file.read_at(&mut tail_block, position).context(what)?;
         if read != tail_block.len() {
             return Err(Error::Corrupt(format!("the log {} was cut short", self.log.path.display())));
         }
+        self.group.reserve(0)?;
         self.slot = slot.clone();
         self.tail = cursor.tail;
         self.prev_crc = cursor.prev_crc;
@@ -195,7 +217,8 @@ impl Log {
         3 * u64::from(self.slot.block_bytes)
     }
 
-    fn ring_end(&self) -> u64 {
+    /// Where the ring ends in the file.
+    pub fn ring_end(&self) -> u64 {
         self.ring_at() + self.slot.ring_bytes
     }
 
@@ -225,6 +248,13 @@ impl Log {
         self.place(len, own_block).is_some()
     }
 
+    /// Takes the memory for a record of `len` bytes: making way for it and pushing it take none.
+    pub fn reserve(&mut self, len: usize) -> Result<()> {
+        self.part.clear();
+        self.part.room(usize::try_from(self.slot.block_bytes).unwrap_or(0))?;
+        self.group.reserve(if len > LONG_RECORD { 0 } else { len })
+    }
+
     /// Makes way for a finished record: what is pending at the end of the ring is written before the record begins
     /// the next lap, and a record too long to be copied is written here, without a flush. On an error the state
     /// of the ring is unknown: the caller poisons the database.
@@ -245,35 +275,36 @@ impl Log {
         Ok(Way { at, written })
     }
 
-    /// Writes a record from where it is, all but its first and last block, behind the tail block. Returns the
-    /// bytes of its last block, and where that is in the file.
-    fn write_long(&mut self, record: &[u8]) -> Result<(Vec<u8>, u64)> {
+    /// Writes a record from where it is, all but its first and last block, behind the tail block. Leaves the
+    /// bytes of its last block in `part`, and returns where that is in the file.
+    fn write_long(&mut self, record: &[u8]) -> Result<u64> {
         let what = || format!("cannot write to the log {}", self.log.path.display());
         let file = &self.log.file;
         let block = usize::try_from(self.slot.block_bytes).unwrap_or(1);
-        let (mut part, mut position) = self.group.tail_block();
+        let part = &mut self.part;
+        let mut position = self.group.tail_block(part);
         let head = (block - part.len() % block) % block;
         let (first, rest) = record.split_at_checked(head).unwrap_or((record, &[]));
         let (whole, last) = rest.split_at_checked(rest.len() / block * block).unwrap_or((rest, &[]));
         part.extend_from_slice(first);
-        for bytes in [&part, whole] {
+        for bytes in [part.as_slice(), whole] {
             file.write_at(bytes, position).context(what)?;
             position += bytes.len() as u64;
         }
         part.clear();
         part.extend_from_slice(last);
         part.resize(last.len().next_multiple_of(block), 0);
-        file.write_at(&part, position).context(what)?;
+        file.write_at(part, position).context(what)?;
         part.truncate(last.len());
-        Ok((part, position))
+        Ok(position)
     }
 
     /// Appends the record that way was made for. The caller publishes `state`, which it makes, under the same lock.
     /// It is durable when [`Group::wait`] says so.
     pub fn push(&mut self, way: &Way, record: &[u8], crc: u32, state: &Arc<State>, durability: Durability) {
-        match &way.written {
+        match way.written {
             None => self.group.push(record, way.at != self.tail, state, durability),
-            Some((tail, position)) => self.group.push_written(tail, *position, state, durability),
+            Some(position) => self.group.push_written(&self.part, position, state, durability),
         }
         self.tail = LogOffset(way.at.0 + record.len() as u64);
         self.prev_crc = crc;
@@ -399,10 +430,19 @@ impl Log {
         self.group.pass(tid);
     }
 
-    /// After the mark is off: the log holds nothing. Need not be flushed, for an unmarked home never
-    /// reads a log without records.
-    pub fn invalidate(&mut self) -> Result<()> {
+    /// After the mark is off: the log holds nothing, and nothing of what was in it can be read there (rule 78). Need not be
+    /// flushed, for an unmarked home never reads a log without records, and the next session looks once more. What
+    /// streamed behind the ring stays if `stream` says so.
+    pub fn invalidate(&mut self, stream: Stream) -> Result<()> {
         self.slot.live = false;
+        // A session begins at the beginning of the ring.
+        let used = if self.slot.zeroed { self.tail.0.min(self.slot.ring_bytes) } else { self.slot.ring_bytes };
+        // Where that fails (a file system that writes elsewhere is full), the next session knows and tries again.
+        self.slot.zeroed = keeps(Rule::LogWiped) && self.log.wipe(&self.slot, used).is_ok();
+        self.slot.start = LogOffset(used);
+        if stream == Stream::Drop {
+            self.stream_reset()?;
+        }
         // Nothing is in flight any more, so the next session may go on from here.
         self.slot.tid_ceiling = self.last_tid;
         self.slot.base_tid = self.last_tid;
@@ -441,9 +481,12 @@ impl Log {
 #[allow(clippy::indexing_slicing, clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::path::Path;
+
+    use crate::disk::OpenMode;
     use crate::disk::sim::{Op, SimConfig, SimDisk, TraceEntry};
     use crate::log::file::ScanEnd;
-    use crate::log::record::{Encoder, Head, Stream};
+    use crate::log::record::{Encoder, Head, Stream as RecordStream};
     use crate::types::PageNo;
 
     const RING: u64 = 1 << 20;
@@ -464,12 +507,19 @@ mod tests {
             change_counter: 0,
             counter_ceiling: COUNTER_STEP,
             live: true,
+            zeroed: false,
             in_place: false,
         }
     }
 
     fn log(disk: &SimDisk) -> Log {
-        Log::start(Log::create(disk, Path::new("/db-onewrite"), RING, 4096).unwrap(), slot(), true).unwrap()
+        Log::start(
+            Log::create(disk, LogFile::make(disk, Path::new("/db-onewrite")), RING, 4096).unwrap(),
+            slot(),
+            true,
+            false,
+        )
+        .unwrap()
     }
 
     struct Nobody;
@@ -486,7 +536,7 @@ mod tests {
         let mut e = Encoder::default();
         e.clear();
         for page in 1..=pages {
-            e.add_delta(PageNo(page), None, &[page as u8 | 1; 512]);
+            e.add_delta(PageNo(page), None, &[page as u8 | 1; 512]).unwrap();
         }
         let head = Head {
             salt: 2,
@@ -495,7 +545,7 @@ mod tests {
             prev_crc: log.prev_crc(),
             page_count: pages,
             change_counter: 1,
-            stream: Stream::default(),
+            stream: RecordStream::default(),
         };
         let (record, crc) = e.finish(&head);
         assert!(log.has_room(record.len() as u64, false));
@@ -514,7 +564,7 @@ mod tests {
     #[test]
     fn the_memory_that_processes_share_is_written_alone() {
         let disk = SimDisk::new(SimConfig { trace: true, ..SimConfig::default() });
-        drop(Log::create(&disk, Path::new("/db-onewrite"), RING, 4096).unwrap());
+        drop(Log::create(&disk, LogFile::make(&disk, Path::new("/db-onewrite")), RING, 4096).unwrap());
         let written: Vec<_> = disk
             .trace()
             .iter()

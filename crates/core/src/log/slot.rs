@@ -40,6 +40,9 @@ pub struct Slot {
     pub counter_ceiling: u32,
     /// Whether the log belongs to a marked home.
     pub live: bool,
+    /// Whether nothing of an earlier session was in the ring when this one began. A log that is not live holds nothing of any;
+    /// how much of its ring the last one used is in `start`.
+    pub zeroed: bool,
     /// Whether a transaction may have become durable without a record since the slot was written.
     pub in_place: bool,
 }
@@ -73,6 +76,7 @@ impl Slot {
             (true, false) => at::STATE_LIVE,
             (true, true) => at::STATE_LIVE_IN_PLACE,
         };
+        let state = if self.zeroed { state | at::STATE_ZEROED } else { state };
         put(&mut b, at::AT_STATE, &state.to_le_bytes());
         let crc = crc32c::crc32c(b.get(..at::AT_CRC).unwrap_or_default());
         put(&mut b, at::AT_CRC, &crc.to_le_bytes());
@@ -88,7 +92,9 @@ impl Slot {
         if le_u32(b, at::AT_CRC)? != crc32c::crc32c(b.get(..at::AT_CRC)?) {
             return None;
         }
-        let (live, in_place) = match le_u32(b, at::AT_STATE)? {
+        let state = le_u32(b, at::AT_STATE)?;
+        let zeroed = state & at::STATE_ZEROED != 0;
+        let (live, in_place) = match state & !at::STATE_ZEROED {
             at::STATE_CLEAN => (false, false),
             at::STATE_LIVE => (true, false),
             at::STATE_LIVE_IN_PLACE => (true, true),
@@ -109,6 +115,7 @@ impl Slot {
             change_counter: le_u32(b, at::AT_CHANGE_COUNTER)?,
             counter_ceiling: le_u32(b, at::AT_COUNTER_CEILING)?,
             live,
+            zeroed,
             in_place,
         };
         let block = u64::from(slot.block_bytes);
@@ -149,6 +156,7 @@ mod tests {
             change_counter: 31,
             counter_ceiling: 37,
             live: true,
+            zeroed: true,
             in_place: true,
         }
     }

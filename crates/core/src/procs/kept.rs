@@ -15,9 +15,11 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::words::ProcessWords;
+use crate::beside;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
-use crate::layout::{le_u32, le_u64, put};
+use crate::layout::{KEPT_SUFFIX, le_u32, le_u64, put};
+use crate::log::file::base;
 use crate::types::{PageNo, Tid};
 
 /// Length of the head of an entry: page number u32, length of the image u32, until u64, crc32c of these u32, zeros.
@@ -25,16 +27,15 @@ const HEAD_BYTES: usize = 32;
 /// Entries written with one call, in bytes.
 const RUN_BYTES: usize = 256 << 10;
 
-/// The path of the kept images of the database at `home`.
-pub fn kept_path(home: &Path) -> PathBuf {
-    let mut name = home.as_os_str().to_owned();
-    name.push(crate::layout::KEPT_SUFFIX);
-    PathBuf::from(name)
+/// The path of the images kept for a session, which is the same for all that use the `log`: two files may have had the name of
+/// the database one after the other, both in use.
+pub fn kept_path(log: &Path, session: u64) -> PathBuf {
+    beside::path(&base(log), &format!("{KEPT_SUFFIX}-{session:016x}"))
 }
 
-/// Removes the file of an earlier session, if there is one.
-pub fn remove(disk: &dyn Disk, home: &Path) -> Result<()> {
-    let path = kept_path(home);
+/// Removes the images kept for a session, if there are any.
+pub fn remove(disk: &dyn Disk, log: &Path, session: u64) -> Result<()> {
+    let path = kept_path(log, session);
     match disk.remove(&path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::io(format!("cannot remove the old images {}", path.display()), e))
@@ -56,6 +57,7 @@ struct Index {
 /// The kept images, as one process knows them.
 pub struct Kept {
     disk: Arc<dyn Disk>,
+    home: Arc<dyn DiskFile>,
     path: PathBuf,
     words: ProcessWords,
     mode: OpenMode,
@@ -72,10 +74,16 @@ pub struct Run {
 }
 
 impl Kept {
-    /// The kept images of the database at `home`; with `read_only`, of other processes alone.
-    pub fn new(disk: Arc<dyn Disk>, home: &Path, words: ProcessWords, read_only: bool) -> Kept {
+    /// The kept images of a database; with `read_only`, of other processes alone.
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        home: Arc<dyn DiskFile>,
+        path: PathBuf,
+        words: ProcessWords,
+        read_only: bool,
+    ) -> Kept {
         let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::Create };
-        Kept { disk, path: kept_path(home), words, mode, index: Mutex::default() }
+        Kept { disk, home, path, words, mode, index: Mutex::default() }
     }
 
     fn what(&self, verb: &str) -> String {
@@ -86,7 +94,7 @@ impl Kept {
         if let Some(file) = &index.file {
             return Ok(file.clone());
         }
-        let file = self.disk.open(&self.path, self.mode).context(|| self.what("open"))?;
+        let file = beside::open(&*self.disk, &self.path, self.mode, &*self.home, || self.what("open"))?;
         index.file = Some(file.clone());
         Ok(file)
     }
@@ -193,7 +201,9 @@ mod tests {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimConfig::default()));
         let words = ProcessWords::new(Arc::default());
         words.found(1, 0, 1, Tid(0));
-        let open = || Kept::new(disk.clone(), Path::new("/db"), words.clone(), false);
+        let path = Path::new("/db");
+        let home = disk.open(path, OpenMode::Create).unwrap();
+        let open = || Kept::new(disk.clone(), home.clone(), kept_path(path, 1), words.clone(), false);
         let (writer, reader) = (open(), open());
         let read = |kept: &Kept, tid| {
             let (file, at) = kept.find(PageNo(3), Tid(tid)).unwrap()?;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::kept::Kept;
+use super::kept::{Kept, kept_path};
 use super::tail::Tail;
 use super::turn::{Turn, Turns};
 use super::words::{Cell, PINS, PROCESSES, Pins, ProcessWords};
@@ -132,8 +132,9 @@ pub struct Member {
 
 impl Member {
     fn new(db: &Database, log: LogFile, words: ProcessWords, me: usize, tail: Tail) -> Member {
+        let kept = kept_path(&log.path, tail.slot.session);
         Member {
-            kept: Kept::new(db.disk.clone(), &db.path, words.clone(), db.read_only),
+            kept: Kept::new(db.disk.clone(), db.home.clone(), kept, words.clone(), db.read_only),
             generation: AtomicU64::new(tail.slot.sequence),
             words,
             me,
@@ -158,7 +159,6 @@ impl Member {
     pub fn found(db: &Database, log: LogFile, slot: &Slot, options: &Options) -> Result<Option<Arc<Member>>> {
         let Ok(words) = log.file.shared_words() else { return Ok(None) };
         let words = ProcessWords::new(words);
-        super::kept::remove(&*db.disk, &db.path)?;
         words.found(slot.session, settings(options), slot.sequence, slot.base_tid);
         let me = 0;
         words.enter(me);
@@ -319,6 +319,18 @@ impl Member {
         Ok(all)
     }
 
+    /// Whether another process, which lives, lets nobody begin to read. What was announced before is seen by it.
+    pub fn is_shut_out(&self) -> Result<bool> {
+        match self.words.alone().filter(|process| *process != self.me && *process < PROCESSES) {
+            None => Ok(false),
+            Some(process) if !self.is_dead(process)? => Ok(true),
+            Some(process) => {
+                self.words.let_in(process);
+                Ok(false)
+            }
+        }
+    }
+
     /// Whether another process is dead.
     pub fn is_dead(&self, process: usize) -> Result<bool> {
         let dead = self.lock_dead(process)?;
@@ -343,11 +355,17 @@ impl Member {
         self.turns().is_taken_by_another()
     }
 
+    /// Whether another process that is alive has been writing for so long.
+    pub fn others_keep(&self, kept: Duration) -> Result<bool> {
+        self.turns().kept_by_another(kept).map_or(Ok(false), |process| Ok(!self.is_dead(process)?))
+    }
+
     /// Takes the writer's place among the processes: firmly, for a transaction that [`Member::leave`] ends, or as a
-    /// lease. After `FromDead`, also of a lease, the caller takes over and then calls [`Member::settle`] and
+    /// lease; not from a process that has had it for `kept`. After `FromDead`, also of a lease, the caller takes over and then calls [`Member::settle`] and
     /// [`Member::leave`], after a firm `Anew` just these.
-    pub fn take(&self, firm: bool, deadline: Instant) -> Result<Taken> {
-        let mut local = self.local.lock();
+    pub fn take(&self, firm: bool, deadline: Instant, kept: Option<Duration>) -> Result<Taken> {
+        // A thread that waits for the turn of another process has it.
+        let Some(mut local) = self.local.try_lock_until(deadline) else { return Ok(Taken::Not) };
         // More of ours, unless it is not in order yet, or others have waited long enough.
         while local.settling || (firm && local.in_flight > 0 && self.turns().should_pass_on(local.since)) {
             if self.idle.wait_until(&mut local, deadline).timed_out() {
@@ -359,7 +377,7 @@ impl Member {
             return Ok(Taken::Again);
         }
         let mut locked = None;
-        let turn = self.turns().take(firm, deadline, &mut |process| {
+        let turn = self.turns().take(firm, deadline, kept, &mut |process| {
             self.forget_dead(&mut locked)?;
             let dead = self.lock_dead(process)?;
             locked = dead.then_some(process);
@@ -439,8 +457,8 @@ impl Member {
 
     /// A snapshot that was pinned under a lease ends without a write.
     pub fn end_lease(&self) {
-        let local = self.local.lock();
-        if local.in_flight == 0 {
+        // Who has it waits for a turn: the lease was lost.
+        if self.local.try_lock().is_some_and(|local| local.in_flight == 0) {
             self.turns().end_lease();
         }
     }

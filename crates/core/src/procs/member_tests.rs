@@ -23,7 +23,7 @@ fn two() -> [Arc<Member>; 2] {
         let file = disk.open(home, OpenMode::Create).unwrap();
         Database::new(Arc::new(disk.clone()), home, file, Options::default())
     };
-    let created = Log::create(&disk, log, 64 << 10, 4096).unwrap();
+    let created = Log::create(&disk, LogFile::make(&disk, log), 64 << 10, 4096).unwrap();
     assert!(try_alone(&created, LockKind::Exclusive).unwrap());
     let slot = Slot {
         block_bytes: 4096,
@@ -40,9 +40,10 @@ fn two() -> [Arc<Member>; 2] {
         change_counter: 1,
         counter_ceiling: 1000,
         live: true,
+        zeroed: false,
         in_place: false,
     };
-    let started = Log::start(created.clone(), slot, true).unwrap();
+    let started = Log::start(created.clone(), slot, true, false).unwrap();
     let options = Options::default();
     let first = Member::found(&database(), created, started.slot(), &options).unwrap().unwrap();
     let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
@@ -54,11 +55,11 @@ fn two() -> [Arc<Member>; 2] {
 fn nobody_goes_on_while_what_others_wrote_is_not_in_order() {
     let [_, member] = two();
     let far = Instant::now() + Duration::from_secs(60);
-    assert_eq!(member.take(true, far).unwrap(), Taken::Anew);
+    assert_eq!(member.take(true, far, None).unwrap(), Taken::Anew);
     let soon = || Instant::now() + Duration::from_millis(1);
-    assert_eq!([true, false].map(|firm| member.take(firm, soon()).unwrap()), [Taken::Not; 2]);
+    assert_eq!([true, false].map(|firm| member.take(firm, soon(), None).unwrap()), [Taken::Not; 2]);
     member.settle().unwrap();
-    assert_eq!([true, false].map(|firm| member.take(firm, soon()).unwrap()), [Taken::Again; 2]);
+    assert_eq!([true, false].map(|firm| member.take(firm, soon(), None).unwrap()), [Taken::Again; 2]);
     member.leave(true, false);
     assert!(member.is_busy());
     member.leave(true, false);
@@ -78,7 +79,7 @@ fn threads_that_let_another_process_go_first_wait_for_what_it_wrote() {
             let (member, early, entered, resuming) = (&members[n], &early, &entered[n], &resuming[n]);
             scope.spawn(move || {
                 while Instant::now() < end {
-                    let taken = member.take(true, Instant::now() + Duration::from_secs(60)).unwrap();
+                    let taken = member.take(true, Instant::now() + Duration::from_secs(60), None).unwrap();
                     if taken == Taken::Anew {
                         resuming.store(true, SeqCst);
                         std::thread::sleep(Duration::from_micros(300));

@@ -33,6 +33,7 @@ use crate::home::State;
 use crate::log::file::Window;
 use crate::log::group::Durability;
 use crate::log::record::Record;
+use crate::memory;
 use crate::rules::{Rule, keeps};
 use crate::table::Place;
 use crate::types::{PageNo, Tid};
@@ -52,11 +53,16 @@ impl Database {
     /// transaction begins, which [`Database::leave`] ends; else the place is leased, so that a snapshot pinned next
     /// is probably still the newest at its first write.
     pub fn enter(&self, firm: bool, deadline: Instant) -> Result<()> {
+        self.enter_soon(firm, deadline, None)
+    }
+
+    /// The same; no process is waited for that has had the place for `kept`.
+    pub fn enter_soon(&self, firm: bool, deadline: Instant, kept: Option<Duration>) -> Result<()> {
         let Some(member) = self.member() else { return Ok(()) };
         if self.read_only {
             return Err(Error::Busy(format!("{} may only be read by this process", self.path.display())));
         }
-        let taken = member.take(firm, deadline)?;
+        let taken = member.take(firm, deadline, kept)?;
         match taken {
             Taken::Again => return Ok(()),
             // A lease can be lost at any time: nothing that matters to others may happen under it.
@@ -81,11 +87,11 @@ impl Database {
             (Ok(()), _) => {
                 member.settle()?;
                 if layered && let Some(live) = writer.as_mut() {
-                    // A big transaction of the dead goes home before anybody sees it. If the disk is full the
+                    // A big transaction of the dead goes home before anybody sees it. If room is short the
                     // next transaction tries again, and the place stays here until then.
                     match checkpoint(self, live, Stream::Drop) {
-                        Ok(()) | Err(Error::Full(_)) => {}
-                        Err(e) => return Err(e),
+                        Err(e) if !e.is_short() => return Err(e),
+                        _ => {}
                     }
                 }
                 drop(writer);
@@ -95,7 +101,7 @@ impl Database {
                 Ok(())
             }
             (Err(e), Taken::FromDead(process)) => {
-                let e = self.poison_unless_full(e);
+                let e = self.poison_unless_short(e);
                 member.unsettle(process)?;
                 Err(e)
             }
@@ -238,7 +244,7 @@ impl Database {
         if needed || (afresh && words.kept().1 > 0) {
             let mut run = member.kept.begin(afresh)?;
             let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
-            let mut image = vec![0; state.page_bytes as usize];
+            let mut image = memory::zeros(state.page_bytes as usize)?;
             for (page, _) in pages.iter().filter(|(page, _)| page.0 <= home_pages) {
                 let until = self.table.read().newest_tid(*page).unwrap_or(state.tid);
                 let reads = |tid: &Tid| *tid < until && !member.kept.covers(*page, *tid);
@@ -294,7 +300,7 @@ fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
 fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
     check_nothing_pending(live, inner)?;
     let words = &member.words;
-    let (session, generation) = (live.home.session, words.generation());
+    let (session, generation) = (live.home.mark.session, words.generation());
     let newest = member.log.slots()?.into_iter().find(|s| s.session == session && s.live);
     if let Some(slot) = newest.filter(|s| s.sequence > generation) {
         // Home was flushed before it was written; it itself perhaps not.
@@ -318,6 +324,8 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
         }
     }
     member.log.rewrite_live(&tail.slot, cursor.tail)?;
+    // A record in part: the last close overwrites the ring as far as records reached.
+    member.log.wipe_free(&tail.slot, cursor.tail)?;
     live.log.resume(&tail.slot, &cursor, cursor.last_tid)?;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     live.home.reserved_bytes = live.home.bytes;

@@ -68,6 +68,11 @@ impl Place {
         ((owner as u64) << OWNER_BITS) | (now_us().wrapping_sub(2 * GRACE_US) & STAMP_MAX)
     }
 
+    /// How long ago it was taken or given back.
+    fn age(&self) -> Duration {
+        Duration::from_micros(now_us().wrapping_sub(self.stamp_us) & STAMP_MAX)
+    }
+
     fn grace_us(&self) -> u64 {
         if self.for_snapshot { SNAPSHOT_GRACE_US } else { GRACE_US }
     }
@@ -77,10 +82,12 @@ impl Place {
     }
 }
 
-/// The system's clock, the same for all processes, in microseconds.
+/// The system's clock, the same for all processes, in microseconds: by way of libc, since rustix looks the kernel's vDSO up
+/// by itself and reads past what valgrind shows of it.
 pub fn now_us() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    (now.tv_sec as u64).wrapping_mul(1_000_000).wrapping_add(now.tv_nsec as u64 / 1000) & STAMP_MAX
+    // The monotonic clock is always there.
+    let now = nix::time::ClockId::CLOCK_MONOTONIC.now().map_or(Duration::ZERO, Duration::from);
+    now.as_micros() as u64 & STAMP_MAX
 }
 
 /// The process that the word says is busy.
@@ -126,10 +133,22 @@ impl Turns<'_> {
         place.busy && place.owner != self.me
     }
 
+    /// The other process that has had the place for good for so long, if there is one.
+    pub fn kept_by_another(&self, kept: Duration) -> Option<usize> {
+        let place = Place::of(self.words.turn().load(SeqCst));
+        (place.busy && place.owner != self.me && place.age() >= kept).then_some(place.owner)
+    }
+
     /// Takes the place: for good if `firm`, else as a lease. A place that is leased is had at the `deadline` at the
-    /// latest. `is_dead` tells whether a process is dead, and if so keeps anybody else from saying the same of it until
+    /// latest; one that a process has had for `kept` is not waited for. `is_dead` tells whether a process is dead, and if so keeps anybody else from saying the same of it until
     /// the next call of this kind.
-    pub fn take(&self, firm: bool, deadline: Instant, is_dead: &mut dyn FnMut(usize) -> Result<bool>) -> Result<Turn> {
+    pub fn take(
+        &self,
+        firm: bool,
+        deadline: Instant,
+        kept: Option<Duration>,
+        is_dead: &mut dyn FnMut(usize) -> Result<bool>,
+    ) -> Result<Turn> {
         let mut waiting = false;
         let mut looked: Option<Instant> = None;
         let bit = 1u64 << self.me;
@@ -139,8 +158,9 @@ impl Turns<'_> {
             let word = self.words.turn().load(SeqCst);
             let place = Place::of(word);
             let now = Instant::now();
-            let over = now >= deadline;
-            let age_us = now_us().wrapping_sub(place.stamp_us) & STAMP_MAX;
+            let age = place.age();
+            let age_us = age.as_micros() as u64;
+            let over = now >= deadline || (place.busy && kept.is_some_and(|kept| age >= kept));
             let mut nap = POLL;
             if place.owner == self.me {
                 // Busy and ours: what is in flight of ours keeps it, and this is more of it.
@@ -183,7 +203,7 @@ impl Turns<'_> {
                 self.words.wanting().fetch_or(bit, SeqCst);
                 continue;
             }
-            let nap = nap.min(deadline - now);
+            let nap = nap.min(deadline.saturating_duration_since(now));
             let timeout = futex::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
             // Woken, late, interrupted or rung before it slept: the word says what holds.
             let _ = futex::wait(bell, futex::Flags::empty(), rung, Some(&timeout));
@@ -268,15 +288,15 @@ mod tests {
         let turns = words.turns().load(SeqCst);
         let far = Instant::now() + Duration::from_secs(60);
         for _ in 0..3 {
-            assert_eq!(a.take(true, far, &mut alive).unwrap(), Turn::Ours);
-            assert_eq!(b.take(true, Instant::now(), &mut alive).unwrap(), Turn::Theirs);
+            assert_eq!(a.take(true, far, None, &mut alive).unwrap(), Turn::Ours);
+            assert_eq!(b.take(true, Instant::now(), None, &mut alive).unwrap(), Turn::Theirs);
             a.leave(false);
         }
         assert_eq!(words.turns().load(SeqCst), turns);
         // Nobody uses it: it is had without a hand-over.
-        assert_eq!(b.take(true, far, &mut alive).unwrap(), Turn::Ours);
+        assert_eq!(b.take(true, far, None, &mut alive).unwrap(), Turn::Ours);
         assert_eq!(words.turns().load(SeqCst), turns + 1);
-        assert_eq!(a.take(true, Instant::now(), &mut alive).unwrap(), Turn::Theirs);
+        assert_eq!(a.take(true, Instant::now(), None, &mut alive).unwrap(), Turn::Theirs);
         assert_eq!(words.wanting().load(SeqCst), 0, "who gives up does not wait any more");
     }
 
@@ -284,9 +304,9 @@ mod tests {
     fn a_busy_place_is_taken_from_the_dead_and_no_one_else() {
         let words = words();
         let (a, b) = (Turns { words: &words, me: 0 }, Turns { words: &words, me: 1 });
-        assert_eq!(a.take(true, Instant::now(), &mut alive).unwrap(), Turn::Ours);
-        assert_eq!(b.take(false, Instant::now(), &mut alive).unwrap(), Turn::Theirs);
-        let got = b.take(false, Instant::now(), &mut |process| Ok(process == 0)).unwrap();
+        assert_eq!(a.take(true, Instant::now(), None, &mut alive).unwrap(), Turn::Ours);
+        assert_eq!(b.take(false, Instant::now(), None, &mut alive).unwrap(), Turn::Theirs);
+        let got = b.take(false, Instant::now(), None, &mut |process| Ok(process == 0)).unwrap();
         assert_eq!(got, Turn::OfTheDead(0));
         assert!(a.is_taken_by_another(), "even a lease is busy until the take-over is done");
     }
@@ -307,7 +327,7 @@ mod tests {
                         let mut seen = u64::MAX;
                         while Instant::now() < done {
                             let far = Instant::now() + Duration::from_secs(60);
-                            assert_eq!(turns.take(true, far, &mut alive).unwrap(), Turn::Ours);
+                            assert_eq!(turns.take(true, far, None, &mut alive).unwrap(), Turn::Ours);
                             assert_eq!(inside.fetch_add(1, SeqCst), 0);
                             let now = words.turns().load(SeqCst);
                             if seen != now {

@@ -15,7 +15,7 @@ use crate::types::Tid;
 pub const PROCESSES: usize = 48;
 
 /// Name and version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"onewrit2");
+const MAGIC: u64 = u64::from_le_bytes(*b"onewrit3");
 
 const AT_MAGIC: usize = 0;
 const AT_SESSION: usize = 1;
@@ -26,6 +26,7 @@ const AT_HOME_FLOOR: usize = 5;
 const AT_KEPT: usize = 6;
 const AT_KEPT_UNTIL: usize = 7;
 const AT_EPOCH: usize = 8;
+const AT_ALONE: usize = 9;
 const AT_TURN: usize = 16;
 const AT_TURNS: usize = 17;
 const AT_WANTING: usize = 18;
@@ -261,6 +262,25 @@ impl ProcessWords {
         fence(SeqCst);
     }
 
+    /// The process that lets no other begin to read; it may be dead. Looked at by who has announced its snapshot.
+    pub fn alone(&self) -> Option<usize> {
+        fence(SeqCst);
+        usize::try_from(self.long(AT_ALONE).load(SeqCst)).ok()?.checked_sub(1)
+    }
+
+    /// No other process begins to read from here on. Who reads already is seen by [`ProcessWords::pins`] afterwards. The
+    /// caller has the writer's place.
+    pub fn shut_out(&self, process: usize) {
+        self.long(AT_ALONE).store(process as u64 + 1, SeqCst);
+        fence(SeqCst);
+    }
+
+    /// Others may read, if it was this process that did not let them.
+    pub fn let_in(&self, process: usize) {
+        // What another process has said since stays.
+        let _ = self.long(AT_ALONE).compare_exchange(process as u64 + 1, 0, SeqCst, SeqCst);
+    }
+
     /// Grows before bytes of home are overwritten.
     pub fn epoch(&self) -> u64 {
         self.long(AT_EPOCH).load(SeqCst)
@@ -345,6 +365,7 @@ impl ProcessWords {
         for word in IN_SLOT_PINS..SLOT_WORDS {
             self.slot(process, word).store(NONE, SeqCst);
         }
+        self.let_in(process);
         self.wanting().fetch_and(!(1 << process), SeqCst);
         self.awaiting().fetch_and(!(1 << process), SeqCst);
         self.slot(process, IN_SLOT_USED).store(0, SeqCst);

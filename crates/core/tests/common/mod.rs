@@ -159,7 +159,7 @@ pub fn ends_with_all(home: &Path, n: u64) {
     let bytes = std::fs::read(home).unwrap();
     assert_eq!(bytes.len(), 3 * PAGE);
     assert_eq!(bytes[19], 1, "the mark is off");
-    assert_eq!(bytes[72..80], [0; 8], "the session is gone");
+    assert_eq!(bytes[72..92], [0; 20], "the session is gone");
     assert!(bytes[PAGE..2 * PAGE] == page(n), "page 2 is not that of transaction {n}");
     assert!(!RealDisk::new().exists(&home.with_file_name("db-journal")).unwrap());
 }

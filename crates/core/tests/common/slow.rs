@@ -17,7 +17,10 @@ impl Disk for Slow {
         Ok(Arc::new(SlowFile(self.0.open(path, mode)?)))
     }
 
-    onewrite_core::forward_disk!(this => this.0; remove, exchange, identify, resolve, exists, sync_dir_of, temp_file);
+    onewrite_core::forward_disk!(
+        this => this.0;
+        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, temp_file
+    );
 }
 
 fn pause() {

@@ -25,10 +25,20 @@ pub enum Engine {
     DeleteExtra,
 }
 
+/// Those that take any atomic unit.
+const ANYWHERE: [&str; 4] = ["log", "wal-opt", "auto", "dash"];
+/// All that protect.
+const SCHEMES: [&str; 9] = ["log", "wal-opt", "auto", "dash", "dhl-cc", "dhl-tc", "lsmvbt", "mvbt", "mvbt-opt"];
+
 /// An engine with its settings.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    engine: Engine,
+    /// What they were drawn from.
+    pub engine: Engine,
+    /// The same.
+    pub seed: u64,
+    /// The same: bytes that the device writes atomically.
+    pub atomic_unit: u32,
     uri_options: String,
     page_bytes: u32,
     /// Writing connections, each with a thread.
@@ -36,18 +46,23 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// What `seed` draws.
-    pub fn draw(engine: Engine, seed: u64) -> Setting {
+    /// What `seed` draws for a device that writes so many bytes atomically. Schemes that write pages in place need it
+    /// to write them whole.
+    pub fn draw(engine: Engine, seed: u64, atomic_unit: u32) -> Setting {
         let mut random = SplitMix64::new(seed ^ 0x5e77_1265);
         let mut one = |choices: &[&'static str]| choices.get(random.below(choices.len())).copied().unwrap_or("");
-        let scheme = one(&["log", "wal-opt"]);
+        let schemes: &[&'static str] = if atomic_unit >= 4096 { &SCHEMES } else { &ANYWHERE };
+        let scheme = one(schemes);
         let sizes = one(&["log_size=256k", "log_size=512k&table_size=256k", "log_size=1m"]);
         let stream = one(&["", "&stream_size=64k", "&stream_size=256k"]);
         let rest = one(&["", "", "", "&psow=0", "&header_page=write"]);
-        let uri_options = format!("vfs=onewrite&scheme={scheme}&{sizes}{stream}{rest}");
+        // Named, since a process asks the kernel once per device number, and loop devices are used again.
+        let unit = format!("&atomic_unit={atomic_unit}");
+        let uri_options = format!("vfs=onewrite&scheme={scheme}&{sizes}{stream}{rest}{unit}");
         let page_bytes = one(&["4096", "4096", "1024", "8192", "512"]).parse().unwrap_or(4096);
+        let page_bytes = if ANYWHERE.contains(&scheme) { page_bytes } else { 4096 };
         let threads = 1 + random.below(3);
-        Setting { engine, uri_options, page_bytes, threads }
+        Setting { engine, seed, atomic_unit, uri_options, page_bytes, threads }
     }
 
     /// Settings in words.

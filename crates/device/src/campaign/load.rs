@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 
 use onewrite_core::disk::sim::SplitMix64;
 use rusqlite::{Connection, params};
+use serde::{Deserialize, Serialize};
 
 /// Rows of one thread are deleted in bulk beyond this.
 const THREAD_BYTES_MAX: usize = 1_500_000;
@@ -201,7 +202,7 @@ fn make(db: &Connection, thread: usize, changes: &[Change]) -> rusqlite::Result<
 }
 
 /// What a database holds of one thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     /// Transactions, as the database tells it.
     pub count: u64,

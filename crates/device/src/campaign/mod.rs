@@ -4,10 +4,11 @@
 mod check;
 mod engine;
 mod load;
+pub mod place;
 mod recording;
 pub mod writer;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,13 +16,15 @@ use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::disk::sim::SplitMix64;
-use onewrite_device::{Device, DeviceOptions, FileSystem, Image, Kept, PowerCuts, Profile};
+use onewrite_device::{Device, DeviceOptions, FileSystem, Image, Kept, PowerCuts, Profile, vm};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use check::{Expected, Passed, Wrong, check};
+use check::{Expected, Passed, Wrong};
 use engine::{Engine, Setting};
-use recording::{Order, Recording};
+use place::{Here, Place, There};
+use recording::Recording;
+use writer::Order;
 
 /// Cut power under a writing process, again and again, and check what is left
 ///
@@ -33,9 +36,13 @@ use recording::{Order, Recording};
 /// cut too.
 #[derive(Args)]
 pub struct CutArgs {
-    /// File system: ext4-ordered, ext4-writeback, ext4-journal, xfs, btrfs
+    /// File system: ext4-ordered, ext4-writeback, ext4-journal, xfs, btrfs, f2fs
     #[arg(long, default_value = "ext4-ordered")]
     fs: FileSystem,
+    /// Mount it in a virtual machine with Debian's kernel and an emulated processor: for file systems that this kernel
+    /// does not have. What that takes is installed and downloaded once
+    #[arg(long)]
+    vm: bool,
     /// Device to be as slow as: none, emmc, ufs, sdcard, sata, nvme. A slow device has more under way when it is cut
     #[arg(long, default_value = "none")]
     profile: Profile,
@@ -57,7 +64,7 @@ pub struct CutArgs {
     /// What the device writes atomically, in bytes; each run draws one otherwise
     #[arg(long, value_parser = ["512", "4096"])]
     atomic_unit: Option<String>,
-    /// Runs at a time, each on a device of its own; the number of processors otherwise
+    /// Runs at a time, each on a device of its own; the number of processors otherwise, of virtual machines one
     #[arg(long)]
     jobs: Option<usize>,
     /// Go on after a violation and count them
@@ -105,7 +112,12 @@ struct Campaign<'a> {
 
 /// Runs a campaign. False if there was a violation, or not all of it was run.
 pub fn run(args: &CutArgs, stop: &AtomicBool) -> Result<bool> {
-    if let Some(why) = onewrite_device::unavailable().or_else(|| args.fs.unavailable()) {
+    let why = if args.vm {
+        vm::prepare(&[args.fs]).or_else(|| args.fs.unmakeable())
+    } else {
+        onewrite_device::unavailable().or_else(|| args.fs.unavailable())
+    };
+    if let Some(why) = why {
         println!("skipped: {why}");
         return Ok(true);
     }
@@ -124,7 +136,8 @@ pub fn run(args: &CutArgs, stop: &AtomicBool) -> Result<bool> {
         seeds: AtomicU64::new(args.seed),
         totals: Mutex::new(Totals { file_system: args.fs.to_string(), engine, ..Totals::default() }),
     };
-    let jobs = args.jobs.or(std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    let processors = || std::thread::available_parallelism().ok().map(Into::into).filter(|_| !args.vm);
+    let jobs = args.jobs.or_else(processors).unwrap_or(1);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(|| campaign.work())).collect();
         workers.into_iter().try_for_each(|w| w.join().unwrap_or_else(|_| Err(anyhow!("a run panicked"))))
@@ -147,7 +160,7 @@ pub fn run(args: &CutArgs, stop: &AtomicBool) -> Result<bool> {
 struct Cut<'a> {
     setting: &'a Setting,
     atomic_unit: u32,
-    place: String,
+    moment: String,
     image: Image,
 }
 
@@ -178,7 +191,7 @@ impl Campaign<'_> {
         let mut random = SplitMix64::new(seed);
         let drawn = [512, 4096][random.below(2)];
         let atomic_unit = args.atomic_unit.as_deref().map_or(Ok(drawn), str::parse)?;
-        let setting = Setting::draw(args.engine, seed);
+        let setting = Setting::draw(args.engine, seed, atomic_unit);
         let small_blocks = atomic_unit == 512 && random.below(2) == 0;
         let mkfs_arguments: &[&str] = match args.fs.kind() {
             // A small journal comes round often.
@@ -186,21 +199,30 @@ impl Campaign<'_> {
             "ext4" => &["-J", "size=4"],
             _ => &[],
         };
-        let device = Device::start(DeviceOptions {
-            file_system: Some(args.fs),
+        let mkfs_arguments: Vec<String> = mkfs_arguments.iter().map(|a| (*a).to_owned()).collect();
+        let options = DeviceOptions {
+            size_bytes: DeviceOptions::default().size_bytes.max(args.fs.size_bytes_min()),
             block_bytes: atomic_unit,
             profile: args.profile,
             keep_data: true,
-            mkfs_arguments: mkfs_arguments.iter().map(|a| (*a).to_owned()).collect(),
             ..DeviceOptions::default()
-        })?;
-        let path = device.mountpoint().join("campaign.db");
-        let order = Order { seed, engine: args.engine, setting: &setting, transactions: args.transactions };
-        let recording = Recording::make(&order, &device, &path)?;
+        };
+        let (device, mut here, mut there);
+        let place: &mut dyn Place = if args.vm {
+            device = Device::start(options)?;
+            device.format(args.fs, &mkfs_arguments)?;
+            there = There::boot(&device, args.fs, atomic_unit)?;
+            &mut there
+        } else {
+            device = Device::start(DeviceOptions { file_system: Some(args.fs), mkfs_arguments, ..options })?;
+            here = Here::new(&device)?;
+            &mut here
+        };
+        let recording = Recording::make(&Order { setting: &setting, transactions: args.transactions }, place)?;
         self.count_run(&recording);
         let events = recording.trace.events.len();
-        let mut cuts =
-            PowerCuts::new(recording.base.clone(), &recording.trace, atomic_unit).keeping_whole(args.fs.whole());
+        let whole = args.fs.whole(&recording.base, &recording.trace);
+        let mut cuts = PowerCuts::new(recording.base.clone(), &recording.trace, atomic_unit).keeping_whole(whole);
         for position in recording.positions(count, &mut random) {
             if self.over() {
                 break;
@@ -208,17 +230,17 @@ impl Campaign<'_> {
             self.bar.set_message(format!("seed {seed}, cut at {position} of {events}"));
             cuts.advance(position);
             let kept = Kept::draw(&mut random);
-            let place = format!("seed {seed}, cut before event {position} of {events}, {kept:?} kept");
-            let cut = Cut { setting: &setting, atomic_unit, place, image: cuts.image(kept, &mut random) };
+            let moment = format!("seed {seed}, cut before event {position} of {events}, {kept:?} kept");
+            let cut = Cut { setting: &setting, atomic_unit, moment, image: cuts.image(kept, &mut random) };
             let expected = recording.expected(position);
             {
                 let mut totals = self.totals.lock();
                 totals.cuts_with_choice += u64::from(!cuts.unflushed().is_empty());
                 totals.acknowledged_checked += expected.threads.iter().map(|t| t.least).sum::<u64>();
             }
-            let passed = self.check(&device, &path, &cut, &expected)?;
+            let passed = self.check(place, &cut, &expected)?;
             if let (Some(passed), 0) = (passed, random.below(6)) {
-                self.cut_recovery(&device, &path, cut, expected, &passed, &mut random)?;
+                self.cut_recovery(place, cut, expected, &passed, &mut random)?;
             }
         }
         Ok(())
@@ -227,14 +249,13 @@ impl Campaign<'_> {
     /// Cuts the recovery that has just been checked, whose trace the device still has.
     fn cut_recovery(
         &self,
-        device: &Device,
-        path: &Path,
+        place: &mut dyn Place,
         cut: Cut,
         mut expected: Expected,
         passed: &Passed,
         random: &mut SplitMix64,
     ) -> Result<()> {
-        let trace = device.trace();
+        let trace = place.device().trace();
         let position = random.below(trace.events.len() + 1);
         if let (Some(found), true) = (&passed.found, position >= passed.read_at) {
             // What was read may not be lost.
@@ -243,19 +264,21 @@ impl Campaign<'_> {
                 (allowed.least, allowed.most) = (found.count, found.count);
             }
         }
-        let mut cuts = PowerCuts::new(cut.image, &trace, cut.atomic_unit).keeping_whole(self.args.fs.whole());
+        let whole = self.args.fs.whole(&cut.image, &trace);
+        let mut cuts = PowerCuts::new(cut.image, &trace, cut.atomic_unit).keeping_whole(whole);
         cuts.advance(position);
         let kept = Kept::draw(random);
         let events = trace.events.len();
-        let place = format!("{}; its recovery cut before event {position} of {events}, {kept:?} kept", cut.place);
+        let moment = format!("{}; its recovery cut before event {position} of {events}, {kept:?} kept", cut.moment);
         self.totals.lock().cuts_of_recoveries += 1;
-        self.check(device, path, &Cut { place, image: cuts.image(kept, random), ..cut }, &expected)?;
+        self.check(place, &Cut { moment, image: cuts.image(kept, random), ..cut }, &expected)?;
         Ok(())
     }
 
     /// Checks a cut and tells of a violation. `None` after one.
-    fn check(&self, device: &Device, path: &Path, cut: &Cut, expected: &Expected) -> Result<Option<Passed>> {
-        let result = check(device, cut.image.clone(), path, cut.setting, expected);
+    fn check(&self, place: &mut dyn Place, cut: &Cut, expected: &Expected) -> Result<Option<Passed>> {
+        place.device().replace(cut.image.clone())?;
+        let result = place.check(cut.setting, expected);
         self.bar.inc(1);
         let mut totals = self.totals.lock();
         totals.cuts += 1;
@@ -268,7 +291,7 @@ impl Campaign<'_> {
         totals.file_system_violations += u64::from(owner == "file system");
         let (fs, unit, setting) = (self.args.fs, cut.atomic_unit, cut.setting.describe());
         self.bar.suspend(|| {
-            println!("violation ({owner}): {what}\n  {}\n  {fs}, atomic unit {unit}, {setting}", cut.place);
+            println!("violation ({owner}): {what}\n  {}\n  {fs}, atomic unit {unit}, {setting}", cut.moment);
         });
         if let (Some(file), 1) = (&self.args.save, totals.violations) {
             cut.image.save(file).with_context(|| format!("cannot write {}", file.display()))?;

@@ -1,19 +1,14 @@
-//! One run of the writing process: what the device recorded, what was acknowledged when, and so what may be found
+//! One run of writing threads: what the device recorded, what was acknowledged when, and so what may be found
 //! after a power cut at any position.
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
-
-use anyhow::{Context, Result, ensure};
-use clap::ValueEnum;
+use anyhow::{Result, ensure};
 use onewrite_core::disk::sim::SplitMix64;
-use onewrite_device::{Device, Event, Image, Operation, Trace};
+use onewrite_device::{Event, Image, Operation, Trace};
 
 use super::check::{Allowed, Expected};
-use super::engine::{Engine, Setting};
 use super::load::Rows;
-use super::writer::Acknowledged;
+use super::place::Place;
+use super::writer::{Acknowledged, Order};
 
 /// One run's recording and what is known of it.
 pub struct Recording {
@@ -26,32 +21,18 @@ pub struct Recording {
     digests: Vec<Vec<u64>>,
 }
 
-/// What is written.
-pub struct Order<'a> {
-    /// Seed of settings and transactions.
-    pub seed: u64,
-    /// Who stores them.
-    pub engine: Engine,
-    /// The settings the seed draws.
-    pub setting: &'a Setting,
-    /// How many.
-    pub transactions: u64,
-}
-
 impl Recording {
-    /// Lets a child write on the device, from the mount to the unmount.
-    pub fn make(order: &Order, device: &Device, path: &Path) -> Result<Recording> {
-        device.unmount()?;
-        let base = device.image();
-        device.replace(base.clone())?;
-        device.mount()?;
-        let acknowledged = write(order, device, path)?;
-        device.unmount()?;
-        let trace = device.trace();
+    /// Lets threads write on the device of a place, from the mount to the unmount.
+    pub fn make(order: &Order, place: &mut dyn Place) -> Result<Recording> {
+        let base = place.device().image();
+        place.device().replace(base.clone())?;
+        let acknowledged = place.write(order)?;
+        let trace = place.device().trace();
         ensure!(!trace.events.is_empty(), "the device recorded nothing");
+        ensure!(acknowledged.first().is_some_and(|a| a.thread.is_none()), "the writer did not make its schema");
         let digests = (0..order.setting.threads).map(|thread| {
             let count = acknowledged.iter().filter(|a| a.thread == Some(thread)).map(|a| a.count).max().unwrap_or(0);
-            let mut rows = Rows::new(order.seed, thread);
+            let mut rows = Rows::new(order.setting.seed, thread);
             let mut by_count = vec![rows.digest()];
             while rows.count < count {
                 let plan = rows.plan();
@@ -103,29 +84,4 @@ impl Recording {
         let threads = self.digests.iter().map(Vec::as_slice).enumerate().map(allowed).collect();
         Expected { schema, threads }
     }
-}
-
-/// Runs the writing process to its end.
-fn write(order: &Order, device: &Device, path: &Path) -> Result<Vec<Acknowledged>> {
-    let engine = order.engine.to_possible_value().context("an engine without a name")?;
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg("writer")
-        .args(["--seed", &order.seed.to_string(), "--transactions", &order.transactions.to_string()])
-        .args(["--engine", engine.get_name()])
-        .arg("--db")
-        .arg(path)
-        .arg("--position")
-        .arg(device.position_path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let lines = child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
-    // To the end, whatever it says: it must not be left behind with the device mounted.
-    let said: Vec<Result<Acknowledged>> =
-        lines.map(|line| line.map_err(Into::into).and_then(|line| Acknowledged::parse(&line))).collect();
-    let status = child.wait()?;
-    ensure!(status.success(), "the writer failed: {status}");
-    let acknowledged = said.into_iter().collect::<Result<Vec<_>>>()?;
-    ensure!(acknowledged.first().is_some_and(|a| a.thread.is_none()), "the writer did not make its schema");
-    Ok(acknowledged)
 }

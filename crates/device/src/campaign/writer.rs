@@ -29,8 +29,19 @@ pub struct WriterArgs {
     /// Seed of the settings and the transactions
     #[arg(long)]
     pub seed: u64,
+    /// Bytes that the device writes atomically
+    #[arg(long)]
+    pub atomic_unit: u32,
     /// Transactions, all threads together
     #[arg(long)]
+    pub transactions: u64,
+}
+
+/// What is written.
+pub struct Order<'a> {
+    /// The settings a seed draws; the same seed draws the transactions.
+    pub setting: &'a Setting,
+    /// How many.
     pub transactions: u64,
 }
 
@@ -65,19 +76,22 @@ impl Acknowledged {
 
 /// Runs the writer to its end.
 pub fn run(args: &WriterArgs) -> Result<()> {
-    let setting = Setting::draw(args.engine, args.seed);
-    load::create(&setting.open(&args.db)?, setting.threads).context("schema")?;
-    acknowledge(&args.position, None, 0)?;
-    let per_thread = args.transactions / setting.threads as u64;
+    let setting = Setting::draw(args.engine, args.seed, args.atomic_unit);
+    let order = Order { setting: &setting, transactions: args.transactions };
+    write_all(&order, &args.db, &|thread, count| acknowledge(&args.position, thread, count))
+}
+
+/// Called with a thread, or none for the schema, and how many of its transactions are acknowledged now.
+pub type Acknowledge<'a> = dyn Fn(Option<usize>, u64) -> Result<()> + Sync + 'a;
+
+/// Makes the schema and all transactions, each in its thread.
+pub fn write_all(order: &Order, path: &Path, acknowledge: &Acknowledge) -> Result<()> {
+    let setting = order.setting;
+    load::create(&setting.open(path)?, setting.threads).context("schema")?;
+    acknowledge(None, 0)?;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..setting.threads)
-            .map(|thread| {
-                scope.spawn({
-                    let setting = &setting;
-                    move || write(args, setting, thread, per_thread)
-                })
-            })
-            .collect();
+        let threads: Vec<_> =
+            (0..setting.threads).map(|thread| scope.spawn(move || write(order, path, thread, acknowledge))).collect();
         for thread in threads {
             match thread.join() {
                 Ok(result) => result?,
@@ -97,23 +111,25 @@ fn acknowledge(position: &Path, thread: Option<usize>, count: u64) -> Result<()>
     Ok(())
 }
 
-fn write(args: &WriterArgs, setting: &Setting, thread: usize, transactions: u64) -> Result<()> {
-    let mut db = setting.open(&args.db)?;
-    let mut rows = Rows::new(args.seed, thread);
+fn write(order: &Order, path: &Path, thread: usize, acknowledge: &Acknowledge) -> Result<()> {
+    let setting = order.setting;
+    let transactions = order.transactions / setting.threads as u64;
+    let mut db = setting.open(path)?;
+    let mut rows = Rows::new(setting.seed, thread);
     while rows.count < transactions {
         let plan = rows.plan();
         match plan.before {
             Before::Nothing => {}
             Before::Reopen => {
                 drop(db);
-                db = setting.open(&args.db)?;
+                db = setting.open(path)?;
             }
             Before::Vacuum => if_free(db.execute_batch("VACUUM"))?,
             Before::Checkpoint => if_free(db.query_row(setting.checkpoint(), [], |_| Ok(())))?,
         }
         commit(&db, &rows, &plan).with_context(|| format!("thread {thread}, transaction {}", rows.count + 1))?;
         rows.apply(&plan);
-        acknowledge(&args.position, Some(thread), rows.count)?;
+        acknowledge(Some(thread), rows.count)?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //!
 //! A test program that uses this has `#[test] fn child() { support::remote::serve() }`.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -123,6 +124,8 @@ pub fn serve() {
                     .and_then(|_| reader.as_ref().unwrap().execute_batch("BEGIN; SELECT * FROM sqlite_schema"))
                     .map(|()| String::new())
             }
+            "fork" => fork(rest),
+            "limit" => limit(rest.parse().unwrap()),
             "close" => db.take().map_or(Ok(()), |db| db.close().map_err(|(_, e)| e)).map(|()| String::new()),
             "peak" => Ok(peak_kib().to_string()),
             other => panic!("no such command: {other}"),
@@ -158,6 +161,47 @@ fn last_value(db: &Connection, sql: &str) -> rusqlite::Result<String> {
         };
     }
     Ok(last)
+}
+
+/// Forks a child: without a path, one that lives on for a while. Else it opens the database at `path` anew, writes a row, and
+/// tells how many files it has open whose paths begin so.
+#[allow(unsafe_code)]
+fn fork(path: &str) -> rusqlite::Result<String> {
+    // SAFETY: the child does what a program does that forks and has one thread; the harness's others hold no lock by now.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        if path.is_empty() {
+            std::thread::sleep(std::time::Duration::from_secs(20));
+        }
+        let wrote = open(Path::new(path), "busy_ms=0").and_then(|db| {
+            db.execute_batch("INSERT INTO t DEFAULT VALUES")?;
+            Ok(fs::read_dir("/proc/self/fd")
+                .unwrap()
+                .filter_map(|fd| fs::read_link(fd.unwrap().path()).ok())
+                .fold(0, |files, to| files + i32::from(to.to_string_lossy().starts_with(path))))
+        });
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(wrote.unwrap_or(100)) };
+    }
+    if path.is_empty() {
+        return Ok(child.to_string());
+    }
+    let mut status = 0;
+    // SAFETY: the status is written to a number of ours.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    Ok(libc::WEXITSTATUS(status).to_string())
+}
+
+/// Lets this process make no file larger than `bytes`; to try it would end it.
+#[allow(unsafe_code)]
+fn limit(bytes: u64) -> rusqlite::Result<String> {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: takes numbers, and reads a structure of ours.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
+    }
+    Ok(String::new())
 }
 
 /// Peak resident memory of this process in KiB.

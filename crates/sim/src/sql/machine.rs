@@ -136,7 +136,10 @@ impl Disk for Socket {
         machine.wrap(machine.disk.temp_file(near)?)
     }
 
-    onewrite_core::forward_disk!(this => this.machine()?.disk; remove, exchange, resolve, exists, sync_dir_of);
+    onewrite_core::forward_disk!(
+        this => this.machine()?.disk;
+        remove, rename, names_beside, exchange, resolve, exists, sync_dir_of
+    );
 }
 
 struct MachineFile {
@@ -182,6 +185,6 @@ impl DiskFile for MachineFile {
 
     onewrite_core::forward_disk_file!(
         this => this.file()?;
-        len, read_at, write_at, write_durable_at, sync, set_len, reserve
+        is_unlinked, len, read_at, write_at, write_durable_at, sync, set_len, reserve
     );
 }

@@ -14,7 +14,7 @@ pub enum Op {
     Create,
     /// `remove`.
     Remove,
-    /// `exchange`.
+    /// `exchange` and `rename`.
     Exchange,
     /// `sync_dir_of`.
     SyncDir,

@@ -74,6 +74,12 @@ impl DiskFile for SimFile {
         Ok(FileId { dev: 0, ino: self.ino })
     }
 
+    fn is_unlinked(&self) -> io::Result<bool> {
+        let state = self.state.lock();
+        state.powered()?;
+        Ok(!state.names.shows(self.ino))
+    }
+
     fn len(&self) -> io::Result<u64> {
         let mut state = self.state.lock();
         state.powered()?;

@@ -357,6 +357,28 @@ impl Disk for SimDisk {
         fate.error()
     }
 
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from, to) = (normal(from), normal(to));
+        let mut state = self.state.lock();
+        let fate = state.begin(Op::Exchange, &from, 0, 0)?;
+        if let Fate::Fail(_) = fate {
+            fate.error()?;
+        }
+        state.names.get(&from).ok_or(ErrorKind::NotFound)?;
+        if state.names.get(&to).is_some() {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        state.names.rename(&from, &to);
+        fate.error()
+    }
+
+    fn names_beside(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
+        let path = normal(path);
+        let state = self.state.lock();
+        state.powered()?;
+        Ok(state.names.paths().filter(|name| name.parent() == path.parent()).cloned().collect())
+    }
+
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
         let state = self.state.lock();
         state.powered()?;

@@ -20,13 +20,15 @@ enum Change {
     /// A creation, or without a file a removal.
     Set(PathBuf, Option<u64>),
     Exchange(PathBuf, PathBuf),
+    /// From the first name, which leads nowhere then, to the second.
+    Rename(PathBuf, PathBuf),
 }
 
 impl Change {
     fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         let (one, other) = match self {
             Change::Set(path, _) => (path, None),
-            Change::Exchange(one, other) => (one, Some(other)),
+            Change::Exchange(one, other) | Change::Rename(one, other) => (one, Some(other)),
         };
         std::iter::once(one).chain(other)
     }
@@ -46,6 +48,10 @@ impl Change {
                 let (a, b) = (names.get(one).copied(), names.get(other).copied());
                 set(names, one, b);
                 set(names, other, a);
+            }
+            Change::Rename(from, to) => {
+                let ino = names.remove(from);
+                set(names, to, ino);
             }
         }
     }
@@ -68,6 +74,11 @@ impl Names {
     /// Exchanges two names in one step; pending until the directory is synced.
     pub fn exchange(&mut self, one: &Path, other: &Path) {
         self.change(Change::Exchange(one.to_owned(), other.to_owned()));
+    }
+
+    /// Moves a file to another name in one step; pending until the directory is synced.
+    pub fn rename(&mut self, from: &Path, to: &Path) {
+        self.change(Change::Rename(from.to_owned(), to.to_owned()));
     }
 
     fn change(&mut self, change: Change) {

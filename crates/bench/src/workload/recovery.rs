@@ -1,0 +1,130 @@
+//! Recovery: from opening a database to its first row, after the process that wrote it was killed.
+//!
+//! That process, this program once more, opens the database, commits inserts, each its own transaction, and is killed
+//! (ptrace) when it is about to make the last write call of one more. So there are a live log or WAL behind those inserts,
+//! or a hot journal, and a transaction to undo. What it leaves is copied back before each recovery.
+
+use super::rows::{Binder, Rows, place, sql, verify};
+use super::{Plan, Size, Stage, Workload};
+use crate::engines::{self, Engine, Settings};
+use crate::measure::{Probe, Section, time_each_after};
+use crate::sql::{Db, Libraries};
+use crate::syscalls::{self, Marks};
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Names, what they are, and how many inserts are before the crash.
+pub const SIZES: [(&str, &str, usize); 3] = [
+    ("recovery-10", "from open to the first row, after a crash behind 10 inserts since the last open", 10),
+    ("recovery-160", "the same behind 160", 160),
+    ("recovery-2560", "the same behind 2560", 2560),
+];
+
+/// The name of a size, and what it is.
+pub fn of(inserts: usize) -> (&'static str, &'static str) {
+    SIZES.iter().find(|(.., n)| *n == inserts).map_or(("recovery", ""), |(name, about, _)| (*name, *about))
+}
+
+const FILE: &str = "bench.db";
+
+/// What the process that is to be killed does; the bench hands it to its own program as JSON.
+#[derive(Serialize, Deserialize)]
+pub struct Crash {
+    engine: Engine,
+    inserts: usize,
+    size: Size,
+    seed: u64,
+    run: u64,
+    dir: PathBuf,
+}
+
+impl Crash {
+    fn command(&self) -> Result<Command> {
+        let mut child = Command::new(std::env::current_exe()?);
+        child.args(["bench", "--traced", &serde_json::to_string(&serde_json::json!({ "Crash": self }))?]);
+        Ok(child)
+    }
+}
+
+/// In that process.
+pub fn crash(of: &Crash) -> Result<()> {
+    let Plan::Rows(plan) = Plan::draw(Workload::Recovery(of.inserts), &of.size, of.seed, of.run)? else {
+        anyhow::bail!("recovery is of rows");
+    };
+    let libraries = Libraries::load(&of.engine.library)?;
+    syscalls::offer_to_be_traced()?;
+    let c = of.engine.open(&libraries, &of.dir.join(FILE))?;
+    let mut row = Binder::new(&of.size);
+    let mut insert = c.prepare(&sql(plan.workload, of.size.indexes))?;
+    for (i, step) in plan.steps.iter().enumerate() {
+        if i == of.inserts {
+            Marks.begin()?;
+        }
+        row.execute(&mut insert, *step)?;
+    }
+    Marks.end()?;
+    // What closing would do is not looked at.
+    std::process::exit(0)
+}
+
+pub fn run(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
+    let inserts = plan.steps.len() - 1;
+    let crashed = stage.dir.join("crashed");
+    let kill = |at: Option<u64>| -> Result<u64> {
+        if crashed.exists() {
+            fs::remove_dir_all(&crashed)?;
+        }
+        fs::create_dir(&crashed)?;
+        place(engine, plan, size, &stage, &crashed.join(FILE))?;
+        let dir = crashed.clone();
+        let crash = Crash { engine: engine.clone(), inserts, size: size.clone(), seed: plan.seed, run: plan.run, dir };
+        syscalls::kill_before_write(crash.command()?, at).map_err(|e| anyhow::anyhow!("recovery needs a crash: {e}"))
+    };
+    let writes = kill(None)?;
+    ensure!(writes > 0, "a commit without a write call");
+    kill(Some(writes))?;
+
+    let live = stage.dir.join("live");
+    let path = live.join(FILE);
+    let connection: RefCell<Option<Db>> = RefCell::new(None);
+    let prepare = || -> Result<()> {
+        connection.take().map_or(Ok(()), Db::close)?;
+        copy_all(&crashed, &live)?;
+        // What the copy left in the kernel's cache is not recovery's to write.
+        Ok(rustix::fs::syncfs(File::open(&live)?)?)
+    };
+    let libraries = stage.libraries;
+    (stage.ready)()?;
+    let section = time_each_after(size.transactions, size.limit, stage.probe, prepare, || {
+        let c = engine.open(libraries, &path)?;
+        let row = c.query_int("SELECT k FROM t LIMIT 1")?;
+        ensure!(row.is_some(), "no row is left");
+        connection.replace(Some(c));
+        Ok(())
+    })?;
+    let c = connection.take().context("no connection")?;
+    let settings = engine.settings(libraries, &c)?;
+    c.close()?;
+    // The transaction that the crash interrupted may be there or not, but whole.
+    let found = engines::open_stock(libraries, &path)?.query_int("SELECT count(*) FROM t")?.unwrap_or(0);
+    let done = inserts + usize::from(found == (plan.preload.len() + inserts + 1) as i64);
+    verify(libraries, &path, &plan.expected(done), size)?;
+    Ok((section, settings))
+}
+
+/// Makes `to` a directory with the files of `from` and no others.
+fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to)?;
+    }
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::copy(entry.path(), to.join(entry.file_name())).context("copying what the crash left")?;
+    }
+    Ok(())
+}

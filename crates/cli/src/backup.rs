@@ -1,0 +1,135 @@
+//! `onewrite backup`: a copy of a database, also while others write it.
+
+use crate::live;
+use crate::look::Look;
+use anyhow::{Context, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use onewrite_core::log::file::log_path;
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, OpenFlags};
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Copy a database to a plain SQLite file, also while others use it
+///
+/// The copy is one snapshot: the newest state when it begins. Writers through onewrite are not kept waiting. It is written
+/// beside DEST under another name, flushed, and renamed: whatever happens, DEST is as it was or the whole copy. It gets the
+/// permissions of the database.
+///
+///     onewrite backup app.db /backup/app.db
+///     onewrite backup --vacuum --force app.db /backup/app.db
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// The database
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The copy
+    #[arg(value_name = "DEST")]
+    dest: PathBuf,
+    /// Make the copy as small as it can be, its tables in order
+    #[arg(long)]
+    vacuum: bool,
+    /// Replace DEST if it is there
+    #[arg(long)]
+    force: bool,
+}
+
+/// Pages copied between two looks at the progress bar.
+const STEP_PAGES: i32 = 2000;
+
+/// Makes the copy.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let Args { file, dest, .. } = args;
+    check_dest(args)?;
+    let source = live::open(file)?;
+    let dir = match dest.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let what = || format!("cannot write in {}", dir.display());
+    let temporary = tempfile::Builder::new().prefix(".onewrite-backup-").tempfile_in(dir).with_context(what)?;
+    copy(&source, file, temporary.path(), args.vacuum)?;
+    let permissions =
+        std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.permissions();
+    temporary.as_file().set_permissions(permissions).with_context(what)?;
+    temporary.as_file().sync_all().with_context(|| format!("cannot flush the copy in {}", dir.display()))?;
+    let named = if args.force { temporary.persist(dest) } else { temporary.persist_noclobber(dest) };
+    named.map_err(|e| e.error).with_context(|| format!("cannot give the copy the name {}", dest.display()))?;
+    File::open(dir).and_then(|dir| dir.sync_all()).with_context(|| format!("cannot flush {}", dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// What lies beside the copy would be taken for its own: a journal would be rolled back into it, a log would refuse it.
+fn check_dest(args: &Args) -> Result<()> {
+    let dest = &args.dest;
+    let there = dest.try_exists().with_context(|| format!("cannot look at {}", dest.display()))?;
+    ensure!(!there || args.force, "{} is there already; --force replaces it", dest.display());
+    if there {
+        let same = |path: &Path| path.canonicalize().with_context(|| format!("cannot look at {}", path.display()));
+        ensure!(same(&args.file)? != same(dest)?, "{} is the database itself", dest.display());
+    }
+    for suffix in ["-journal", "-wal"] {
+        let other = beside(dest, suffix);
+        ensure!(
+            !std::fs::metadata(&other).is_ok_and(|found| found.len() > 0),
+            "{} lies beside the copy and belongs to another database, which would be read with it: move it away",
+            other.display()
+        );
+    }
+    if log_path(dest).exists() {
+        // Left beside a database that was closed in order, it holds nothing.
+        let is_over = there && {
+            let look = Look::open(dest)?;
+            let slot = look.log.as_ref().and_then(|log| log.newest.as_ref());
+            look.mark.is_none() && slot.is_none_or(|slot| !slot.live)
+        };
+        if !is_over {
+            bail!(
+                "{} belongs to a database that is in use, was not closed, or is gone: move both away, or choose another name",
+                log_path(dest).display()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn copy(source: &Connection, file: &Path, to: &Path, vacuum: bool) -> Result<()> {
+    let what = || format!("cannot write the copy {}", to.display());
+    // A file that a crash leaves under its temporary name is nobody's: no journal, no flush before the last one.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let mut copy = Connection::open_with_flags_and_vfs(to, flags, c"unix").with_context(what)?;
+    copy.execute_batch("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF").with_context(what)?;
+    let bar = ProgressBar::new(0).with_message("copying");
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} pages {eta}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let backup = Backup::new(source, &mut copy).map_err(|e| live::explain(file, e))?;
+    loop {
+        match backup.step(STEP_PAGES).map_err(|e| live::explain(file, e))? {
+            StepResult::Done => break,
+            StepResult::More => {}
+            // The snapshot is there already: somebody looks at the copy.
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
+        let progress = backup.progress();
+        bar.set_length(u64::try_from(progress.pagecount).unwrap_or(0));
+        bar.set_position(u64::try_from(progress.pagecount - progress.remaining).unwrap_or(0));
+    }
+    drop(backup);
+    if vacuum {
+        bar.set_message("vacuuming");
+        bar.tick();
+        copy.execute_batch("VACUUM").with_context(what)?;
+    }
+    bar.finish_and_clear();
+    copy.close().map_err(|(_, e)| e).with_context(what)
+}

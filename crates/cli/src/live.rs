@@ -1,0 +1,31 @@
+//! Reading a database that others may be using: through onewrite, as one of its readers, on one snapshot.
+
+use anyhow::{Result, anyhow};
+use onewrite_rusqlite::{last_error, open_with_flags};
+use rusqlite::{Connection, OpenFlags};
+use std::path::Path;
+use std::time::Duration;
+
+/// Waits that long for one that has the database to itself.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// Opens the database at `path` to read, and begins a read transaction: what it sees stays as it is, and keeps nobody from
+/// writing through onewrite.
+pub fn open(path: &Path) -> Result<Connection> {
+    let db = open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(|e| explain(path, e))?;
+    let begun = db
+        .busy_timeout(BUSY)
+        .and_then(|()| db.execute_batch("BEGIN"))
+        .and_then(|()| db.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())));
+    begun.map_err(|e| explain(path, e))?;
+    Ok(db)
+}
+
+/// SQLite's error, with onewrite's reason if it has one.
+pub fn explain(path: &Path, error: rusqlite::Error) -> anyhow::Error {
+    let path = path.display();
+    match last_error() {
+        Some(why) if !error.to_string().contains(&why) => anyhow!("cannot read {path}: {error}: {why}"),
+        _ => anyhow!("cannot read {path}: {error}"),
+    }
+}

@@ -1,0 +1,114 @@
+//! `onewrite shell`: the program `sqlite3`, with the extension loaded and the database open through onewrite.
+
+use anyhow::{Result, anyhow, bail};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Open a database in the program sqlite3, through onewrite
+///
+/// Runs sqlite3 with the extension loaded and FILE open. What follows FILE goes to sqlite3: options, SQL, dot-commands.
+/// The extension libonewrite.so is looked for beside this program and in ../lib, unless --extension or the environment
+/// variable ONEWRITE_EXTENSION names it; `cargo build --release -p onewrite-vfs` makes it.
+///
+///     onewrite shell app.db
+///     onewrite shell app.db 'SELECT count(*) FROM t' 'PRAGMA onewrite_stats'
+///     onewrite shell app.db -json 'SELECT * FROM t'
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// The library libonewrite.so
+    #[arg(long, value_name = "LIBRARY")]
+    extension: Option<PathBuf>,
+    /// The program to run
+    #[arg(long, value_name = "PROGRAM", default_value = "sqlite3")]
+    sqlite3: PathBuf,
+    /// The database; made if it is not there
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// For sqlite3
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+/// Becomes sqlite3.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let extension = extension(args)?;
+    let file = std::path::absolute(&args.file)?;
+    let command = |more: &[&str]| {
+        let mut command = Command::new(&args.sqlite3);
+        command.args(more).arg("-cmd").arg(format!(".load '{}'", loadable(&extension)));
+        command.arg("-cmd").arg(format!(".open 'file:{}?vfs=onewrite'", encoded(&file))).arg(":memory:");
+        command
+    };
+    // Where either fails, sqlite3 goes on with a database in memory.
+    let tried = command(&["-bail", "-batch", "-init", "/dev/null"])
+        .arg("PRAGMA onewrite_scheme; SELECT 1 FROM sqlite_schema LIMIT 1")
+        .output();
+    let tried = tried.map_err(|e| missing(&args.sqlite3, &e))?;
+    if !tried.status.success() || !tried.stderr.is_empty() {
+        let why = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
+        bail!("{} cannot open {} through {}: {why}", args.sqlite3.display(), args.file.display(), extension.display());
+    }
+    Err(missing(&args.sqlite3, &command(&[]).args(&args.args).exec()))
+}
+
+fn missing(program: &Path, e: &std::io::Error) -> anyhow::Error {
+    let program = program.display();
+    if e.kind() != std::io::ErrorKind::NotFound {
+        return anyhow!("cannot run {program}: {e}");
+    }
+    anyhow!(
+        "there is no program {program}. Install it: `apt install sqlite3` (Debian, Ubuntu), `dnf install sqlite` (Fedora), \
+         `apk add sqlite` (Alpine), `pacman -S sqlite` (Arch); or name another with --sqlite3"
+    )
+}
+
+fn extension(args: &Args) -> Result<PathBuf> {
+    const NAME: &str = "libonewrite.so";
+    let named = args.extension.clone().or_else(|| std::env::var_os("ONEWRITE_EXTENSION").map(PathBuf::from));
+    if let Some(named) = named {
+        let path = std::path::absolute(&named)?;
+        return if path.is_file() { Ok(path) } else { Err(anyhow!("there is no library {}", named.display())) };
+    }
+    let program = std::env::current_exe()?;
+    let dir = program.parent().unwrap_or(Path::new("/"));
+    let places = [dir.join(NAME), dir.join("../lib").join(NAME)];
+    places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        let [one, other] = places.map(|path| path.display().to_string());
+        anyhow!(
+            "there is no {one} and no {other}: build it with `cargo build --release -p onewrite-vfs`, or name it with \
+             --extension or ONEWRITE_EXTENSION"
+        )
+    })
+}
+
+/// As sqlite3's .load takes it in quotes.
+fn loadable(path: &Path) -> String {
+    path.display().to_string().replace('\'', "\\'")
+}
+
+/// As a URI has it.
+fn encoded(path: &Path) -> String {
+    let mut text = String::new();
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' | b'~' => text.push(char::from(byte)),
+            _ => _ = write!(text, "%{byte:02X}"),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_in_a_uri() {
+        assert_eq!(encoded(Path::new("/a b/ü?#'%.db")), "/a%20b/%C3%BC%3F%23%27%25.db");
+    }
+}

@@ -1,0 +1,285 @@
+//! dump, backup, shell, check and inspect while another process writes the database.
+
+mod common;
+
+use common::{Db, crashed, expect, plain, said};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// Tells the child which database to write.
+const WRITES: &str = "ONEWRITE_TEST_WRITES";
+
+/// In a process of its own: moves money between two tables, until it is killed.
+#[test]
+fn child() {
+    let Some(path) = std::env::var_os(WRITES) else { return };
+    let uri = format!("file:{}?log_size=256k", Path::new(&path).display());
+    let db = onewrite_rusqlite::open(uri).unwrap();
+    db.execute_batch(
+        "CREATE TABLE one(k INTEGER PRIMARY KEY, n INT, v TEXT); CREATE TABLE two(k INTEGER PRIMARY KEY, n INT, v TEXT);
+         INSERT INTO one SELECT value, 100, printf('%0200d', value) FROM json_each('[1,2,3,4,5,6,7,8,9]');
+         INSERT INTO two SELECT * FROM one; CREATE INDEX i ON two(v); CREATE VIEW w AS SELECT sum(n) FROM one",
+    )
+    .unwrap();
+    for n in 0u64.. {
+        db.execute_batch(&format!(
+            "BEGIN IMMEDIATE; UPDATE one SET n = n - 1, v = printf('%0200d', {n}) WHERE k = {n} % 9 + 1;
+             UPDATE two SET n = n + 1, v = printf('%0200d', {n}) WHERE k = {n} % 7 + 1; COMMIT"
+        ))
+        .unwrap();
+        if n == 50 {
+            println!("writing");
+        }
+    }
+}
+
+/// A process that writes, killed when dropped.
+struct Writer(Child);
+
+impl Writer {
+    fn of(db: &Db) -> Writer {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child", "--exact", "--nocapture"])
+            .env(WRITES, &db.home)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("writing")), "the writer has ended");
+        Writer(child)
+    }
+
+    fn assert_alive(&mut self) {
+        assert!(self.0.try_wait().unwrap().is_none(), "the writer has ended");
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn run(args: &[&str], paths: &[&Path]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_onewrite")).args(args).args(paths).output().unwrap()
+}
+
+/// No money is lost: both tables are of one moment.
+fn assert_of_one_moment(db: &rusqlite::Connection) {
+    let total: i64 =
+        db.query_row("SELECT (SELECT sum(n) FROM one) + (SELECT sum(n) FROM two)", [], |r| r.get(0)).unwrap();
+    assert_eq!(total, 1800);
+    let sound: String = db.query_row("PRAGMA integrity_check", [], |r| r.get(0)).unwrap();
+    assert_eq!(sound, "ok");
+}
+
+#[test]
+fn a_dump_of_a_database_that_is_being_written() {
+    let db = Db::new();
+    let mut writer = Writer::of(&db);
+    for _ in 0..5 {
+        let dumped = run(&["dump"], &[&db.home]);
+        assert!(dumped.status.success(), "{}", said(&dumped));
+        let copy = rusqlite::Connection::open_in_memory().unwrap();
+        copy.execute_batch(std::str::from_utf8(&dumped.stdout).unwrap()).unwrap();
+        assert_of_one_moment(&copy);
+    }
+    writer.assert_alive();
+}
+
+#[test]
+fn a_dump_has_everything() {
+    let db = Db::new();
+    let stock = rusqlite::Connection::open(&db.home).unwrap();
+    stock
+        .execute_batch(
+            "CREATE TABLE \"a \"\"b\"(k INTEGER PRIMARY KEY AUTOINCREMENT, \"x y\", g AS (k * 2) STORED);
+             INSERT INTO \"a \"\"b\"(\"x y\") VALUES (NULL), (-7), (0.1), (1e300), (2.0), (9e999), ('it''s'), (x'00ff'),
+                (CAST(x'610062' AS TEXT)), ('line
+break'), (''), (x'');
+             CREATE TABLE wr(a TEXT PRIMARY KEY, b) WITHOUT ROWID; INSERT INTO wr VALUES ('z', 1), ('a', 2);
+             CREATE VIRTUAL TABLE f USING fts5(t); INSERT INTO f VALUES ('hello world'), ('bye');
+             CREATE INDEX i ON wr(b); CREATE VIEW v AS SELECT * FROM wr;
+             CREATE TRIGGER tr AFTER INSERT ON wr BEGIN DELETE FROM wr WHERE b = 99; END; ANALYZE",
+        )
+        .unwrap();
+    drop(stock);
+    let dumped = run(&["dump"], &[&db.home]);
+    assert!(dumped.status.success(), "{}", said(&dumped));
+    let sql = std::str::from_utf8(&dumped.stdout).unwrap();
+    let copy_file = db.dir.path().join("copy.db");
+    let copy = rusqlite::Connection::open(&copy_file).unwrap();
+    copy.execute_batch(sql).unwrap_or_else(|e| panic!("{e}: {sql}"));
+    drop(copy);
+    // Opened anew, so that the schema is read as the text left it.
+    let rows = |path: &Path, sql: &str| -> Vec<String> {
+        let db = rusqlite::Connection::open(path).unwrap();
+        let mut all = db.prepare(sql).unwrap();
+        let rows = all.query_map([], |row| row.get(0)).unwrap();
+        rows.map(Result::unwrap).collect()
+    };
+    for query in [
+        "SELECT type || name || coalesce(sql, '') FROM sqlite_schema ORDER BY 1",
+        "SELECT k || typeof(\"x y\") || quote(\"x y\") || hex(\"x y\") || g FROM \"a \"\"b\"",
+        "SELECT a || b FROM wr ORDER BY a",
+        "SELECT t FROM f WHERE f MATCH 'hello'",
+        "SELECT name || seq FROM sqlite_sequence",
+        "SELECT tbl || coalesce(idx, '') || stat FROM sqlite_stat1 ORDER BY 1",
+        "PRAGMA integrity_check",
+    ] {
+        assert_eq!(rows(&copy_file, query), rows(&db.home, query), "{query}");
+    }
+}
+
+#[test]
+fn what_cannot_be_dumped() {
+    let db = Db::new();
+    expect(1, &["dump"], &db.home, &["app.db", "unable to open"]);
+    std::fs::write(&db.home, "hello, this is a text and no database at all\n".repeat(40)).unwrap();
+    expect(1, &["dump"], &db.home, &["not a database"]);
+    // What a crash left is in the log: recovery is for who may write.
+    expect(1, &["dump"], &crashed(3).home, &["onewrite recover"]);
+    // Damage is met on the way.
+    let db = plain();
+    db.patch_home(2 * common::PAGE, &[0xff; common::PAGE]);
+    let said = expect(1, &["dump"], &db.home, &["malformed", "CREATE TABLE", "ROLLBACK"]);
+    assert!(!said.contains("COMMIT"), "{said}");
+}
+
+#[test]
+fn a_backup_of_a_database_that_is_being_written() {
+    let db = Db::new();
+    let mut writer = Writer::of(&db);
+    let dest = db.dir.path().join("backup.db");
+    for args in [&["backup"][..], &["backup", "--force"], &["backup", "--vacuum", "--force"]] {
+        let done = run(args, &[&db.home, &dest]);
+        assert!(done.status.success(), "{args:?}: {}", said(&done));
+        let copy = std::fs::read(&dest).unwrap();
+        assert!(
+            copy.starts_with(b"SQLite format 3\0") && copy[19] == 1 && copy[72..80] == [0; 8],
+            "{args:?}: no plain file"
+        );
+        assert_of_one_moment(&rusqlite::Connection::open(&dest).unwrap());
+    }
+    let before = std::fs::read(&dest).unwrap();
+    let refused = run(&["backup"], &[&db.home, &dest]);
+    assert!(!refused.status.success() && said(&refused).contains("--force"), "{}", said(&refused));
+    let own = run(&["backup", "--force"], &[&db.home, &db.home]);
+    assert!(!own.status.success() && said(&own).contains("the database itself"), "{}", said(&own));
+    assert_eq!(std::fs::read(&dest).unwrap(), before);
+    writer.assert_alive();
+    drop(writer);
+    // Nothing is left of what was made on the way, and a copy does not end up beside another database's files.
+    let left: Vec<PathBuf> = db.files().into_iter().map(|(path, _)| path).collect();
+    assert!(left.iter().all(|path| !path.display().to_string().contains("onewrite-backup")), "{left:?}");
+    let source = plain();
+    let onto = run(&["backup", "--force"], &[&source.home, &db.home]);
+    assert!(!onto.status.success() && said(&onto).contains("-onewrite belongs to"), "{}", said(&onto));
+    let journal = source.beside("-copy-journal");
+    std::fs::write(&journal, "of another").unwrap();
+    let beside = run(&["backup"], &[&source.home, &source.beside("-copy")]);
+    assert!(!beside.status.success() && said(&beside).contains("move it away"), "{}", said(&beside));
+}
+
+#[test]
+fn a_backup_of_a_plain_database_keeps_its_permissions() {
+    use std::os::unix::fs::PermissionsExt;
+    let db = plain();
+    let dest = db.dir.path().join("backup.db");
+    for mode in [0o640, 0o600] {
+        std::fs::set_permissions(&db.home, std::fs::Permissions::from_mode(mode)).unwrap();
+        let done = run(&["backup", "--force", "--vacuum"], &[&db.home, &dest]);
+        assert!(done.status.success(), "{}", said(&done));
+        assert_eq!(std::fs::metadata(&dest).unwrap().permissions().mode() & 0o777, mode);
+    }
+    let nowhere = run(&["backup"], &[&db.home, Path::new("/no/such/directory/copy.db")]);
+    assert!(!nowhere.status.success() && said(&nowhere).contains("/no/such/directory"), "{}", said(&nowhere));
+}
+
+#[test]
+fn check_and_inspect_while_another_process_writes() {
+    let db = Db::new();
+    let mut writer = Writer::of(&db);
+    for _ in 0..10 {
+        expect(0, &["check"], &db.home, &["sound, and in use", "snapshot"]);
+        expect(0, &["inspect", "--limit", "3"], &db.home, &[": in use", "newest: sequence"]);
+    }
+    let json = run(&["inspect", "--json"], &[&db.home]);
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&json.stdout).unwrap()["in_use"], true);
+    writer.assert_alive();
+    drop(writer);
+    expect(0, &["check"], &db.home, &["sound; recovery waits"]);
+}
+
+#[test]
+fn several_are_checked() {
+    let (sound, damaged, missing) = (plain(), crashed(6), Db::new());
+    damaged.flip_log(damaged.records()[2] + 8);
+    let status = |paths: &[&Path]| {
+        let done = run(&["check"], paths);
+        (done.status.code(), said(&done))
+    };
+    let (code, text) = status(&[&sound.home, &sound.home]);
+    assert_eq!((code, text.matches(": sound").count()), (Some(0), 2), "{text}");
+    let (code, text) = status(&[&damaged.home, &missing.home, &sound.home]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("DAMAGED") && text.contains("not checked") && text.contains(": sound"), "{text}");
+    assert_eq!(status(&[&sound.home, &missing.home]).0, Some(2));
+    assert_eq!(status(&[]).0, Some(2));
+}
+
+/// The extension as built beside this test.
+fn extension() -> Option<PathBuf> {
+    let exe = std::env::current_exe().unwrap();
+    let deps = exe.parent().unwrap();
+    [deps.join("libonewrite.so"), deps.parent().unwrap().join("libonewrite.so")].into_iter().find(|path| path.exists())
+}
+
+#[test]
+fn a_shell_on_a_database_that_is_being_written() {
+    let extension = extension().expect("libonewrite.so is built with its crate");
+    if !Command::new("sqlite3").arg("--version").output().is_ok_and(|out| out.status.success()) {
+        println!("skipped: no sqlite3");
+        return;
+    }
+    let db = Db::new();
+    let mut writer = Writer::of(&db);
+    let shell = |args: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_onewrite"))
+            .args(["shell"])
+            .arg(&db.home)
+            .args(args)
+            .env("ONEWRITE_EXTENSION", &extension)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let done = shell(&["-csv", "SELECT (SELECT sum(n) FROM one) + (SELECT sum(n) FROM two)", "PRAGMA onewrite_scheme"]);
+    assert_eq!(String::from_utf8_lossy(&done.stdout).lines().collect::<Vec<_>>(), ["1800", "log"], "{}", said(&done));
+    assert!(!shell(&["SELECT * FROM missing"]).status.success());
+    writer.assert_alive();
+    drop(writer);
+    // A name that is not easily said, and a database that is new.
+    let odd = db.dir.path().join("it's 100% #1?.db");
+    let made = Command::new(env!("CARGO_BIN_EXE_onewrite"))
+        .args(["shell", "--extension"])
+        .arg(&extension)
+        .arg(&odd)
+        .arg("CREATE TABLE t(a); INSERT INTO t VALUES (1)")
+        .output()
+        .unwrap();
+    assert!(made.status.success() && odd.exists(), "{}", said(&made));
+    let missing = |args: &[&str], words: &str| {
+        let done = Command::new(env!("CARGO_BIN_EXE_onewrite")).arg("shell").args(args).arg(&db.home).output().unwrap();
+        assert!(done.status.code() == Some(1) && said(&done).contains(words), "{args:?}: {}", said(&done));
+    };
+    missing(&["--extension", "/no/libonewrite.so"], "no library /no/libonewrite.so");
+    let named = extension.display().to_string();
+    missing(&["--extension", &named, "--sqlite3", "/no/sqlite3"], "apt install sqlite3");
+    std::fs::write(&odd, "hello, this is a text and no database at all\n".repeat(40)).unwrap();
+    let text =
+        Command::new(env!("CARGO_BIN_EXE_onewrite")).args(["shell", "--extension", &named]).arg(&odd).output().unwrap();
+    assert!(!text.status.success() && said(&text).contains("not a database"), "{}", said(&text));
+}

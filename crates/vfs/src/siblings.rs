@@ -1,0 +1,68 @@
+//! Which files one SQLite connection has open, as far as it matters: how many of them it is writing. A transaction over
+//! several files commits with a super-journal, and none of them is told before it is too late to say BUSY.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Weak};
+
+use parking_lot::Mutex;
+
+/// The files of a connection, by its address (`SQLITE_FCNTL_PDB`).
+static KNOWN: LazyLock<Mutex<HashMap<usize, Weak<Files>>>> = LazyLock::new(Mutex::default);
+
+struct Files {
+    connection: usize,
+    written: AtomicUsize,
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let mut known = KNOWN.lock();
+        if known.get(&self.connection).is_some_and(|files| files.strong_count() == 0) {
+            known.remove(&self.connection);
+        }
+    }
+}
+
+/// One file among those of its connection.
+#[derive(Default)]
+pub(crate) struct Siblings {
+    files: Option<Arc<Files>>,
+    writes: bool,
+}
+
+impl Siblings {
+    /// The connection at this address has opened the file.
+    pub(crate) fn of(connection: usize) -> Siblings {
+        let mut known = KNOWN.lock();
+        let files = known.get(&connection).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let files = Arc::new(Files { connection, written: AtomicUsize::new(0) });
+            known.insert(connection, Arc::downgrade(&files));
+            files
+        });
+        Siblings { files: Some(files), writes: false }
+    }
+
+    /// The connection writes this file, or does not any more.
+    pub(crate) fn set_writes(&mut self, writes: bool) {
+        if let Some(files) = self.files.as_ref().filter(|_| self.writes != writes) {
+            self.writes = writes;
+            if writes {
+                files.written.fetch_add(1, Relaxed)
+            } else {
+                files.written.fetch_sub(1, Relaxed)
+            };
+        }
+    }
+
+    /// Whether the connection writes other files as well.
+    pub(crate) fn spans(&self) -> bool {
+        self.writes && self.files.as_ref().is_some_and(|files| files.written.load(Relaxed) > 1)
+    }
+}
+
+impl Drop for Siblings {
+    fn drop(&mut self) {
+        self.set_writes(false);
+    }
+}

@@ -1,0 +1,3 @@
+module onewrite
+
+go 1.21

@@ -1,0 +1,92 @@
+package onewrite;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.sql.Connection;
+import java.sql.DriverManager;
+import java.sql.PreparedStatement;
+import java.sql.SQLException;
+import java.util.Map;
+import java.util.Properties;
+
+/** Makes the VFS "onewrite" known to the SQLite that sqlite-jdbc brings, and builds URLs that open databases through it. */
+public final class Onewrite {
+    private static final String ENTRY = "sqlite3_onewrite_init";
+    private static final String DEFAULT_ENTRY = "sqlite3_onewrite_default_init";
+    private static Path library;
+
+    private Onewrite() {}
+
+    /** Loads the library, once a process. Databases whose URL names no VFS stay stock SQLite's. */
+    public static synchronized void load() throws SQLException {
+        load(ENTRY);
+    }
+
+    /** Loads the library, and makes onewrite the VFS of every database whose URL names none. */
+    public static synchronized void loadDefault() throws SQLException {
+        load(DEFAULT_ENTRY);
+    }
+
+    /** The URL of a database opened through onewrite, with settings such as {@code Map.of("log_size", "8m")}. */
+    public static String url(String file, Map<String, String> settings) {
+        StringBuilder url = new StringBuilder("jdbc:sqlite:file:");
+        url.append(file.replace("%", "%25").replace("?", "%3f").replace("#", "%23")).append("?vfs=onewrite");
+        settings.forEach((key, value) ->
+            url.append('&').append(key).append('=').append(URLEncoder.encode(value, StandardCharsets.UTF_8)));
+        return url.toString();
+    }
+
+    public static String url(String file) {
+        return url(file, Map.of());
+    }
+
+    /** What went wrong in onewrite's last failed call on this thread; null if the last error was not onewrite's. */
+    public static String lastError() throws SQLException {
+        try (Connection db = DriverManager.getConnection("jdbc:sqlite::memory:");
+                var answer = db.createStatement().executeQuery("SELECT onewrite_last_error()")) {
+            return answer.next() ? answer.getString(1) : null;
+        }
+    }
+
+    private static void load(String entry) throws SQLException {
+        Properties properties = new Properties();
+        properties.setProperty("enable_load_extension", "true");
+        try (Connection db = DriverManager.getConnection("jdbc:sqlite::memory:", properties);
+                PreparedStatement load = db.prepareStatement("SELECT load_extension(?, ?)")) {
+            load.setString(1, library().toString());
+            load.setString(2, entry);
+            load.execute();
+        } catch (IOException e) {
+            throw new SQLException("onewrite: the library cannot be unpacked: " + e, e);
+        }
+    }
+
+    /** The library in a file: a system property names one, else it is unpacked from the jar. */
+    private static Path library() throws IOException {
+        if (library == null) {
+            String named = System.getProperty("onewrite.library");
+            library = named != null ? Path.of(named) : unpack();
+        }
+        return library;
+    }
+
+    private static Path unpack() throws IOException {
+        String machine = System.getProperty("os.arch").equals("amd64") ? "x86_64" : System.getProperty("os.arch");
+        String libc = Files.exists(Path.of("/lib/ld-musl-" + machine + ".so.1")) ? "musl" : "gnu";
+        String name = "native/libonewrite-" + machine + "-" + libc + ".so";
+        try (InputStream in = Onewrite.class.getResourceAsStream(name)) {
+            if (in == null) {
+                throw new IOException("the jar has no " + name);
+            }
+            Path file = Files.createTempFile("libonewrite-", ".so");
+            Files.copy(in, file, StandardCopyOption.REPLACE_EXISTING);
+            file.toFile().deleteOnExit();
+            return file;
+        }
+    }
+}

@@ -82,7 +82,7 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     }
     live.home_tid = state.tid;
     db.epoch.fetch_add(1, Ordering::SeqCst);
-    if stream == Stream::Drop && live.log.has_streamed() && keeps(Rule::SlotsBeforeCut) {
+    if stream == Stream::Drop && live.log.has_streamed() {
         // Not before others are told of the first: it may take the place of the slot that they know.
         live.log.settle_slots()?;
         db.tell_slot(live);

@@ -91,10 +91,8 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options)
         live.log.checkpointed(&txn.base, options.scheme, txn.page_bytes).map_err(|e| db.poison(e))?;
         db.tell_slot(live);
         // Under the slot before, of another page size, no record can be read.
-        if keeps(Rule::SlotsBeforeCut) {
-            live.log.settle_slots().map_err(|e| db.poison(e))?;
-            db.tell_slot(live);
-        }
+        live.log.settle_slots().map_err(|e| db.poison(e))?;
+        db.tell_slot(live);
     }
     if options.scheme == Scheme::Shadow {
         shadow::prepare(db, live, bytes)?;

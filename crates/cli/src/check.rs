@@ -310,6 +310,9 @@ fn check_log(look: &Look, log: &Log, f: &mut Findings) {
              needs it"
         )),
         (None, None) => f.note(format!("the log {path} has no valid header slot; without the mark nothing needs it")),
+        (Some(slot), Some(session)) if slot.session != session && look.never_begun(slot) => f.ok(format!(
+            "the session of the mark ({session:016x}) left nothing in the log: the power went before its first commit"
+        )),
         (Some(slot), Some(session)) if slot.session != session => f.damage(format!(
             "the log {path} belongs to another database or to an older state of this one (session {:016x}; the \
              database has {session:016x})",

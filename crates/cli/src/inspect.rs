@@ -136,7 +136,7 @@ fn home_text(look: &Look) -> String {
 
 fn mark_text(look: &Look) -> String {
     match home::mark(&look.first) {
-        Some(Mark { session, tid, partial }) => {
+        Some(Mark { session, tid, partial, .. }) => {
             let told = match (tid.0, partial) {
                 (0, _) => String::new(),
                 (tid, false) => format!(", home has TID {}", grouped(tid)),

@@ -33,13 +33,29 @@ const RUN_BYTES: usize = 256 << 10;
 /// Images kept for snapshots in memory, in bytes; more go to a temporary file.
 const KEPT_BYTES: u64 = 2 << 20;
 
+/// What follows when home has everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// A slot that says so, and the ring is empty.
+    Slot(Stream),
+    /// Nothing: the mark comes off, and the log means nothing.
+    MarkOff,
+}
+
+/// Brings home what the last close needs there, and no slot says so: until the mark is off, recovery does it again (rule 82).
+pub fn bring_home(db: &Database, live: &mut Live) -> Result<()> {
+    let records = db.inner.lock().options.scheme == Scheme::Log;
+    let then = if records { Then::MarkOff } else { Then::Slot(Stream::Drop) };
+    run(db, live, then).map_err(|e| db.poison_unless_short(e))
+}
+
 /// Runs a checkpoint. The caller has the writer's place. Where room is short, on the disk or in memory, everything is
 /// left as it was, to be tried again; any other error poisons.
 pub fn checkpoint(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
-    run(db, live, stream).map_err(|e| db.poison_unless_short(e))
+    run(db, live, Then::Slot(stream)).map_err(|e| db.poison_unless_short(e))
 }
 
-fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
+fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     merge::write(db, live)?;
     let (state, scheme) = {
         let inner = db.inner.lock();
@@ -65,6 +81,8 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     if keeps(Rule::HomeBeforeSlot) {
         db.sync_home()?;
     }
+    Stats::add(&db.stats.checkpoints, 1);
+    let Then::Slot(stream) = then else { return Ok(()) };
     live.log.checkpointed(&state, scheme, state.page_bytes.max(512))?;
     {
         let mut inner = db.inner.lock();
@@ -90,7 +108,6 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     if stream == Stream::Drop {
         live.log.stream_drop(0)?;
     }
-    Stats::add(&db.stats.checkpoints, 1);
     Ok(())
 }
 
@@ -101,7 +118,22 @@ fn tell(db: &Database, live: &mut Live, partial: bool) -> Result<()> {
     if live.home.mark.tid == Tid(0) || tid == live.log.slot().base_tid {
         return Ok(());
     }
-    live.home.mark = Mark { tid, partial, ..live.home.mark };
+    debug_assert!(live.log.has_begun(), "home gets what is durable");
+    live.home.mark = Mark { tid, partial, tentative: false, ..live.home.mark };
+    write_mark(db, live)
+}
+
+/// The mark says that the session has begun, as soon as it has (rule 81). Not flushed: a log without it was cut off from power
+/// before, and not put back.
+pub fn settle_mark(db: &Database, live: &mut Live) -> Result<()> {
+    if !live.home.mark.tentative || !live.log.has_begun() {
+        return Ok(());
+    }
+    live.home.mark.tentative = false;
+    write_mark(db, live)
+}
+
+fn write_mark(db: &Database, live: &Live) -> Result<()> {
     let told = live.home.mark.encode();
     db.home.write_at(&told, at::SESSION as u64).context(|| db.what("cannot write the header of"))
 }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::beside;
-use crate::checkpoint::{ImageFile, Stream};
+use crate::checkpoint::{self, ImageFile, Stream};
 use crate::commit::merge::Merge;
 use crate::commit::shadow::{self, Shadow};
 use crate::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
@@ -39,7 +39,7 @@ use crate::log::file::{LogFile, aside_path, is_aside, log_path, path_of_session}
 use crate::log::group::Audience;
 use crate::log::record::Encoder;
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, told_tid};
-use crate::log::slot::Slot;
+use crate::log::slot::{Slot, session_after};
 use crate::options::{Options, Scheme};
 use crate::procs::kept;
 use crate::procs::member::Member;
@@ -383,6 +383,13 @@ impl Database {
         Ok(path_of_session(&*self.disk, &self.path, home, session))
     }
 
+    /// The mark of home, if it is on.
+    pub fn read_mark(&self) -> Result<Option<Mark>> {
+        let mut first = [0; at::HEADER_BYTES];
+        let read = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
+        Ok(home::mark(first.get(..read).unwrap_or_default()))
+    }
+
     /// Whether the name of the database leads to the file that was opened.
     pub fn has_name(&self) -> Result<bool> {
         let what = || self.what("cannot look at");
@@ -502,7 +509,10 @@ impl Database {
         if let (Some(used), Some(slot)) = (used, &old) {
             log.wipe(slot, used.min(ring_bytes))?;
         }
-        let session = random()?;
+        // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed.
+        let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live);
+        let follows = follows.filter(|_| options.scheme == Scheme::Log && state.kind == Kind::Database);
+        let session = follows.map_or_else(random, |before| Ok(session_after(before.session, random()?)))?;
         // Home may have changed without a number since the last transaction: its state gets one of its own (rule 43).
         let base_tid = Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0)).next();
         let slot = Slot {
@@ -523,12 +533,16 @@ impl Database {
             zeroed: used.is_some(),
             in_place: options.scheme.is_in_place(),
         };
-        let mut log = Log::start(log, slot, options.psow, used.is_some_and(|used| used > 0))?;
+        let tentative = follows.is_some();
+        let mut log = match tentative {
+            true => Log::begin(log, slot, options.psow)?,
+            false => Log::start(log, slot, options.psow, used.is_some_and(|used| used > 0))?,
+        };
         if old.is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
         }
         log.stream_reset()?;
-        let mark = Mark { session, tid: told_tid(log.slot(), options.scheme), partial: false };
+        let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), options.scheme)) };
         let marked = state.marked_or_empty(mark);
         let written = match keeps(Rule::MarkBeforeRecord) {
             true => self.write_header(&marked),
@@ -585,8 +599,7 @@ impl Database {
         };
         if let Some(slot) = newest.as_ref().filter(|slot| busy || slot.live) {
             // Counters go on by two as the mark comes off, and not at all until it is on.
-            let ended = slot.live && state.change_counter.wrapping_sub(slot.change_counter) <= 2;
-            if busy || !ended || !log.scan(slot, |_| Ok(()))?.is_empty() {
+            if busy || !self.has_ended(&log, slot, state)? {
                 self.set_aside(path, Some(&log), slot.session)?;
                 if !busy {
                     kept::remove(&*self.disk, path, slot.session)?;
@@ -601,6 +614,20 @@ impl Database {
         }
         drop(log);
         self.create_log(path, ring_bytes, block_bytes, newest)
+    }
+
+    /// Whether the live `slot` is of a session that took the mark off this home, and lost what it did to its log then: every
+    /// record is home (rule 82).
+    fn has_ended(&self, log: &LogFile, slot: &Slot, state: &State) -> Result<bool> {
+        // Counters go on by two as the mark comes off, and not at all until it is on.
+        let ends = |counter: u32| state.change_counter.wrapping_sub(counter) <= 2;
+        let mut counter = slot.change_counter;
+        let end = log.scan(slot, |record| {
+            counter = record.head.change_counter;
+            Ok(())
+        })?;
+        let home = self.home.id().context(|| self.what("cannot look at"))?;
+        Ok(ends(counter) && (end.is_empty() || (end.rot.is_none() && log.noted_home()? == Some(home.ino))))
     }
 
     /// Gives the log at `path`, which is another database's, a name of its own.
@@ -726,7 +753,7 @@ impl Database {
     fn unmark_alone(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         if let Some(live) = writer.as_mut() {
-            crate::checkpoint::checkpoint(self, live, Stream::Drop)?;
+            checkpoint::bring_home(self, live)?;
         }
         let mut inner = self.inner.lock();
         // Cut short, nobody knows whether the mark is on, nor which name leads where.
@@ -759,7 +786,10 @@ impl Database {
                 self.write_header(&header)?;
             }
             if let Some(live) = writer.as_mut() {
-                crate::checkpoint::checkpoint(self, live, Stream::Drop)?;
+                match sticky {
+                    true => checkpoint::checkpoint(self, live, Stream::Drop)?,
+                    false => checkpoint::bring_home(self, live)?,
+                }
             }
             inner = self.inner.lock();
             if !sticky {

@@ -31,15 +31,29 @@ pub struct Mark {
     pub tid: Tid,
     /// That checkpoint has not written all of its pages yet.
     pub partial: bool,
+    /// The slot of the session may not be durable yet, and nothing of the session is (rule 81).
+    pub tentative: bool,
 }
 
+/// The checkpoint is not complete.
+const PARTIAL: u32 = 1;
+/// The session may have left nothing in the log.
+const TENTATIVE: u32 = 2;
+
 impl Mark {
+    /// Of a session whose slot is durable and whose checkpoints are complete.
+    pub fn new(session: u64, tid: Tid) -> Mark {
+        Mark { session, tid, partial: false, tentative: false }
+    }
+
     /// Its bytes from [`at::SESSION`] on.
     pub fn encode(&self) -> [u8; at::MARK_BYTES] {
         let mut b = [0; at::MARK_BYTES];
         put(&mut b, 0, &self.session.to_le_bytes());
         put(&mut b, at::TID - at::SESSION, &self.tid.0.to_le_bytes());
-        put(&mut b, at::PARTIAL - at::SESSION, &u32::from(self.partial).to_le_bytes());
+        let flag = |on: bool, bit: u32| if on { bit } else { 0 };
+        let flags = flag(self.partial, PARTIAL) | flag(self.tentative, TENTATIVE);
+        put(&mut b, at::FLAGS - at::SESSION, &flags.to_le_bytes());
         b
     }
 }
@@ -169,7 +183,7 @@ impl State {
 /// Whether a file holds no more than what placing the mark on an empty one left when it was cut short: a length
 /// without bytes, or the beginning of that header, whatever session it names.
 fn is_cut_short(first: &[u8]) -> bool {
-    let whole = empty_marked(4096, Mark { session: 0, tid: Tid(0), partial: false });
+    let whole = empty_marked(4096, Mark::new(0, Tid(0)));
     let mark = at::SESSION..at::SESSION + at::MARK_BYTES;
     let begins = first.iter().zip(&whole).enumerate().all(|(at, (a, b))| a == b || mark.contains(&at));
     first.iter().all(|b| *b == 0) || (first.len() <= whole.len() && begins)
@@ -226,8 +240,8 @@ pub fn mark(header: &[u8]) -> Option<Mark> {
     let marked = header.starts_with(at::MAGIC) && header.get(at::READ_VERSION) == Some(&at::MARK);
     let session = le_u64(header, at::SESSION).filter(|_| marked)?;
     // Of a header that was cut short within them, nothing is told.
-    let (tid, partial) = (le_u64(header, at::TID).unwrap_or(0), le_u32(header, at::PARTIAL).unwrap_or(0));
-    Some(Mark { session, tid: Tid(tid), partial: partial != 0 })
+    let (tid, flags) = (le_u64(header, at::TID).unwrap_or(0), le_u32(header, at::FLAGS).unwrap_or(0));
+    Some(Mark { session, tid: Tid(tid), partial: flags & PARTIAL != 0, tentative: flags & TENTATIVE != 0 })
 }
 
 /// Takes the mark out of a header.
@@ -292,7 +306,7 @@ mod tests {
     fn a_mark_comes_off_without_a_trace_and_each_header_on_home_has_another_counter() {
         let state = State::of_home(&header(), 3 * 4096);
         assert_eq!((state.kind, state.page_count, state.change_counter), (Kind::Database, 3, 7));
-        let on = Mark { session: 99, tid: Tid(98), partial: true };
+        let on = Mark { session: 99, tid: Tid(98), partial: true, tentative: true };
         let mut marked = state.marked_header(on);
         assert_eq!(mark(&marked), Some(on));
         assert_ne!(marked[24..28], state.header[24..28]);
@@ -317,7 +331,7 @@ mod tests {
         assert_eq!(kind(&[1, 2, 3], 3), Kind::Foreign);
         assert_eq!(kind(&[0; 100], 4096), Kind::Foreign);
         assert_eq!(kind(&[0; 100], 100), Kind::Empty);
-        assert_eq!(kind(&empty_marked(4096, Mark { session: 7, tid: Tid(6), partial: false })[..50], 50), Kind::Empty);
+        assert_eq!(kind(&empty_marked(4096, Mark::new(7, Tid(6)))[..50], 50), Kind::Empty);
         let mut wal = header();
         wal[18] = 2;
         wal[19] = 2;
@@ -331,7 +345,7 @@ mod tests {
         #[test]
         fn no_header_panics(h in proptest::collection::vec(any::<u8>(), 0..120), n: u64) {
             let state = State::of_home(&h, n);
-            let mark = Mark { session: 1, tid: Tid(1), partial: false };
+            let mark = Mark::new(1, Tid(1));
             let _ = (state.marked_header(mark), state.final_header(), state.bytes());
         }
     }

@@ -55,10 +55,11 @@ pub mod home {
     pub const SESSION: usize = 72;
     /// While the mark is on: the transaction that the newest checkpoint brought home, u64; 0: it is not told.
     pub const TID: usize = SESSION + 8;
-    /// While the mark is on: 1 until that checkpoint has written all of its pages, u32.
-    pub const PARTIAL: usize = TID + 8;
+    /// While the mark is on, bits of a u32: 1 until that checkpoint has written all of its pages, 2 while the session may have
+    /// left nothing in the log.
+    pub const FLAGS: usize = TID + 8;
     /// Length of what the mark needs from [`SESSION`] on: all that SQLite reserves there.
-    pub const MARK_BYTES: usize = PARTIAL + 4 - SESSION;
+    pub const MARK_BYTES: usize = FLAGS + 4 - SESSION;
     const _: () = assert!(SESSION + MARK_BYTES == VERSION_VALID_FOR);
     /// The change counter for which [`PAGE_COUNT`] holds, u32.
     pub const VERSION_VALID_FOR: usize = 92;

@@ -19,7 +19,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
 use crate::log::file::{LogFile, log_path};
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, told_tid};
-use crate::log::slot::Slot;
+use crate::log::slot::{Slot, follows_session};
 use crate::memory;
 use crate::options::{Options, Scheme};
 use crate::procs::kept;
@@ -77,6 +77,9 @@ fn slot_of(db: &Database, log: &LogFile, session: u64) -> Result<Slot> {
         // no record is in the way of doing it again (invariant I8).
         slot = older.clone();
     }
+    if let Some(slot) = never_begun(db, log, newest, session)? {
+        return Ok(slot);
+    }
     if slot.session != session {
         return Err(Error::CantOpen(format!(
             "the log {} belongs to another database or to an older state of this one (session {:016x}, {home} has \
@@ -93,6 +96,37 @@ fn slot_of(db: &Database, log: &LogFile, session: u64) -> Result<Slot> {
         )));
     }
     Ok(slot)
+}
+
+/// The slot of a session that was cut off from power before its first flush of the log: the mark says so, and names a session
+/// that follows the one in the log (rule 81). It would have said what home says.
+fn never_begun(db: &Database, log: &LogFile, newest: &Slot, session: u64) -> Result<Option<Slot>> {
+    let Some(mark) = db.read_mark()?.filter(|mark| mark.tentative && mark.session == session) else { return Ok(None) };
+    // Of two sound slots neither was that of the session; a damaged one may have been.
+    if newest.session == session
+        || !follows_session(session, newest.session)
+        || !log.has_sound_slots(newest.block_bytes)?
+    {
+        return Ok(None);
+    }
+    let (state, _) = db.read_state()?;
+    Ok(Some(Slot {
+        sequence: newest.sequence.saturating_add(1),
+        session,
+        salt: random()?,
+        start: LogOffset(0),
+        base_tid: mark.tid,
+        tid_ceiling: Tid(mark.tid.0.saturating_add(TID_STEP)),
+        prev_crc: 0,
+        page_count: state.page_count,
+        page_bytes: state.page_bytes.max(512),
+        change_counter: state.change_counter,
+        counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
+        live: true,
+        zeroed: false,
+        in_place: false,
+        ..newest.clone()
+    }))
 }
 
 /// Writes a page of home again as it is. Whoever wrote it in place may have died after the flush of it failed: then
@@ -224,7 +258,7 @@ fn join(
     }
     let member = Member::join(db, log.clone(), session, options)?;
     let slot = member.tail.lock().slot.clone();
-    let mark = Mark { session, tid: told_tid(&slot, options.scheme), partial: false };
+    let mark = Mark::new(session, told_tid(&slot, options.scheme));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let log = Log::join(log.clone(), slot, options.psow);
@@ -257,7 +291,9 @@ pub fn take_over(
     };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     // With all of the log behind it, until the new session begins.
-    let mark = Mark { session: slot.session, tid: slot.base_tid, partial: false };
+    // As long as the slot of the session may be missing, it says so.
+    let tentative = db.read_mark()?.is_some_and(|mark| mark.tentative);
+    let mark = Mark { tentative, ..Mark::new(slot.session, slot.base_tid) };
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     if report.transactions > 0 {
         // The owner before may have died after a failed flush, with records in the cache that are not
@@ -310,7 +346,7 @@ pub fn take_over(
     };
     let mut log = Log::start(log, next, options.psow, false)?;
     log.distrust_older_slot();
-    home.mark = Mark { session, tid: told_tid(log.slot(), options.scheme), partial: false };
+    home.mark = Mark::new(session, told_tid(log.slot(), options.scheme));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
     // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;

@@ -76,6 +76,8 @@ pub enum Rule {
     HomeFitsLog,
     /// Rule 78: after the last close nothing can be read in the log.
     LogWiped,
+    /// Rule 81: the first flush of a session that was begun without one covers its slot.
+    SlotWithFirstRecord,
     /// P1: other processes see a big transaction once it is home.
     BigHomeFirst,
     /// P3: a snapshot is announced before it is used.
@@ -90,7 +92,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 40] = [
+    pub const ALL: [Rule; 41] = [
         Rule::AcknowledgedAfterFlush,
         Rule::LogBeforeMark,
         Rule::MarkBeforeRecord,
@@ -126,6 +128,7 @@ impl Rule {
         Rule::LateWritesCommitted,
         Rule::HomeFitsLog,
         Rule::LogWiped,
+        Rule::SlotWithFirstRecord,
         Rule::BigHomeFirst,
         Rule::SnapshotsAnnounced,
         Rule::KeptForOthers,

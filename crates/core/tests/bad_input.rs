@@ -320,6 +320,38 @@ fn a_flipped_bit_in_a_slot_behind_a_big_transaction() {
     }
 }
 
+/// The disk of a power cut behind the mark of a session and before its first flush of the log: no slot of it is there. The log
+/// of before beside a home of later is another thing, and so is a slot that is damaged (rule SlotWithFirstRecord).
+#[test]
+fn a_session_that_left_nothing_in_its_log() {
+    let whole = crashed(TX);
+    ends_with_all(&whole.home, TX);
+    let before = std::fs::read(whole.log()).unwrap();
+    let mut c = engine().open(&whole.home, OpenMode::ReadWrite, &[]).unwrap();
+    commit(&mut c, TX + 1);
+    let begun = whole.copy();
+    commit(&mut c, TX + 2);
+    let later = whole.copy();
+    drop(c);
+    ends_with_all(&begun.copy().home, TX + 1);
+    let cut = begun.copy();
+    std::fs::write(cut.log(), &before).unwrap();
+    ends_with_all(&cut.copy().home, TX);
+    for slot in [1, 2] {
+        let damaged = cut.copy();
+        flip(&damaged.log(), slot * 4096 + 40);
+        refused(&damaged, &["older state"]);
+        let damaged = begun.copy();
+        flip(&damaged.log(), slot * 4096 + 40);
+        match lock(&damaged.home) {
+            Ok(()) => ends_with_all(&damaged.home, TX + 1),
+            Err(e) => assert!(matches!(e, Error::CantOpen(_) | Error::Corrupt(_)), "{e}"),
+        }
+    }
+    std::fs::write(later.log(), &before).unwrap();
+    assert!(matches!(refused(&later, &["older state"]), Error::CantOpen(_)));
+}
+
 #[test]
 fn the_slot_of_a_session_that_is_over_does_not_count() {
     // The slot that closed the session was lost in a crash, and a later session's is the newest. Only the one that a

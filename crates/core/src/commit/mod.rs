@@ -19,7 +19,7 @@ pub mod shadow;
 
 use std::sync::Arc;
 
-use crate::checkpoint::{Stream, checkpoint};
+use crate::checkpoint::{Stream, checkpoint, settle_mark};
 use crate::database::{Database, Live};
 use crate::error::{Error, Result};
 use crate::home::{self, State};
@@ -60,6 +60,7 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options)
         let keep = if txn.streamed.is_empty() { Stream::Drop } else { Stream::Keep };
         checkpoint(db, live, keep)?;
     }
+    settle_mark(db, live)?;
     let in_page = options.scheme == Scheme::InPage;
     if in_page {
         in_page::check_new(db, options, txn)?;

@@ -134,7 +134,7 @@ impl Connection {
             // Larger pages would be refused.
             self.db.atomic_unit(options).min(PAGE_BYTES_MAX)
         };
-        buf.copy_from_slice(&home::empty_marked(page_bytes, Mark { session: 0, tid: Tid(0), partial: false }));
+        buf.copy_from_slice(&home::empty_marked(page_bytes, Mark::new(0, Tid(0))));
         home::unmark(buf);
         put(buf, at::RESERVED, &[trailer::BYTES as u8]);
         at::HEADER_BYTES

@@ -201,6 +201,19 @@ impl LogFile {
         Ok(found)
     }
 
+    /// Whether each of the two places for slots holds one, or nothing yet.
+    pub fn has_sound_slots(&self, block_bytes: u32) -> Result<bool> {
+        let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
+        for n in 1..=2u64 {
+            let mut b = [0; slot::BYTES];
+            self.file.read_at(&mut b, n * u64::from(block_bytes)).context(|| self.what("cannot read"))?;
+            if Slot::decode(&b, file_bytes).is_none() && b.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Walks the live records below `slot` in order, verified, calling `visit` with each.
     pub fn scan(&self, slot: &Slot, mut visit: impl FnMut(&Record<'_>) -> Result<()>) -> Result<ScanEnd> {
         let ring_at = 3 * u64::from(slot.block_bytes);

@@ -69,6 +69,10 @@ pub struct Log {
     older_slot: bool,
     /// Page number noted in block 0.
     noted: u32,
+    /// The newest slot is written and not flushed: the first flush of a record covers it (rule 81).
+    tentative: bool,
+    /// The slot before the newest is live, and of a session before this one.
+    recovered: bool,
 }
 
 /// A way made for a record.
@@ -123,6 +127,24 @@ impl Log {
         Ok(started)
     }
 
+    /// The same without a flush: the slot, and whatever else of the log is in the cache alone, becomes durable with the first
+    /// record. `slot` is of a session that follows the one before (rule 81).
+    pub fn begin(log: LogFile, slot: Slot, pack: bool) -> Result<Log> {
+        let mut begun = Log { older_slot: false, tentative: true, ..Log::join(log, slot, pack) };
+        begun.slot.sequence += 1;
+        let what = || format!("cannot write to the log {}", begun.log.path.display());
+        begun.log.file.write_at(&begun.slot.encode(), begun.slot_position()).context(what)?;
+        if keeps(Rule::SlotWithFirstRecord) {
+            begun.group.written_beside();
+        }
+        Ok(begun)
+    }
+
+    /// Whether the newest slot is durable.
+    pub fn has_begun(&self) -> bool {
+        !self.tentative || self.group.durable() > self.slot.base_tid
+    }
+
     /// A log that another process writes, for when its turn comes: nothing is written, and [`Log::resume`] comes first.
     pub fn join(log: LogFile, slot: Slot, pack: bool) -> Log {
         let ring_at = 3 * u64::from(slot.block_bytes);
@@ -141,6 +163,8 @@ impl Log {
             slot,
             older_slot: true,
             noted: 0,
+            tentative: false,
+            recovered: false,
         }
     }
 
@@ -162,6 +186,10 @@ impl Log {
         self.prev_crc = cursor.prev_crc;
         self.last_tid = cursor.last_tid;
         self.group.resume(&tail_block, position, cursor.last_tid, durable.min(cursor.last_tid));
+        if durable <= slot.base_tid && keeps(Rule::SlotWithFirstRecord) {
+            // Another process may have begun the session.
+            self.group.written_beside();
+        }
         self.stream_tail = self.ring_end();
         Ok(())
     }
@@ -398,6 +426,7 @@ impl Log {
     /// record is in the way (rule 15); what is committed without one must not be passed over so.
     pub fn distrust_older_slot(&mut self) {
         self.older_slot = self.slot.in_place;
+        self.recovered = true;
     }
 
     /// The slot before the newest must not count any more, should the newest be damaged: it would replay records over
@@ -434,6 +463,9 @@ impl Log {
     /// flushed, for an unmarked home never reads a log without records, and the next session looks once more. What
     /// streamed behind the ring stays if `stream` says so.
     pub fn invalidate(&mut self, stream: Stream) -> Result<()> {
+        // The next session begins without a flush: it follows this one, which therefore is durable, and no slot before counts
+        // for anybody (rule 81).
+        let begun = self.has_begun() && !self.recovered;
         self.slot.live = false;
         // A session begins at the beginning of the ring.
         let used = if self.slot.zeroed { self.tail.0.min(self.slot.ring_bytes) } else { self.slot.ring_bytes };
@@ -448,10 +480,9 @@ impl Log {
         self.slot.base_tid = self.last_tid;
         self.slot.sequence += 1;
         let position = self.slot_position();
-        self.log
-            .file
-            .write_at(&self.slot.encode(), position)
-            .context(|| format!("cannot write to the log {}", self.log.path.display()))
+        let what = || format!("cannot write to the log {}", self.log.path.display());
+        self.log.file.write_at(&self.slot.encode(), position).context(what)?;
+        if begun { Ok(()) } else { self.log.flush() }
     }
 
     /// Whether the next transaction would pass a ceiling of the slot.
@@ -467,11 +498,16 @@ impl Log {
 
     fn write_slot(&mut self) -> Result<()> {
         self.slot.sequence += 1;
+        self.recovered = false;
         let position = self.slot_position();
         let what = || format!("cannot write to the log {}", self.log.path.display());
         let bytes = self.slot.encode();
         if !keeps(Rule::SlotFlushed) {
             return self.log.file.write_at(&bytes, position).context(what);
+        }
+        if std::mem::take(&mut self.tentative) {
+            self.log.file.write_at(&bytes, position).context(what)?;
+            return self.log.flush();
         }
         self.log.file.write_durable_at(&bytes, position).context(what)
     }

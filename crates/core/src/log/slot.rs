@@ -47,6 +47,16 @@ pub struct Slot {
     pub in_place: bool,
 }
 
+/// A session that follows `before` in its log, of a random number: nobody but the two logs of one file is followed so.
+pub fn session_after(before: u64, random: u64) -> u64 {
+    (u64::from(crc32c::crc32c(&before.to_le_bytes())) << 32) | (random & u64::from(u32::MAX))
+}
+
+/// Whether `session` was made to follow `before`.
+pub fn follows_session(session: u64, before: u64) -> bool {
+    session_after(before, session) == session
+}
+
 impl Slot {
     /// Whether pages of home carry trailers of this session.
     pub fn is_in_page(&self) -> bool {

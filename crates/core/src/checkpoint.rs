@@ -49,7 +49,7 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     if idle && db.table.read().new_bytes() == 0 && !db.table.read().has_layer() {
         return Ok(());
     }
-    // Readers see `state` from here on.
+    // Readers see `state` from here on (rule GroupFlushedFirst).
     if keeps(Rule::HomeNotAheadOfLog) {
         db.flush_published(live)?;
     } else {
@@ -94,8 +94,8 @@ fn run(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     Ok(())
 }
 
-/// The mark says before the first page and behind the last one which transaction this checkpoint brings home, not flushed: a copy
-/// of home made before, within or after does not fit a log of another moment (rule 77).
+/// The mark says before the first page and behind the last one which transaction this checkpoint brings home, not
+/// flushed: a copy of home made before, within or after does not fit a log of another moment (rule HomeFitsLog).
 fn tell(db: &Database, live: &mut Live, partial: bool) -> Result<()> {
     let tid = live.log.last_tid();
     if live.home.mark.tid == Tid(0) || tid == live.log.slot().base_tid {

@@ -256,8 +256,8 @@ impl Log {
     }
 
     /// Makes way for a finished record: what is pending at the end of the ring is written before the record begins
-    /// the next lap, and a record too long to be copied is written here, without a flush. On an error the state
-    /// of the ring is unknown: the caller poisons the database.
+    /// the next lap (rule GroupFlushedFirst), and a record too long to be copied is written here, without a flush. On
+    /// an error the state of the ring is unknown: the caller poisons the database.
     pub fn make_way(&mut self, record: &[u8], own_block: bool, audience: &dyn Audience) -> Result<Way> {
         let len = record.len() as u64;
         let at = self.place(len, own_block).ok_or_else(|| {
@@ -394,8 +394,8 @@ impl Log {
         self.group.skip(tid);
     }
 
-    /// The slot before the newest is live and of a session that is over. It counts for a copy of home from then, while no
-    /// record is in the way (rule 15); what is committed without one must not be passed over so.
+    /// The slot before the newest is live and of a session that is over. It counts for a copy of home from then, while
+    /// no record is in the way (rule NewSession); what is committed without one must not be passed over so.
     pub fn distrust_older_slot(&mut self) {
         self.older_slot = self.slot.in_place;
     }
@@ -430,9 +430,9 @@ impl Log {
         self.group.pass(tid);
     }
 
-    /// After the mark is off: the log holds nothing, and nothing of what was in it can be read there (rule 78). Need not be
-    /// flushed, for an unmarked home never reads a log without records, and the next session looks once more. What
-    /// streamed behind the ring stays if `stream` says so.
+    /// After the mark is off: the log holds nothing, and nothing of what was in it can be read there (rule LogWiped).
+    /// Need not be flushed, for an unmarked home never reads a log without records, and the next session looks once
+    /// more. What streamed behind the ring stays if `stream` says so.
     pub fn invalidate(&mut self, stream: Stream) -> Result<()> {
         self.slot.live = false;
         // A session begins at the beginning of the ring.
@@ -591,8 +591,8 @@ mod tests {
         assert_eq!(end.tail, LogOffset(log.live_bytes()));
     }
 
-    /// Should the newest slot be damaged, the one before leads to the same end (rule 44), also where its first record left the
-    /// rest of a lap free and the last one lies there.
+    /// Should the newest slot be damaged, the one before leads to the same end (rule SlotsBeforeCut), also where its
+    /// first record left the rest of a lap free and the last one lies there.
     #[test]
     fn the_slot_before_leads_to_what_lies_where_its_first_record_did_not_fit() {
         let disk = SimDisk::new(SimConfig::default());

@@ -26,7 +26,8 @@ impl Connection {
             return Ok(());
         }
         if self.doomed {
-            // SQLite has played its journal back, and may go on without giving its lock back.
+            // SQLite has played its journal back, and may go on without giving its lock back (rule
+            // RefusedUntilRolledBack).
             db.inner.lock().check()?;
             if needs_plain_file(txn) {
                 return Err(Error::BusySnapshot);

@@ -533,6 +533,13 @@ mod tests {
 
     /// Appends a record of `pages` fresh pages; returns its length.
     fn append(log: &mut Log, pages: u32, durability: Durability) -> u64 {
+        let len = push(log, pages, durability);
+        log.group().wait(log.last_tid(), durability, &Nobody).unwrap();
+        len
+    }
+
+    /// The same without waiting for its write.
+    fn push(log: &mut Log, pages: u32, durability: Durability) -> u64 {
         let mut e = Encoder::default();
         e.clear();
         for page in 1..=pages {
@@ -552,7 +559,6 @@ mod tests {
         let way = log.make_way(record, false, &Nobody).unwrap();
         let state = Arc::new(State::empty(head.tid));
         log.push(&way, record, crc, &state, durability);
-        log.group().wait(head.tid, durability, &Nobody).unwrap();
         record.len() as u64
     }
 
@@ -609,6 +615,24 @@ mod tests {
         let ends = [scan(&log, &before), scan(&log, &newest)];
         assert_eq!(ends.each_ref().map(|end| (end.tail, end.rot)), [(log.tail, None); 2]);
         assert_eq!(ends.map(|end| end.records), [2, 1]);
+    }
+
+    /// The blocks at the end of a lap leave the buffer before the first of the next lap are in it (rule GroupFlushedFirst).
+    #[test]
+    fn records_that_wait_at_the_end_of_a_lap_are_written_before_the_next_begins() {
+        let disk = SimDisk::new(SimConfig::default());
+        let mut log = log(&disk);
+        append(&mut log, 1900, Durability::Flushed);
+        log.checkpointed(&State::empty(log.last_tid()), Scheme::Log, 512).unwrap();
+        push(&mut log, 1, Durability::Flushed);
+        assert!(log.group().has_pending() && log.tail.0 < RING);
+        let len = append(&mut log, 120, Durability::Flushed);
+        assert!((log.tail.0 - len).is_multiple_of(RING) && len < LONG_RECORD as u64);
+        let after = disk.crash_by(&mut |_| 0);
+        let file = LogFile::open(&after, Path::new("/db-onewrite"), OpenMode::ReadOnly).unwrap().unwrap();
+        let slot = file.slots().unwrap().remove(0);
+        let end = file.scan(&slot, |_| Ok(())).unwrap();
+        assert_eq!((end.records, end.tail), (2, log.tail));
     }
 
     #[test]

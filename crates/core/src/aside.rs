@@ -143,7 +143,8 @@ fn plain_commit(
     // From here on a crash is rolled back by whoever opens the file next.
     for (page, image) in &txn.pages {
         if *page == PageNo::HEADER {
-            // SQLite counts on from what it knows its cache by; home goes on from what it has shown (rule 10).
+            // SQLite counts on from what it knows its cache by; home goes on from what it has shown
+            // (rule CounterNeverTwice).
             buf.copy_from_slice(image);
             home::put_counter(&mut buf, txn.base.change_counter.wrapping_add(3));
             db.home.write_at(&buf, 0).context(what)?;

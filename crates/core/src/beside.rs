@@ -34,7 +34,8 @@ fn short(name: &[u8]) -> Vec<u8> {
     short
 }
 
-/// Opens the file at `path`, which belongs to the database `home` and gets its access. `what` says what cannot be done. `CantOpen` if the file may not be opened, or is one that somebody else may have put there.
+/// Opens the file at `path`, which belongs to the database `home` and gets its access (rule SideFilesPrivate). `what`
+/// says what cannot be done. `CantOpen` if the file may not be opened, or is one that somebody else may have put there.
 pub fn open(
     disk: &dyn Disk,
     path: &Path,

@@ -42,7 +42,7 @@ enum Then {
     MarkOff,
 }
 
-/// Brings home what the last close needs there, and no slot says so: until the mark is off, recovery does it again (rule 82).
+/// Brings home what the last close needs there, and no slot says so: until the mark is off, recovery does it again (rule CloseWithoutSlot).
 pub fn bring_home(db: &Database, live: &mut Live) -> Result<()> {
     let records = db.inner.lock().options.scheme == Scheme::Log;
     let then = if records { Then::MarkOff } else { Then::Slot(Stream::Drop) };
@@ -65,7 +65,7 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     if idle && db.table.read().new_bytes() == 0 && !db.table.read().has_layer() {
         return Ok(());
     }
-    // Readers see `state` from here on.
+    // Readers see `state` from here on (rule GroupFlushedFirst).
     if keeps(Rule::HomeNotAheadOfLog) {
         db.flush_published(live)?;
     } else {
@@ -101,7 +101,7 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     live.home_tid = state.tid;
     db.epoch.fetch_add(1, Ordering::SeqCst);
     if stream == Stream::Drop && live.log.has_streamed() {
-        // Not before others are told of the first: it may take the place of the slot that they know.
+        // Not before others are told of the first: it may take the place of the slot that they know (rule SlotsBeforeCut).
         live.log.settle_slots()?;
         db.tell_slot(live);
     }
@@ -111,8 +111,8 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     Ok(())
 }
 
-/// The mark says before the first page and behind the last one which transaction this checkpoint brings home, not flushed: a copy
-/// of home made before, within or after does not fit a log of another moment (rule 77).
+/// The mark says before the first page and behind the last one which transaction this checkpoint brings home, not
+/// flushed: a copy of home made before, within or after does not fit a log of another moment (rule HomeFitsLog).
 fn tell(db: &Database, live: &mut Live, partial: bool) -> Result<()> {
     let tid = live.log.last_tid();
     if live.home.mark.tid == Tid(0) || tid == live.log.slot().base_tid {
@@ -123,7 +123,7 @@ fn tell(db: &Database, live: &mut Live, partial: bool) -> Result<()> {
     write_mark(db, live)
 }
 
-/// The mark says that the session has begun, as soon as it has (rule 81). Not flushed: a log without it was cut off from power
+/// The mark says that the session has begun, as soon as it has (rule SlotWithFirstRecord). Not flushed: a log without it was cut off from power
 /// before, and not put back.
 pub fn settle_mark(db: &Database, live: &mut Live) -> Result<()> {
     if !live.home.mark.tentative || !live.log.has_begun() {

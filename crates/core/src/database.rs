@@ -362,8 +362,9 @@ impl Database {
         beside::open(&*self.disk, self.journal_path(), mode, &*self.home, what)
     }
 
-    /// Before SQLite judges a journal by whether the super-journal that it names is there: what was done to that name stays
-    /// so through a power cut. Else the first file would be kept as committed, and the next one rolled back after it.
+    /// Before SQLite judges a journal by whether the super-journal that it names is there: what was done to that name
+    /// stays so through a power cut (rule SuperJournalNameFlushed). Else the first file would be kept as committed, and
+    /// the next one rolled back after it.
     pub fn settle_super_journal(&self) -> Result<()> {
         let what = || self.what("cannot read the rollback journal of");
         let journal = self.open_journal(OpenMode::ReadOnly, what)?;
@@ -398,7 +399,7 @@ impl Database {
         Ok(named.is_some() && (named == Some(self.home.id().context(what)?) || named == *self.shadow_id.lock()))
     }
 
-    /// `Moved` if another file may have the name: what lies beside that is not this one's.
+    /// `Moved` if another file may have the name: what lies beside that is not this one's (rule LostNameNotMarked).
     pub fn check_name(&self) -> Result<()> {
         if self.has_name()? {
             return Ok(());
@@ -503,8 +504,9 @@ impl Database {
             self.home.write_at(first.get(..n).unwrap_or_default(), 0).context(|| self.what("cannot write"))?;
             self.sync_home()?;
         }
-        // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut may have
-        // brought some of it back: what is still in the cache alone becomes durable with the slot (rule 78).
+        // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut
+        // may have brought some of it back: what is still in the cache alone becomes durable with the slot
+        // (rule LogWiped).
         let used = old.as_ref().map_or(Some(0), |slot| (slot.zeroed && !slot.live).then_some(slot.start.0));
         if let (Some(used), Some(slot)) = (used, &old) {
             log.wipe(slot, used.min(ring_bytes))?;
@@ -513,7 +515,8 @@ impl Database {
         let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live);
         let follows = follows.filter(|_| options.scheme == Scheme::Log && state.kind == Kind::Database);
         let session = follows.map_or_else(random, |before| Ok(session_after(before.session, random()?)))?;
-        // Home may have changed without a number since the last transaction: its state gets one of its own (rule 43).
+        // Home may have changed without a number since the last transaction: its state gets one of its own
+        // (rule CacheKnowsItsState).
         let base_tid = Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0)).next();
         let slot = Slot {
             block_bytes,
@@ -570,7 +573,7 @@ impl Database {
     /// The log of the right name, locked for this process, of the right size and without records of anyone; created where
     /// needed. With the newest slot that was there. The caller has EXCLUSIVE on home, which is not marked and has its name: so
     /// a log that is locked, or that holds what its home needs, is that of another file, which had the name before and was
-    /// renamed, removed or replaced. It is set aside, where [`path_of_session`] finds it.
+    /// renamed, removed or replaced. It is set aside, where [`path_of_session`] finds it (rule ForeignLogSetAside).
     fn usable_log(&self, ring_bytes: u64, block_bytes: u32, state: &State) -> Result<(LogFile, Option<Slot>)> {
         let path = &log_path(&self.path);
         let what = || format!("cannot open the log {}", path.display());
@@ -617,7 +620,7 @@ impl Database {
     }
 
     /// Whether the live `slot` is of a session that took the mark off this home, and lost what it did to its log then: every
-    /// record is home (rule 82).
+    /// record is home (rule CloseWithoutSlot).
     fn has_ended(&self, log: &LogFile, slot: &Slot, state: &State) -> Result<bool> {
         // Counters go on by two as the mark comes off, and not at all until it is on.
         let ends = |counter: u32| state.change_counter.wrapping_sub(counter) <= 2;

@@ -31,7 +31,7 @@ pub struct Mark {
     pub tid: Tid,
     /// That checkpoint has not written all of its pages yet.
     pub partial: bool,
-    /// The slot of the session may not be durable yet, and nothing of the session is (rule 81).
+    /// The slot of the session may not be durable yet, and nothing of the session is (rule SlotWithFirstRecord).
     pub tentative: bool,
 }
 
@@ -174,7 +174,7 @@ impl State {
     }
 
     /// The header for home when the mark comes off. Its counter differs from every one that home
-    /// carried while marked, so that a stock process which saw the mark looks again.
+    /// carried while marked, so that a stock process which saw the mark looks again (rule CounterNeverTwice).
     pub fn final_header(&self) -> Header {
         with_counter(self.header, self.change_counter.wrapping_add(2))
     }

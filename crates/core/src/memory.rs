@@ -1,9 +1,9 @@
-//! Memory for what is as large as the data: pages, records, runs of pages, lists with an item for each page. Where there
-//! is none, the call fails with [`Error::NoMemory`] and the process lives; what is small is taken as everywhere in Rust,
-//! after [`headroom`] where a transaction begins to write and where it commits.
+//! Memory for what is as large as the data: pages, records, runs of pages, lists with an item for each page. Where
+//! there is none, the call fails with [`Error::NoMemory`] and the process lives; what is small is taken as everywhere
+//! in Rust, after [`headroom`] where a transaction begins to write and where it commits.
 //!
 //! An operation takes what it needs before it changes anything that it cannot try again. What comes after publication
-//! was reserved before (rule 80 of `docs/commit.md`).
+//! was reserved before (rule MemoryBeforePublication of `docs/commit.md`).
 
 use std::collections::HashMap;
 use std::collections::TryReserveError;

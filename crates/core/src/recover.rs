@@ -99,7 +99,7 @@ fn slot_of(db: &Database, log: &LogFile, session: u64) -> Result<Slot> {
 }
 
 /// The slot of a session that was cut off from power before its first flush of the log: the mark says so, and names a session
-/// that follows the one in the log (rule 81). It would have said what home says.
+/// that follows the one in the log (rule SlotWithFirstRecord). It would have said what home says.
 fn never_begun(db: &Database, log: &LogFile, newest: &Slot, session: u64) -> Result<Option<Slot>> {
     let Some(mark) = db.read_mark()?.filter(|mark| mark.tentative && mark.session == session) else { return Ok(None) };
     // Of two sound slots neither was that of the session; a damaged one may have been.
@@ -142,8 +142,9 @@ fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
 }
 
 /// Writes the pages of the last transaction of an in-page scheme, which are in home alone: restored, or again as they
-/// are. Page 1 waits for the others, since its size may count pages that a crash would take from that transaction, and the
-/// end of the file for page 1: what is cut off may be needed to count the transaction before (rules 45 and 51).
+/// are. Page 1 waits for the others, since its size may count pages that a crash would take from that transaction, and
+/// the end of the file for page 1: what is cut off may be needed to count the transaction before
+/// (rules HomeFlushedBeforeCut and SizeLast).
 fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
     let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Rule::SizeLast)).collect();
     write_pages(db, &*db.home, home, state, pages)?;
@@ -207,7 +208,7 @@ pub fn attach(
 }
 
 /// The file that was opened must be the one that has the name: not if another process exchanged it (scheme `shadow`), or
-/// replaced it. The caller has the log to itself, so it stays as it is.
+/// replaced it. The caller has the log to itself, so it stays as it is (rule NameAskedUnderLock).
 fn check_name(db: &Database) -> Result<()> {
     db.check_name().map_err(|e| match e {
         Error::Moved(why) => Error::CantOpen(why),
@@ -332,6 +333,7 @@ pub fn take_over(
         session,
         salt: random()?,
         start: LogOffset(0),
+        // No transaction before had a larger one (rule RestartAboveCeilings).
         base_tid: slot.tid_ceiling,
         tid_ceiling: Tid(slot.tid_ceiling.0.saturating_add(TID_STEP)),
         prev_crc: 0,

@@ -1,7 +1,7 @@
 //! Replay: the live records of a log become versions in a page table, over what home holds. Nothing is written.
 //!
-//! The bytes of a record are absolute, so a page that a crash tore in home becomes whole (invariant I8), and what is
-//! replayed twice is the same.
+//! The bytes of a record are absolute and pages are not looked into (rule ReplayCopiesBytes), so a page that a crash
+//! tore in home becomes whole (invariant I8), and what is replayed twice is the same.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -160,7 +160,8 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
         )));
     }
     let pages = table.dirty(state.page_count)?;
-    // A page that a transaction adds is in its record (rule 3), so no number alone makes home grow (invariant I6).
+    // A page that a transaction adds is in its record (rule ZerosBeyondEnd), so no number alone makes home grow
+    // (rule SizeNeedsPages, invariant I6).
     let home_pages = home_bytes / u64::from(slot.page_bytes);
     let added = pages.iter().filter(|(page, _)| u64::from(page.0) > home_pages).count() as u64;
     if report.transactions > 0 && u64::from(state.page_count) > home_pages.saturating_add(added) {
@@ -176,7 +177,7 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     Ok(Replayed { table, state, report, tail: end.tail })
 }
 
-/// Home and log are of two moments (rule 77): the log does not lead from home to any state that ever was.
+/// Home and log are of two moments (rule HomeFitsLog): the log does not lead from home to any state that ever was.
 fn copied_apart(db: &Database, log: &LogFile, age: &str) -> Error {
     let newest = if age == "newer" { ", or the newest transactions in the log are damaged" } else { "" };
     Error::CantOpen(format!(

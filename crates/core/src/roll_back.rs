@@ -128,8 +128,8 @@ impl Ours {
     }
 
     /// The size of the database whose page 1 is `first`: transactions that only added pages left page 1 as it was, but
-    /// those pages lie behind the end that it states, and were written after it (rule 50). `undone`: a transaction whose
-    /// pages count only if they were there before, so that they have an undo record.
+    /// those pages lie behind the end that it states, and were written after it (rule SizeHome). `undone`: a
+    /// transaction whose pages count only if they were there before, so that they have an undo record.
     fn page_count(self, db: &Database, page_bytes: u32, first: &[u8], undone: Option<Tid>) -> Result<u32> {
         let stated = home::page_count(first).unwrap_or(0);
         let written_by = self.tid(first).unwrap_or(self.above);

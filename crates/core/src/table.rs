@@ -149,7 +149,7 @@ struct Layer {
 
 impl Layer {
     /// Whether a streamed image is newer than `listed`, or is what home will hold for it: until its checkpoint is
-    /// over, home may hold anything.
+    /// over, home may hold anything (rule StreamedReadFromLog).
     fn hides(&self, listed: &Version) -> bool {
         listed.tid < self.tid || (listed.tid == self.tid && matches!(listed.place, Place::Home))
     }
@@ -165,7 +165,8 @@ pub struct Readers<'a> {
 }
 
 impl Readers<'_> {
-    /// Whether somebody reads, or may read, a version made by `from` and replaced by `until`.
+    /// Whether somebody reads, or may read, a version made by `from` and replaced by `until` (rule
+    /// KeptUntilSuccessorVisible).
     fn need(&self, from: Tid, until: Tid) -> bool {
         until > self.visible || self.snapshots.range(from..until).next().is_some()
     }

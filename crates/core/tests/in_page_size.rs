@@ -1,4 +1,5 @@
-//! The in-page schemes add pages without writing page 1: what the size of the database is after a crash (rules 50, 51).
+//! The in-page schemes add pages without writing page 1: what the size of the database is after a crash (rules SizeHome
+//! and SizeLast).
 
 mod common;
 

@@ -92,7 +92,8 @@ fn a_page_with_an_entry_in_the_live_log_does_not_until_the_checkpoint() {
     assert!(read(&mut again, 1) == page(5) && read(&mut again, 2) == page(14));
 }
 
-/// Rule 35: what was committed without a record since the last recovery is not passed over for a home of the session before.
+/// Rule SlotsAgree: what was committed without a record since the last recovery is not passed over for a home of the
+/// session before.
 #[test]
 fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit_in_place() {
     let first = disk(4096);

@@ -1,5 +1,6 @@
-//! A database file that is renamed or removed while it is in use, and another one under its name: each has a log of its own, and
-//! nothing of either is lost (rules 70 to 73, invariants I1 and I7).
+//! A database file that is renamed or removed while it is in use, and another one under its name: each has a log of its
+//! own, and nothing of either is lost (rules LogFoundBySession, ForeignLogSetAside, LostNameNotMarked and
+//! KeptFileNamesSession, invariants I1 and I7).
 
 mod common;
 

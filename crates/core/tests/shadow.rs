@@ -67,7 +67,8 @@ fn ends_with_all(disk: &SimDisk, c: Connection, n: u64) {
     assert!(!disk.exists(Path::new(SECOND)).unwrap());
 }
 
-/// Rule 35: what was committed without a record since the last recovery is not passed over for a home of the session before.
+/// Rule SlotsAgree: what was committed without a record since the last recovery is not passed over for a home of the
+/// session before.
 #[test]
 fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit() {
     for scheme in ["dash", "auto", "wal-opt"] {
@@ -149,7 +150,8 @@ fn whatever_a_crash_leaves_has_all_that_was_acknowledged() {
     }
 }
 
-/// Rules 11 and 48: after a failed write, flush or exchange nobody knows what the files are, until a recovery looks.
+/// Rules Poisons and ExchangeFlushed: after a failed write, flush or exchange nobody knows what the files are, until a
+/// recovery looks.
 #[test]
 fn what_fails_in_a_commit_poisons() {
     for op in [Op::Write, Op::Sync, Op::Exchange, Op::SyncDir] {
@@ -284,7 +286,8 @@ fn a_file_system_that_cannot_exchange_names_is_refused() {
     ends_with_all(&disk, c, 1);
 }
 
-/// Rule 49. The file that another process had open under the name of the database is the other one by the time that it recovers.
+/// Rule NameAskedUnderLock. The file that another process had open under the name of the database is the other one by
+/// the time that it recovers.
 #[test]
 fn who_has_the_wrong_one_of_the_two_open_must_open_again() {
     let disk = disk();

@@ -1,4 +1,4 @@
-//! After the last close nothing that was written can be read in the files beside the database (rule 78).
+//! After the last close nothing that was written can be read in the files beside the database (rule LogWiped).
 
 use std::path::Path;
 use std::sync::Arc;

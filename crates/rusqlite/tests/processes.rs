@@ -225,7 +225,7 @@ fn two_processes_take_turns_and_the_last_leaves_a_plain_file() {
 }
 
 /// A commit that changes nothing makes SQLite count its cache as that of the next change counter, which another
-/// process gives to something else (rule 43).
+/// process gives to something else (rule CacheKnowsItsState).
 #[test]
 fn a_commit_that_changes_nothing_leaves_no_cache_that_looks_newer() {
     let dir = tempfile::tempdir().unwrap();
@@ -417,7 +417,8 @@ fn a_process_that_may_only_read_the_file_joins_through_the_log() {
     assert_eq!(Remote::stock(&path).sql("PRAGMA integrity_check").unwrap(), "ok");
 }
 
-/// Rule 62: `locking_mode=exclusive` keeps the readers of other processes out once it has written, and while the process lives.
+/// Rule ExclusiveAnnounced: `locking_mode=exclusive` keeps the readers of other processes out once it has written, and
+/// while the process lives.
 #[test]
 fn an_exclusive_connection_keeps_other_processes_out() {
     const BUSY: i32 = rusqlite::ffi::SQLITE_BUSY;

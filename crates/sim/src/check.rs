@@ -145,7 +145,7 @@ pub fn home_is_plain(disk: &SimDisk, state: &State, crashed: bool) -> Result<(),
     Ok(())
 }
 
-/// After a clean close the log has nothing but zeros behind its slots (rule 78).
+/// After a clean close the log has nothing but zeros behind its slots (rule LogWiped).
 pub fn log_is_empty(disk: &SimDisk) -> Result<(), String> {
     let path = log_path(Path::new(DB));
     let Some(log) = LogFile::open(disk, &path, OpenMode::ReadOnly).map_err(|e| e.to_string())? else { return Ok(()) };
@@ -243,8 +243,8 @@ impl Copies {
         home::mark(&home).map(|_| Copies { home, log, states })
     }
 
-    /// The home of one moment and the log of another, of one session: an error, or a state that was there between them (rule
-    /// 77).
+    /// The home of one moment and the log of another, of one session: an error, or a state that was there between them
+    /// (rule HomeFitsLog).
     pub fn check_apart(&self, later: &Copies, setting: &Setting, rng: &mut SplitMix64) -> Result<(), Violation> {
         let session = |copies: &Copies| home::mark(&copies.home).map(|mark| mark.session);
         if session(self) != session(later) {

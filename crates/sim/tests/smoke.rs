@@ -47,7 +47,8 @@ fn in_page_schemes_survive_their_crashes() {
     }
 }
 
-/// Each seed found a fault once: rules 43 (two), 45 and 46, and a checkpoint without recovery.
+/// Each seed found a fault once: rules CacheKnowsItsState (two), HomeFlushedBeforeCut and BaseBeforeRecord, and a
+/// checkpoint without recovery.
 #[test]
 fn histories_that_once_failed() {
     let counts: Arc<Counts> = Arc::default();

@@ -87,8 +87,8 @@ fn wal_mode_is_left_through_any_crash() {
     assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20);
 }
 
-/// A connection that keeps its locks leaves WAL mode with a journal of its own beside: it is there for good, and what was
-/// removed before it is gone, before home changes (I1, rule 55).
+/// A connection that keeps its locks leaves WAL mode with a journal of its own beside: it is there for good, and what
+/// was removed before it is gone, before home changes (I1, rule JournalNameFlushed).
 #[test]
 fn wal_mode_is_left_under_a_lock_through_any_crash() {
     let sim = SimDisk::new(SimConfig { atomic_unit: 512, sync_covers_creation: false, ..SimConfig::default() });
@@ -119,8 +119,8 @@ fn wal_mode_is_left_under_a_lock_through_any_crash() {
     assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20);
 }
 
-/// A process is killed between the removal of a super-journal and its flush; what recovers the first file believes the removal,
-/// and power goes before the second is looked at (I1, rule 58).
+/// A process is killed between the removal of a super-journal and its flush; what recovers the first file believes the
+/// removal, and power goes before the second is looked at (I1, rule SuperJournalNameFlushed).
 #[test]
 fn two_files_stay_together_through_a_kill_and_a_power_cut() {
     let (setting, sim, process) = (setting(), sim(), level(0));
@@ -231,7 +231,7 @@ fn a_connection_that_keeps_its_lock_goes_on_behind_a_full_disk() {
 }
 
 /// A flush that fails while a connection steps aside leaves a real journal; SQLite rolls back, and must not remove
-/// the super-journal with which that journal counts (I1, rule 33).
+/// the super-journal with which that journal counts (I1, rule NoFalseRollback).
 #[test]
 fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
     let mut failures = 0;
@@ -273,8 +273,8 @@ fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
     assert!(failures > 5, "{failures}");
 }
 
-/// The slot before the newest was from before the database had its page size, and led to no record: both say the same by
-/// the first record (rule 44), so either may be damaged and nothing is lost (I7).
+/// The slot before the newest was from before the database had its page size, and led to no record: both say the same
+/// by the first record (rule SlotsBeforeCut), so either may be damaged and nothing is lost (I7).
 #[test]
 fn a_damaged_slot_of_a_young_database_loses_nothing() {
     let (setting, sim, process) = (setting(), sim(), level(0));

@@ -463,7 +463,7 @@ impl State {
     }
 
     /// Whether the name leads to another file than the one that was opened. In WAL mode, where a lock is not given back
-    /// before the close, it is looked for each time (rule 60).
+    /// before the close, it is looked for each time (rule WalNameAsked).
     pub(crate) fn has_moved(&mut self) -> bool {
         let forwards = self.forwards();
         self.moved.take().filter(|_| !forwards).unwrap_or_else(|| self.look_whether_moved())

@@ -27,7 +27,8 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path.display()))
 }
 
-/// Rule 60: SQLite removes a WAL by its name, unless it hears that the file of its database has lost that name.
+/// Rule WalNameAsked: SQLite removes a WAL by its name, unless it hears that the file of its database has lost that
+/// name.
 #[test]
 fn closing_leaves_the_wal_of_another_database_under_the_name_alone() {
     let dir = setup();
@@ -133,8 +134,8 @@ fn make_wal(path: &Path) {
     stock.close().unwrap();
 }
 
-/// Rule 61: another connection tries to leave WAL mode and to write between the moment this one sees that the file is in that
-/// mode and its lock on the file underneath.
+/// Rule WalFileStaysLocked: another connection tries to leave WAL mode and to write between the moment this one sees
+/// that the file is in that mode and its lock on the file underneath.
 #[test]
 fn a_file_stays_in_wal_mode_from_the_look_at_it_to_the_lock_on_it() {
     let (dir, _one) = (setup(), ONE.lock());
@@ -159,7 +160,7 @@ fn a_file_stays_in_wal_mode_from_the_look_at_it_to_the_lock_on_it() {
     assert_eq!(one::<i64>(&open_stock(&path), "SELECT sum(x) FROM t"), 3);
 }
 
-/// Rule 61: a connection that comes at that moment is in WAL mode as well.
+/// Rule WalFileStaysLocked: a connection that comes at that moment is in WAL mode as well.
 #[test]
 fn a_second_connection_sees_wal_mode_before_the_first_has_locked_the_file() {
     let (dir, _one) = (setup(), ONE.lock());
@@ -199,8 +200,8 @@ fn a_lock_that_was_refused_is_given_back_underneath() {
     assert_eq!(one::<String>(&db, "PRAGMA journal_mode=delete"), "delete");
 }
 
-/// Rule 61, with threads: two that want a rollback journal, two that want WAL mode, each opening, writing and closing again and
-/// again, and two that read.
+/// Rule WalFileStaysLocked, with threads: two that want a rollback journal, two that want WAL mode, each opening,
+/// writing and closing again and again, and two that read.
 #[test]
 fn threads_that_switch_between_wal_mode_and_a_rollback_journal_lose_nothing() {
     let dir = setup();
@@ -310,7 +311,7 @@ fn an_exclusive_connection_goes_on_after_a_vacuum_that_failed() {
     }
 }
 
-/// Rule 63: what does not come true is not answered.
+/// Rule WalAnswerCertain: what does not come true is not answered.
 #[test]
 fn a_change_to_wal_mode_that_fails_is_an_error_at_once() {
     let dir = setup();

@@ -141,7 +141,8 @@ fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Op
     Ok(Some(image.into()))
 }
 
-/// Encodes the pages for a record of the log. Their trailers are zeros: SQLite carries stale ones along.
+/// Encodes the pages for a record of the log. Their trailers are zeros: SQLite carries stale ones along (rule
+/// LoggedTrailerZero).
 pub fn encode(encoder: &mut Encoder, changed: &mut [Changed]) -> Result<()> {
     encoder.clear();
     for Changed { page, new, old } in changed {

@@ -1,5 +1,5 @@
-//! Merged groups of the in-page schemes: transactions that are published wait together, and the pages of all go in place as
-//! those of one transaction, with one flush (two with `commit_mark=page`).
+//! Merged groups of the in-page schemes: transactions that are published wait together, and the pages of all go in
+//! place as those of one transaction, with one flush (two with `commit_mark=page`).
 //!
 //! ```text
 //!  join      the pages, with undo records that lead back to what home holds; their images in the page table, for the next
@@ -8,8 +8,8 @@
 //!            shows the newest state to the readers
 //! ```
 //!
-//! All of it under the lock `writer`: nothing is prepared or published while the group is written, so no page is changed
-//! twice before its flush (rule 52).
+//! All of it under the lock `writer`: nothing is prepared or published while the group is written, so no page is
+//! changed twice before its flush (rule UndoLeadsHome).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

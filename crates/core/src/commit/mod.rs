@@ -91,7 +91,7 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options)
         db.flush_published(live)?;
         live.log.checkpointed(&txn.base, options.scheme, txn.page_bytes).map_err(|e| db.poison(e))?;
         db.tell_slot(live);
-        // Under the slot before, of another page size, no record can be read.
+        // Under the slot before, of another page size, no record can be read (rule SlotsBeforeCut).
         live.log.settle_slots().map_err(|e| db.poison(e))?;
         db.tell_slot(live);
     }
@@ -137,7 +137,7 @@ fn page_count(txn: &Txn) -> u32 {
 }
 
 /// The pages whose images differ from the base, in page order, and the new header if page 1 does. Their
-/// deltas go into `encoder`.
+/// deltas go into `encoder`. The base is what this engine has, never what SQLite's journal says (rule BaseFromState).
 fn changes(
     db: &Database,
     txn: &Txn,
@@ -185,7 +185,7 @@ fn changes(
         }
         let differs = match &mut encoder {
             Some(encoder) => encoder.add_delta(page, base.as_deref(), &new)?,
-            // Neither the gap nor the trailer is SQLite's; what it has cached of them is old.
+            // Neither the gap nor the trailer is SQLite's; what it has cached of them is old (rule GapNotCompared).
             None if in_page && options.header_page == HeaderPage::Embed => {
                 base.as_deref().is_none_or(|base| !shape.same(page, base, &new))
             }
@@ -261,7 +261,8 @@ pub fn publish(
     goes_on: bool,
 ) -> Result<Published> {
     if let Stage::Prepared(Prepared { changed: true, images, .. }) = &txn.stage {
-        // From publication on nothing may fail for want of memory (rule 80); until then it is still prepared.
+        // From publication on nothing may fail for want of memory (rule MemoryBeforePublication); until then it is
+        // still prepared.
         memory::headroom()?;
         live.log.reserve(live.encoder.record_bytes())?;
         db.table.write().room(images.len())?;
@@ -298,7 +299,8 @@ pub fn publish(
         }
         (Scheme::Log | Scheme::Auto | Scheme::InPage, None) => {
             if options.scheme == Scheme::InPage && options.garbage == Garbage::Eager {
-                // The record's deltas are against images whose undo records went with a write that nobody flushed.
+                // The record's deltas are against images whose undo records went with a write that nobody flushed
+                // (rule BaseBeforeRecord).
                 db.sync_home().map_err(|e| db.poison(e))?;
             }
             Some(log::finish(db, live, &state, prepared.stream, options).map_err(|e| db.poison(e))?)
@@ -313,7 +315,8 @@ pub fn publish(
             None
         }
     };
-    // Readers pin under `inner`, so they see the table and the state change as one (invariant I4).
+    // Readers pin under `inner`, so they see the table and the state change as one (invariant I4, rule
+    // TableAndStateAtOnce).
     let mut inner = db.inner.lock();
     inner.check()?;
     inner.advance();

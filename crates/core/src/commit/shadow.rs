@@ -134,7 +134,7 @@ fn exchange(db: &Database, shadow: &mut Shadow) -> Result<()> {
     let expected = if shadow.is_named { [other, home] } else { [home, other] };
     let [named, beside] = [&db.path, &second].map(|path| db.disk.identify(path));
     if [named.context(what)?, beside.context(what)?] != expected.map(Some) {
-        // Another file would become the database, or would be removed in the end.
+        // Another file would become the database, or would be removed in the end (rule NameAskedUnderLock).
         let why = "one of them was renamed, removed or replaced while the database was in use";
         return Err(Error::io(what(), std::io::Error::other(why)));
     }

@@ -1,9 +1,9 @@
 //! Which state SQLite takes its page cache for.
 //!
 //! SQLite keeps its cache from one transaction to the next if the 16 bytes from offset 24 of the file (change counter,
-//! sizes) are those it has seen with page 1 last, or has written itself (`sqlite3PagerSharedLock`). It writes one more than it
-//! saw also where there is no transaction, since nothing changed, and that number is later another transaction's, perhaps
-//! of another process (rule 43).
+//! sizes) are those it has seen with page 1 last, or has written itself (`sqlite3PagerSharedLock`). It writes one more
+//! than it saw also where there is no transaction, since nothing changed, and that number is later another
+//! transaction's, perhaps of another process (rule CacheKnowsItsState).
 
 use crate::home::State;
 use crate::layout::{be_u32, home as at};

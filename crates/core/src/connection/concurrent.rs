@@ -62,7 +62,8 @@ impl Looked {
     }
 }
 
-/// What SQLite reads where it looks whether its cache still holds: a header of no pages, as no cache has one.
+/// What SQLite reads where it looks whether its cache still holds: a header of no pages, as no cache has one (rule
+/// ApartReadsNoted).
 pub(super) fn strange_sizes(buf: &mut [u8]) {
     if let Some(count) = buf.get_mut(at::PAGE_COUNT - at::CHANGE_COUNTER..at::PAGE_COUNT - at::CHANGE_COUNTER + 4) {
         count.fill(0);
@@ -128,6 +129,7 @@ impl Connection {
             return Err(Error::BusySnapshot);
         }
         let writes_header = still_holds(&db, txn, &looked.pages, &newest)?;
+        // What SQLite wrote there is of the snapshot (rule MergeSparesPage1).
         if !writes_header {
             txn.pages.remove(&PageNo::HEADER);
         }
@@ -152,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// A transaction that was turned away cannot be committed all the same (invariant I7).
+    /// A transaction that was turned away cannot be committed all the same (invariant I7, rule RefusedUntilRolledBack).
     pub(super) fn check_commit(&self) -> Result<()> {
         if self.doomed { Err(Error::BusySnapshot) } else { Ok(()) }
     }

@@ -11,7 +11,7 @@ use crate::procs::words::Pins;
 
 impl Connection {
     /// SQLite will neither give this lock back nor look again whether its cache still holds (`locking_mode=exclusive`):
-    /// nobody else may write from here on.
+    /// nobody else may write from here on (rule ExclusiveKeepsPlace).
     pub(super) fn lock_for_good(&mut self) -> Result<()> {
         self.take_place_here()?;
         let pinned = self.pin_snapshot(true).and_then(|()| self.keep_newest());
@@ -40,8 +40,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Nobody else begins to read until this connection gives its lock back. `Busy` while somebody still reads: then the same
-    /// is asked again (rule 62).
+    /// Nobody else begins to read until this connection gives its lock back. `Busy` while somebody still reads: then
+    /// the same is asked again (rule ExclusiveAnnounced).
     pub(super) fn shut_others_out(&mut self) -> Result<()> {
         let db = self.db.clone();
         let mut inner = db.inner.lock();

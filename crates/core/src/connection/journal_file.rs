@@ -26,7 +26,8 @@ impl Connection {
             }
             None => {
                 if self.doomed {
-                    // Stepping aside failed behind its real journal: SQLite must not believe that it rolled back.
+                    // Stepping aside failed behind its real journal: SQLite must not believe that it rolled back (rule
+                    // NoFalseRollback).
                     let checked = self.db.inner.lock().check();
                     self.noted(checked)?;
                 }

@@ -229,7 +229,7 @@ impl Connection {
     }
 
     /// Waits until what the snapshot holds is as durable as it was asked to be, so that the application may see it
-    /// (invariant I4).
+    /// (invariant I4, rule TentativeReadsWait).
     pub(super) fn settle(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.unsettled) {
             return Ok(());
@@ -429,7 +429,10 @@ impl Connection {
             return Err(Error::BusySnapshot);
         }
         in_page::check(&db, &inner.options, &inner.published)?;
-        debug_assert!(matches!(inner.published.kind, Kind::Empty | Kind::Database), "rule 61: nothing else is marked");
+        debug_assert!(
+            matches!(inner.published.kind, Kind::Empty | Kind::Database),
+            "rule WalFileStaysLocked: nothing else is marked"
+        );
         if inner.phase == Phase::Unmarked {
             db.go_live(&mut writer, &mut inner)?;
             if let Some(member) = &inner.member {
@@ -462,7 +465,7 @@ impl Connection {
         let changes_mode = self.wal_said && self.has_just_begun;
         if changes_mode || spans || self.journal.names_super_journal()? {
             // It will step aside and needs to be alone. BUSY here is before SQLite's point of no return: the busy handler
-            // is asked, and the application may try again.
+            // is asked, and the application may try again (rule SeveralFilesAlone).
             self.line_up(true)?;
             aside::reserve(&self.db, self.id).map_err(|e| match e {
                 Error::BusySnapshot => Error::Busy("others read a database that steps aside".into()),
@@ -522,7 +525,8 @@ impl Connection {
         dropped.and(back)
     }
 
-    /// The VFS below has a lock of its own on the file: the one under which it was seen to be in WAL mode ends (rule 61).
+    /// The VFS below has a lock of its own on the file: the one under which it was seen to be in WAL mode ends
+    /// (rule WalFileStaysLocked).
     pub fn hand_over(&mut self) -> Result<()> {
         if !self.wal || self.snapshot.is_none() {
             return Ok(());
@@ -541,7 +545,7 @@ impl Connection {
     }
 
     /// Takes the writer's place again that went to the next in the queue with the commit, for a connection that
-    /// goes on writing without giving its lock back.
+    /// goes on writing without giving its lock back (rule EarlyHandOver).
     pub(super) fn take_place_again(&mut self) -> Result<()> {
         if !self.gave_place {
             return Ok(());
@@ -585,7 +589,8 @@ impl Connection {
         let mut inner = self.db.inner.lock();
         // The state this transaction made, or that rolling back made: nobody else had one.
         let state = self.db.pin(&mut inner)?;
-        // SQLite may go on in WAL mode at once, without a new lock: from here on the caller uses the VFS below.
+        // SQLite may go on in WAL mode at once, without a new lock: from here on the caller uses the VFS below (rule
+        // WalModeAtOnce).
         self.wal = state.kind == Kind::Wal;
         match self.snapshot.replace(state) {
             Some(old) => self.db.unpin(&mut inner, &old),

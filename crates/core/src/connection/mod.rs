@@ -92,7 +92,7 @@ pub struct Connection {
     wal: bool,
     journal: VirtualJournal,
     real_journal: Option<Arc<dyn DiskFile>>,
-    /// SQLite made the real journal, and its name is not flushed yet.
+    /// SQLite made the real journal, and its name is not flushed yet (rule JournalNameFlushed).
     journal_is_new: bool,
     /// As many of the coming transactions are taken to write, perhaps.
     may_write: u8,
@@ -106,7 +106,8 @@ pub struct Connection {
     doubtless: bool,
     /// The writer's place went to the next in the queue with the commit; SQLite still has its lock.
     gave_place: bool,
-    /// SQLite was seen to give its lock back after a commit, so the writer's place may go to the next before that.
+    /// SQLite was seen to give its lock back after a commit, so the writer's place may go to the next before that
+    /// (rule EarlyHandOver).
     /// With `PRAGMA locking_mode=exclusive` it keeps it; an attached database is not told of the pragma.
     returns_lock: bool,
     /// `PRAGMA locking_mode=exclusive` was seen.
@@ -193,8 +194,9 @@ impl Connection {
         self.off_said = value.eq_ignore_ascii_case("off") || value == "0";
     }
 
-    /// `PRAGMA journal_mode=…` was seen. SQLite answers with the new mode before the transaction that changes to WAL mode ends,
-    /// and once more if that fails: so the lock with which it begins is refused where the end would be (rule 63).
+    /// `PRAGMA journal_mode=…` was seen. SQLite answers with the new mode before the transaction that changes to WAL
+    /// mode ends, and once more if that fails: so the lock with which it begins is refused where the end would be
+    /// (rule WalAnswerCertain).
     pub fn note_journal_mode(&mut self, value: &str) {
         self.wal_said = value.eq_ignore_ascii_case("wal");
     }

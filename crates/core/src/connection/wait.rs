@@ -1,9 +1,10 @@
 //! Waiting for the writer's place while SQLite's busy handler sleeps.
 //!
 //! How long a connection is willing to wait only its busy handler knows. So a lock that somebody keeps is answered with
-//! BUSY at once; SQLite asks the handler, and tries again. The handler of `sqlite3_busy_timeout` sleeps by `xSleep` of the
-//! connection's VFS, on the same thread, and counts what it asked for: there the thread waits in the queue with the ticket
-//! of its last try, and wakes up as soon as it has the place, which is its own tentatively until it tries again.
+//! BUSY at once; SQLite asks the handler, and tries again (rule BusyToHandler). The handler of `sqlite3_busy_timeout`
+//! sleeps by `xSleep` of the connection's VFS, on the same thread, and counts what it asked for: there the thread waits
+//! in the queue with the ticket of its last try, and wakes up as soon as it has the place, which is its own tentatively
+//! until it tries again.
 //! Another handler, which sleeps for itself, keeps its turn in the queue by the ticket alone.
 
 use std::cell::RefCell;
@@ -45,7 +46,7 @@ impl Waits {
     }
 }
 
-/// The place that the calling thread was last turned away from.
+/// The place that the calling thread was last turned away from (rule SleepsForPlaceOnly).
 struct Expected {
     db: Weak<Database>,
     connection: ConnectionId,

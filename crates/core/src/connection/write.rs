@@ -26,7 +26,8 @@ impl Connection {
             return Ok(());
         }
         if self.doomed {
-            // SQLite has played its journal back, and may go on without giving its lock back.
+            // SQLite has played its journal back, and may go on without giving its lock back (rule
+            // RefusedUntilRolledBack).
             db.inner.lock().check()?;
             if needs_plain_file(txn) {
                 return Err(Error::BusySnapshot);
@@ -74,7 +75,7 @@ impl Connection {
     }
 
     /// What was written behind FCNTL_SYNC, as a VFS does that keeps writes back until xSync, is part of the transaction
-    /// (rule 75). Its journal is gone by now: an error is final.
+    /// (rule LateWritesCommitted). Its journal is gone by now: an error is final.
     fn prepare_late(&mut self) -> Result<()> {
         let db = self.db.clone();
         self.check_process()?;
@@ -154,8 +155,8 @@ impl Connection {
             inner.options.clone()
         };
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        // The writer's own snapshot ends here: kept pinned, every image that the commit replaces, or that
-        // its checkpoint overwrites, would be kept for it.
+        // The writer's own snapshot ends here (rule OwnSnapshotEndsFirst): kept pinned, every image that the commit
+        // replaces, or that its checkpoint overwrites, would be kept for it.
         let merged = self.own_pages();
         let own = self.snapshot.take();
         if let Some(own) = own.as_ref().filter(|_| merged.is_none()) {

@@ -180,7 +180,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// Opens a file that exists, if it is a regular file of one name and the name is its own.
+/// Opens a file that exists, if it is a regular file of one name and the name is its own (rule SideFilesPrivate).
 fn open_own(path: &Path, mode: OpenMode) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(mode != OpenMode::ReadOnly);

@@ -55,8 +55,9 @@ fn parts(log: &Path) -> Option<(&OsStr, bool)> {
     Some((OsStr::from_bytes(name.strip_suffix(suffix).filter(|_| is_session)?), true))
 }
 
-/// The path of the log of `session` that belongs to the file `home` at `path`: the one of that name, or another one beside it,
-/// if the database or the log was given another name since. Where there is none, or no telling which, the path where it should be.
+/// The path of the log of `session` that belongs to the file `home` at `path`: the one of that name, or another one
+/// beside it, if the database or the log was given another name since (rule LogFoundBySession). Where there is none, or
+/// no telling which, the path where it should be.
 pub fn path_of_session(disk: &dyn Disk, path: &Path, home: FileId, session: u64) -> PathBuf {
     // What cannot be read is not it, or the next to open it finds out why.
     let look = |path: &Path| {

@@ -9,11 +9,11 @@
 //! A leader that writes at once writes alone, and the others wait for it before they write together. So those
 //! who commit again and again are waited for: whoever publishes leaves the write to one who comes after it, until
 //! there are as many as the last time, or as many as publish while one write takes. Nobody waits so for longer than half
-//! a write.
+//! a write (rule GroupWait).
 //!
 //! The buffer begins with the tail block, so that a write is whole blocks. One leader writes at a time, in the
 //! order of the log: what is acknowledged is always a prefix of it without a gap (invariant I1), and nothing is
-//! shown to readers before (I4). TIDs here: visible and durable <= last.
+//! shown to readers before (I4, rule ShownAfterFlush). TIDs here: visible and durable <= last.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -223,7 +223,7 @@ impl Group {
     }
 
     /// Takes the memory for a record of `len` bytes and its write, whatever leaders take until it is pushed: what is
-    /// published must be written (rule 80).
+    /// published must be written (rule MemoryBeforePublication).
     pub fn reserve(&self, len: usize) -> Result<()> {
         let mut p = self.pending.lock();
         let room = self.room_for(len);
@@ -403,7 +403,8 @@ impl Group {
         let flush = durability == Durability::Flushed || p.wanted > p.durable;
         let bytes = p.take(self.block);
         let sync = flush && (p.beside || p.visible > p.durable || bytes.is_none());
-        // Before the flush and not after: what is written beside the log meanwhile may not be part of it.
+        // Before the flush and not after: what is written beside the log meanwhile may not be part of it (rule
+        // CoverBeforeFlush).
         p.beside &= !flush;
         drop(p);
         let begun = Instant::now();

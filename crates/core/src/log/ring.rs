@@ -69,7 +69,7 @@ pub struct Log {
     older_slot: bool,
     /// Page number noted in block 0.
     noted: u32,
-    /// The newest slot is written and not flushed: the first flush of a record covers it (rule 81).
+    /// The newest slot is written and not flushed: the first flush of a record covers it (rule SlotWithFirstRecord).
     tentative: bool,
     /// The slot before the newest is live, and of a session before this one.
     recovered: bool,
@@ -128,7 +128,7 @@ impl Log {
     }
 
     /// The same without a flush: the slot, and whatever else of the log is in the cache alone, becomes durable with the first
-    /// record. `slot` is of a session that follows the one before (rule 81).
+    /// record. `slot` is of a session that follows the one before (rule SlotWithFirstRecord).
     pub fn begin(log: LogFile, slot: Slot, pack: bool) -> Result<Log> {
         let mut begun = Log { older_slot: false, tentative: true, ..Log::join(log, slot, pack) };
         begun.slot.sequence += 1;
@@ -284,8 +284,8 @@ impl Log {
     }
 
     /// Makes way for a finished record: what is pending at the end of the ring is written before the record begins
-    /// the next lap, and a record too long to be copied is written here, without a flush. On an error the state
-    /// of the ring is unknown: the caller poisons the database.
+    /// the next lap (rule GroupFlushedFirst), and a record too long to be copied is written here, without a flush. On
+    /// an error the state of the ring is unknown: the caller poisons the database.
     pub fn make_way(&mut self, record: &[u8], own_block: bool, audience: &dyn Audience) -> Result<Way> {
         let len = record.len() as u64;
         let at = self.place(len, own_block).ok_or_else(|| {
@@ -422,8 +422,8 @@ impl Log {
         self.group.skip(tid);
     }
 
-    /// The slot before the newest is live and of a session that is over. It counts for a copy of home from then, while no
-    /// record is in the way (rule 15); what is committed without one must not be passed over so.
+    /// The slot before the newest is live and of a session that is over. It counts for a copy of home from then, while
+    /// no record is in the way (rule NewSession); what is committed without one must not be passed over so.
     pub fn distrust_older_slot(&mut self) {
         self.older_slot = self.slot.in_place;
         self.recovered = true;
@@ -459,12 +459,12 @@ impl Log {
         self.group.pass(tid);
     }
 
-    /// After the mark is off: the log holds nothing, and nothing of what was in it can be read there (rule 78). Need not be
-    /// flushed, for an unmarked home never reads a log without records, and the next session looks once more. What
-    /// streamed behind the ring stays if `stream` says so.
+    /// After the mark is off: the log holds nothing, and nothing of what was in it can be read there (rule LogWiped).
+    /// Need not be flushed, for an unmarked home never reads a log without records, and the next session looks once
+    /// more. What streamed behind the ring stays if `stream` says so.
     pub fn invalidate(&mut self, stream: Stream) -> Result<()> {
         // The next session begins without a flush: it follows this one, which therefore is durable, and no slot before counts
-        // for anybody (rule 81).
+        // for anybody (rule SlotWithFirstRecord).
         let begun = self.has_begun() && !self.recovered;
         self.slot.live = false;
         // A session begins at the beginning of the ring.
@@ -569,6 +569,13 @@ mod tests {
 
     /// Appends a record of `pages` fresh pages; returns its length.
     fn append(log: &mut Log, pages: u32, durability: Durability) -> u64 {
+        let len = push(log, pages, durability);
+        log.group().wait(log.last_tid(), durability, &Nobody).unwrap();
+        len
+    }
+
+    /// The same without waiting for its write.
+    fn push(log: &mut Log, pages: u32, durability: Durability) -> u64 {
         let mut e = Encoder::default();
         e.clear();
         for page in 1..=pages {
@@ -588,7 +595,6 @@ mod tests {
         let way = log.make_way(record, false, &Nobody).unwrap();
         let state = Arc::new(State::empty(head.tid));
         log.push(&way, record, crc, &state, durability);
-        log.group().wait(head.tid, durability, &Nobody).unwrap();
         record.len() as u64
     }
 
@@ -627,8 +633,8 @@ mod tests {
         assert_eq!(end.tail, LogOffset(log.live_bytes()));
     }
 
-    /// Should the newest slot be damaged, the one before leads to the same end (rule 44), also where its first record left the
-    /// rest of a lap free and the last one lies there.
+    /// Should the newest slot be damaged, the one before leads to the same end (rule SlotsBeforeCut), also where its
+    /// first record left the rest of a lap free and the last one lies there.
     #[test]
     fn the_slot_before_leads_to_what_lies_where_its_first_record_did_not_fit() {
         let disk = SimDisk::new(SimConfig::default());
@@ -645,6 +651,24 @@ mod tests {
         let ends = [scan(&log, &before), scan(&log, &newest)];
         assert_eq!(ends.each_ref().map(|end| (end.tail, end.rot)), [(log.tail, None); 2]);
         assert_eq!(ends.map(|end| end.records), [2, 1]);
+    }
+
+    /// The blocks at the end of a lap leave the buffer before the first of the next lap are in it (rule GroupFlushedFirst).
+    #[test]
+    fn records_that_wait_at_the_end_of_a_lap_are_written_before_the_next_begins() {
+        let disk = SimDisk::new(SimConfig::default());
+        let mut log = log(&disk);
+        append(&mut log, 1900, Durability::Flushed);
+        log.checkpointed(&State::empty(log.last_tid()), Scheme::Log, 512).unwrap();
+        push(&mut log, 1, Durability::Flushed);
+        assert!(log.group().has_pending() && log.tail.0 < RING);
+        let len = append(&mut log, 120, Durability::Flushed);
+        assert!((log.tail.0 - len).is_multiple_of(RING) && len < LONG_RECORD as u64);
+        let after = disk.crash_by(&mut |_| 0);
+        let file = LogFile::open(&after, Path::new("/db-onewrite"), OpenMode::ReadOnly).unwrap().unwrap();
+        let slot = file.slots().unwrap().remove(0);
+        let end = file.scan(&slot, |_| Ok(())).unwrap();
+        assert_eq!((end.records, end.tail), (2, log.tail));
     }
 
     #[test]

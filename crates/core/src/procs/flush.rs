@@ -174,7 +174,8 @@ impl Database {
         }
     }
 
-    /// A process died while it flushed; perhaps its flush had failed. Everything is written again, in a turn.
+    /// A process died while it flushed; perhaps its flush had failed. Everything is written again, in a turn (rule
+    /// LostFlushRepeated).
     fn flush_for_dead(&self, member: &Member, dead: usize, deadline: Option<Instant>) -> Result<()> {
         let soon = Instant::now() + LOOK_FOR_DEAD;
         match self.enter(true, deadline.map_or(soon, |deadline| deadline.min(soon))) {

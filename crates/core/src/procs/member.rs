@@ -84,7 +84,8 @@ struct Announced {
 struct Local {
     /// Write transactions that are under way, and a take-over.
     in_flight: usize,
-    /// The place was had after another process, and the writer's state is not in order yet: nobody else goes on.
+    /// The place was had after another process, and the writer's state is not in order yet: nobody else goes on (rule
+    /// StateBeforeTurn).
     settling: bool,
     /// How often the turn had passed when the writer's state was in order last.
     seen_turns: u64,

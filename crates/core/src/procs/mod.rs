@@ -8,7 +8,7 @@
 //!  detach   member.rs   alone: checkpoint, mark off; else just leave
 //! ```
 //!
-//! The invariants between processes are P1 to P9 of `docs/commit.md`.
+//! The rules between processes are those of `docs/commit.md`, "Several processes".
 
 pub mod flush;
 #[cfg(test)]
@@ -218,8 +218,8 @@ impl Database {
         Ok(true)
     }
 
-    /// Others follow the slot that was just written (P5), whatever becomes of the transaction it was written for. The
-    /// caller has the writer's place.
+    /// Others follow the slot that was just written (rule SlotTold), whatever becomes of the transaction it was written
+    /// for. The caller has the writer's place.
     pub fn tell_slot(&self, live: &Live) {
         let inner = self.inner.lock();
         if let Some(member) = inner.member.as_ref().filter(|_| keeps(Rule::SlotTold)) {
@@ -286,7 +286,7 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     Ok(())
 }
 
-/// The place was given back when everything published was written (P2): what is not would be lost now.
+/// The place was given back when everything published was written (rule OneProcessWrites): the rest would be lost now.
 fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
     if !live.log.group().has_pending() {
         return Ok(());

@@ -186,7 +186,8 @@ impl ProcessWords {
         Tid(self.long(AT_WRITTEN).load(SeqCst))
     }
 
-    /// The transaction `tid` must be durable before it may be seen. Said before anybody can say that it is written.
+    /// The transaction `tid` must be durable before it may be seen. Said before anybody can say that it is written
+    /// (rule WantedBeforeWritten).
     pub fn raise_wanted(&self, tid: Tid) {
         self.long(AT_WANTED).fetch_max(tid.0, SeqCst);
     }

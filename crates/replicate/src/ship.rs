@@ -30,6 +30,8 @@ pub struct Shipper {
 /// What the store has.
 struct At {
     txid: u64,
+    /// The file that made it so.
+    last: Option<Name>,
     /// `None`: there is none, or its files make none.
     state: Option<State>,
     /// Time of the newest file, and of the newest one that has every page.
@@ -96,7 +98,7 @@ impl Shipper {
         let snapshots = entries.iter().filter(|e| e.name.min == 1 && matches!(e.name.level, BATCHES | SNAPSHOTS));
         let snapshot_ms = snapshots.map(|e| e.time_ms).max().unwrap_or(0);
         if entries.is_empty() {
-            return Ok(At { txid, state: None, time_ms, snapshot_ms });
+            return Ok(At { txid, last: None, state: None, time_ms, snapshot_ms });
         }
         let bar = byte_bar("reading the store");
         let state = plan(&entries, Target::Newest).and_then(|plan| {
@@ -113,7 +115,8 @@ impl Shipper {
                 None
             }
         };
-        Ok(At { txid, state, time_ms, snapshot_ms })
+        let last = entries.iter().map(|e| e.name).find(|name| name.max == txid);
+        Ok(At { txid, last, state, time_ms, snapshot_ms })
     }
 
     fn ship(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
@@ -125,6 +128,11 @@ impl Shipper {
         };
         if self.seen.as_ref() == Some(&mark) {
             return Ok(());
+        }
+        if let Some(last) = at.last
+            && !self.store.has(last)?
+        {
+            bail!("{last} is gone from the store: what is left there is looked at");
         }
         // Behind the snapshot: what is in the file was committed before that time.
         let time_ms = now_ms().max(at.time_ms);
@@ -151,7 +159,7 @@ impl Shipper {
         };
         let pages_before = before.map_or(0, |state| u32::try_from(state.hashes.len()).unwrap_or(u32::MAX));
         said(&Shipped { pages_before, ..self.create(name, &source, &pages, &hashes, time_ms)? });
-        at.txid = name.max;
+        (at.txid, at.last) = (name.max, Some(name));
         at.state = Some(State { page_bytes: source.page_bytes, hashes });
         at.time_ms = time_ms;
         if name.min == 1 {

@@ -403,6 +403,23 @@ fn what_is_wrong_is_said() {
     expect(&mut place.replicate(&["--once"]), "WAL mode");
 }
 
+/// Only one process may use such a scheme.
+#[test]
+fn a_database_that_others_may_not_share_is_shipped_later() {
+    let place = Place::new();
+    let uri = format!("file:{}?scheme=dash", place.file.display());
+    let db = onewrite_rusqlite::open(uri).unwrap();
+    db.execute_batch("UPDATE noise SET v = 'x' WHERE k = 77").unwrap();
+    let mut shipper = Killed(place.replicate(&["--interval", "20ms"]).stderr(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(shipper.0.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("not shipped, trying again every 20ms")));
+    db.execute_batch("UPDATE noise SET v = 'y' WHERE k = 77").unwrap();
+    drop(db);
+    assert!(lines.any(|line| line.unwrap().contains("shipping goes on")));
+    drop(shipper);
+    place.assert_shipped();
+}
+
 /// A store that cannot be written is tried again, and then has everything.
 #[test]
 fn a_store_that_is_away_for_a_while() {
@@ -415,6 +432,13 @@ fn a_store_that_is_away_for_a_while() {
     place.stock().execute_batch("UPDATE noise SET v = 'x' WHERE k = 77").unwrap();
     assert!(lines.any(|line| line.unwrap().contains("not shipped, trying again every 20ms, commits go on")));
     fs::rename(&away, &store).unwrap();
+    assert!(lines.any(|line| line.unwrap().contains("shipping goes on")));
+    place.assert_shipped();
+    // Emptied: it begins anew, also if the directories are gone.
+    fs::remove_dir_all(store.join("ltx")).unwrap();
+    place.stock().execute_batch("UPDATE noise SET v = 'y' WHERE k = 77").unwrap();
+    assert!(lines.any(|line| line.unwrap().contains("is gone from the store")));
+    assert!(lines.any(|line| line.unwrap().contains("a snapshot of")));
     assert!(lines.any(|line| line.unwrap().contains("shipping goes on")));
     place.assert_shipped();
     // Permissions mean nothing to root.

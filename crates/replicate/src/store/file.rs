@@ -27,6 +27,14 @@ impl FileStore {
     fn path(&self, name: Name) -> PathBuf {
         self.dir.join(name.to_string())
     }
+
+    /// The directory of a level, made if it is not there; that of the store is.
+    fn make_level_dir(&self, level: u8) -> Result<PathBuf> {
+        make_dir(&self.dir.join("ltx"))?;
+        let dir = self.level_dir(level);
+        make_dir(&dir)?;
+        Ok(dir)
+    }
 }
 
 fn make_dir(dir: &Path) -> Result<()> {
@@ -55,10 +63,6 @@ fn time(time_ms: i64) -> SystemTime {
 impl Store for FileStore {
     fn own(&mut self) -> Result<()> {
         make_dir(&self.dir)?;
-        make_dir(&self.dir.join("ltx"))?;
-        for level in [BATCHES, SNAPSHOTS] {
-            make_dir(&self.level_dir(level))?;
-        }
         let path = self.dir.join("onewrite.lock");
         let lock = File::options().create(true).append(true).open(&path);
         let lock = lock.with_context(|| format!("cannot open {}", path.display()))?;
@@ -72,7 +76,7 @@ impl Store for FileStore {
         }
         // What a process that died had begun.
         for level in [BATCHES, SNAPSHOTS] {
-            let dir = self.level_dir(level);
+            let dir = self.make_level_dir(level)?;
             let what = || format!("cannot read the directory {}", dir.display());
             for found in fs::read_dir(&dir).with_context(what)? {
                 let found = found.with_context(what)?;
@@ -111,6 +115,11 @@ impl Store for FileStore {
         Ok(entries)
     }
 
+    fn has(&self, name: Name) -> Result<bool> {
+        let path = self.path(name);
+        path.try_exists().with_context(|| format!("cannot look at {}", path.display()))
+    }
+
     fn open(&self, name: Name) -> Result<Box<dyn Read>> {
         let path = self.path(name);
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -119,7 +128,7 @@ impl Store for FileStore {
 
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
         let path = self.path(name);
-        let dir = self.level_dir(name.level);
+        let dir = self.make_level_dir(name.level)?;
         let what = || format!("cannot write {}", path.display());
         let file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&dir).with_context(what)?;
         let mut to = BufWriter::with_capacity(1 << 18, file);

@@ -142,7 +142,7 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
         }
     };
     if args.once {
-        shipper.step(&mut tell)?;
+        shipper.last_step(&mut tell)?;
         return Ok(ExitCode::SUCCESS);
     }
     eprintln!("onewrite: shipping {} to {url} every {}", file.display(), humantime::format_duration(*interval));
@@ -150,7 +150,7 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     let mut next = Instant::now();
     let mut last = false;
     loop {
-        match shipper.step(&mut tell) {
+        match if last { shipper.last_step(&mut tell) } else { shipper.step(&mut tell) } {
             Ok(()) => {
                 if trouble.take().is_some() {
                     eprintln!("onewrite: shipping goes on");

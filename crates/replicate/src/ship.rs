@@ -90,6 +90,13 @@ impl Shipper {
         Ok(())
     }
 
+    /// A [`step`](Shipper::step) to end with: also what this process itself has changed by closing the database behind a
+    /// crash, or as the last one, is shipped.
+    pub fn last_step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        self.step(said)?;
+        self.step(said)
+    }
+
     /// The position, from the store.
     fn load(&self) -> Result<At> {
         let entries = store::list_all(&*self.store)?;

@@ -3,7 +3,7 @@
 use super::{BATCHES, Entry, Fill, Name, SNAPSHOTS, Store};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, TryLockError};
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{BufReader, BufWriter, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -131,10 +131,10 @@ impl Store for FileStore {
         let dir = self.make_level_dir(name.level)?;
         let what = || format!("cannot write {}", path.display());
         let file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&dir).with_context(what)?;
-        let mut to = BufWriter::with_capacity(1 << 18, file);
+        // Not through tempfile's own writer, whose errors tell another name each time.
+        let mut to = BufWriter::with_capacity(1 << 18, file.as_file());
         fill(&mut to).with_context(what)?;
-        to.flush().with_context(what)?;
-        let file = to.into_inner().map_err(|e| e.into_error()).with_context(what)?;
+        to.into_inner().map_err(|e| e.into_error()).with_context(what)?;
         file.as_file().set_modified(time(time_ms)).with_context(what)?;
         file.as_file().sync_all().with_context(what)?;
         match file.persist_noclobber(&path) {

@@ -421,6 +421,35 @@ fn what_is_wrong_is_said() {
     expect(&mut place.replicate(&["--once"]), "WAL mode");
 }
 
+#[test]
+fn what_litestream_has_shipped_is_restored_and_goes_on() {
+    let Some(litestream) = installed("litestream") else { return };
+    let place = Place::new();
+    place.stock().execute_batch("PRAGMA journal_mode=WAL").unwrap();
+    let db = place.stock();
+    // What it keeps of the WAL is its own; it says much.
+    let replicate = Command::new(litestream)
+        .args(["replicate".as_ref(), place.file.as_os_str(), place.url().as_ref()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let replicate = Killed(replicate.unwrap());
+    for n in 1..=2 {
+        wait_until(|| place.dir.path().join(format!("store/ltx/0/{n:016x}-{n:016x}.ltx")).exists());
+        db.execute("UPDATE noise SET v = ?1 WHERE k = 77", [n]).unwrap();
+    }
+    wait_until(|| place.dir.path().join("store/ltx/0/0000000000000003-0000000000000003.ltx").exists());
+    drop(replicate);
+    let (restored, _) = place.restore(&["--txid", "3"]);
+    let restored = Connection::open(restored).unwrap();
+    assert_eq!(restored.query_row("SELECT v FROM noise WHERE k = 77", [], |row| row.get::<_, i64>(0)), Ok(2));
+    assert_eq!(text(&restored, "PRAGMA integrity_check"), "ok");
+    db.execute_batch("PRAGMA journal_mode=DELETE; UPDATE noise SET v = 'x' WHERE k = 77").unwrap();
+    drop(db);
+    assert!(place.once().contains(" a batch of "));
+    place.assert_shipped();
+}
+
 /// Only one process may use such a scheme.
 #[test]
 fn a_database_that_others_may_not_share_is_shipped_later() {

@@ -118,7 +118,7 @@ impl Shipper {
         let state = match state {
             Ok(state) => Some(state),
             Err(e) => {
-                eprintln!("onewrite-replicate: the store's newest state cannot be read, a new snapshot follows: {e:#}");
+                eprintln!("onewrite: the store's newest state cannot be read, a new snapshot follows: {e:#}");
                 None
             }
         };

@@ -10,6 +10,7 @@ mod inspect;
 mod live;
 mod look;
 mod recover;
+mod replicate;
 mod shell;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -34,7 +35,13 @@ enum Command {
     Dump(dump::Args),
     Inspect(inspect::Args),
     Recover(recover::Args),
+    /// Ship a database to a store, and go on shipping what changes
+    Replicate(replicate::Args),
+    /// Restore a database from a store
+    Restore(replicate::Args),
     Shell(shell::Args),
+    /// Compare a database with what a store has
+    Verify(replicate::Args),
 }
 
 fn main() -> ExitCode {
@@ -53,7 +60,10 @@ fn main() -> ExitCode {
         Command::Dump(args) => dump::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Recover(args) => recover::run(&args),
+        Command::Replicate(args) => replicate::run("replicate", &args),
+        Command::Restore(args) => replicate::run("restore", &args),
         Command::Shell(args) => shell::run(&args),
+        Command::Verify(args) => replicate::run("verify", &args),
     };
     match result {
         Ok(code) => code,

@@ -85,6 +85,34 @@ pub fn reserve_bytes(db: &Connection, bytes: u8) -> rusqlite::Result<()> {
     if code == ffi::SQLITE_OK { Ok(()) } else { Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)) }
 }
 
+/// Reads the main database's file at `offset` as the read transaction of `db` sees it, past SQLite's cache: whole pages, where
+/// `bytes` has their length; zeros behind its end. SQLITE_MISUSE outside a transaction that has begun to read, or inside one that writes.
+pub fn read_file_at(db: &Connection, bytes: &mut [u8], offset: u64) -> rusqlite::Result<()> {
+    let error = |code| rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+    if db.transaction_state(Some(c"main"))? != rusqlite::TransactionState::Read {
+        return Err(error(ffi::SQLITE_MISUSE));
+    }
+    let misuse = |_| error(ffi::SQLITE_MISUSE);
+    let (len, offset) = (c_int::try_from(bytes.len()).map_err(misuse)?, i64::try_from(offset).map_err(misuse)?);
+    let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
+    // SAFETY: the connection is open for as long as `db` is borrowed; this operation stores a pointer to the file, which
+    // lives as long as the connection.
+    let code = unsafe {
+        let op = ffi::SQLITE_FCNTL_FILE_POINTER;
+        ffi::sqlite3_file_control(db.handle(), c"main".as_ptr(), op, (&raw mut file).cast())
+    };
+    if code != ffi::SQLITE_OK || file.is_null() {
+        return Err(error(if code == ffi::SQLITE_OK { ffi::SQLITE_MISUSE } else { code }));
+    }
+    // SAFETY: an open file has methods, which are constant while it is open.
+    let read = unsafe { (*file).pMethods.as_ref() }.and_then(|methods| methods.xRead);
+    let read = read.ok_or_else(|| error(ffi::SQLITE_MISUSE))?;
+    // SAFETY: a connection is used by one thread at a time (`Connection` is not Sync), so SQLite calls nothing of this file
+    // meanwhile; it may write `len` bytes, which are borrowed for writing.
+    let code = unsafe { read(file, bytes.as_mut_ptr().cast(), len, offset) };
+    if matches!(code, ffi::SQLITE_OK | ffi::SQLITE_IOERR_SHORT_READ) { Ok(()) } else { Err(error(code)) }
+}
+
 /// Opens a database, creating it where there is none, through onewrite. The path may be a URI with
 /// settings. Where the open fails for a reason of onewrite's, the error tells it.
 pub fn open(path: impl AsRef<Path>) -> rusqlite::Result<Connection> {

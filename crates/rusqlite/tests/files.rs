@@ -360,3 +360,36 @@ fn a_renamed_database_and_a_new_one_under_its_name_lose_nothing() {
         }
     }
 }
+
+#[test]
+fn the_file_is_read_as_a_transaction_sees_it() {
+    use onewrite_rusqlite::read_file_at;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("app.db");
+    let (reader, writer) = (onewrite_rusqlite::open(&path).unwrap(), onewrite_rusqlite::open(&path).unwrap());
+    writer.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES ('before')").unwrap();
+    let mut page = vec![0; 4096];
+    let refused = |db: &rusqlite::Connection| {
+        let error = read_file_at(db, &mut vec![0; 4096], 0).unwrap_err();
+        assert_eq!(error.sqlite_error().unwrap().extended_code, rusqlite::ffi::SQLITE_MISUSE);
+    };
+    refused(&reader);
+    reader.execute_batch("BEGIN").unwrap();
+    refused(&reader);
+    reader.query_row("SELECT count(*) FROM t", [], |_| Ok(())).unwrap();
+    writer.execute_batch("UPDATE t SET x = 'behind'").unwrap();
+    let holds = |page: &[u8], text: &str| page.windows(6).any(|bytes| bytes == text.as_bytes());
+    read_file_at(&reader, &mut page, 4096).unwrap();
+    assert!(holds(&page, "before") && !holds(&page, "behind"));
+    // Page 1 as SQLite has it, without onewrite's mark.
+    read_file_at(&reader, &mut page, 0).unwrap();
+    assert_eq!((&page[..16], page[18], page[19]), (&b"SQLite format 3\0"[..], 1, 1));
+    read_file_at(&reader, &mut page, 1 << 30).unwrap();
+    assert!(page.iter().all(|byte| *byte == 0));
+    reader.execute_batch("COMMIT; BEGIN").unwrap();
+    reader.query_row("SELECT count(*) FROM t", [], |_| Ok(())).unwrap();
+    read_file_at(&reader, &mut page, 4096).unwrap();
+    assert!(holds(&page, "behind"));
+    reader.execute_batch("COMMIT; BEGIN IMMEDIATE").unwrap();
+    refused(&reader);
+}

@@ -1,0 +1,13 @@
+//! Ships a database that is used through onewrite to a store, in Litestream's format, and brings it back.
+//!
+//! [`ltx`] is the format of one file, [`store`] where files are kept, [`plan`] which of them make a state, [`state`] what is
+//! known of one. [`source`] reads the database, [`ship`] sends what has changed, [`restore`] and [`verify`] are the way back.
+
+pub mod ltx;
+pub mod plan;
+pub mod restore;
+pub mod ship;
+pub mod source;
+pub mod state;
+pub mod store;
+pub mod verify;

@@ -1,0 +1,235 @@
+//! Litestream's file format, LTX version 3: the pages of a database that one or more transactions changed.
+//!
+//! Numbers are big-endian.
+//!
+//! | what | bytes |
+//! |---|---|
+//! | header | 100: [`Header`] |
+//! | page frames | page number u32, flags u16 = 1, length u32, the page as an LZ4 block; page numbers ascend |
+//! | end of the pages | 6 zeros |
+//! | index | of each frame its page number, offset and length as LEB128; a 0; the length of all that, u64 |
+//! | trailer | 16: checksum of the database (0: not kept), checksum of the file |
+//!
+//! A file is valid if and only if its numbers are possible, its index fits its frames, and the checksum is that of what
+//! stands before it, with pages as they were before compression: CRC-64 GO-ISO with bit 63 set. A file whose first
+//! transaction is 1 is a *snapshot*: it has every page but the lock page, which no file has.
+//!
+//! Two things other programs may write are refused by name: pages as LZ4 frames (Litestream before 0.5.16), and files that
+//! keep a checksum of the database (LiteFS).
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
+
+mod read;
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
+mod tests;
+mod write;
+
+pub use read::Reader;
+pub use write::Writer;
+
+use crc::{CRC_64_GO_ISO, Crc, Table};
+use std::io;
+
+/// Length of a header in bytes.
+pub const HEADER_BYTES: usize = 100;
+/// Length of what stands before each page.
+const FRAME_HEADER_BYTES: usize = 10;
+/// Length of what stands behind the last page.
+const END_BYTES: usize = 6;
+/// Length of the trailer, and of the checksum it ends with.
+const TRAILER_BYTES: usize = 16;
+const CHECKSUM_BYTES: usize = 8;
+
+const MAGIC: &[u8; 4] = b"LTX1";
+/// Flag of a header: no checksum of the database is kept.
+const NO_CHECKSUM: u32 = 1 << 1;
+/// Flag of a page: its length is told, and it is an LZ4 block.
+const SIZED: u16 = 1;
+const CHECKSUM_FLAG: u64 = 1 << 63;
+/// What Litestream takes for the place of the first frame in a WAL: it goes on behind a file that says so.
+const WAL_OFFSET: u64 = 32;
+
+static CRC: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_GO_ISO);
+
+/// What a file says before its pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Pages of the database afterwards.
+    pub pages: u32,
+    /// First transaction in the file.
+    pub min: u64,
+    /// Last transaction in the file.
+    pub max: u64,
+    /// When the state was read, in milliseconds since 1970.
+    pub time_ms: i64,
+    /// Who wrote it; 0: not told.
+    pub node: u64,
+}
+
+/// Why a file cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file could not be read or written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is not what it should be.
+    #[error("{0}")]
+    Damaged(&'static str),
+    /// It is valid as far as is known, and not for this program.
+    #[error("{0}")]
+    Unsupported(&'static str),
+}
+
+/// A page that holds the lock bytes: SQLite leaves it alone, and no file has it.
+pub fn lock_page(page_bytes: u32) -> u32 {
+    0x4000_0000u32.checked_div(page_bytes).unwrap_or(0).saturating_add(1)
+}
+
+impl Header {
+    /// Whether the file has every page of the database.
+    pub fn is_snapshot(&self) -> bool {
+        self.min == 1
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if !self.page_bytes.is_power_of_two() || !(512..=65_536).contains(&self.page_bytes) {
+            return Err(Error::Damaged("no such page size"));
+        }
+        if self.pages == 0 {
+            return Err(Error::Damaged("a database without a page"));
+        }
+        if self.min == 0 || self.min > self.max {
+            return Err(Error::Damaged("no such transactions"));
+        }
+        Ok(())
+    }
+
+    fn encode(&self) -> Result<[u8; HEADER_BYTES], Error> {
+        self.check()?;
+        let mut bytes = [0; HEADER_BYTES];
+        let fields: [(usize, &[u8]); 9] = [
+            (0, MAGIC),
+            (4, &NO_CHECKSUM.to_be_bytes()),
+            (8, &self.page_bytes.to_be_bytes()),
+            (12, &self.pages.to_be_bytes()),
+            (16, &self.min.to_be_bytes()),
+            (24, &self.max.to_be_bytes()),
+            (32, &self.time_ms.to_be_bytes()),
+            // 40: checksum of the database before; not kept.
+            (48, &WAL_OFFSET.to_be_bytes()),
+            // 56: bytes of a WAL; 64, 68: its salts.
+            (72, &self.node.to_be_bytes()),
+        ];
+        for (at, field) in fields {
+            let end = at.saturating_add(field.len());
+            bytes.get_mut(at..end).ok_or(Error::Damaged("a header too short"))?.copy_from_slice(field);
+        }
+        Ok(bytes)
+    }
+
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Error> {
+        if bytes.first_chunk() != Some(MAGIC) {
+            return Err(Error::Damaged("not an LTX file"));
+        }
+        let flags = u32_at(bytes, 4);
+        if flags & !NO_CHECKSUM != 0 {
+            return Err(Error::Unsupported("it has flags this version does not know"));
+        }
+        if flags & NO_CHECKSUM == 0 {
+            return Err(Error::Unsupported("it keeps a checksum of the database, which Litestream's files do not"));
+        }
+        if u64_at(bytes, 40) != 0 {
+            return Err(Error::Damaged("a checksum where there should be none"));
+        }
+        let header = Header {
+            page_bytes: u32_at(bytes, 8),
+            pages: u32_at(bytes, 12),
+            min: u64_at(bytes, 16),
+            max: u64_at(bytes, 24),
+            time_ms: u64_at(bytes, 32).cast_signed(),
+            node: u64_at(bytes, 72),
+        };
+        header.check()?;
+        Ok(header)
+    }
+}
+
+/// Zero where there are no such bytes: callers have looked at the length.
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u32::from_be_bytes(*b))
+}
+
+/// Like [`u32_at`].
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u64::from_be_bytes(*b))
+}
+
+/// Where a page stands in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Frame {
+    page: u32,
+    offset: u64,
+    bytes: u64,
+}
+
+/// The index as it stands in the file, its length included.
+fn index(frames: &[Frame]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for frame in frames {
+        for number in [u64::from(frame.page), frame.offset, frame.bytes] {
+            push_varint(&mut bytes, number);
+        }
+    }
+    bytes.push(0);
+    let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    bytes.extend_from_slice(&len.to_be_bytes());
+    bytes
+}
+
+fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
+    while let low @ 0x80.. = number {
+        bytes.push(u8::try_from(low & 0x7f).unwrap_or(0) | 0x80);
+        number >>= 7;
+    }
+    bytes.push(u8::try_from(number).unwrap_or(0));
+}
+
+/// What both sides know of the pages so far, so that neither writes nor accepts a wrong order.
+#[derive(Debug)]
+struct Order {
+    header: Header,
+    last: u32,
+}
+
+impl Order {
+    fn new(header: Header) -> Order {
+        Order { header, last: 0 }
+    }
+
+    /// The page that follows in a snapshot.
+    fn next(&self) -> u32 {
+        let next = self.last.saturating_add(1);
+        if next == lock_page(self.header.page_bytes) { next.saturating_add(1) } else { next }
+    }
+
+    fn note(&mut self, page: u32) -> Result<(), Error> {
+        if page <= self.last || page > self.header.pages || page == lock_page(self.header.page_bytes) {
+            return Err(Error::Damaged("a page where it cannot be"));
+        }
+        if self.header.is_snapshot() && page != self.next() {
+            return Err(Error::Damaged("a snapshot that lacks a page"));
+        }
+        self.last = page;
+        Ok(())
+    }
+
+    fn end(&self) -> Result<(), Error> {
+        if self.header.is_snapshot() && self.next() <= self.header.pages {
+            return Err(Error::Damaged("a snapshot that lacks its last pages"));
+        }
+        Ok(())
+    }
+}

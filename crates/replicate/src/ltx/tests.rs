@@ -1,0 +1,131 @@
+//! What is written is read back; what was changed afterwards is found out.
+
+use super::*;
+use proptest::prelude::*;
+
+const PAGE: usize = 512;
+
+type Pages = Vec<(u32, Vec<u8>)>;
+
+fn header(pages: u32, min: u64, max: u64) -> Header {
+    Header { page_bytes: PAGE as u32, pages, min, max, time_ms: 1_700_000_000_123, node: 7 }
+}
+
+fn written(header: Header, pages: &[(u32, Vec<u8>)]) -> Result<Vec<u8>, Error> {
+    let mut writer = Writer::begin(Vec::new(), header)?;
+    for (page, image) in pages {
+        writer.page(*page, image)?;
+    }
+    let (bytes, len) = writer.finish()?;
+    assert_eq!(bytes.len() as u64, len);
+    Ok(bytes)
+}
+
+fn read(bytes: &[u8]) -> Result<(Header, Pages), Error> {
+    let mut reader = Reader::open(bytes)?;
+    let header = *reader.header();
+    let (mut pages, mut image) = (Vec::new(), Vec::new());
+    while let Some(page) = reader.page(&mut image)? {
+        pages.push((page, image.clone()));
+    }
+    reader.finish()?;
+    Ok((header, pages))
+}
+
+fn image(seed: u64) -> Vec<u8> {
+    // Some compress well, some not at all.
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..PAGE).map(|at| if at < (seed % 600) as usize { random.u8(..) } else { 0 }).collect()
+}
+
+#[test]
+fn the_checksum_is_gos() {
+    assert_eq!(CRC.checksum(b"123456789"), 0xb909_56c7_75a4_1001);
+}
+
+#[test]
+fn a_wrong_order_is_not_written() {
+    let image = |n: u32| (n, vec![1; PAGE]);
+    let cases: [(u64, u32, &[u32]); 6] =
+        [(1, 3, &[1, 2]), (1, 3, &[1, 3]), (1, 3, &[2, 3]), (5, 9, &[4, 4]), (5, 9, &[4, 3]), (5, 9, &[10])];
+    for (min, pages, numbers) in cases {
+        let pages_of: Vec<_> = numbers.iter().map(|n| image(*n)).collect();
+        assert!(written(header(pages, min, 5), &pages_of).is_err(), "{numbers:?}");
+    }
+    assert!(written(header(3, 5, 5), &[(1, vec![0; PAGE + 1])]).is_err());
+    assert!(written(header(0, 5, 5), &[]).is_err());
+}
+
+#[test]
+fn a_snapshot_leaves_the_lock_page_out() {
+    // 64 KiB pages: the lock page is 16,385.
+    let lock = lock_page(65_536);
+    assert_eq!(lock, 16_385);
+    let header = Header { page_bytes: 65_536, pages: lock + 1, min: 1, max: 1, time_ms: 0, node: 0 };
+    let mut order = Order { header, last: lock - 1 };
+    assert!(order.note(lock).is_err());
+    assert!(order.end().is_err());
+    order.note(lock + 1).unwrap();
+    order.end().unwrap();
+    // A database that ends with it.
+    Order { header: Header { pages: lock, ..header }, last: lock - 1 }.end().unwrap();
+}
+
+#[test]
+fn what_other_programs_write_is_refused_by_name() {
+    let mut bytes = written(header(9, 5, 5), &[(1, image(3))]).unwrap();
+    bytes[HEADER_BYTES + 5] = 0;
+    assert!(matches!(read(&bytes), Err(Error::Unsupported(_))));
+    bytes[7] = 0;
+    assert!(matches!(read(&bytes), Err(Error::Unsupported(_))));
+}
+
+fn file() -> impl Strategy<Value = (Header, Pages)> {
+    let snapshot = (1..40u32, any::<u64>()).prop_map(|(pages, max)| {
+        let images = (1..=pages).map(|n| (n, image(max.wrapping_add(u64::from(n))))).collect();
+        (header(pages, 1, max.max(1)), images)
+    });
+    let batch = (proptest::collection::btree_set(1..400u32, 0..30), 2..=u64::MAX).prop_map(|(numbers, min)| {
+        let images = numbers.into_iter().map(|n| (n, image(min.wrapping_mul(u64::from(n))))).collect();
+        (header(400, min, min), images)
+    });
+    prop_oneof![snapshot, batch]
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read((header, pages) in file()) {
+        let bytes = written(header, &pages).unwrap();
+        prop_assert_eq!(read(&bytes).unwrap(), (header, pages));
+    }
+
+    /// A byte changed, cut off or added: an error, never other pages. The compressed form of a page may differ, and 24 bytes
+    /// of the header mean nothing here.
+    #[test]
+    fn damage_is_found((header, pages) in file(), at in any::<prop::sample::Index>(), bit in 0..8u8, how in 0..3u8) {
+        let mut bytes = written(header, &pages).unwrap();
+        let at = at.index(bytes.len());
+        match how {
+            0 => bytes[at] ^= 1 << bit,
+            1 => bytes.truncate(at),
+            _ => bytes.push(bit),
+        }
+        if let Ok(read) = read(&bytes) {
+            prop_assert_eq!(read.1, pages);
+            prop_assert_eq!(read.0, header);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        (header, pages) in file(),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        prop_assert!(read(&bytes).is_err());
+        let mut begun = written(header, &pages).unwrap();
+        begun.truncate(cut.index(begun.len()));
+        begun.append(&mut bytes);
+        let _ = read(&begun);
+    }
+}

@@ -1,0 +1,212 @@
+//! The command `onewrite-replicate`, which `onewrite replicate`, `restore` and `verify` run.
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Parser, Subcommand};
+use onewrite_replicate::plan::Target;
+use onewrite_replicate::restore::restore;
+use onewrite_replicate::ship::{Shipped, Shipper, Taken};
+use onewrite_replicate::store;
+use onewrite_replicate::verify::{Verdict, verify};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Keep a copy of a database in a store, in Litestream's format, and bring it back.
+#[derive(Parser)]
+#[command(name = "onewrite-replicate", bin_name = "onewrite", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Replicate(Replicate),
+    Restore(Restore),
+    Verify(Verify),
+}
+
+/// Ship a database to a store, and go on shipping what changes
+///
+/// First every page, then, once an interval, the pages that have changed. What was committed since the last file is lost with
+/// the machine: commits do not wait for the store. Ends at SIGINT or SIGTERM, after shipping what there is; if it is
+/// killed, the next start goes on from what the store has.
+///
+///     onewrite replicate app.db file:///backup/app
+///     onewrite replicate --once app.db file:///backup/app
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+struct Replicate {
+    /// The database
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The store: a directory as file:///path, for this database alone; made if the one it lies in is there
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Time between two looks at the database
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// Time after which every page is shipped again, so that a restore reads less
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
+    snapshot_interval: Duration,
+    /// Ship once, and end
+    #[arg(long)]
+    once: bool,
+    /// Tell of each batch
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Restore a database from a store
+///
+/// Makes a plain SQLite file, under another name until it is whole; every checksum is verified. Also restores what
+/// Litestream (0.5.16 or newer) has shipped to a directory, and Litestream restores what `onewrite replicate` has shipped.
+///
+///     onewrite restore file:///backup/app app.db
+///     onewrite restore --timestamp 2026-01-31T12:00:00Z file:///backup/app app.db
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+struct Restore {
+    /// The store
+    #[arg(value_name = "URL")]
+    url: String,
+    /// The database to make; must not be there
+    #[arg(value_name = "DEST")]
+    dest: PathBuf,
+    /// The state of this transaction: the hexadecimal number in the name of its file
+    #[arg(long, value_name = "TXID", value_parser = txid, conflicts_with = "timestamp")]
+    txid: Option<u64>,
+    /// The newest state of before this time, in UTC, like 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = timestamp)]
+    timestamp: Option<i64>,
+}
+
+/// Compare a database with what a store has
+///
+/// Compares every page, on one snapshot. While others write, waits for a moment at which the store has the database's newest
+/// state. The status is 0 if all is the same, 1 if pages differ or there was an error, 2 if there was no such moment.
+///
+///     onewrite verify app.db file:///backup/app
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+struct Verify {
+    /// The database
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The store
+    #[arg(value_name = "URL")]
+    url: String,
+    /// How long the store may take to catch up
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    wait: Duration,
+}
+
+fn txid(text: &str) -> Result<u64> {
+    let number = u64::from_str_radix(text, 16).context("not a hexadecimal number")?;
+    ensure!(number > 0, "the first transaction is 1");
+    Ok(number)
+}
+
+fn timestamp(text: &str) -> Result<i64> {
+    let time: SystemTime = humantime::parse_rfc3339_weak(text).context("write it like 2026-01-31T12:00:00Z")?;
+    Ok(i64::try_from(time.duration_since(UNIX_EPOCH)?.as_millis())?)
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Replicate(args) => replicate(&args),
+        Command::Restore(args) => run_restore(&args),
+        Command::Verify(args) => run_verify(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("onewrite: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn replicate(args: &Replicate) -> Result<ExitCode> {
+    let Replicate { file, url, interval, .. } = args;
+    ensure!(!interval.is_zero(), "the interval is 0");
+    ensure!(file.try_exists()?, "there is no database {}", file.display());
+    let (stop, stopped) = mpsc::channel();
+    ctrlc::set_handler(move || _ = stop.send(()))?;
+    let node = u64::from(std::process::id());
+    let mut shipper = Shipper::new(file, store::open(url)?, args.snapshot_interval, node)?;
+    let mut tell = |shipped: &Shipped| {
+        if args.verbose || shipped.name.min == 1 {
+            eprintln!("onewrite: {shipped}");
+        }
+    };
+    if args.once {
+        shipper.last_step(&mut tell)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("onewrite: shipping {} to {url} every {}", file.display(), humantime::format_duration(*interval));
+    let mut trouble: Option<String> = None;
+    let mut next = Instant::now();
+    let mut last = false;
+    loop {
+        match if last { shipper.last_step(&mut tell) } else { shipper.step(&mut tell) } {
+            Ok(()) => {
+                if trouble.take().is_some() {
+                    eprintln!("onewrite: shipping goes on");
+                }
+            }
+            Err(e) if e.is::<Taken>() => return Err(e),
+            Err(e) if last => bail!("not all is shipped: {e:#}"),
+            Err(e) => {
+                let what = format!("{e:#}");
+                if trouble.as_ref() != Some(&what) {
+                    let again = humantime::format_duration(*interval);
+                    eprintln!("onewrite: not shipped, trying again every {again}, commits go on: {what}");
+                    trouble = Some(what);
+                }
+            }
+        }
+        if last {
+            return Ok(ExitCode::SUCCESS);
+        }
+        // A step that took longer than the interval is followed by the next one at once, and no more of them.
+        next = (next + *interval).max(Instant::now());
+        match stopped.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => last = true,
+        }
+    }
+}
+
+fn run_restore(args: &Restore) -> Result<ExitCode> {
+    let target = match (args.txid, args.timestamp) {
+        (Some(txid), _) => Target::Txid(txid),
+        (_, Some(time_ms)) => Target::Before(time_ms),
+        _ => Target::Newest,
+    };
+    let txid = restore(&*store::open(&args.url)?, &args.dest, target)
+        .with_context(|| format!("cannot restore {}", args.url))?;
+    eprintln!("onewrite: {} has the state of transaction {txid:016x}", args.dest.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_verify(args: &Verify) -> Result<ExitCode> {
+    let (file, url) = (args.file.display(), &args.url);
+    Ok(match verify(&*store::open(url)?, &args.file, args.wait)? {
+        Verdict::Same { txid, pages } => {
+            println!("{file}: all {pages} pages are as transaction {txid:016x} of {url} has them");
+            ExitCode::SUCCESS
+        }
+        Verdict::Differ { txid, pages } => {
+            println!("{file}: {pages} pages differ from transaction {txid:016x} of {url}");
+            ExitCode::FAILURE
+        }
+        Verdict::Behind { txid } => {
+            println!(
+                "{file}: {url} has another state, transaction {txid:016x}: is it being shipped to? Try again with a longer --wait, or when less is written"
+            );
+            ExitCode::from(2)
+        }
+    })
+}

@@ -1,0 +1,122 @@
+//! Which files make a state: the newest snapshot at or before it, then what goes on from there, as Litestream chooses.
+
+use crate::store::{Entry, SNAPSHOTS};
+use anyhow::{Result, bail};
+
+/// Which state is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The newest one.
+    Newest,
+    /// The one of this transaction.
+    Txid(u64),
+    /// The newest one of before this time, in milliseconds since 1970.
+    Before(i64),
+}
+
+impl Target {
+    fn allows(self, entry: &Entry) -> bool {
+        match self {
+            Target::Newest => true,
+            Target::Txid(txid) => entry.name.max <= txid,
+            Target::Before(time_ms) => entry.time_ms < time_ms,
+        }
+    }
+}
+
+/// The newest transaction of the store; 0 if it is empty.
+pub fn newest(entries: &[Entry]) -> u64 {
+    entries.iter().map(|entry| entry.name.max).max().unwrap_or(0)
+}
+
+/// The files that make the state, in the order to apply them.
+pub fn plan(entries: &[Entry], target: Target) -> Result<Vec<Entry>> {
+    let allowed = || entries.iter().filter(|entry| target.allows(entry));
+    let snapshot = allowed().filter(|entry| entry.name.level == SNAPSHOTS && entry.name.min == 1);
+    let mut plan: Vec<Entry> = snapshot.max_by_key(|entry| entry.name.max).copied().into_iter().collect();
+    let mut at = plan.last().map_or(0, |entry| entry.name.max);
+    let mut rest: Vec<&Entry> = allowed().filter(|e| e.name.level != SNAPSHOTS && e.name.max > at).collect();
+    rest.sort_unstable_by_key(|entry| entry.name.min);
+    let mut rest = rest.into_iter().peekable();
+    let mut best: Option<&Entry> = None;
+    loop {
+        // Of those that go on from here, the one that leads furthest.
+        while let Some(entry) = rest.next_if(|entry| entry.name.min <= at.saturating_add(1)) {
+            let leads = |e: &Entry| (e.name.max, std::cmp::Reverse(e.name.min), e.name.level);
+            if best.is_none_or(|best| leads(entry) > leads(best)) {
+                best = Some(entry);
+            }
+        }
+        match best.take().filter(|entry| entry.name.max > at) {
+            Some(entry) => {
+                at = entry.name.max;
+                plan.push(*entry);
+            }
+            None => break,
+        }
+    }
+    if entries.is_empty() {
+        bail!("the store is empty");
+    }
+    if plan.is_empty() && matches!(target, Target::Before(_)) {
+        bail!("the store has no state of before this time");
+    }
+    if let Some(next) = rest.peek() {
+        let missing = at.saturating_add(1);
+        bail!("the store has a gap: transaction {missing:x} is missing, and the next one is {:x}", next.name.min);
+    }
+    match target {
+        Target::Txid(txid) if at < txid && txid <= newest(entries) => {
+            bail!("transaction {txid:x} is not in the store by itself any more: the nearest state before it is {at:x}")
+        }
+        Target::Txid(txid) if at < txid => {
+            bail!("transaction {txid:x} is not in the store: the newest is {:x}", newest(entries))
+        }
+        _ => Ok(plan),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Name;
+
+    fn entry(level: u8, min: u64, max: u64) -> Entry {
+        Entry { name: Name { level, min, max }, time_ms: i64::try_from(max * 10).unwrap(), bytes: 1 }
+    }
+
+    fn made(entries: &[(u8, u64, u64)], target: Target) -> Option<Vec<(u8, u64, u64)>> {
+        let entries: Vec<_> = entries.iter().map(|&(level, min, max)| entry(level, min, max)).collect();
+        let plan = plan(&entries, target).ok()?;
+        Some(plan.into_iter().map(|e| (e.name.level, e.name.min, e.name.max)).collect())
+    }
+
+    #[test]
+    fn from_the_newest_snapshot_on() {
+        let all = [(0, 1, 1), (0, 2, 2), (0, 3, 3), (0, 4, 4), (9, 1, 3)];
+        assert_eq!(made(&all, Target::Newest), Some(vec![(9, 1, 3), (0, 4, 4)]));
+        assert_eq!(made(&all, Target::Txid(3)), Some(vec![(9, 1, 3)]));
+        assert_eq!(made(&all, Target::Txid(2)), Some(vec![(0, 1, 1), (0, 2, 2)]));
+        assert_eq!(made(&all, Target::Before(40)), Some(vec![(9, 1, 3)]));
+        assert_eq!(made(&all, Target::Before(41)), Some(vec![(9, 1, 3), (0, 4, 4)]));
+        assert_eq!(made(&all, Target::Before(10)), None);
+        assert_eq!(made(&all, Target::Txid(5)), None);
+        assert_eq!(made(&[], Target::Newest), None);
+    }
+
+    #[test]
+    fn merged_files_are_preferred_and_may_overlap() {
+        let all = [(0, 1, 1), (0, 2, 2), (0, 3, 3), (0, 4, 4), (1, 2, 3), (2, 1, 3)];
+        assert_eq!(made(&all, Target::Newest), Some(vec![(2, 1, 3), (0, 4, 4)]));
+        assert_eq!(made(&all, Target::Txid(2)), Some(vec![(0, 1, 1), (0, 2, 2)]));
+        assert_eq!(made(&[(9, 1, 4), (1, 3, 7)], Target::Newest), Some(vec![(9, 1, 4), (1, 3, 7)]));
+    }
+
+    #[test]
+    fn a_gap_is_an_error() {
+        assert_eq!(made(&[(0, 1, 1), (0, 3, 3)], Target::Newest), None);
+        assert_eq!(made(&[(0, 2, 2)], Target::Newest), None);
+        assert_eq!(made(&[(0, 1, 1), (0, 3, 3), (9, 1, 3)], Target::Newest), Some(vec![(9, 1, 3)]));
+        assert_eq!(made(&[(1, 1, 4)], Target::Txid(3)), None);
+    }
+}

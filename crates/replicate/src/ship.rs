@@ -1,0 +1,220 @@
+//! Shipping: at each interval, if the database has changed, the pages that differ from what the store has become the next
+//! file of the store.
+//!
+//! Which pages differ is told by hashes of all pages, whoever wrote them and however: commits through onewrite, stock SQLite
+//! meanwhile, VACUUM, another file under this name. The hashes are of what was shipped; after a start, or an error, they are
+//! of what the store's files make. So the store alone knows the position, and no end of this process leaves a gap.
+
+use crate::ltx::{Header, Writer};
+use crate::plan::{self, Target, plan};
+use crate::source::{Mark, Source};
+use crate::state::{State, byte_bar, hash, index, page_bar};
+use crate::store::{self, BATCHES, Name, SNAPSHOTS, Store};
+use anyhow::{Result, bail};
+use indicatif::{HumanBytes, HumanCount};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Ships one database into one store.
+pub struct Shipper {
+    file: PathBuf,
+    store: Box<dyn Store>,
+    snapshot_interval: Duration,
+    node: u64,
+    /// What the store has; not known at the start and after an error.
+    at: Option<At>,
+    /// The state that was looked at last, and is in the store.
+    seen: Option<Mark>,
+}
+
+/// What the store has.
+struct At {
+    txid: u64,
+    /// The file that made it so.
+    last: Option<Name>,
+    /// `None`: there is none, or its files make none.
+    state: Option<State>,
+    /// Time of the newest file, and of the newest one that has every page.
+    time_ms: i64,
+    snapshot_ms: i64,
+}
+
+/// What was shipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shipped {
+    /// The file.
+    pub name: Name,
+    /// Pages in it.
+    pub pages: u32,
+    /// Its length.
+    pub bytes: u64,
+    /// Pages that the database had before, as the store knows it; 0 where it knew none.
+    pub pages_before: u32,
+}
+
+/// Somebody else has made the file that would have been the next: going on would mix two databases.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{0} is in the store already, and not from here: another process ships into it. Give each database a store of its own"
+)]
+pub struct Taken(String);
+
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Shipper {
+    /// Prepares to ship `file` into `store`, which others are kept from shipping into. `node` names this writer in each file.
+    pub fn new(file: &Path, mut store: Box<dyn Store>, snapshot_interval: Duration, node: u64) -> Result<Shipper> {
+        store.own()?;
+        Ok(Shipper { file: file.to_owned(), store, snapshot_interval, node, at: None, seen: None })
+    }
+
+    /// Ships what has changed since the last time; tells of each file it made.
+    pub fn step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        let mut at = match self.at.take() {
+            Some(at) => at,
+            None => {
+                self.seen = None;
+                self.load()?
+            }
+        };
+        // An error leaves the position unknown: it is read from the store the next time.
+        self.ship(&mut at, said)?;
+        self.at = Some(at);
+        Ok(())
+    }
+
+    /// A [`step`](Shipper::step) to end with: also what this process itself has changed by closing the database behind a
+    /// crash, or as the last one, is shipped.
+    pub fn last_step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        self.step(said)?;
+        self.step(said)
+    }
+
+    /// The position, from the store.
+    fn load(&self) -> Result<At> {
+        let entries = store::list_all(&*self.store)?;
+        let txid = plan::newest(&entries);
+        let time_ms = entries.iter().map(|e| e.time_ms).max().unwrap_or(0);
+        let snapshots = entries.iter().filter(|e| e.name.min == 1 && matches!(e.name.level, BATCHES | SNAPSHOTS));
+        let snapshot_ms = snapshots.map(|e| e.time_ms).max().unwrap_or(0);
+        if entries.is_empty() {
+            return Ok(At { txid, last: None, state: None, time_ms, snapshot_ms });
+        }
+        let bar = byte_bar("reading the store");
+        let state = plan(&entries, Target::Newest).and_then(|plan| {
+            if plan::newest(&plan) != txid {
+                bail!("its newest transaction {txid:x} cannot be reached");
+            }
+            State::read(&*self.store, &plan, &bar)
+        });
+        bar.finish_and_clear();
+        let state = match state {
+            Ok(state) => Some(state),
+            Err(e) => {
+                eprintln!("onewrite: the store's newest state cannot be read, a new snapshot follows: {e:#}");
+                None
+            }
+        };
+        let last = entries.iter().map(|e| e.name).find(|name| name.max == txid);
+        Ok(At { txid, last, state, time_ms, snapshot_ms })
+    }
+
+    fn ship(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        let Some((source, mark)) = Source::pin(&self.file)? else {
+            if at.txid > 0 {
+                bail!("{} is empty, and what the store has is not", self.file.display());
+            }
+            return Ok(());
+        };
+        if self.seen.as_ref() == Some(&mark) {
+            return Ok(());
+        }
+        if let Some(last) = at.last
+            && !self.store.has(last)?
+        {
+            bail!("{last} is gone from the store: what is left there is looked at");
+        }
+        // Behind the snapshot: what is in the file was committed before that time.
+        let time_ms = now_ms().max(at.time_ms);
+        let before = at.state.as_ref().filter(|state| state.page_bytes == source.page_bytes);
+        let bar = page_bar("comparing");
+        let hashes = source.hashes(&bar)?;
+        bar.finish_and_clear();
+        let txid = at.txid.saturating_add(1);
+        let (name, pages): (Name, Vec<u32>) = match before {
+            None if at.txid == 0 => (Name { level: BATCHES, min: 1, max: 1 }, source.numbers().collect()),
+            // Nothing goes on behind what is there: pages of another size, or files that make no state.
+            None => (Name { level: SNAPSHOTS, min: 1, max: txid }, source.numbers().collect()),
+            Some(state) => {
+                let differs = |page: &u32| state.hashes.get(index(*page)) != hashes.get(index(*page));
+                let changed: Vec<u32> = source.numbers().filter(|page| differs(page)).collect();
+                if changed.is_empty() && state.hashes.len() == hashes.len() {
+                    self.seen = Some(mark);
+                    return Ok(());
+                }
+                // Page 1 in each file: followers look there for what has changed.
+                let first = (changed.first() != Some(&1)).then_some(1);
+                (Name { level: BATCHES, min: txid, max: txid }, first.into_iter().chain(changed).collect())
+            }
+        };
+        let pages_before = before.map_or(0, |state| u32::try_from(state.hashes.len()).unwrap_or(u32::MAX));
+        said(&Shipped { pages_before, ..self.create(name, &source, &pages, &hashes, time_ms)? });
+        (at.txid, at.last) = (name.max, Some(name));
+        at.state = Some(State { page_bytes: source.page_bytes, hashes });
+        at.time_ms = time_ms;
+        if name.min == 1 {
+            at.snapshot_ms = time_ms;
+        } else if time_ms.saturating_sub(at.snapshot_ms) >= millis(self.snapshot_interval) {
+            let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
+            let pages: Vec<u32> = source.numbers().collect();
+            let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
+            said(&Shipped { pages_before, ..self.create(name, &source, &pages, hashes, time_ms)? });
+            at.snapshot_ms = time_ms;
+        }
+        self.seen = Some(mark);
+        Ok(())
+    }
+
+    fn create(&self, name: Name, source: &Source, pages: &[u32], hashes: &[u128], time_ms: i64) -> Result<Shipped> {
+        let Source { page_bytes, pages: pages_after, .. } = *source;
+        let header = Header { page_bytes, pages: pages_after, min: name.min, max: name.max, time_ms, node: self.node };
+        let bar = page_bar(if name.min == 1 { "snapshot" } else { "shipping" });
+        bar.set_length(pages.len() as u64);
+        let mut bytes = 0;
+        let created = self.store.create(name, time_ms, &mut |to| {
+            let mut writer = Writer::begin(to, header)?;
+            let mut image = Vec::new();
+            for page in pages {
+                source.read(*page, &mut image)?;
+                // Else the store would not have what is taken to be there.
+                if hashes.get(index(*page)) != Some(&hash(&image)) {
+                    bail!("page {page} has changed under a snapshot: something writes past SQLite's locks");
+                }
+                writer.page(*page, &image)?;
+                bar.inc(1);
+            }
+            bytes = writer.finish()?.1;
+            Ok(())
+        });
+        bar.finish_and_clear();
+        if !created? {
+            return Err(Taken(name.to_string()).into());
+        }
+        Ok(Shipped { name, pages: u32::try_from(pages.len())?, bytes, pages_before: 0 })
+    }
+}
+
+impl std::fmt::Display for Shipped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = if self.name.min == 1 { "a snapshot" } else { "a batch" };
+        let (pages, bytes) = (HumanCount(self.pages.into()), HumanBytes(self.bytes));
+        write!(f, "{} {what} of {pages} pages, {bytes}", self.name)
+    }
+}

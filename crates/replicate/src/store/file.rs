@@ -1,0 +1,148 @@
+//! A store that is a directory, laid out as Litestream's `file` replicas are: the time of a state is the file's time.
+
+use super::{BATCHES, Entry, Fill, Name, SNAPSHOTS, Store};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::{self, File, TryLockError};
+use std::io::{BufReader, BufWriter, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What a file is called until it is whole.
+const UNFINISHED: &str = ".onewrite-unfinished-";
+
+pub(super) struct FileStore {
+    dir: PathBuf,
+    lock: Option<File>,
+}
+
+impl FileStore {
+    pub(super) fn new(dir: PathBuf) -> FileStore {
+        FileStore { dir, lock: None }
+    }
+
+    fn level_dir(&self, level: u8) -> PathBuf {
+        self.dir.join("ltx").join(level.to_string())
+    }
+
+    fn path(&self, name: Name) -> PathBuf {
+        self.dir.join(name.to_string())
+    }
+
+    /// The directory of a level, made if it is not there; that of the store is.
+    fn make_level_dir(&self, level: u8) -> Result<PathBuf> {
+        make_dir(&self.dir.join("ltx"))?;
+        let dir = self.level_dir(level);
+        make_dir(&dir)?;
+        Ok(dir)
+    }
+}
+
+fn make_dir(dir: &Path) -> Result<()> {
+    match fs::create_dir(dir) {
+        Ok(()) => {
+            let parent = dir.parent().unwrap_or(Path::new("/"));
+            sync_dir(parent)
+        }
+        Err(e) if e.kind() == ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        Err(e) if e.kind() == ErrorKind::NotFound => bail!(
+            "there is no directory {}: make it, or mount what belongs there",
+            dir.parent().unwrap_or(dir).display()
+        ),
+        Err(e) => Err(e).with_context(|| format!("cannot make the directory {}", dir.display())),
+    }
+}
+
+fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all()).with_context(|| format!("cannot flush {}", dir.display()))
+}
+
+fn time(time_ms: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(u64::try_from(time_ms).unwrap_or(0))
+}
+
+impl Store for FileStore {
+    fn own(&mut self) -> Result<()> {
+        make_dir(&self.dir)?;
+        let path = self.dir.join("onewrite.lock");
+        let lock = File::options().create(true).append(true).open(&path);
+        let lock = lock.with_context(|| format!("cannot open {}", path.display()))?;
+        match lock.try_lock() {
+            Ok(()) => self.lock = Some(lock),
+            Err(TryLockError::WouldBlock) => bail!(
+                "another process ships into {}: one database and one process have a store to themselves",
+                self.dir.display()
+            ),
+            Err(TryLockError::Error(e)) => return Err(e).with_context(|| format!("cannot lock {}", path.display())),
+        }
+        // What a process that died had begun.
+        for level in [BATCHES, SNAPSHOTS] {
+            let dir = self.make_level_dir(level)?;
+            let what = || format!("cannot read the directory {}", dir.display());
+            for found in fs::read_dir(&dir).with_context(what)? {
+                let found = found.with_context(what)?;
+                if found.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+                    let path = found.path();
+                    fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&self, level: u8) -> Result<Vec<Entry>> {
+        let dir = self.level_dir(level);
+        let what = || format!("cannot read the directory {}", dir.display());
+        let found = match fs::read_dir(&dir) {
+            Ok(found) => found,
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                // A store that is not mounted is not an empty one.
+                ensure!(self.dir.is_dir(), "there is no directory {}", self.dir.display());
+                return Ok(Vec::new());
+            }
+            Err(e) => return Err(e).with_context(what),
+        };
+        let mut entries = Vec::new();
+        for file in found {
+            let file = file.with_context(what)?;
+            let Some(name) = file.file_name().to_str().and_then(|name| Name::parse(level, name)) else { continue };
+            // Perhaps merged into another one, and removed, meanwhile.
+            let Ok(data) = file.metadata() else { continue };
+            let since = data.modified().with_context(what)?.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let time_ms = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
+            entries.push(Entry { name, time_ms, bytes: data.len() });
+        }
+        entries.sort_unstable();
+        Ok(entries)
+    }
+
+    fn has(&self, name: Name) -> Result<bool> {
+        let path = self.path(name);
+        path.try_exists().with_context(|| format!("cannot look at {}", path.display()))
+    }
+
+    fn open(&self, name: Name) -> Result<Box<dyn Read>> {
+        let path = self.path(name);
+        let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        Ok(Box::new(BufReader::with_capacity(1 << 18, file)))
+    }
+
+    fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
+        let path = self.path(name);
+        let dir = self.make_level_dir(name.level)?;
+        let what = || format!("cannot write {}", path.display());
+        let file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&dir).with_context(what)?;
+        // Not through tempfile's own writer, whose errors tell another name each time.
+        let mut to = BufWriter::with_capacity(1 << 18, file.as_file());
+        fill(&mut to).with_context(what)?;
+        to.into_inner().map_err(|e| e.into_error()).with_context(what)?;
+        file.as_file().set_modified(time(time_ms)).with_context(what)?;
+        file.as_file().sync_all().with_context(what)?;
+        match file.persist_noclobber(&path) {
+            Ok(_) => {}
+            Err(e) if e.error.kind() == ErrorKind::AlreadyExists => return Ok(false),
+            Err(e) => return Err(e.error).with_context(what),
+        }
+        sync_dir(&dir)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,129 @@
+//! Where files are kept, and what they are called.
+
+mod file;
+
+use anyhow::{Result, bail, ensure};
+use percent_encoding::percent_decode_str;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// What the file of one batch, or of several that were merged, is called: level and transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    /// 0: batches as they were shipped; 1 to 8: merged ones; 9: snapshots.
+    pub level: u8,
+    /// First transaction.
+    pub min: u64,
+    /// Last transaction.
+    pub max: u64,
+}
+
+/// Batches as they were shipped.
+pub const BATCHES: u8 = 0;
+/// Whole databases.
+pub const SNAPSHOTS: u8 = 9;
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ltx/{}/{:016x}-{:016x}.ltx", self.level, self.min, self.max)
+    }
+}
+
+impl Name {
+    /// A file called `name` among those of `level`; `None` if no LTX file is called so.
+    pub fn parse(level: u8, name: &str) -> Option<Name> {
+        let number = |digits: &str| {
+            let plain = digits.len() == 16 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+            plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+        };
+        let (min, max) = name.strip_suffix(".ltx")?.split_once('-')?;
+        let name = Name { level, min: number(min)?, max: number(max)? };
+        (name.min > 0 && name.min <= name.max).then_some(name)
+    }
+}
+
+/// A file of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// What it is called.
+    pub name: Name,
+    /// When the state in it was read, in milliseconds since 1970.
+    pub time_ms: i64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// Writes the contents of a file.
+pub type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<()>;
+
+/// A place for the files of one database.
+pub trait Store {
+    /// Keeps others from shipping into it, until the store is dropped, and prepares it.
+    fn own(&mut self) -> Result<()>;
+    /// The files of a level, in the order of their names.
+    fn list(&self, level: u8) -> Result<Vec<Entry>>;
+    /// Whether there is a file of this name.
+    fn has(&self, name: Name) -> Result<bool>;
+    /// Reads a file.
+    fn open(&self, name: Name) -> Result<Box<dyn Read>>;
+    /// Makes a file whole, durable, and with this time, or not at all. `false` if there is one of this name.
+    /// After an error there may be a file or none.
+    fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool>;
+}
+
+/// The store that `url` names. Looks at nothing yet.
+pub fn open(url: &str) -> Result<Box<dyn Store>> {
+    const EXAMPLE: &str = "name a directory as file:///backup/app";
+    let Some((scheme, rest)) = url.split_once("://") else { bail!("{url} is no URL: {EXAMPLE}") };
+    ensure!(scheme == "file", "stores of the kind {scheme}:// are not supported: {EXAMPLE}");
+    ensure!(!rest.contains(['?', '#']), "{url} has a ? or a #: in a name, write %3F or %23");
+    let path = rest.strip_prefix("localhost").unwrap_or(rest);
+    let path = PathBuf::from(OsString::from_vec(percent_decode_str(path).collect()));
+    ensure!(path.is_absolute(), "{url} names no directory of this machine: {EXAMPLE}");
+    Ok(Box::new(file::FileStore::new(path)))
+}
+
+/// All files that make states, of all levels.
+pub fn list_all(store: &dyn Store) -> Result<Vec<Entry>> {
+    let mut all = Vec::new();
+    for level in BATCHES..=SNAPSHOTS {
+        all.extend(store.list(level)?);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_litestreams() {
+        let name = Name { level: 9, min: 1, max: 0xab };
+        assert_eq!(name.to_string(), "ltx/9/0000000000000001-00000000000000ab.ltx");
+        assert_eq!(Name::parse(9, "0000000000000001-00000000000000ab.ltx"), Some(name));
+        for other in [
+            "0000000000000001-00000000000000ab.ltx.tmp",
+            "0000000000000001-00000000000000AB.ltx",
+            "+000000000000001-00000000000000ab.ltx",
+            "0000000000000000-00000000000000ab.ltx",
+            "0000000000000002-0000000000000001.ltx",
+            "1-2.ltx",
+            "",
+        ] {
+            assert_eq!(Name::parse(9, other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn urls() {
+        assert!(open("file:///tmp/a%20b").is_ok());
+        assert!(open("file://localhost/tmp/a").is_ok());
+        for wrong in ["/tmp/a", "file://host/a", "file:///a?b", "s3://bucket/a", "http://x/a"] {
+            let error = open(wrong).err().map(|e| format!("{e:#}")).unwrap_or_default();
+            assert!(error.contains("file:///backup/app") || error.contains("%3F"), "{wrong}: {error}");
+        }
+    }
+}

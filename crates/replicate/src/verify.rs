@@ -1,0 +1,76 @@
+//! Comparing: is what the store has what the database is?
+
+use crate::plan::{Target, newest, plan};
+use crate::source::Source;
+use crate::state::{State, byte_bar, page_bar};
+use crate::store::{Store, list_all};
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every page is the same.
+    Same {
+        /// The state of the store.
+        txid: u64,
+        /// Pages of the database.
+        pages: u32,
+    },
+    /// They are of one state, going by page 1, and differ.
+    Differ {
+        /// The state of the store.
+        txid: u64,
+        /// Pages that differ.
+        pages: u32,
+    },
+    /// The store has another state than the database.
+    Behind {
+        /// The state of the store.
+        txid: u64,
+    },
+}
+
+/// Compares the database with the store, which gets as long as `patience` to catch up.
+pub fn verify(store: &dyn Store, file: &Path, patience: Duration) -> Result<Verdict> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let Some((source, _)) = Source::pin(file)? else { bail!("{} has no page", file.display()) };
+        let bar = page_bar("comparing");
+        let ours = State { page_bytes: source.page_bytes, hashes: source.hashes(&bar)? };
+        bar.finish_and_clear();
+        drop(source);
+        let mut looked = 0;
+        // The shipper may be behind; if it has shipped a newer state, that is compared with a newer snapshot.
+        loop {
+            let entries = list_all(store)?;
+            let txid = newest(&entries);
+            if txid != looked || txid == 0 {
+                let bar = byte_bar("reading the store");
+                let theirs = State::read(store, &plan(&entries, Target::Newest)?, &bar);
+                bar.finish_and_clear();
+                let theirs = theirs?;
+                if theirs == ours {
+                    return Ok(Verdict::Same { txid, pages: u32::try_from(ours.hashes.len())? });
+                }
+                if theirs.page_bytes == ours.page_bytes && theirs.hashes.first() == ours.hashes.first() {
+                    let all = 0..ours.hashes.len().max(theirs.hashes.len());
+                    let pages = all.filter(|n| ours.hashes.get(*n) != theirs.hashes.get(*n)).count();
+                    return Ok(Verdict::Differ { txid, pages: u32::try_from(pages)? });
+                }
+                if Instant::now() >= deadline {
+                    return Ok(Verdict::Behind { txid });
+                }
+                if looked != 0 {
+                    break;
+                }
+                looked = txid;
+            }
+            if Instant::now() >= deadline {
+                return Ok(Verdict::Behind { txid });
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}

@@ -130,6 +130,7 @@ impl Engine {
             writes_in_a_row: 0,
             unsettled: false,
             doubtless: false,
+            has_pinned: false,
             gave_place: false,
             returns_lock: false,
             exclusive_said: false,

@@ -138,6 +138,10 @@ impl Connection {
             if inner.reserved.is_some_and(|other| other != self.id) {
                 return Err(busy_aside());
             }
+            if inner.phase == Phase::Live && !std::mem::replace(&mut self.has_pinned, true) && is_undecided(&inner) {
+                drop(inner);
+                return self.pin_decided(has_place);
+            }
             let joins_reader = inner.phase == Phase::Unmarked && !inner.snapshots.is_empty();
             if inner.phase == Phase::Live || joins_reader {
                 match self.pin(&mut inner, has_place) {
@@ -172,11 +176,11 @@ impl Connection {
                 if self.aside {
                     return Ok(());
                 }
-                if inner.member.as_ref().is_some_and(|member| member.is_undecided()) {
+                self.has_pinned = true;
+                if is_undecided(&inner) {
                     drop(inner);
                     drop(writer);
-                    db.decide(Instant::now() + self.patience())?;
-                    return self.pin_patiently();
+                    return self.pin_decided(false);
                 }
             }
         }
@@ -200,6 +204,18 @@ impl Connection {
         self.snapshot = Some(state);
         self.looked = (!has_place && self.runs_apart(inner)).then(Looked::default);
         Ok(())
+    }
+
+    /// The first snapshot of a connection waits until it is decided what a process that has died left: the program may have
+    /// been told that its transaction is committed, or begin again where it left off.
+    fn pin_decided(&mut self, has_place: bool) -> Result<()> {
+        let db = self.db.clone();
+        db.decide(Instant::now() + self.patience())?;
+        let pinned = self.pin(&mut db.inner.lock(), has_place);
+        match pinned {
+            Err(Error::Busy(_)) => self.pin_patiently(),
+            pinned => pinned,
+        }
     }
 
     /// Pins a snapshot, also while another process brings a big transaction home, or has died while it did.
@@ -618,4 +634,9 @@ fn busy_here() -> Error {
 
 fn busy_aside() -> Error {
     Error::Busy("another connection of this process has stepped aside from the log for its transaction".into())
+}
+
+/// Whether another process has written what nobody can see yet, or has the turn.
+fn is_undecided(inner: &Inner) -> bool {
+    inner.member.as_ref().is_some_and(|member| member.is_undecided())
 }

@@ -102,6 +102,8 @@ pub struct Connection {
     writes_in_a_row: u32,
     /// The snapshot is newer than what readers may see: nothing of it may reach the application yet.
     unsettled: bool,
+    /// It has had a snapshot of a database that this process uses.
+    has_pinned: bool,
     /// It has a tentative place and has read nothing but what a write begins with.
     doubtless: bool,
     /// The writer's place went to the next in the queue with the commit; SQLite still has its lock.

@@ -76,6 +76,10 @@ mod sync {
             *self.0.lock()
         }
 
+        pub fn reset(&self) {
+            *self.0.lock() = false;
+        }
+
         pub fn spin(&self, _: Duration) -> bool {
             thread::yield_now();
             self.is_set()

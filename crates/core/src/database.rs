@@ -807,6 +807,10 @@ impl Audience for Database {
         }
     }
 
+    fn is_to_publish(&self) -> bool {
+        !self.queue.is_idle()
+    }
+
     fn poison(&self, error: Error) -> Error {
         Database::poison(self, error)
     }

@@ -26,7 +26,8 @@ use crate::sync::{Event, Mutex};
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 /// Whoever is about to give up takes the place from a tentative holder that has had it for so long, whatever it does.
 const STARVED: Duration = Duration::from_millis(500);
-/// The first in the queue waits so long without sleeping, if a turn usually takes less: waking up takes longer.
+/// One that waits does so without sleeping for so long, if a turn usually takes no more than twice as long: waking up takes
+/// longer.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// The place is left free to whoever comes for so long, before the first in the queue has it for certain; and for so long
@@ -254,7 +255,7 @@ impl WriterQueue {
                 *ticket = Some(mine);
                 return false;
             }
-            let spins = inner.usual < SPIN && !inner.waiting.iter().any(|w| w.spins.load(Relaxed));
+            let spins = inner.usual < 2 * SPIN && !inner.waiting.iter().any(|w| w.spins.load(Relaxed));
             let waiter = Arc::new(Waiter {
                 holder: me,
                 called: Event::new(),

@@ -285,6 +285,10 @@ impl Audience for Model {
         inner.latest = state.tid.0;
     }
 
+    fn is_to_publish(&self) -> bool {
+        !self.queue.is_idle()
+    }
+
     fn poison(&self, error: error::Error) -> error::Error {
         self.inner.lock().poisoned = true;
         error

@@ -226,7 +226,7 @@ pub fn ends_within(page: PageNo) -> Error {
 /// Keeps home's image of every page that is about to be overwritten and that a snapshot older than
 /// `state` reads there. True if there are older snapshots.
 fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
-    let older: Vec<Tid> = db.inner.lock().snapshots.range(..state.tid).map(|(tid, _)| *tid).collect();
+    let older: Vec<Tid> = db.inner.lock().snapshots.tids().take_while(|tid| *tid < state.tid).collect();
     if older.is_empty() || !keeps(Rule::KeptForSnapshots) {
         return Ok(false);
     }

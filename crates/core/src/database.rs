@@ -18,7 +18,7 @@
 //! Lock order: `writer`, then `inner`, then `table`. `writer` is held by whoever has the writer's
 //! place while it commits; `inner` only for moments; `table` only for look-ups and publication.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +46,7 @@ use crate::procs::member::Member;
 use crate::procs::tail::Reach;
 use crate::queue::{ConnectionId, WriterQueue};
 use crate::rules::{Rule, keeps};
+use crate::snapshots::Snapshots;
 use crate::stats::{CountedFile, Stats};
 use crate::table::{PageTable, Readers};
 use crate::types::{LogOffset, Tid};
@@ -81,8 +82,8 @@ pub struct Inner {
     pub hidden: VecDeque<Arc<State>>,
     /// A connection that will step aside keeps the others from beginning to read.
     pub reserved: Option<ConnectionId>,
-    /// Pinned snapshots: TID → how many.
-    pub snapshots: BTreeMap<Tid, usize>,
+    /// Pinned snapshots.
+    pub snapshots: Snapshots,
     /// Settings in force.
     pub options: Options,
     /// The connection that lets no other begin to read.
@@ -100,7 +101,7 @@ pub struct Inner {
 impl Inner {
     /// Number of pinned snapshots.
     pub fn snapshot_count(&self) -> usize {
-        self.snapshots.values().sum()
+        self.snapshots.count()
     }
 
     /// Everybody sees `state` from now on.
@@ -108,6 +109,13 @@ impl Inner {
         self.latest = state.clone();
         self.published = state;
         self.hidden.clear();
+    }
+
+    /// The same for one that was found in the file, as it mostly was before.
+    pub fn find_state(&mut self, state: State) {
+        if *self.latest != state || !Arc::ptr_eq(&self.latest, &self.published) {
+            self.set_state(Arc::new(state));
+        }
     }
 
     /// A state after the newest, for the next writer, whichever process it is of.
@@ -242,7 +250,7 @@ impl Database {
                 published: empty,
                 hidden: VecDeque::new(),
                 reserved: None,
-                snapshots: BTreeMap::new(),
+                snapshots: Snapshots::default(),
                 options,
                 alone: None,
                 connections: 0,
@@ -296,14 +304,14 @@ impl Database {
 
     /// Pins a state whose images are all still there: this process has the writer's place.
     pub fn pin_state(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
-        if let Some(member) = inner.member.as_ref().filter(|_| !inner.snapshots.contains_key(&state.tid)) {
+        if let Some(member) = inner.member.as_ref().filter(|_| !inner.snapshots.has(state.tid)) {
             member.announce_unseen(state.tid);
         }
         self.count_pin(inner, state)
     }
 
     fn count_pin(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
-        *inner.snapshots.entry(state.tid).or_default() += 1;
+        inner.snapshots.pin(state.tid);
         Stats::add(&self.stats.snapshots, 1);
         state
     }
@@ -311,16 +319,12 @@ impl Database {
     /// Gives a snapshot back.
     pub fn unpin(&self, inner: &mut Inner, state: &State) -> Result<()> {
         self.stats.snapshots.fetch_sub(1, Ordering::Relaxed);
-        if let Some(count) = inner.snapshots.get_mut(&state.tid) {
-            *count -= 1;
-            if *count == 0 {
-                inner.snapshots.remove(&state.tid);
-                if let Some(member) = &inner.member {
-                    member.withdraw(state.tid);
-                }
-                if self.table.read().should_trim() {
-                    self.table.write().trim(inner.readers());
-                }
+        if inner.snapshots.unpin(state.tid) {
+            if let Some(member) = &inner.member {
+                member.withdraw(state.tid);
+            }
+            if self.table.read().should_trim() {
+                self.table.write().trim(inner.readers());
             }
         }
         if inner.phase == Phase::Unmarked && inner.snapshots.is_empty() {
@@ -450,7 +454,7 @@ impl Database {
     /// This process is one of several from now on.
     pub fn enrol(&self, member: Option<Arc<Member>>, inner: &mut Inner) {
         if let Some(member) = &member {
-            inner.snapshots.keys().for_each(|tid| member.announce_unseen(*tid));
+            inner.snapshots.tids().for_each(|tid| member.announce_unseen(tid));
         }
         self.table.write().member = member.clone();
         inner.member = member;
@@ -838,6 +842,10 @@ impl Audience for Database {
             inner.hidden.retain(|hidden| hidden.tid > state.tid);
             inner.latest = state;
         }
+    }
+
+    fn is_to_publish(&self) -> bool {
+        !self.queue.is_idle()
     }
 
     fn poison(&self, error: Error) -> Error {

@@ -32,6 +32,7 @@ pub mod repair;
 pub mod replay;
 pub mod roll_back;
 pub mod rules;
+pub mod snapshots;
 pub mod stats;
 mod sync;
 pub mod table;

@@ -1,7 +1,12 @@
-//! The writer's place: one connection of a database writes at a time, first come, first served.
+//! The writer's place: one connection of a database writes at a time.
 //!
-//! The place is handed to the next in the queue, never thrown open, so no thread starves. A connection
-//! that usually writes takes it *tentatively* before its snapshot, so that its upgrade is never stale. A
+//! Who gives the place back leaves it free and calls one that waits: one that spins, else the first in the queue. Until that
+//! one has woken up, whoever runs may take it: a place that went to a thread asleep would be nobody's for as long as
+//! waking up takes, which is as long as a transaction. So that no thread starves, the place is *handed over* to the first in
+//! the queue, and is nobody else's, once it has been left free for a slice of time ([`SLICE`]), or if the first comes again
+//! with a ticket.
+//!
+//! A connection that usually writes takes the place *tentatively* before its snapshot, so that its upgrade is never stale. A
 //! tentative holder that does not begin to write although it could loses the place to the next: who was seen asleep,
 //! or busy with something else, for its grace. A thread that is kept from its processor keeps the place.
 //!
@@ -10,7 +15,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::sync::idle::{Task, Watch};
@@ -21,8 +26,13 @@ use crate::sync::{Event, Mutex};
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 /// Whoever is about to give up takes the place from a tentative holder that has had it for so long, whatever it does.
 const STARVED: Duration = Duration::from_millis(500);
-/// The first in the queue waits so long without sleeping, if a turn usually takes less: waking up takes longer.
+/// One that waits does so without sleeping for so long, if a turn usually takes no more than twice as long: waking up takes
+/// longer.
 const SPIN: Duration = Duration::from_micros(50);
+
+/// The place is left free to whoever comes for so long, before the first in the queue has it for certain; and for so long
+/// until each of those that wait has had it.
+const SLICE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(8));
 
 /// How the place is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,13 +105,22 @@ impl Holder {
 
 struct Waiter {
     holder: Holder,
-    granted: Event,
+    /// It has the place, or finds it free if nobody was faster.
+    called: Event,
+    /// It was called and has not looked yet. Changed under the lock, as the next.
+    is_called: AtomicBool,
+    /// It does not sleep.
+    spins: AtomicBool,
+    /// It has tried before.
+    again: bool,
 }
 
 #[derive(Default)]
 struct Inner {
     holder: Option<Holder>,
     waiting: VecDeque<Arc<Waiter>>,
+    /// When the place was handed over last, or the first one began to wait.
+    handed_over: Option<Instant>,
     turns: u64,
     tickets: u64,
     /// What the first in the queue sees of the holder.
@@ -128,12 +147,49 @@ impl Inner {
         if self.idle.0 == holder.turn { self.idle.1 } else { Duration::ZERO }
     }
 
+    /// A waiter looks whether it has the place: it was handed over, or is free. If not, it may be called again.
+    fn look(&mut self, waiter: &Arc<Waiter>) -> bool {
+        let at = self.waiting.iter().position(|w| Arc::ptr_eq(w, waiter));
+        match (&mut self.holder, at) {
+            (None, Some(at)) => {
+                self.waiting.remove(at);
+                self.take(waiter.holder);
+                true
+            }
+            (Some(_), Some(_)) => {
+                waiter.is_called.store(false, Relaxed);
+                waiter.called.reset();
+                false
+            }
+            // Handed over. The time it took to wake up is not its own.
+            (Some(h), None) if h.connection == waiter.holder.connection => {
+                h.since = Instant::now();
+                true
+            }
+            (_, None) => true,
+        }
+    }
+
     /// Gives the place to the first in the queue, who is to be told.
-    fn hand_over(&mut self) -> Option<Arc<Waiter>> {
+    fn hand_over(&mut self, now: Instant) -> Option<Arc<Waiter>> {
         self.holder = None;
+        self.handed_over = Some(now);
         let next = self.waiting.pop_front()?;
         self.take(next.holder);
         Some(next)
+    }
+
+    /// Leaves the place free, or to the first in the queue if it is that one's by now; who is to be told.
+    fn let_go(&mut self, now: Instant) -> Option<Arc<Waiter>> {
+        self.holder = None;
+        let first = self.waiting.front()?;
+        let slice = SLICE.0.min(SLICE.1 / u32::try_from(self.waiting.len()).unwrap_or(u32::MAX));
+        if first.again || self.handed_over.is_none_or(|at| now - at >= slice) {
+            return self.hand_over(now);
+        }
+        let spins = self.waiting.iter().find(|w| w.spins.load(Relaxed));
+        let next = spins.unwrap_or(first);
+        (!next.is_called.swap(true, Relaxed)).then(|| next.clone())
     }
 }
 
@@ -164,6 +220,7 @@ impl WriterQueue {
         let (thread, task) = (thread::current().id(), Task::current());
         let (waiter, spin) = {
             let mut inner = self.inner.lock();
+            let again = ticket.is_some();
             let mine = ticket.unwrap_or_else(|| inner.ticket());
             let since = Instant::now();
             let me = Holder { connection, thread, task, claim, ticket: mine, turn: 0, since };
@@ -198,19 +255,45 @@ impl WriterQueue {
                 *ticket = Some(mine);
                 return false;
             }
-            let waiter = Arc::new(Waiter { holder: me, granted: Event::new() });
+            let spins = inner.usual < 2 * SPIN && !inner.waiting.iter().any(|w| w.spins.load(Relaxed));
+            let waiter = Arc::new(Waiter {
+                holder: me,
+                called: Event::new(),
+                is_called: AtomicBool::new(false),
+                spins: AtomicBool::new(spins),
+                again,
+            });
+            if inner.waiting.is_empty() {
+                inner.handed_over = Some(since);
+            }
             let at = inner.waiting.iter().rposition(|w| w.holder.ticket < mine).map_or(0, |before| before + 1);
             inner.waiting.insert(at, waiter.clone());
-            (waiter, if at == 0 && inner.usual < SPIN { SPIN } else { Duration::ZERO })
+            (waiter, if spins { SPIN } else { Duration::ZERO })
         };
-        let got = waiter.granted.spin(spin) || self.wait(&waiter, patience);
+        let got = self.spin(&waiter, spin) || self.wait(&waiter, patience);
         if !got {
             *ticket = Some(waiter.holder.ticket);
-        } else if let Some(h) = self.inner.lock().holder.as_mut().filter(|h| h.connection == connection) {
-            // The time it took to wake up is not its own.
-            h.since = Instant::now();
         }
         got
+    }
+
+    /// Waits without sleeping, for so long at most.
+    fn spin(&self, waiter: &Arc<Waiter>, spin: Duration) -> bool {
+        let begun = Instant::now();
+        let mut left = spin;
+        while !left.is_zero() && waiter.called.spin(left) {
+            if self.look(waiter) {
+                return true;
+            }
+            left = spin.saturating_sub(begun.elapsed());
+        }
+        waiter.spins.store(false, Relaxed);
+        false
+    }
+
+    /// Whether a waiter that was called, or has woken up, has the place now.
+    fn look(&self, waiter: &Arc<Waiter>) -> bool {
+        self.inner.lock().look(waiter)
     }
 
     /// Time is counted nap by nap, so a process that was stopped for a while has not waited meanwhile.
@@ -220,6 +303,9 @@ impl WriterQueue {
         // The turn that was seen last, and since when.
         let mut seen = (0, Duration::ZERO);
         loop {
+            if self.look(waiter) {
+                return true;
+            }
             let first = self.is_first(waiter);
             nap = match nap.is_zero() {
                 true if first => LOOK.0,
@@ -228,17 +314,19 @@ impl WriterQueue {
             };
             let this_nap =
                 nap.min(patience.all.saturating_sub(waited)).min(patience.kept.map_or(nap, |kept| kept.held));
-            if waiter.granted.wait_until(Instant::now() + this_nap) {
-                return true;
+            let begun = Instant::now();
+            if waiter.called.wait_until(begun + this_nap) {
+                waited += begun.elapsed().min(this_nap);
+                continue;
             }
             waited += this_nap;
             let over = waited >= patience.all;
             self.watch(waiter, this_nap);
             let mut inner = self.inner.lock();
-            let Some(at) = inner.waiting.iter().position(|w| Arc::ptr_eq(w, waiter)) else {
-                // Handed over, and about to be told.
+            if inner.look(waiter) {
                 return true;
-            };
+            }
+            let Some(at) = inner.waiting.iter().position(|w| Arc::ptr_eq(w, waiter)) else { return true };
             let mut gives_up = over;
             let mut may_have = true;
             if let Some(h) = &inner.holder {
@@ -256,7 +344,7 @@ impl WriterQueue {
                 gives_up |= patience.kept.is_some_and(|kept| waited_for_tentative(kept) || h.keeps(kept, idle, inside));
             }
             if at == 0 && may_have {
-                inner.hand_over();
+                inner.hand_over(Instant::now());
                 return true;
             }
             if gives_up {
@@ -292,9 +380,10 @@ impl WriterQueue {
         self.inner.lock().holder.is_some_and(|h| h.connection == connection)
     }
 
-    /// Whether nobody has the place.
+    /// Whether nobody has the place or waits for it.
     pub fn is_idle(&self) -> bool {
-        self.inner.lock().holder.is_none()
+        let inner = self.inner.lock();
+        inner.holder.is_none() && inner.waiting.is_empty()
     }
 
     /// Whether anybody has the place for good.
@@ -342,16 +431,17 @@ impl WriterQueue {
         ticket
     }
 
-    /// Gives the place back, if `connection` has it, to the first in the queue. Returns how long a turn usually takes.
+    /// Gives the place back, if `connection` has it. Returns how long a turn usually takes.
     pub fn release(&self, connection: ConnectionId) -> Duration {
         let (next, usual) = {
             let mut inner = self.inner.lock();
             let Some(h) = inner.holder.filter(|h| h.connection == connection) else { return inner.usual };
-            inner.usual = (inner.usual * 7 + h.since.elapsed()) / 8;
-            (inner.hand_over(), inner.usual)
+            let now = Instant::now();
+            inner.usual = (inner.usual * 7 + now.saturating_duration_since(h.since)) / 8;
+            (inner.let_go(now), inner.usual)
         };
         if let Some(next) = next {
-            next.granted.set();
+            next.called.set();
         }
         usual
     }

@@ -178,6 +178,54 @@ fn a_ticket_keeps_the_turn_and_the_place_waits_for_nobody_that_is_away() {
     assert!(q.acquire(ConnectionId(4), Claim::Firm, Duration::ZERO));
 }
 
+/// Does it while another thread waits for the place, which this one has.
+fn beside_one_that_waits<T>(q: &WriterQueue, f: impl FnOnce() -> T) -> T {
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            assert!(q.acquire(ConnectionId(2), Claim::Firm, LONG));
+            q.release(ConnectionId(2));
+        });
+        while !q.has_waiters(1) {
+            std::hint::spin_loop();
+        }
+        f()
+    })
+}
+
+#[test]
+fn whoever_runs_may_have_the_place_before_one_that_has_to_wake_up() {
+    let q = WriterQueue::default();
+    let faster = || {
+        assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+        beside_one_that_waits(&q, || {
+            q.release(ConnectionId(1));
+            let taken = q.acquire(ConnectionId(1), Claim::Firm, Duration::ZERO);
+            q.release(ConnectionId(1));
+            taken
+        })
+    };
+    assert!((0..1000).any(|_| faster()));
+}
+
+#[test]
+fn one_that_waits_has_the_place_before_long_whoever_else_comes() {
+    let q = WriterQueue::default();
+    for _ in 0..50 {
+        assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+        beside_one_that_waits(&q, || {
+            let begun = std::time::Instant::now();
+            while q.has_waiters(1) {
+                assert!(begun.elapsed() < Duration::from_secs(10), "it starves");
+                q.release(ConnectionId(1));
+                if !q.acquire(ConnectionId(1), Claim::Firm, Duration::ZERO) {
+                    break;
+                }
+            }
+            q.release(ConnectionId(1));
+        });
+    }
+}
+
 #[test]
 fn everybody_gets_a_turn_and_nobody_two_at_once() {
     let q = WriterQueue::default();

@@ -5,8 +5,6 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use std::collections::BTreeMap;
-
 use crate::checkpoint::ImageFile;
 use crate::database::Database;
 use crate::error::{Error, IoContext, Result};
@@ -19,6 +17,7 @@ use crate::log::slot::Slot;
 use crate::memory;
 use crate::roll_back;
 use crate::rules::{Rule, keeps};
+use crate::snapshots::Snapshots;
 use crate::table::{Image, PageTable, Place, Readers, Streamed};
 use crate::types::{LogOffset, PageNo, Tid};
 
@@ -100,7 +99,7 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
         base = base.after(Tid::HOME, slot.page_bytes, slot.page_count, slot.change_counter, Some(first));
     }
     base.change_counter = base.change_counter.max(slot.change_counter);
-    let snapshots = BTreeMap::new();
+    let snapshots = Snapshots::default();
     let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
     // What was there from the checkpoint on is in home, also after a recovery that crashed when it had
     // shortened home to the size of the newest state.

@@ -6,8 +6,6 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use std::collections::BTreeMap;
-
 use crate::database::Database;
 use crate::error::{Error, IoContext, Result};
 use crate::home;
@@ -19,6 +17,7 @@ use crate::memory;
 use crate::node::Shape;
 use crate::options::STREAM_BYTES_MAX;
 use crate::rules::{Rule, keeps};
+use crate::snapshots::Snapshots;
 use crate::table::{Image, PageTable, Place, Readers};
 use crate::trailer::{self, Trailer};
 use crate::types::{PageNo, Tid};
@@ -75,7 +74,7 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
     // Below the page count from where on pages are ambiguous, only the pointer maps matter, and a commit in place
     // cannot change whether there are any.
     let shape = Shape { page_count: 0, ..Shape::new(slot.page_bytes, 0, &header) };
-    let snapshots = BTreeMap::new();
+    let snapshots = Snapshots::default();
     let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
     let mut first = None;
     for_each_page(db, slot.page_bytes, PageNo::HEADER, |page, image| {

@@ -36,6 +36,11 @@ impl Event {
         self.state.load(Ordering::Acquire) == SET
     }
 
+    /// It may happen again. Only the thread that waits calls this, and looks afterwards at what it was told of.
+    pub fn reset(&self) {
+        self.state.store(EMPTY, Ordering::Release);
+    }
+
     /// Waits for it without sleeping, for so long: where what is waited for happens on another processor, that is
     /// sooner than a thread wakes up.
     pub fn spin(&self, spin: Duration) -> bool {

@@ -14,6 +14,7 @@ use crate::disk::DiskFile;
 use crate::error::Result;
 use crate::memory::{self, Room};
 use crate::procs::member::Member;
+use crate::snapshots::Snapshots;
 use crate::types::{PageNo, Tid};
 
 /// The bytes of one page.
@@ -158,8 +159,8 @@ impl Layer {
 /// Who reads older versions than the newest.
 #[derive(Clone, Copy)]
 pub struct Readers<'a> {
-    /// Pinned snapshots: TID → how many.
-    pub snapshots: &'a BTreeMap<Tid, usize>,
+    /// Pinned snapshots.
+    pub snapshots: &'a Snapshots,
     /// The newest state readers may see: that one and all later ones may be pinned at any time.
     pub visible: Tid,
 }
@@ -168,7 +169,7 @@ impl Readers<'_> {
     /// Whether somebody reads, or may read, a version made by `from` and replaced by `until` (rule
     /// KeptUntilSuccessorVisible).
     fn need(&self, from: Tid, until: Tid) -> bool {
-        until > self.visible || self.snapshots.range(from..until).next().is_some()
+        until > self.visible || self.snapshots.has_any(from, until)
     }
 }
 
@@ -370,7 +371,7 @@ impl PageTable {
         let layer = self.layer.take();
         self.new_bytes = 0;
         self.set_kept(0);
-        let needed = readers.snapshots.range(..home_tid).next().is_some();
+        let needed = readers.snapshots.has_any(Tid(0), home_tid);
         if !needed {
             self.pages = FxHashMap::default();
             return;
@@ -405,7 +406,7 @@ impl PageTable {
 
     /// After another process wrote home at least up to `home_tid`, of which this one has not seen all: snapshots from
     /// there on read home, older ones what they have.
-    pub fn checkpointed_elsewhere(&mut self, home_tid: Tid, snapshots: &BTreeMap<Tid, usize>) {
+    pub fn checkpointed_elsewhere(&mut self, home_tid: Tid, snapshots: &Snapshots) {
         for versions in self.pages.values_mut() {
             if versions.last().is_some_and(|v| v.tid < home_tid) {
                 versions.push(Version { tid: home_tid, place: Place::Home });
@@ -472,7 +473,7 @@ mod tests {
     }
 
     /// Readers of `snapshots` and of what comes from `visible` on.
-    fn readers(snapshots: &BTreeMap<Tid, usize>, visible: u64) -> Readers<'_> {
+    fn readers(snapshots: &Snapshots, visible: u64) -> Readers<'_> {
         Readers { snapshots, visible: Tid(visible) }
     }
 
@@ -486,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_reads_the_newest_version_that_is_not_newer_than_itself() {
-        let snapshots = BTreeMap::from([(Tid(0), 1), (Tid(3), 1), (Tid(5), 1)]);
+        let snapshots = Snapshots::from([0, 3, 5]);
         let mut table = PageTable::default();
         for tid in [2, 3, 4, 6] {
             table.publish(PageNo(7), Tid(tid), Place::Memory(image(tid as u8)), readers(&snapshots, tid));
@@ -500,7 +501,7 @@ mod tests {
 
     #[test]
     fn what_readers_may_come_to_see_is_kept_until_they_see_something_newer() {
-        let nobody = BTreeMap::new();
+        let nobody = Snapshots::default();
         let mut table = PageTable::default();
         // Readers see 1; 2 and 3 wait for a flush, which may cover 2 and not 3.
         for tid in 1..4 {
@@ -517,7 +518,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_keeps_what_older_snapshots_read_and_nothing_else() {
-        let mut snapshots = BTreeMap::from([(Tid(0), 1)]);
+        let mut snapshots = Snapshots::from([0]);
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         table.keep(PageNo(7), Tid(0), Tid(1), Place::Memory(image(100)));
@@ -528,14 +529,14 @@ mod tests {
         assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), Some(2)));
         table.checkpointed(Tid(2), 7, readers(&snapshots, 2));
         assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), None));
-        snapshots.clear();
+        snapshots = Snapshots::default();
         table.trim(readers(&snapshots, 9));
         assert!(table.is_empty());
     }
 
     #[test]
     fn a_checkpoint_keeps_pages_behind_the_end_for_snapshots_that_have_them() {
-        let mut snapshots = BTreeMap::from([(Tid(1), 1)]);
+        let mut snapshots = Snapshots::from([1]);
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         // Transaction 2 cuts page 7 off.
@@ -544,14 +545,14 @@ mod tests {
         // Transaction 3 adds it again.
         table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 3));
         assert_eq!((read(&table, 1), read(&table, 3), table.new_bytes()), (Some(1), Some(3), 512));
-        snapshots.clear();
+        snapshots = Snapshots::default();
         table.checkpointed(Tid(3), 7, readers(&snapshots, 3));
         assert!(table.is_empty());
     }
 
     #[test]
     fn a_checkpoint_of_streamed_images_keeps_what_older_snapshots_read() {
-        let snapshots = BTreeMap::from([(Tid(1), 1)]);
+        let snapshots = Snapshots::from([1]);
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
@@ -578,7 +579,7 @@ mod tests {
 
     #[test]
     fn an_image_kept_is_read_also_behind_the_mark_of_a_checkpoint_elsewhere() {
-        let snapshots = BTreeMap::from([(Tid(1), 1), (Tid(2), 1), (Tid(4), 1)]);
+        let snapshots = Snapshots::from([1, 2, 4]);
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(2), Place::Memory(image(2)), readers(&snapshots, 2));
         table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 3));
@@ -592,7 +593,7 @@ mod tests {
 
     #[test]
     fn an_image_overwritten_in_place_is_held_as_long_as_a_snapshot_reads_it() {
-        let mut snapshots = BTreeMap::from([(Tid(3), 1)]);
+        let mut snapshots = Snapshots::from([3]);
         let mut table = PageTable::default();
         for (now, old) in [(4, 100), (5, 104), (6, 105)] {
             assert!(table.newest_is_home(PageNo(7)));
@@ -603,7 +604,7 @@ mod tests {
             table.release(PageNo(7), readers(&snapshots, now));
         }
         assert_eq!((read(&table, 3), read(&table, 6), table.kept_bytes()), (Some(100), None, 512));
-        snapshots.clear();
+        snapshots = Snapshots::default();
         table.release(PageNo(7), readers(&snapshots, 6));
         assert!(table.is_empty());
         assert_eq!((table.kept_bytes(), table.new_bytes()), (0, 0));
@@ -611,7 +612,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_without_older_snapshots_leaves_nothing() {
-        let snapshots = BTreeMap::from([(Tid(1), 1)]);
+        let snapshots = Snapshots::from([1]);
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         table.checkpointed(Tid(1), 7, readers(&snapshots, 1));
@@ -621,7 +622,7 @@ mod tests {
 
     #[test]
     fn streamed_images_hide_older_ones_and_not_newer_ones() {
-        let snapshots = BTreeMap::new();
+        let snapshots = Snapshots::default();
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();

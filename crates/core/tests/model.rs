@@ -76,6 +76,10 @@ mod sync {
             *self.0.lock()
         }
 
+        pub fn reset(&self) {
+            *self.0.lock() = false;
+        }
+
         pub fn spin(&self, _: Duration) -> bool {
             thread::yield_now();
             self.is_set()
@@ -279,6 +283,10 @@ impl Audience for Model {
         assert!(!inner.poisoned, "nothing hidden becomes visible after a failure");
         assert!(inner.latest < state.tid.0 && state.tid.0 <= inner.published);
         inner.latest = state.tid.0;
+    }
+
+    fn is_to_publish(&self) -> bool {
+        !self.queue.is_idle()
     }
 
     fn poison(&self, error: error::Error) -> error::Error {

@@ -302,15 +302,15 @@ impl Connection {
                 return Err(Error::Busy("a rollback journal waits to be rolled back, and others read".into()));
             }
         }
-        let mut options = inner.options.clone();
-        options.busy_ms = u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX);
         while let Some(session) = mark {
+            let mut options = inner.options.clone();
+            options.busy_ms = u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX);
             if recover::attach(db, writer, inner, session, &options)? {
                 return Ok(());
             }
             (state, mark) = db.read_state()?;
         }
-        inner.set_state(Arc::new(state));
+        inner.find_state(state);
         Ok(())
     }
 

@@ -9,7 +9,8 @@
 //! A leader that writes at once writes alone, and the others wait for it before they write together. So those
 //! who commit again and again are waited for: whoever publishes leaves the write to one who comes after it, until
 //! there are as many as the last time, or as many as publish while one write takes. Nobody waits so for longer than half
-//! a write (rule GroupWait).
+//! a write. And where somebody has the writer's place when a write ends, the next one is left to who publishes then: that
+//! one runs, and those that wait would have to wake up first (rule GroupWait).
 //!
 //! The buffer begins with the tail block, so that a write is whole blocks. One leader writes at a time, in the
 //! order of the log: what is acknowledged is always a prefix of it without a gap (invariant I1), and nothing is
@@ -52,6 +53,10 @@ pub trait Audience {
     }
     /// Readers may see `state`: as durable as its transaction and all before it asked for.
     fn show(&self, state: Arc<State>);
+    /// Whether somebody has the writer's place, or waits for it, and will probably publish before long.
+    fn is_to_publish(&self) -> bool {
+        false
+    }
     /// A write or flush failed: nothing that is hidden may be shown any more.
     fn poison(&self, error: Error) -> Error;
 }
@@ -150,13 +155,15 @@ impl Pending {
             && self.turn.saturating_mul(u32::try_from(self.joined + 1).unwrap_or(1)) < self.usual
     }
 
-    /// Ends a write: those it was for, and one who goes on if others wait, are to be told.
-    fn end_write(&mut self) -> Vec<Waiter> {
+    /// Ends a write: those it was for, and one who goes on if others wait, are to be told. `is_to_publish`: so
+    /// does somebody who comes.
+    fn end_write(&mut self, is_to_publish: bool) -> Vec<Waiter> {
+        let comes = (is_to_publish && self.turn < self.usual / 2) || self.expects_more();
         self.busy = false;
         let waiting = std::mem::take(&mut self.waiting);
         let (mut told, mut left): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|w| self.failed.is_some() || self.reached(w.tid, w.durability));
-        if !left.is_empty() && (!self.expects_more() || left.iter().any(|w| w.urgent)) {
+        if !left.is_empty() && (!comes || left.iter().any(|w| w.urgent)) {
             told.insert(0, left.remove(0));
         }
         self.waiting = left;
@@ -415,6 +422,7 @@ impl Group {
             return Err(e);
         }
         let took = begun.elapsed();
+        let is_to_publish = audience.is_to_publish();
         let mut p = self.pending.lock();
         let mut newest = None;
         while p.hidden.front().is_some_and(|state| state.tid <= target) {
@@ -444,7 +452,7 @@ impl Group {
         p.expected = led + p.joined;
         p.usual = (p.usual * 7 + took.min(USUAL_MAX)) / 8;
         watch.finished = true;
-        let told = p.end_write();
+        let told = p.end_write(is_to_publish);
         if told.is_empty() {
             return Ok(p);
         }
@@ -493,7 +501,7 @@ impl Watch<'_> {
         self.finished = true;
         let mut p = self.group.pending.lock();
         p.failed = keeps(Rule::Poisons).then(|| why.to_string());
-        let told = p.end_write();
+        let told = p.end_write(false);
         drop(p);
         told.iter().for_each(|w| w.event.set());
     }

@@ -159,7 +159,7 @@ impl Database {
                 Reach::Visible => inner.latest.clone(),
                 Reach::Written => inner.published.clone(),
             };
-            let announced = inner.snapshots.contains_key(&state.tid) || !keeps(Rule::SnapshotsAnnounced);
+            let announced = inner.snapshots.has(state.tid) || !keeps(Rule::SnapshotsAnnounced);
             if announced || member.announce(state.tid) {
                 return Ok(state);
             }

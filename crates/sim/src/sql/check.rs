@@ -34,6 +34,8 @@ pub struct Setting {
     pub in_place: bool,
     /// The scheme writes undo records into pages.
     pub in_page: bool,
+    /// Requests for WAL mode are answered for (`wal=absorb`).
+    pub absorbs: bool,
 }
 
 /// What a crash may leave.

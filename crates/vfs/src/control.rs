@@ -226,7 +226,9 @@ fn effect(state: &mut State) -> String {
         Ok(mode) => mode,
     };
     match mode {
-        Some(Mode::Wal) => "in_effect=no: the database is in WAL mode, which is SQLite's own".to_owned(),
+        Some(Mode::Wal) => {
+            format!("in_effect=no: {}", state.connection().map(|conn| conn.why_stock()).unwrap_or_default())
+        }
         Some(_) if absorbed => {
             "in_effect=yes\njournal_mode=wal: answered for, and onewrite commits, which keeps what WAL mode \
                                 promises (wal=absorb)"

@@ -325,6 +325,16 @@ impl Connection {
         self.db.inner.lock().options.wal == Wal::Absorb
     }
 
+    /// Why a file in WAL mode is left in it.
+    pub fn why_stock(&self) -> String {
+        let inner = self.db.inner.lock();
+        let why = match inner.options.wal {
+            Wal::Stock => "wal=stock leaves it there",
+            Wal::Absorb => "it stays there",
+        };
+        format!("the database is in WAL mode, which is SQLite's own: {why}")
+    }
+
     /// Whether SQLite keeps its locks between transactions, as far as it was said.
     pub fn keeps_locks(&self) -> bool {
         self.exclusive_said

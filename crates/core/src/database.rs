@@ -85,6 +85,8 @@ pub struct Inner {
     pub snapshots: BTreeMap<Tid, usize>,
     /// Settings in force.
     pub options: Options,
+    /// Why the file was left in WAL mode, when this process last looked at one that is.
+    pub stays_wal: Option<String>,
     /// The connection that lets no other begin to read.
     pub alone: Option<ConnectionId>,
     /// Open connections.
@@ -244,6 +246,7 @@ impl Database {
                 reserved: None,
                 snapshots: BTreeMap::new(),
                 options,
+                stays_wal: None,
                 alone: None,
                 connections: 0,
                 recovers: true,

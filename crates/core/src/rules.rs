@@ -78,6 +78,10 @@ pub enum Rule {
     HomeFitsLog,
     /// Rule 78: after the last close nothing can be read in the log.
     LogWiped,
+    /// Rule 85: what a WAL holds is durable before home is overwritten with it.
+    WalBeforeHome,
+    /// Rule 86: home has what the WAL held before it leaves WAL mode, and has left it before the WAL goes.
+    HomeBeforeWalGoes,
     /// P1: other processes see a big transaction once it is home.
     BigHomeFirst,
     /// P3: a snapshot is announced before it is used.
@@ -92,7 +96,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 41] = [
+    pub const ALL: [Rule; 43] = [
         Rule::AcknowledgedAfterFlush,
         Rule::LogBeforeMark,
         Rule::MarkBeforeRecord,
@@ -129,6 +133,8 @@ impl Rule {
         Rule::LateWritesCommitted,
         Rule::HomeFitsLog,
         Rule::LogWiped,
+        Rule::WalBeforeHome,
+        Rule::HomeBeforeWalGoes,
         Rule::BigHomeFirst,
         Rule::SnapshotsAnnounced,
         Rule::KeptForOthers,

@@ -262,3 +262,198 @@ fn the_setting_is_one_of_the_database() {
     let (_, message) = explain(open(&dir.path().join("other.db"), "wal=yes").unwrap_err());
     assert!(!message.is_empty());
 }
+
+/// A database in WAL mode as a process leaves it that is killed: with a WAL that nobody has brought home.
+fn killed_in_wal_mode(path: &Path) {
+    let away = path.with_extension("away");
+    let stock = open_stock(&away);
+    stock
+        .execute_batch(&format!("PRAGMA page_size=1024; PRAGMA journal_mode=wal; {TABLE}; PRAGMA wal_checkpoint"))
+        .unwrap();
+    stock.execute_batch("WITH RECURSIVE n(i) AS (SELECT 3 UNION ALL SELECT i+1 FROM n WHERE i<500) INSERT INTO t SELECT i, 'more' FROM n").unwrap();
+    for suffix in ["", "-wal", "-shm"] {
+        fs::copy(beside(&away, suffix), beside(path, suffix)).unwrap();
+    }
+}
+
+fn leftovers(path: &Path) -> Vec<&'static str> {
+    ["-wal", "-shm", "-journal"].into_iter().filter(|suffix| beside(path, suffix).exists()).collect()
+}
+
+#[test]
+fn a_database_in_wal_mode_is_taken_out_of_it_at_its_first_use() {
+    let dir = setup();
+    let path = dir.path().join("left.db");
+    killed_in_wal_mode(&path);
+    let db = open(&path, "require=1").unwrap();
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 500);
+    assert_eq!(leftovers(&path), [""; 0]);
+    assert_eq!(mode(&db, "journal_mode"), "delete");
+    assert!(mode(&db, "onewrite_status").starts_with("in_effect=yes\nphase"));
+    db.execute_batch("UPDATE t SET v = 'changed'").unwrap();
+    assert!(is_live(&path));
+    drop(db);
+    let stock = open_stock(&path);
+    assert_eq!(mode(&stock, "journal_mode"), "delete");
+    assert_eq!(one::<String>(&stock, "PRAGMA integrity_check"), "ok");
+    assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t WHERE v = 'changed'"), 500);
+    // One that was closed has no WAL, and one that was asked for first no look.
+    assert_eq!(mode(&stock, "journal_mode=wal"), "wal");
+    stock.close().unwrap();
+    let db = open(&path, "").unwrap();
+    assert_eq!(mode(&db, "journal_mode=wal"), "wal");
+    db.execute_batch("INSERT INTO t(v) VALUES ('one more')").unwrap();
+    assert!(is_live(&path));
+    assert_eq!(mode(&db, "journal_mode"), "wal");
+}
+
+/// With a cache that it filled before, stock SQLite looks again.
+#[test]
+fn stock_sqlite_notices_that_the_mode_has_changed() {
+    let dir = setup();
+    let path = dir.path().join("notices.db");
+    open_stock(&path).execute_batch(TABLE).unwrap();
+    let idle = open_stock(&path);
+    assert_eq!(one::<i64>(&idle, "SELECT count(*) FROM t"), 2);
+    let stock = open_stock(&path);
+    stock.execute_batch("PRAGMA journal_mode=wal; INSERT INTO t(v) VALUES ('three')").unwrap();
+    stock.close().unwrap();
+    let db = open(&path, "").unwrap();
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 3);
+    drop(db);
+    assert_eq!(one::<i64>(&idle, "SELECT count(*) FROM t"), 3);
+    idle.execute_batch("INSERT INTO t(v) VALUES ('four')").unwrap();
+    assert_eq!(one::<i64>(&open(&path, "").unwrap(), "SELECT count(*) FROM t"), 4);
+}
+
+#[test]
+fn a_database_that_others_have_open_in_wal_mode_stays_so_until_they_are_gone() {
+    let dir = setup();
+    let path = dir.path().join("others.db");
+    let stock = open_stock(&path);
+    stock.execute_batch(&format!("PRAGMA journal_mode=wal; {TABLE}")).unwrap();
+    let (db, second) = (open(&path, "").unwrap(), open(&path, "").unwrap());
+    for db in [&db, &second] {
+        assert_eq!(one::<i64>(db, "SELECT count(*) FROM t"), 2);
+        let status = mode(db, "onewrite_status");
+        assert!(
+            status.starts_with("in_effect=no: the database is in WAL mode") && status.contains("others have it open"),
+            "{status}"
+        );
+        assert_eq!(mode(db, "journal_mode=wal"), "wal");
+    }
+    db.execute_batch("INSERT INTO t(v) VALUES ('ours')").unwrap();
+    stock.execute_batch("INSERT INTO t(v) VALUES ('theirs')").unwrap();
+    let (_, message) = explain(open(&path, "require=1").unwrap_err());
+    assert!(!message.is_empty());
+    assert!(common::logged(&path).unwrap().1.contains("others have it open"));
+    stock.close().unwrap();
+    second.close().unwrap();
+    // It knows the file as it was.
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 4);
+    assert!(beside(&path, "-wal").exists());
+    db.close().unwrap();
+    let db = open(&path, "require=1").unwrap();
+    db.execute_batch("INSERT INTO t(v) VALUES ('alone')").unwrap();
+    assert!(is_live(&path));
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 5);
+}
+
+#[test]
+fn many_that_open_a_database_in_wal_mode_at_once_all_get_onewrite() {
+    let dir = setup();
+    for round in 0..20 {
+        let path = dir.path().join(format!("many{round}.db"));
+        killed_in_wal_mode(&path);
+        let connections: Vec<Connection> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..6)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let db = open(&path, "").unwrap();
+                        db.execute_batch("INSERT INTO t(v) VALUES ('mine')").unwrap();
+                        db
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(is_live(&path));
+        for db in connections {
+            assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 506);
+        }
+    }
+}
+
+/// A crash came between the change of the header and the removal of the WAL.
+#[test]
+fn a_wal_beside_a_file_with_a_rollback_journal_goes_home_as_well() {
+    let dir = setup();
+    let path = dir.path().join("between.db");
+    killed_in_wal_mode(&path);
+    let mut home = fs::read(&path).unwrap();
+    home[18..20].copy_from_slice(&[1, 1]);
+    fs::write(&path, home).unwrap();
+    let db = open(&path, "require=1").unwrap();
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 500);
+    assert_eq!(leftovers(&path), [""; 0]);
+}
+
+#[test]
+fn what_does_not_fit_is_left_to_sqlite() {
+    let dir = setup();
+    type Damage = fn(&mut Vec<u8>, &mut Vec<u8>);
+    let cases: [(&str, Damage, i64); 4] = [
+        // SQLite believes the first page in the WAL.
+        ("pages of", |home, _| home[16..18].copy_from_slice(&2048u16.to_be_bytes()), 500),
+        ("unknown version", |_, wal| reseal(wal, |wal| wal[7] ^= 1), -1),
+        ("", |_, wal| wal[24] ^= 1, 2),
+        ("", |_, wal| wal.truncate(20), 2),
+    ];
+    for (n, (why, damage, rows)) in cases.into_iter().enumerate() {
+        let path = dir.path().join(format!("{n}.db"));
+        killed_in_wal_mode(&path);
+        let (mut home, mut wal) = (fs::read(&path).unwrap(), fs::read(beside(&path, "-wal")).unwrap());
+        damage(&mut home, &mut wal);
+        fs::write(&path, &home).unwrap();
+        fs::write(beside(&path, "-wal"), &wal).unwrap();
+        let db = open(&path, "").unwrap();
+        let count = db.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0)).unwrap_or(-1);
+        assert_eq!(count, rows, "{why}");
+        if !why.is_empty() {
+            assert_eq!((fs::read(&path).unwrap(), fs::read(beside(&path, "-wal")).unwrap()), (home, wal), "{why}");
+            let status = mode(&db, "onewrite_status");
+            assert!(status.starts_with("in_effect=no") && status.contains(why), "{status}");
+        } else {
+            assert_eq!(leftovers(&path), [""; 0]);
+        }
+    }
+}
+
+/// Changes the header of a WAL and makes its checksum right.
+fn reseal(log: &mut [u8], change: impl FnOnce(&mut [u8])) {
+    change(log);
+    let big_endian = log[3] & 1 == 1;
+    let word = |b: &[u8]| {
+        let b = b.try_into().unwrap();
+        if big_endian { u32::from_be_bytes(b) } else { u32::from_le_bytes(b) }
+    };
+    let (mut one, mut two) = (0u32, 0u32);
+    for pair in log[..24].chunks(8) {
+        one = one.wrapping_add(word(&pair[..4])).wrapping_add(two);
+        two = two.wrapping_add(word(&pair[4..])).wrapping_add(one);
+    }
+    log[24..28].copy_from_slice(&one.to_be_bytes());
+    log[28..32].copy_from_slice(&two.to_be_bytes());
+}
+
+#[test]
+fn with_wal_stock_nothing_is_converted() {
+    let dir = setup();
+    let path = dir.path().join("stays.db");
+    killed_in_wal_mode(&path);
+    let db = open(&path, "wal=stock").unwrap();
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 500);
+    assert_eq!(mode(&db, "journal_mode"), "wal");
+    assert!(mode(&db, "onewrite_status").contains("wal=stock leaves it there"));
+    assert!(beside(&path, "-wal").exists());
+}

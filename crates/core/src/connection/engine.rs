@@ -123,6 +123,7 @@ impl Engine {
             aside: false,
             doomed: false,
             wal: false,
+            has_no_wal: false,
             journal: VirtualJournal::default(),
             real_journal: None,
             journal_is_new: false,

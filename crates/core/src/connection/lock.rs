@@ -305,6 +305,12 @@ impl Connection {
             }
             (state, mark) = db.read_state()?;
         }
+        if self.leaves_wal_mode(&state, inner)? {
+            if !self.leave_wal_mode(&state, inner)? {
+                return self.look(db, writer, inner);
+            }
+            state = db.read_state()?.0;
+        }
         inner.set_state(Arc::new(state));
         Ok(())
     }
@@ -522,7 +528,7 @@ impl Connection {
             // It read what another connection wrote before it and gives nothing away before that is durable.
             let settled = self.settle();
             self.cache.leave(self.snapshot.as_deref().filter(|_| !self.wal));
-            self.wal = false;
+            (self.wal, self.has_no_wal) = (false, false);
             if std::mem::take(&mut self.writes_now) {
                 let wrote = u32::from(!self.waits.is_retry());
                 (self.may_write, self.writes_in_a_row) = (TURNS, self.writes_in_a_row.saturating_add(wrote));

@@ -18,6 +18,7 @@ mod journal_file;
 mod lock;
 mod pages;
 mod wait;
+mod wal;
 mod write;
 
 use std::path::Path;
@@ -92,6 +93,8 @@ pub struct Connection {
     /// The transaction cannot commit any more; SQLite is rolling it back.
     doomed: bool,
     wal: bool,
+    /// No WAL lay beside the file when it was looked for under this lock.
+    has_no_wal: bool,
     journal: VirtualJournal,
     real_journal: Option<Arc<dyn DiskFile>>,
     /// SQLite made the real journal, and its name is not flushed yet.
@@ -183,10 +186,11 @@ impl Connection {
         Err(Error::Misuse("a connection was carried across fork(): open the database anew in the child process".into()))
     }
 
-    /// xAccess of the `-wal` name: a marked database has none; `None`: ask the file system.
+    /// xAccess of the `-wal` name: a marked database has none, nor one for which none was found under this lock; `None`: ask
+    /// the file system.
     pub fn wal_exists(&mut self) -> Result<Option<bool>> {
         let live = self.db.inner.lock().phase == Phase::Live;
-        Ok(live.then_some(false))
+        Ok((live || self.has_no_wal).then_some(false))
     }
 
     /// `PRAGMA synchronous=…` was seen.
@@ -328,9 +332,10 @@ impl Connection {
     /// Why a file in WAL mode is left in it.
     pub fn why_stock(&self) -> String {
         let inner = self.db.inner.lock();
-        let why = match inner.options.wal {
-            Wal::Stock => "wal=stock leaves it there",
-            Wal::Absorb => "it stays there",
+        let why = match (&inner.stays_wal, inner.options.wal) {
+            (_, Wal::Stock) => "wal=stock leaves it there",
+            (Some(why), Wal::Absorb) => why,
+            (None, Wal::Absorb) => "it was changed to that mode meanwhile",
         };
         format!("the database is in WAL mode, which is SQLite's own: {why}")
     }

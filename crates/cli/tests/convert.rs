@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Db, crashed, expect, plain};
+use common::{Db, crashed, expect};
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, OpenMode};
 use rusqlite::Connection;

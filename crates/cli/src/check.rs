@@ -157,7 +157,7 @@ fn check_kind(look: &Look, f: &mut Findings) -> bool {
         Kind::Empty => f.ok(format!("{file} is empty: a database that has no table yet")),
         Kind::Database => return true,
         Kind::Wal => {
-            f.note(format!("{file} is in WAL mode: onewrite leaves it to SQLite"));
+            f.note(format!("{file} is in WAL mode: the next open through onewrite takes it out of it"));
             return true;
         }
         Kind::Foreign if !look.first.starts_with(at::MAGIC) => {

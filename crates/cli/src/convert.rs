@@ -12,6 +12,7 @@ use onewrite_core::disk::OpenMode;
 use onewrite_core::home::{Kind, State, reserved};
 use onewrite_core::layout::trailer;
 use onewrite_core::repair::Repair;
+use onewrite_core::{Engine, Mode};
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -23,8 +24,8 @@ use std::time::Duration;
 /// Give each page of a database the 32 reserved bytes that the in-page schemes need
 ///
 /// For scheme=dhl-cc, dhl-tc, lsmvbt, mvbt and mvbt-opt. The database must not be in use. The new file is written
-/// beside the old one, checked, synced, and renamed over it; the old one stays as it is if anything fails. Any SQLite
-/// reads and writes the result, and every other scheme works on it.
+/// beside the old one, checked, synced, and renamed over it; the old one stays as it is if anything fails, but that it
+/// leaves SQLite's WAL mode first. Any SQLite reads and writes the result, and every other scheme works on it.
 ///
 ///     onewrite convert app.db
 ///
@@ -74,7 +75,12 @@ impl Drop for Draft {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let file = args.file.display();
     // Keeps everybody out until the new file has its name.
-    let repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
+    let mut repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
+    if repair.state()?.kind == Kind::Wal {
+        drop(repair);
+        leave_wal_mode(&args.file)?;
+        repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
+    }
     ensure!(
         repair.mark()?.is_none(),
         "{file} carries onewrite's mark: it is in use, or a crash left it so. Run `onewrite recover {file}` first"
@@ -89,7 +95,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match state.kind {
         Kind::Database => {}
         Kind::Empty => bail!("{file} has no page yet: an in-page scheme makes room by itself in a new database"),
-        Kind::Wal => bail!("{file} is in WAL mode: run PRAGMA journal_mode=DELETE first"),
+        Kind::Wal => bail!("{file} was changed to WAL mode meanwhile"),
         Kind::Foreign => bail!("{file} is not a database, or shorter than its header states"),
     }
     let (has, wanted) = (reserved(&state.header).unwrap_or(0), args.to.reserved_bytes());
@@ -109,6 +115,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     drop(repair);
     writeln!(std::io::stdout(), "{file}: {said}").context("done, but printing failed")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// As with any first use of the file through onewrite.
+fn leave_wal_mode(file: &Path) -> Result<()> {
+    let mut connection = Engine::new(disk()).open(file, OpenMode::ReadWrite, &[])?;
+    let mode = connection.look_ahead()?;
+    ensure!(mode != Mode::Wal, "{}: {}", file.display(), connection.why_stock());
+    Ok(connection.close()?)
 }
 
 /// Returns the size of the new file in pages.

@@ -129,7 +129,7 @@ fn home_text(look: &Look) -> String {
         Kind::Empty if look.mark.is_some() => format!("{bytes}: the mark, and no page yet"),
         Kind::Empty => format!("{bytes}: a database without a table"),
         Kind::Database => format!("{bytes}: {}", size()),
-        Kind::Wal => format!("{bytes}: {}, in WAL mode (onewrite leaves it to SQLite)", size()),
+        Kind::Wal => format!("{bytes}: {}, in WAL mode (the next open through onewrite takes it out of it)", size()),
         Kind::Foreign => format!("{bytes}: not a SQLite database, or cut short (see `onewrite check`)"),
     }
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Db, crashed, expect, plain};
+use common::{Db, crashed, expect};
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, OpenMode};
 use rusqlite::Connection;
@@ -70,9 +70,6 @@ fn what_cannot_be_converted_stays_as_it_is() {
         assert_eq!(db.files(), before);
     };
     refused(&crashed(3), &["carries onewrite's mark", "onewrite recover"]);
-    let wal = plain();
-    stock(&wal).execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE w(x)").unwrap();
-    refused(&wal, &["WAL mode"]);
     let foreign = Db::new();
     std::fs::write(
         &foreign.home,
@@ -92,6 +89,26 @@ fn what_cannot_be_converted_stays_as_it_is() {
     bytes[8 * 4096..20 * 4096].fill(0xff);
     std::fs::write(&damaged.home, bytes).unwrap();
     refused(&damaged, &["malformed"]);
+}
+
+#[test]
+fn a_database_in_wal_mode_leaves_it_first_unless_others_have_it_open() {
+    let wal = notes();
+    let keeps = stock(&wal);
+    keeps.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE w(x); INSERT INTO w VALUES(7)").unwrap();
+    // Looking at the file in this process would take SQLite's locks away.
+    expect(1, &["convert"], &wal.home, &["in use"]);
+    assert!(wal.beside("-wal").exists());
+    // Another process was killed with a WAL that nobody has brought home.
+    let left = Db::new();
+    for suffix in ["", "-wal", "-shm"] {
+        std::fs::copy(wal.beside(suffix), left.beside(suffix)).unwrap();
+    }
+    expect(0, &["convert"], &left.home, &["32 of them reserved"]);
+    assert!(!left.beside("-wal").exists() && !left.beside("-shm").exists());
+    let stock = stock(&left);
+    assert_eq!(stock.query_row("SELECT x FROM w", [], |row| row.get::<_, i64>(0)).unwrap(), 7);
+    assert_eq!(rows(&stock).len(), rows(&keeps).len());
 }
 
 /// Everything a database can hold: rowids that nothing names, columns called like them, generated columns, tables without

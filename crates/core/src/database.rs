@@ -86,6 +86,8 @@ pub struct Inner {
     pub snapshots: Snapshots,
     /// Settings in force.
     pub options: Options,
+    /// Why the file was left in WAL mode, when this process last looked at one that is.
+    pub stays_wal: Option<String>,
     /// The connection that lets no other begin to read.
     pub alone: Option<ConnectionId>,
     /// Open connections.
@@ -252,6 +254,7 @@ impl Database {
                 reserved: None,
                 snapshots: Snapshots::default(),
                 options,
+                stays_wal: None,
                 alone: None,
                 connections: 0,
                 recovers: true,

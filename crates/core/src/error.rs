@@ -63,6 +63,9 @@ pub enum Error {
     /// An option is unknown or impossible; the message names it, its value and the choices.
     #[error("{0}")]
     Option(String),
+    /// `require=1`: what was asked for would work on the file past the engine.
+    #[error("require=1: {0}")]
+    Required(String),
     /// The call does not fit the state of the connection.
     #[error("{0}")]
     Misuse(String),

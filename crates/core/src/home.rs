@@ -235,6 +235,13 @@ pub fn wants_wal(header: &[u8]) -> bool {
     header.get(at::WRITE_VERSION) == Some(&2) || header.get(at::READ_VERSION) == Some(&2)
 }
 
+/// Whether a header is that of a database with a rollback journal.
+pub fn has_rollback_journal(header: &[u8]) -> bool {
+    header.starts_with(at::MAGIC)
+        && page_bytes(header).is_some()
+        && header.get(at::WRITE_VERSION..=at::READ_VERSION) == Some(&[1, 1])
+}
+
 /// The mark of a header, if it is on.
 pub fn mark(header: &[u8]) -> Option<Mark> {
     let marked = header.starts_with(at::MAGIC) && header.get(at::READ_VERSION) == Some(&at::MARK);

@@ -67,6 +67,34 @@ pub mod home {
     pub const MARK: u8 = 87;
 }
 
+/// SQLite's own WAL (SQLite file format, section 4), of which onewrite reads what WAL mode left. All integers are big-endian.
+#[allow(missing_docs)]
+pub mod wal {
+    /// The WAL's name is the database's with this added.
+    pub const SUFFIX: &str = "-wal";
+    /// The name of its index, which lives no longer than the connections.
+    pub const INDEX_SUFFIX: &str = "-shm";
+    /// What it begins with. The lowest bit says how checksums read their words: 1 big-endian, 0 little-endian.
+    pub const MAGIC: u32 = 0x377f_0682;
+    pub const VERSION: u32 = 3_007_000;
+    pub const AT_MAGIC: usize = 0;
+    pub const AT_VERSION: usize = AT_MAGIC + 4;
+    pub const AT_PAGE_BYTES: usize = AT_VERSION + 4;
+    pub const AT_CHECKPOINT: usize = AT_PAGE_BYTES + 4;
+    pub const AT_SALT: usize = AT_CHECKPOINT + 4;
+    pub const SALT_BYTES: usize = 8;
+    pub const AT_CHECKSUM: usize = AT_SALT + SALT_BYTES;
+    /// Length of the header; frames follow, each a head and a page.
+    pub const HEADER_BYTES: usize = AT_CHECKSUM + 8;
+    pub const AT_FRAME_PAGE: usize = 0;
+    /// Size of the database in pages of a frame that ends a transaction; 0 of any other.
+    pub const AT_FRAME_COMMIT: usize = AT_FRAME_PAGE + 4;
+    pub const AT_FRAME_SALT: usize = AT_FRAME_COMMIT + 4;
+    pub const AT_FRAME_CHECKSUM: usize = AT_FRAME_SALT + SALT_BYTES;
+    pub const FRAME_HEAD_BYTES: usize = AT_FRAME_CHECKSUM + 8;
+    const _: () = assert!(HEADER_BYTES == 32 && FRAME_HEAD_BYTES == 24);
+}
+
 /// A header slot of the log (blocks 1 and 2, written in turn): each `AT_` is the offset of the field of
 /// that name in `docs/format.md`.
 #[allow(missing_docs)]

@@ -40,6 +40,7 @@ pub mod trailer;
 pub mod txn;
 pub mod types;
 pub mod undo;
+pub mod wal;
 
 pub use connection::{Connection, Engine, LockLevel, Mode, nap};
 pub use error::{Error, Result};

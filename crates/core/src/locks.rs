@@ -69,6 +69,21 @@ pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Resul
     }
 }
 
+/// Raises RESERVED until nobody else has a lock, and nobody gets one. False, with RESERVED as before, if somebody reads for
+/// longer than `patience`. Unlike [`exclusive_from_reserved`] it keeps no reader out while it waits.
+pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if home.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)? {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
 /// Lowers EXCLUSIVE to SHARED.
 pub fn downgrade(home: &dyn DiskFile) -> Result<()> {
     home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;

@@ -77,6 +77,15 @@ pub enum Split {
     Legacy,
 }
 
+/// What a request for SQLite's WAL mode becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wal {
+    /// onewrite goes on, which keeps what WAL mode promises; a file in WAL mode is taken out of it at its first use.
+    Absorb,
+    /// SQLite's own WAL mode, past onewrite.
+    Stock,
+}
+
 /// A named set of options that includes a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
@@ -163,6 +172,10 @@ pub struct Options {
     pub atomic_unit: u32,
     /// Whether a write may be assumed to leave its neighbours in the sector alone.
     pub psow: bool,
+    /// What a request for WAL mode becomes.
+    pub wal: Wal,
+    /// Fail rather than work on the file past onewrite. Each connection's own.
+    pub require: bool,
 }
 
 impl Default for Options {
@@ -223,11 +236,13 @@ impl Options {
             sticky: false,
             atomic_unit: 0,
             psow: true,
+            wal: Wal::Absorb,
+            require: false,
         }
     }
 
     /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
-    pub const NAMES: [&'static str; 14] = [
+    pub const NAMES: [&'static str; 16] = [
         "scheme",
         "header_page",
         "commit_mark",
@@ -242,7 +257,12 @@ impl Options {
         "sticky",
         "atomic_unit",
         "psow",
+        "wal",
+        "require",
     ];
+
+    /// The options that are each connection's own: connections need not agree on them.
+    pub const OWN: [&'static str; 2] = ["busy_ms", "require"];
 
     /// Sets one option from text. Errors name the option, the value and the choices.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
@@ -306,6 +326,14 @@ impl Options {
             "concurrent" => self.concurrent = boolean(name, value)?,
             "sticky" => self.sticky = boolean(name, value)?,
             "psow" => self.psow = boolean(name, value)?,
+            "wal" => {
+                self.wal = match value.to_ascii_lowercase().as_str() {
+                    "absorb" => Wal::Absorb,
+                    "stock" => Wal::Stock,
+                    _ => return Err(bad(name, value, "absorb, stock")),
+                }
+            }
+            "require" => self.require = boolean(name, value)?,
             "atomic_unit" => {
                 let choices = "0 (as the device claims), 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536";
                 let unit: u32 = value.parse().map_err(|_| bad(name, value, choices))?;
@@ -363,6 +391,11 @@ impl Options {
             "sticky" => u8::from(self.sticky).to_string(),
             "atomic_unit" => self.atomic_unit.to_string(),
             "psow" => u8::from(self.psow).to_string(),
+            "wal" => match self.wal {
+                Wal::Absorb => "absorb".to_owned(),
+                Wal::Stock => "stock".to_owned(),
+            },
+            "require" => u8::from(self.require).to_string(),
             _ => return None,
         })
     }

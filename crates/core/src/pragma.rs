@@ -20,14 +20,11 @@ pub fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> O
         "checkpoint" => connection.checkpoint().map(|()| "ok".to_owned()),
         "error" => Ok(connection.last_error().unwrap_or("none").to_owned()),
         "version" => Ok(env!("CARGO_PKG_VERSION").to_owned()),
-        "busy_ms" => {
-            let mut options = Options::default();
-            value.map_or(Ok(()), |v| options.set(&name, v)).map(|()| {
-                let mine = connection.busy_ms();
-                if value.is_some() {
-                    *mine = options.busy_ms;
-                }
-                mine.to_string()
+        own if Options::OWN.contains(&own) => {
+            let mut options = connection.own_options();
+            value.map_or(Ok(()), |v| options.set(own, v)).map(|()| {
+                connection.set_own_options(&options);
+                options.get(own).unwrap_or_default()
             })
         }
         _ => match value {

@@ -92,6 +92,10 @@ rules! {
     LogWiped,
     /// The first flush of a session that was begun without one covers its slot.
     SlotWithFirstRecord,
+    /// A WAL is durable before home is overwritten with it.
+    WalBeforeHome,
+    /// Home has the content of the WAL, and has left WAL mode, before the WAL goes.
+    HomeBeforeWalGoes,
     /// Other processes see a big transaction once it is home.
     BigHomeFirst,
     /// A snapshot is announced before it is used.

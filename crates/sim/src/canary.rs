@@ -8,7 +8,7 @@ use onewrite_core::rules::{Rule, break_on_this_thread};
 
 use crate::check::Counts;
 use crate::history::{self, Campaign};
-use crate::{processes, sql};
+use crate::{processes, sql, wal_mode};
 
 /// Steps of a history of several processes.
 const PROCESS_STEPS: usize = 100;
@@ -16,7 +16,7 @@ const PROCESS_STEPS: usize = 100;
 /// How a broken rule was found out.
 #[derive(Clone, Debug)]
 pub struct Caught {
-    /// Engine: `pager` or `sql`, or `processes`.
+    /// Engine: `pager` or `sql`, or `processes`, or `wal mode`.
     pub engine: &'static str,
     /// The seed that repeats it.
     pub seed: u64,
@@ -31,6 +31,7 @@ struct Ground {
     pager: bool,
     sql: bool,
     processes: bool,
+    wal_mode: bool,
     scheme: Option<&'static str>,
 }
 
@@ -41,8 +42,9 @@ fn ground(rule: Option<Rule>) -> Ground {
             Rule::BigHomeFirst | Rule::SnapshotsAnnounced | Rule::KeptForOthers | Rule::SlotTold | Rule::PoisonTold
         )
     );
+    let wal_mode = matches!(rule, None | Some(Rule::WalBeforeHome | Rule::HomeBeforeWalGoes));
     let (pager, sql, scheme) = match rule {
-        Some(_) if processes => (false, false, None),
+        Some(_) if processes || wal_mode => (false, false, None),
         // What is damaged at rest, or put back, is the business of `sql`.
         Some(Rule::NewSession | Rule::LaterRecordProves) => (false, true, Some("log")),
         Some(Rule::HomeFitsLog | Rule::LogWiped) => (true, false, Some("log")),
@@ -58,7 +60,7 @@ fn ground(rule: Option<Rule>) -> Ground {
         }
         _ => (true, true, None),
     };
-    Ground { pager, sql, processes, scheme }
+    Ground { pager, sql, processes, wal_mode, scheme }
 }
 
 /// Breaks `rule` (or none) and runs histories of the engines, of seeds from 1 to `seeds`, until one finds it out.
@@ -89,7 +91,12 @@ pub fn hunt(rule: Option<Rule>, seeds: u64, campaign: &Campaign) -> Option<Caugh
         };
         let caught = if ground.pager { pager() } else { None };
         let caught = if caught.is_none() && ground.sql { sql() } else { caught };
-        if caught.is_none() && ground.processes { processes() } else { caught }
+        let caught = if caught.is_none() && ground.processes { processes() } else { caught };
+        let wal_mode = || {
+            let run = catch_unwind(AssertUnwindSafe(|| wal_mode::run(seed, &counts)));
+            judge("wal mode", seed, run, &counts)
+        };
+        if caught.is_none() && ground.wal_mode { wal_mode() } else { caught }
     });
     break_on_this_thread(None);
     caught

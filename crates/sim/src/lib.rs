@@ -16,3 +16,4 @@ pub mod pager;
 pub mod processes;
 pub mod small;
 pub mod sql;
+pub mod wal_mode;

@@ -5,10 +5,11 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use onewrite_core::options::Options;
-use onewrite_core::pragma;
+use onewrite_core::{Connection, Error, Mode, pragma};
 
 use crate::fault::{Fault, Outcome, last};
 use crate::ffi::{SplitPolicy, code, fcntl};
+use crate::journal_mode::{self, Answer};
 use crate::main_file::State;
 use crate::siblings::Siblings;
 use crate::split;
@@ -136,11 +137,16 @@ unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_
         }
         return Ok(code::NOTFOUND);
     }
-    if name == "journal_mode" {
-        if let (Some(conn), Some(value)) = (state.connection(), &value) {
-            conn.note_journal_mode(value);
-        }
-        return Ok(code::NOTFOUND);
+    let known = match name.as_str() {
+        "journal_mode" => Some(journal_mode::answer(state, value.as_deref())),
+        "wal_checkpoint" => Some(journal_mode::checkpoint(state, value.as_deref())),
+        _ => None,
+    };
+    match known {
+        // SAFETY: as promised by the caller.
+        Some(Some(answer)) => return unsafe { respond(state, args, answer) },
+        Some(None) => return Ok(code::NOTFOUND),
+        None => {}
     }
     if name == "locking_mode" {
         if let (Some(conn), Some(value)) = (state.connection(), &value) {
@@ -162,6 +168,13 @@ unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_
             Err((rc, message.unwrap_or_default()))
         }
     };
+    // SAFETY: as promised by the caller.
+    unsafe { respond(state, args, answer) }
+}
+
+/// # Safety
+/// As [`answer_pragma`].
+unsafe fn respond(state: &mut State, args: *mut *mut c_char, answer: Answer) -> Outcome<c_int> {
     let (rc, text) = match answer {
         Ok(text) => (code::OK, text),
         Err((rc, message)) => (rc, message),
@@ -205,10 +218,24 @@ fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String>
 
 /// Whether onewrite serves this connection, in words.
 fn effect(state: &mut State) -> String {
-    match (state.engine().is_some(), state.connection().is_some()) {
-        (true, _) => "in_effect=yes".to_owned(),
-        (false, true) => "in_effect=no: the database is in WAL mode, which is SQLite's own".to_owned(),
-        (false, false) => "in_effect=no: this connection only reads the file, past onewrite's engine".to_owned(),
+    let absorbed = journal_mode::is_absorbed(state);
+    let mode = match state.connection().map(Connection::look_ahead).transpose() {
+        // Whoever is in the way now is not for good.
+        Err(Error::Busy(_) | Error::BusySnapshot | Error::NotAlone(_)) => Some(Mode::Idle),
+        Err(e) => return format!("in_effect=no: {e}"),
+        Ok(mode) => mode,
+    };
+    match mode {
+        Some(Mode::Wal) => {
+            format!("in_effect=no: {}", state.connection().map(|conn| conn.why_stock()).unwrap_or_default())
+        }
+        Some(_) if absorbed => {
+            "in_effect=yes\njournal_mode=wal: answered for, and onewrite commits, which keeps what WAL mode \
+                                promises (wal=absorb)"
+                .to_owned()
+        }
+        Some(_) => "in_effect=yes".to_owned(),
+        None => "in_effect=no: this connection only reads the file, past onewrite's engine".to_owned(),
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn result_code(error: &Error, io_code: c_int) -> c_int {
         Error::ReadOnly(_) => code::READONLY,
         Error::Moved(_) => code::READONLY_DBMOVED,
         Error::ReadOnlyDirectory(_) => code::READONLY_DIRECTORY,
-        Error::Option(_) => code::ERROR,
+        Error::Option(_) | Error::Required(_) => code::ERROR,
         Error::Misuse(_) => code::MISUSE,
     }
 }

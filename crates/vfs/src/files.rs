@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::slice;
 use std::sync::Arc;
 
-use onewrite_core::Connection;
+use onewrite_core::{Connection, Error};
 
 use crate::control::file_control;
 use crate::ffi::{File, IoMethods, code, iocap};
@@ -245,6 +245,10 @@ unsafe extern "C" fn shm_map(
     main.call(code::IOERR_SHMMAP, |state| {
         // SAFETY: see above.
         unsafe { answer.write(std::ptr::null_mut()) };
+        if let Some(conn) = state.connection().filter(|conn| conn.requires()) {
+            // What a hot journal led back to, for one.
+            return Err(Error::Required(conn.why_stock()).into());
+        }
         if !state.forwards() && !state.connection().map_or(Ok(false), Connection::goes_on_in_wal_mode)? {
             return Ok(code::IOERR_SHMMAP);
         }

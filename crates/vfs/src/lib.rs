@@ -8,7 +8,7 @@
 //!
 //! Read in this order: `register` (entry points) → `vfs` (which files are ours) → `main_file` (engine, or
 //! the VFS underneath) → `files` (callbacks of open files) → `control` (commit, pragmas). Beside
-//! them: `split` (page splits), `ffi` (C declarations), `api` (SQLite's functions), `base` (the VFS underneath), `fault`
+//! them: `journal_mode` (requests for WAL mode), `split` (page splits), `ffi` (C declarations), `api` (SQLite's functions), `base` (the VFS underneath), `fault`
 //! (errors on their way out), `log`, `uri` (which keys are whose), `functions` and `stats_table` (what SQL sees), `fork`.
 
 mod api;
@@ -21,6 +21,7 @@ pub mod ffi;
 mod files;
 mod fork;
 mod functions;
+mod journal_mode;
 mod log;
 mod main_file;
 mod register;

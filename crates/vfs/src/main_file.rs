@@ -21,6 +21,7 @@ use crate::base::{BaseFile, check};
 use crate::fault::{Fault, Outcome};
 use crate::ffi::{code, open};
 use crate::fork;
+use crate::journal_mode::JournalMode;
 use crate::siblings::Siblings;
 use crate::vfs::Onewrite;
 
@@ -64,6 +65,8 @@ pub(crate) struct State {
     moved: Option<bool>,
     /// The other files of the same SQLite connection.
     pub(crate) siblings: Siblings,
+    /// What `PRAGMA journal_mode` was answered with.
+    pub(crate) journal_mode: JournalMode,
     /// [`fork::generation`] at the open.
     generation: u32,
     /// Message of the last error, for `PRAGMA onewrite_error` where there is no connection to ask.
@@ -101,6 +104,7 @@ impl Main {
             identity,
             moved: None,
             siblings: Siblings::default(),
+            journal_mode: JournalMode::default(),
             generation: fork::generation(),
             last_error: None,
             dead: None,
@@ -237,6 +241,11 @@ impl State {
     /// The connection, for calls that only a virtual journal makes.
     pub(crate) fn journal(&mut self, io_code: c_int) -> Outcome<&mut Connection> {
         self.conn.as_mut().ok_or_else(|| Fault::Own(io_code, "the journal has lost its database".to_owned()))
+    }
+
+    /// Flags for opening the file of the VFS underneath: read-only where SQLite was told that the file is.
+    pub(crate) fn flags(&self) -> c_int {
+        self.flags
     }
 
     pub(crate) fn vfs(&self) -> &'static Onewrite {

@@ -1,8 +1,9 @@
-//! Which files one SQLite connection has open, as far as it matters: how many of them it is writing. A transaction over
-//! several files commits with a super-journal, and none of them is told before it is too late to say BUSY.
+//! Which files one SQLite connection has open, as far as it matters: how many of them it is writing, and whether they have a
+//! journal. A transaction over several files commits with a super-journal, and none of them is told before it is too late to
+//! say BUSY; `PRAGMA journal_mode=off` without a schema is for all of them, and the main database alone is told.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Weak};
 
 use parking_lot::Mutex;
@@ -13,6 +14,8 @@ static KNOWN: LazyLock<Mutex<HashMap<usize, Weak<Files>>>> = LazyLock::new(Mutex
 struct Files {
     connection: usize,
     written: AtomicUsize,
+    /// `PRAGMA journal_mode=off` was the last to choose a rollback journal, for one of them or all.
+    off: AtomicBool,
 }
 
 impl Drop for Files {
@@ -36,7 +39,7 @@ impl Siblings {
     pub(crate) fn of(connection: usize) -> Siblings {
         let mut known = KNOWN.lock();
         let files = known.get(&connection).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let files = Arc::new(Files { connection, written: AtomicUsize::new(0) });
+            let files = Arc::new(Files { connection, written: AtomicUsize::new(0), off: AtomicBool::new(false) });
             known.insert(connection, Arc::downgrade(&files));
             files
         });
@@ -53,6 +56,18 @@ impl Siblings {
                 files.written.fetch_sub(1, Relaxed)
             };
         }
+    }
+
+    /// A rollback journal was chosen, or none.
+    pub(crate) fn set_off(&self, off: bool) {
+        if let Some(files) = &self.files {
+            files.off.store(off, Relaxed);
+        }
+    }
+
+    /// Whether none was, for this file or another.
+    pub(crate) fn is_off(&self) -> bool {
+        self.files.as_ref().is_some_and(|files| files.off.load(Relaxed))
     }
 
     /// Whether the connection writes other files as well.

@@ -149,7 +149,8 @@ impl Onewrite {
             (path, immutable, self.api.uri_flag(name, c"nolock"), self.options(name)?)
         };
         let flags = flags & !open::EXCLUSIVE;
-        let mut conn = None;
+        let required = required(&given)?;
+        let (mut conn, mut refused) = (None, None);
         if flags & open::READWRITE != 0 && !immutable {
             if nolock {
                 let message = "nolock=1: onewrite does not write a database without locks; leave it out or add mode=ro";
@@ -158,7 +159,7 @@ impl Onewrite {
             let mode = if flags & open::CREATE != 0 { OpenMode::Create } else { OpenMode::ReadWrite };
             match self.engine().open(&path, mode, &given) {
                 Ok(opened) => conn = Some(opened),
-                Err(e) if forbids_writing(&e) && self.passes_through => {}
+                Err(e) if forbids_writing(&e) && self.passes_through => refused = Some(e),
                 Err(e) => return Err(cannot_open(e)),
             }
         }
@@ -170,6 +171,14 @@ impl Onewrite {
             *out_flags = base_flags;
             // SAFETY: as promised by the caller.
             (conn, base) = unsafe { self.open_read_only(name, &path, base_flags, immutable || nolock, &given)? };
+        }
+        if required {
+            let why = match (&refused, immutable) {
+                (Some(e), _) => format!("it cannot be opened to write: {e}"),
+                (None, true) => "immutable=1 was asked for".to_owned(),
+                (None, false) => "it was opened to read only, and nobody writes it through onewrite now".to_owned(),
+            };
+            serves(conn.as_mut(), &why)?;
         }
         let main = Arc::new(Main::new(self, Name(name), path, base_flags, conn, base, immutable));
         // SAFETY: as promised by the caller; both answer with a pointer behind the name, or null.
@@ -284,6 +293,27 @@ fn cannot_open(error: Error) -> Fault {
     match error {
         Error::Option(message) | Error::Misuse(message) => Fault::Own(code::CANTOPEN, message),
         error => Fault::Core(error),
+    }
+}
+
+/// Whether `require=1` is among the parameters.
+fn required(given: &[(String, String)]) -> Outcome<bool> {
+    let mut options = Options::default();
+    for (name, value) in given.iter().filter(|(name, _)| name == "require") {
+        options.set(name, value).map_err(cannot_open)?;
+    }
+    Ok(options.require)
+}
+
+/// Fails, with the reason, where the engine would not serve a connection that was just opened. `why`: it has none.
+fn serves(conn: Option<&mut Connection>, why: &str) -> Outcome {
+    let message = |why: &str| Fault::Own(code::CANTOPEN, format!("require=1: onewrite would not be in effect: {why}"));
+    match conn.map(Connection::look_ahead).transpose() {
+        Ok(None) => Err(message(&format!("this connection would only read the file, past onewrite's engine: {why}"))),
+        Err(Error::Required(why)) => Err(message(&why)),
+        // Whoever is in the way now is asked again with the first transaction.
+        Ok(Some(_)) | Err(Error::Busy(_) | Error::BusySnapshot | Error::NotAlone(_)) => Ok(()),
+        Err(e) => Err(cannot_open(e)),
     }
 }
 

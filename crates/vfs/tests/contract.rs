@@ -262,7 +262,7 @@ fn wal_mode_is_the_vfs_underneath_until_another_mode_is_chosen() {
     let dir = setup();
     for locking in ["normal", "exclusive"] {
         let path = dir.path().join(format!("wal-{locking}.db"));
-        let db = open(&path, "").unwrap();
+        let db = open(&path, "wal=stock").unwrap();
         db.execute_batch(TABLE).unwrap();
         assert_eq!(one::<String>(&db, &format!("PRAGMA locking_mode={locking}")), locking);
         assert_eq!(one::<String>(&db, "PRAGMA journal_mode=wal"), "wal");
@@ -270,11 +270,11 @@ fn wal_mode_is_the_vfs_underneath_until_another_mode_is_chosen() {
         assert!(beside(&path, "-wal").exists());
         assert_eq!(beside(&path, "-shm").exists(), locking == "normal");
         if locking == "normal" {
-            let other = open(&path, "").unwrap();
+            let other = open(&path, "wal=stock").unwrap();
             other.execute_batch("INSERT INTO t(v) VALUES ('four')").unwrap();
             assert_eq!(one::<i64>(&other, "SELECT count(*) FROM t"), 4);
             assert_eq!(one::<i64>(&db, "PRAGMA wal_checkpoint"), 0);
-            let reader = open(&path, "mode=ro").unwrap();
+            let reader = open(&path, "mode=ro&wal=stock").unwrap();
             assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 4);
         } else {
             db.execute_batch("INSERT INTO t(v) VALUES ('four')").unwrap();
@@ -299,7 +299,7 @@ fn a_wal_database_of_stock_sqlite_is_shared_with_it() {
     let stock = open_stock(&path);
     assert_eq!(one::<String>(&stock, "PRAGMA journal_mode=wal"), "wal");
     stock.execute_batch(TABLE).unwrap();
-    let db = open(&path, "").unwrap();
+    let db = open(&path, "wal=stock").unwrap();
     assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 2);
     db.execute_batch("INSERT INTO t(v) VALUES ('ours')").unwrap();
     stock.execute_batch("INSERT INTO t(v) VALUES ('theirs')").unwrap();

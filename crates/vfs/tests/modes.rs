@@ -33,13 +33,13 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 fn closing_leaves_the_wal_of_another_database_under_the_name_alone() {
     let dir = setup();
     let path = dir.path().join("again.db");
-    let old = open(&path, "").unwrap();
+    let old = open_wal(&path);
     assert_eq!(one::<String>(&old, "PRAGMA journal_mode=wal"), "wal");
     old.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1); PRAGMA wal_checkpoint").unwrap();
     for suffix in ["", "-wal", "-shm"] {
         fs::remove_file(beside(&path, suffix)).unwrap();
     }
-    let (new, reader) = (open(&path, "").unwrap(), open(&path, "").unwrap());
+    let (new, reader) = (open_wal(&path), open_wal(&path));
     assert_eq!(one::<String>(&new, "PRAGMA journal_mode=wal"), "wal");
     new.execute_batch("CREATE TABLE n(x); INSERT INTO n VALUES (1), (2)").unwrap();
     reader.execute_batch("BEGIN; SELECT * FROM n").unwrap();
@@ -47,12 +47,17 @@ fn closing_leaves_the_wal_of_another_database_under_the_name_alone() {
     reader.execute_batch("COMMIT").unwrap();
     old.close().unwrap();
     assert!(beside(&path, "-wal").exists(), "the WAL of the new database is removed");
-    let fresh = open(&path, "").unwrap();
+    let fresh = open_wal(&path);
     assert_eq!(one::<String>(&fresh, "PRAGMA integrity_check"), "ok");
     for db in [new, reader, fresh] {
         db.close().unwrap();
     }
     assert_eq!(one::<i64>(&open_stock(&path), "SELECT sum(x) FROM n"), 6);
+}
+
+/// Opens a database that WAL mode is asked for and had.
+fn open_wal(path: &Path) -> Connection {
+    open(path, "wal=stock").unwrap()
 }
 
 /// What the tests know of SQLite's own VFS when onewrite calls it, and do before it locks a file.
@@ -123,7 +128,9 @@ fn open_hooked(path: &Path) -> Connection {
             onewrite::register_over(&api, name, Arc::new(RealDisk::new()), c"hooked").unwrap();
         }
     });
-    let db = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), name).unwrap();
+    let db =
+        Connection::open_with_flags_and_vfs(format!("file:{}?wal=stock", path.display()), OpenFlags::default(), name)
+            .unwrap();
     db.busy_timeout(Duration::ZERO).unwrap();
     db
 }
@@ -206,7 +213,7 @@ fn a_lock_that_was_refused_is_given_back_underneath() {
 fn threads_that_switch_between_wal_mode_and_a_rollback_journal_lose_nothing() {
     let dir = setup();
     let path = dir.path().join("switch.db");
-    open(&path, "").unwrap().execute_batch("CREATE TABLE t(x INTEGER PRIMARY KEY, y UNIQUE)").unwrap();
+    open_wal(&path).execute_batch("CREATE TABLE t(x INTEGER PRIMARY KEY, y UNIQUE)").unwrap();
     let until = Instant::now() + Duration::from_secs(2);
     let busy = |e: rusqlite::Error| {
         let (code, message) = explain(e);
@@ -218,7 +225,7 @@ fn threads_that_switch_between_wal_mode_and_a_rollback_journal_lose_nothing() {
             let (path, written) = (&path, &written);
             scope.spawn(move || {
                 while Instant::now() < until {
-                    let db = open(path, "").unwrap();
+                    let db = open_wal(path);
                     db.query_row("SELECT count(*) FROM t", [], |_| Ok(())).unwrap_or_else(busy);
                     db.execute_batch(&format!("PRAGMA journal_mode={mode}")).unwrap_or_else(busy);
                     match db.execute_batch("INSERT INTO t(y) VALUES (randomblob(100))") {
@@ -231,7 +238,7 @@ fn threads_that_switch_between_wal_mode_and_a_rollback_journal_lose_nothing() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while Instant::now() < until {
-                    let db = open(&path, "").unwrap();
+                    let db = open_wal(&path);
                     for _ in 0..50 {
                         db.query_row("SELECT max(x) FROM t", [], |_| Ok(())).unwrap_or_else(busy);
                     }
@@ -316,7 +323,7 @@ fn an_exclusive_connection_goes_on_after_a_vacuum_that_failed() {
 fn a_change_to_wal_mode_that_fails_is_an_error_at_once() {
     let dir = setup();
     let path = dir.path().join("refused.db");
-    let (db, reader) = (open(&path, "busy_ms=0").unwrap(), open(&path, "").unwrap());
+    let (db, reader) = (open(&path, "busy_ms=0&wal=stock").unwrap(), open_wal(&path));
     db.busy_timeout(Duration::ZERO).unwrap();
     db.execute_batch(TABLE).unwrap();
     reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
@@ -337,7 +344,7 @@ fn an_exclusive_connection_that_changed_to_wal_mode_goes_on_in_normal_mode() {
     let dir = setup();
     for rows in [0, 2] {
         let path = dir.path().join(format!("normal-{rows}.db"));
-        let db = open(&path, "").unwrap();
+        let db = open_wal(&path);
         if rows > 0 {
             db.execute_batch(TABLE).unwrap();
         }
@@ -350,7 +357,7 @@ fn an_exclusive_connection_that_changed_to_wal_mode_goes_on_in_normal_mode() {
         assert_eq!(one::<String>(&db, "PRAGMA journal_mode=delete"), "delete");
         db.execute_batch("INSERT INTO n VALUES (2)").unwrap();
         assert!(!beside(&path, "-wal").exists());
-        let other = open(&path, "").unwrap();
+        let other = open_wal(&path);
         assert_eq!(one::<i64>(&other, "SELECT sum(x) FROM n"), 3);
         drop((db, other));
         let stock = open_stock(&path);

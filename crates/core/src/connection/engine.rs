@@ -80,7 +80,7 @@ impl Engine {
                     inner.recovers = true;
                     inner.options = options.clone();
                 }
-                for (name, _) in given.iter().filter(|(name, _)| name != "busy_ms") {
+                for (name, _) in given.iter().filter(|(name, _)| !Options::OWN.contains(&name.as_str())) {
                     let (asked, in_force) = (options.get(name), inner.options.get(name));
                     if asked != in_force {
                         return Err(Error::Option(format!(
@@ -112,6 +112,7 @@ impl Engine {
             db,
             id,
             busy_ms: options.busy_ms,
+            requires: options.require,
             waits: Default::default(),
             level: LockLevel::None,
             snapshot: None,
@@ -122,6 +123,7 @@ impl Engine {
             aside: false,
             doomed: false,
             wal: false,
+            has_no_wal: false,
             journal: VirtualJournal::default(),
             real_journal: None,
             journal_is_new: false,

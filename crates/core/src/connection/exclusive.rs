@@ -131,7 +131,7 @@ impl Connection {
     /// `VACUUM`), or says what is wrong with it. The caller uses the VFS below from here on.
     pub fn leaves_foreign_file(&mut self) -> bool {
         let foreign = self.snapshot.as_ref().is_some_and(|snapshot| snapshot.kind == Kind::Foreign);
-        if foreign && !self.aside {
+        if foreign && !self.aside && !self.requires {
             self.wal = true;
             self.db.queue.release(self.id);
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::concurrent::Looked;
 use super::wait::{self, Waits};
+use super::write::stays_here;
 use super::{Connection, LockLevel};
 use crate::aside;
 use crate::commit::{in_page, merge};
@@ -51,7 +52,7 @@ impl Connection {
         }
         let locked = match level {
             LockLevel::None => Ok(()),
-            LockLevel::Shared => self.lock_shared(),
+            LockLevel::Shared => self.lock_shared().and_then(|()| self.check_in_effect()),
             LockLevel::Reserved => self.lock_reserved(),
             LockLevel::Pending | LockLevel::Exclusive => self.lock_exclusive(),
         };
@@ -67,6 +68,16 @@ impl Connection {
             Err(_) => {}
         }
         self.noted(locked)
+    }
+
+    /// Fails where the engine must serve and does not.
+    fn check_in_effect(&mut self) -> Result<()> {
+        if !self.wal || !self.requires {
+            return Ok(());
+        }
+        self.level = LockLevel::Shared;
+        self.unlock(LockLevel::None)?;
+        Err(Error::Required(self.why_stock()))
     }
 
     fn lock_shared(&mut self) -> Result<()> {
@@ -310,6 +321,12 @@ impl Connection {
             }
             (state, mark) = db.read_state()?;
         }
+        if self.leaves_wal_mode(&state, inner)? {
+            if !self.leave_wal_mode(&state, inner)? {
+                return self.look(db, writer, inner);
+            }
+            state = db.read_state()?.0;
+        }
         inner.find_state(state);
         Ok(())
     }
@@ -480,6 +497,9 @@ impl Connection {
         // was refused, within a transaction for one.
         let changes_mode = self.wal_said && self.has_just_begun;
         if changes_mode || spans || self.journal.names_super_journal()? {
+            if self.requires {
+                return Err(stays_here("this statement"));
+            }
             // It will step aside and needs to be alone. BUSY here is before SQLite's point of no return: the busy handler
             // is asked, and the application may try again (rule SeveralFilesAlone).
             self.line_up(true)?;
@@ -527,7 +547,7 @@ impl Connection {
             // It read what another connection wrote before it and gives nothing away before that is durable.
             let settled = self.settle();
             self.cache.leave(self.snapshot.as_deref().filter(|_| !self.wal));
-            self.wal = false;
+            (self.wal, self.has_no_wal) = (false, false);
             if std::mem::take(&mut self.writes_now) {
                 let wrote = u32::from(!self.waits.is_retry());
                 (self.may_write, self.writes_in_a_row) = (TURNS, self.writes_in_a_row.saturating_add(wrote));

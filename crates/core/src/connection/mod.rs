@@ -18,6 +18,7 @@ mod journal_file;
 mod lock;
 mod pages;
 mod wait;
+mod wal;
 mod write;
 
 use std::path::Path;
@@ -37,7 +38,7 @@ use crate::disk::{DiskFile, FileId};
 use crate::error::{Error, Result};
 use crate::home::State;
 use crate::journal::VirtualJournal;
-use crate::options::Split;
+use crate::options::{Options, Split, Wal};
 use crate::queue::ConnectionId;
 use crate::txn::Txn;
 
@@ -74,6 +75,8 @@ pub struct Connection {
     id: ConnectionId,
     /// Longest wait inside of one call while others get their turns, in milliseconds.
     busy_ms: u64,
+    /// It fails rather than work on the file past the engine.
+    requires: bool,
     /// What is left of tries that were in vain.
     waits: Waits,
     level: LockLevel,
@@ -90,6 +93,8 @@ pub struct Connection {
     /// The transaction cannot commit any more; SQLite is rolling it back.
     doomed: bool,
     wal: bool,
+    /// No WAL lay beside the file when it was looked for under this lock.
+    has_no_wal: bool,
     journal: VirtualJournal,
     real_journal: Option<Arc<dyn DiskFile>>,
     /// SQLite made the real journal, and its name is not flushed yet (rule JournalNameFlushed).
@@ -184,10 +189,11 @@ impl Connection {
         Err(Error::Misuse("a connection was carried across fork(): open the database anew in the child process".into()))
     }
 
-    /// xAccess of the `-wal` name: a marked database has none; `None`: ask the file system.
+    /// xAccess of the `-wal` name: a marked database has none, nor one for which none was found under this lock; `None`: ask
+    /// the file system.
     pub fn wal_exists(&mut self) -> Result<Option<bool>> {
         let live = self.db.inner.lock().phase == Phase::Live;
-        Ok(live.then_some(false))
+        Ok((live || self.has_no_wal).then_some(false))
     }
 
     /// `PRAGMA synchronous=…` was seen.
@@ -230,19 +236,41 @@ impl Connection {
         &self.db
     }
 
+    /// What the next transaction will be, as far as the file says now. Nothing is locked afterwards.
+    pub fn look_ahead(&mut self) -> Result<Mode> {
+        if self.level > LockLevel::None {
+            return Ok(self.mode());
+        }
+        let may_write = self.may_write;
+        let locked = self.lock(LockLevel::Shared);
+        let mode = self.mode();
+        let unlocked = self.unlock_unseen();
+        self.may_write = may_write;
+        locked.and(unlocked).map(|()| mode)
+    }
+
+    /// Gives back a lock of which SQLite knows nothing: its cache is of the state it was of.
+    fn unlock_unseen(&mut self) -> Result<()> {
+        let cache = std::mem::take(&mut self.cache);
+        let unlocked = self.unlock(LockLevel::None);
+        self.cache = cache;
+        unlocked
+    }
+
     /// Runs a checkpoint now, waiting for the writer's place as a writer does. A database that this process does not use yet
     /// may have to be recovered first.
-    pub(crate) fn checkpoint(&mut self) -> Result<()> {
+    pub fn checkpoint(&mut self) -> Result<()> {
+        let done = self.checkpoint_now();
+        self.noted(done)
+    }
+
+    fn checkpoint_now(&mut self) -> Result<()> {
         if self.level > LockLevel::None {
             return self.checkpoint_locked();
         }
         self.lock(LockLevel::Shared)?;
         let done = self.checkpoint_locked();
-        // SQLite knows nothing of this lock: its cache is of the state it was of.
-        let cache = std::mem::take(&mut self.cache);
-        let unlocked = self.unlock(LockLevel::None);
-        self.cache = cache;
-        done.and(unlocked)
+        done.and(self.unlock_unseen())
     }
 
     fn checkpoint_locked(&mut self) -> Result<()> {
@@ -285,9 +313,40 @@ impl Connection {
         let _ = self.close_once();
     }
 
-    /// The longest wait inside of one call, in milliseconds: each connection has its own.
-    pub(crate) fn busy_ms(&mut self) -> &mut u64 {
-        &mut self.busy_ms
+    /// The options in force, with what is this connection's own among them ([`Options::OWN`]).
+    pub(crate) fn own_options(&self) -> Options {
+        Options { busy_ms: self.busy_ms, require: self.requires, ..self.db.inner.lock().options.clone() }
+    }
+
+    /// Takes over what is each connection's own.
+    pub(crate) fn set_own_options(&mut self, options: &Options) {
+        (self.busy_ms, self.requires) = (options.busy_ms, options.require);
+    }
+
+    /// Whether it fails rather than work on the file past the engine.
+    pub fn requires(&self) -> bool {
+        self.requires
+    }
+
+    /// Whether a request for WAL mode leaves the engine in effect.
+    pub fn absorbs_wal(&self) -> bool {
+        self.db.inner.lock().options.wal == Wal::Absorb
+    }
+
+    /// Why a file in WAL mode is left in it.
+    pub fn why_stock(&self) -> String {
+        let inner = self.db.inner.lock();
+        let why = match (&inner.stays_wal, inner.options.wal) {
+            (_, Wal::Stock) => "wal=stock leaves it there",
+            (Some(why), Wal::Absorb) => why,
+            (None, Wal::Absorb) => "it was changed to that mode meanwhile",
+        };
+        format!("the database is in WAL mode, which is SQLite's own: {why}")
+    }
+
+    /// Whether SQLite keeps its locks between transactions, as far as it was said.
+    pub fn keeps_locks(&self) -> bool {
+        self.exclusive_said
     }
 
     /// xClose. The last connection makes home a plain file again.

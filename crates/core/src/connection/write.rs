@@ -57,6 +57,10 @@ impl Connection {
         };
         (txn.synced, txn.normal) = (false, self.journal.syncs_are_normal());
         if !txn.is_untouched() && (super_journal || needs_plain_file(txn)) {
+            if self.requires {
+                self.doomed = true;
+                return Err(stays_here("this transaction"));
+            }
             match aside::step_aside(&db, &mut writer, txn, &self.journal, self.id) {
                 Ok(journal) => {
                     self.aside = true;
@@ -207,6 +211,14 @@ impl Connection {
 
 fn late(why: &str) -> Error {
     Error::WrittenLate(why.to_owned())
+}
+
+/// What `require=1` says to what would step aside.
+pub(super) fn stays_here(what: &str) -> Error {
+    Error::Required(format!(
+        "{what} needs SQLite's own journal (several attached files, another page size, or WAL mode under wal=stock), so \
+         onewrite would step aside for it"
+    ))
 }
 
 fn no_transaction() -> Error {

@@ -34,6 +34,21 @@ pub struct Setting {
     pub in_place: bool,
     /// The scheme writes undo records into pages.
     pub in_page: bool,
+    /// Requests for WAL mode are answered for (`wal=absorb`).
+    pub absorbs: bool,
+}
+
+impl Setting {
+    /// The same, with requests for WAL mode answered for.
+    fn absorbing(&self) -> Setting {
+        let mut setting = Setting { absorbs: true, ..self.clone() };
+        setting
+            .options
+            .iter_mut()
+            .filter(|(name, _)| name == "wal")
+            .for_each(|(_, value)| *value = "absorb".to_owned());
+        setting
+    }
 }
 
 /// What a crash may leave.
@@ -153,6 +168,9 @@ pub fn check(
 ) -> Result<[usize; 2], Violation> {
     setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
     disk.set_capacity(ROOMY);
+    // What is in WAL mode stays so, or is taken out of it.
+    let absorbing = setting.absorbing();
+    let setting = if rng.below(2) == 0 { &absorbing } else { setting };
     let level = level(depth);
     let after = disk.survive();
     level.boot(HookDisk::new(after.clone(), None));

@@ -119,6 +119,8 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     if sticky {
         options.push(("sticky", "1"));
     }
+    let absorbs = rng.below(3) == 0;
+    options.push(("wal", if absorbs { "absorb" } else { "stock" }));
     let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     let trouble = match rng.below(4) {
         0 if durable => Trouble::Faults,
@@ -137,6 +139,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
             durable,
             in_place: scheme == "auto" || in_page(&scheme),
             in_page: in_page(&scheme),
+            absorbs,
         },
         // What processes do to each other matters more than each crash point.
         points: (2 + rng.below(6)) * if several { 8 } else { 1 },
@@ -401,7 +404,8 @@ impl World {
                 client.synchronous = Synchronous::Full;
             }
         }
-        let wanted = if self.is_wal() { "DELETE" } else { "WAL" };
+        let leaves = self.is_wal() || (self.setting.absorbs && self.rng.below(3) == 0);
+        let wanted = if leaves { "DELETE" } else { "WAL" };
         let sql = format!("PRAGMA main.journal_mode={wanted}");
         // Who has not looked at the file since another connection changed its mode takes the pragma for done.
         let looked = last_row(&self.clients[i].db, "SELECT name FROM main.sqlite_schema");
@@ -410,13 +414,13 @@ impl World {
         self.note(|w| format!("{} runs {sql}: {answer:?}", w.clients[i].number));
         match answer {
             Ok(mode) => {
-                self.set_wal(mode == "wal");
+                self.set_wal(mode == "wal" && !self.setting.absorbs);
                 Ok(())
             }
             Err(e) => {
                 self.abort(i);
                 let mode = self.clients[i].db.query_row("PRAGMA main.journal_mode", [], |row| row.get::<_, String>(0));
-                self.set_wal(mode.is_ok_and(|mode| mode == "wal"));
+                self.set_wal(mode.is_ok_and(|mode| mode == "wal") && !self.setting.absorbs);
                 self.tolerate(&e, "journal_mode")
             }
         }

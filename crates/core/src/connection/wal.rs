@@ -1,0 +1,72 @@
+//! A file that is found in SQLite's WAL mode, at the first look at it.
+
+use std::time::{Duration, Instant};
+
+use super::Connection;
+use crate::database::{Inner, Phase};
+use crate::error::{Error, Result};
+use crate::home::{self, Kind, State};
+use crate::locks;
+use crate::options::Wal;
+use crate::wal;
+
+/// How long those are waited for that only look at the file, as this connection does. Who uses it in WAL mode keeps its lock.
+const LOOKERS_LEAVE: Duration = Duration::from_millis(20);
+/// How long another process is waited for that takes the file out of WAL mode.
+const OTHERS_CHANGE: Duration = Duration::from_millis(50);
+
+impl Connection {
+    /// Whether a file without a mark, of which SHARED is held, is one in WAL mode that is not to stay so.
+    pub(super) fn leaves_wal_mode(&mut self, state: &State, inner: &Inner) -> Result<bool> {
+        if inner.options.wal == Wal::Stock || self.db.read_only || !inner.recovers {
+            return Ok(false);
+        }
+        match state.kind {
+            Kind::Wal => Ok(true),
+            // SQLite takes a WAL that lies beside a file for its own. The rest of the pages may be in it.
+            Kind::Database | Kind::Foreign if home::has_rollback_journal(&state.header) => {
+                let beside = wal::is_beside(&self.db)?;
+                self.has_no_wal = !beside;
+                Ok(beside)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Takes the file out of WAL mode if nobody else has it open in that; SHARED is held before and after. False if others have
+    /// changed it meanwhile: it has to be looked at once more.
+    pub(super) fn leave_wal_mode(&mut self, state: &State, inner: &mut Inner) -> Result<bool> {
+        let (db, home) = (self.db.clone(), &*self.db.home);
+        if !locks::reserve(home)? {
+            // Another one that is at it, which needs this lock to be given back.
+            locks::none(home)?;
+            let deadline = Instant::now() + OTHERS_CHANGE;
+            loop {
+                std::thread::sleep(Duration::from_millis(1));
+                if !locks::is_reserved(home)? && locks::shared(home)? {
+                    return Ok(false);
+                }
+                if Instant::now() >= deadline {
+                    return Err(Error::Busy("another process takes the database out of WAL mode".into()));
+                }
+            }
+        }
+        if !locks::alone_from_reserved(home, LOOKERS_LEAVE)? {
+            locks::unreserve(home)?;
+            inner.stays_wal = Some("others have it open in that mode".into());
+            return Ok(true);
+        }
+        let left = wal::leave(&db, state);
+        let left = match left {
+            // Tried again it would not know which names are gone for good.
+            Ok(None) => wal::discard(&db).map(|()| None).map_err(|e| inner.poison(e)),
+            left => left,
+        };
+        locks::downgrade(home)?;
+        if matches!(inner.phase, Phase::Poisoned(_)) {
+            locks::none(home)?;
+        }
+        inner.stays_wal = left?;
+        Ok(true)
+    }
+}

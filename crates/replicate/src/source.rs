@@ -72,7 +72,9 @@ impl Source {
         let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(explain)?;
         if mode == "wal" {
             let file = file.display();
-            bail!("{file} is in WAL mode, which goes past onewrite: `PRAGMA journal_mode=DELETE` ends that");
+            bail!(
+                "others have {file} open in WAL mode, which goes past onewrite: close them, or open it through onewrite there"
+            );
         }
         let number = |sql| db.query_row(sql, [], |row| row.get::<_, u32>(0)).map_err(explain);
         let (page_bytes, pages) = (number("PRAGMA page_size")?, number("PRAGMA page_count")?);

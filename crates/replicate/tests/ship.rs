@@ -417,8 +417,13 @@ fn what_is_wrong_is_said() {
     fs::rename(&dest, place.dir.path().join("dest.db-onewrite")).unwrap();
     expect(place.program().arg("restore").arg(place.url()).arg(&dest), "dest.db-onewrite belongs to another database");
     place.stock().execute_batch("PRAGMA journal_mode=WAL; INSERT INTO noise VALUES (999, 1)").unwrap();
-    let _reader = place.stock();
+    let reader = place.stock();
+    reader.query_row("SELECT count(*) FROM noise", [], |_| Ok(())).unwrap();
     expect(&mut place.replicate(&["--once"]), "WAL mode");
+    // Nobody has it open so: it is taken out of WAL mode.
+    drop(reader);
+    place.once();
+    place.assert_shipped();
 }
 
 #[test]

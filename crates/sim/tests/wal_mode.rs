@@ -9,10 +9,10 @@ use onewrite_sim::wal_mode;
 #[test]
 fn wal_mode_is_left_for_good_through_any_crash() {
     let counts = Counts::default();
-    for seed in 1..120 {
+    for seed in 1..40 {
         if let Err(v) = wal_mode::run(seed, &counts) {
             panic!("seed {seed}: {}", v.what);
         }
     }
-    assert!(counts.crashes.load(Ordering::Relaxed) > 4_000, "{counts:?}");
+    assert!(counts.crashes.load(Ordering::Relaxed) > 1_200, "{counts:?}");
 }

@@ -74,7 +74,7 @@ fn schemes_without_protection_are_right_while_nothing_crashes() {
 #[test]
 fn small_histories_survive_every_crash() {
     let counts: Arc<Counts> = Arc::default();
-    for history in small::all(1).into_iter().filter(|s| s.warm).step_by(5) {
+    for history in small::all(1).into_iter().filter(|s| s.warm).step_by(23) {
         let history = small::Small { crashes_max: 4, ..history };
         if let Err(v) = small::run(history, false, &counts) {
             panic!("{}", v.what);

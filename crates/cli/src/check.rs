@@ -304,13 +304,16 @@ fn check_log(look: &Look, log: &Log, f: &mut Findings) {
         Ok(slot) => slot,
         Err(e) => return f.damage(e.to_string()),
     };
+    let mark = home::mark(&look.first);
+    let left_nothing =
+        |newest: &Slot| mark.is_some_and(|mark| matches!(log.file.has_nothing_of(&mark, newest), Ok(true)));
     match (slot, look.mark) {
         (None, Some(_)) => f.damage(format!(
             "the log {path} has no valid header slot: it is damaged, cut short or not a log, and the marked database \
              needs it"
         )),
         (None, None) => f.note(format!("the log {path} has no valid header slot; without the mark nothing needs it")),
-        (Some(slot), Some(session)) if slot.session != session && look.never_begun(slot) => f.ok(format!(
+        (Some(slot), Some(session)) if slot.session != session && left_nothing(slot) => f.ok(format!(
             "the session of the mark ({session:016x}) left nothing in the log: the power went before its first commit"
         )),
         (Some(slot), Some(session)) if slot.session != session => f.damage(format!(

@@ -13,7 +13,7 @@ use onewrite_core::layout::record as record_layout;
 use onewrite_core::layout::slot as slot_layout;
 use onewrite_core::log::file::{LogFile, ScanEnd, next_places};
 use onewrite_core::log::record::{Change, Peek, Record};
-use onewrite_core::log::slot::{Slot, follows_session};
+use onewrite_core::log::slot::Slot;
 use onewrite_core::repair::Repair;
 use onewrite_core::types::Tid;
 use onewrite_core::{Error, Result};
@@ -126,16 +126,6 @@ impl Look {
             second,
             log,
         })
-    }
-}
-
-impl Look {
-    /// Whether the session of the mark follows that of `newest`, and never wrote to the log.
-    pub fn never_begun(&self, newest: &Slot) -> bool {
-        let sound = |log: &Log| !log.slots.iter().any(|slot| matches!(slot, SlotFound::Damaged));
-        let tentative = home::mark(&self.first).filter(|mark| mark.tentative);
-        tentative.is_some_and(|mark| follows_session(mark.session, newest.session))
-            && self.log.as_ref().is_some_and(sound)
     }
 }
 

@@ -42,7 +42,8 @@ enum Then {
     MarkOff,
 }
 
-/// Brings home what the last close needs there, and no slot says so: until the mark is off, recovery does it again (rule CloseWithoutSlot).
+/// Brings home what the last close needs there, and no slot says so: until the mark is off, recovery does it again
+/// (rule CloseWithoutSlot).
 pub fn bring_home(db: &Database, live: &mut Live) -> Result<()> {
     let records = db.inner.lock().options.scheme == Scheme::Log;
     let then = if records { Then::MarkOff } else { Then::Slot(Stream::Drop) };
@@ -123,8 +124,8 @@ fn tell(db: &Database, live: &mut Live, partial: bool) -> Result<()> {
     write_mark(db, live)
 }
 
-/// The mark says that the session has begun, as soon as it has (rule SlotWithFirstRecord). Not flushed: a log without it was cut off from power
-/// before, and not put back.
+/// The mark says that the session has begun, as soon as it has (rule SlotWithFirstRecord). Not flushed: it is there for a
+/// log that somebody puts back, and a power cut puts none back.
 pub fn settle_mark(db: &Database, live: &mut Live) -> Result<()> {
     if !live.home.mark.tentative || !live.log.has_begun() {
         return Ok(());

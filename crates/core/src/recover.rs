@@ -19,7 +19,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
 use crate::log::file::{LogFile, log_path};
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, told_tid};
-use crate::log::slot::{Slot, follows_session};
+use crate::log::slot::Slot;
 use crate::memory;
 use crate::options::{Options, Scheme};
 use crate::procs::kept;
@@ -101,12 +101,8 @@ fn slot_of(db: &Database, log: &LogFile, session: u64) -> Result<Slot> {
 /// The slot of a session that was cut off from power before its first flush of the log: the mark says so, and names a session
 /// that follows the one in the log (rule SlotWithFirstRecord). It would have said what home says.
 fn never_begun(db: &Database, log: &LogFile, newest: &Slot, session: u64) -> Result<Option<Slot>> {
-    let Some(mark) = db.read_mark()?.filter(|mark| mark.tentative && mark.session == session) else { return Ok(None) };
-    // Of two sound slots neither was that of the session; a damaged one may have been.
-    if newest.session == session
-        || !follows_session(session, newest.session)
-        || !log.has_sound_slots(newest.block_bytes)?
-    {
+    let Some(mark) = db.read_mark()?.filter(|mark| mark.session == session) else { return Ok(None) };
+    if !log.has_nothing_of(&mark, newest)? {
         return Ok(None);
     }
     let (state, _) = db.read_state()?;

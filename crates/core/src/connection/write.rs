@@ -3,9 +3,11 @@
 use super::Connection;
 use crate::aside;
 use crate::commit;
+use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::home;
 use crate::log::group::Durability;
+use crate::options::Options;
 use crate::rules::{Rule, keeps};
 use crate::txn::{Stage, Txn};
 use crate::types::PageNo;
@@ -47,14 +49,7 @@ impl Connection {
             return Err(late("a transaction over several files whose pages come later"));
         }
         let mut writer = db.writer.lock();
-        let options = {
-            let inner = db.inner.lock();
-            inner.check()?;
-            if !inner.is_newest(&txn.base) {
-                return Err(Error::BusySnapshot);
-            }
-            inner.options.clone()
-        };
+        let options = options_on_newest(&db, txn)?;
         (txn.synced, txn.normal) = (false, self.journal.syncs_are_normal());
         if !txn.is_untouched() && (super_journal || needs_plain_file(txn)) {
             if self.requires {
@@ -87,14 +82,7 @@ impl Connection {
         self.take_place_again()?;
         let Some(txn) = &mut self.txn else { return Err(no_transaction()) };
         let mut writer = db.writer.lock();
-        let options = {
-            let inner = db.inner.lock();
-            inner.check()?;
-            if !inner.is_newest(&txn.base) {
-                return Err(Error::BusySnapshot);
-            }
-            inner.options.clone()
-        };
+        let options = options_on_newest(&db, txn)?;
         if needs_plain_file(txn) {
             return Err(late("another page size or journal mode"));
         }
@@ -219,6 +207,16 @@ pub(super) fn stays_here(what: &str) -> Error {
         "{what} needs SQLite's own journal (several attached files, another page size, or WAL mode under wal=stock), so \
          onewrite would step aside for it"
     ))
+}
+
+/// The options in force, if `txn` is on the newest state.
+fn options_on_newest(db: &Database, txn: &Txn) -> Result<Options> {
+    let inner = db.inner.lock();
+    inner.check()?;
+    if !inner.is_newest(&txn.base) {
+        return Err(Error::BusySnapshot);
+    }
+    Ok(inner.options.clone())
 }
 
 fn no_transaction() -> Error {

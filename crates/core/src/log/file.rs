@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::record::{Head, Peek, Record};
-use super::slot::Slot;
+use super::slot::{Slot, follows_session};
 use crate::beside;
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};
 use crate::error::{Error, IoContext, Result};
-use crate::home::mark;
+use crate::home::{Mark, mark};
 use crate::layout::home::HEADER_BYTES;
 use crate::layout::{
     BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, STREAM_UNIT, le_u32, le_u64, record as at, shared, slot,
@@ -202,8 +202,17 @@ impl LogFile {
         Ok(found)
     }
 
+    /// Whether the session of `mark` never wrote to this log, whose newest slot is `newest`: the mark is tentative, it follows that
+    /// one, and neither slot is damaged, which may have been its own (rule SlotWithFirstRecord).
+    pub fn has_nothing_of(&self, mark: &Mark, newest: &Slot) -> Result<bool> {
+        Ok(mark.tentative
+            && mark.session != newest.session
+            && follows_session(mark.session, newest.session)
+            && self.has_sound_slots(newest.block_bytes)?)
+    }
+
     /// Whether each of the two places for slots holds one, or nothing yet.
-    pub fn has_sound_slots(&self, block_bytes: u32) -> Result<bool> {
+    fn has_sound_slots(&self, block_bytes: u32) -> Result<bool> {
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         for n in 1..=2u64 {
             let mut b = [0; slot::BYTES];
@@ -462,7 +471,21 @@ impl LogFile {
     }
 
     fn wipe_range(&self, from: u64, len: u64) -> Result<()> {
-        let mut buf = memory::zeros(usize::try_from(len).unwrap_or(usize::MAX).min(64 << 10))?;
+        self.write_over(from, len, 64 << 10, |part| {
+            let holds = part.iter().any(|byte| *byte != 0);
+            part.fill(0);
+            holds
+        })
+    }
+
+    fn rewrite(&self, from: u64, len: u64) -> Result<()> {
+        self.write_over(from, len, 256 << 10, |_| true)
+    }
+
+    /// Reads `len` bytes from `from` on, as far as there are any, and writes each piece of at most `piece` bytes back that `change`
+    /// says is to be written.
+    fn write_over(&self, from: u64, len: u64, piece: usize, change: impl Fn(&mut [u8]) -> bool) -> Result<()> {
+        let mut buf = memory::zeros(usize::try_from(len).unwrap_or(usize::MAX).min(piece))?;
         let mut done = 0;
         while done < len {
             let n = usize::try_from(len - done).unwrap_or(usize::MAX).min(buf.len());
@@ -472,8 +495,7 @@ impl LogFile {
                 break;
             }
             let part = part.get_mut(..read).unwrap_or_default();
-            if part.iter().any(|byte| *byte != 0) {
-                part.fill(0);
+            if change(part) {
                 self.file.write_at(part, from + done).context(|| self.what("cannot write to"))?;
             }
             done += read as u64;
@@ -481,24 +503,7 @@ impl LogFile {
         Ok(())
     }
 
-    fn rewrite(&self, from: u64, len: u64) -> Result<()> {
-        let mut buf = memory::zeros(256 << 10)?;
-        let mut done = 0;
-        while done < len {
-            let n = usize::try_from(len - done).unwrap_or(usize::MAX).min(buf.len());
-            let part = buf.get_mut(..n).unwrap_or_default();
-            let read = self.file.read_at(part, from + done).context(|| self.what("cannot read"))?;
-            if read == 0 {
-                break;
-            }
-            let part = buf.get(..read).unwrap_or_default();
-            self.file.write_at(part, from + done).context(|| self.what("cannot write to"))?;
-            done += read as u64;
-        }
-        Ok(())
-    }
-
-    fn what(&self, verb: &str) -> String {
+    pub(super) fn what(&self, verb: &str) -> String {
         format!("{verb} the log {}", self.path.display())
     }
 }

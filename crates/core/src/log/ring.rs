@@ -115,15 +115,8 @@ impl Log {
     /// cache alone.
     pub fn start(log: LogFile, mut slot: Slot, pack: bool, all: bool) -> Result<Log> {
         slot.start = LogOffset(slot.start.0.next_multiple_of(u64::from(slot.block_bytes)));
-        let mut started = Log { older_slot: false, ..Log::join(log, slot, pack) };
-        if !all {
-            started.write_slot()?;
-            return Ok(started);
-        }
-        started.slot.sequence += 1;
-        let what = || format!("cannot write to the log {}", started.log.path.display());
-        started.log.file.write_at(&started.slot.encode(), started.slot_position()).context(what)?;
-        started.log.flush()?;
+        let mut started = Log { older_slot: false, tentative: all, ..Log::join(log, slot, pack) };
+        started.write_slot()?;
         Ok(started)
     }
 
@@ -131,9 +124,7 @@ impl Log {
     /// record. `slot` is of a session that follows the one before (rule SlotWithFirstRecord).
     pub fn begin(log: LogFile, slot: Slot, pack: bool) -> Result<Log> {
         let mut begun = Log { older_slot: false, tentative: true, ..Log::join(log, slot, pack) };
-        begun.slot.sequence += 1;
-        let what = || format!("cannot write to the log {}", begun.log.path.display());
-        begun.log.file.write_at(&begun.slot.encode(), begun.slot_position()).context(what)?;
+        begun.put_slot()?;
         if keeps(Rule::SlotWithFirstRecord) {
             begun.group.written_beside();
         }
@@ -478,10 +469,7 @@ impl Log {
         // Nothing is in flight any more, so the next session may go on from here.
         self.slot.tid_ceiling = self.last_tid;
         self.slot.base_tid = self.last_tid;
-        self.slot.sequence += 1;
-        let position = self.slot_position();
-        let what = || format!("cannot write to the log {}", self.log.path.display());
-        self.log.file.write_at(&self.slot.encode(), position).context(what)?;
+        self.put_slot()?;
         if begun { Ok(()) } else { self.log.flush() }
     }
 
@@ -496,20 +484,29 @@ impl Log {
         (1 + self.slot.sequence % 2) * u64::from(self.slot.block_bytes)
     }
 
+    /// Writes the next slot, durable, and with it whatever else of the log was not since the session began.
     fn write_slot(&mut self) -> Result<()> {
-        self.slot.sequence += 1;
         self.recovered = false;
-        let position = self.slot_position();
-        let what = || format!("cannot write to the log {}", self.log.path.display());
-        let bytes = self.slot.encode();
         if !keeps(Rule::SlotFlushed) {
-            return self.log.file.write_at(&bytes, position).context(what);
+            return self.put_slot();
         }
         if std::mem::take(&mut self.tentative) {
-            self.log.file.write_at(&bytes, position).context(what)?;
+            self.put_slot()?;
             return self.log.flush();
         }
-        self.log.file.write_durable_at(&bytes, position).context(what)
+        let bytes = self.next_slot();
+        self.log.file.write_durable_at(&bytes, self.slot_position()).context(|| self.log.what("cannot write to"))
+    }
+
+    /// Writes the next slot, not flushed.
+    fn put_slot(&mut self) -> Result<()> {
+        let bytes = self.next_slot();
+        self.log.file.write_at(&bytes, self.slot_position()).context(|| self.log.what("cannot write to"))
+    }
+
+    fn next_slot(&mut self) -> [u8; slot::BYTES] {
+        self.slot.sequence += 1;
+        self.slot.encode()
     }
 }
 

@@ -95,50 +95,55 @@ macro_rules! register {
     (@ $default:literal) => {{
         #[allow(unsafe_code)]
         let outcome: ::std::result::Result<(), $crate::RegisterError> = {
-            // Declared as in `sqlite3.h`, so that no crate of bindings has to be of one version.
-            unsafe extern "C" {
-                fn sqlite3_libversion_number() -> ::std::ffi::c_int;
-                fn sqlite3_vfs_find(name: *const ::std::ffi::c_char) -> *mut $crate::ffi::Vfs;
-                fn sqlite3_vfs_register(vfs: *mut $crate::ffi::Vfs, default: ::std::ffi::c_int) -> ::std::ffi::c_int;
-                fn sqlite3_malloc64(bytes: u64) -> *mut ::std::ffi::c_void;
-                fn sqlite3_log(code: ::std::ffi::c_int, format: *const ::std::ffi::c_char, ...);
-                fn sqlite3_uri_parameter(
-                    name: *const ::std::ffi::c_char,
-                    key: *const ::std::ffi::c_char,
-                ) -> *const ::std::ffi::c_char;
-                fn sqlite3_uri_boolean(
-                    name: *const ::std::ffi::c_char,
-                    key: *const ::std::ffi::c_char,
-                    otherwise: ::std::ffi::c_int,
-                ) -> ::std::ffi::c_int;
-                fn sqlite3_uri_key(
-                    name: *const ::std::ffi::c_char,
-                    index: ::std::ffi::c_int,
-                ) -> *const ::std::ffi::c_char;
-                fn sqlite3_filename_journal(name: *const ::std::ffi::c_char) -> *const ::std::ffi::c_char;
-                fn sqlite3_filename_wal(name: *const ::std::ffi::c_char) -> *const ::std::ffi::c_char;
-                fn sqlite3_auto_extension(
-                    entry: ::std::option::Option<$crate::ffi::AnyFn>,
-                ) -> ::std::ffi::c_int;
-            }
-            let api = $crate::Api {
-                asks_split: false,
-                libversion_number: sqlite3_libversion_number,
-                vfs_find: sqlite3_vfs_find,
-                vfs_register: sqlite3_vfs_register,
-                malloc64: sqlite3_malloc64,
-                log: sqlite3_log,
-                uri_parameter: sqlite3_uri_parameter,
-                uri_boolean: sqlite3_uri_boolean,
-                uri_key: sqlite3_uri_key,
-                filename_journal: sqlite3_filename_journal,
-                filename_wal: sqlite3_filename_wal,
-                auto_extension: sqlite3_auto_extension,
-            };
+            let api = $crate::linked_api!(false);
             // SAFETY: the functions are those of the SQLite that this program is linked to, which stays.
             unsafe { $crate::register(&api, $crate::VFS_NAME, $default) }
         };
         outcome
+    }};
+}
+
+/// The functions of the SQLite that this program, or this library, is linked to, as an [`Api`]. With `true`, it splits pages as
+/// onewrite's drop-in library does.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! linked_api {
+    ($asks_split:literal) => {{
+        // Declared as in `sqlite3.h`, so that no crate of bindings has to be of one version.
+        unsafe extern "C" {
+            fn sqlite3_libversion_number() -> ::std::ffi::c_int;
+            fn sqlite3_vfs_find(name: *const ::std::ffi::c_char) -> *mut $crate::ffi::Vfs;
+            fn sqlite3_vfs_register(vfs: *mut $crate::ffi::Vfs, default: ::std::ffi::c_int) -> ::std::ffi::c_int;
+            fn sqlite3_malloc64(bytes: u64) -> *mut ::std::ffi::c_void;
+            fn sqlite3_log(code: ::std::ffi::c_int, format: *const ::std::ffi::c_char, ...);
+            fn sqlite3_uri_parameter(
+                name: *const ::std::ffi::c_char,
+                key: *const ::std::ffi::c_char,
+            ) -> *const ::std::ffi::c_char;
+            fn sqlite3_uri_boolean(
+                name: *const ::std::ffi::c_char,
+                key: *const ::std::ffi::c_char,
+                otherwise: ::std::ffi::c_int,
+            ) -> ::std::ffi::c_int;
+            fn sqlite3_uri_key(name: *const ::std::ffi::c_char, index: ::std::ffi::c_int) -> *const ::std::ffi::c_char;
+            fn sqlite3_filename_journal(name: *const ::std::ffi::c_char) -> *const ::std::ffi::c_char;
+            fn sqlite3_filename_wal(name: *const ::std::ffi::c_char) -> *const ::std::ffi::c_char;
+            fn sqlite3_auto_extension(entry: ::std::option::Option<$crate::ffi::AnyFn>) -> ::std::ffi::c_int;
+        }
+        $crate::Api {
+            asks_split: $asks_split,
+            libversion_number: sqlite3_libversion_number,
+            vfs_find: sqlite3_vfs_find,
+            vfs_register: sqlite3_vfs_register,
+            malloc64: sqlite3_malloc64,
+            log: sqlite3_log,
+            uri_parameter: sqlite3_uri_parameter,
+            uri_boolean: sqlite3_uri_boolean,
+            uri_key: sqlite3_uri_key,
+            filename_journal: sqlite3_filename_journal,
+            filename_wal: sqlite3_filename_wal,
+            auto_extension: sqlite3_auto_extension,
+        }
     }};
 }
 

@@ -1,7 +1,7 @@
 //! Stepping aside: for the rest of one transaction a connection is the plain VFS below.
 //!
-//! Used for what the log cannot commit: a transaction over several files (a super-journal), a changed
-//! page size or reserve, `journal_mode=WAL`. Order (invariants I1, I3): checkpoint → mark off → the
+//! Used for what the log cannot commit: a changed page size or reserve, `journal_mode=WAL`, a transaction over several files
+//! (a super-journal) that are not all onewrite's. Order (invariants I1, I3): checkpoint → mark off → the
 //! virtual journal written out as a real one, synced with its directory → pages home, synced. From
 //! there SQLite commits by removing its journal, as it always does. A real journal and a log with live
 //! records never exist together.

@@ -21,7 +21,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -48,6 +48,7 @@ use crate::queue::{ConnectionId, WriterQueue};
 use crate::rules::{Rule, keeps};
 use crate::snapshots::Snapshots;
 use crate::stats::{CountedFile, Stats};
+use crate::super_journal::Undecided;
 use crate::table::{PageTable, Readers};
 use crate::types::{LogOffset, Tid};
 
@@ -225,6 +226,11 @@ pub struct Database {
     pub(crate) epoch: AtomicU64,
     pub(crate) inner: Mutex<Inner>,
     pub(crate) writer: Mutex<Option<Live>>,
+    /// The record of this process that waits for a super-journal to go. It is the last one in the log, and whoever wrote it has
+    /// the writer's place (rule NothingBehindUndecided).
+    pub(crate) undecided: Mutex<Option<Undecided>>,
+    /// A transaction over several files needed the plain file: the next one waits until it is alone.
+    pub(crate) spans_aside: AtomicBool,
     /// The second file of the scheme `shadow`, which may have the name of the database.
     pub(crate) shadow_id: Mutex<Option<FileId>>,
 }
@@ -262,6 +268,8 @@ impl Database {
                 home_tid: Tid::HOME,
             }),
             writer: Mutex::new(None),
+            undecided: Mutex::new(None),
+            spans_aside: AtomicBool::new(false),
             shadow_id: Mutex::new(None),
         }
     }

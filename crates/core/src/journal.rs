@@ -119,6 +119,11 @@ impl VirtualJournal {
         self.full_sync |= !self.last_write_was_header;
     }
 
+    /// Whether SQLite synced it in this transaction: `synchronous` is not OFF.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
     /// Whether SQLite's syncs so far are those of `synchronous=NORMAL`: of each header alone.
     pub fn syncs_are_normal(&self) -> bool {
         self.synced && !self.full_sync

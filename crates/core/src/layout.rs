@@ -167,6 +167,10 @@ pub mod record {
     pub const KIND_FRESH: u16 = 2;
     /// Whole images, aligned to blocks.
     pub const KIND_FRAMES: u16 = 3;
+    /// The path of a super-journal: the transaction spans several files.
+    pub const KIND_SUPER_JOURNAL: u16 = 4;
+    /// Longest such path in bytes.
+    pub const SUPER_JOURNAL_BYTES_MAX: usize = 4096;
     const _: () = assert!(HEADER_BYTES == 56 && HEADER_BYTES.is_multiple_of(ALIGN));
 }
 

@@ -34,6 +34,7 @@ pub mod roll_back;
 pub mod rules;
 pub mod snapshots;
 pub mod stats;
+pub mod super_journal;
 mod sync;
 pub mod table;
 pub mod trailer;

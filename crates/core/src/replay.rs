@@ -11,7 +11,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Header, Kind, State};
 use crate::layout::home as at;
 use crate::layout::slot::PAGE_COUNT_IN_HOME;
-use crate::log::file::LogFile;
+use crate::log::file::{LogFile, Undecided};
 use crate::log::record::{Change, Record};
 use crate::log::slot::Slot;
 use crate::memory;
@@ -46,6 +46,8 @@ pub struct Replayed {
     pub report: Report,
     /// Position behind the last record.
     pub tail: LogOffset,
+    /// The last record in the log, if it is of a transaction over several files, and whether that is committed.
+    pub undecided: Option<Undecided>,
 }
 
 /// Replays the records of `log` behind `slot` over what `db` holds in home. Nothing is written.
@@ -117,13 +119,18 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     };
     let source = Source { db, log, slot, home: &home };
     let mut overflow = Overflow { db, images: ImageFile::default() };
-    let end = log.scan(slot, |record| {
-        state = apply(&source, &mut table, &state, record, nobody, Some(&mut overflow))?;
-        page_count_min = page_count_min.min(state.page_count);
-        report.transactions += 1;
-        report.tids = Some((report.tids.map_or(record.head.tid, |t| t.0), record.head.tid));
-        Ok(())
-    })?;
+    // Its owner is dead (rule UndecidedAsks).
+    let end = log.scan_decided(
+        slot,
+        |super_journal| db.is_gone(super_journal),
+        |record| {
+            state = apply(&source, &mut table, &state, record, nobody, Some(&mut overflow))?;
+            page_count_min = page_count_min.min(state.page_count);
+            report.transactions += 1;
+            report.tids = Some((report.tids.map_or(record.head.tid, |t| t.0), record.head.tid));
+            Ok(())
+        },
+    )?;
     if let Some((lost, seen)) = end.rot {
         if !accept_loss {
             return Err(Error::Corrupt(format!(
@@ -173,7 +180,7 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
         )));
     }
     report.pages = pages.len() as u64;
-    Ok(Replayed { table, state, report, tail: end.tail })
+    Ok(Replayed { table, state, report, tail: end.tail, undecided: end.undecided })
 }
 
 /// Home and log are of two moments (rule HomeFitsLog): the log does not lead from home to any state that ever was.

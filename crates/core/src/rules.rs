@@ -106,6 +106,12 @@ rules! {
     SlotTold,
     /// A failed write or flush poisons every process.
     PoisonTold,
+    /// A record of a transaction over several files is flushed before SQLite removes the super-journal.
+    PreparedFlushed,
+    /// Who finds such a record undecided asks whether the super-journal is there.
+    UndecidedAsks,
+    /// Such a record that does not count is erased before the super-journal goes.
+    CancelledBeforeSuperJournalGoes,
 }
 
 /// Whether `rule` is kept: always.

@@ -1,5 +1,6 @@
 //! One write transaction: the pages it wrote, private until it commits.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -8,6 +9,7 @@ use crate::commit::place::Placement;
 use crate::error::{Error, Result};
 use crate::home::State;
 use crate::log::record::Stream;
+use crate::log::ring::Written;
 use crate::table::{Image, Streamed};
 use crate::types::PageNo;
 
@@ -31,6 +33,8 @@ pub struct Prepared {
     pub in_place: Option<Box<Placement>>,
     /// Whether anything differs from the base.
     pub changed: bool,
+    /// The record, if it is in the log already and waits for a super-journal to go.
+    pub written: Option<Written>,
 }
 
 /// The overlay of one connection.
@@ -51,6 +55,8 @@ pub struct Txn {
     pub file_bytes: u64,
     /// How far it is.
     pub stage: Stage,
+    /// What decides it, since FCNTL_SYNC, if it spans several files.
+    pub super_journal: Option<PathBuf>,
     /// SQLite asked for a sync of the database file since FCNTL_SYNC.
     pub synced: bool,
     /// SQLite's syncs up to FCNTL_SYNC were those of `synchronous=NORMAL`.
@@ -68,6 +74,7 @@ impl Txn {
             base_limit: base.page_count,
             file_bytes: base.bytes(),
             stage: Stage::Open,
+            super_journal: None,
             synced: false,
             normal: false,
             base,

@@ -101,7 +101,7 @@ fn commit(c: &mut Connection, t: usize, known: &Known, rng: &mut SplitMix64) -> 
     // SQLite counts every transaction on page 1.
     header[24..28].copy_from_slice(&(n as u32).to_be_bytes());
     c.write_at(&header, 0)?;
-    c.prepare(false)?;
+    c.prepare(None)?;
     c.sync()?;
     c.commit()?;
     known.acknowledged[t].fetch_max(n, Ordering::SeqCst);

@@ -90,7 +90,7 @@ fn commit(c: &mut Connection, known: &Known, flush: bool) -> Result<(), Error> {
     for i in 0..count {
         c.write_at(&image(n), (2 + (first + i) % room) * PAGE as u64)?;
     }
-    c.prepare(false)?;
+    c.prepare(None)?;
     if flush {
         c.sync()?;
     }

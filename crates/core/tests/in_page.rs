@@ -61,7 +61,7 @@ fn a_transaction_of_which_a_page_is_missing_is_undone() {
         for (index, page) in leaves(3, 2..5) {
             c.write_at(&page, index * PAGE as u64).unwrap();
         }
-        c.prepare(false).unwrap();
+        c.prepare(None).unwrap();
         c.sync().unwrap();
         disk.stop_after(if scheme == "dhl-cc" { 3 } else { 2 });
         c.commit().unwrap_err();
@@ -95,7 +95,7 @@ fn pages_whose_flush_failed_are_made_durable_before_anything_builds_on_them() {
     for (index, page) in leaves(2, 1..4) {
         c.write_at(&page, index * PAGE as u64).unwrap();
     }
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.sync().unwrap();
     c.commit().unwrap_err();
     drop(c);

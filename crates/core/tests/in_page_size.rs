@@ -71,7 +71,7 @@ fn the_size_after_a_crash_is_that_of_the_last_whole_transaction() {
         for (index, page) in [first, (1, leaf(3)), (14, leaf(3)), (15, leaf(3))] {
             c.write_at(&page, index * PAGE as u64).unwrap();
         }
-        c.prepare(false).unwrap();
+        c.prepare(None).unwrap();
         c.sync().unwrap();
         disk.stop_after(3);
         let _ = c.commit();
@@ -132,7 +132,7 @@ fn cut_short(scheme: &str, grows: bool, ops: u64) -> SimDisk {
     if !grows {
         c.truncate(12 * PAGE as u64).unwrap();
     }
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.sync().unwrap();
     disk.stop_after(ops);
     let _ = c.commit();

@@ -107,7 +107,7 @@ fn commit(c: &mut Connection, known: &Known) -> Result<(), Error> {
     for page in pages_of(n) {
         c.write_at(&image(n, is_full(n)), (page - 1) * PAGE as u64)?;
     }
-    c.prepare(false)?;
+    c.prepare(None)?;
     c.sync()?;
     c.commit()?;
     known.acknowledged.fetch_max(n, Ordering::SeqCst);

@@ -153,7 +153,7 @@ fn a_page_whose_flush_failed_is_made_durable_before_anything_builds_on_it() {
     c.lock(LockLevel::Shared).unwrap();
     c.lock(LockLevel::Reserved).unwrap();
     c.write_at(&page(2), PAGE as u64).unwrap();
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.sync().unwrap();
     c.commit().unwrap_err();
     drop(c);
@@ -224,7 +224,7 @@ fn what_was_read_ahead_is_forgotten_at_a_commit() {
         (1..4).for_each(|index| drop(read(&mut c, index)));
         c.lock(LockLevel::Reserved).unwrap();
         c.write_at(&page(5), 4 * PAGE as u64).unwrap();
-        c.prepare(false).unwrap();
+        c.prepare(None).unwrap();
         c.sync().unwrap();
         c.commit().unwrap();
         c.unlock(LockLevel::Shared).unwrap();

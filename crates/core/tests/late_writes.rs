@@ -17,7 +17,7 @@ fn pages_behind_fcntl_sync_are_committed() {
     let pair = crashed(1);
     let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     begin(&mut c);
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.write_at(&page(2), PAGE as u64).unwrap();
     c.sync().unwrap();
     c.commit().unwrap();
@@ -33,7 +33,7 @@ fn pages_before_and_behind_fcntl_sync_are_one_transaction() {
     let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     begin(&mut c);
     c.write_at(&page(2), PAGE as u64).unwrap();
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.write_at(&page(7), 2 * PAGE as u64).unwrap();
     c.sync().unwrap();
     c.commit().unwrap();
@@ -50,8 +50,8 @@ fn a_transaction_that_is_prepared_twice_is_committed() {
     let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     begin(&mut c);
     c.write_at(&page(2), PAGE as u64).unwrap();
-    c.prepare(false).unwrap();
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
+    c.prepare(None).unwrap();
     c.sync().unwrap();
     c.commit().unwrap();
     c.unlock(LockLevel::None).unwrap();
@@ -65,11 +65,11 @@ fn a_rollback_behind_fcntl_sync_leaves_nothing() {
     let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     begin(&mut c);
     c.write_at(&page(9), PAGE as u64).unwrap();
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.write_at(&page(1), PAGE as u64).unwrap();
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.write_at(&page(7), 2 * PAGE as u64).unwrap();
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.sync().unwrap();
     c.commit().unwrap();
     c.unlock(LockLevel::None).unwrap();
@@ -82,7 +82,7 @@ fn several_files_whose_pages_come_later_are_refused_in_time() {
     let pair = crashed(1);
     let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     begin(&mut c);
-    assert!(matches!(c.prepare(true), Err(Error::WrittenLate(_))));
+    assert!(matches!(c.prepare(Some(std::path::Path::new("/db-mj"))), Err(Error::WrittenLate(_))));
     c.unlock(LockLevel::None).unwrap();
     c.close().unwrap();
     ends_with_all(&pair.home, 1);

@@ -285,7 +285,7 @@ fn try_commit(c: &mut Connection, n: u64, acknowledged: &mut u64) -> Result<()> 
     c.lock(LockLevel::Shared)?;
     c.lock(LockLevel::Reserved)?;
     c.write_at(&page(n), PAGE as u64)?;
-    c.prepare(false)?;
+    c.prepare(None)?;
     c.sync()?;
     c.commit()?;
     *acknowledged = n;

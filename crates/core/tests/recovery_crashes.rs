@@ -39,7 +39,7 @@ fn crashed(pages: u64) -> SimDisk {
     for n in 1..pages {
         c.write_at(&page(100 + n), n * PAGE as u64).unwrap();
     }
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.sync().unwrap();
     // The power goes after the commit's flush and before the checkpoint that follows a big transaction.
     disk.stop_after(if pages > 16 { 2 } else { 1 });

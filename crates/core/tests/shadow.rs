@@ -39,7 +39,7 @@ fn try_commit(c: &mut Connection, n: u64) -> Result<()> {
         c.lock(LockLevel::Shared)?;
         c.lock(LockLevel::Reserved)?;
         c.write_at(&page(n), PAGE as u64)?;
-        c.prepare(false)?;
+        c.prepare(None)?;
         c.sync()?;
         c.commit()
     })();
@@ -226,7 +226,7 @@ fn a_disk_without_room_for_two_files_is_said_to_be_full_and_nothing_is_lost() {
         c.lock(LockLevel::Shared)?;
         c.lock(LockLevel::Reserved)?;
         c.write_at(&first, 0)?;
-        let prepared = c.write_at(&page(9), 32 * PAGE as u64).and_then(|()| c.prepare(false));
+        let prepared = c.write_at(&page(9), 32 * PAGE as u64).and_then(|()| c.prepare(None));
         let done = prepared.and_then(|()| c.sync()).and_then(|()| c.commit());
         c.unlock(LockLevel::None)?;
         done

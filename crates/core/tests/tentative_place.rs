@@ -102,7 +102,7 @@ fn commit_page_1(c: &mut Connection, change: impl FnOnce(&mut [u8])) {
     change(&mut first);
     c.write_at(&first, 0).unwrap();
     c.write_at(&page(100), PAGE as u64).unwrap();
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.sync().unwrap();
     c.commit().unwrap();
     c.unlock(LockLevel::None).unwrap();

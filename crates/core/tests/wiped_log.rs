@@ -33,7 +33,7 @@ fn write(c: &mut Connection, pages: u32, byte: u8) {
     c.lock(LockLevel::Shared).unwrap();
     c.lock(LockLevel::Reserved).unwrap();
     (0..u64::from(pages)).for_each(|n| c.write_at(&page(n, pages, byte), n * PAGE as u64).unwrap());
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.sync().unwrap();
     c.commit().unwrap();
     c.unlock(LockLevel::None).unwrap();

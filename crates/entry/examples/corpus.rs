@@ -84,7 +84,7 @@ fn crashed(scheme: &str, page_bytes: usize, transactions: &[Vec<u64>], checkpoin
             image[page_bytes - 4..].fill(*page as u8);
             db.write_at(&image, page * page_bytes as u64)?;
         }
-        db.prepare(false)?;
+        db.prepare(None)?;
         db.sync()?;
         db.commit()?;
         db.unlock(LockLevel::None)?;

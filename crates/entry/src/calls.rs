@@ -180,7 +180,7 @@ fn transaction(
             db.write_at(&vec![fill; page_bytes], page * page_bytes as u64)?;
         }
         if commits {
-            db.prepare(false)?;
+            db.prepare(None)?;
             db.sync()?;
             db.commit()?;
         }

@@ -141,7 +141,7 @@ fn write(db: &mut Connection) -> Result<()> {
     if size >= 1024 {
         let last = size / 512 * 512 - 512;
         db.write_at(&[0x5a; 512], last)?;
-        db.prepare(false)?;
+        db.prepare(None)?;
         db.sync()?;
         db.commit()?;
         db.unlock(LockLevel::None)?;

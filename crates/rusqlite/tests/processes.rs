@@ -492,25 +492,49 @@ fn a_transaction_that_another_process_keeps_open_costs_the_busy_timeout_and_no_m
     assert_eq!(db.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0)).unwrap(), 2);
 }
 
-#[test]
-fn a_commit_over_two_files_waits_for_a_process_that_has_one_open() {
-    let dir = tempfile::tempdir().unwrap();
-    let (first, second) = (dir.path().join("first.db"), dir.path().join("second.db"));
+/// A connection with two files, and another process on the first.
+fn over_two_files(dir: &Path) -> (Connection, Remote) {
+    let (first, second) = (dir.join("first.db"), dir.join("second.db"));
     let db = onewrite_rusqlite::open(&first).unwrap();
     db.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite", second.display())]).unwrap();
     db.execute_batch("CREATE TABLE t(v); CREATE TABLE second.u(v)").unwrap();
-    let mut other = Remote::ours(&first);
+    let other = Remote::ours(&first);
     assert_eq!(other.sql("SELECT count(*) FROM t").unwrap(), "0");
+    (db, other)
+}
+
+const BOTH: &str = "SELECT (SELECT count(*) FROM t) || (SELECT count(*) FROM u)";
+
+#[test]
+fn a_commit_over_two_files_goes_on_beside_a_process_that_reads_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, mut other) = over_two_files(dir.path());
+    other.sql("BEGIN").unwrap();
+    assert_eq!(other.sql("SELECT count(*) FROM t").unwrap(), "0");
+    db.busy_timeout(Duration::ZERO).unwrap();
+    for n in 1..=3 {
+        db.execute_batch("BEGIN; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1); COMMIT").unwrap();
+        assert_eq!(db.query_row(BOTH, [], |r| r.get::<_, String>(0)).unwrap(), format!("{n}{n}"));
+        assert_eq!(other.sql("SELECT count(*) FROM t").unwrap(), "0", "its snapshot stays");
+    }
+    other.sql("COMMIT").unwrap();
+    assert_eq!(other.sql("SELECT count(*) FROM t").unwrap(), "3");
+    other.sql("INSERT INTO t VALUES (2)").unwrap();
+    assert_eq!(db.query_row(BOTH, [], |r| r.get::<_, String>(0)).unwrap(), "43");
+}
+
+#[test]
+fn a_write_on_a_second_file_waits_for_a_process_that_writes_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, mut other) = over_two_files(dir.path());
+    other.sql("BEGIN IMMEDIATE").unwrap();
+    other.sql("INSERT INTO t VALUES (0)").unwrap();
     db.busy_timeout(Duration::from_millis(200)).unwrap();
-    db.execute_batch("BEGIN; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1)").unwrap();
-    let refused = db.execute_batch("COMMIT").unwrap_err();
+    db.execute_batch("BEGIN; INSERT INTO u VALUES (1)").unwrap();
+    let refused = db.execute_batch("INSERT INTO t VALUES (1)").unwrap_err();
     assert_eq!(refused.sqlite_error().map(|e| e.extended_code), Some(rusqlite::ffi::SQLITE_BUSY));
     assert!(!db.is_autocommit(), "the transaction goes on");
-    assert_eq!(other.sql("SELECT count(*) FROM t").unwrap(), "0");
-    other.close();
-    db.execute_batch("COMMIT").unwrap();
-    assert_eq!(
-        db.query_row("SELECT (SELECT count(*) FROM t) + (SELECT count(*) FROM u)", [], |r| r.get::<_, i64>(0)).unwrap(),
-        2
-    );
+    other.sql("COMMIT").unwrap();
+    db.execute_batch("INSERT INTO t VALUES (1); COMMIT").unwrap();
+    assert_eq!(db.query_row(BOTH, [], |r| r.get::<_, String>(0)).unwrap(), "21");
 }

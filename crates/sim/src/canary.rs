@@ -13,10 +13,13 @@ use crate::{processes, sql, wal_mode};
 /// Steps of a history of several processes.
 const PROCESS_STEPS: usize = 100;
 
+/// Steps of a history of several files.
+const ATTACHED_STEPS: usize = 40;
+
 /// How a broken rule was found out.
 #[derive(Clone, Debug)]
 pub struct Caught {
-    /// Engine: `pager` or `sql`, or `processes`, or `wal mode`.
+    /// Engine: `pager`, `sql`, `processes`, `wal mode` or `attached`.
     pub engine: &'static str,
     /// The seed that repeats it.
     pub seed: u64,
@@ -32,6 +35,7 @@ struct Ground {
     sql: bool,
     processes: bool,
     wal_mode: bool,
+    attached: bool,
     scheme: Option<&'static str>,
 }
 
@@ -43,8 +47,12 @@ fn ground(rule: Option<Rule>) -> Ground {
         )
     );
     let wal_mode = matches!(rule, None | Some(Rule::WalBeforeHome | Rule::HomeBeforeWalGoes));
+    let attached = matches!(
+        rule,
+        None | Some(Rule::PreparedFlushed | Rule::UndecidedAsks | Rule::CancelledBeforeSuperJournalGoes)
+    );
     let (pager, sql, scheme) = match rule {
-        Some(_) if processes || wal_mode => (false, false, None),
+        Some(_) if processes || wal_mode || attached => (false, false, None),
         // What is damaged at rest, or put back, is the business of `sql`.
         Some(Rule::NewSession | Rule::LaterRecordProves) => (false, true, Some("log")),
         Some(Rule::HomeFitsLog | Rule::LogWiped) => (true, false, Some("log")),
@@ -60,7 +68,7 @@ fn ground(rule: Option<Rule>) -> Ground {
         }
         _ => (true, true, None),
     };
-    Ground { pager, sql, processes, wal_mode, scheme }
+    Ground { pager, sql, processes, wal_mode, attached, scheme }
 }
 
 /// Breaks `rule` (or none) and runs histories of the engines, of seeds from 1 to `seeds`, until one finds it out.
@@ -96,7 +104,12 @@ pub fn hunt(rule: Option<Rule>, seeds: u64, campaign: &Campaign) -> Option<Caugh
             let run = catch_unwind(AssertUnwindSafe(|| wal_mode::run(seed, &counts)));
             judge("wal mode", seed, run, &counts)
         };
-        if caught.is_none() && ground.wal_mode { wal_mode() } else { caught }
+        let caught = if caught.is_none() && ground.wal_mode { wal_mode() } else { caught };
+        let attached = || {
+            let run = || sql::attached::run(seed, ATTACHED_STEPS, false, &counts);
+            judge("attached", seed, catch_unwind(AssertUnwindSafe(run)), &counts)
+        };
+        if caught.is_none() && ground.attached { attached() } else { caught }
     });
     break_on_this_thread(None);
     caught

@@ -316,6 +316,7 @@ impl World {
             super_journal: self.rng.below(24) == 0
                 && !self.clients[i].exclusive
                 && self.clients[i].synchronous != Synchronous::Off,
+            by_log: self.oracle.lock().states.len().is_multiple_of(2),
             undo_prepared: self.rng.below(16) == 0,
             late: self.rng.below(12) == 0,
         };

@@ -20,6 +20,8 @@ enum EngineKind {
     Pager,
     /// A stock SQLite on the VFS: random SQL
     Sql,
+    /// The same: transactions over two and three databases, one oracle for all
+    Attached,
 }
 
 /// Cuts power at every operation of random histories and checks what is left.
@@ -124,6 +126,7 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
                 .try_for_each(|s| small::run(s, trace, &counts)),
             EngineKind::Pager => history::run(seed, &campaign, &counts),
             EngineKind::Sql => sql::history::run(seed, &campaign, &counts),
+            EngineKind::Attached => sql::attached::run(seed, arguments.steps, trace, &counts),
         }
     };
     let bar = match arguments.crashes {
@@ -171,7 +174,11 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
         Ok(()) => println!("violation: not repeated with the trace on"),
     }
     let fixed = [
-        (arguments.engine == EngineKind::Sql).then(|| " --engine sql".to_owned()),
+        match arguments.engine {
+            EngineKind::Pager => None,
+            EngineKind::Sql => Some(" --engine sql".to_owned()),
+            EngineKind::Attached => Some(" --engine attached".to_owned()),
+        },
         campaign.scheme.as_ref().map(|scheme| format!(" --scheme {scheme}")),
         campaign.atomic_unit.map(|unit| format!(" --atomic-unit {unit}")),
         arguments.exhaustive.then(|| " --exhaustive".to_owned()),

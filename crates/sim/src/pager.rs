@@ -42,6 +42,8 @@ pub struct Course {
     pub spill_after: usize,
     /// Several files commit together.
     pub super_journal: bool,
+    /// All of them through onewrite, so that none steps aside.
+    pub by_log: bool,
     /// Rolls back after the first phase of the commit.
     pub undo_prepared: bool,
     /// A VFS between keeps writes back until xSync: the last pages come behind FCNTL_SYNC.
@@ -50,8 +52,14 @@ pub struct Course {
 
 impl Course {
     /// A commit without anything out of the ordinary.
-    pub const COMMIT: Course =
-        Course { commit: true, spill_after: usize::MAX, super_journal: false, undo_prepared: false, late: false };
+    pub const COMMIT: Course = Course {
+        commit: true,
+        spill_after: usize::MAX,
+        super_journal: false,
+        by_log: false,
+        undo_prepared: false,
+        late: false,
+    };
 }
 
 /// Bytes of a journal's header.
@@ -226,7 +234,7 @@ impl Client {
         if !course.commit {
             return self.roll_back();
         }
-        let super_name = course.super_journal.then(|| self.make_super_journal()).transpose()?;
+        let super_name = course.super_journal.then(|| self.make_super_journal(course.by_log)).transpose()?;
         if let Some(name) = &super_name {
             self.name_super_journal(name)?;
         }
@@ -234,7 +242,7 @@ impl Client {
         self.conn.lock(LockLevel::Exclusive)?;
         pending.retain(|number| *number <= plan.next.count());
         if course.late {
-            self.conn.prepare(false)?;
+            self.conn.prepare(None)?;
         }
         self.write_pages(base, plan, &mut pending)?;
         if resized {
@@ -249,12 +257,12 @@ impl Client {
             self.conn.write_at(&vec![0; size], (plan.next.bytes() - size) as u64)?;
         }
         if !course.late {
-            self.conn.prepare(super_name.is_some())?;
+            self.conn.prepare(super_name.as_deref())?;
         }
         if self.synchronous != Synchronous::Off {
             self.conn.sync()?;
         }
-        self.aside = super_name.is_some() || resized;
+        self.aside = self.conn.is_aside();
         if course.undo_prepared {
             let rolled_back = self.roll_back();
             if let Some(name) = super_name.filter(|_| rolled_back.is_ok()) {
@@ -262,8 +270,8 @@ impl Client {
             }
             return rolled_back;
         }
-        if self.aside {
-            at_commit(true);
+        if self.aside || super_name.is_some() {
+            at_commit(self.aside);
         }
         if let Some(name) = &super_name {
             self.disk.remove(name).map_err(|e| Error::io("removing the super-journal", e))?;
@@ -273,7 +281,7 @@ impl Client {
         if self.conn.size()? > plan.next.bytes() as u64 {
             self.conn.truncate(plan.next.bytes() as u64)?;
         }
-        if !self.aside {
+        if !self.aside && super_name.is_none() {
             at_commit(false);
         }
         self.conn.commit()?;
@@ -385,13 +393,20 @@ impl Client {
         Ok(())
     }
 
-    fn make_super_journal(&mut self) -> Result<PathBuf> {
+    /// `by_log`: all that it names commit by their logs.
+    fn make_super_journal(&mut self, by_log: bool) -> Result<PathBuf> {
         let what = "making the super-journal";
         let mut name = self.path.as_os_str().to_owned();
-        name.push("-mj00");
+        // SQLite draws it: no other transaction has the same.
+        let known = self.version.and_then(|version| be_u32(&version, 0)).unwrap_or(0);
+        name.push(format!("-mj{known:08x}{:08x}", self.nonce));
         let name = PathBuf::from(name);
         let file = self.disk.open(&name, OpenMode::Create).map_err(|e| Error::io(what, e))?;
-        file.write_at(b"db-journal\0other-journal\0", 0).map_err(|e| Error::io(what, e))?;
+        let mut journals = format!("{}-journal\0", self.path.display());
+        if !by_log {
+            journals.push_str("other-journal\0");
+        }
+        file.write_at(journals.as_bytes(), 0).map_err(|e| Error::io(what, e))?;
         file.sync().map_err(|e| Error::io(what, e))?;
         self.disk.sync_dir_of(&name).map_err(|e| Error::io(what, e))?;
         Ok(name)
@@ -503,7 +518,7 @@ impl Client {
                 }
             }
         }
-        self.conn.prepare(false)?;
+        self.conn.prepare(None)?;
         if self.synchronous != Synchronous::Off {
             self.conn.sync()?;
         }

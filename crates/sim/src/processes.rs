@@ -387,6 +387,7 @@ fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<S
         commit: rng.below(8) > 0,
         spill_after: if rng.below(4) == 0 { 1 + rng.below(20) } else { usize::MAX },
         super_journal: false,
+        by_log: false,
         undo_prepared: rng.below(16) == 0,
         late: client.synchronous != Synchronous::Off && rng.below(12) == 0,
     };

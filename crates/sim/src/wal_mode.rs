@@ -97,7 +97,7 @@ fn commit_and_crash(
         c.lock(LockLevel::Shared)?;
         c.lock(LockLevel::Reserved)?;
         c.write_at(&expected[last], (last * page_bytes) as u64)?;
-        c.prepare(false)?;
+        c.prepare(None)?;
         c.sync()?;
         c.commit()?;
         c.unlock(LockLevel::None)?;

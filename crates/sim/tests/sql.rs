@@ -9,6 +9,7 @@ use onewrite_core::layout::slot;
 use onewrite_sim::check::{Counts, Violation};
 use onewrite_sim::history::Campaign;
 use onewrite_sim::hook::HookDisk;
+use onewrite_sim::sql::attached;
 use onewrite_sim::sql::check::{Allowed, Setting, check, empty, log_path};
 use onewrite_sim::sql::history;
 use onewrite_sim::sql::print::print;
@@ -56,6 +57,17 @@ fn random_sql_survives_its_crashes() {
         }
         assert!(counts.crashes.load(Ordering::Relaxed) > 0);
     }
+}
+
+#[test]
+fn transactions_over_several_files_survive_their_crashes() {
+    let counts: Arc<Counts> = Arc::default();
+    for seed in 1..6 {
+        if let Err(v) = attached::run(seed, 12, false, &counts) {
+            panic!("seed {seed}: {}", v.what);
+        }
+    }
+    assert!(counts.crashes.load(Ordering::Relaxed) > 100 && counts.commits.load(Ordering::Relaxed) > 10);
 }
 
 /// A crash in the midst of it leaves a hot journal that leads back to WAL mode (I1, I5).

@@ -10,7 +10,7 @@ use onewrite_core::{Connection, Error, Mode, pragma};
 use crate::fault::{Fault, Outcome, last};
 use crate::ffi::{SplitPolicy, code, fcntl};
 use crate::journal_mode::{self, Answer};
-use crate::main_file::State;
+use crate::main_file::{State, path_of};
 use crate::siblings::Siblings;
 use crate::split;
 
@@ -24,7 +24,9 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
         // The argument is the name of the super-journal, null where there is none.
         fcntl::SYNC => match state.engine() {
             Some(conn) => {
-                conn.prepare(!arg.is_null())?;
+                // SAFETY: as promised by the caller, it is a string or null.
+                let super_journal = (!arg.is_null()).then(|| unsafe { CStr::from_ptr(arg.cast()) });
+                conn.prepare(super_journal.map(path_of).as_deref())?;
                 Ok(code::OK)
             }
             // SAFETY: as promised by the caller.

@@ -151,10 +151,11 @@ fn a_write_that_finds_its_snapshot_stale_at_its_beginning_is_tried_again_unseen(
 }
 
 /// A connection with two files and a transaction over both, and one that reads the first.
-fn over_two_files(dir: &Path) -> (Connection, Connection) {
+fn over_two_files(dir: &Path, scheme: &str) -> (Connection, Connection) {
     let (first, second) = (dir.join("first.db"), dir.join("second.db"));
-    let (db, reader) = (open(&first, "").unwrap(), open(&first, "").unwrap());
-    db.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite", second.display())]).unwrap();
+    let option = format!("scheme={scheme}");
+    let (db, reader) = (open(&first, &option).unwrap(), open(&first, &option).unwrap());
+    db.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite&{option}", second.display())]).unwrap();
     db.execute_batch("CREATE TABLE t(v); CREATE TABLE second.u(v)").unwrap();
     reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
     db.execute_batch("BEGIN; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1)").unwrap();
@@ -162,9 +163,58 @@ fn over_two_files(dir: &Path) -> (Connection, Connection) {
 }
 
 #[test]
-fn a_commit_over_two_files_beside_a_reader_is_busy_and_can_be_repeated() {
+fn a_commit_over_two_files_leaves_readers_alone() {
+    for scheme in ["log", "wal-opt"] {
+        for mode in ["DELETE", "TRUNCATE", "PERSIST", "MEMORY", "OFF"] {
+            let dir = setup();
+            let (db, reader) = over_two_files(dir.path(), scheme);
+            db.execute_batch(&format!("ROLLBACK; PRAGMA journal_mode={mode}; PRAGMA second.journal_mode={mode}"))
+                .unwrap();
+            db.execute_batch("BEGIN; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1); COMMIT").unwrap();
+            let both = "SELECT (SELECT count(*) FROM t) || (SELECT count(*) FROM u)";
+            assert_eq!(one::<String>(&db, both), "11", "{mode}");
+            assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 0, "its snapshot stays");
+            reader.execute_batch("COMMIT").unwrap();
+            assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 1);
+            reader.execute_batch("INSERT INTO t VALUES (3)").unwrap();
+            assert_eq!(one::<String>(&db, both), "21", "{mode}");
+            let names = dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let left: Vec<String> = names.filter(|name| name.contains("-mj") || name.contains("-journal")).collect();
+            assert_eq!(left, [""; 0], "{mode}");
+            drop((db, reader));
+            let stock = Connection::open(dir.path().join("first.db")).unwrap();
+            assert_eq!(one::<String>(&stock, "PRAGMA integrity_check"), "ok");
+            assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t"), 2);
+        }
+    }
+}
+
+/// What is not onewrite's commits by SQLite's journal, and so does the file beside it: alone, or not at all.
+#[test]
+fn a_commit_over_a_file_of_another_vfs_steps_aside() {
     let dir = setup();
-    let (db, reader) = over_two_files(dir.path());
+    let (first, second) = (dir.path().join("first.db"), dir.path().join("second.db"));
+    let (db, reader) = (open(&first, "").unwrap(), open(&first, "").unwrap());
+    db.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=unix", second.display())]).unwrap();
+    db.execute_batch("CREATE TABLE t(v); CREATE TABLE second.u(v)").unwrap();
+    let write = "BEGIN; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1); COMMIT";
+    db.execute_batch(write).unwrap();
+    reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    assert_eq!(busy(db.execute_batch(write)) & 0xff, ffi::SQLITE_BUSY);
+    if !db.is_autocommit() {
+        db.execute_batch("ROLLBACK").unwrap();
+    }
+    let both = "SELECT (SELECT count(*) FROM t) || (SELECT count(*) FROM u)";
+    assert_eq!(one::<String>(&db, both), "11");
+    reader.execute_batch("COMMIT").unwrap();
+    db.execute_batch(write).unwrap();
+    assert_eq!(one::<String>(&db, both), "22");
+}
+
+#[test]
+fn a_commit_over_two_files_that_step_aside_is_busy_beside_a_reader_and_can_be_repeated() {
+    let dir = setup();
+    let (db, reader) = over_two_files(dir.path(), "auto");
     db.busy_timeout(Duration::from_millis(200)).unwrap();
     let (code, took) = timed(|| busy(db.execute_batch("COMMIT")));
     assert_eq!(code, ffi::SQLITE_BUSY);
@@ -185,9 +235,9 @@ fn a_commit_over_two_files_beside_a_reader_is_busy_and_can_be_repeated() {
 }
 
 #[test]
-fn a_commit_over_two_files_waits_for_a_reader() {
+fn a_commit_over_two_files_that_step_aside_waits_for_a_reader() {
     let dir = setup();
-    let (db, reader) = over_two_files(dir.path());
+    let (db, reader) = over_two_files(dir.path(), "auto");
     db.busy_timeout(Duration::from_secs(60)).unwrap();
     std::thread::scope(|s| {
         s.spawn(move || {
@@ -202,7 +252,7 @@ fn a_commit_over_two_files_waits_for_a_reader() {
 #[test]
 fn a_commit_of_one_file_of_two_does_not_need_it_alone() {
     let dir = setup();
-    let (db, reader) = over_two_files(dir.path());
+    let (db, reader) = over_two_files(dir.path(), "auto");
     db.execute_batch("ROLLBACK; BEGIN; INSERT INTO t VALUES (1); COMMIT").unwrap();
     assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 0, "its snapshot stays");
     assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 1);

@@ -119,7 +119,7 @@ pub fn commit(c: &mut Connection, old: &[u8], new: &[u8]) {
             c.write_at(page, (n * PAGE) as u64).unwrap();
         }
     }
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.sync().unwrap();
     c.commit().unwrap();
     c.unlock(LockLevel::None).unwrap();

@@ -20,7 +20,13 @@ use crate::txn::Txn;
 use crate::types::PageNo;
 
 /// Memory of the encoder kept for the next transaction.
-const ENCODER_BYTES: usize = 256 << 10;
+pub const ENCODER_BYTES: usize = 256 << 10;
+
+/// Begins the record of `txn`, which says what decides it.
+pub fn begin_record(live: &mut Live, txn: &Txn) -> Result<()> {
+    live.encoder.clear();
+    txn.super_journal.as_ref().map_or(Ok(()), |path| live.encoder.add_super_journal(path))
+}
 
 /// Encodes the record and makes room for it; images that do not fit the ring stream behind it.
 pub fn prepare(
@@ -38,7 +44,7 @@ pub fn prepare(
         live.encoder.add_frames(&frames, block)?;
     }
     if live.encoder.record_bytes() as u64 > live.log.record_bytes_max() {
-        live.encoder.clear();
+        begin_record(live, txn)?;
         for c in changed {
             if c.page == PageNo::HEADER {
                 // Whole, over zeros: the same image as its delta gives.
@@ -73,7 +79,8 @@ pub fn prepare(
     Ok(stream)
 }
 
-fn own_block(options: &Options) -> bool {
+/// Whether each record has blocks of its own.
+pub fn own_block(options: &Options) -> bool {
     options.images == Images::Full
 }
 
@@ -124,6 +131,13 @@ pub struct Ready {
 
 /// Finishes the prepared record and makes way for it.
 pub fn finish(db: &Database, live: &mut Live, state: &State, stream: Stream, options: &Options) -> Result<Ready> {
+    let crc = seal(db, live, state, stream);
+    let way = live.log.make_way(live.encoder.finished(), own_block(options), db)?;
+    Ok(Ready { way, crc })
+}
+
+/// Finishes the prepared record; its crc32c.
+pub fn seal(db: &Database, live: &mut Live, state: &State, stream: Stream) -> u32 {
     let head = Head {
         salt: live.log.slot().salt,
         tid: state.tid,
@@ -137,8 +151,7 @@ pub fn finish(db: &Database, live: &mut Live, state: &State, stream: Stream, opt
     let (record, crc) = live.encoder.finish(&head);
     Stats::add(&db.stats.records, 1);
     Stats::add(&db.stats.record_bytes, record.len() as u64);
-    let way = live.log.make_way(record, own_block(options), db)?;
-    Ok(Ready { way, crc })
+    crc
 }
 
 /// Pushes a finished record under the lock that publishes `state`.

@@ -32,9 +32,10 @@ use crate::options::{Garbage, HeaderPage, Images, Options, Scheme};
 use crate::procs::member::Member;
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
+use crate::super_journal::Undecided;
 use crate::table::{Image, Place};
 use crate::txn::{Prepared, Stage, Txn};
-use crate::types::PageNo;
+use crate::types::{LogOffset, PageNo};
 
 /// Pages of home reserved at a time, so that growing costs a call once in a while.
 const RESERVE_BYTES: u64 = 1 << 20;
@@ -67,7 +68,7 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options)
     }
     let change_counter = txn.base.change_counter.wrapping_add(1);
     let page_count = page_count(txn);
-    live.encoder.clear();
+    log::begin_record(live, txn)?;
     let encoder = (options.scheme.has_records() && options.images == Images::Delta).then_some(&mut live.encoder);
     let (mut changed, header) = changes(db, txn, options, page_count, change_counter, encoder)?;
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
@@ -77,6 +78,7 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options)
             stream: Default::default(),
             in_place: None,
             changed: false,
+            written: None,
         });
         return Ok(());
     }
@@ -122,7 +124,36 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options)
     if options.scheme == Scheme::Auto {
         in_place = auto::prepare(db, live, txn, &state, &images)?.map(Box::new);
     }
-    txn.stage = Stage::Prepared(Prepared { state, images, stream, in_place, changed: true });
+    txn.stage = Stage::Prepared(Prepared { state, images, stream, in_place, changed: true, written: None });
+    Ok(())
+}
+
+/// Writes the record of a transaction over several files that was prepared, flushed if `flush` says so: it waits for its
+/// super-journal to go, and is then published. Until it is decided, nothing comes behind it: the caller has the writer's place (rule
+/// NothingBehindUndecided).
+pub fn write_prepared(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options, flush: bool) -> Result<()> {
+    let Some(super_journal) = txn.super_journal.clone() else { return Ok(()) };
+    let Stage::Prepared(prepared) = &mut txn.stage else { return Ok(()) };
+    if !prepared.changed {
+        return Ok(());
+    }
+    // Nothing may fail for want of memory once it is decided (rule MemoryBeforePublication).
+    memory::headroom()?;
+    live.log.reserve(0)?;
+    db.table.write().room(prepared.images.len())?;
+    // Rule PreparedFlushed.
+    let flush = flush && keeps(Rule::PreparedFlushed);
+    if flush {
+        db.flush_published(live)?;
+    }
+    let crc = log::seal(db, live, &prepared.state, prepared.stream);
+    let record = live.encoder.finished();
+    let at = live.log.place_of(record.len() as u64, log::own_block(options))?;
+    // From here on it may be in the log, whatever fails.
+    let to = LogOffset(at.0 + record.len() as u64);
+    let (log, slot) = (live.log.file().clone(), live.log.slot().clone());
+    *db.undecided.lock() = Some(Undecided { super_journal, log, slot, from: at, to });
+    prepared.written = Some(live.log.write_prepared(record, crc, at, flush, db)?);
     Ok(())
 }
 
@@ -260,7 +291,7 @@ pub fn publish(
     durability: Durability,
     goes_on: bool,
 ) -> Result<Published> {
-    if let Stage::Prepared(Prepared { changed: true, images, .. }) = &txn.stage {
+    if let Stage::Prepared(Prepared { changed: true, images, written: None, .. }) = &txn.stage {
         // From publication on nothing may fail for want of memory (rule MemoryBeforePublication); until then it is
         // still prepared.
         memory::headroom()?;
@@ -284,11 +315,13 @@ pub fn publish(
     }
     // The only other thing under an in-page scheme is a record that is home before the next transaction.
     let durability = if options.scheme == Scheme::InPage { Durability::Flushed } else { durability };
+    // As durable as it is to be, since it was prepared.
+    let durability = if prepared.written.is_some() { Durability::Written } else { durability };
     // Pinned until the newest state has changed (for good if it never does): whoever comes before that reads what was
     // there (invariant I4).
     let mut before = None;
     let ready = match (options.scheme, &placed) {
-        _ if !prepared.changed => None,
+        _ if !prepared.changed || prepared.written.is_some() => None,
         (Scheme::InPage, Some(_)) => None,
         (_, Some(placement)) => {
             if keeps(Rule::InPlaceWhenDurable) {
@@ -334,7 +367,7 @@ pub fn publish(
         let mut table = db.table.write();
         placement.pages.iter().for_each(|(page, ..)| table.release(*page, inner.readers()));
         live.log.pass(state.tid);
-    } else if let Some(ready) = &ready {
+    } else if ready.is_some() || prepared.written.is_some() {
         let mut table = db.table.write();
         for (page, image) in prepared.images {
             table.publish(page, state.tid, Place::Memory(image), inner.readers());
@@ -354,7 +387,17 @@ pub fn publish(
                 in_group = Durability::Written;
             }
         }
-        log::push(live, ready, &state, in_group);
+        match (&ready, &prepared.written) {
+            (_, Some(written)) => {
+                live.log.push_prepared(written, &state);
+                live.encoder.shrink(log::ENCODER_BYTES);
+                if let Some(member) = inner.member.as_ref().filter(|_| written.is_durable()) {
+                    member.words.raise_flushed(state.tid);
+                }
+            }
+            (Some(ready), None) => log::push(live, ready, &state, in_group),
+            (None, None) => {}
+        }
         if let Some(member) = inner.member.clone() {
             member.note(live.log.slot(), &live.log.cursor());
             inner.hide(state.clone());

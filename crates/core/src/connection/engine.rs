@@ -24,7 +24,7 @@ type Parked = (FileId, bool, Arc<dyn DiskFile>);
 
 /// The databases of this process on one disk.
 pub struct Engine {
-    disk: Arc<dyn Disk>,
+    pub(super) disk: Arc<dyn Disk>,
     pub(super) databases: Mutex<FxHashMap<FileId, Arc<Database>>>,
     /// Open files of closed databases that could not be closed yet: closing any
     /// descriptor of a file gives up all POSIX locks this process has on it, those of a stock SQLite beside us included.
@@ -185,10 +185,15 @@ impl Engine {
         });
     }
 
+    /// The database that the file is of.
+    pub(super) fn find(&self, id: FileId) -> Option<Arc<Database>> {
+        find(&self.databases.lock(), id)
+    }
+
     /// Whether a connection of this process has the file at `path` open.
     pub fn is_attached(&self, path: &Path) -> bool {
         let id = self.disk.identify(path).ok().flatten();
-        id.is_some_and(|id| find(&self.databases.lock(), id).is_some())
+        id.is_some_and(|id| self.find(id).is_some())
     }
 }
 

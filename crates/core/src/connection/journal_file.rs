@@ -25,6 +25,11 @@ impl Connection {
                 read_all(&**file, buf, offset).context(|| self.db.what("cannot read the rollback journal of"))
             }
             None => {
+                if self.is_undecided() {
+                    // SQLite rolls back, and removes the super-journal behind this file.
+                    let reopened = self.reopen();
+                    self.noted(reopened)?;
+                }
                 if self.doomed {
                     // Stepping aside failed behind its real journal: SQLite must not believe that it rolled back (rule
                     // NoFalseRollback).

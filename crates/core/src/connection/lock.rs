@@ -1,9 +1,11 @@
 //! Lock levels: snapshots, the first look at a file, the writer's place.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::concurrent::Looked;
+use super::several::prepares;
 use super::wait::{self, Waits};
 use super::write::stays_here;
 use super::{Connection, LockLevel};
@@ -491,12 +493,13 @@ impl Connection {
         if self.exclusive_said {
             self.shut_others_out()?;
         }
-        // One of several files that commit together has a journal with a super-journal, which the log cannot do for.
-        let spans = self.spans && !self.off_said && !self.journal.is_empty();
+        // One of several files that commit together has a journal with a super-journal, which not every log can do for.
+        let spans = (self.spans && !self.off_said && !self.journal.is_empty()) || self.journal.names_super_journal()?;
+        let spans = spans && !self.may_prepare();
         // SQLite begins the change to WAL mode with this lock. A transaction that has written a journal is another one: the change
         // was refused, within a transaction for one.
         let changes_mode = self.wal_said && self.has_just_begun;
-        if changes_mode || spans || self.journal.names_super_journal()? {
+        if changes_mode || spans {
             if self.requires {
                 return Err(stays_here("this statement"));
             }
@@ -510,6 +513,11 @@ impl Connection {
             self.reserves = true;
         }
         Ok(())
+    }
+
+    /// Whether a transaction over several files commits by the log, as far as is known before SQLite names them.
+    fn may_prepare(&self) -> bool {
+        prepares(&self.db.inner.lock().options) && !self.db.spans_aside.load(Ordering::Relaxed)
     }
 
     /// Whether SQLite writes other files in the same transaction.
@@ -530,7 +538,8 @@ impl Connection {
     fn unlock_to(&mut self, level: LockLevel) -> Result<()> {
         // The snapshot ends, or the plain file was written.
         self.ahead.forget();
-        let dropped = self.drop_txn();
+        let decided = self.decide();
+        let dropped = decided.and(self.drop_txn());
         let dropped =
             if std::mem::take(&mut self.reserves) { dropped.and(aside::release(&self.db, self.id)) } else { dropped };
         let back = if self.aside { self.come_back() } else { Ok(()) };

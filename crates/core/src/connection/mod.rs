@@ -17,6 +17,7 @@ mod exclusive;
 mod journal_file;
 mod lock;
 mod pages;
+mod several;
 mod wait;
 mod wal;
 mod write;
@@ -162,6 +163,11 @@ impl Connection {
     pub fn split(&self) -> (Split, u32) {
         let inner = self.db.inner.lock();
         (inner.options.split, inner.options.reserve_cells)
+    }
+
+    /// Whether the plain file is this connection's until its transaction ends.
+    pub fn is_aside(&self) -> bool {
+        self.aside
     }
 
     /// Path of the database.

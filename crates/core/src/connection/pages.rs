@@ -209,6 +209,9 @@ impl Connection {
     /// A prepared transaction goes on: with SQLite's rollback, which writes what was there before, or with pages that a
     /// VFS on top kept back until xSync. Either way what was written so far stays (rule LateWritesCommitted).
     pub(super) fn reopen(&mut self) -> Result<()> {
+        if self.is_undecided() {
+            self.cancel()?;
+        }
         let Some(txn) = self.txn.as_mut().filter(|txn| matches!(txn.stage, Stage::Prepared(_))) else { return Ok(()) };
         txn.stage = Stage::Open;
         // The record was too long, and its images streamed out: those in memory count.

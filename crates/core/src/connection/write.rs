@@ -1,5 +1,8 @@
 //! The two steps of a commit.
 
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::Connection;
 use crate::aside;
 use crate::commit;
@@ -13,15 +16,15 @@ use crate::txn::{Stage, Txn};
 use crate::types::PageNo;
 
 impl Connection {
-    /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: the transaction spans several files.
-    pub fn prepare(&mut self, super_journal: bool) -> Result<()> {
+    /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: what decides a transaction that spans several files.
+    pub fn prepare(&mut self, super_journal: Option<&Path>) -> Result<()> {
         self.db.queue.set_inside(self.id, true);
         let prepared = self.prepare_txn(super_journal);
         self.db.queue.set_inside(self.id, false);
         self.noted(prepared)
     }
 
-    fn prepare_txn(&mut self, super_journal: bool) -> Result<()> {
+    fn prepare_txn(&mut self, super_journal: Option<&Path>) -> Result<()> {
         let db = self.db.clone();
         let Some(txn) = &mut self.txn else { return Ok(()) };
         if self.aside || (self.doomed && self.looked.is_some()) {
@@ -41,17 +44,34 @@ impl Connection {
         // A second one without a commit between: SQLite has played its journal back.
         self.reopen()?;
         self.check_process()?;
-        self.line_up(super_journal)?;
+        self.line_up(super_journal.is_some())?;
         self.take_place_again()?;
         let Some(txn) = &mut self.txn else { return Ok(()) };
-        if super_journal && txn.is_untouched() {
+        txn.super_journal = None;
+        if super_journal.is_some() && txn.is_untouched() {
             // SQLite has written every page by now. It passes over errors behind this point: it is lost then (I7).
             return Err(late("a transaction over several files whose pages come later"));
         }
+        options_on_newest(&db, txn)?;
+        (txn.synced, txn.normal) = (false, self.journal.syncs_are_normal());
+        let plain = needs_plain_file(txn);
+        if let Some(path) = super_journal
+            && self.all_prepare(path)?
+        {
+            if plain {
+                // The others have prepared their records.
+                self.doomed = true;
+                return Err(Error::NotAlone(
+                    "several files cannot be committed together with a change of page size".into(),
+                ));
+            }
+            return self.prepare_several(path);
+        }
+        let Some(txn) = &mut self.txn else { return Ok(()) };
         let mut writer = db.writer.lock();
         let options = options_on_newest(&db, txn)?;
-        (txn.synced, txn.normal) = (false, self.journal.syncs_are_normal());
-        if !txn.is_untouched() && (super_journal || needs_plain_file(txn)) {
+        if !txn.is_untouched() && (super_journal.is_some() || plain) {
+            db.spans_aside.fetch_or(super_journal.is_some(), Relaxed);
             if self.requires {
                 self.doomed = true;
                 return Err(stays_here("this transaction"));
@@ -97,8 +117,11 @@ impl Connection {
             let synced = synced.map_err(|e| self.db.poison(e));
             return self.noted(synced);
         }
-        if let Some(txn) = &mut self.txn {
-            txn.synced = true;
+        let Some(txn) = &mut self.txn else { return Ok(()) };
+        txn.synced = true;
+        if txn.super_journal.is_some() && matches!(txn.stage, Stage::Open) {
+            // Its record, which lacks them, is cancelled, and those of the other files.
+            return self.noted(Err(late("a transaction over several files has prepared its record without them")));
         }
         Ok(())
     }
@@ -112,13 +135,19 @@ impl Connection {
         self.noted(committed)
     }
 
-    fn commit_txn(&mut self) -> Result<()> {
+    pub(super) fn commit_txn(&mut self) -> Result<()> {
         let db = self.db.clone();
         self.check_commit()?;
         if self.aside {
             return Ok(()); // Its journal is gone: it is committed as SQLite's own.
         }
         // Without a transaction nothing was written: each write would have been refused.
+        if self.is_undecided() {
+            self.take_decision()?;
+        } else if self.is_prepared_with_others() {
+            // It was taken for rolled back, and is committed all the same.
+            self.reopen()?;
+        }
         let Some(txn) = &self.txn else { return Ok(()) };
         if matches!(txn.stage, Stage::Open) {
             if txn.is_untouched() || !keeps(Rule::LateWritesCommitted) {
@@ -204,8 +233,8 @@ fn late(why: &str) -> Error {
 /// What `require=1` says to what would step aside.
 pub(super) fn stays_here(what: &str) -> Error {
     Error::Required(format!(
-        "{what} needs SQLite's own journal (several attached files, another page size, or WAL mode under wal=stock), so \
-         onewrite would step aside for it"
+        "{what} needs SQLite's own journal (attached files that are not all onewrite's, another page size, or WAL mode \
+         under wal=stock), so onewrite would step aside for it"
     ))
 }
 

@@ -274,6 +274,45 @@ impl Group {
         p.publish(state, durability);
     }
 
+    /// The same for a record that was written with [`Group::write_prepared`]; `durable`: with a flush.
+    pub fn push_prepared(&self, tail: &[u8], position: u64, state: &Arc<State>, durable: bool) {
+        let mut p = self.pending.lock();
+        p.bytes.clear();
+        p.add(tail, self.block);
+        p.taken = tail.len();
+        p.position = position;
+        p.beside |= !durable;
+        p.publish(state, Durability::Written);
+        if durable {
+            (p.durable, p.recorded, p.wanted) = (state.tid, state.tid, state.tid);
+        }
+    }
+
+    /// With everything written: writes whole blocks that hold a record which does not count yet, and flushes them and what
+    /// is before them if `flush` says so. Nobody else is told, except of a failure, which poisons.
+    pub fn write_prepared(&self, bytes: Vec<u8>, position: u64, flush: bool, audience: &dyn Audience) -> Result<()> {
+        let sync = {
+            let p = self.pending.lock();
+            p.check()?;
+            flush && (p.beside || p.visible > p.durable)
+        };
+        let written = self.write(Some(&(bytes, position)), flush, sync);
+        let mut p = self.pending.lock();
+        if let Err(e) = written {
+            drop(p);
+            let e = audience.poison(e);
+            let mut p = self.pending.lock();
+            p.failed = keeps(Rule::Poisons).then(|| e.to_string());
+            let waiting = std::mem::take(&mut p.waiting);
+            drop(p);
+            waiting.iter().for_each(|w| w.event.set());
+            return Err(e);
+        }
+        // Only who has the writer's place writes beside the records, and that is the caller.
+        p.beside &= !sync;
+        Ok(())
+    }
+
     /// With everything written: puts the bytes of the tail block into `part`; where it is.
     pub fn tail_block(&self, part: &mut Vec<u8>) -> u64 {
         let p = self.pending.lock();

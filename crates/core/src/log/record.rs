@@ -6,7 +6,11 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use crate::error::Result;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::error::{Error, Result};
 use crate::layout::{le_u16, le_u32, le_u64, put, record as at};
 use crate::memory::Room;
 use crate::types::{PageNo, Tid};
@@ -124,6 +128,22 @@ impl Encoder {
             }
             self.entries += 1;
         }
+        Ok(())
+    }
+
+    /// Makes the record one of a transaction over several files: it counts once `path` is gone. Nothing was added before.
+    pub fn add_super_journal(&mut self, path: &Path) -> Result<()> {
+        let name = path.as_os_str().as_bytes();
+        let len = u16::try_from(name.len()).ok().filter(|len| usize::from(*len) <= at::SUPER_JOURNAL_BYTES_MAX);
+        let Some(len) = len.filter(|len| *len > 0 && self.entries == 0) else {
+            return Err(Error::Misuse(format!("a super-journal cannot be called {}", path.display())));
+        };
+        self.buf.room(at::ENTRY_BYTES + name.len() + END_BYTES)?;
+        self.buf.extend_from_slice(&0u32.to_le_bytes());
+        self.buf.extend_from_slice(&at::KIND_SUPER_JOURNAL.to_le_bytes());
+        self.buf.extend_from_slice(&len.to_le_bytes());
+        self.buf.extend_from_slice(name);
+        self.entries += 1;
         Ok(())
     }
 
@@ -313,6 +333,14 @@ impl<'a> Record<'a> {
         (at::HEADER_BYTES + self.entries.len() + at::CRC_BYTES) as u64
     }
 
+    /// The super-journal whose removal commits the transaction, if it spans several files.
+    pub fn super_journal(&self) -> Option<&'a Path> {
+        let kind = le_u16(self.entries, 4).filter(|_| self.entry_count > 0)?;
+        let len = usize::from(le_u16(self.entries, 6)?);
+        let name = self.entries.get(at::ENTRY_BYTES..at::ENTRY_BYTES.checked_add(len)?)?;
+        (kind == at::KIND_SUPER_JOURNAL).then(|| Path::new(OsStr::from_bytes(name)))
+    }
+
     /// Bytes of the entries.
     fn entries(&self) -> &'a [u8] {
         self.entries
@@ -328,7 +356,7 @@ impl<'a> Record<'a> {
 
     fn walk(&self, apply: &mut impl FnMut(PageNo, Change<'a>), rest: &mut &'a [u8]) -> Option<()> {
         let page_bytes = usize::try_from(self.page_bytes).ok()?;
-        for _ in 0..self.entry_count {
+        for n in 0..self.entry_count {
             let page = PageNo(le_u32(rest, 0)?);
             let kind = le_u16(rest, 4)?;
             let count = le_u16(rest, 6)?;
@@ -363,6 +391,13 @@ impl<'a> Record<'a> {
                         apply(PageNo(le_u32(numbers, i.checked_mul(4)?)?), Change::Image(image));
                     }
                     *rest = images;
+                }
+                at::KIND_SUPER_JOURNAL if n == 0 && page.0 == 0 => {
+                    let name = rest.get(..usize::from(count))?;
+                    if name.is_empty() || name.len() > at::SUPER_JOURNAL_BYTES_MAX || name.contains(&0) {
+                        return None;
+                    }
+                    *rest = rest.get(name.len()..)?;
                 }
                 _ => return None,
             }

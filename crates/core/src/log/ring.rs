@@ -83,6 +83,30 @@ pub struct Way {
     written: Option<u64>,
 }
 
+/// A record that is in the log and does not count yet: nothing of the log's state in memory has changed.
+#[derive(Debug)]
+pub struct Written {
+    at: LogOffset,
+    len: u64,
+    crc: u32,
+    /// Its bytes in its last block, if it did not fill that one, and where that is in the file.
+    tail: Vec<u8>,
+    position: u64,
+    durable: bool,
+}
+
+impl Written {
+    /// Whether it was flushed.
+    pub fn is_durable(&self) -> bool {
+        self.durable
+    }
+
+    /// Where it ends.
+    pub fn to(&self) -> LogOffset {
+        LogOffset(self.at.0 + self.len)
+    }
+}
+
 impl Log {
     /// Makes (or wholly rewrites) the log with written zeros, durable with its name, and
     /// no valid slot. An unwritten ring would make each commit a commit of the file system's journal.
@@ -292,6 +316,50 @@ impl Log {
         }
         let written = if is_long { Some(self.write_long(record)?) } else { None };
         Ok(Way { at, written })
+    }
+
+    /// Where a record of `len` bytes, for which there is room, will be: for [`Log::write_prepared`].
+    pub fn place_of(&self, len: u64, own_block: bool) -> Result<LogOffset> {
+        self.place(len, own_block)
+            .ok_or_else(|| Error::Misuse(format!("a record of {len} bytes was appended to a log without room for it")))
+    }
+
+    /// Writes a finished record, `at` the place that [`Log::place_of`] gave, behind everything that is pushed, and flushes
+    /// it if `flush` says so. It becomes one of the log with [`Log::push_prepared`]. A failed write or flush poisons.
+    pub fn write_prepared(
+        &self,
+        record: &[u8],
+        crc: u32,
+        at: LogOffset,
+        flush: bool,
+        audience: &dyn Audience,
+    ) -> Result<Written> {
+        self.group.hand_over(audience)?;
+        let block = usize::try_from(self.slot.block_bytes).unwrap_or(1);
+        let in_ring = at.0 % self.slot.ring_bytes;
+        let mut bytes = memory::list(record.len() + 2 * block)?;
+        let mut position = self.ring_at() + in_ring;
+        if at == self.tail && in_ring != 0 {
+            let tail_at = self.group.tail_block(&mut bytes);
+            debug_assert!(tail_at + bytes.len() as u64 == position, "the tail block ends where the next record begins");
+            position = tail_at;
+        }
+        bytes.extend_from_slice(record);
+        let whole = bytes.len() - bytes.len() % block;
+        let tail = memory::copy(bytes.get(whole..).unwrap_or_default())?;
+        let tail_position = position + whole as u64;
+        bytes.resize(bytes.len().next_multiple_of(block), 0);
+        self.group.write_prepared(bytes, position, flush, audience)?;
+        Ok(Written { at, len: record.len() as u64, crc, tail, position: tail_position, durable: flush })
+    }
+
+    /// The prepared record counts: it is one of the log, and the caller publishes `state`, which it makes, under the same
+    /// lock.
+    pub fn push_prepared(&mut self, written: &Written, state: &Arc<State>) {
+        self.group.push_prepared(&written.tail, written.position, state, written.durable);
+        self.tail = written.to();
+        self.prev_crc = written.crc;
+        self.last_tid = state.tid;
     }
 
     /// Writes a record from where it is, all but its first and last block, behind the tail block. Leaves the

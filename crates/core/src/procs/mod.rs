@@ -36,7 +36,7 @@ use crate::log::record::Record;
 use crate::memory;
 use crate::rules::{Rule, keeps};
 use crate::table::Place;
-use crate::types::{PageNo, Tid};
+use crate::types::{LogOffset, PageNo, Tid};
 use member::{Member, Taken};
 use tail::Reach;
 
@@ -315,8 +315,19 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let before = inner.published.tid;
     let mut newest = inner.published.clone();
     let mut cursor = tail.cursor;
+    let mut dropped = None;
     while let Some(end) = member.log.next_record(&tail.slot, &cursor, &Window::default(), &mut buf)? {
         let Some(record) = Record::decode(&buf, tail.slot.page_bytes) else { break };
+        // Nobody else can finish it (rules UndecidedAsks, CancelledBeforeSuperJournalGoes).
+        if let Some(super_journal) = member.log.undecided(&tail.slot, &record, &end)?
+            && !db.is_gone(&super_journal)?
+        {
+            if keeps(Rule::CancelledBeforeSuperJournalGoes) {
+                member.log.erase(&tail.slot, LogOffset(end.tail.0 - record.bytes()), end.tail)?;
+            }
+            dropped = Some(super_journal);
+            break;
+        }
         newest = Arc::new(tail::apply(db, member, &tail.slot, &record, &newest, inner.readers())?);
         cursor = end;
         if record.head.stream.count > 0 {
@@ -344,5 +355,6 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     if words.home_floor() > visible {
         words.set_home_floor(visible);
     }
+    dropped.iter().for_each(|super_journal| db.forget_super_journal(super_journal));
     Ok(())
 }

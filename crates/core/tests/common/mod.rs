@@ -127,7 +127,7 @@ pub fn write(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
     for (index, bytes) in pages {
         c.write_at(bytes, index * PAGE as u64).unwrap();
     }
-    c.prepare(false).unwrap();
+    c.prepare(None).unwrap();
     c.sync().unwrap();
     c.commit().unwrap();
     c.unlock(LockLevel::None).unwrap();

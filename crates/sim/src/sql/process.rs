@@ -22,8 +22,8 @@ use crate::hook::HookDisk;
 /// Where the databases are on each machine. No such directory exists on the real one.
 pub const DIRECTORY: &str = "/onewrite-sim";
 
-/// The databases: the main one, and the one attached to it.
-pub const FILES: [&str; 2] = ["main.db", "side.db"];
+/// The databases: the main one, the one attached to it, and one more.
+pub const FILES: [&str; 3] = ["main.db", "side.db", "third.db"];
 
 /// The names of the two in SQL.
 pub const SCHEMAS: [&str; 2] = ["main", "side"];

@@ -28,7 +28,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::beside;
 use crate::checkpoint::{self, ImageFile, Stream};
-use crate::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
+use crate::disk::{Disk, DiskFile, FileId, LockKind, OpenMode, system};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, Mark, State};
 use crate::journal::super_journal;
@@ -914,6 +914,5 @@ pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()>
 
 /// A random number from the operating system.
 pub fn random() -> Result<u64> {
-    getrandom::u64()
-        .map_err(|e| Error::io("cannot get a random number from the system", std::io::Error::other(e.to_string())))
+    system::random().context(|| "cannot get a random number from the system".into())
 }

@@ -14,6 +14,7 @@ pub mod database;
 pub mod disk;
 pub mod error;
 pub mod home;
+mod image_file;
 pub mod journal;
 pub mod layout;
 pub mod locks;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::checkpoint::{Stream as Streams, checkpoint};
+use crate::checkpoint::checkpoint;
 use crate::database::Live;
 use crate::error::{Error, Result};
 use crate::home::State;
 use crate::layout::{STREAM_UNIT, record as at};
 use crate::log::group::Durability;
 use crate::log::record::{Head, Stream};
-use crate::log::ring::Ready;
+use crate::log::ring::{Ready, Stream as Streams};
 use crate::memory;
 use crate::options::{Images, Options};
 use crate::scheme::Commit;

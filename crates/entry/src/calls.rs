@@ -110,7 +110,7 @@ fn call(client: &mut Client, page_bytes: usize, input: &mut Unstructured<'_>) ->
             db.write_at(&vec![input.arbitrary()?; len], offset)
         }
         14 => db.truncate(offset(page_bytes, input)?),
-        15 => db.prepare(input.ratio(1, 4)?),
+        15 => db.prepare(input.ratio(1, 4)?.then_some(Path::new("db-mj"))),
         16 => db.sync(),
         17 => db.commit(),
         18 => db.journal_open().and_then(|()| db.journal_exists().map(drop)),

@@ -498,7 +498,7 @@ fn over_two_files(dir: &Path) -> (Connection, Remote) {
     let db = onewrite_rusqlite::open(&first).unwrap();
     db.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite", second.display())]).unwrap();
     db.execute_batch("CREATE TABLE t(v); CREATE TABLE second.u(v)").unwrap();
-    let other = Remote::ours(&first);
+    let mut other = Remote::ours(&first);
     assert_eq!(other.sql("SELECT count(*) FROM t").unwrap(), "0");
     (db, other)
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use super::Connection;
 use super::engine::Engine;
 use crate::commit;
-use crate::database::{Database, Phase};
+use crate::database::{Database, Inner, Phase};
 use crate::error::{Error, IoContext, Result};
-use crate::options::{Options, Scheme};
+use crate::scheme::Commit;
 use crate::super_journal::{database_of, journals};
 use crate::txn::{Prepared, Stage};
 
-/// Whether the options in force are those of logs that take prepared records.
-pub(super) fn prepares(options: &Options) -> bool {
-    options.scheme == Scheme::Log && !options.concurrent
+/// Whether the log of a database takes prepared records.
+pub(super) fn prepares(db: &Database, inner: &Inner) -> bool {
+    db.facts().all_in_log() && !inner.options.concurrent
 }
 
 impl Engine {
@@ -27,12 +27,16 @@ impl Engine {
     /// Whether every file that the super-journal at `path` names commits by its log. All do, or none: SQLite removes the
     /// super-journal when no rollback journal names it any more, and of logs it knows nothing (rule AllPrepareOrNone).
     fn all_prepare(&self, path: &Path) -> Result<bool> {
-        for journal in journals(&*self.disk, path)? {
+        let journals = match journals(&*self.disk, path) {
+            Err(Error::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            journals => journals?,
+        };
+        for journal in journals {
             let Some(database) = database_of(&journal) else { return Ok(false) };
             let id = self.disk.identify(database).context(|| format!("cannot look at {}", database.display()))?;
             let Some(db) = id.and_then(|id| self.find(id)) else { return Ok(false) };
             let inner = db.inner.lock();
-            let is_ours = inner.phase == Phase::Live && prepares(&inner.options);
+            let is_ours = inner.phase == Phase::Live && prepares(&db, &inner);
             drop(inner);
             if !is_ours || !db.queue.is_taken() {
                 return Ok(false);
@@ -121,7 +125,8 @@ impl Connection {
         let options = db.inner.lock().options.clone();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         txn.super_journal = Some(super_journal.to_owned());
-        commit::prepare(&db, live, txn, &options)?;
-        commit::write_prepared(&db, live, txn, &options, flush)
+        let mut c = Commit { db: &db, live, txn, options: &options };
+        commit::prepare(&mut c)?;
+        commit::write_prepared(&mut c, flush)
     }
 }

@@ -1,42 +1,35 @@
-//! Scheme `log`: one record in the ring, written and flushed with one call, together with those of other
-//! connections that wait for the same flush.
+//! A transaction as one record of the log: deltas or whole pages, and images that stream behind the ring.
 
 use std::sync::Arc;
 
-use crate::checkpoint::{Stream as Streams, checkpoint};
-use crate::commit::Changed;
+use crate::checkpoint::checkpoint;
 use crate::database::{Database, Live};
 use crate::error::{Error, Result};
 use crate::home::State;
 use crate::layout::{STREAM_UNIT, record as at};
 use crate::log::group::Durability;
 use crate::log::record::{Head, Stream};
-use crate::log::ring::Way;
+use crate::log::ring::{Ready, Stream as Streams, Written};
 use crate::memory;
 use crate::options::{Images, Options};
+use crate::scheme::Commit;
 use crate::stats::Stats;
 use crate::table::Image;
-use crate::txn::Txn;
+use crate::txn::{Changed, Txn};
 use crate::types::PageNo;
 
 /// Memory of the encoder kept for the next transaction.
-pub const ENCODER_BYTES: usize = 256 << 10;
+const ENCODER_BYTES: usize = 256 << 10;
 
 /// Begins the record of `txn`, which says what decides it.
-pub fn begin_record(live: &mut Live, txn: &Txn) -> Result<()> {
+pub fn begin(live: &mut Live, txn: &Txn) -> Result<()> {
     live.encoder.clear();
     txn.super_journal.as_ref().map_or(Ok(()), |path| live.encoder.add_super_journal(path))
 }
 
 /// Encodes the record and makes room for it; images that do not fit the ring stream behind it.
-pub fn prepare(
-    db: &Database,
-    live: &mut Live,
-    txn: &mut Txn,
-    options: &Options,
-    changed: &[Changed],
-    page_count: u32,
-) -> Result<Stream> {
+pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Result<Stream> {
+    let Commit { db, live, txn, options } = c.parts();
     if options.images == Images::Full {
         let block = live.log.slot().block_bytes as usize;
         let mut frames: Vec<(PageNo, &[u8])> = memory::list(changed.len())?;
@@ -44,7 +37,7 @@ pub fn prepare(
         live.encoder.add_frames(&frames, block)?;
     }
     if live.encoder.record_bytes() as u64 > live.log.record_bytes_max() {
-        begin_record(live, txn)?;
+        begin(live, txn)?;
         for c in changed {
             if c.page == PageNo::HEADER {
                 // Whole, over zeros: the same image as its delta gives.
@@ -123,14 +116,9 @@ fn write_index(live: &mut Live, txn: &Txn) -> Result<Stream> {
     Ok(stream)
 }
 
-/// A record that is ready to be pushed.
-pub struct Ready {
-    way: Way,
-    crc: u32,
-}
-
 /// Finishes the prepared record and makes way for it.
-pub fn finish(db: &Database, live: &mut Live, state: &State, stream: Stream, options: &Options) -> Result<Ready> {
+pub fn finish(c: &mut Commit<'_>, state: &State, stream: Stream) -> Result<Ready> {
+    let Commit { db, live, options, .. } = c.parts();
     let crc = seal(db, live, state, stream);
     let way = live.log.make_way(live.encoder.finished(), own_block(options), db)?;
     Ok(Ready { way, crc })
@@ -157,5 +145,11 @@ pub fn seal(db: &Database, live: &mut Live, state: &State, stream: Stream) -> u3
 /// Pushes a finished record under the lock that publishes `state`.
 pub fn push(live: &mut Live, ready: &Ready, state: &Arc<State>, durability: Durability) {
     live.log.push(&ready.way, live.encoder.finished(), ready.crc, state, durability);
+    live.encoder.shrink(ENCODER_BYTES);
+}
+
+/// The same for one that is in the log already.
+pub fn push_prepared(live: &mut Live, written: &Written, state: &Arc<State>) {
+    live.log.push_prepared(written, state);
     live.encoder.shrink(ENCODER_BYTES);
 }

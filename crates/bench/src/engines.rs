@@ -237,6 +237,23 @@ impl Engine {
         }
     }
 
+    /// Attaches `path` to a connection to another database, with the same settings.
+    pub fn attach(&self, db: &Db, path: &Path, name: &str) -> Result<()> {
+        match &self.kind {
+            Kind::Stock { journal_mode, synchronous } => {
+                attach(db, utf8(path)?, name)?;
+                db.execute_batch(&format!(
+                    "PRAGMA {name}.journal_mode = {journal_mode}; PRAGMA {name}.synchronous = {synchronous}"
+                ))
+            }
+            Kind::Onewrite { scheme, .. } => {
+                attach(db, &uri(path, scheme)?, name)?;
+                db.execute_batch(&format!("PRAGMA {name}.synchronous = {FULL}"))
+            }
+            Kind::Store(_) | Kind::Floor => bail!("{} has no SQL", self.engine),
+        }
+    }
+
     /// Reads the settings back and fails where they are not what the engine's name says.
     pub fn settings(&self, libraries: &Libraries, db: &Db) -> Result<Settings> {
         let text = |name: &str| db.query_text(&format!("PRAGMA {name}"));
@@ -319,6 +336,15 @@ impl Store {
 /// Opens `path` with SQLite's own VFS: what any other program would see.
 pub fn open_stock(libraries: &Libraries, path: &Path) -> Result<Db> {
     Db::open(libraries.get(None)?, utf8(path)?, false)
+}
+
+/// Attaches `path` to a connection of SQLite's own VFS.
+pub fn attach_stock(db: &Db, path: &Path, name: &str) -> Result<()> {
+    attach(db, utf8(path)?, name)
+}
+
+fn attach(db: &Db, path: &str, name: &str) -> Result<()> {
+    db.execute_batch(&format!("ATTACH '{}' AS {name}", path.replace('\'', "''")))
 }
 
 fn utf8(path: &Path) -> Result<&str> {

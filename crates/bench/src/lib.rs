@@ -114,8 +114,8 @@ pub struct Args {
     /// Do this: insert, update, delete, lookup (a row by its key), scan (the whole table), lookup-cold, scan-cold
     /// (which begin with nothing of the file in the kernel's cache), recovery-10, -160, -2560 (opening after a crash
     /// behind so many inserts), mobibench-insert, -update, -delete, androbench-insert, -update, -delete, rl (RL
-    /// Benchmark), dbbench (DB Bench), bulk (1.5 million rows in a transaction), open-insert-close, tabs (a browser's
-    /// threads), gmail, facebook, hangouts, kakaotalk (app profiles), replay (a file of SQL); may be repeated.
+    /// Benchmark), dbbench (DB Bench), bulk (1.5 million rows in a transaction), open-insert-close, attach (two files), tabs
+    /// (a browser's threads), gmail, facebook, hangouts, kakaotalk (app profiles), replay (a file of SQL); may be repeated.
     /// recovery, mobibench and androbench are all of those that begin so. A name that is wrong lists them with a line
     /// on each [default: insert, update, delete]
     #[arg(long, value_name = "NAME")]

@@ -50,6 +50,14 @@ pub const OPEN_INSERT_CLOSE: Scripted = Scripted {
     heeds: &["--rows", "--row-bytes"],
     draw: |size, seed| Ok(open_insert_close(size, seed)),
 };
+pub const ATTACH: Scripted = Scripted {
+    name: "attach",
+    about: "a row in each of two files (ATTACH), in one transaction",
+    rows: 2000,
+    transactions: 500,
+    heeds: &["--rows", "--row-bytes", "--wal-start"],
+    draw: |size, seed| Ok(attach(size, seed)),
+};
 pub const TABS: Scripted = Scripted {
     name: "tabs",
     about: "a browser: threads (--threads), each a connection, save the state of tabs at once",
@@ -178,6 +186,31 @@ fn open_insert_close(size: &Size, seed: u64) -> Script {
         transactions: (0..size.transactions).map(|_| Transaction::Steps(vec![messages.draw(INSERT)])).collect(),
         phases: Vec::new(),
         conduct: Conduct { reopen: true, ..Conduct::PLAIN },
+        key_order: "ascending",
+        row_bytes: size.row_bytes,
+    }
+}
+
+/// Orders in one file, and what was paid for them in another.
+fn attach(size: &Size, seed: u64) -> Script {
+    let mut random = Random::new(seed);
+    let mut both = |id: usize| -> Vec<Step> {
+        let row = |random: &mut Random| {
+            let mut body = vec![0; size.row_bytes];
+            random.fill(&mut body);
+            vec![Value::Int(id as i64), Value::Blob(body)]
+        };
+        vec![(0, row(&mut random)), (1, row(&mut random))]
+    };
+    Script {
+        schema: "CREATE TABLE main.sold(id INTEGER PRIMARY KEY, body BLOB); \
+                 CREATE TABLE side.paid(id INTEGER PRIMARY KEY, body BLOB)"
+            .to_owned(),
+        statements: ["INSERT INTO sold VALUES(?1, ?2)", "INSERT INTO paid VALUES(?1, ?2)"].map(str::to_owned).to_vec(),
+        preload: (0..size.rows).flat_map(&mut both).collect(),
+        transactions: (0..size.transactions).map(|i| Transaction::Steps(both(size.rows + i))).collect(),
+        phases: Vec::new(),
+        conduct: Conduct { attach: true, ..Conduct::PLAIN },
         key_order: "ascending",
         row_bytes: size.row_bytes,
     }

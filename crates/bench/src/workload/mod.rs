@@ -74,7 +74,7 @@ impl PartialEq for Scripted {
 
 impl Eq for Scripted {}
 
-const SCRIPTED: [&Scripted; 15] = [
+const SCRIPTED: [&Scripted; 16] = [
     &tools::MOBIBENCH_INSERT,
     &tools::MOBIBENCH_UPDATE,
     &tools::MOBIBENCH_DELETE,
@@ -86,6 +86,7 @@ const SCRIPTED: [&Scripted; 15] = [
     &tools::BULK,
     &apps::OPEN_INSERT_CLOSE,
     &apps::TABS,
+    &apps::ATTACH,
     &apps::GMAIL,
     &apps::FACEBOOK,
     &apps::HANGOUTS,

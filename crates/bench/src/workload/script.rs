@@ -33,6 +33,8 @@ pub struct Conduct {
     pub reopen: bool,
     /// Transaction `i` belongs to thread `i` modulo this.
     pub threads: usize,
+    /// A second database is attached, as `side`.
+    pub attach: bool,
     /// A WAL is checkpointed as part of the last transaction.
     pub checkpoint: bool,
     /// The outcome does not depend on anything but the transactions.
@@ -40,7 +42,7 @@ pub struct Conduct {
 }
 
 impl Conduct {
-    pub const PLAIN: Conduct = Conduct { reopen: false, threads: 1, checkpoint: false, verify: true };
+    pub const PLAIN: Conduct = Conduct { reopen: false, threads: 1, attach: false, checkpoint: false, verify: true };
 }
 
 /// All of it.
@@ -144,7 +146,14 @@ fn load(db: &Db, script: &Script) -> Result<()> {
 pub fn run(engine: &Engine, script: &Script, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
     let path = stage.dir.join("bench.db");
     let libraries = stage.libraries;
-    let open = || engine.open(libraries, &path);
+    let side = stage.dir.join("bench-side.db");
+    let open = || -> Result<Db> {
+        let db = engine.open(libraries, &path)?;
+        if script.conduct.attach {
+            engine.attach(&db, &side, SIDE)?;
+        }
+        Ok(db)
+    };
     let db = open()?;
     load(&db, script)?;
     db.close()?;
@@ -194,6 +203,9 @@ pub fn run(engine: &Engine, script: &Script, size: &Size, stage: Stage<'_>) -> R
     verify(libraries, &path, script, &done)?;
     Ok((section, settings))
 }
+
+/// What the attached database is called.
+const SIDE: &str = "side";
 
 fn settings_of(engine: &Engine, libraries: &Libraries, db: Db) -> Result<Settings> {
     let settings = engine.settings(libraries, &db)?;
@@ -281,12 +293,19 @@ fn side_by_side(
 /// memory. `done`: how many each thread did.
 fn verify(libraries: &Libraries, path: &Path, script: &Script, done: &[usize]) -> Result<()> {
     let found = engines::open_stock(libraries, path)?;
+    if script.conduct.attach {
+        engines::attach_stock(&found, &path.with_file_name("bench-side.db"), SIDE)?;
+    }
+    // Of every database that is attached.
     let verdict = found.query_text("PRAGMA integrity_check")?.unwrap_or_default();
     ensure!(verdict == "ok", "integrity_check says: {verdict}");
     if !script.conduct.verify {
         return Ok(());
     }
     let model = Db::open(libraries.get(None)?, ":memory:", false)?;
+    if script.conduct.attach {
+        model.execute_batch(&format!("ATTACH ':memory:' AS {SIDE}"))?;
+    }
     load(&model, script)?;
     {
         let mut prepared = Prepared::new(&model, script);
@@ -296,17 +315,20 @@ fn verify(libraries: &Libraries, path: &Path, script: &Script, done: &[usize]) -
             }
         }
     }
-    let (found, wanted) = (digest(&found)?, digest(&model)?);
+    let schemas: &[&str] = if script.conduct.attach { &["main", SIDE] } else { &["main"] };
+    let (found, wanted) = (digest(&found, schemas)?, digest(&model, schemas)?);
     ensure!(found == wanted, "the tables are {found:?} (name, rows, digest) instead of {wanted:?}");
     Ok(())
 }
 
 /// Name, rows and a digest of each table's content.
-fn digest(db: &Db) -> Result<Vec<(String, u64, u64)>> {
+fn digest(db: &Db, schemas: &[&str]) -> Result<Vec<(String, u64, u64)>> {
     let mut names = Vec::new();
-    {
-        let of = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name";
-        let mut tables = db.prepare(of)?;
+    for schema in schemas {
+        let of = format!(
+            "SELECT name FROM {schema}.sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
+        );
+        let mut tables = db.prepare(&of)?;
         while tables.step()? {
             names.push(String::from_utf8_lossy(tables.column_blob(0)).into_owned());
         }

@@ -105,6 +105,8 @@ fn make(db: &Database, home: &HomeFile) -> Result<Shadow> {
     if !crate::locks::shared(&*file)? {
         return Err(Error::CantOpen(format!("{} is in use", path.display())));
     }
+    // Rule PendingHeld. Where that fails, stock SQLite gets NOTADB.
+    let _ = crate::locks::pending(&*file);
     *db.shadow_id.lock() = Some(file.id().context(what)?);
     let bytes = file.len().context(what)?;
     Ok(Shadow { file, home: HomeFile { bytes, reserved_bytes: 0, ..*home }, is_named: false })

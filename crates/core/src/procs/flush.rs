@@ -64,8 +64,9 @@ pub fn end(words: &ProcessWords, me: usize) {
 
 /// Wakes everybody who waits for a flush.
 pub fn ring(words: &ProcessWords) {
-    words.flush_bell().fetch_add(1, SeqCst);
-    let _ = futex::wake(words.flush_bell(), futex::Flags::empty(), u32::MAX >> 1);
+    let bell = words.flush_bell_to_ring();
+    bell.fetch_add(1, SeqCst);
+    let _ = futex::wake(bell, futex::Flags::empty(), u32::MAX >> 1);
 }
 
 /// How long the next flush waits for those that the last one covered.
@@ -126,7 +127,7 @@ impl Database {
             }
             let others = if words.flusher().load(SeqCst) == 0 && !patience.is_zero() { gather(words) } else { None };
             let nap = others.unwrap_or(LOOK_FOR_DEAD);
-            let may = others.is_none() && words.written() >= tid;
+            let may = others.is_none() && words.written() >= tid && !member.observes;
             let mut turn = if may { lead(words, member.me, 0) } else { Flusher::Other(member.me) };
             if let Flusher::Other(other) = turn
                 && (now - looked >= LOOK_FOR_DEAD || now - since >= patience)
@@ -136,7 +137,7 @@ impl Database {
                     self.flush_for_dead(member, other, deadline)?;
                     continue;
                 }
-                if now - since >= patience && words.written() >= tid {
+                if now - since >= patience && words.written() >= tid && !member.observes {
                     turn = lead(words, member.me, other as u64 + 1);
                     since = now;
                 }

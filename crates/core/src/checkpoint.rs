@@ -3,30 +3,20 @@
 //! Only durable transactions go home, for recovery must be able to finish what a crash tears
 //! (invariants I1, I3). Images that older snapshots read are kept first (I4).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::commit::{in_page, merge};
 use crate::database::{Database, HomeFile, Live};
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
+use crate::image_file::ImageFile;
 use crate::layout::home as at;
+use crate::log::ring::Stream;
 use crate::memory::{self, Room};
-use crate::options::Scheme;
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::{Image, Place};
 use crate::types::{PageNo, Tid};
-
-/// What becomes of images streamed behind the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// They are home now: give the space back.
-    Drop,
-    /// A transaction that is not committed has some: leave them.
-    Keep,
-}
 
 /// Bytes of neighbouring pages written with one call.
 const RUN_BYTES: usize = 256 << 10;
@@ -45,8 +35,7 @@ enum Then {
 /// Brings home what the last close needs there, and no slot says so: until the mark is off, recovery does it again
 /// (rule CloseWithoutSlot).
 pub fn bring_home(db: &Database, live: &mut Live) -> Result<()> {
-    let records = db.inner.lock().options.scheme == Scheme::Log;
-    let then = if records { Then::MarkOff } else { Then::Slot(Stream::Drop) };
+    let then = if live.scheme.facts().all_in_log() { Then::MarkOff } else { Then::Slot(Stream::Drop) };
     run(db, live, then).map_err(|e| db.poison_unless_short(e))
 }
 
@@ -57,11 +46,9 @@ pub fn checkpoint(db: &Database, live: &mut Live, stream: Stream) -> Result<()> 
 }
 
 fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
-    merge::write(db, live)?;
-    let (state, scheme) = {
-        let inner = db.inner.lock();
-        (inner.published.clone(), inner.options.scheme)
-    };
+    let scheme = live.scheme.clone();
+    scheme.before_checkpoint(db, live)?;
+    let state = db.inner.lock().published.clone();
     let idle = live.log.live_bytes() == 0 && !live.log.at_ceiling(state.change_counter);
     if idle && db.table.read().new_bytes() == 0 && !db.table.read().has_layer() {
         return Ok(());
@@ -75,16 +62,14 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     let pages = db.table.read().dirty(state.page_count)?;
     tell(db, live, true)?;
     write_home(db, live, &state, pages)?;
-    if scheme == Scheme::InPage && keeps(Rule::SizeHome) {
-        in_page::bring_size_home(db, live, &state)?;
-    }
+    scheme.fit_home(db, live, &state)?;
     tell(db, live, false)?;
     if keeps(Rule::HomeBeforeSlot) {
         db.sync_home()?;
     }
     Stats::add(&db.stats.checkpoints, 1);
     let Then::Slot(stream) = then else { return Ok(()) };
-    live.log.checkpointed(&state, scheme, state.page_bytes.max(512))?;
+    live.log.checkpointed(&state, scheme.facts(), state.page_bytes.max(512))?;
     {
         let mut inner = db.inner.lock();
         inner.advance();
@@ -266,30 +251,8 @@ pub fn keep(db: &Database, live: &mut Live, image: Image) -> Result<Place> {
 }
 
 fn keep_in_file(db: &Database, live: &mut Live, image: &[u8]) -> Result<Place> {
-    let (file, position) =
-        live.kept.append(db, image, "cannot keep an old image in a temporary file for a snapshot of")?;
+    let (file, position) = live.kept.append(&*db.disk, &db.path, image, || {
+        db.what("cannot keep an old image in a temporary file for a snapshot of")
+    })?;
     Ok(Place::Kept(file, position))
-}
-
-/// Images in a temporary file, which is made when the first comes.
-#[derive(Default)]
-pub struct ImageFile(Option<(Arc<dyn DiskFile>, u64)>);
-
-impl ImageFile {
-    /// Adds an image; where it is. `what`: what has failed if this does.
-    pub fn append(&mut self, db: &Database, image: &[u8], what: &str) -> Result<(Arc<dyn DiskFile>, u64)> {
-        let what = || db.what(what);
-        let (file, len) = match &mut self.0 {
-            Some(file) => file,
-            none => none.insert((db.disk.temp_file(&db.path).context(what)?, 0)),
-        };
-        file.write_at(image, *len).context(what)?;
-        let position = std::mem::replace(len, *len + image.len() as u64);
-        Ok((file.clone(), position))
-    }
-
-    /// Whether `file` is this one.
-    pub fn is(&self, file: &Arc<dyn DiskFile>) -> bool {
-        self.0.as_ref().is_some_and(|(ours, _)| Arc::ptr_eq(ours, file))
-    }
 }

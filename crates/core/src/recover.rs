@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
+use crate::beside;
 use crate::checkpoint::{fit_length, write_pages};
-use crate::commit::shadow;
-use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
+use crate::database::mark::{lock_log, random};
+use crate::database::{Database, HomeFile, Inner, Live, Phase};
 use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
@@ -21,10 +22,10 @@ use crate::log::file::{LogFile, log_path};
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, told_tid};
 use crate::log::slot::Slot;
 use crate::memory;
-use crate::options::{Options, Scheme};
-use crate::procs::kept;
+use crate::options::Options;
 use crate::procs::member::{self, Member};
-use crate::procs::tail;
+use crate::procs::tail::Reach;
+use crate::procs::{follow, kept};
 use crate::replay::{Replayed, replay};
 use crate::rules::{Rule, keeps};
 use crate::stats::CountedFile;
@@ -221,11 +222,9 @@ fn observe(
     options: &Options,
 ) -> Result<bool> {
     check_fits(db, &log, options)?;
-    let Some(member) = Member::observe(db, log, session, options)? else {
-        return match db.read_state()?.1 == Some(session) {
-            true => Err(left_marked(db)),
-            false => Ok(false),
-        };
+    let is_marked = || Ok(db.read_state()?.1 == Some(session));
+    let Some(member) = Member::observe(db.files(), log, session, options, is_marked)? else {
+        return if is_marked()? { Err(left_marked(db)) } else { Ok(false) };
     };
     let followed = follow(db, writer, inner, member, options);
     if followed.is_err() {
@@ -236,7 +235,7 @@ fn observe(
     followed.map(|()| true)
 }
 
-/// The file that was opened must be the one that has the name: not if another process exchanged it (scheme `shadow`), or
+/// The file that was opened must be the one that has the name: not if another process exchanged it (a scheme of two files), or
 /// replaced it. The caller has the log to itself, so it stays as it is (rule NameAskedUnderLock).
 fn check_name(db: &Database) -> Result<()> {
     db.check_name().map_err(|e| match e {
@@ -265,7 +264,7 @@ fn join(
     options: &Options,
 ) -> Result<()> {
     check_fits(db, log, options)?;
-    let member = Member::join(db, log.clone(), session, options)?;
+    let member = Member::join(db.files(), log.clone(), session, options)?;
     follow(db, writer, inner, member, options)
 }
 
@@ -277,7 +276,7 @@ fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
             db.path.display()
         )));
     }
-    if options.scheme != Scheme::Log {
+    if !db.facts().all_in_log() {
         return Err(Error::Busy(format!(
             "{} is open in another process, and scheme={} needs it alone",
             db.path.display(),
@@ -305,14 +304,14 @@ fn follow(
     options: &Options,
 ) -> Result<()> {
     let slot = member.tail.lock().slot.clone();
-    let mark = Mark::new(slot.session, told_tid(&slot, options.scheme));
+    let mark = Mark::new(slot.session, told_tid(&slot, db.facts()));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let log = Log::join(member.log.clone(), slot, options.psow);
-    **writer = Some(Live::new(log, home, Tid::HOME));
+    **writer = Some(db.begin(inner, log, home, Tid::HOME));
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
-    tail::catch_up(db, &member, inner, tail::Reach::Visible)?;
+    follow::catch_up(db, &member, inner, Reach::Visible)?;
     inner.phase = Phase::Live;
     Ok(())
 }
@@ -371,7 +370,7 @@ pub fn take_over(
         db.disk.sync_dir_of(&db.path).context(|| db.what("cannot flush the directory of"))?;
     }
     // The name of the database is certain by now: a second file beside it means nothing.
-    shadow::remove(db)?;
+    beside::remove_second(&*db.disk, &db.path)?;
     // A session of its own: a log or a home copied before this recovery does not fit any more, and neither does
     // the slot before this one, should the new one be damaged later.
     let session = if keeps(Rule::NewSession) { random()? } else { slot.session };
@@ -383,23 +382,23 @@ pub fn take_over(
         base_tid: slot.tid_ceiling,
         tid_ceiling: Tid(slot.tid_ceiling.0.saturating_add(TID_STEP)),
         prev_crc: 0,
-        page_count: slot_page_count(&recovered, options.scheme),
+        page_count: slot_page_count(&recovered, db.facts()),
         page_bytes: recovered.page_bytes.max(512),
         change_counter,
         counter_ceiling: change_counter.wrapping_add(COUNTER_STEP),
         // Of the session before, and not to be overwritten until this slot counts.
         zeroed: false,
-        in_place: options.scheme.is_in_place(),
+        in_place: db.facts().in_place,
         ..slot.clone()
     };
     let mut log = Log::start(log, next, options.psow, false)?;
     log.distrust_older_slot();
-    home.mark = Mark::new(session, told_tid(log.slot(), options.scheme));
+    home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
     // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
-    let live = Live::new(log, home, home_tid);
+    let live = db.begin(inner, log, home, home_tid);
     db.share(live, writer, inner)
 }

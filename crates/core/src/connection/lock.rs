@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::concurrent::Looked;
+use super::looked::Looked;
 use super::wait::{self, Waits};
 use super::write::stays_here;
-use super::{Connection, LockLevel};
+use super::{Connection, LockLevel, TURNS};
 use crate::aside;
-use crate::commit::{in_page, merge};
 use crate::database::{Database, Inner, Live, Phase};
 use crate::error::{Error, Result};
 use crate::home::{Kind, State};
@@ -30,8 +29,6 @@ const FIRM_WAIT: Duration = Duration::from_millis(30);
 const INSIDE_WAIT: Duration = Duration::from_millis(100);
 /// How long another process may take to bring a big transaction home, before its turn is looked at.
 const HOME_WAIT: Duration = Duration::from_millis(200);
-/// A transaction may write if one of so many before it did, or could have: the first reads the schema.
-pub(super) const TURNS: u8 = 2;
 /// After so many transactions in a row that wrote, the next one is taken to write, too.
 const SURE_WRITER: u32 = 3;
 /// How long a process that begins to use the log may keep others from the file.
@@ -265,10 +262,10 @@ impl Connection {
             return Ok(());
         }
         let Some(tid) = self.snapshot.as_ref().map(|s| s.tid) else { return Ok(()) };
-        let group = self.db.writer.lock().as_ref().map(|live| live.log.group().clone());
-        let Some(group) = group else { return Ok(()) };
+        let live = self.db.writer.lock().as_ref().map(|live| (live.log.group().clone(), live.scheme.clone()));
+        let Some((group, scheme)) = live else { return Ok(()) };
         self.db.queue.set_inside(self.id, true);
-        let settled = merge::wait(&self.db, tid, false).and_then(|()| self.wait_visible(&group, tid));
+        let settled = scheme.wait(&self.db, tid, false).and_then(|()| self.wait_visible(&group, tid));
         self.db.queue.set_inside(self.id, false);
         settled
     }
@@ -464,7 +461,7 @@ impl Connection {
         if !inner.is_newest(snapshot) {
             return Err(Error::BusySnapshot);
         }
-        in_page::check(&db, &inner.options, &inner.published)?;
+        db.scheme().check(&db, &inner.options, &inner.published)?;
         debug_assert!(
             matches!(inner.published.kind, Kind::Empty | Kind::Database),
             "rule WalFileStaysLocked: nothing else is marked"

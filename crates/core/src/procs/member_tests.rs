@@ -21,7 +21,7 @@ fn two() -> [Arc<Member>; 2] {
     let (home, log) = (Path::new("/db"), Path::new("/db-onewrite"));
     let database = || {
         let file = disk.open(home, OpenMode::Create).unwrap();
-        Database::new(Arc::new(disk.clone()), home, file, Options::default())
+        Database::new(Arc::new(disk.clone()), home, file, Options::default(), crate::scheme::table::of)
     };
     let created = Log::create(&disk, LogFile::make(&disk, log), 64 << 10, 4096).unwrap();
     assert!(try_alone(&created, LockKind::Exclusive).unwrap());
@@ -45,9 +45,9 @@ fn two() -> [Arc<Member>; 2] {
     };
     let started = Log::start(created.clone(), slot, true, false).unwrap();
     let options = Options::default();
-    let first = Member::found(&database(), created, started.slot(), &options).unwrap().unwrap();
+    let first = Member::found(database().files(), created, started.slot(), &options).unwrap().unwrap();
     let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
-    let second = Member::join(&database(), log, started.slot().session, &options).unwrap();
+    let second = Member::join(database().files(), log, started.slot().session, &options).unwrap();
     [first, second]
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use crate::disk::shared::SharedWords;
+use crate::disk::system;
 use crate::rules::{Rule, keeps};
 use crate::types::Tid;
 
@@ -162,7 +163,14 @@ impl ProcessWords {
         if keeps(Rule::PoisonTold) {
             self.cell(AT_POISON).store(1, SeqCst);
         }
-        super::flush::ring(self);
+        self.ring();
+    }
+
+    /// Wakes everybody who waits for a flush.
+    pub fn ring(&self) {
+        let bell = &self.0.to_write().shorts[FLUSH_BELL];
+        bell.fetch_add(1, SeqCst);
+        system::wake(bell, true);
     }
 
     /// Sequence of the newest header slot of the log.
@@ -254,11 +262,6 @@ impl ProcessWords {
         &self.0.shorts[FLUSH_BELL]
     }
 
-    /// The same, to ring it.
-    pub fn flush_bell_to_ring(&self) -> &AtomicU32 {
-        &self.0.to_write().shorts[FLUSH_BELL]
-    }
-
     /// Snapshots older than this must not be pinned any more: home may have left them.
     pub fn home_floor(&self) -> Tid {
         // What was read before, of home too, was read before this.
@@ -333,16 +336,6 @@ impl ProcessWords {
     /// Who writes, see [`super::turn`].
     pub fn turn(&self) -> &AtomicU64 {
         self.cell(AT_TURN)
-    }
-
-    /// The process that is in the midst of a transaction, dead or alive.
-    pub fn busy_owner(&self) -> Option<usize> {
-        super::turn::busy_owner(self.long(AT_TURN).load(SeqCst))
-    }
-
-    /// Whether somebody is taking over from a dead process.
-    pub fn takes_over(&self) -> bool {
-        super::turn::takes_over(self.long(AT_TURN).load(SeqCst))
     }
 
     /// Grows whenever the turn passes from one process to another.

@@ -38,7 +38,7 @@ use crate::layout::{BLOCK_BYTES_MIN, home as at};
 use crate::log::file::{LogFile, aside_path, is_aside, log_path, path_of_session};
 use crate::log::group::Audience;
 use crate::log::record::Encoder;
-use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, told_tid};
+use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::{Slot, session_after};
 use crate::options::{Options, Scheme};
 use crate::procs::kept;
@@ -187,14 +187,26 @@ pub struct Live {
     pub shadow: Option<Shadow>,
     /// What an in-page scheme has published and not written.
     pub merge: Merge,
+    /// How many flushes there had been when the ring was emptied last because it was full, or begun.
+    pub emptied_at: u64,
 }
 
 impl Live {
     /// A log and a home of which nothing is under way.
-    pub fn new(log: Log, home: HomeFile, home_tid: Tid) -> Live {
+    pub fn new(log: Log, home: HomeFile, home_tid: Tid, stats: &Stats) -> Live {
         let (encoder, kept, merge) = (Encoder::default(), ImageFile::default(), Merge::default());
-        Live { log, home, home_tid, encoder, kept, shadow: None, merge }
+        let emptied_at = stats.flushes.load(Ordering::Relaxed);
+        Live { log, home, home_tid, encoder, kept, shadow: None, merge, emptied_at }
     }
+}
+
+/// A log without records, for a file that is about to be marked.
+struct Found {
+    log: LogFile,
+    /// The newest slot that was in it.
+    newest: Option<Slot>,
+    /// It is new, and nothing of it is flushed.
+    created: bool,
 }
 
 /// What is known of a marked home.
@@ -484,13 +496,17 @@ impl Database {
         let options = &inner.options;
         let unit = self.atomic_unit(options);
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::layout::BLOCK_BYTES_MAX);
-        let ring_bytes = options.log_bytes.next_multiple_of(u64::from(block_bytes));
-        let (log, old) = match unlinked {
-            true => (self.nameless_log(ring_bytes, block_bytes)?, None),
-            false => self.usable_log(ring_bytes, block_bytes, &state)?,
+        let Found { log, newest: old, created } = match unlinked {
+            true => Found { log: self.nameless_log(block_bytes)?, newest: None, created: true },
+            false => self.usable_log(block_bytes, &state)?,
         };
         let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
-        log.note_home(self.home.id().context(|| self.what("cannot look at"))?)?;
+        let home = self.home.id().context(|| self.what("cannot look at"))?;
+        if created {
+            log.note_first_home(home)?
+        } else {
+            log.note_home(home)?
+        }
         // What a process before left unflushed when it died must not come back beside the new mark: a rollback
         // journal it removed, cut or zeroed, the mark it took off while its slot, which goes now, was the newest.
         if !unlinked {
@@ -515,11 +531,13 @@ impl Database {
         // may have brought some of it back: what is still in the cache alone becomes durable with the slot
         // (rule LogWiped).
         let used = old.as_ref().map_or(Some(0), |slot| (slot.zeroed && !slot.live).then_some(slot.start.0));
+        let ring_bytes = small_ring_bytes(block_bytes);
         if let (Some(used), Some(slot)) = (used, &old) {
             log.wipe(slot, used.min(ring_bytes))?;
         }
-        // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed.
-        let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live);
+        // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed. Nor is
+        // its slot, when the rest of a longer ring is cut off (rule LogGivenBack).
+        let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
         let follows = follows.filter(|_| options.scheme == Scheme::Log && state.kind == Kind::Database);
         let session = follows.map_or_else(random, |before| Ok(session_after(before.session, random()?)))?;
         // Home may have changed without a number since the last transaction: its state gets one of its own
@@ -546,10 +564,13 @@ impl Database {
         let tentative = follows.is_some();
         let mut log = match tentative {
             true => Log::begin(log, slot, options.psow)?,
-            false => Log::start(log, slot, options.psow, used.is_some_and(|used| used > 0))?,
+            false => Log::start(log, slot, options.psow, created || used.is_some_and(|used| used > 0))?,
         };
-        if old.is_some_and(|slot| slot.live) {
+        if old.as_ref().is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
+        }
+        if !created && old.is_some_and(|slot| slot.ring_bytes > ring_bytes) {
+            log.repeat_slot()?;
         }
         log.stream_reset()?;
         let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), options.scheme)) };
@@ -569,7 +590,7 @@ impl Database {
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: unit };
         let home_tid = log.slot().base_tid;
-        Ok(Live::new(log, home, home_tid))
+        Ok(Live::new(log, home, home_tid, &self.stats))
     }
 
     /// Bytes of home that the device writes all or nothing when aligned, unless `options` know better.
@@ -577,24 +598,24 @@ impl Database {
         if options.atomic_unit != 0 { options.atomic_unit } else { self.home.atomic_unit_bytes() }
     }
 
-    /// The log of the right name, locked for this process, of the right size and without records of anyone; created where
+    /// The log of the right name, locked for this process, long enough and without records of anyone; created where
     /// needed. With the newest slot that was there. The caller has EXCLUSIVE on home, which is not marked and has its name: so
     /// a log that is locked, or that holds what its home needs, is that of another file, which had the name before and was
     /// renamed, removed or replaced. It is set aside, where [`path_of_session`] finds it (rule ForeignLogSetAside).
-    fn usable_log(&self, ring_bytes: u64, block_bytes: u32, state: &State) -> Result<(LogFile, Option<Slot>)> {
+    fn usable_log(&self, block_bytes: u32, state: &State) -> Result<Found> {
         let path = &log_path(&self.path);
         let what = || format!("cannot open the log {}", path.display());
         let file = match self.disk.open_beside(path, OpenMode::ReadWrite, None) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return self.create_log(path, ring_bytes, block_bytes, None);
+                return self.create_log(path, block_bytes, None);
             }
             Err(e) => {
                 let refused = e.kind() == std::io::ErrorKind::PermissionDenied;
                 let error = beside::refused(what(), e);
                 // Not needed, nor known: the name is all that is asked of it.
                 return match refused && self.set_aside(path, None, random()?).is_ok() {
-                    true => self.create_log(path, ring_bytes, block_bytes, None),
+                    true => self.create_log(path, block_bytes, None),
                     false => Err(error),
                 };
             }
@@ -614,16 +635,17 @@ impl Database {
                 if !busy {
                     kept::remove(&*self.disk, path, slot.session)?;
                 }
-                return self.create_log(path, ring_bytes, block_bytes, newest);
+                return self.create_log(path, block_bytes, newest);
             }
         }
-        if newest.as_ref().is_some_and(|s| s.ring_bytes == ring_bytes && s.block_bytes == block_bytes) {
+        let is_long_enough = |s: &Slot| s.ring_bytes >= small_ring_bytes(block_bytes) && s.block_bytes == block_bytes;
+        if newest.as_ref().is_some_and(is_long_enough) {
             // It is this database's: one that admits more is shut.
             beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
-            return Ok((log, newest));
+            return Ok(Found { log, newest, created: false });
         }
         drop(log);
-        self.create_log(path, ring_bytes, block_bytes, newest)
+        self.create_log(path, block_bytes, newest)
     }
 
     /// Whether the live `slot` is of a session that took the mark off this home, and lost what it did to its log then: every
@@ -657,27 +679,21 @@ impl Database {
     }
 
     /// A log for a file that no name leads to.
-    fn nameless_log(&self, ring_bytes: u64, block_bytes: u32) -> Result<LogFile> {
+    fn nameless_log(&self, block_bytes: u32) -> Result<LogFile> {
         let path = log_path(&self.path);
         let file = self.disk.temp_file(&self.path).context(|| format!("cannot create the log {}", path.display()))?;
-        let log = Log::create(&*self.disk, LogFile { file, path }, ring_bytes, block_bytes)?;
+        let log = Log::create(LogFile { file, path }, small_ring_bytes(block_bytes), block_bytes)?;
         lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
         Ok(log)
     }
 
-    fn create_log(
-        &self,
-        path: &Path,
-        ring_bytes: u64,
-        block_bytes: u32,
-        old: Option<Slot>,
-    ) -> Result<(LogFile, Option<Slot>)> {
+    fn create_log(&self, path: &Path, block_bytes: u32, newest: Option<Slot>) -> Result<Found> {
         let what = || format!("cannot create the log {} in the directory of the database", path.display());
         let file = beside::open(&*self.disk, path, OpenMode::Create, &*self.home, what)?;
-        match Log::create(&*self.disk, LogFile { file, path: path.to_owned() }, ring_bytes, block_bytes) {
+        match Log::create(LogFile { file, path: path.to_owned() }, small_ring_bytes(block_bytes), block_bytes) {
             Ok(log) => {
                 lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
-                Ok((log, old))
+                Ok(Found { log, newest, created: true })
             }
             Err(e) => {
                 // A log cut short by a full disk must not stay and hold the last free blocks.

@@ -22,6 +22,10 @@ pub const SHORT_NAME_BYTES: usize = 200;
 pub const BLOCK_BYTES_MIN: u32 = 4096;
 /// Largest block of the log.
 pub const BLOCK_BYTES_MAX: u32 = 65536;
+/// A log begins no longer than this, and is no longer beside a closed database.
+pub const SMALL_LOG_BYTES: u64 = 64 << 10;
+/// The same in blocks, where those are so large that this is more: two slots, the shared memory and the smallest ring.
+pub const SMALL_LOG_BLOCKS: u64 = 7;
 /// Unit in which positions of streamed images are counted.
 pub const STREAM_UNIT: u64 = 512;
 

@@ -13,6 +13,7 @@ pub mod connection;
 pub mod database;
 pub mod disk;
 pub mod error;
+mod growth;
 pub mod home;
 pub mod journal;
 pub mod layout;

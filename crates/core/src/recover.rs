@@ -18,7 +18,7 @@ use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
 use crate::log::file::{LogFile, log_path};
-use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, told_tid};
+use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::Slot;
 use crate::memory;
 use crate::options::{Options, Scheme};
@@ -259,7 +259,7 @@ fn join(
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let log = Log::join(log.clone(), slot, options.psow);
-    **writer = Some(Live::new(log, home, Tid::HOME));
+    **writer = Some(Live::new(log, home, Tid::HOME, &db.stats));
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
     tail::catch_up(db, &member, inner, tail::Reach::Visible)?;
@@ -329,6 +329,7 @@ pub fn take_over(
         session,
         salt: random()?,
         start: LogOffset(0),
+        ring_bytes: small_ring_bytes(slot.block_bytes).min(slot.ring_bytes),
         // No transaction before had a larger one (rule RestartAboveCeilings).
         base_tid: slot.tid_ceiling,
         tid_ceiling: Tid(slot.tid_ceiling.0.saturating_add(TID_STEP)),
@@ -346,10 +347,14 @@ pub fn take_over(
     log.distrust_older_slot();
     home.mark = Mark::new(session, told_tid(log.slot(), options.scheme));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
+    if slot.ring_bytes > log.slot().ring_bytes {
+        // Rule LogGivenBack.
+        log.repeat_slot()?;
+    }
     // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
-    let live = Live::new(log, home, home_tid);
+    let live = Live::new(log, home, home_tid, &db.stats);
     db.share(live, writer, inner)
 }

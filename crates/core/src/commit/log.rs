@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use crate::checkpoint::{Stream as Streams, checkpoint};
+use crate::checkpoint::Stream as Streams;
 use crate::commit::Changed;
 use crate::database::{Database, Live};
 use crate::error::{Error, Result};
+use crate::growth;
 use crate::home::State;
 use crate::layout::{STREAM_UNIT, record as at};
 use crate::log::group::Durability;
@@ -37,7 +38,11 @@ pub fn prepare(
         frames.extend(changed.iter().map(|c| (c.page, &*c.new)));
         live.encoder.add_frames(&frames, block)?;
     }
-    if live.encoder.record_bytes() as u64 > live.log.record_bytes_max() {
+    let len = live.encoder.record_bytes() as u64;
+    if len > live.log.record_bytes_max() && txn.streamed.is_empty() {
+        growth::fit(db, live, options, len)?;
+    }
+    if len > live.log.record_bytes_max() {
         live.encoder.clear();
         for c in changed {
             if c.page == PageNo::HEADER {
@@ -56,7 +61,7 @@ pub fn prepare(
     let len = live.encoder.record_bytes() as u64;
     if !live.log.has_room(len, own_block(options)) {
         let keep = if txn.streamed.is_empty() { Streams::Drop } else { Streams::Keep };
-        checkpoint(db, live, keep)?;
+        growth::empty(db, live, options, keep)?;
         if !live.log.has_room(len, own_block(options)) && live.log.live_bytes() == 0 {
             live.log.rewind().map_err(|e| db.poison(e))?;
             db.tell_slot(live);

@@ -366,9 +366,9 @@ impl LogFile {
         if !keeps(Rule::LaterRecordProves) {
             return Ok(None);
         }
-        const WINDOW: usize = 256 << 10;
+        const WINDOW: u64 = 256 << 10;
         let salt = slot.salt.to_le_bytes();
-        let mut window = memory::zeros(WINDOW)?;
+        let mut window = memory::zeros(usize::try_from(slot.ring_bytes.min(WINDOW)).unwrap_or(0))?;
         let mut buf = Vec::new();
         // Records do not overlap, so what might be one adds up to the ring, and a bit for data that looks like it.
         let mut left = 4 * slot.ring_bytes;
@@ -396,18 +396,24 @@ impl LogFile {
                     return Ok(Some((missing, head.tid)));
                 }
             }
-            from += WINDOW as u64;
+            from += WINDOW;
         }
         Ok(None)
     }
 
-    /// Notes which file the log is used for, if it was another one or is new.
+    /// Notes which file the log is used for, durable, if it was another one.
     pub fn note_home(&self, home: FileId) -> Result<()> {
         if self.noted_home()? == Some(home.ino) {
             return Ok(());
         }
         let at = shared::AT_HOME_FILE as u64;
         self.file.write_durable_at(&home.ino.to_le_bytes(), at).context(|| self.what("cannot write to"))
+    }
+
+    /// The same in a new log, which is flushed as a whole.
+    pub fn note_first_home(&self, home: FileId) -> Result<()> {
+        let at = shared::AT_HOME_FILE as u64;
+        self.file.write_at(&home.ino.to_le_bytes(), at).context(|| self.what("cannot write to"))
     }
 
     /// The number of the file that the log was last used for, if it is known.

@@ -15,7 +15,7 @@ use crate::types::Tid;
 pub const PROCESSES: usize = 48;
 
 /// Name and version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"onewrit3");
+const MAGIC: u64 = u64::from_le_bytes(*b"onewrit4");
 
 const AT_MAGIC: usize = 0;
 const AT_SESSION: usize = 1;

@@ -4,7 +4,7 @@
 //! Files are opened for reading and locked so that nobody changes them meanwhile. Where others use the database through
 //! onewrite, they are looked at as they are, again if a checkpoint came between.
 
-use onewrite_core::commit::shadow::second_path;
+use onewrite_core::beside::second_path;
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::home::{self, State};
@@ -36,7 +36,7 @@ pub struct Look {
     pub mark: Option<u64>,
     /// A rollback journal that waits to be rolled back.
     pub hot_journal: Option<PathBuf>,
-    /// What a process of the scheme `shadow` left when it died: the file that did not have the name.
+    /// What a process of the scheme `dash` left when it died: the file that did not have the name.
     pub second: Option<PathBuf>,
     /// The log.
     pub log: Option<Log>,

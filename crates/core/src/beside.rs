@@ -2,24 +2,37 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use std::ffi::OsString;
 use std::io::{self, ErrorKind};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::{Disk, DiskFile, OpenMode};
-use crate::error::{Error, Result};
-use crate::layout::{NAME_BYTES_MAX, SHORT_NAME_BYTES};
+use crate::disk::{Disk, DiskFile, OpenMode, system};
+use crate::error::{Error, IoContext, Result};
+use crate::layout::{NAME_BYTES_MAX, SECOND_SUFFIX, SHORT_NAME_BYTES};
 
 /// The name of the database with `suffix` added. Where that is longer than a name may be, the name of the database is cut
 /// short, and a number that is made of all of it stands behind.
 pub fn path(home: &Path, suffix: &str) -> PathBuf {
-    let name = home.file_name().unwrap_or_default().as_bytes();
+    let name = system::bytes_of(home.file_name().unwrap_or_default());
     let fits = name.len() + suffix.len() <= NAME_BYTES_MAX;
     let mut beside = if fits { name.to_vec() } else { short(name) };
     beside.extend_from_slice(suffix.as_bytes());
-    home.with_file_name(OsString::from_vec(beside))
+    home.with_file_name(system::path_of(beside))
+}
+
+/// The name beside that of the database, for the file of a scheme of two that does not have it.
+pub fn second_path(home: &Path) -> PathBuf {
+    path(home, SECOND_SUFFIX)
+}
+
+/// Removes the name of a second file that means nothing, if there is one. Not flushed.
+pub fn remove_second(disk: &dyn Disk, home: &Path) -> Result<()> {
+    match disk.remove(&second_path(home)) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(e).context(|| format!("cannot remove the second file of the database {}", home.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The beginning of `name`, up to the end of a character of UTF-8, `~`, and the FNV-1a of all of it.

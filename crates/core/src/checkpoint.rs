@@ -6,14 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::commit::{in_page, merge};
 use crate::database::{Database, HomeFile, Live};
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
 use crate::layout::home as at;
 use crate::memory::{self, Room};
-use crate::options::Scheme;
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::{Image, Place};
@@ -45,8 +43,7 @@ enum Then {
 /// Brings home what the last close needs there, and no slot says so: until the mark is off, recovery does it again
 /// (rule CloseWithoutSlot).
 pub fn bring_home(db: &Database, live: &mut Live) -> Result<()> {
-    let records = db.inner.lock().options.scheme == Scheme::Log;
-    let then = if records { Then::MarkOff } else { Then::Slot(Stream::Drop) };
+    let then = if live.scheme.facts().all_in_log() { Then::MarkOff } else { Then::Slot(Stream::Drop) };
     run(db, live, then).map_err(|e| db.poison_unless_short(e))
 }
 
@@ -57,11 +54,9 @@ pub fn checkpoint(db: &Database, live: &mut Live, stream: Stream) -> Result<()> 
 }
 
 fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
-    merge::write(db, live)?;
-    let (state, scheme) = {
-        let inner = db.inner.lock();
-        (inner.published.clone(), inner.options.scheme)
-    };
+    let scheme = live.scheme.clone();
+    scheme.before_checkpoint(db, live)?;
+    let state = db.inner.lock().published.clone();
     let idle = live.log.live_bytes() == 0 && !live.log.at_ceiling(state.change_counter);
     if idle && db.table.read().new_bytes() == 0 && !db.table.read().has_layer() {
         return Ok(());
@@ -75,16 +70,14 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     let pages = db.table.read().dirty(state.page_count)?;
     tell(db, live, true)?;
     write_home(db, live, &state, pages)?;
-    if scheme == Scheme::InPage && keeps(Rule::SizeHome) {
-        in_page::bring_size_home(db, live, &state)?;
-    }
+    scheme.fit_home(db, live, &state)?;
     tell(db, live, false)?;
     if keeps(Rule::HomeBeforeSlot) {
         db.sync_home()?;
     }
     Stats::add(&db.stats.checkpoints, 1);
     let Then::Slot(stream) = then else { return Ok(()) };
-    live.log.checkpointed(&state, scheme, state.page_bytes.max(512))?;
+    live.log.checkpointed(&state, scheme.facts(), state.page_bytes.max(512))?;
     {
         let mut inner = db.inner.lock();
         inner.advance();

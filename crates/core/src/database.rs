@@ -28,9 +28,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::beside;
 use crate::checkpoint::{self, ImageFile, Stream};
-use crate::commit::merge::Merge;
-use crate::commit::shadow::{self, Shadow};
-use crate::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
+use crate::disk::{Disk, DiskFile, FileId, LockKind, OpenMode, system};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, Mark, State};
 use crate::journal::super_journal;
@@ -40,12 +38,13 @@ use crate::log::group::Audience;
 use crate::log::record::Encoder;
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::{Slot, session_after};
-use crate::options::{Options, Scheme};
+use crate::options::{Options, SchemeName};
 use crate::procs::kept;
 use crate::procs::member::Member;
 use crate::procs::tail::Reach;
 use crate::queue::{ConnectionId, WriterQueue};
 use crate::rules::{Rule, keeps};
+use crate::scheme::{Facts, Scheme};
 use crate::snapshots::Snapshots;
 use crate::stats::{CountedFile, Stats};
 use crate::table::{PageTable, Readers};
@@ -183,20 +182,18 @@ pub struct Live {
     pub encoder: Encoder,
     /// Images kept for snapshots.
     pub kept: ImageFile,
-    /// The second file of the scheme `shadow`, once it is made.
-    pub shadow: Option<Shadow>,
-    /// What an in-page scheme has published and not written.
-    pub merge: Merge,
+    /// How commits become durable, and what that has under way.
+    pub scheme: Arc<dyn Scheme>,
     /// How many flushes there had been when the ring was emptied last because it was full, or begun.
     pub emptied_at: u64,
 }
 
 impl Live {
     /// A log and a home of which nothing is under way.
-    pub fn new(log: Log, home: HomeFile, home_tid: Tid, stats: &Stats) -> Live {
-        let (encoder, kept, merge) = (Encoder::default(), ImageFile::default(), Merge::default());
+    pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> Live {
+        let (encoder, kept) = (Encoder::default(), ImageFile::default());
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
-        Live { log, home, home_tid, encoder, kept, shadow: None, merge, emptied_at }
+        Live { log, home, home_tid, encoder, kept, scheme, emptied_at }
     }
 }
 
@@ -237,13 +234,22 @@ pub struct Database {
     pub(crate) epoch: AtomicU64,
     pub(crate) inner: Mutex<Inner>,
     pub(crate) writer: Mutex<Option<Live>>,
-    /// The second file of the scheme `shadow`, which may have the name of the database.
-    pub(crate) shadow_id: Mutex<Option<FileId>>,
+    /// Makes a scheme by its name.
+    schemes: fn(SchemeName) -> Arc<dyn Scheme>,
+    /// The one in force, and of the log in use. Locked for moments, below every other lock.
+    scheme: Mutex<Arc<dyn Scheme>>,
 }
 
 impl Database {
     /// The database at `path`, whose file is open as `home`. Nothing is read yet.
-    pub fn new(disk: Arc<dyn Disk>, path: &Path, home: Arc<dyn DiskFile>, options: Options) -> Database {
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        path: &Path,
+        home: Arc<dyn DiskFile>,
+        options: Options,
+        schemes: fn(SchemeName) -> Arc<dyn Scheme>,
+    ) -> Database {
+        let scheme = Mutex::new(schemes(options.scheme));
         let stats = Arc::new(Stats::default());
         let empty = Arc::new(State::empty(Tid::HOME));
         let mut journal_path = path.as_os_str().to_owned();
@@ -274,13 +280,50 @@ impl Database {
                 home_tid: Tid::HOME,
             }),
             writer: Mutex::new(None),
-            shadow_id: Mutex::new(None),
+            schemes,
+            scheme,
         }
     }
 
     /// Path of the real rollback journal.
     pub fn journal_path(&self) -> &Path {
         &self.journal_path
+    }
+
+    /// The scheme in force.
+    pub fn scheme(&self) -> Arc<dyn Scheme> {
+        self.scheme.lock().clone()
+    }
+
+    /// What is to be known of it.
+    pub fn facts(&self) -> Facts {
+        self.scheme.lock().facts()
+    }
+
+    /// Other settings, for a database that is not live if they are of another scheme.
+    pub fn set_options(&self, inner: &mut Inner, options: Options) {
+        if options.scheme != inner.options.scheme {
+            debug_assert!(inner.phase != Phase::Live, "a live log keeps its scheme");
+            *self.scheme.lock() = (self.schemes)(options.scheme);
+        }
+        inner.options = options;
+    }
+
+    /// What the holder of the writer's place uses of a log that is taken into use: of the scheme, too, nothing is under way.
+    pub fn begin(&self, inner: &Inner, log: Log, home: HomeFile, home_tid: Tid) -> Live {
+        let scheme = (self.schemes)(inner.options.scheme);
+        *self.scheme.lock() = scheme.clone();
+        Live::new(log, home, home_tid, scheme, &self.stats)
+    }
+
+    /// Whether a file is home, or a file of the scheme that may have its name.
+    pub fn is_home(&self, id: FileId) -> bool {
+        self.home.id().is_ok_and(|home| home == id) || self.takes_name(id)
+    }
+
+    /// Whether a file of the scheme, other than home, may have the name of the database.
+    pub fn takes_name(&self, id: FileId) -> bool {
+        self.scheme().takes_name(id)
     }
 
     /// "verb the database PATH", for messages.
@@ -414,8 +457,9 @@ impl Database {
     pub fn has_name(&self) -> Result<bool> {
         let what = || self.what("cannot look at");
         let named = self.disk.identify(&self.path).context(what)?;
+        let Some(named) = named else { return Ok(false) };
         // Two files may take turns in having the name.
-        Ok(named.is_some() && (named == Some(self.home.id().context(what)?) || named == *self.shadow_id.lock()))
+        Ok(named == self.home.id().context(what)? || self.takes_name(named))
     }
 
     /// `Moved` if another file may have the name: what lies beside that is not this one's (rule LostNameNotMarked).
@@ -459,7 +503,7 @@ impl Database {
         inner.home_tid = slot.base_tid;
         inner.set_state(Arc::new(State { tid: slot.base_tid, ..(*inner.latest).clone() }));
         **writer = Some(live);
-        if inner.options.scheme == Scheme::Log && !inner.options.concurrent {
+        if self.facts().all_in_log() && !inner.options.concurrent {
             let options = inner.options.clone();
             self.enrol(Member::found(self, log, &slot, &options)?, inner);
         }
@@ -493,7 +537,7 @@ impl Database {
             return Err(Error::Busy("a rollback journal waits to be rolled back".into()));
         }
         let state = inner.published.clone();
-        let options = &inner.options;
+        let (options, facts) = (&inner.options, self.facts());
         let unit = self.atomic_unit(options);
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::layout::BLOCK_BYTES_MAX);
         let Found { log, newest: old, created } = match unlinked {
@@ -516,7 +560,7 @@ impl Database {
                 Err(e) => return Err(Error::io(self.what("cannot remove the rollback journal of"), e)),
             }
             // Home is whole: a second file that a close left means nothing.
-            shadow::remove(self)?;
+            beside::remove_second(&*self.disk, &self.path)?;
         }
         if !unlinked && keeps(Rule::LogBeforeMark) {
             self.disk.sync_dir_of(&self.path).context(|| self.what("cannot flush the directory of"))?;
@@ -538,7 +582,7 @@ impl Database {
         // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed. Nor is
         // its slot, when the rest of a longer ring is cut off (rule LogGivenBack).
         let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
-        let follows = follows.filter(|_| options.scheme == Scheme::Log && state.kind == Kind::Database);
+        let follows = follows.filter(|_| facts.all_in_log() && state.kind == Kind::Database);
         let session = follows.map_or_else(random, |before| Ok(session_after(before.session, random()?)))?;
         // Home may have changed without a number since the last transaction: its state gets one of its own
         // (rule CacheKnowsItsState).
@@ -554,12 +598,12 @@ impl Database {
             tid_ceiling: Tid(base_tid.0.saturating_add(TID_STEP)),
             prev_crc: 0,
             page_bytes: state.page_bytes.max(512),
-            page_count: slot_page_count(&state, options.scheme),
+            page_count: slot_page_count(&state, facts),
             change_counter: state.change_counter,
             counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
             live: true,
             zeroed: used.is_some(),
-            in_place: options.scheme.is_in_place(),
+            in_place: facts.in_place,
         };
         let tentative = follows.is_some();
         let mut log = match tentative {
@@ -573,7 +617,7 @@ impl Database {
             log.repeat_slot()?;
         }
         log.stream_reset()?;
-        let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), options.scheme)) };
+        let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), facts)) };
         let marked = state.marked_or_empty(mark);
         let written = match keeps(Rule::MarkBeforeRecord) {
             true => self.write_header(&marked),
@@ -590,7 +634,7 @@ impl Database {
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: unit };
         let home_tid = log.slot().base_tid;
-        Ok(Live::new(log, home, home_tid, &self.stats))
+        Ok(self.begin(inner, log, home, home_tid))
     }
 
     /// Bytes of home that the device writes all or nothing when aligned, unless `options` know better.
@@ -718,7 +762,7 @@ impl Database {
     /// order, each flushed before the next). SHARED stays as it is, and what streamed behind the ring if `stream` says so.
     pub fn take_off_mark(&self, writer: &mut Option<Live>, inner: &mut Inner, stream: Stream) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
-        shadow::end(self, live)?;
+        live.scheme.clone().detach(self, live, None)?;
         // Not behind the mark: nobody knows the session then.
         let removed = kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session);
         let state = inner.latest.clone();
@@ -821,14 +865,10 @@ impl Database {
             if !sticky {
                 self.take_off_mark(&mut writer, &mut inner, Stream::Drop)?;
             } else if let Some(live) = writer.as_mut() {
-                shadow::end(self, live)?;
+                live.scheme.clone().detach(self, live, Some(&inner.latest))?;
                 if live.home.reserved_bytes > 0 {
                     // Gives back the room that was asked for and not used.
                     self.home.set_len(live.home.bytes).context(|| self.what("cannot fit the length of"))?;
-                }
-                if inner.options.scheme == Scheme::Off {
-                    // Its commits left no trace of their change counters in the log, and perhaps none in home.
-                    live.log.checkpointed(&inner.latest, Scheme::Off, inner.latest.page_bytes.max(512))?;
                 }
             }
         }
@@ -890,6 +930,5 @@ pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()>
 
 /// A random number from the operating system.
 pub fn random() -> Result<u64> {
-    getrandom::u64()
-        .map_err(|e| Error::io("cannot get a random number from the system", std::io::Error::other(e.to_string())))
+    system::random().context(|| "cannot get a random number from the system".into())
 }

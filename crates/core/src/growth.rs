@@ -12,6 +12,8 @@ use crate::options::Options;
 const FLUSHES_BETWEEN: u64 = 1024;
 /// Nor are the pages that it writes, where so many transactions come to each.
 const TRANSACTIONS_PER_PAGE: u64 = 16;
+/// No record of one page is longer than the page by more than this.
+const BESIDE_PAGE: u64 = 512;
 
 /// Empties a ring that has no room, and makes it longer if that pays. An empty ring is left as it is.
 pub fn empty(db: &Database, live: &mut Live, options: &Options, stream: Stream) -> Result<()> {
@@ -31,14 +33,19 @@ pub fn empty(db: &Database, live: &mut Live, options: &Options, stream: Stream) 
     Ok(())
 }
 
-/// Makes the ring long enough for a record of `len` bytes, if it may become so.
+/// Before the first image of a transaction streams: the record that ends it has page 1 whole.
+pub fn before_stream(db: &Database, live: &mut Live, options: &Options, page_bytes: u32) -> Result<()> {
+    fit(db, live, options, u64::from(page_bytes) + BESIDE_PAGE)
+}
+
+/// Makes the ring long enough for a record of `len` bytes, if it may become so. Nothing of this transaction has streamed.
 pub fn fit(db: &Database, live: &mut Live, options: &Options, len: u64) -> Result<()> {
     let max = ring_bytes_max(live, options);
     let mut longer = live.log.slot().ring_bytes;
     while longer < max && live.log.record_bytes_max_of(longer) < len {
         longer = longer.saturating_mul(2).min(max);
     }
-    if live.log.has_streamed() || live.log.record_bytes_max_of(longer) < len {
+    if live.log.record_bytes_max() >= len || live.log.record_bytes_max_of(longer) < len {
         return Ok(());
     }
     match checkpoint(db, live, Stream::Drop) {

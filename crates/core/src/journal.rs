@@ -3,12 +3,10 @@
 //! ROLLBACK and savepoints read it back; nothing of it reaches the disk unless the connection steps
 //! aside. The order of its syncs and writes tells how SQLite's `synchronous` stands.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::DiskFile;
+use crate::disk::{DiskFile, system};
 use crate::error::{Error, IoContext, Result};
 use crate::memory::Room;
 
@@ -176,7 +174,7 @@ pub fn super_journal(len: u64, read: impl Fn(&mut [u8], u64) -> Result<usize>) -
     };
     let mut name = vec![0; name_bytes as usize];
     let read = read(&mut name, at)?;
-    Ok((read == name.len()).then(|| PathBuf::from(OsString::from_vec(name))))
+    Ok((read == name.len()).then(|| system::path_of(name)))
 }
 
 fn what() -> String {

@@ -13,6 +13,9 @@ pub const KEPT_SUFFIX: &str = "-onewrite-kept";
 /// The rollback journal's name is the database's with this added.
 pub const JOURNAL_SUFFIX: &str = "-journal";
 
+/// The name of the second file of a scheme that has two is the database's with this added.
+pub const SECOND_SUFFIX: &str = "-onewrite-shadow";
+
 /// Longest name of a file in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// What is left of a longer one, before the number: with the longest suffix it fits.

@@ -3,9 +3,9 @@
 
 use crate::error::{Error, Result};
 
-/// How a commit becomes durable.
+/// How a commit becomes durable: names of schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
+pub enum SchemeName {
     /// One record of deltas in the log; home is written at checkpoints.
     Log,
     /// As `Log`, but one page alone goes in place where nothing can tear it or come between.
@@ -15,19 +15,7 @@ pub enum Scheme {
     /// Pages in place and one flush; no protection against crashes. A baseline, not for data.
     Off,
     /// Two files that take turns, exchanged by name. A baseline.
-    Shadow,
-}
-
-impl Scheme {
-    /// Whether transactions have records in the log.
-    pub fn has_records(self) -> bool {
-        matches!(self, Scheme::Log | Scheme::Auto)
-    }
-
-    /// Whether durable transactions may have no record.
-    pub fn is_in_place(self) -> bool {
-        matches!(self, Scheme::Auto | Scheme::InPage | Scheme::Shadow)
-    }
+    Dash,
 }
 
 /// By what recovery knows that a transaction in place is whole.
@@ -142,7 +130,7 @@ pub struct Options {
     /// The preset these came from.
     pub preset: Preset,
     /// How a commit becomes durable.
-    pub scheme: Scheme,
+    pub scheme: SchemeName,
     /// What records hold.
     pub images: Images,
     /// Whether counters alone make page 1 dirty.
@@ -197,16 +185,16 @@ impl Options {
     /// The options a preset stands for.
     pub fn preset(preset: Preset) -> Self {
         let (scheme, images, header_page) = match preset {
-            Preset::Auto => (Scheme::Auto, Images::Delta, HeaderPage::Embed),
-            Preset::Log => (Scheme::Log, Images::Delta, HeaderPage::Embed),
-            Preset::WalOpt => (Scheme::Log, Images::Full, HeaderPage::Embed),
+            Preset::Auto => (SchemeName::Auto, Images::Delta, HeaderPage::Embed),
+            Preset::Log => (SchemeName::Log, Images::Delta, HeaderPage::Embed),
+            Preset::WalOpt => (SchemeName::Log, Images::Full, HeaderPage::Embed),
             Preset::DhlCc | Preset::DhlTc | Preset::LsMvbt | Preset::MvbtOpt => {
-                (Scheme::InPage, Images::Delta, HeaderPage::Embed)
+                (SchemeName::InPage, Images::Delta, HeaderPage::Embed)
             }
-            Preset::Mvbt => (Scheme::InPage, Images::Delta, HeaderPage::Write),
-            Preset::Off => (Scheme::Off, Images::Delta, HeaderPage::Write),
-            Preset::OffOpt => (Scheme::Off, Images::Delta, HeaderPage::Embed),
-            Preset::Dash => (Scheme::Shadow, Images::Delta, HeaderPage::Write),
+            Preset::Mvbt => (SchemeName::InPage, Images::Delta, HeaderPage::Write),
+            Preset::Off => (SchemeName::Off, Images::Delta, HeaderPage::Write),
+            Preset::OffOpt => (SchemeName::Off, Images::Delta, HeaderPage::Embed),
+            Preset::Dash => (SchemeName::Dash, Images::Delta, HeaderPage::Write),
         };
         let split = match preset {
             Preset::Auto | Preset::Log | Preset::LsMvbt => Split::Lazy,
@@ -354,7 +342,7 @@ impl Options {
 
     /// Fails if options do not go together.
     pub fn check(&self) -> Result<()> {
-        if self.concurrent && self.scheme != Scheme::Log {
+        if self.concurrent && self.scheme != SchemeName::Log {
             let name = self.preset.name();
             return Err(Error::Option(format!("concurrent=1 goes with scheme=log or wal-opt, not with scheme={name}")));
         }

@@ -55,7 +55,7 @@ fn set(connection: &mut Connection, name: &str, value: &str) -> Result<String> {
         }
     }
     let mut inner = db.inner.lock();
-    inner.options = options;
+    db.set_options(&mut inner, options);
     Ok(inner.options.get(name).unwrap_or_default())
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
+use crate::beside;
 use crate::checkpoint::{fit_length, write_pages};
-use crate::commit::shadow;
 use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
 use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
@@ -21,7 +21,7 @@ use crate::log::file::{LogFile, log_path};
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::Slot;
 use crate::memory;
-use crate::options::{Options, Scheme};
+use crate::options::Options;
 use crate::procs::kept;
 use crate::procs::member::{self, Member};
 use crate::procs::tail;
@@ -203,7 +203,7 @@ pub fn attach(
     joined.map(|()| true)
 }
 
-/// The file that was opened must be the one that has the name: not if another process exchanged it (scheme `shadow`), or
+/// The file that was opened must be the one that has the name: not if another process exchanged it (a scheme of two files), or
 /// replaced it. The caller has the log to itself, so it stays as it is (rule NameAskedUnderLock).
 fn check_name(db: &Database) -> Result<()> {
     db.check_name().map_err(|e| match e {
@@ -237,7 +237,7 @@ fn join(
             db.path.display()
         )));
     }
-    if options.scheme != Scheme::Log {
+    if !db.facts().all_in_log() {
         return Err(Error::Busy(format!(
             "{} is open in another process, and scheme={} needs it alone",
             db.path.display(),
@@ -255,11 +255,11 @@ fn join(
     }
     let member = Member::join(db, log.clone(), session, options)?;
     let slot = member.tail.lock().slot.clone();
-    let mark = Mark::new(session, told_tid(&slot, options.scheme));
+    let mark = Mark::new(session, told_tid(&slot, db.facts()));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let log = Log::join(log.clone(), slot, options.psow);
-    **writer = Some(Live::new(log, home, Tid::HOME, &db.stats));
+    **writer = Some(db.begin(inner, log, home, Tid::HOME));
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
     tail::catch_up(db, &member, inner, tail::Reach::Visible)?;
@@ -321,7 +321,7 @@ pub fn take_over(
         db.disk.sync_dir_of(&db.path).context(|| db.what("cannot flush the directory of"))?;
     }
     // The name of the database is certain by now: a second file beside it means nothing.
-    shadow::remove(db)?;
+    beside::remove_second(&*db.disk, &db.path)?;
     // A session of its own: a log or a home copied before this recovery does not fit any more, and neither does
     // the slot before this one, should the new one be damaged later.
     let session = if keeps(Rule::NewSession) { random()? } else { slot.session };
@@ -334,18 +334,18 @@ pub fn take_over(
         base_tid: slot.tid_ceiling,
         tid_ceiling: Tid(slot.tid_ceiling.0.saturating_add(TID_STEP)),
         prev_crc: 0,
-        page_count: slot_page_count(&recovered, options.scheme),
+        page_count: slot_page_count(&recovered, db.facts()),
         page_bytes: recovered.page_bytes.max(512),
         change_counter,
         counter_ceiling: change_counter.wrapping_add(COUNTER_STEP),
         // Of the session before, and not to be overwritten until this slot counts.
         zeroed: false,
-        in_place: options.scheme.is_in_place(),
+        in_place: db.facts().in_place,
         ..slot.clone()
     };
     let mut log = Log::start(log, next, options.psow, false)?;
     log.distrust_older_slot();
-    home.mark = Mark::new(session, told_tid(log.slot(), options.scheme));
+    home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
     if slot.ring_bytes > log.slot().ring_bytes {
         // Rule LogGivenBack.
@@ -355,6 +355,6 @@ pub fn take_over(
     log.stream_reset()?;
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
-    let live = Live::new(log, home, home_tid, &db.stats);
+    let live = db.begin(inner, log, home, home_tid);
     db.share(live, writer, inner)
 }

@@ -21,6 +21,7 @@ use crate::procs::kept;
 use crate::recover::{self, open_log};
 use crate::replay::{Report, replay};
 use crate::roll_back;
+use crate::scheme::table;
 use crate::trailer;
 use crate::types::Tid;
 
@@ -39,7 +40,7 @@ impl Repair {
         let path = disk.resolve(path).context(what)?;
         let file = disk.open(&path, mode).context(what)?;
         let writable = mode != OpenMode::ReadOnly;
-        let db = Database::new(disk.clone(), &path, file, Options::default());
+        let db = Database::new(disk.clone(), &path, file, Options::default(), table::of);
         if !(locks::shared(&*db.home)? && (!writable || locks::exclusive(&*db.home)?)) {
             return Err(Error::Busy(format!(
                 "{} is in use by another process: close every program that has it open, then try again",
@@ -54,7 +55,7 @@ impl Repair {
         let what = || format!("cannot open the database {}", path.display());
         let path = disk.resolve(path).context(what)?;
         let file = disk.open(&path, OpenMode::ReadOnly).context(what)?;
-        let db = Database::new(disk.clone(), &path, file, Options::default());
+        let db = Database::new(disk.clone(), &path, file, Options::default(), table::of);
         Ok(Repair { db, disk, writable: false })
     }
 

@@ -398,7 +398,7 @@ mod tests {
             log.push(&way, record, crc, &Arc::new(State::empty(head.tid)), Durability::Flushed);
             log.group().wait(head.tid, Durability::Flushed, &Nobody).unwrap();
         }
-        let db = Database::new(Arc::new(disk), Path::new("/db"), home, Options::default());
+        let db = Database::new(Arc::new(disk), Path::new("/db"), home, Options::default(), crate::scheme::table::of);
         let replayed = replay(&db, log.file(), log.slot(), false).unwrap();
         assert_eq!((replayed.report.transactions, replayed.report.pages), (2, u64::from(PAGES) - 1));
         assert!(replayed.table.new_bytes() < REPLAYED_BYTES + PAGE as u64);

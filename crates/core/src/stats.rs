@@ -32,7 +32,7 @@ pub struct Stats {
     pub checkpoints: AtomicU64,
     /// Pages that checkpoints wrote to home.
     pub checkpoint_pages: AtomicU64,
-    /// How often the two files of the scheme `shadow` exchanged their names.
+    /// How often the two files of the scheme `dash` exchanged their names.
     pub exchanges: AtomicU64,
     /// Transactions for which the connection stepped aside.
     pub asides: AtomicU64,

@@ -103,36 +103,12 @@ fn has_processors() -> bool {
 
 /// What is known of how a thread spends its time.
 pub mod idle {
-    use std::cell::Cell;
     use std::time::{Duration, Instant};
+
+    pub use crate::disk::system::Task;
 
     /// Processor time that a transaction may take before it writes, in clock ticks of 10 ms.
     const TICKS_MAX: u64 = 1;
-
-    /// A thread of this process.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Task(Option<u32>);
-
-    impl Task {
-        /// The calling thread.
-        pub fn current() -> Task {
-            thread_local!(static TASK: Cell<Option<u32>> = const { Cell::new(None) });
-            let known = TASK.get().or_else(|| u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).ok());
-            TASK.set(known);
-            Task(known)
-        }
-
-        /// Whether it is about to run, and the processor time it has had, in clock ticks.
-        fn look(self) -> Option<(bool, u64)> {
-            let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.0?)).ok()?;
-            let (_, fields) = stat.rsplit_once(')')?;
-            let mut fields = fields.split_ascii_whitespace();
-            let state = fields.next()?;
-            let user: u64 = fields.nth(10)?.parse().ok()?;
-            let system: u64 = fields.next()?.parse().ok()?;
-            Some((matches!(state, "R" | "D"), user + system))
-        }
-    }
 
     /// Watches a thread that may do something soon, or not: how long it has had the time to.
     pub struct Watch {

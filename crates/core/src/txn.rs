@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::commit::place::Placement;
 use crate::error::{Error, Result};
 use crate::home::State;
 use crate::log::record::Stream;
+use crate::memory;
 use crate::table::{Image, Streamed};
-use crate::types::PageNo;
+use crate::types::{PageNo, Tid};
 
 /// How far a write transaction is.
 pub enum Stage {
@@ -23,7 +23,7 @@ pub enum Stage {
 pub struct Prepared {
     /// The state it makes; its TID is that of the base if nothing changed.
     pub state: State,
-    /// The images that differ from the base.
+    /// The images that differ from the base, but for those that streamed.
     pub images: Vec<(PageNo, Image)>,
     /// The index of streamed images in the log.
     pub stream: Stream,
@@ -31,6 +31,42 @@ pub struct Prepared {
     pub in_place: Option<Box<Placement>>,
     /// Whether anything differs from the base.
     pub changed: bool,
+}
+
+impl Prepared {
+    /// Prepared to make `state`, by `changed`; what the scheme adds is empty.
+    pub fn of(txn: &Txn, state: State, changed: Vec<Changed>) -> Result<Prepared> {
+        let mut images: Vec<(PageNo, Image)> = memory::list(changed.len())?;
+        images.extend(changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)));
+        Ok(Prepared { state, images, stream: Stream::default(), in_place: None, changed: true })
+    }
+
+    /// Prepared to change nothing.
+    pub fn nothing(base: &State) -> Prepared {
+        Prepared { state: base.clone(), images: Vec::new(), stream: Stream::default(), in_place: None, changed: false }
+    }
+}
+
+/// One page that a transaction changed.
+pub struct Changed {
+    /// Page number.
+    pub page: PageNo,
+    /// The image after.
+    pub new: Image,
+    /// The image before, if the page was there and the scheme needs it.
+    pub old: Option<Image>,
+}
+
+/// What a transaction writes in place.
+pub struct Placement {
+    /// Page, image to write, and what home holds there now, if it has the page.
+    pub pages: Vec<(PageNo, Image, Option<Image>)>,
+    /// One page, of which the log keeps a note; else pages with trailers.
+    pub note: bool,
+    /// The transaction that made what home holds, where the undo records lead back to.
+    pub base: Tid,
+    /// How many transactions.
+    pub count: usize,
 }
 
 /// The overlay of one connection.

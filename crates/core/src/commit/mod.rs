@@ -5,52 +5,43 @@
 //!  SQLITE_FCNTL_COMMIT_…  commit    publish to the table and the next writer → let that one in → wait until it is durable
 //! ```
 //!
-//! One file per scheme: [`log`] pushes a record to the group that waits for the next flush, [`auto`] overwrites a page in
-//! home where that is safe, [`in_page`] overwrites pages that carry their undo records, [`off`] overwrites home, [`shadow`]
-//! writes the second of two files and exchanges their names.
+//! What goes where is the scheme's ([`Scheme`](crate::scheme::Scheme)); [`record`] and [`place`] are what schemes share.
 
-pub mod auto;
-pub mod in_page;
-pub mod log;
-pub mod merge;
-pub mod off;
 pub mod place;
-pub mod shadow;
+pub mod record;
 
 use std::sync::Arc;
 
 use crate::checkpoint::{Stream, checkpoint, settle_mark};
-use crate::database::{Database, Live};
+use crate::database::{Database, Inner, Live};
 use crate::error::{Error, Result};
-use crate::home::{self, State};
+use crate::home::{self, Kind, State};
 use crate::layout::home as at;
 use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
 use crate::memory;
 use crate::node::Shape;
-use crate::options::{Garbage, HeaderPage, Images, Options, Scheme};
+use crate::options::{HeaderPage, Images, Options};
 use crate::procs::member::Member;
 use crate::rules::{Rule, keeps};
+use crate::scheme::{Commit, Outcome, Scheme};
 use crate::stats::Stats;
-use crate::table::{Image, Place};
-use crate::txn::{Prepared, Stage, Txn};
-use crate::types::PageNo;
+use crate::table::{Image, PageTable, Place};
+use crate::txn::{Changed, Prepared, Stage, Txn};
+use crate::types::{PageNo, Tid};
 
 /// Pages of home reserved at a time, so that growing costs a call once in a while.
-const RESERVE_BYTES: u64 = 1 << 20;
+pub const RESERVE_BYTES: u64 = 1 << 20;
 
-/// One page that a transaction changed.
-pub struct Changed {
-    /// Page number.
-    pub page: PageNo,
-    /// The image after.
-    pub new: Image,
-    /// The image before, if the page was there; for the in-page scheme only.
-    pub old: Option<Image>,
+/// Prepares the commit of a transaction: everything that can fail without harm happens here.
+pub fn prepare(c: &mut Commit<'_>) -> Result<()> {
+    c.txn.stage = Stage::Prepared(plan(c)?);
+    Ok(())
 }
 
-/// Prepares the commit of `txn`: everything that can fail without harm happens here.
-pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options) -> Result<()> {
+/// What the transaction will commit.
+pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
+    let Commit { db, live, txn, options } = c.parts();
     // A big transaction's images behind the ring must be home before others join them, and the
     // ceilings of the slot hold for whoever comes.
     let pressed = db.table.read().new_bytes() > options.table_bytes
@@ -61,24 +52,16 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options)
         checkpoint(db, live, keep)?;
     }
     settle_mark(db, live)?;
-    let in_page = options.scheme == Scheme::InPage;
-    if in_page {
-        in_page::check_new(db, options, txn)?;
-    }
+    let scheme = live.scheme.clone();
+    check_new(db, &*scheme, options, txn)?;
     let change_counter = txn.base.change_counter.wrapping_add(1);
     let page_count = page_count(txn);
     live.encoder.clear();
-    let encoder = (options.scheme.has_records() && options.images == Images::Delta).then_some(&mut live.encoder);
-    let (mut changed, header) = changes(db, txn, options, page_count, change_counter, encoder)?;
+    let facts = scheme.facts();
+    let encoder = (facts.records && options.images == Images::Delta).then_some(&mut live.encoder);
+    let (changed, header) = changes(db, txn, options, page_count, change_counter, facts.in_gaps, encoder)?;
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
-        txn.stage = Stage::Prepared(Prepared {
-            state: (*txn.base).clone(),
-            images: Vec::new(),
-            stream: Default::default(),
-            in_place: None,
-            changed: false,
-        });
-        return Ok(());
+        return Ok(Prepared::nothing(&txn.base));
     }
     let bytes = u64::from(page_count) * u64::from(txn.page_bytes);
     if bytes > live.home.bytes.max(live.home.reserved_bytes) {
@@ -89,41 +72,23 @@ pub fn prepare(db: &Database, live: &mut Live, txn: &mut Txn, options: &Options)
     }
     if live.log.slot().page_bytes != txn.page_bytes {
         db.flush_published(live)?;
-        live.log.checkpointed(&txn.base, options.scheme, txn.page_bytes).map_err(|e| db.poison(e))?;
+        live.log.checkpointed(&txn.base, facts, txn.page_bytes).map_err(|e| db.poison(e))?;
         db.tell_slot(live);
         // Under the slot before, of another page size, no record can be read (rule SlotsBeforeCut).
         live.log.settle_slots().map_err(|e| db.poison(e))?;
         db.tell_slot(live);
     }
-    if options.scheme == Scheme::Shadow {
-        shadow::prepare(db, live, bytes)?;
-    }
     let tid = live.log.last_tid().next();
     let state = txn.base.after(tid, txn.page_bytes, page_count, change_counter, header);
-    let mut in_place = None;
-    if in_page {
-        in_place = in_page::prepare(db, live, txn, &changed, &state)?.map(Box::new);
-        if in_place.is_none() && !live.merge.is_empty() {
-            // Alone, and against what home then holds, also for a record.
-            merge::write(db, live)?;
-            return prepare(db, live, txn, options);
-        }
-        if in_place.is_none() {
-            in_page::encode(&mut live.encoder, &mut changed)?;
-        }
-    }
-    let stream = match options.scheme {
-        Scheme::Off | Scheme::Shadow => Default::default(),
-        Scheme::InPage if in_place.is_some() => Default::default(),
-        Scheme::Log | Scheme::Auto | Scheme::InPage => log::prepare(db, live, txn, options, &changed, page_count)?,
-    };
-    let mut images: Vec<(PageNo, Image)> = memory::list(changed.len())?;
-    images.extend(changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)));
-    if options.scheme == Scheme::Auto {
-        in_place = auto::prepare(db, live, txn, &state, &images)?.map(Box::new);
-    }
-    txn.stage = Stage::Prepared(Prepared { state, images, stream, in_place, changed: true });
-    Ok(())
+    scheme.prepare(c, state, changed)
+}
+
+/// Whether the scheme can protect a new database, by what SQLite wrote as its header.
+fn check_new(db: &Database, scheme: &dyn Scheme, options: &Options, txn: &Txn) -> Result<()> {
+    let Some(first) = txn.pages.get(&PageNo::HEADER).filter(|_| txn.base.kind == Kind::Empty) else { return Ok(()) };
+    let header = first.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok()).unwrap_or([0; at::HEADER_BYTES]);
+    let state = State { kind: Kind::Database, page_bytes: txn.page_bytes, header, ..(*txn.base).clone() };
+    scheme.check(db, options, &state)
 }
 
 /// Size in pages after the transaction: what page 1 says, if it was written.
@@ -144,6 +109,7 @@ fn changes(
     options: &Options,
     page_count: u32,
     change_counter: u32,
+    in_gaps: bool,
     mut encoder: Option<&mut Encoder>,
 ) -> Result<(Vec<Changed>, Option<home::Header>)> {
     let end_of_base = txn.base_limit.min(txn.base.page_count);
@@ -161,7 +127,6 @@ fn changes(
     pages.sort_unstable();
     let mut header = None;
     let mut changed = memory::list(pages.len())?;
-    let in_page = options.scheme == Scheme::InPage;
     let shape = Shape::new(txn.page_bytes, page_count.max(txn.base.page_count), &txn.base.header);
     for page in pages {
         let base = if page.0 <= txn.base.page_count { Some(db.image(&txn.base, page)?) } else { None };
@@ -175,7 +140,7 @@ fn changes(
             match (&base, options.header_page) {
                 (Some(base), HeaderPage::Embed) => {
                     home::embed_counters(&mut image, base);
-                    if in_page && page_count >= txn.base.page_count {
+                    if in_gaps && page_count >= txn.base.page_count {
                         home::embed_page_count(&mut image, base);
                     }
                 }
@@ -186,7 +151,7 @@ fn changes(
         let differs = match &mut encoder {
             Some(encoder) => encoder.add_delta(page, base.as_deref(), &new)?,
             // Neither the gap nor the trailer is SQLite's; what it has cached of them is old (rule GapNotCompared).
-            None if in_page && options.header_page == HeaderPage::Embed => {
+            None if in_gaps && options.header_page == HeaderPage::Embed => {
                 base.as_deref().is_none_or(|base| !shape.same(page, base, &new))
             }
             None => base.as_deref() != Some(&*new),
@@ -195,7 +160,7 @@ fn changes(
             if page == PageNo::HEADER {
                 header = new.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
             }
-            let old = base.filter(|_| in_page);
+            let old = base.filter(|_| in_gaps);
             changed.push(Changed { page, new, old });
         }
     }
@@ -208,8 +173,7 @@ pub struct Published {
     pub state: Arc<State>,
     group: Arc<Group>,
     durability: Durability,
-    /// Perhaps it waits to be written in place.
-    merges: bool,
+    scheme: Arc<dyn Scheme>,
     /// This process among others that write: one flushes for all.
     shared: Option<Arc<Member>>,
 }
@@ -231,9 +195,7 @@ impl Published {
         if let Some(member) = &self.shared {
             return db.wait_flushed(member, self.state.tid, self.durability, None);
         }
-        if self.merges {
-            merge::wait(db, self.state.tid, turn.is_some())?;
-        }
+        self.scheme.wait(db, self.state.tid, turn.is_some())?;
         if let Some(turn) = turn {
             self.group.wait_for_others(self.state.tid, self.durability, turn, db)?;
         }
@@ -248,73 +210,39 @@ impl Published {
     }
 }
 
+/// From publication on nothing may fail for want of memory (rule MemoryBeforePublication).
+fn make_room(c: &mut Commit<'_>) -> Result<()> {
+    if let Stage::Prepared(Prepared { changed: true, images, .. }) = &c.txn.stage {
+        memory::headroom()?;
+        c.live.log.reserve(c.live.encoder.record_bytes())?;
+        c.db.table.write().room(images.len())?;
+    }
+    Ok(())
+}
+
 /// Publishes a prepared transaction: the next writer may build on it. Pins the state it made for the committer, whose
 /// snapshot has ended: kept pinned, every image the commit replaces would be kept for it. An error poisons, except that memory
 /// is short.
 /// `goes_on`: the place goes to the next before the flush.
-pub fn publish(
-    db: &Database,
-    live: &mut Live,
-    txn: &mut Txn,
-    options: &Options,
-    durability: Durability,
-    goes_on: bool,
-) -> Result<Published> {
-    if let Stage::Prepared(Prepared { changed: true, images, .. }) = &txn.stage {
-        // From publication on nothing may fail for want of memory (rule MemoryBeforePublication); until then it is
-        // still prepared.
-        memory::headroom()?;
-        live.log.reserve(live.encoder.record_bytes())?;
-        db.table.write().room(images.len())?;
+pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Result<Published> {
+    let (db, scheme) = (c.db, c.live.scheme.clone());
+    // Until memory is there it is still prepared.
+    make_room(c)?;
+    if matches!(&c.txn.stage, Stage::Prepared(prepared) if scheme.is_stale(c.live, prepared)) {
+        prepare(c).map_err(|e| db.poison(e))?;
+        make_room(c)?;
     }
-    let Stage::Prepared(prepared) = std::mem::replace(&mut txn.stage, Stage::Open) else {
+    let Stage::Prepared(mut prepared) = std::mem::replace(&mut c.txn.stage, Stage::Open) else {
         return Err(Error::Misuse("a commit that was not prepared".into()));
     };
-    if prepared.in_place.as_ref().is_some_and(|placed| !placed.note && placed.base != live.home_tid) {
-        // Those that waited have been written since: its undo records lead back to a state before them.
-        prepare(db, live, txn, options).map_err(|e| db.poison(e))?;
-        return publish(db, live, txn, options, durability, goes_on);
-    }
-    let group = live.log.group().clone();
-    let state = Arc::new(prepared.state);
-    let mut placed = prepared.in_place;
-    let joins = durability == Durability::Written || !group.is_quiet();
-    if options.scheme == Scheme::Auto && joins && keeps(Rule::InPlaceWhenDurable) {
-        placed = None;
-    }
-    // The only other thing under an in-page scheme is a record that is home before the next transaction.
-    let durability = if options.scheme == Scheme::InPage { Durability::Flushed } else { durability };
-    // Pinned until the newest state has changed (for good if it never does): whoever comes before that reads what was
-    // there (invariant I4).
-    let mut before = None;
-    let ready = match (options.scheme, &placed) {
-        _ if !prepared.changed => None,
-        (Scheme::InPage, Some(_)) => None,
-        (_, Some(placement)) => {
-            if keeps(Rule::InPlaceWhenDurable) {
-                group.flush(db)?;
-            }
-            place::commit(db, live, &state, placement, options).map_err(|e| db.poison(e))?;
-            None
-        }
-        (Scheme::Log | Scheme::Auto | Scheme::InPage, None) => {
-            if options.scheme == Scheme::InPage && options.garbage == Garbage::Eager {
-                // The record's deltas are against images whose undo records went with a write that nobody flushed
-                // (rule BaseBeforeRecord).
-                db.sync_home().map_err(|e| db.poison(e))?;
-            }
-            Some(log::finish(db, live, &state, prepared.stream, options).map_err(|e| db.poison(e))?)
-        }
-        (Scheme::Shadow, None) => {
-            before = Some(db.pin(&mut db.inner.lock())?);
-            shadow::commit(db, live, txn, &state, &prepared.images).map_err(|e| db.poison(e))?;
-            None
-        }
-        (Scheme::Off, None) => {
-            off::commit(db, live, txn, &state, &prepared.images, durability).map_err(|e| db.poison(e))?;
-            None
-        }
+    let group = c.live.log.group().clone();
+    let state = Arc::new(prepared.state.clone());
+    let durability = scheme.durability(durability);
+    let outcome = match prepared.changed {
+        true => scheme.commit(c, &state, &mut prepared, durability)?,
+        false => Outcome::Nothing,
     };
+    let Commit { live, txn, .. } = c.parts();
     // Readers pin under `inner`, so they see the table and the state change as one (invariant I4, rule
     // TableAndStateAtOnce).
     let mut inner = db.inner.lock();
@@ -322,46 +250,46 @@ pub fn publish(
     inner.advance();
     // A big transaction is flushed and goes home in its turn.
     let shared = inner.member.clone().filter(|m| goes_on && txn.streamed.is_empty() && m.shares_flushes());
-    if let Some(placement) = placed.take_if(|placement| !placement.note) {
-        let mut table = db.table.write();
-        for (page, image) in prepared.images {
-            table.publish(page, state.tid, Place::Memory(image), inner.readers());
-        }
-        live.merge.join(&txn.base, &state, *placement);
-        live.log.number(state.tid);
-    } else if let Some(placement) = &placed {
-        inner.latest = state.clone();
-        let mut table = db.table.write();
-        placement.pages.iter().for_each(|(page, ..)| table.release(*page, inner.readers()));
-        live.log.pass(state.tid);
-    } else if let Some(ready) = &ready {
-        let mut table = db.table.write();
-        for (page, image) in prepared.images {
-            table.publish(page, state.tid, Place::Memory(image), inner.readers());
-        }
-        if !txn.streamed.is_empty() {
-            let file = live.log.file().file.clone();
-            table.publish_layer(state.tid, std::mem::take(&mut txn.streamed), file);
-        }
-        if table.should_trim() {
-            table.trim(inner.readers());
-        }
-        let mut in_group = durability;
-        if let Some(member) = &inner.member {
-            live.log.group().flushed_elsewhere(member.words.flushed());
-            if durability == Durability::Flushed && shared.is_some() {
-                member.words.raise_wanted(state.tid);
-                in_group = Durability::Written;
+    // A snapshot of the state before stays pinned until the newest state has changed, for good if it never does: whoever comes
+    // before that reads what was there (invariant I4).
+    let mut before = None;
+    match outcome {
+        Outcome::Nothing => {}
+        Outcome::Record(ready) => {
+            let mut table = db.table.write();
+            show(&mut table, &inner, state.tid, prepared.images);
+            if !txn.streamed.is_empty() {
+                let file = live.log.file().file.clone();
+                table.publish_layer(state.tid, std::mem::take(&mut txn.streamed), file);
+            }
+            if table.should_trim() {
+                table.trim(inner.readers());
+            }
+            let mut in_group = durability;
+            if let Some(member) = &inner.member {
+                live.log.group().flushed_elsewhere(member.words.flushed());
+                if durability == Durability::Flushed && shared.is_some() {
+                    member.words.raise_wanted(state.tid);
+                    in_group = Durability::Written;
+                }
+            }
+            record::push(live, &ready, &state, in_group);
+            if let Some(member) = inner.member.clone() {
+                member.note(live.log.slot(), &live.log.cursor());
+                inner.hide(state.clone());
             }
         }
-        log::push(live, ready, &state, in_group);
-        if let Some(member) = inner.member.clone() {
-            member.note(live.log.slot(), &live.log.cursor());
-            inner.hide(state.clone());
+        Outcome::Placed(pages) => {
+            inner.latest = state.clone();
+            let mut table = db.table.write();
+            pages.iter().for_each(|page| table.release(*page, inner.readers()));
+            live.log.pass(state.tid);
         }
-    } else if prepared.changed {
-        // In home already.
-        inner.latest = state.clone();
+        Outcome::InHome(pinned) => {
+            inner.latest = state.clone();
+            before = pinned;
+        }
+        Outcome::Waits => show(&mut db.table.write(), &inner, state.tid, prepared.images),
     }
     if prepared.changed {
         inner.published = state.clone();
@@ -372,16 +300,20 @@ pub fn publish(
     // What changed nothing waits as well: what it built on may not be durable yet (invariant I1).
     let waits = prepared.changed || keeps(Rule::EmptyCommitFlushes);
     let durability = if waits { durability } else { Durability::Written };
-    let merges = options.scheme == Scheme::InPage;
-    Ok(Published { state, group, durability, merges, shared })
+    Ok(Published { state, group, durability, scheme, shared })
 }
 
-/// Sends home what should not wait for a full log: the images of a big transaction, and what an in-page scheme has in
-/// the log, if it is enough to be worth a checkpoint. If room is short they stay where they are, and the next commit
-/// tries again.
-pub fn send_home(db: &Database, live: &mut Live, options: &Options) -> Result<()> {
-    let home_first = options.scheme == Scheme::InPage && live.log.live_bytes() > in_page::LOG_BYTES_MAX;
-    if !home_first && !db.table.read().has_layer() {
+/// The images are the newest of their pages.
+fn show(table: &mut PageTable, inner: &Inner, tid: Tid, images: Vec<(PageNo, Image)>) {
+    for (page, image) in images {
+        table.publish(page, tid, Place::Memory(image), inner.readers());
+    }
+}
+
+/// Sends home what should not wait for a full log: the images of a big transaction, and what the scheme wants there. If
+/// room is short they stay where they are, and the next commit tries again.
+pub fn send_home(db: &Database, live: &mut Live) -> Result<()> {
+    if !live.scheme.wants_checkpoint(live) && !db.table.read().has_layer() {
         return Ok(());
     }
     match checkpoint(db, live, Stream::Drop) {

@@ -10,21 +10,13 @@ use crate::memory;
 use crate::options::{CommitMark, Garbage, Options};
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
-use crate::table::{Image, Place};
+use crate::table::Place;
 use crate::trailer;
-use crate::types::{PageNo, Tid};
+use crate::txn::Placement;
+use crate::types::PageNo;
 
-/// What a transaction writes in place.
-pub struct Placement {
-    /// Page, image to write, and what home holds there now, if it has the page.
-    pub pages: Vec<(PageNo, Image, Option<Image>)>,
-    /// One page, of which the log keeps a note; else pages with trailers.
-    pub note: bool,
-    /// The transaction that made what home holds, where the undo records lead back to.
-    pub base: Tid,
-    /// How many transactions.
-    pub count: usize,
-}
+/// A page that the kernel copies into its cache at once: death of the process cannot leave half of it there.
+pub const PAGE_BYTES_MAX: u32 = 4096;
 
 /// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
 pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {

@@ -16,8 +16,9 @@ use crate::disk::{Disk, DiskFile, FileId, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::journal::VirtualJournal;
 use crate::locks;
-use crate::options::{Options, Scheme};
+use crate::options::Options;
 use crate::queue::ConnectionId;
+use crate::scheme::table;
 
 /// A file, which one it is, and whether it is for reading only.
 type Parked = (FileId, bool, Arc<dyn DiskFile>);
@@ -75,10 +76,13 @@ impl Engine {
             Some(db) => {
                 let mut inner = db.inner.lock();
                 let fits = inner.phase != Phase::Live
-                    || (options.scheme == Scheme::Log && !options.concurrent && options.psow == inner.options.psow);
+                    || (db.facts().all_in_log()
+                        && options.scheme == inner.options.scheme
+                        && !options.concurrent
+                        && options.psow == inner.options.psow);
                 if !reads && !inner.recovers && fits {
                     inner.recovers = true;
-                    inner.options = options.clone();
+                    db.set_options(&mut inner, options.clone());
                 }
                 for (name, _) in given.iter().filter(|(name, _)| !Options::OWN.contains(&name.as_str())) {
                     let (asked, in_force) = (options.get(name), inner.options.get(name));
@@ -97,7 +101,7 @@ impl Engine {
             None => {
                 let (home, read_only) = self.open_home(id, &path, mode).context(what)?;
                 let id = home.id().context(what)?;
-                let mut db = Database::new(self.disk.clone(), &path, home, options.clone());
+                let mut db = Database::new(self.disk.clone(), &path, home, options.clone(), table::of);
                 db.read_only = read_only;
                 db.inner.get_mut().recovers = !reads;
                 let db = Arc::new(db);
@@ -192,8 +196,8 @@ impl Engine {
     }
 }
 
-/// The database that the file is of: its home, or the second file of the scheme `shadow`.
+/// The database that the file is of: its home, or a file of its scheme that may have its name.
 fn find(databases: &FxHashMap<FileId, Arc<Database>>, id: FileId) -> Option<Arc<Database>> {
-    let second = || databases.values().find(|db| *db.shadow_id.lock() == Some(id));
+    let second = || databases.values().find(|db| db.takes_name(id));
     databases.get(&id).or_else(second).cloned()
 }

@@ -8,7 +8,6 @@ use super::wait::{self, Waits};
 use super::write::stays_here;
 use super::{Connection, LockLevel};
 use crate::aside;
-use crate::commit::{in_page, merge};
 use crate::database::{Database, Inner, Live, Phase};
 use crate::error::{Error, Result};
 use crate::home::{Kind, State};
@@ -262,10 +261,10 @@ impl Connection {
             return Ok(());
         }
         let Some(tid) = self.snapshot.as_ref().map(|s| s.tid) else { return Ok(()) };
-        let group = self.db.writer.lock().as_ref().map(|live| live.log.group().clone());
-        let Some(group) = group else { return Ok(()) };
+        let live = self.db.writer.lock().as_ref().map(|live| (live.log.group().clone(), live.scheme.clone()));
+        let Some((group, scheme)) = live else { return Ok(()) };
         self.db.queue.set_inside(self.id, true);
-        let settled = merge::wait(&self.db, tid, false).and_then(|()| self.wait_visible(&group, tid));
+        let settled = scheme.wait(&self.db, tid, false).and_then(|()| self.wait_visible(&group, tid));
         self.db.queue.set_inside(self.id, false);
         settled
     }
@@ -461,7 +460,7 @@ impl Connection {
         if !inner.is_newest(snapshot) {
             return Err(Error::BusySnapshot);
         }
-        in_page::check(&db, &inner.options, &inner.published)?;
+        db.scheme().check(&db, &inner.options, &inner.published)?;
         debug_assert!(
             matches!(inner.published.kind, Kind::Empty | Kind::Database),
             "rule WalFileStaysLocked: nothing else is marked"

@@ -226,9 +226,9 @@ impl Connection {
         })
     }
 
-    /// Whether a file is the database, or the second one of the scheme `shadow`, which has its name at times.
+    /// Whether a file is the database, or one of its scheme that has its name at times.
     pub fn has_file(&self, id: FileId) -> bool {
-        self.db.home.id().is_ok_and(|home| home == id) || *self.db.shadow_id.lock() == Some(id)
+        self.db.is_home(id)
     }
 
     /// The database, for pragmas.

@@ -4,14 +4,13 @@ use super::cache::VERSION_BYTES;
 use super::{Connection, concurrent};
 use crate::checkpoint::ends_within;
 use crate::commit;
-use crate::commit::auto::PAGE_BYTES_MAX;
 use crate::database::Database;
 use crate::disk::read_all;
 use crate::error::{Error, IoContext, Result};
+use crate::growth;
 use crate::home::{self, Kind, Mark};
-use crate::layout::{home as at, put, trailer};
+use crate::layout::{home as at, put};
 use crate::memory::{self, Room};
-use crate::options::Scheme;
 use crate::table::Image;
 use crate::txn::{Stage, Txn};
 use crate::types::{PageNo, Tid};
@@ -122,21 +121,14 @@ impl Connection {
         Ok(if without_sizes(&now) == without_sizes(&before) { Shows::Nothing } else { Shows::FirstPage })
     }
 
-    /// What SQLite reads of a database that has no page yet, before it first locks it: under an in-page scheme, a header
-    /// that reserves room for the trailers, and with pages that the device writes whole. SQLite makes the database as it
-    /// says.
+    /// What SQLite reads of a database that has no page yet, before it first locks it: a header of the
+    /// pages that the scheme needs. SQLite makes the database as it says.
     fn header_to_come(&self, buf: &mut [u8]) -> usize {
-        let page_bytes = {
-            let options = &self.db.inner.lock().options;
-            if options.scheme != Scheme::InPage || buf.len() != at::HEADER_BYTES {
-                return 0;
-            }
-            // Larger pages would be refused.
-            self.db.atomic_unit(options).min(PAGE_BYTES_MAX)
-        };
+        let asked = self.db.scheme().new_pages(&self.db, &self.db.inner.lock().options);
+        let Some((page_bytes, reserved)) = asked.filter(|_| buf.len() == at::HEADER_BYTES) else { return 0 };
         buf.copy_from_slice(&home::empty_marked(page_bytes, Mark::new(0, Tid(0))));
         home::unmark(buf);
-        put(buf, at::RESERVED, &[trailer::BYTES as u8]);
+        put(buf, at::RESERVED, &[reserved]);
         at::HEADER_BYTES
     }
 
@@ -178,7 +170,7 @@ impl Connection {
             if txn.streamed.get(page).is_some() {
                 let mut writer = db.writer.lock();
                 let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
-                commit::log::stream_page(live, txn, page, &image)?;
+                commit::record::stream_page(live, txn, page, &image)?;
             } else {
                 txn.pages.room(1)?;
                 txn.pages.insert(page, image);
@@ -191,6 +183,10 @@ impl Connection {
             let Some(txn) = &mut self.txn else { return Ok(()) };
             let mut writer = db.writer.lock();
             let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
+            if txn.streamed.is_empty() {
+                let options = db.inner.lock().options.clone();
+                growth::before_stream(&db, live, &options, txn.page_bytes)?;
+            }
             stream_out(live, txn)?;
         }
         Ok(())
@@ -299,7 +295,7 @@ fn stream_out(live: &mut crate::database::Live, txn: &mut Txn) -> Result<()> {
     pages.sort_unstable();
     for page in pages {
         if let Some(image) = txn.pages.get(&page).cloned() {
-            commit::log::stream_page(live, txn, page, &image)?;
+            commit::record::stream_page(live, txn, page, &image)?;
             txn.pages.remove(&page);
         }
     }

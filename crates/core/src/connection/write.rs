@@ -9,6 +9,7 @@ use crate::home;
 use crate::log::group::Durability;
 use crate::options::Options;
 use crate::rules::{Rule, keeps};
+use crate::scheme::Commit;
 use crate::txn::{Stage, Txn};
 use crate::types::PageNo;
 
@@ -70,7 +71,7 @@ impl Connection {
             }
         }
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        commit::prepare(&db, live, txn, &options)
+        commit::prepare(&mut Commit { db: &db, live, txn, options: &options })
     }
 
     /// What was written behind FCNTL_SYNC, as a VFS does that keeps writes back until xSync, is part of the transaction
@@ -87,7 +88,7 @@ impl Connection {
             return Err(late("another page size or journal mode"));
         }
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        commit::prepare(&db, live, txn, &options)
+        commit::prepare(&mut Commit { db: &db, live, txn, options: &options })
     }
 
     /// xSync of the database file: tells that `synchronous` is not OFF.
@@ -156,16 +157,17 @@ impl Connection {
         }
         let goes_on = self.returns_lock && !self.exclusive_said;
         let Some(txn) = &mut self.txn else { return Err(no_transaction()) };
-        let published = match commit::publish(&db, live, txn, &options, durability, goes_on) {
-            Ok(published) => published,
-            Err(e) => {
-                self.snapshot = match merged {
-                    Some(_) => own,
-                    None => own.map(|own| db.pin_state(&mut db.inner.lock(), own)),
-                };
-                return Err(e);
-            }
-        };
+        let published =
+            match commit::publish(&mut Commit { db: &db, live, txn, options: &options }, durability, goes_on) {
+                Ok(published) => published,
+                Err(e) => {
+                    self.snapshot = match merged {
+                        Some(_) => own,
+                        None => own.map(|own| db.pin_state(&mut db.inner.lock(), own)),
+                    };
+                    return Err(e);
+                }
+            };
         match (merged, own) {
             (Some(pages), Some(own)) => {
                 // SQLite's cache is of the old snapshot and of its own pages; so is what it reads until it unlocks.
@@ -181,7 +183,7 @@ impl Connection {
         }
         self.unsettled = false;
         self.journal.forget_syncs();
-        commit::send_home(&db, live, &options)?;
+        commit::send_home(&db, live)?;
         drop(writer);
         if goes_on {
             // The next writer builds on this transaction while this one waits for its flush, perhaps the same one.

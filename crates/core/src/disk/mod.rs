@@ -12,6 +12,7 @@ pub mod forward;
 pub mod real;
 pub mod shared;
 pub mod sim;
+pub mod system;
 
 use std::io;
 use std::path::Path;

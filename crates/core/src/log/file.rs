@@ -3,14 +3,13 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::record::{Head, Peek, Record};
 use super::slot::{Slot, follows_session};
 use crate::beside;
-use crate::disk::{Disk, DiskFile, FileId, OpenMode};
+use crate::disk::{Disk, DiskFile, FileId, OpenMode, system};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Mark, mark};
 use crate::layout::home::HEADER_BYTES;
@@ -43,16 +42,16 @@ pub fn base(log: &Path) -> PathBuf {
 
 /// The name of the database in that of a log, and whether a session follows; `None` if it is not the name of a log.
 fn parts(log: &Path) -> Option<(&OsStr, bool)> {
-    let name = log.file_name()?.as_bytes();
+    let name = system::bytes_of(log.file_name()?);
     let suffix = LOG_SUFFIX.as_bytes();
     if let Some(base) = name.strip_suffix(suffix) {
-        return Some((OsStr::from_bytes(base), false));
+        return Some((system::name_of(base), false));
     }
     // A hyphen and a number of 64 bits.
     let (name, session) = name.split_last_chunk::<17>()?;
     let is_session =
         session.split_first().is_some_and(|(hyphen, id)| *hyphen == b'-' && id.iter().all(u8::is_ascii_hexdigit));
-    Some((OsStr::from_bytes(name.strip_suffix(suffix).filter(|_| is_session)?), true))
+    Some((system::name_of(name.strip_suffix(suffix).filter(|_| is_session)?), true))
 }
 
 /// The path of the log of `session` that belongs to the file `home` at `path`: the one of that name, or another one

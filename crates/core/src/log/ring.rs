@@ -18,8 +18,8 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, shared, slot};
 use crate::memory::{self, Room};
-use crate::options::Scheme;
 use crate::rules::{Rule, keeps};
+use crate::scheme::facts::Facts;
 use crate::types::{LogOffset, PageNo, Tid};
 
 /// How far TIDs may run ahead of the ceiling a slot announced.
@@ -37,20 +37,22 @@ pub fn small_ring_bytes(block_bytes: u32) -> u64 {
 const LONG_RECORD: usize = 256 << 10;
 
 /// What a slot says of the size of home: a scheme that writes in place leaves that to home's header.
-pub fn slot_page_count(state: &State, scheme: Scheme) -> u32 {
-    match scheme {
-        Scheme::Log | Scheme::Auto => state.page_count,
-        Scheme::InPage | Scheme::Off | Scheme::Shadow => slot::PAGE_COUNT_IN_HOME,
-    }
+pub fn slot_page_count(state: &State, facts: Facts) -> u32 {
+    if facts.records { state.page_count } else { slot::PAGE_COUNT_IN_HOME }
 }
 
 /// What the mark says of home beside `slot`. Schemes without checkpoints say nothing: they bring home, or exchange it, whatever
 /// the slot says.
-pub fn told_tid(slot: &Slot, scheme: Scheme) -> Tid {
-    match scheme {
-        Scheme::Log | Scheme::Auto | Scheme::InPage => slot.base_tid,
-        Scheme::Off | Scheme::Shadow => Tid(0),
-    }
+pub fn told_tid(slot: &Slot, facts: Facts) -> Tid {
+    if facts.checkpoints { slot.base_tid } else { Tid(0) }
+}
+
+/// A record that is finished and has its way made, ready to be pushed.
+pub struct Ready {
+    /// Its way.
+    pub way: Way,
+    /// Its checksum.
+    pub crc: u32,
 }
 
 /// A log this process writes.
@@ -380,18 +382,18 @@ impl Log {
 
     /// After home holds `state`, that of the last record, durable: a new slot says so, and the ring is
     /// empty. `page_bytes` as records from now on have it.
-    pub fn checkpointed(&mut self, state: &State, scheme: Scheme, page_bytes: u32) -> Result<()> {
+    pub fn checkpointed(&mut self, state: &State, facts: Facts, page_bytes: u32) -> Result<()> {
         debug_assert!(self.group.is_quiet(), "home holds durable states only (invariant I1)");
         self.slot.start = self.tail;
         self.slot.base_tid = self.last_tid;
         self.slot.prev_crc = self.prev_crc;
-        self.slot.page_count = slot_page_count(state, scheme);
+        self.slot.page_count = slot_page_count(state, facts);
         self.slot.page_bytes = page_bytes;
         let change_counter = state.change_counter;
         self.slot.change_counter = change_counter;
         self.slot.tid_ceiling = Tid(self.last_tid.0.saturating_add(TID_STEP));
         self.slot.counter_ceiling = change_counter.wrapping_add(COUNTER_STEP);
-        self.slot.in_place = scheme.is_in_place();
+        self.slot.in_place = facts.in_place;
         self.older_slot = true;
         self.write_slot()
     }
@@ -696,7 +698,7 @@ mod tests {
         append(&mut log, 1300, Durability::Flushed);
         let mut slots = Vec::new();
         for pages in [800, 600] {
-            log.checkpointed(&State::empty(log.last_tid()), Scheme::Log, 512).unwrap();
+            log.checkpointed(&State::empty(log.last_tid()), Facts::LOG, 512).unwrap();
             slots.push(log.slot().clone());
             append(&mut log, pages, Durability::Flushed);
         }
@@ -713,7 +715,7 @@ mod tests {
         let disk = SimDisk::new(SimConfig::default());
         let mut log = log(&disk);
         append(&mut log, 1900, Durability::Flushed);
-        log.checkpointed(&State::empty(log.last_tid()), Scheme::Log, 512).unwrap();
+        log.checkpointed(&State::empty(log.last_tid()), Facts::LOG, 512).unwrap();
         push(&mut log, 1, Durability::Flushed);
         assert!(log.group().has_pending() && log.tail.0 < RING);
         let len = append(&mut log, 120, Durability::Flushed);

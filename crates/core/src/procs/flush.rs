@@ -14,12 +14,11 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use rustix::thread::futex;
-
 use super::member::Member;
 use super::turn::now_us;
 use super::words::ProcessWords;
 use crate::database::{Database, Live};
+use crate::disk::system;
 use crate::error::{Error, Result};
 use crate::log::group::Durability;
 use crate::types::Tid;
@@ -65,7 +64,7 @@ pub fn end(words: &ProcessWords, me: usize) {
 /// Wakes everybody who waits for a flush.
 pub fn ring(words: &ProcessWords) {
     words.flush_bell().fetch_add(1, SeqCst);
-    let _ = futex::wake(words.flush_bell(), futex::Flags::empty(), u32::MAX >> 1);
+    system::wake(words.flush_bell(), true);
 }
 
 /// How long the next flush waits for those that the last one covered.
@@ -145,9 +144,7 @@ impl Database {
                 self.flush_for_all(member)?;
                 continue;
             }
-            let timeout = futex::Timespec { tv_sec: 0, tv_nsec: i64::from(nap.subsec_nanos()) };
-            // Woken, late, interrupted or rung before it slept: the words say what holds.
-            let _ = futex::wait(words.flush_bell(), futex::Flags::empty(), rung, Some(&timeout));
+            system::wait(words.flush_bell(), rung, nap);
         }
     }
 

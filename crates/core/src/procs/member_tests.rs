@@ -21,7 +21,7 @@ fn two() -> [Arc<Member>; 2] {
     let (home, log) = (Path::new("/db"), Path::new("/db-onewrite"));
     let database = || {
         let file = disk.open(home, OpenMode::Create).unwrap();
-        Database::new(Arc::new(disk.clone()), home, file, Options::default())
+        Database::new(Arc::new(disk.clone()), home, file, Options::default(), crate::scheme::table::of)
     };
     let created = Log::create(LogFile::make(&disk, log), 64 << 10, 4096).unwrap();
     assert!(try_alone(&created, LockKind::Exclusive).unwrap());

@@ -17,9 +17,8 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use rustix::thread::futex;
-
 use super::words::{PROCESSES, ProcessWords};
+use crate::disk::system;
 use crate::error::Result;
 
 /// How long a lease that is not used is left alone.
@@ -82,12 +81,9 @@ impl Place {
     }
 }
 
-/// The system's clock, the same for all processes, in microseconds: by way of libc, since rustix looks the kernel's vDSO up
-/// by itself and reads past what valgrind shows of it.
+/// The clock of all processes in microseconds, as far as a stamp goes.
 pub fn now_us() -> u64 {
-    // The monotonic clock is always there.
-    let now = nix::time::ClockId::CLOCK_MONOTONIC.now().map_or(Duration::ZERO, Duration::from);
-    now.as_micros() as u64 & STAMP_MAX
+    system::clock_us() & STAMP_MAX
 }
 
 /// The process that the word says is busy.
@@ -204,9 +200,7 @@ impl Turns<'_> {
                 continue;
             }
             let nap = nap.min(deadline.saturating_duration_since(now));
-            let timeout = futex::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
-            // Woken, late, interrupted or rung before it slept: the word says what holds.
-            let _ = futex::wait(bell, futex::Flags::empty(), rung, Some(&timeout));
+            system::wait(bell, rung, nap);
         };
         if waiting {
             self.words.wanting().fetch_and(!bit, SeqCst);
@@ -256,7 +250,7 @@ impl Turns<'_> {
         self.words.turns().fetch_add(1, SeqCst);
         self.words.turn().store(Place::word(next, false), SeqCst);
         self.words.bell(next).fetch_add(1, SeqCst);
-        let _ = futex::wake(self.words.bell(next), futex::Flags::empty(), 1);
+        system::wake(self.words.bell(next), false);
     }
 
     fn swap(&self, from: u64, to: u64) -> bool {

@@ -11,21 +11,59 @@
 //! Later records hold absolute bytes over the image in place, so replay gives what it gives without this scheme.
 //! The transaction has a TID and a change counter that no record tells; both are below the slot's ceilings.
 
-use crate::commit::place::Placement;
+use std::sync::Arc;
+
+use super::{Commit, Facts, Outcome, Scheme};
+use crate::commit::place::PAGE_BYTES_MAX;
+use crate::commit::{place, record};
 use crate::database::{Database, Live};
 use crate::error::{IoContext, Result};
 use crate::home::State;
+use crate::log::group::Durability;
 use crate::memory;
 use crate::rules::{Rule, keeps};
 use crate::table::Image;
-use crate::txn::Txn;
+use crate::txn::{Changed, Placement, Prepared, Txn};
 use crate::types::PageNo;
 
-/// A page that the kernel copies into its cache at once: death of the process cannot leave half of it there.
-pub const PAGE_BYTES_MAX: u32 = 4096;
+/// Records, and single pages in place.
+pub struct Auto;
+
+impl Scheme for Auto {
+    fn facts(&self) -> Facts {
+        Facts { in_place: true, ..Facts::LOG }
+    }
+
+    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<Changed>) -> Result<Prepared> {
+        let stream = record::prepare(c, &changed, state.page_count)?;
+        let mut prepared = Prepared { stream, ..Prepared::of(c.txn, state, changed)? };
+        prepared.in_place = place_alone(c.db, c.live, c.txn, &prepared.state, &prepared.images)?.map(Box::new);
+        Ok(prepared)
+    }
+
+    fn commit(
+        &self,
+        c: &mut Commit<'_>,
+        state: &Arc<State>,
+        prepared: &mut Prepared,
+        durability: Durability,
+    ) -> Result<Outcome> {
+        let group = c.live.log.group().clone();
+        let joins = durability == Durability::Written || !group.is_quiet();
+        let placed = prepared.in_place.take().filter(|_| !joins || !keeps(Rule::InPlaceWhenDurable));
+        let Some(placed) = placed else {
+            return record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e));
+        };
+        if keeps(Rule::InPlaceWhenDurable) {
+            group.flush(c.db)?;
+        }
+        place::commit(c.db, c.live, state, &placed, c.options).map_err(|e| c.db.poison(e))?;
+        Ok(Outcome::Placed(placed.pages.iter().map(|(page, ..)| *page).collect()))
+    }
+}
 
 /// The only page of `images` and the image that home holds of it, if the transaction may go in place.
-pub fn prepare(
+fn place_alone(
     db: &Database,
     live: &Live,
     txn: &Txn,

@@ -15,8 +15,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::place::{self, Placement};
+use parking_lot::Mutex;
+
 use crate::checkpoint::ImageFile;
+use crate::commit::place;
 use crate::database::{Database, Live};
 use crate::error::Result;
 use crate::home::State;
@@ -25,6 +27,7 @@ use crate::options::Options;
 use crate::sync::Event;
 use crate::table::Image;
 use crate::trailer::Trailer;
+use crate::txn::Placement;
 use crate::types::{PageNo, Tid};
 
 /// A write that takes longer than this is out of the ordinary: nobody waits for others so long.
@@ -94,22 +97,24 @@ impl Merge {
 }
 
 /// Waits until `tid` is in home. `joins`: others may join before it is written, since the writer's place is free.
-pub fn wait(db: &Database, tid: Tid, joins: bool) -> Result<()> {
+pub fn wait(merge: &Mutex<Merge>, db: &Database, tid: Tid, joins: bool) -> Result<()> {
     let mut joins = joins;
     loop {
         let (event, nap) = {
             let mut writer = db.writer.lock();
             db.inner.lock().check()?;
             let Some(live) = writer.as_mut() else { return Ok(()) };
-            if live.merge.base().is_none_or(|base| base.tid >= tid) {
+            let mut waits = merge.lock();
+            if waits.base().is_none_or(|base| base.tid >= tid) {
                 return Ok(());
             }
-            if !joins || !live.merge.expects_more() {
-                return write(db, live);
+            if !joins || !waits.expects_more() {
+                drop(waits);
+                return write(merge, db, live);
             }
             let event = Arc::new(Event::new());
-            live.merge.waiting.push(event.clone());
-            (event, live.merge.usual / 2)
+            waits.waiting.push(event.clone());
+            (event, waits.usual / 2)
         };
         // Once: those that were waited for may not come.
         joins = event.nap(nap);
@@ -117,22 +122,23 @@ pub fn wait(db: &Database, tid: Tid, joins: bool) -> Result<()> {
 }
 
 /// Writes what waits in place, durable, and shows it to the readers. An error poisons.
-pub fn write(db: &Database, live: &mut Live) -> Result<()> {
-    if live.merge.is_empty() {
+pub fn write(merge: &Mutex<Merge>, db: &Database, live: &mut Live) -> Result<()> {
+    let mut merge = merge.lock();
+    if merge.is_empty() {
         return Ok(());
     }
     let options = db.inner.lock().options.clone();
-    let told = std::mem::take(&mut live.merge.waiting);
-    let written = write_group(db, live, &options).map_err(|e| db.poison(e));
+    let told = std::mem::take(&mut merge.waiting);
+    let written = write_group(&mut merge, db, live, &options).map_err(|e| db.poison(e));
     told.iter().for_each(|event| event.set());
     written
 }
 
-fn write_group(db: &Database, live: &mut Live, options: &Options) -> Result<()> {
-    let Some((base, state)) = live.merge.states.take() else { return Ok(()) };
-    let pages = std::mem::take(&mut live.merge.pages);
-    let joined = std::mem::take(&mut live.merge.joined);
-    live.merge.closed = false;
+fn write_group(merge: &mut Merge, db: &Database, live: &mut Live, options: &Options) -> Result<()> {
+    let Some((base, state)) = merge.states.take() else { return Ok(()) };
+    let pages = std::mem::take(&mut merge.pages);
+    let joined = std::mem::take(&mut merge.joined);
+    merge.closed = false;
     db.inner.lock().check()?;
     let tx_pages = u32::try_from(pages.len()).unwrap_or(u32::MAX);
     let mut placed = Placement { pages: memory::list(pages.len())?, note: false, base: base.tid, count: joined };
@@ -151,9 +157,9 @@ fn write_group(db: &Database, live: &mut Live, options: &Options) -> Result<()> 
     let begun = Instant::now();
     live.log.group().flush(db)?;
     place::commit(db, live, &state, &placed, options)?;
-    live.merge.usual = (live.merge.usual * 7 + begun.elapsed().min(USUAL_MAX)) / 8;
+    merge.usual = (merge.usual * 7 + begun.elapsed().min(USUAL_MAX)) / 8;
     // Those it was for will be back, perhaps, and those that are in the queue come.
-    live.merge.expected = joined + db.queue.crowd();
+    merge.expected = joined + db.queue.crowd();
     let mut inner = db.inner.lock();
     inner.check()?;
     inner.latest = state.clone();

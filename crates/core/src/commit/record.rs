@@ -1,37 +1,30 @@
-//! Scheme `log`: one record in the ring, written and flushed with one call, together with those of other
-//! connections that wait for the same flush.
+//! A transaction as one record of the log: deltas or whole pages, and images that stream behind the ring.
 
 use std::sync::Arc;
 
 use crate::checkpoint::Stream as Streams;
-use crate::commit::Changed;
-use crate::database::{Database, Live};
+use crate::database::Live;
 use crate::error::{Error, Result};
 use crate::growth;
 use crate::home::State;
 use crate::layout::{STREAM_UNIT, record as at};
 use crate::log::group::Durability;
 use crate::log::record::{Head, Stream};
-use crate::log::ring::Way;
+use crate::log::ring::Ready;
 use crate::memory;
 use crate::options::{Images, Options};
+use crate::scheme::Commit;
 use crate::stats::Stats;
 use crate::table::Image;
-use crate::txn::Txn;
+use crate::txn::{Changed, Txn};
 use crate::types::PageNo;
 
 /// Memory of the encoder kept for the next transaction.
 const ENCODER_BYTES: usize = 256 << 10;
 
 /// Encodes the record and makes room for it; images that do not fit the ring stream behind it.
-pub fn prepare(
-    db: &Database,
-    live: &mut Live,
-    txn: &mut Txn,
-    options: &Options,
-    changed: &[Changed],
-    page_count: u32,
-) -> Result<Stream> {
+pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Result<Stream> {
+    let Commit { db, live, txn, options } = c.parts();
     if options.images == Images::Full {
         let block = live.log.slot().block_bytes as usize;
         let mut frames: Vec<(PageNo, &[u8])> = memory::list(changed.len())?;
@@ -43,6 +36,9 @@ pub fn prepare(
         growth::fit(db, live, options, len)?;
     }
     if len > live.log.record_bytes_max() {
+        if txn.streamed.is_empty() {
+            growth::before_stream(db, live, options, txn.page_bytes)?;
+        }
         live.encoder.clear();
         for c in changed {
             if c.page == PageNo::HEADER {
@@ -121,14 +117,9 @@ fn write_index(live: &mut Live, txn: &Txn) -> Result<Stream> {
     Ok(stream)
 }
 
-/// A record that is ready to be pushed.
-pub struct Ready {
-    way: Way,
-    crc: u32,
-}
-
 /// Finishes the prepared record and makes way for it.
-pub fn finish(db: &Database, live: &mut Live, state: &State, stream: Stream, options: &Options) -> Result<Ready> {
+pub fn finish(c: &mut Commit<'_>, state: &State, stream: Stream) -> Result<Ready> {
+    let Commit { db, live, options, .. } = c.parts();
     let head = Head {
         salt: live.log.slot().salt,
         tid: state.tid,

@@ -1,17 +1,54 @@
 //! Scheme `off`: pages in place and one flush, without protection. The baselines OFF and OFF_OPT of the
 //! research: what a commit costs if a crash may corrupt the file. Not for data.
 
+use std::sync::Arc;
+
 use crate::checkpoint::write_home;
 use crate::database::{Database, Live};
 use crate::error::Result;
 use crate::home::State;
 use crate::log::group::Durability;
+use crate::scheme::{Commit, Facts, Outcome, Scheme};
 use crate::table::{Image, Place};
-use crate::txn::Txn;
+use crate::txn::{Changed, Prepared, Txn};
 use crate::types::PageNo;
 
+/// No protection.
+pub struct Off;
+
+impl Off {
+    const FACTS: Facts = Facts { records: false, in_place: false, checkpoints: false, in_gaps: false };
+}
+
+impl Scheme for Off {
+    fn facts(&self) -> Facts {
+        Off::FACTS
+    }
+
+    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<Changed>) -> Result<Prepared> {
+        Prepared::of(c.txn, state, changed)
+    }
+
+    fn commit(
+        &self,
+        c: &mut Commit<'_>,
+        state: &Arc<State>,
+        prepared: &mut Prepared,
+        durability: Durability,
+    ) -> Result<Outcome> {
+        let Commit { db, live, txn, .. } = c.parts();
+        overwrite(db, live, txn, state, &prepared.images, durability).map_err(|e| db.poison(e))?;
+        Ok(Outcome::InHome(None))
+    }
+
+    fn detach(&self, _db: &Database, live: &mut Live, stays: Option<&State>) -> Result<()> {
+        // Its commits left no trace of their change counters in the log, and perhaps none in home.
+        stays.map_or(Ok(()), |state| live.log.checkpointed(state, Off::FACTS, state.page_bytes.max(512)))
+    }
+}
+
 /// Overwrites the changed pages in home, and flushes unless `synchronous` is below FULL.
-pub fn commit(
+fn overwrite(
     db: &Database,
     live: &mut Live,
     txn: &mut Txn,

@@ -1,0 +1,118 @@
+//! What onewrite needs of the operating system besides files: to wait for another process, a clock that all processes share, how
+//! a thread spends its time, random numbers, the bytes of a name. `docs/platforms.md` lists it for other systems.
+
+use std::cell::Cell;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use rustix::thread::futex;
+
+/// Sleeps until another process [wakes](wake) those that wait at `word`, in memory that both share, for `nap` at most; not at all
+/// if it is not `seen` any more. Returns early at times: the caller looks at what it waits for.
+pub fn wait(word: &AtomicU32, seen: u32, nap: Duration) {
+    let tv_sec = i64::try_from(nap.as_secs()).unwrap_or(i64::MAX);
+    let timeout = futex::Timespec { tv_sec, tv_nsec: i64::from(nap.subsec_nanos()) };
+    // Woken, late, interrupted or changed before it slept: what the caller looks at says what holds.
+    let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&timeout));
+}
+
+/// Wakes one of those that wait at `word`, or all of them.
+pub fn wake(word: &AtomicU32, all: bool) {
+    let _ = futex::wake(word, futex::Flags::empty(), if all { u32::MAX >> 1 } else { 1 });
+}
+
+/// A clock that never goes back and is the same for all processes, in microseconds: by way of libc, since rustix looks the kernel's
+/// vDSO up by itself and reads past what valgrind shows of it.
+pub fn clock_us() -> u64 {
+    // The monotonic clock is always there.
+    let now = nix::time::ClockId::CLOCK_MONOTONIC.now().map_or(Duration::ZERO, Duration::from);
+    now.as_micros() as u64
+}
+
+/// A thread of this process, if it has a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Task(Option<u32>);
+
+impl Task {
+    /// The calling thread.
+    pub fn current() -> Task {
+        thread_local!(static TASK: Cell<Option<u32>> = const { Cell::new(None) });
+        let known = TASK.get().or_else(|| u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).ok());
+        TASK.set(known);
+        Task(known)
+    }
+
+    /// Whether it is about to run, and the processor time it has had, in clock ticks of 10 ms. `None` where that is not known.
+    pub fn look(self) -> Option<(bool, u64)> {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.0?)).ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        let mut fields = fields.split_ascii_whitespace();
+        let state = fields.next()?;
+        let user: u64 = fields.nth(10)?.parse().ok()?;
+        let system: u64 = fields.next()?.parse().ok()?;
+        Some((matches!(state, "R" | "D"), user + system))
+    }
+}
+
+/// A random number.
+pub fn random() -> io::Result<u64> {
+    getrandom::u64().map_err(|e| io::Error::other(e.to_string()))
+}
+
+/// The bytes of a name, of which each but the separator and zero may be there.
+pub fn bytes_of(name: &OsStr) -> &[u8] {
+    name.as_bytes()
+}
+
+/// The name of these bytes.
+pub fn name_of(bytes: &[u8]) -> &OsStr {
+    OsStr::from_bytes(bytes)
+}
+
+/// The path of these bytes.
+pub fn path_of(bytes: Vec<u8>) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    /// What names the operating system.
+    const SYSTEM: [&str; 7] = ["rustix", "nix::", "libc", "std::os::", "getrandom", "\"/proc", "\"/sys"];
+
+    fn names_system(dir: &Path, found: &mut Vec<String>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                names_system(&path, found);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            // What tests do behind the code is their affair.
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+            let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            found.extend(
+                lines
+                    .filter(|line| SYSTEM.iter().any(|name| line.contains(name)))
+                    .map(|line| format!("{}: {line}", path.display())),
+            );
+        }
+    }
+
+    #[test]
+    fn only_the_disk_knows_the_operating_system() {
+        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let (mut all, mut disk) = (Vec::new(), Vec::new());
+        names_system(&src, &mut all);
+        names_system(&src.join("disk"), &mut disk);
+        assert!(disk.len() > 20, "the disk does: {disk:?}");
+        let elsewhere: Vec<_> = all.iter().filter(|line| !disk.contains(line)).collect();
+        assert!(elsewhere.is_empty(), "{elsewhere:#?}");
+    }
+}

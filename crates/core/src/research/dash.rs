@@ -1,0 +1,273 @@
+//! Scheme `dash`: two files that take turns (DASH, database shadowing). A commit writes the file that is not the database,
+//! flushes it and exchanges the names of the two; then the other one gets the same pages, which the next commit flushes.
+//!
+//! ```text
+//!  one file      write T           flush         │ exchange names, flush directory │  write T+1 …
+//!  the other     (whole, the database)           │                                 │  write T, flushed with T+1
+//! ```
+//!
+//! So the name of the database always leads to a whole state, and recovery has nothing to do but to go on with it. A
+//! commit flushes the pages of this and of the previous transaction. A baseline of the research, for one process.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::beside;
+use crate::checkpoint::{fit_length, write_home, write_pages};
+use crate::commit::RESERVE_BYTES;
+use crate::database::{Database, HomeFile, Live};
+use crate::disk::{DiskFile, FileId};
+use crate::error::{Error, IoContext, Result};
+use crate::home::State;
+use crate::log::group::Durability;
+use crate::memory;
+use crate::rules::{Rule, keeps};
+use crate::scheme::{Commit, Facts, Outcome, Scheme};
+use crate::stats::{CountedFile, Stats};
+use crate::table::{Image, Place};
+use crate::txn::{Changed, Prepared, Txn};
+use crate::types::PageNo;
+
+/// Bytes copied at once.
+const RUN_BYTES: usize = 1 << 20;
+
+/// Two files that take turns.
+#[derive(Default)]
+pub struct Dash {
+    /// The second file, once it is made.
+    second: Mutex<Option<Second>>,
+    /// Which one it is: it may have the name of the database.
+    id: Mutex<Option<FileId>>,
+}
+
+/// The file beside the one that was opened as the database.
+struct Second {
+    file: Arc<dyn DiskFile>,
+    /// Its mark, length and room.
+    home: HomeFile,
+    /// Whether it has the name of the database.
+    is_named: bool,
+}
+
+impl Scheme for Dash {
+    fn facts(&self) -> Facts {
+        Facts { records: false, in_place: true, checkpoints: false, in_gaps: false }
+    }
+
+    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<Changed>) -> Result<Prepared> {
+        self.make_room(c.db, c.live, state.bytes())?;
+        Prepared::of(c.txn, state, changed)
+    }
+
+    /// Whatever `synchronous` says, it is durable.
+    fn commit(
+        &self,
+        c: &mut Commit<'_>,
+        state: &Arc<State>,
+        prepared: &mut Prepared,
+        _durability: Durability,
+    ) -> Result<Outcome> {
+        let Commit { db, live, txn, .. } = c.parts();
+        // Whoever reads meanwhile reads what was there (invariant I4).
+        let before = db.pin(&mut db.inner.lock())?;
+        self.turn(db, live, txn, state, &prepared.images).map_err(|e| db.poison(e))?;
+        Ok(Outcome::InHome(Some(before)))
+    }
+
+    /// The file that was opened as the database has its name again, and is the only one. After an error nobody knows.
+    fn detach(&self, db: &Database, _live: &mut Live, _stays: Option<&State>) -> Result<()> {
+        let mut second = self.second.lock();
+        let Some(shadow) = second.as_mut() else { return Ok(()) };
+        if shadow.is_named {
+            db.sync_home()?;
+            exchange(db, shadow)?;
+        }
+        *second = None;
+        *self.id.lock() = None;
+        beside::remove_second(&*db.disk, &db.path)
+    }
+
+    fn takes_name(&self, id: FileId) -> bool {
+        *self.id.lock() == Some(id)
+    }
+}
+
+fn path(db: &Database) -> PathBuf {
+    beside::second_path(&db.path)
+}
+
+impl Dash {
+    /// Makes the second file, if there is none yet, and room for `bytes` in it. What fails for want of room, or because the file
+    /// system cannot do it, leaves everything as it was.
+    fn make_room(&self, db: &Database, live: &Live, bytes: u64) -> Result<()> {
+        let mut second = self.second.lock();
+        let shadow = match second.as_mut() {
+            Some(shadow) => shadow,
+            None => {
+                let made = self.make(db, &live.home).inspect_err(|_| *self.id.lock() = None);
+                let mut made = made.map_err(|e| match e {
+                    Error::CantOpen(_) | Error::Full(_) | Error::NoMemory => e,
+                    e => db.poison(e),
+                })?;
+                // Where names cannot be exchanged it is found here, and not by a commit.
+                if let Err(e) = exchange(db, &mut made) {
+                    if !matches!(e, Error::CantOpen(_)) {
+                        return Err(db.poison(e));
+                    }
+                    *self.id.lock() = None;
+                    beside::remove_second(&*db.disk, &db.path)?;
+                    return Err(e);
+                }
+                second.insert(made)
+            }
+        };
+        if bytes > shadow.home.bytes.max(shadow.home.reserved_bytes) {
+            let want = bytes.next_multiple_of(RESERVE_BYTES);
+            shadow.file.reserve(want).context(|| db.what("no room for the pages added to the second file of"))?;
+            shadow.home.reserved_bytes = want;
+        }
+        Ok(())
+    }
+
+    /// Makes the file beside home, with all that home has, and its name durable.
+    fn make(&self, db: &Database, home: &HomeFile) -> Result<Second> {
+        let what = || db.what("cannot make the second file of");
+        let path = path(db);
+        beside::remove_second(&*db.disk, &db.path)?;
+        let file = db.disk.create_like(&path, &db.path);
+        let file = file.map_err(|e| match e.kind() {
+            std::io::ErrorKind::PermissionDenied => Error::CantOpen(format!(
+                "scheme=dash needs a second file beside {} that belongs to the same user: {e}",
+                db.path.display()
+            )),
+            _ => Error::io(what(), e),
+        })?;
+        let file = CountedFile::wrap(file, db.stats.clone());
+        let filled = fill(db, &*file);
+        if filled.is_err() {
+            // What it holds of the last free blocks is needed elsewhere.
+            beside::remove_second(&*db.disk, &db.path)?;
+        }
+        filled?;
+        db.disk.sync_dir_of(&path).context(what)?;
+        // For as long as home: stock SQLite may find this file under the name of the database.
+        if !crate::locks::shared(&*file)? {
+            return Err(Error::CantOpen(format!("{} is in use", path.display())));
+        }
+        *self.id.lock() = Some(file.id().context(what)?);
+        let bytes = file.len().context(what)?;
+        Ok(Second { file, home: HomeFile { bytes, reserved_bytes: 0, ..*home }, is_named: false })
+    }
+
+    /// Commits `state`, durable. The caller has pinned the state before (invariant I4).
+    fn turn(
+        &self,
+        db: &Database,
+        live: &mut Live,
+        txn: &mut Txn,
+        state: &State,
+        images: &[(PageNo, Image)],
+    ) -> Result<()> {
+        let Some(mut shadow) = self.second.lock().take() else {
+            return Err(Error::Misuse("a commit that was prepared without a second file".into()));
+        };
+        if keeps(Rule::SlotsAgree) {
+            // An older copy of home belongs to the slot before, and what is committed here leaves no record that says so.
+            live.log.settle_slots()?;
+        }
+        let log = live.log.file().file.clone();
+        let mut pages: Vec<(PageNo, Place)> =
+            images.iter().map(|(page, image)| (*page, Place::Memory(image.clone()))).collect();
+        pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, Place::Log(log.clone(), at))));
+        pages.sort_unstable_by_key(|(page, _)| *page);
+        let done = take_turns(db, live, &mut shadow, state, &pages);
+        *self.second.lock() = Some(shadow);
+        done?;
+        live.home_tid = state.tid;
+        live.log.skip(state.tid);
+        txn.streamed = Default::default();
+        live.log.stream_drop(0)
+    }
+}
+
+fn fill(db: &Database, file: &dyn DiskFile) -> Result<()> {
+    let what = || db.what("cannot copy");
+    let mut run = memory::zeros(RUN_BYTES)?;
+    let mut at = 0u64;
+    loop {
+        let read = db.home.read_at(&mut run, at).context(what)?;
+        file.write_at(run.get(..read).unwrap_or_default(), at).context(what)?;
+        at += read as u64;
+        if read < run.len() {
+            break;
+        }
+    }
+    // Any error is a failed flush, also one that says the disk is full; but nothing depends on this file yet.
+    file.sync().context(what)
+}
+
+/// Exchanges the two names, durable. `CantOpen` if that cannot be done here at all.
+fn exchange(db: &Database, shadow: &mut Second) -> Result<()> {
+    let what = || format!("cannot exchange the names of {} and its second file", db.path.display());
+    let second = path(db);
+    let (home, other) = (db.home.id().context(what)?, shadow.file.id().context(what)?);
+    let expected = if shadow.is_named { [other, home] } else { [home, other] };
+    let [named, beside] = [&db.path, &second].map(|path| db.disk.identify(path));
+    if [named.context(what)?, beside.context(what)?] != expected.map(Some) {
+        // Another file would become the database, or would be removed in the end (rule NameAskedUnderLock).
+        let why = "one of them was renamed, removed or replaced while the database was in use";
+        return Err(Error::io(what(), std::io::Error::other(why)));
+    }
+    match db.disk.exchange(&db.path, &second) {
+        Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
+            return Err(Error::CantOpen(format!(
+                "scheme=dash: the file system of {} cannot exchange the names of two files",
+                db.path.display()
+            )));
+        }
+        exchanged => exchanged.context(what)?,
+    }
+    shadow.is_named = !shadow.is_named;
+    Stats::add(&db.stats.exchanges, 1);
+    if keeps(Rule::ExchangeFlushed) {
+        Stats::add(&db.stats.flushes, 1);
+        db.disk.sync_dir_of(&db.path).context(what)?;
+    }
+    Ok(())
+}
+
+fn take_turns(
+    db: &Database,
+    live: &mut Live,
+    shadow: &mut Second,
+    state: &State,
+    pages: &[(PageNo, Place)],
+) -> Result<()> {
+    let home_first = shadow.is_named;
+    write(db, live, shadow, home_first, state, pages)?;
+    if keeps(Rule::FlushedBeforeExchange) {
+        let flushed = if home_first { db.home.sync() } else { shadow.file.sync() };
+        flushed.map_err(|error| Error::Io { what: db.what("cannot flush"), error })?;
+    }
+    exchange(db, shadow)?;
+    write(db, live, shadow, !home_first, state, pages)
+}
+
+fn write(
+    db: &Database,
+    live: &mut Live,
+    shadow: &mut Second,
+    to_home: bool,
+    state: &State,
+    pages: &[(PageNo, Place)],
+) -> Result<()> {
+    if to_home {
+        write_home(db, live, state, pages.to_vec())
+    } else {
+        // No snapshot reads this one.
+        write_pages(db, &*shadow.file, &mut shadow.home, state, pages.to_vec())?;
+        fit_length(db, &*shadow.file, &mut shadow.home, state)
+    }
+}

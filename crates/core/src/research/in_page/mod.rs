@@ -1,0 +1,248 @@
+//! Scheme `in-page`: every page in place, with the record that undoes its change in its own gap and the transaction it
+//! belongs to in its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
+//!
+//! One transaction is in flight at a time: when it is flushed, the one before is whole and its undo records are waste.
+//! A transaction goes through the log, all of it, if one of its pages cannot carry its undo record; so do those that
+//! follow, until what the log holds has gone home, so that a page of home is never newer than a record.
+
+mod merge;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use self::merge::Merge;
+use crate::commit::place::PAGE_BYTES_MAX;
+use crate::commit::{self, record};
+use crate::database::{Database, Live};
+use crate::error::{Error, IoContext, Result};
+use crate::home::{self, Kind, State};
+use crate::layout::{put, trailer::BYTES};
+use crate::log::group::Durability;
+use crate::log::record::Encoder;
+use crate::memory;
+use crate::node::Shape;
+use crate::options::{Garbage, Options};
+use crate::rules::{Rule, keeps};
+use crate::scheme::{Commit, Facts, Outcome, Scheme};
+use crate::stats::Stats;
+use crate::table::Image;
+use crate::trailer::{self, Trailer};
+use crate::txn::{Changed, Placement, Prepared, Txn};
+use crate::types::{PageNo, Tid};
+use crate::undo::{self, Edit};
+
+/// Bytes of records after which they go home, and pages go in place again: so many that the flushes of that checkpoint
+/// do not count.
+const LOG_BYTES_MAX: u64 = 64 << 10;
+
+/// Pages that carry their undo records.
+#[derive(Default)]
+pub struct InPage {
+    /// What is published and not written.
+    merge: Mutex<Merge>,
+}
+
+impl Scheme for InPage {
+    fn facts(&self) -> Facts {
+        Facts { records: false, in_place: true, checkpoints: true, in_gaps: true }
+    }
+
+    fn check(&self, db: &Database, options: &Options, state: &State) -> Result<()> {
+        if state.kind != Kind::Database {
+            return Ok(());
+        }
+        let (name, path) = (options.preset.name(), db.path.display());
+        let unit = db.atomic_unit(options).min(PAGE_BYTES_MAX);
+        if state.page_bytes > unit {
+            return Err(Error::CantOpen(format!(
+                "scheme={name} relies on pages that are written whole or not at all, but {path} has pages of {} bytes, and \
+                 its device writes {unit} so (the kernel {PAGE_BYTES_MAX}): use scheme=log",
+                state.page_bytes
+            )));
+        }
+        if !trailer::has_room(&state.header) {
+            return Err(Error::CantOpen(format!(
+                "scheme={name} needs {BYTES} reserved bytes at the end of each page, and {path} has {}: run \
+                 `onewrite convert {path}`, or use scheme=log",
+                home::reserved(&state.header).unwrap_or(0)
+            )));
+        }
+        Ok(())
+    }
+
+    /// With room for the trailers, and of a size that the device writes whole: larger ones would be refused.
+    fn new_pages(&self, db: &Database, options: &Options) -> Option<(u32, u8)> {
+        Some((db.atomic_unit(options).min(PAGE_BYTES_MAX), BYTES as u8))
+    }
+
+    fn prepare(&self, c: &mut Commit<'_>, state: State, mut changed: Vec<Changed>) -> Result<Prepared> {
+        let placed = place_all(c.db, c.live, &self.merge.lock(), c.txn, &changed, &state)?;
+        if let Some(placed) = placed {
+            return Ok(Prepared { in_place: Some(Box::new(placed)), ..Prepared::of(c.txn, state, changed)? });
+        }
+        if !self.merge.lock().is_empty() {
+            // Alone, and against what home then holds, also for a record.
+            self.before_checkpoint(c.db, c.live)?;
+            return commit::plan(c);
+        }
+        encode(&mut c.live.encoder, &mut changed)?;
+        let stream = record::prepare(c, &changed, state.page_count)?;
+        Ok(Prepared { stream, ..Prepared::of(c.txn, state, changed)? })
+    }
+
+    /// Those that waited may have been written since: its undo records lead back to a state before them.
+    fn is_stale(&self, live: &Live, prepared: &Prepared) -> bool {
+        prepared.in_place.as_ref().is_some_and(|placed| placed.base != live.home_tid)
+    }
+
+    /// The only other thing than pages in place is a record that is home before the next transaction.
+    fn durability(&self, _asked: Durability) -> Durability {
+        Durability::Flushed
+    }
+
+    fn commit(
+        &self,
+        c: &mut Commit<'_>,
+        state: &Arc<State>,
+        prepared: &mut Prepared,
+        _durability: Durability,
+    ) -> Result<Outcome> {
+        if let Some(placed) = prepared.in_place.take() {
+            self.merge.lock().join(&c.txn.base, state, *placed);
+            c.live.log.number(state.tid);
+            return Ok(Outcome::Waits);
+        }
+        if c.options.garbage == Garbage::Eager {
+            // The record's deltas are against images whose undo records went with a write that nobody flushed
+            // (rule BaseBeforeRecord).
+            c.db.sync_home().map_err(|e| c.db.poison(e))?;
+        }
+        record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e))
+    }
+
+    fn wait(&self, db: &Database, tid: Tid, joins: bool) -> Result<()> {
+        merge::wait(&self.merge, db, tid, joins)
+    }
+
+    fn wants_checkpoint(&self, live: &Live) -> bool {
+        live.log.live_bytes() > LOG_BYTES_MAX
+    }
+
+    fn before_checkpoint(&self, db: &Database, live: &mut Live) -> Result<()> {
+        merge::write(&self.merge, db, live)
+    }
+
+    fn fit_home(&self, db: &Database, live: &Live, state: &State) -> Result<()> {
+        if keeps(Rule::SizeHome) { bring_size_home(db, live, state) } else { Ok(()) }
+    }
+}
+
+/// The pages as they will be written, if each can carry its undo record, which leads back to what home holds: to the state
+/// before those that wait to be written, too. `None` with some waiting: it may be possible once they are written.
+fn place_all(
+    db: &Database,
+    live: &Live,
+    merge: &Merge,
+    txn: &Txn,
+    changed: &[Changed],
+    state: &State,
+) -> Result<Option<Placement>> {
+    let idle = (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Rule::HomeBeforeNext);
+    if !(idle && txn.base.kind == Kind::Database && txn.streamed.is_empty() && merge.takes(state.page_count)) {
+        return Ok(None);
+    }
+    let base = merge.base().unwrap_or(&txn.base);
+    let before = Shape::new(base.page_bytes, base.page_count, &base.header);
+    let after = Shape::new(state.page_bytes, state.page_count, &state.header);
+    // Page 1 of the group states the size of its newest state.
+    let first = match merge.home(PageNo::HEADER) {
+        Some(_) if !changed.iter().any(|c| c.page == PageNo::HEADER) => {
+            let new = db.image(&txn.base, PageNo::HEADER)?;
+            Some(Changed { page: PageNo::HEADER, new, old: None })
+        }
+        _ => None,
+    };
+    let mut pages: Vec<&Changed> = memory::list(changed.len() + 1)?;
+    pages.extend(first.iter().chain(changed));
+    let sealed_by = Trailer {
+        tid: state.tid,
+        session: live.home.mark.session,
+        tx_pages: u32::try_from(pages.len()).unwrap_or(u32::MAX),
+        change_counter: state.change_counter,
+        undo: (0, 0),
+    };
+    let mut placed = Placement { pages: memory::list(pages.len())?, note: false, base: live.home_tid, count: 1 };
+    let mut undo_bytes = 0;
+    for Changed { page, new, old } in pages {
+        let mut new = memory::copy(new)?;
+        if *page == PageNo::HEADER {
+            put(&mut new, 0, &state.marked_header(live.home.mark));
+        }
+        let held = match (merge.home(*page), old) {
+            (Some(held), _) => held.clone(),
+            (None, Some(old)) => Some(old.clone()),
+            (None, None) => in_home(db, live, state, *page)?,
+        };
+        let image = match held.as_deref().filter(|_| page.0 <= base.page_count) {
+            // Beyond the end of the state before: nothing to bring back.
+            None => {
+                sealed_by.seal(*page, &mut new);
+                new
+            }
+            Some(old) => match undo::write(Edit { page: *page, old, before, new: &new, after }, sealed_by) {
+                Some(image) => {
+                    undo_bytes += Trailer::of(*page, &image).map_or(0, |t| u64::from(t.undo.1));
+                    image
+                }
+                None => {
+                    Stats::add(&db.stats.undo_misfits, u64::from(merge.is_empty()));
+                    return Ok(None);
+                }
+            },
+        };
+        placed.pages.push((*page, Image::from(image), held));
+    }
+    Stats::add(&db.stats.undo_bytes, undo_bytes);
+    Ok(Some(placed))
+}
+
+/// Makes home's page 1 state the size of `state`, not flushed: pages that were added in place leave it as it was, and
+/// recovery tells the size from trailers only above the TID of the slot.
+fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
+    let mut image = memory::zeros(state.page_bytes as usize)?;
+    let read = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?;
+    if state.kind != Kind::Database || read < image.len() || home::page_count(&image) == Some(state.page_count) {
+        return Ok(());
+    }
+    let is_sealed = Trailer::of(PageNo::HEADER, &image).is_some();
+    put(&mut image, 0, &state.marked_header(live.home.mark));
+    if is_sealed {
+        trailer::settle(PageNo::HEADER, &mut image);
+    }
+    db.home.write_at(&image, 0).context(|| db.what("cannot write"))
+}
+
+/// Home's bytes of a page beyond the end of the state before, which an older snapshot may read.
+fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Option<Image>> {
+    let offset = page.offset(state.page_bytes);
+    if offset + u64::from(state.page_bytes) > live.home.bytes {
+        return Ok(None);
+    }
+    let mut image = memory::zeros(state.page_bytes as usize)?;
+    db.home.read_at(&mut image, offset).context(|| db.what("cannot read"))?;
+    Ok(Some(image.into()))
+}
+
+/// Encodes the pages for a record of the log. Their trailers are zeros: SQLite carries stale ones along (rule
+/// LoggedTrailerZero).
+fn encode(encoder: &mut Encoder, changed: &mut [Changed]) -> Result<()> {
+    encoder.clear();
+    for Changed { page, new, old } in changed {
+        let mut bare = memory::copy(new)?;
+        trailer::set(&mut bare, &[0; BYTES]);
+        *new = bare.into();
+        encoder.add_delta(*page, old.as_deref(), new)?;
+    }
+    Ok(())
+}

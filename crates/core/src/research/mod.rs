@@ -1,0 +1,6 @@
+//! Schemes that the ring is measured against: those of the research, and no protection at all. The default path names none
+//! of them.
+
+pub mod dash;
+pub mod in_page;
+pub mod off;

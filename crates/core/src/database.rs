@@ -53,6 +53,9 @@ use crate::types::{LogOffset, Tid};
 /// How long other processes are kept from looking at an unmarked home that is about to be marked.
 const READERS_LEAVE: Duration = Duration::from_millis(10);
 
+/// Page size that a new database probably gets: SQLite's default. Another one costs two slots.
+const PAGE_BYTES_USUAL: u32 = 4096;
+
 /// How long a process that has given home back may still have the log.
 const OTHERS_LEAVE: Duration = Duration::from_millis(10);
 
@@ -597,7 +600,7 @@ impl Database {
             base_tid,
             tid_ceiling: Tid(base_tid.0.saturating_add(TID_STEP)),
             prev_crc: 0,
-            page_bytes: state.page_bytes.max(512),
+            page_bytes: if state.page_bytes == 0 { PAGE_BYTES_USUAL } else { state.page_bytes },
             page_count: slot_page_count(&state, facts),
             change_counter: state.change_counter,
             counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),

@@ -30,8 +30,11 @@ use crate::table::{Image, PageTable, Place};
 use crate::txn::{Changed, Prepared, Stage, Txn};
 use crate::types::{PageNo, Tid};
 
-/// Pages of home reserved at a time, so that growing costs a call once in a while.
-pub const RESERVE_BYTES: u64 = 1 << 20;
+/// Room to ask for where home becomes `bytes` long: as much again, within limits, so that growing costs a call once in a while.
+pub fn reserve_bytes(bytes: u64) -> u64 {
+    let step = bytes.checked_next_power_of_two().unwrap_or(u64::MAX).clamp(64 << 10, 1 << 20);
+    bytes.next_multiple_of(step)
+}
 
 /// Prepares the commit of a transaction: everything that can fail without harm happens here.
 pub fn prepare(c: &mut Commit<'_>) -> Result<()> {
@@ -65,7 +68,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     }
     let bytes = u64::from(page_count) * u64::from(txn.page_bytes);
     if bytes > live.home.bytes.max(live.home.reserved_bytes) {
-        let want = bytes.next_multiple_of(RESERVE_BYTES);
+        let want = reserve_bytes(bytes);
         let what = || db.what("no room for the pages added to");
         crate::error::IoContext::context(db.home.reserve(want), what)?;
         live.home.reserved_bytes = want;

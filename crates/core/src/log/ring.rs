@@ -270,9 +270,12 @@ impl Log {
 
     /// Takes the memory for a record of `len` bytes: making way for it and pushing it take none.
     pub fn reserve(&mut self, len: usize) -> Result<()> {
+        if len <= LONG_RECORD {
+            return self.group.reserve(len);
+        }
         self.part.clear();
         self.part.room(usize::try_from(self.slot.block_bytes).unwrap_or(0))?;
-        self.group.reserve(if len > LONG_RECORD { 0 } else { len })
+        self.group.reserve(0)
     }
 
     /// Makes way for a finished record: what is pending at the end of the ring is written before the record begins

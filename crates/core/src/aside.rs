@@ -9,12 +9,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::checkpoint::{Stream, checkpoint, ends_within};
+use crate::checkpoint::{checkpoint, ends_within};
 use crate::database::{Database, Live, Phase};
 use crate::disk::{DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home;
 use crate::journal::VirtualJournal;
+use crate::log::ring::Stream;
 use crate::memory;
 use crate::queue::ConnectionId;
 use crate::rules::{Rule, keeps};

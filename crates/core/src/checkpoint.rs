@@ -3,28 +3,20 @@
 //! Only durable transactions go home, for recovery must be able to finish what a crash tears
 //! (invariants I1, I3). Images that older snapshots read are kept first (I4).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::database::{Database, HomeFile, Live};
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
+use crate::image_file::ImageFile;
 use crate::layout::home as at;
+use crate::log::ring::Stream;
 use crate::memory::{self, Room};
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::{Image, Place};
 use crate::types::{PageNo, Tid};
-
-/// What becomes of images streamed behind the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// They are home now: give the space back.
-    Drop,
-    /// A transaction that is not committed has some: leave them.
-    Keep,
-}
 
 /// Bytes of neighbouring pages written with one call.
 const RUN_BYTES: usize = 256 << 10;
@@ -259,30 +251,8 @@ pub fn keep(db: &Database, live: &mut Live, image: Image) -> Result<Place> {
 }
 
 fn keep_in_file(db: &Database, live: &mut Live, image: &[u8]) -> Result<Place> {
-    let (file, position) =
-        live.kept.append(db, image, "cannot keep an old image in a temporary file for a snapshot of")?;
+    let (file, position) = live.kept.append(&*db.disk, &db.path, image, || {
+        db.what("cannot keep an old image in a temporary file for a snapshot of")
+    })?;
     Ok(Place::Kept(file, position))
-}
-
-/// Images in a temporary file, which is made when the first comes.
-#[derive(Default)]
-pub struct ImageFile(Option<(Arc<dyn DiskFile>, u64)>);
-
-impl ImageFile {
-    /// Adds an image; where it is. `what`: what has failed if this does.
-    pub fn append(&mut self, db: &Database, image: &[u8], what: &str) -> Result<(Arc<dyn DiskFile>, u64)> {
-        let what = || db.what(what);
-        let (file, len) = match &mut self.0 {
-            Some(file) => file,
-            none => none.insert((db.disk.temp_file(&db.path).context(what)?, 0)),
-        };
-        file.write_at(image, *len).context(what)?;
-        let position = std::mem::replace(len, *len + image.len() as u64);
-        Ok((file.clone(), position))
-    }
-
-    /// Whether `file` is this one.
-    pub fn is(&self, file: &Arc<dyn DiskFile>) -> bool {
-        self.0.as_ref().is_some_and(|(ours, _)| Arc::ptr_eq(ours, file))
-    }
 }

@@ -3,9 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::checkpoint::{Stream, checkpoint};
+use crate::checkpoint::checkpoint;
 use crate::database::{Database, Live};
 use crate::error::Result;
+use crate::log::ring::Stream;
 use crate::options::Options;
 
 /// A checkpoint costs two flushes: where as many lie between two of them, they are no reason for a longer ring.

@@ -15,6 +15,7 @@ pub mod disk;
 pub mod error;
 mod growth;
 pub mod home;
+mod image_file;
 pub mod journal;
 pub mod layout;
 pub mod locks;

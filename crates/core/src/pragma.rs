@@ -11,8 +11,19 @@ pub const NAMES: [&str; 5] = ["stats", "status", "checkpoint", "error", "version
 /// Options that may change while the database is in use.
 const ANY_TIME: [&str; 5] = ["split", "reserve_cells", "table_size", "stream_size", "sticky"];
 
+impl Connection {
+    /// `PRAGMA onewrite_NAME` with or without a value; `None` if there is no such pragma.
+    pub fn pragma(&mut self, name: &str, value: Option<&str>) -> Option<Result<String>> {
+        let answer = answer(self, name, value)?;
+        Some(match name {
+            "error" => answer,
+            _ => self.noted(answer),
+        })
+    }
+}
+
 /// Answers `PRAGMA onewrite_NAME[=VALUE]`; `None` if there is no such pragma.
-pub fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> Option<Result<String>> {
+fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> Option<Result<String>> {
     let name = name.to_ascii_lowercase();
     Some(match name.as_str() {
         "stats" => Ok(connection.database().stats.text()),

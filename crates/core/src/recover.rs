@@ -13,7 +13,8 @@ use parking_lot::MutexGuard;
 
 use crate::beside;
 use crate::checkpoint::{fit_length, write_pages};
-use crate::database::{Database, HomeFile, Inner, Live, Phase, lock_log, random};
+use crate::database::mark::{lock_log, random};
+use crate::database::{Database, HomeFile, Inner, Live, Phase};
 use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
@@ -22,9 +23,9 @@ use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, small_ring_
 use crate::log::slot::Slot;
 use crate::memory;
 use crate::options::Options;
-use crate::procs::kept;
 use crate::procs::member::{self, Member};
-use crate::procs::tail;
+use crate::procs::tail::Reach;
+use crate::procs::{follow, kept};
 use crate::replay::{Replayed, replay};
 use crate::rules::{Rule, keeps};
 use crate::stats::CountedFile;
@@ -253,7 +254,7 @@ fn join(
             log.path.display()
         )));
     }
-    let member = Member::join(db, log.clone(), session, options)?;
+    let member = Member::join(db.files(), log.clone(), session, options)?;
     let slot = member.tail.lock().slot.clone();
     let mark = Mark::new(session, told_tid(&slot, db.facts()));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
@@ -262,7 +263,7 @@ fn join(
     **writer = Some(db.begin(inner, log, home, Tid::HOME));
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
-    tail::catch_up(db, &member, inner, tail::Reach::Visible)?;
+    follow::catch_up(db, &member, inner, Reach::Visible)?;
     inner.phase = Phase::Live;
     Ok(())
 }

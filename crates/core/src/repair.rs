@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::database::{Database, lock_log};
+use crate::database::Database;
+use crate::database::mark::lock_log;
 use crate::disk::{Disk, DiskFile, LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};

@@ -5,10 +5,10 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use crate::checkpoint::ImageFile;
 use crate::database::Database;
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Header, Kind, State};
+use crate::image_file::ImageFile;
 use crate::layout::home as at;
 use crate::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::log::file::LogFile;
@@ -223,7 +223,7 @@ impl Overflow<'_> {
             file.write_at(&image, *position).context(|| self.db.what(WHAT))?;
             return Ok(old.clone());
         }
-        let (file, position) = self.images.append(self.db, &image, WHAT)?;
+        let (file, position) = self.images.append(&*self.db.disk, &self.db.path, &image, || self.db.what(WHAT))?;
         Ok(Place::Log(file, position))
     }
 }

@@ -5,20 +5,21 @@
 //!  SQLITE_FCNTL_COMMIT_…  commit    publish to the table and the next writer → let that one in → wait until it is durable
 //! ```
 //!
-//! What goes where is the scheme's ([`Scheme`](crate::scheme::Scheme)); [`record`] and [`place`] are what schemes share.
+//! What goes where is the scheme's ([`Scheme`]); [`record`] and [`place`] are what schemes share.
 
 pub mod place;
 pub mod record;
 
 use std::sync::Arc;
 
-use crate::checkpoint::{Stream, checkpoint, settle_mark};
+use crate::checkpoint::{checkpoint, settle_mark};
 use crate::database::{Database, Inner, Live};
 use crate::error::{Error, Result};
 use crate::home::{self, Kind, State};
 use crate::layout::home as at;
 use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
+use crate::log::ring::Stream;
 use crate::memory;
 use crate::node::Shape;
 use crate::options::{HeaderPage, Images, Options};

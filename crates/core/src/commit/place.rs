@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::checkpoint::{ImageFile, keep};
+use crate::checkpoint::keep;
 use crate::database::{Database, Live};
 use crate::error::{IoContext, Result};
 use crate::home::State;
+use crate::image_file::ImageFile;
 use crate::memory;
 use crate::options::{CommitMark, Garbage, Options};
 use crate::rules::{Rule, keeps};

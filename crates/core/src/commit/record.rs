@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::checkpoint::Stream as Streams;
 use crate::database::Live;
 use crate::error::{Error, Result};
 use crate::growth;
@@ -10,7 +9,7 @@ use crate::home::State;
 use crate::layout::{STREAM_UNIT, record as at};
 use crate::log::group::Durability;
 use crate::log::record::{Head, Stream};
-use crate::log::ring::Ready;
+use crate::log::ring::{Ready, Stream as Streams};
 use crate::memory;
 use crate::options::{Images, Options};
 use crate::scheme::Commit;

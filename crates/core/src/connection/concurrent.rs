@@ -16,6 +16,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Connection;
+use super::looked::{Looked, Stage};
 use super::write::needs_plain_file;
 use crate::database::{Database, Inner, Phase};
 use crate::error::{Error, Result};
@@ -24,43 +25,6 @@ use crate::layout::home as at;
 use crate::table::Image;
 use crate::txn::Txn;
 use crate::types::PageNo;
-
-/// What a transaction without the writer's place has looked at.
-#[derive(Default)]
-pub(super) struct Looked {
-    /// Pages SQLite read since it got its lock.
-    pages: FxHashSet<PageNo>,
-    stage: Stage,
-}
-
-/// How far it is.
-#[derive(Default)]
-enum Stage {
-    /// On its snapshot.
-    #[default]
-    Apart,
-    /// It has the writer's place, and others had committed nothing since its snapshot.
-    Ordinary,
-    /// It has the writer's place and builds on what others committed since its snapshot.
-    Merged,
-    /// Committed so. SQLite's cache is of the snapshot and of these pages of its own, and so is what it reads, until it
-    /// gives its lock back.
-    Committed(FxHashMap<PageNo, Image>),
-}
-
-impl Looked {
-    /// Notes a page that SQLite reads; where the transaction has committed, what it is to read.
-    pub(super) fn read(&mut self, page: PageNo) -> Option<&Image> {
-        match &self.stage {
-            Stage::Apart => {
-                self.pages.insert(page);
-                None
-            }
-            Stage::Ordinary | Stage::Merged => None,
-            Stage::Committed(own) => own.get(&page),
-        }
-    }
-}
 
 /// What SQLite reads where it looks whether its cache still holds: a header of no pages, as no cache has one (rule
 /// ApartReadsNoted).

@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::lock::TURNS;
-use super::{Connection, LockLevel};
+use super::{Connection, LockLevel, TURNS};
 use crate::ahead::ReadAhead;
 use crate::database::{Database, Phase};
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::concurrent::Looked;
+use super::looked::Looked;
 use super::wait::{self, Waits};
 use super::write::stays_here;
-use super::{Connection, LockLevel};
+use super::{Connection, LockLevel, TURNS};
 use crate::aside;
 use crate::database::{Database, Inner, Live, Phase};
 use crate::error::{Error, Result};
@@ -29,8 +29,6 @@ const FIRM_WAIT: Duration = Duration::from_millis(30);
 const INSIDE_WAIT: Duration = Duration::from_millis(100);
 /// How long another process may take to bring a big transaction home, before its turn is looked at.
 const HOME_WAIT: Duration = Duration::from_millis(200);
-/// A transaction may write if one of so many before it did, or could have: the first reads the schema.
-pub(super) const TURNS: u8 = 2;
 /// After so many transactions in a row that wrote, the next one is taken to write, too.
 const SURE_WRITER: u32 = 3;
 /// How long a process that begins to use the log may keep others from the file.

@@ -16,6 +16,7 @@ mod engine;
 mod exclusive;
 mod journal_file;
 mod lock;
+mod looked;
 mod pages;
 mod wait;
 mod wal;
@@ -28,11 +29,10 @@ use std::time::Duration;
 pub use engine::Engine;
 pub use wait::nap;
 
-use concurrent::Looked;
+use looked::Looked;
 use wait::Waits;
 
 use crate::ahead::ReadAhead;
-use crate::checkpoint::Stream;
 use crate::database::{Database, Phase};
 use crate::disk::{DiskFile, FileId};
 use crate::error::{Error, Result};
@@ -67,6 +67,9 @@ pub enum Mode {
     /// The file is in WAL mode, or is no database and about to become one: the caller uses the VFS below until it unlocks.
     Wal,
 }
+
+/// A transaction may write if one of so many before it did, or could have: the first reads the schema.
+const TURNS: u8 = 2;
 
 /// One connection to a database. SQLite uses it from one thread at a time.
 pub struct Connection {
@@ -174,7 +177,7 @@ impl Connection {
         self.last_error.as_deref()
     }
 
-    fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
+    pub(crate) fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
             self.last_error = Some(e.to_string());
         }
@@ -215,15 +218,6 @@ impl Connection {
         let settled = self.settle();
         // An error poisoned the database: the next call says so.
         let _ = self.noted(settled);
-    }
-
-    /// `PRAGMA onewrite_NAME` with or without a value; `None` if there is no such pragma.
-    pub fn pragma(&mut self, name: &str, value: Option<&str>) -> Option<Result<String>> {
-        let answer = crate::pragma::answer(self, name, value)?;
-        Some(match name {
-            "error" => answer,
-            _ => self.noted(answer),
-        })
     }
 
     /// Whether a file is the database, or one of its scheme that has its name at times.
@@ -286,7 +280,7 @@ impl Connection {
         let entered = db.enter(true, std::time::Instant::now() + wait);
         let done = entered.and_then(|()| {
             let done = match db.writer.lock().as_mut() {
-                Some(live) => crate::checkpoint::checkpoint(&db, live, Stream::Drop),
+                Some(live) => crate::checkpoint::checkpoint(&db, live, crate::log::ring::Stream::Drop),
                 None => Ok(()),
             };
             db.leave(false);

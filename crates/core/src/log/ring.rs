@@ -12,7 +12,6 @@ use std::sync::Arc;
 use super::file::{Cursor, LogFile};
 use super::group::{Audience, Durability, Group};
 use super::slot::Slot;
-use crate::checkpoint::Stream;
 use crate::disk::shared::BYTES as SHARED_BYTES;
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
@@ -45,6 +44,15 @@ pub fn slot_page_count(state: &State, facts: Facts) -> u32 {
 /// the slot says.
 pub fn told_tid(slot: &Slot, facts: Facts) -> Tid {
     if facts.checkpoints { slot.base_tid } else { Tid(0) }
+}
+
+/// What becomes of images streamed behind the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// They are home now: give the space back.
+    Drop,
+    /// A transaction that is not committed has some: leave them.
+    Keep,
 }
 
 /// A record that is finished and has its way made, ready to be pushed.

@@ -58,13 +58,7 @@ pub fn led(words: &ProcessWords, me: usize, tid: Tid) {
 /// Flushes no more.
 pub fn end(words: &ProcessWords, me: usize) {
     let _ = words.flusher().compare_exchange(me as u64 + 1, 0, SeqCst, SeqCst);
-    ring(words);
-}
-
-/// Wakes everybody who waits for a flush.
-pub fn ring(words: &ProcessWords) {
-    words.flush_bell().fetch_add(1, SeqCst);
-    system::wake(words.flush_bell(), true);
+    words.ring();
 }
 
 /// How long the next flush waits for those that the last one covered.
@@ -214,7 +208,7 @@ impl Database {
             words.publish(inner.published.tid, group.durable());
             words.show();
             inner.advance();
-            ring(words);
+            words.ring();
         }
         Ok(())
     }

@@ -19,8 +19,7 @@ use super::kept::{Kept, kept_path};
 use super::tail::Tail;
 use super::turn::{Turn, Turns};
 use super::words::{Cell, PINS, PROCESSES, Pins, ProcessWords};
-use crate::database::Database;
-use crate::disk::LockKind;
+use crate::disk::{Disk, DiskFile, LockKind};
 use crate::error::{Error, IoContext, Result};
 use crate::log::file::{Cursor, LogFile};
 use crate::log::slot::Slot;
@@ -110,6 +109,16 @@ pub enum Taken {
     Not,
 }
 
+/// What a process uses besides the log.
+pub struct Files {
+    /// Where the kept images lie.
+    pub disk: Arc<dyn Disk>,
+    /// The database file.
+    pub home: Arc<dyn DiskFile>,
+    /// It cannot be written by this process.
+    pub read_only: bool,
+}
+
 /// This process, attached.
 pub struct Member {
     /// What all share.
@@ -132,10 +141,10 @@ pub struct Member {
 }
 
 impl Member {
-    fn new(db: &Database, log: LogFile, words: ProcessWords, me: usize, tail: Tail) -> Member {
+    fn new(files: Files, log: LogFile, words: ProcessWords, me: usize, tail: Tail) -> Member {
         let kept = kept_path(&log.path, tail.slot.session);
         Member {
-            kept: Kept::new(db.disk.clone(), db.home.clone(), kept, words.clone(), db.read_only),
+            kept: Kept::new(files.disk, files.home, kept, words.clone(), files.read_only),
             generation: AtomicU64::new(tail.slot.sequence),
             words,
             me,
@@ -157,13 +166,13 @@ impl Member {
 
     /// The first process: it has every lock byte, and `slot` is durable. Afterwards others may join. `None`, and
     /// this process stays alone, where memory cannot be shared.
-    pub fn found(db: &Database, log: LogFile, slot: &Slot, options: &Options) -> Result<Option<Arc<Member>>> {
+    pub fn found(files: Files, log: LogFile, slot: &Slot, options: &Options) -> Result<Option<Arc<Member>>> {
         let Ok(words) = log.file.shared_words() else { return Ok(None) };
         let words = ProcessWords::new(words);
         words.found(slot.session, settings(options), slot.sequence, slot.base_tid);
         let me = 0;
         words.enter(me);
-        let member = Member::new(db, log, words, me, Tail::at(slot.clone()));
+        let member = Member::new(files, log, words, me, Tail::at(slot.clone()));
         member.turns().found();
         member.local.lock().seen_turns = member.words.turns().load(SeqCst);
         let what = || format!("cannot lock the log {}", member.log.path.display());
@@ -175,7 +184,7 @@ impl Member {
     }
 
     /// Joins the processes that use the log. The caller has ADMIN, and is not alone.
-    pub fn join(db: &Database, log: LogFile, session: u64, options: &Options) -> Result<Arc<Member>> {
+    pub fn join(files: Files, log: LogFile, session: u64, options: &Options) -> Result<Arc<Member>> {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
         let busy = |why: &str| Error::Busy(format!("another process has this database open {why} (log {path})"));
@@ -220,7 +229,7 @@ impl Member {
             }
         };
         words.enter(me);
-        Ok(Arc::new(Member::new(db, log, words, me, Tail::nowhere(slot))))
+        Ok(Arc::new(Member::new(files, log, words, me, Tail::nowhere(slot))))
     }
 
     /// This process is at `cursor` in the log, behind `slot`, which is durable.

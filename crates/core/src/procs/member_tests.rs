@@ -45,9 +45,9 @@ fn two() -> [Arc<Member>; 2] {
     };
     let started = Log::start(created.clone(), slot, true, true).unwrap();
     let options = Options::default();
-    let first = Member::found(&database(), created, started.slot(), &options).unwrap().unwrap();
+    let first = Member::found(database().files(), created, started.slot(), &options).unwrap().unwrap();
     let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
-    let second = Member::join(&database(), log, started.slot().session, &options).unwrap();
+    let second = Member::join(database().files(), log, started.slot().session, &options).unwrap();
     [first, second]
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  attach   member.rs   alone: recover, begin the shared words; else join
-//!  read     tail.rs     follow the log; announce the snapshot; home's old images from kept.rs
+//!  read     follow.rs    follow the log; announce the snapshot; home's old images from kept.rs
 //!  write    turn.rs     take turns; after another process: catch up; after a dead one: take over (here)
 //!  commit   flush.rs    written in the turn, flushed after it, by one process for all
 //!  detach   member.rs   alone: checkpoint, mark off; else just leave
@@ -13,6 +13,7 @@
 pub mod flush;
 #[cfg(test)]
 mod flush_tests;
+pub mod follow;
 pub mod kept;
 pub mod member;
 #[cfg(test)]
@@ -26,13 +27,14 @@ pub mod words;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::{Stream, checkpoint};
+use crate::checkpoint::checkpoint;
 use crate::database::{Database, Inner, Live};
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::log::file::Window;
 use crate::log::group::Durability;
 use crate::log::record::Record;
+use crate::log::ring::Stream;
 use crate::memory;
 use crate::rules::{Rule, keeps};
 use crate::table::Place;
@@ -153,7 +155,7 @@ impl Database {
                 Reach::Written => words.written() > inner.published.tid,
             };
             if behind || words.generation() != member.generation.load(std::sync::atomic::Ordering::Relaxed) {
-                tail::catch_up(self, member, inner, reach)?;
+                follow::catch_up(self, member, inner, reach)?;
             }
             let state = match reach {
                 Reach::Visible => inner.latest.clone(),
@@ -273,7 +275,7 @@ impl Database {
 fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
     check_nothing_pending(live, inner)?;
     let flushed = member.words.flushed();
-    tail::catch_up(db, member, inner, Reach::Written)?;
+    follow::catch_up(db, member, inner, Reach::Written)?;
     let tail = member.tail.lock();
     let same_home = live.log.slot().sequence == tail.slot.sequence;
     live.log.resume(&tail.slot, &tail.cursor, flushed)?;
@@ -310,7 +312,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
         member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
         words.set_generation(slot.sequence);
     }
-    tail::catch_up(db, member, inner, Reach::Written)?;
+    follow::catch_up(db, member, inner, Reach::Written)?;
     let mut tail = member.tail.lock();
     let mut buf = Vec::new();
     let before = inner.published.tid;
@@ -318,7 +320,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let mut cursor = tail.cursor;
     while let Some(end) = member.log.next_record(&tail.slot, &cursor, &Window::default(), &mut buf)? {
         let Some(record) = Record::decode(&buf, tail.slot.page_bytes) else { break };
-        newest = Arc::new(tail::apply(db, member, &tail.slot, &record, &newest, inner.readers())?);
+        newest = Arc::new(follow::apply(db, member, &tail.slot, &record, &newest, inner.readers())?);
         cursor = end;
         if record.head.stream.count > 0 {
             break; // Nothing follows one before it is home.
@@ -340,7 +342,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
         live.log.stream_reset()?;
         words.publish(inner.latest.tid, inner.latest.tid);
     }
-    flush::ring(words);
+    words.ring();
     let visible = words.visible();
     if words.home_floor() > visible {
         words.set_home_floor(visible);

@@ -86,15 +86,17 @@ pub fn now_us() -> u64 {
     system::clock_us() & STAMP_MAX
 }
 
-/// The process that the word says is busy.
-pub fn busy_owner(word: u64) -> Option<usize> {
-    let place = Place::of(word);
-    place.busy.then_some(place.owner)
-}
+impl ProcessWords {
+    /// The process that is in the midst of a transaction, dead or alive.
+    pub fn busy_owner(&self) -> Option<usize> {
+        let place = Place::of(self.turn().load(SeqCst));
+        place.busy.then_some(place.owner)
+    }
 
-/// Whether the word says that somebody is taking over from a dead process.
-pub fn takes_over(word: u64) -> bool {
-    word & TAKES_OVER != 0
+    /// Whether somebody is taking over from a dead process.
+    pub fn takes_over(&self) -> bool {
+        self.turn().load(SeqCst) & TAKES_OVER != 0
+    }
 }
 
 /// How the place was had.

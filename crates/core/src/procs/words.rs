@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use crate::disk::shared::SharedWords;
+use crate::disk::system;
 use crate::rules::{Rule, keeps};
 use crate::types::Tid;
 
@@ -157,7 +158,13 @@ impl ProcessWords {
         if keeps(Rule::PoisonTold) {
             self.long(AT_POISON).store(1, SeqCst);
         }
-        super::flush::ring(self);
+        self.ring();
+    }
+
+    /// Wakes everybody who waits for a flush.
+    pub fn ring(&self) {
+        self.flush_bell().fetch_add(1, SeqCst);
+        system::wake(self.flush_bell(), true);
     }
 
     /// Sequence of the newest header slot of the log.
@@ -323,16 +330,6 @@ impl ProcessWords {
     /// Who writes, see [`super::turn`].
     pub fn turn(&self) -> &AtomicU64 {
         self.long(AT_TURN)
-    }
-
-    /// The process that is in the midst of a transaction, dead or alive.
-    pub fn busy_owner(&self) -> Option<usize> {
-        super::turn::busy_owner(self.turn().load(SeqCst))
-    }
-
-    /// Whether somebody is taking over from a dead process.
-    pub fn takes_over(&self) -> bool {
-        super::turn::takes_over(self.turn().load(SeqCst))
     }
 
     /// Grows whenever the turn passes from one process to another.

@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::checkpoint::ImageFile;
 use crate::commit::place;
 use crate::database::{Database, Live};
 use crate::error::Result;
 use crate::home::State;
+use crate::image_file::ImageFile;
 use crate::memory;
 use crate::options::Options;
 use crate::sync::Event;

@@ -1,0 +1,150 @@
+//! From a plain file to a live one and back: the transitions of [`Phase`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
+
+use super::{Database, Inner, Live, Phase};
+use crate::checkpoint;
+use crate::error::{Error, IoContext, Result};
+use crate::home::State;
+use crate::log::ring::Stream;
+use crate::procs::member::Member;
+use crate::rules::{Rule, keeps};
+use crate::types::Tid;
+
+/// How long other processes are kept from looking at an unmarked home that is about to be marked.
+const READERS_LEAVE: Duration = Duration::from_millis(10);
+
+impl Database {
+    /// UNMARKED → LIVE. The caller has the writer's place and a snapshot (so SHARED is held). `Busy` while others read:
+    /// RESERVED stays, so that of several processes that try this one gets on; the caller gives it back when it gives
+    /// up.
+    pub fn go_live(&self, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
+        if !crate::locks::reserve(&*self.home)? {
+            return Err(Error::Busy(format!("another process is about to write {}", self.path.display())));
+        }
+        // Long enough for those that only look; who reads for longer is not kept from it.
+        let patience = READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
+        if !crate::locks::exclusive_from_reserved(&*self.home, patience)? {
+            return Err(Error::Busy(format!(
+                "the database {} is in use by another process without onewrite",
+                self.path.display()
+            )));
+        }
+        let made = self.place_mark(inner);
+        // SHARED stays: it keeps stock writers out for as long as the mark is on.
+        crate::locks::downgrade(&*self.home)?;
+        let made = made?;
+        self.share(made, writer, inner)
+    }
+
+    /// This process alone has made `live`, with every lock of the log: from here on others may join, unless the
+    /// scheme takes the file for one process.
+    pub fn share(&self, live: Live, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
+        let (slot, log) = (live.log.slot().clone(), live.log.file().clone());
+        inner.phase = Phase::Live;
+        inner.home_tid = slot.base_tid;
+        inner.set_state(Arc::new(State { tid: slot.base_tid, ..(*inner.latest).clone() }));
+        **writer = Some(live);
+        if self.facts().all_in_log() && !inner.options.concurrent {
+            let options = inner.options.clone();
+            self.enrol(Member::found(self.files(), log, &slot, &options)?, inner);
+        }
+        Ok(())
+    }
+
+    /// This process is one of several from now on.
+    pub fn enrol(&self, member: Option<Arc<Member>>, inner: &mut Inner) {
+        if let Some(member) = &member {
+            inner.snapshots.tids().for_each(|tid| member.announce_unseen(tid));
+        }
+        self.table.write().member = member.clone();
+        inner.member = member;
+    }
+
+    /// The opposite of [`Database::enrol`]; every lock of the log goes.
+    pub fn quit(&self, inner: &mut Inner) -> Result<()> {
+        self.table.write().member = None;
+        inner.home_tid = Tid::HOME;
+        inner.member.take().map_or(Ok(()), |member| member.leave_for_good())
+    }
+
+    /// LIVE → UNMARKED with the file still open, so that the next write starts with other options. `Busy` if another
+    /// process has it open.
+    pub fn detach_for_options(&self) -> Result<()> {
+        let member = self.member();
+        if let Some(member) = &member {
+            self.be_alone(member, std::time::Duration::ZERO)?;
+            if let Err(e) = self.enter(true, std::time::Instant::now()) {
+                member.not_alone()?;
+                return Err(e);
+            }
+        }
+        let done = self.unmark_alone();
+        if let (Err(_), Some(member)) = (&done, member.filter(|_| self.member().is_some())) {
+            // Still live: others may come again.
+            self.leave(false);
+            member.not_alone()?;
+        }
+        done
+    }
+
+    fn unmark_alone(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        if let Some(live) = writer.as_mut() {
+            checkpoint::bring_home(self, live)?;
+        }
+        let mut inner = self.inner.lock();
+        // Cut short, nobody knows whether the mark is on, nor which name leads where.
+        self.take_off_mark(&mut writer, &mut inner, Stream::Drop).map_err(|e| inner.poison(e))?;
+        crate::locks::none(&*self.home)
+    }
+
+    /// The last connection closes: home becomes a plain, complete file again.
+    pub fn detach(&self) -> Result<()> {
+        let live = self.inner.lock().phase == Phase::Live;
+        let last = if live { self.is_last() } else { Ok(true) };
+        let mut writer = self.writer.lock();
+        let mut inner = self.inner.lock();
+        if !matches!(last, Ok(true)) || inner.check().is_err() {
+            // Others go on, or recovery does.
+            *writer = None;
+            self.quit(&mut inner)?;
+            inner.phase = match &inner.phase {
+                Phase::Live => Phase::Unmarked,
+                other => other.clone(),
+            };
+            crate::locks::none(&*self.home)?;
+            return last.map(drop);
+        }
+        if inner.phase == Phase::Live {
+            let sticky = inner.options.sticky;
+            drop(inner);
+            if !keeps(Rule::MarkOffLast) {
+                let header = self.inner.lock().latest.final_header();
+                self.write_header(&header)?;
+            }
+            if let Some(live) = writer.as_mut() {
+                match sticky {
+                    true => checkpoint::checkpoint(self, live, Stream::Drop)?,
+                    false => checkpoint::bring_home(self, live)?,
+                }
+            }
+            inner = self.inner.lock();
+            if !sticky {
+                self.take_off_mark(&mut writer, &mut inner, Stream::Drop)?;
+            } else if let Some(live) = writer.as_mut() {
+                live.scheme.clone().detach(self, live, Some(&inner.latest))?;
+                if live.home.reserved_bytes > 0 {
+                    // Gives back the room that was asked for and not used.
+                    self.home.set_len(live.home.bytes).context(|| self.what("cannot fit the length of"))?;
+                }
+            }
+        }
+        *writer = None;
+        self.quit(&mut inner)?;
+        crate::locks::none(&*self.home)
+    }
+}

@@ -1,0 +1,315 @@
+//! The mark: how it gets on a plain home, with a log that is this database's, and how it comes off.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Database, HomeFile, Inner, Live, Phase};
+use crate::beside;
+use crate::disk::{LockKind, OpenMode, system};
+use crate::error::{Error, IoContext, Result};
+use crate::home::{Kind, Mark, State};
+use crate::layout::{BLOCK_BYTES_MIN, home as at};
+use crate::log::file::{LogFile, aside_path, is_aside, log_path};
+use crate::log::ring::{COUNTER_STEP, Log, Stream, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
+use crate::log::slot::{Slot, session_after};
+use crate::procs::{kept, member};
+use crate::rules::{Rule, keeps};
+use crate::stats::CountedFile;
+use crate::types::{LogOffset, Tid};
+
+/// How long a process that has given home back may still have the log.
+const OTHERS_LEAVE: Duration = Duration::from_millis(10);
+
+/// Page size that a new database probably gets: SQLite's default. Another one costs two slots.
+const PAGE_BYTES_USUAL: u32 = 4096;
+
+/// A log without records, for a file that is about to be marked.
+struct Found {
+    log: LogFile,
+    /// The newest slot that was in it.
+    newest: Option<Slot>,
+    /// It is new, and nothing of it is flushed.
+    created: bool,
+}
+
+impl Database {
+    /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark, flushed.
+    pub(super) fn place_mark(&self, inner: &mut Inner) -> Result<Live> {
+        // Nobody opens a file again that has no name: its log needs none, and what has the name is another's.
+        let unlinked = self.home.is_unlinked().context(|| self.what("cannot look at"))?;
+        if !unlinked {
+            self.check_name()?;
+        }
+        if self.has_hot_journal()? {
+            return Err(Error::Busy("a rollback journal waits to be rolled back".into()));
+        }
+        let state = inner.published.clone();
+        let (options, facts) = (&inner.options, self.facts());
+        let unit = self.atomic_unit(options);
+        let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::layout::BLOCK_BYTES_MAX);
+        let Found { log, newest: old, created } = match unlinked {
+            true => Found { log: self.nameless_log(block_bytes)?, newest: None, created: true },
+            false => self.usable_log(block_bytes, &state)?,
+        };
+        let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
+        let home = self.home.id().context(|| self.what("cannot look at"))?;
+        if created {
+            log.note_first_home(home)?
+        } else {
+            log.note_home(home)?
+        }
+        // What a process before left unflushed when it died must not come back beside the new mark: a rollback
+        // journal it removed, cut or zeroed, the mark it took off while its slot, which goes now, was the newest.
+        if !unlinked {
+            match self.disk.remove(self.journal_path()) {
+                Ok(()) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                Err(e) => return Err(Error::io(self.what("cannot remove the rollback journal of"), e)),
+            }
+            // Home is whole: a second file that a close left means nothing.
+            beside::remove_second(&*self.disk, &self.path)?;
+        }
+        if !unlinked && keeps(Rule::LogBeforeMark) {
+            self.disk.sync_dir_of(&self.path).context(|| self.what("cannot flush the directory of"))?;
+        }
+        if old.as_ref().is_some_and(|slot| slot.live) {
+            let mut first = [0; at::HEADER_BYTES];
+            let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
+            self.home.write_at(first.get(..n).unwrap_or_default(), 0).context(|| self.what("cannot write"))?;
+            self.sync_home()?;
+        }
+        // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut
+        // may have brought some of it back: what is still in the cache alone becomes durable with the slot
+        // (rule LogWiped).
+        let used = old.as_ref().map_or(Some(0), |slot| (slot.zeroed && !slot.live).then_some(slot.start.0));
+        let ring_bytes = small_ring_bytes(block_bytes);
+        if let (Some(used), Some(slot)) = (used, &old) {
+            log.wipe(slot, used.min(ring_bytes))?;
+        }
+        // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed. Nor is
+        // its slot, when the rest of a longer ring is cut off (rule LogGivenBack).
+        let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
+        let follows = follows.filter(|_| facts.all_in_log() && state.kind == Kind::Database);
+        let session = follows.map_or_else(random, |before| Ok(session_after(before.session, random()?)))?;
+        // Home may have changed without a number since the last transaction: its state gets one of its own
+        // (rule CacheKnowsItsState).
+        let base_tid = Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0)).next();
+        let slot = Slot {
+            block_bytes,
+            sequence: old.as_ref().map_or(0, |s| s.sequence),
+            session,
+            salt: random()?,
+            start: LogOffset(0),
+            ring_bytes,
+            base_tid,
+            tid_ceiling: Tid(base_tid.0.saturating_add(TID_STEP)),
+            prev_crc: 0,
+            page_bytes: if state.page_bytes == 0 { PAGE_BYTES_USUAL } else { state.page_bytes },
+            page_count: slot_page_count(&state, facts),
+            change_counter: state.change_counter,
+            counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
+            live: true,
+            zeroed: used.is_some(),
+            in_place: facts.in_place,
+        };
+        let tentative = follows.is_some();
+        let mut log = match tentative {
+            true => Log::begin(log, slot, options.psow)?,
+            false => Log::start(log, slot, options.psow, created || used.is_some_and(|used| used > 0))?,
+        };
+        if old.as_ref().is_some_and(|slot| slot.live) {
+            log.distrust_older_slot();
+        }
+        if !created && old.is_some_and(|slot| slot.ring_bytes > ring_bytes) {
+            log.repeat_slot()?;
+        }
+        log.stream_reset()?;
+        let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), facts)) };
+        let marked = state.marked_or_empty(mark);
+        let written = match keeps(Rule::MarkBeforeRecord) {
+            true => self.write_header(&marked),
+            false => self.home.write_at(&marked, 0).context(|| self.what("cannot write the header of")),
+        };
+        if let Err(e) = written {
+            // The mark may be in the cache and not on the disk: nothing may be committed under it. A full
+            // disk has not taken all of it.
+            if !matches!(e, Error::Full(_)) {
+                inner.phase = Phase::Poisoned(e.to_string());
+            }
+            return Err(e);
+        }
+        let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
+        let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: unit };
+        let home_tid = log.slot().base_tid;
+        Ok(self.begin(inner, log, home, home_tid))
+    }
+
+    /// LIVE → UNMARKED: the checkpoint is done, the mark comes off, the log is invalidated (in this
+    /// order, each flushed before the next). SHARED stays as it is, and what streamed behind the ring if `stream` says so.
+    pub fn take_off_mark(&self, writer: &mut Option<Live>, inner: &mut Inner, stream: Stream) -> Result<()> {
+        let Some(live) = writer.as_mut() else { return Ok(()) };
+        live.scheme.clone().detach(self, live, None)?;
+        // Not behind the mark: nobody knows the session then.
+        let removed = kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session);
+        let state = inner.latest.clone();
+        if state.kind == Kind::Empty {
+            self.home.set_len(0).context(|| self.what("cannot write"))?;
+            self.sync_home()?;
+        } else {
+            // A checkpoint leaves the pages behind the end that snapshots read, and recovery what it found.
+            if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
+                self.home.set_len(state.bytes()).context(|| self.what("cannot fit the length of"))?;
+            }
+            self.write_header(&state.final_header())?;
+        }
+        live.log.invalidate(stream)?;
+        removed?;
+        self.remove_aside(live)?;
+        *writer = None;
+        self.table.write().clear();
+        self.quit(inner)?;
+        inner.phase = Phase::Unmarked;
+        inner.set_state(Arc::new(self.read_state()?.0));
+        Ok(())
+    }
+
+    /// The log of the right name, locked for this process, long enough and without records of anyone; created where
+    /// needed. With the newest slot that was there. The caller has EXCLUSIVE on home, which is not marked and has its name: so
+    /// a log that is locked, or that holds what its home needs, is that of another file, which had the name before and was
+    /// renamed, removed or replaced. It is set aside, where `path_of_session` finds it (rule ForeignLogSetAside).
+    fn usable_log(&self, block_bytes: u32, state: &State) -> Result<Found> {
+        let path = &log_path(&self.path);
+        let what = || format!("cannot open the log {}", path.display());
+        let file = match self.disk.open_beside(path, OpenMode::ReadWrite, None) {
+            Ok(file) => file,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return self.create_log(path, block_bytes, None);
+            }
+            Err(e) => {
+                let refused = e.kind() == std::io::ErrorKind::PermissionDenied;
+                let error = beside::refused(what(), e);
+                // Not needed, nor known: the name is all that is asked of it.
+                return match refused && self.set_aside(path, None, random()?).is_ok() {
+                    true => self.create_log(path, block_bytes, None),
+                    false => Err(error),
+                };
+            }
+        };
+        let log = LogFile { file, path: path.clone() };
+        let locked = lock_log(&log, LockKind::Exclusive, OTHERS_LEAVE);
+        let newest = log.slots()?.into_iter().next();
+        let busy = match (locked, &newest) {
+            (Ok(()), _) => false,
+            (Err(Error::Busy(_)), Some(_)) => true,
+            (Err(e), _) => return Err(e),
+        };
+        if let Some(slot) = newest.as_ref().filter(|slot| busy || slot.live) {
+            // Counters go on by two as the mark comes off, and not at all until it is on.
+            if busy || !self.has_ended(&log, slot, state)? {
+                self.set_aside(path, Some(&log), slot.session)?;
+                if !busy {
+                    kept::remove(&*self.disk, path, slot.session)?;
+                }
+                return self.create_log(path, block_bytes, newest);
+            }
+        }
+        let is_long_enough = |s: &Slot| s.ring_bytes >= small_ring_bytes(block_bytes) && s.block_bytes == block_bytes;
+        if newest.as_ref().is_some_and(is_long_enough) {
+            // It is this database's: one that admits more is shut.
+            beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
+            return Ok(Found { log, newest, created: false });
+        }
+        drop(log);
+        self.create_log(path, block_bytes, newest)
+    }
+
+    /// Whether the live `slot` is of a session that took the mark off this home, and lost what it did to its log then: every
+    /// record is home (rule CloseWithoutSlot).
+    fn has_ended(&self, log: &LogFile, slot: &Slot, state: &State) -> Result<bool> {
+        // Counters go on by two as the mark comes off, and not at all until it is on.
+        let ends = |counter: u32| state.change_counter.wrapping_sub(counter) <= 2;
+        let mut counter = slot.change_counter;
+        let end = log.scan(slot, |record| {
+            counter = record.head.change_counter;
+            Ok(())
+        })?;
+        let home = self.home.id().context(|| self.what("cannot look at"))?;
+        Ok(ends(counter) && (end.is_empty() || (end.rot.is_none() && log.noted_home()? == Some(home.ino))))
+    }
+
+    /// Gives the log at `path`, which is another database's, a name of its own.
+    fn set_aside(&self, path: &Path, log: Option<&LogFile>, session: u64) -> Result<()> {
+        let aside = aside_path(path, session);
+        let what = || format!("cannot set the log {} aside as {}", path.display(), aside.display());
+        self.check_name()?;
+        if let Some(log) = log
+            && self.disk.identify(path).context(what)? != Some(log.file.id().context(what)?)
+        {
+            return Err(Error::Busy(format!("the log {} was just replaced", path.display())));
+        }
+        self.disk.rename(path, &aside).map_err(|e| match e.kind() {
+            std::io::ErrorKind::AlreadyExists => Error::CantOpen(format!("{}: {e}. Move that file away", what())),
+            _ => Error::io(what(), e),
+        })
+    }
+
+    /// A log for a file that no name leads to.
+    fn nameless_log(&self, block_bytes: u32) -> Result<LogFile> {
+        let path = log_path(&self.path);
+        let file = self.disk.temp_file(&self.path).context(|| format!("cannot create the log {}", path.display()))?;
+        let log = Log::create(LogFile { file, path }, small_ring_bytes(block_bytes), block_bytes)?;
+        lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
+        Ok(log)
+    }
+
+    fn create_log(&self, path: &Path, block_bytes: u32, newest: Option<Slot>) -> Result<Found> {
+        let what = || format!("cannot create the log {} in the directory of the database", path.display());
+        let file = beside::open(&*self.disk, path, OpenMode::Create, &*self.home, what)?;
+        match Log::create(LogFile { file, path: path.to_owned() }, small_ring_bytes(block_bytes), block_bytes) {
+            Ok(log) => {
+                lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
+                Ok(Found { log, newest, created: true })
+            }
+            Err(e) => {
+                // A log cut short by a full disk must not stay and hold the last free blocks.
+                let _ = self.disk.remove(path);
+                Err(e)
+            }
+        }
+    }
+
+    /// Removes the log, which nobody else uses and nobody needs any more, if its name was needed for that of another database.
+    fn remove_aside(&self, live: &Live) -> Result<()> {
+        let log = live.log.file();
+        let what = || format!("cannot remove the log {}", log.path.display());
+        let id = log.file.id().context(what)?;
+        for path in [log.path.clone(), aside_path(&log.path, live.home.mark.session)] {
+            if is_aside(&path) && self.disk.identify(&path).context(what)? == Some(id) {
+                self.disk.remove(&path).context(what)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes the locks by which one process has a log to itself; shared, to read it while nobody uses it. `Busy` if somebody
+/// does for longer than `patience`.
+pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    while !member::try_alone(log, kind)? {
+        if Instant::now() >= deadline {
+            return Err(Error::Busy(format!(
+                "another process has this database open through onewrite (it holds the log {})",
+                log.path.display()
+            )));
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    Ok(())
+}
+
+/// A random number from the operating system.
+pub fn random() -> Result<u64> {
+    system::random().context(|| "cannot get a random number from the system".into())
+}

@@ -1,0 +1,397 @@
+//! One database in one process: what its connections share.
+//!
+//! ```text
+//!              first write: go_live                 step_aside
+//!  UNMARKED ───────────────────────▶ LIVE ───────────────────────▶ ASIDE
+//!     ▲  ▲                            │ ▲                            │
+//!     │  └── last close: detach ──────┘ └── open of a marked home:   │
+//!     │                                     attach, recover          │
+//!     └───────────────────── come_back ◀─────────────────────────────┘
+//!
+//!  UNMARKED  home is a plain file. Readers hold SQLite's SHARED while they read. No log is in use.
+//!  LIVE      home carries the mark, this process holds SHARED and the log's attach lock, commits go
+//!            through a scheme.
+//!  ASIDE     one connection is a plain SQLite for a while, with EXCLUSIVE and a real journal; others get BUSY.
+//!  POISONED  a write or flush failed; everything fails until all connections have closed.
+//! ```
+//!
+//! Lock order: `writer`, then `inner`, then `table`. `writer` is held by whoever has the writer's
+//! place while it commits; `inner` only for moments; `table` only for look-ups and publication.
+
+mod lifecycle;
+pub mod mark;
+mod names;
+mod pin;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::disk::{Disk, DiskFile, FileId};
+use crate::error::{Error, IoContext, Result};
+use crate::home::{self, Mark, State};
+use crate::image_file::ImageFile;
+use crate::layout::home as at;
+use crate::log::group::Audience;
+use crate::log::record::Encoder;
+use crate::log::ring::Log;
+use crate::options::{Options, SchemeName};
+use crate::procs::member::{Files, Member};
+use crate::queue::{ConnectionId, WriterQueue};
+use crate::rules::{Rule, keeps};
+use crate::scheme::{Facts, Scheme};
+use crate::snapshots::Snapshots;
+use crate::stats::{CountedFile, Stats};
+use crate::table::{PageTable, Readers};
+use crate::types::Tid;
+
+/// See the state machine above.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Home is a plain file.
+    Unmarked,
+    /// Home is marked and the log in use.
+    Live,
+    /// A connection has the plain file to itself.
+    Aside(ConnectionId),
+    /// A write or flush failed.
+    Poisoned(String),
+}
+
+/// What changes under the lock `inner`.
+pub struct Inner {
+    /// Phase.
+    pub phase: Phase,
+    /// The newest state readers may see: a crash cannot take it back (under `synchronous=FULL`).
+    pub latest: Arc<State>,
+    /// The newest state, which the next writer builds on. Those above `latest` wait for their flush.
+    pub published: Arc<State>,
+    /// Among several processes: the states after `latest`, up to `published`.
+    pub hidden: VecDeque<Arc<State>>,
+    /// A connection that will step aside keeps the others from beginning to read.
+    pub reserved: Option<ConnectionId>,
+    /// Pinned snapshots.
+    pub snapshots: Snapshots,
+    /// Settings in force.
+    pub options: Options,
+    /// Why the file was left in WAL mode, when this process last looked at one that is.
+    pub stays_wal: Option<String>,
+    /// The connection that lets no other begin to read.
+    pub alone: Option<ConnectionId>,
+    /// Open connections.
+    pub connections: usize,
+    /// One of them was opened to write: if nobody uses a marked file, it is recovered here.
+    pub recovers: bool,
+    /// This process among those that use the log; `None` while it has the file to itself.
+    pub member: Option<Arc<Member>>,
+    /// The transaction that made what home held when this process marked it: [`Tid::HOME`] until then.
+    pub home_tid: Tid,
+}
+
+impl Inner {
+    /// Number of pinned snapshots.
+    pub fn snapshot_count(&self) -> usize {
+        self.snapshots.count()
+    }
+
+    /// Everybody sees `state` from now on.
+    pub fn set_state(&mut self, state: Arc<State>) {
+        self.latest = state.clone();
+        self.published = state;
+        self.hidden.clear();
+    }
+
+    /// The same for one that was found in the file, as it mostly was before.
+    pub fn find_state(&mut self, state: State) {
+        if *self.latest != state || !Arc::ptr_eq(&self.latest, &self.published) {
+            self.set_state(Arc::new(state));
+        }
+    }
+
+    /// A state after the newest, for the next writer, whichever process it is of.
+    pub fn hide(&mut self, state: Arc<State>) {
+        self.published = state.clone();
+        self.hidden.push_back(state);
+    }
+
+    /// Among several processes: readers see what all of them may see, of what is known here.
+    pub fn advance(&mut self) {
+        let Some(visible) = self.member.as_ref().map(|member| member.words.visible()) else { return };
+        while self.hidden.front().is_some_and(|state| state.tid <= visible) {
+            self.latest = self.hidden.pop_front().unwrap_or_else(|| self.latest.clone());
+        }
+    }
+
+    /// Who reads versions older than the newest.
+    pub fn readers(&self) -> Readers<'_> {
+        Readers { snapshots: &self.snapshots, visible: self.latest.tid }
+    }
+
+    /// Fails if the database is poisoned.
+    pub fn check(&self) -> Result<()> {
+        match &self.phase {
+            Phase::Poisoned(why) => Err(Error::Poisoned(why.clone())),
+            _ if self.member.as_ref().is_some_and(|member| member.words.is_poisoned()) => {
+                Err(Error::Poisoned("in another process".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// From now on everything fails, in every process (a failed flush is never retried).
+    pub fn poison(&mut self, error: Error) -> Error {
+        if !keeps(Rule::Poisons) {
+            return error;
+        }
+        if let Some(member) = &self.member {
+            member.words.poison();
+        }
+        if !matches!(self.phase, Phase::Poisoned(_)) {
+            self.phase = Phase::Poisoned(error.to_string());
+        }
+        error
+    }
+
+    /// Whether a snapshot is of the newest state.
+    pub fn is_newest(&self, snapshot: &State) -> bool {
+        let newest = self.published.tid;
+        snapshot.tid == newest || (snapshot.tid == Tid::HOME && newest == self.home_tid)
+    }
+}
+
+/// What only the holder of the writer's place uses, while the database is live.
+pub struct Live {
+    /// The log.
+    pub log: Log,
+    /// Home's mark and length.
+    pub home: HomeFile,
+    /// TID of the state in home.
+    pub home_tid: Tid,
+    /// Buffer for the record being built.
+    pub encoder: Encoder,
+    /// Images kept for snapshots.
+    pub kept: ImageFile,
+    /// How commits become durable, and what that has under way.
+    pub scheme: Arc<dyn Scheme>,
+    /// How many flushes there had been when the ring was emptied last because it was full, or begun.
+    pub emptied_at: u64,
+}
+
+impl Live {
+    /// A log and a home of which nothing is under way.
+    pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> Live {
+        let (encoder, kept) = (Encoder::default(), ImageFile::default());
+        let emptied_at = stats.flushes.load(Ordering::Relaxed);
+        Live { log, home, home_tid, encoder, kept, scheme, emptied_at }
+    }
+}
+
+/// What is known of a marked home.
+#[derive(Clone, Copy, Debug)]
+pub struct HomeFile {
+    /// What the mark says.
+    pub mark: Mark,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Room asked for, in bytes.
+    pub reserved_bytes: u64,
+    /// Bytes of it that the device writes all or nothing when aligned.
+    pub atomic_unit: u32,
+}
+
+/// A database.
+pub struct Database {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) path: PathBuf,
+    journal_path: PathBuf,
+    pub(crate) home: Arc<dyn DiskFile>,
+    /// Home cannot be written by this process: it joins others, and neither takes their place nor ends their session.
+    pub(crate) read_only: bool,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) queue: WriterQueue,
+    pub(crate) table: RwLock<PageTable>,
+    /// Grows before bytes that a reader may be reading are overwritten, and again before they are cut off.
+    pub(crate) epoch: AtomicU64,
+    pub(crate) inner: Mutex<Inner>,
+    pub(crate) writer: Mutex<Option<Live>>,
+    /// Makes a scheme by its name.
+    schemes: fn(SchemeName) -> Arc<dyn Scheme>,
+    /// The one in force, and of the log in use. Locked for moments, below every other lock.
+    scheme: Mutex<Arc<dyn Scheme>>,
+}
+
+impl Database {
+    /// The database at `path`, whose file is open as `home`. Nothing is read yet.
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        path: &Path,
+        home: Arc<dyn DiskFile>,
+        options: Options,
+        schemes: fn(SchemeName) -> Arc<dyn Scheme>,
+    ) -> Database {
+        let scheme = Mutex::new(schemes(options.scheme));
+        let stats = Arc::new(Stats::default());
+        let empty = Arc::new(State::empty(Tid::HOME));
+        let mut journal_path = path.as_os_str().to_owned();
+        journal_path.push(crate::layout::JOURNAL_SUFFIX);
+        Database {
+            disk,
+            path: path.to_owned(),
+            journal_path: journal_path.into(),
+            home: CountedFile::wrap(home, stats.clone()),
+            read_only: false,
+            stats,
+            queue: WriterQueue::default(),
+            table: RwLock::default(),
+            epoch: AtomicU64::new(0),
+            inner: Mutex::new(Inner {
+                phase: Phase::Unmarked,
+                latest: empty.clone(),
+                published: empty,
+                hidden: VecDeque::new(),
+                reserved: None,
+                snapshots: Snapshots::default(),
+                options,
+                stays_wal: None,
+                alone: None,
+                connections: 0,
+                recovers: true,
+                member: None,
+                home_tid: Tid::HOME,
+            }),
+            writer: Mutex::new(None),
+            schemes,
+            scheme,
+        }
+    }
+
+    /// Path of the real rollback journal.
+    pub fn journal_path(&self) -> &Path {
+        &self.journal_path
+    }
+
+    /// What a member uses of it.
+    pub fn files(&self) -> Files {
+        Files { disk: self.disk.clone(), home: self.home.clone(), read_only: self.read_only }
+    }
+
+    /// The scheme in force.
+    pub fn scheme(&self) -> Arc<dyn Scheme> {
+        self.scheme.lock().clone()
+    }
+
+    /// What is to be known of it.
+    pub fn facts(&self) -> Facts {
+        self.scheme.lock().facts()
+    }
+
+    /// Other settings, for a database that is not live if they are of another scheme.
+    pub fn set_options(&self, inner: &mut Inner, options: Options) {
+        if options.scheme != inner.options.scheme {
+            debug_assert!(inner.phase != Phase::Live, "a live log keeps its scheme");
+            *self.scheme.lock() = (self.schemes)(options.scheme);
+        }
+        inner.options = options;
+    }
+
+    /// What the holder of the writer's place uses of a log that is taken into use: of the scheme, too, nothing is under way.
+    pub fn begin(&self, inner: &Inner, log: Log, home: HomeFile, home_tid: Tid) -> Live {
+        let scheme = (self.schemes)(inner.options.scheme);
+        *self.scheme.lock() = scheme.clone();
+        Live::new(log, home, home_tid, scheme, &self.stats)
+    }
+
+    /// Whether a file is home, or a file of the scheme that may have its name.
+    pub fn is_home(&self, id: FileId) -> bool {
+        self.home.id().is_ok_and(|home| home == id) || self.takes_name(id)
+    }
+
+    /// Whether a file of the scheme, other than home, may have the name of the database.
+    pub fn takes_name(&self, id: FileId) -> bool {
+        self.scheme().takes_name(id)
+    }
+
+    /// "verb the database PATH", for messages.
+    pub fn what(&self, verb: &str) -> String {
+        format!("{verb} the database {}", self.path.display())
+    }
+
+    /// From now on everything fails (a failed flush is never retried).
+    pub fn poison(&self, error: Error) -> Error {
+        self.inner.lock().poison(error)
+    }
+
+    /// Poisons the database unless the error says only that room is short.
+    pub fn poison_unless_short(&self, error: Error) -> Error {
+        if error.is_short() { error } else { self.poison(error) }
+    }
+
+    /// What home's first bytes say, and the session id if the mark is on. The caller holds SHARED or more.
+    pub fn read_state(&self) -> Result<(State, Option<u64>)> {
+        let mut first = [0; at::HEADER_BYTES];
+        let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
+        let first = first.get(..n).unwrap_or_default();
+        let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
+        Ok((State::of_home(first, bytes), home::mark(first).map(|mark| mark.session)))
+    }
+
+    /// The mark of home, if it is on.
+    pub fn read_mark(&self) -> Result<Option<Mark>> {
+        let mut first = [0; at::HEADER_BYTES];
+        let read = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
+        Ok(home::mark(first.get(..read).unwrap_or_default()))
+    }
+
+    /// Bytes of home that the device writes all or nothing when aligned, unless `options` know better.
+    pub fn atomic_unit(&self, options: &Options) -> u32 {
+        if options.atomic_unit != 0 { options.atomic_unit } else { self.home.atomic_unit_bytes() }
+    }
+
+    /// Writes the first bytes of home, durable. They lie in one sector, so they are whole or as before.
+    pub fn write_header(&self, header: &home::Header) -> Result<()> {
+        self.home.write_at(header, 0).context(|| self.what("cannot write the header of"))?;
+        self.sync_home()
+    }
+
+    /// Flushes home. Any error is a failed flush, also one that says the disk is full.
+    pub fn sync_home(&self) -> Result<()> {
+        self.home.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
+    }
+}
+
+impl Audience for Database {
+    fn flushed(&self, tid: Tid) {
+        if let Some(member) = self.member() {
+            member.words.raise_flushed(tid);
+            member.words.show();
+        }
+    }
+
+    fn show(&self, state: Arc<State>) {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        debug_assert!(state.tid <= inner.published.tid, "states are shown in order");
+        // Others see a big transaction only once it is home.
+        let home_first = self.table.read().has_layer() && keeps(Rule::BigHomeFirst);
+        let words = inner.member.as_ref().filter(|_| !home_first).map(|member| &member.words);
+        if let Some(words) = words {
+            words.raise_written(state.tid);
+            words.show();
+            inner.advance();
+        } else {
+            inner.hidden.retain(|hidden| hidden.tid > state.tid);
+            inner.latest = state;
+        }
+    }
+
+    fn is_to_publish(&self) -> bool {
+        !self.queue.is_idle()
+    }
+
+    fn poison(&self, error: Error) -> Error {
+        Database::poison(self, error)
+    }
+}

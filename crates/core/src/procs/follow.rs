@@ -1,0 +1,163 @@
+//! Following the log: records that other processes appended become versions in the page table of this one.
+//!
+//! Nothing keeps home from being overwritten while its pages are the base of a delta here. That heals itself: a byte
+//! that a checkpoint to T changed is in some record up to T, so once those are applied every byte is right; and no
+//! snapshot is pinned before its TID is known not to be below [`ProcessWords::home_floor`](super::words::ProcessWords::home_floor).
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::member::Member;
+use super::tail::{Reach, Tail};
+use crate::database::{Database, Inner};
+use crate::error::{Error, IoContext, Result};
+use crate::home::{self, State};
+use crate::layout::home as at;
+use crate::log::file::{Cursor, Window};
+use crate::log::record::Record;
+use crate::log::slot::Slot;
+use crate::replay;
+use crate::table::Readers;
+use crate::types::{PageNo, Tid};
+
+/// So many records fit the first window, usually; more are read with the second, in bytes.
+const FEW_RECORDS: u64 = 8;
+const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
+
+/// Brings the newest state of this process up to what others wrote, and that of its readers up to what is visible.
+pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach) -> Result<()> {
+    let words = &member.words;
+    let mut tail = member.tail.lock();
+    let mut buf = Vec::new();
+    let mut window = Window::default();
+    // Each round but the last sees another generation.
+    for _ in 0..1000 {
+        // In this order: a checkpoint of what is visible by now may be seen a round later, never one of less.
+        let goal = match reach {
+            Reach::Visible => words.visible(),
+            Reach::Written => words.written(),
+        };
+        let generation = words.generation();
+        inner.advance();
+        if tail.slot.sequence != generation {
+            let slots = member.log.slots()?;
+            let Some(slot) = slots.into_iter().find(|s| s.sequence == generation && s.session == tail.slot.session)
+            else {
+                continue; // Overwritten by now.
+            };
+            if !turn_page(db, member, &mut tail, slot, inner)? {
+                if words.generation() != generation {
+                    continue;
+                }
+                return Err(lost(member, inner.published.tid));
+            }
+            member.generation.store(generation, Ordering::Relaxed);
+        }
+        if inner.published.tid < goal {
+            // All of it is written by now.
+            let bytes = if goal.0 - inner.published.tid.0 <= FEW_RECORDS { WINDOW_BYTES.0 } else { WINDOW_BYTES.1 };
+            window = member.log.window(&tail.slot, &tail.cursor, bytes)?;
+        }
+        while inner.published.tid < goal {
+            let Some(end) = member.log.next_record(&tail.slot, &tail.cursor, &window, &mut buf)? else { break };
+            let Some(record) = Record::decode(&buf, tail.slot.page_bytes) else { break };
+            if record.head.stream.count > 0 {
+                break; // Visible, so it is home, and a newer slot says so.
+            }
+            // Of what is visible, readers see none but the newest from here on.
+            let visible = words.visible().min(record.head.tid).max(inner.latest.tid);
+            let readers = Readers { snapshots: &inner.snapshots, visible };
+            let state = apply(db, member, &tail.slot, &record, &inner.published, readers)?;
+            tail.cursor = end;
+            inner.hide(Arc::new(state));
+            inner.advance();
+        }
+        if words.generation() != generation {
+            continue;
+        }
+        if inner.published.tid >= goal {
+            return Ok(());
+        }
+        return Err(lost(member, inner.published.tid.next()));
+    }
+    Err(Error::Busy("other processes write faster than this one can follow".into()))
+}
+
+fn lost(member: &Member, tid: Tid) -> Error {
+    Error::Corrupt(format!(
+        "the log {} has lost transaction {tid}, which another process committed",
+        member.log.path.display()
+    ))
+}
+
+/// A checkpoint elsewhere: home is at least at the state that `slot` tells of. False if its records are gone by now.
+fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner: &mut Inner) -> Result<bool> {
+    let home_tid = slot.base_tid;
+    let newest = inner.published.tid;
+    if tail.slot.sequence == 0 || newest < home_tid {
+        // The records up to there are gone.
+        let mut state = State { change_counter: slot.change_counter, ..State::empty(home_tid) };
+        if slot.page_count > 0 {
+            let mut first = [0; at::HEADER_BYTES];
+            db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
+            home::unmark(&mut first);
+            state = state.after(home_tid, slot.page_bytes, slot.page_count, slot.change_counter, Some(first));
+        }
+        db.table.write().checkpointed_elsewhere(home_tid, &inner.snapshots);
+        inner.set_state(Arc::new(state));
+        tail.cursor = Cursor::at(&slot);
+    } else if newest == home_tid {
+        inner.set_state(inner.published.clone());
+        db.table.write().checkpointed(home_tid, inner.published.page_count, inner.readers());
+        tail.cursor = Cursor::at(&slot);
+    } else if tail.slot.ring_bytes != slot.ring_bytes {
+        match place_in_ring(member, &slot, newest)? {
+            Some(cursor) => tail.cursor = cursor,
+            None => return Ok(false),
+        }
+    }
+    tail.slot = slot;
+    Ok(true)
+}
+
+/// Where the record of `tid` ends in a ring that has grown (rule RingGrownBeforeSlot); `None` if it is gone. It was found by
+/// what it chains to, at the place where both rings begin, before the slot was known.
+fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<Cursor>> {
+    let mut cursor = Cursor::at(slot);
+    let mut buf = Vec::new();
+    while cursor.last_tid < tid {
+        let Some(next) = member.log.next_record(slot, &cursor, &Window::default(), &mut buf)? else { return Ok(None) };
+        cursor = next;
+    }
+    Ok(Some(cursor))
+}
+
+/// Applies a record to the page table and to `state`; readers do not see it yet.
+pub fn apply(
+    db: &Database,
+    member: &Member,
+    slot: &Slot,
+    record: &Record<'_>,
+    state: &State,
+    readers: Readers<'_>,
+) -> Result<State> {
+    let before = Tid(record.head.tid.0.saturating_sub(1));
+    let mut table = db.table.write();
+    let home = |page: PageNo, image: &mut [u8]| read_home(db, member, before, page, slot.page_bytes, image);
+    let source = replay::Source { db, log: &member.log, slot, home: &home };
+    replay::apply(&source, &mut table, state, record, readers, None)
+}
+
+/// Reads the image of `page` that the snapshot `tid` finds at home.
+fn read_home(db: &Database, member: &Member, tid: Tid, page: PageNo, page_bytes: u32, image: &mut [u8]) -> Result<()> {
+    loop {
+        let epoch = member.words.epoch();
+        let n = db.read_home_once(Some(member), tid, page, page_bytes, 0, image)?;
+        if member.words.same_epoch(epoch) {
+            image.get_mut(n..).unwrap_or_default().fill(0);
+            return Ok(());
+        }
+    }
+}

@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     } else {
         sqlx::query("CREATE TABLE IF NOT EXISTS t(writer TEXT, n INTEGER)").execute(&db).await?;
         if what == "status" {
-            sqlx::query("INSERT INTO t VALUES ('status', 0)").execute(&db).await?;
+            sqlx::raw_sql("PRAGMA journal_mode=WAL; INSERT INTO t VALUES ('status', 0)").execute(&db).await?;
             lines(&db, "SELECT onewrite_status()").await?;
             lines(&db, "SELECT name || '=' || value FROM onewrite_stats WHERE name = 'commits'").await?;
         } else {

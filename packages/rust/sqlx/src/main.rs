@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{Row as _, SqlitePool};
 
 async fn lines(db: &SqlitePool, sql: &str) -> sqlx::Result<()> {
@@ -32,13 +32,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{error}");
         return Ok(());
     }
+    if what == "status" {
+        options = options.journal_mode(SqliteJournalMode::Wal);
+    }
     let db = SqlitePoolOptions::new().max_connections(2).connect_with(options).await?;
     if what == "read" {
         lines(&db, "SELECT writer || ' ' || count(*) || ' ' || max(n) FROM t GROUP BY writer").await?;
     } else {
         sqlx::query("CREATE TABLE IF NOT EXISTS t(writer TEXT, n INTEGER)").execute(&db).await?;
         if what == "status" {
-            sqlx::raw_sql("PRAGMA journal_mode=WAL; INSERT INTO t VALUES ('status', 0)").execute(&db).await?;
+            sqlx::query("INSERT INTO t VALUES ('status', 0)").execute(&db).await?;
             lines(&db, "SELECT onewrite_status()").await?;
             lines(&db, "SELECT name || '=' || value FROM onewrite_stats WHERE name = 'commits'").await?;
         } else {

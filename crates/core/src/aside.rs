@@ -109,7 +109,11 @@ fn make_room(
     // Fails here, before the mark is off, if the disk is full.
     db.home.reserve(txn.file_bytes).context(|| db.what("no room for the pages added to"))?;
     let mut inner = db.inner.lock();
-    if inner.snapshot_count() > 1 || !crate::locks::exclusive(&*db.home)? {
+    if inner.snapshot_count() > 1 {
+        return Err(Error::BusySnapshot);
+    }
+    if !crate::locks::exclusive(&*db.home)? {
+        db.hold_pending();
         return Err(Error::BusySnapshot);
     }
     inner.phase = Phase::Aside(me);

@@ -17,19 +17,40 @@ fn what() -> String {
     "cannot lock the database file".into()
 }
 
-/// Takes SHARED: no writer of stock SQLite may go on. False while one is about to write.
+/// Takes SHARED: no writer of stock SQLite may go on. False while one is about to write, or, unless the home that can be
+/// read by then `is_live`, while another process has PENDING.
 ///
 /// SQLite holds a lock on PENDING while it takes SHARED. To take SHARED and then look at PENDING keeps out of the same
 /// writers' way with a system call less: one who has PENDING by then is seen, one who takes it later waits for this reader.
-pub fn shared(home: &dyn DiskFile) -> Result<bool> {
+pub fn shared_if(home: &dyn DiskFile, is_live: impl FnOnce() -> Result<bool>) -> Result<bool> {
     if !home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)? {
         return Ok(false);
     }
-    if home.conflicts(PENDING, 1, LockKind::Shared).context(what)? {
+    let free = match home.conflicts(PENDING, 1, LockKind::Shared).context(what) {
+        Ok(false) => Ok(true),
+        Ok(true) => is_live(),
+        Err(e) => Err(e),
+    };
+    if !matches!(free, Ok(true)) {
         home.unlock(SHARED, SHARED_BYTES).context(what)?;
-        return Ok(false);
     }
-    Ok(true)
+    free
+}
+
+/// The same for a file that is not in use through onewrite.
+pub fn shared(home: &dyn DiskFile) -> Result<bool> {
+    shared_if(home, || Ok(false))
+}
+
+/// Takes PENDING, or keeps it: stock SQLite gets BUSY before it reads the header. False if another process has it.
+pub fn pending(home: &dyn DiskFile) -> Result<bool> {
+    home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)
+}
+
+/// Lowers EXCLUSIVE to SHARED and PENDING.
+pub fn downgrade_to_pending(home: &dyn DiskFile) -> Result<()> {
+    home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
+    home.unlock(RESERVED, 1).context(what)
 }
 
 /// Takes RESERVED on top of SHARED: nobody else is about to write. False if somebody is.

@@ -165,13 +165,15 @@ pub fn attach(
     session: u64,
     options: &Options,
 ) -> Result<bool> {
-    let log = find_log(db, session, OpenMode::ReadWrite).map_err(|e| match e {
-        Error::CantOpen(why) if !inner.recovers && matches!(db.disk.exists(&log_path(&db.path)), Ok(true)) => {
-            Error::CantOpen(format!("{why}; who only reads beside others tells them in the log what it reads"))
-        }
-        e => e,
-    })?;
+    let (log, observes) = match find_log(db, session, OpenMode::ReadWrite) {
+        // It may not be written; what else is wrong with it shows again.
+        Err(Error::CantOpen(_)) if db.read_only => (find_log(db, session, OpenMode::ReadOnly)?, true),
+        log => (log?, false),
+    };
     let mut log = LogFile { file: CountedFile::wrap(log.file, db.stats.clone()), path: log.path };
+    if observes {
+        return observe(db, writer, inner, log, session, options);
+    }
     member::admin(&log, Duration::from_millis(options.busy_ms))?;
     if db.read_state()?.1 != Some(session) {
         return Ok(false);
@@ -179,12 +181,7 @@ pub fn attach(
     if member::try_alone(&log, LockKind::Exclusive)? {
         if !inner.recovers {
             member::give_back(&log)?;
-            return Err(Error::CantOpen(format!(
-                "{} was in use through onewrite when its last process ended: its newest transactions are in its log, which \
-                 a read-only connection does not bring home. Open it once for writing through onewrite, or run `onewrite \
-                 recover` on it",
-                db.path.display()
-            )));
+            return Err(left_marked(db));
         }
         check_name(db)?;
         let slot = slot_of(db, &log, session)?;
@@ -192,6 +189,7 @@ pub fn attach(
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
         take_over(db, writer, inner, log, &slot, replayed, options)?;
+        db.hold_pending();
         return Ok(true);
     }
     let joined = join(db, writer, inner, &log, session, options);
@@ -201,7 +199,40 @@ pub fn attach(
         db.quit(inner)?;
     }
     member::end_admin(&log)?;
-    joined.map(|()| true)
+    joined?;
+    db.hold_pending();
+    Ok(true)
+}
+
+fn left_marked(db: &Database) -> Error {
+    Error::CantOpen(format!(
+        "{} was in use through onewrite when its last process ended: its newest transactions are in its log, which a \
+         read-only connection does not bring home. Open it once for writing through onewrite, or run `onewrite recover` on it",
+        db.path.display()
+    ))
+}
+
+/// The same for a process that may read the log and not write it.
+fn observe(
+    db: &Database,
+    writer: &mut MutexGuard<'_, Option<Live>>,
+    inner: &mut Inner,
+    log: LogFile,
+    session: u64,
+    options: &Options,
+) -> Result<bool> {
+    check_fits(db, &log, options)?;
+    let is_marked = || Ok(db.read_state()?.1 == Some(session));
+    let Some(member) = Member::observe(db.files(), log, session, options, is_marked)? else {
+        return if is_marked()? { Err(left_marked(db)) } else { Ok(false) };
+    };
+    let followed = follow(db, writer, inner, member, options);
+    if followed.is_err() {
+        **writer = None;
+        db.table.write().clear();
+        db.quit(inner)?;
+    }
+    followed.map(|()| true)
 }
 
 /// The file that was opened must be the one that has the name: not if another process exchanged it (a scheme of two files), or
@@ -232,6 +263,13 @@ fn join(
     session: u64,
     options: &Options,
 ) -> Result<()> {
+    check_fits(db, log, options)?;
+    let member = Member::join(db.files(), log.clone(), session, options)?;
+    follow(db, writer, inner, member, options)
+}
+
+/// Whether a file that is open in another process can be used beside it with these options.
+fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
     if options.concurrent {
         return Err(Error::Busy(format!(
             "{} is open in another process, and concurrent=1 needs it alone",
@@ -254,12 +292,22 @@ fn join(
             log.path.display()
         )));
     }
-    let member = Member::join(db.files(), log.clone(), session, options)?;
+    Ok(())
+}
+
+/// An attached process learns the newest state.
+fn follow(
+    db: &Database,
+    writer: &mut MutexGuard<'_, Option<Live>>,
+    inner: &mut Inner,
+    member: Arc<Member>,
+    options: &Options,
+) -> Result<()> {
     let slot = member.tail.lock().slot.clone();
-    let mark = Mark::new(session, told_tid(&slot, db.facts()));
+    let mark = Mark::new(slot.session, told_tid(&slot, db.facts()));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
-    let log = Log::join(log.clone(), slot, options.psow);
+    let log = Log::join(member.log.clone(), slot, options.psow);
     **writer = Some(db.begin(inner, log, home, Tid::HOME));
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);

@@ -54,7 +54,7 @@ fn a_second_process_joins_and_stock_sqlite_is_refused_until_both_have_left() {
     first.sql(INSERT).unwrap();
     let (mut second, mut stock) = (Remote::ours(&path), Remote::stock(&path));
     for sql in [COUNT, INSERT, "BEGIN IMMEDIATE", "VACUUM"] {
-        assert_eq!(refused(stock.sql(sql), "not a database"), ffi::SQLITE_NOTADB, "{sql}");
+        assert_eq!(refused(stock.sql(sql), "locked"), ffi::SQLITE_BUSY, "{sql}");
     }
     assert_eq!(second.sql(COUNT).unwrap(), "3");
     second.sql(INSERT).unwrap();
@@ -62,11 +62,15 @@ fn a_second_process_joins_and_stock_sqlite_is_refused_until_both_have_left() {
     assert_eq!(refused(first.sql(INSERT), "another process"), ffi::SQLITE_BUSY);
     second.sql("COMMIT").unwrap();
     second.sql("VACUUM").unwrap();
-    assert_eq!(refused(stock.sql("PRAGMA journal_mode=wal"), "not a database"), ffi::SQLITE_NOTADB);
+    assert_eq!(refused(stock.sql("PRAGMA journal_mode=wal"), "locked"), ffi::SQLITE_BUSY);
     first.sql(INSERT).unwrap();
     assert_eq!(first.sql(COUNT).unwrap(), "5");
+    // The first, which marked the file, has left: its next transaction makes the second hold PENDING in its place.
     first.close();
-    assert_eq!(refused(stock.sql(COUNT), "not a database"), ffi::SQLITE_NOTADB);
+    std::thread::sleep(std::time::Duration::from_millis(120));
+    second.sql(INSERT).unwrap();
+    second.sql("DELETE FROM t WHERE rowid = (SELECT max(rowid) FROM t)").unwrap();
+    assert_eq!(refused(stock.sql(COUNT), "locked"), ffi::SQLITE_BUSY);
     assert_eq!(second.sql(COUNT).unwrap(), "5");
     second.close();
     stock.sql(INSERT).unwrap();

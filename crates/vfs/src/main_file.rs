@@ -317,11 +317,14 @@ impl State {
             self.moved = Some(self.look_whether_moved());
         }
         if self.conn.is_none() {
-            self.raise_base(level)?;
+            let raised = self.raise_base(level);
+            // Whoever uses it through onewrite keeps the base from its lock (rule PendingHeld).
             if level == LockLevel::Shared && self.sees_mark()? {
                 self.base_level = LockLevel::None;
                 check(self.base()?.unlock(level_number(LockLevel::None)))?;
                 self.conn = Some(self.vfs.engine().open(&self.path, OpenMode::ReadOnly, &[])?);
+            } else {
+                raised?;
             }
         }
         if level == LockLevel::Reserved && self.vfs.passes_through() {
@@ -366,8 +369,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether another process has marked the file since this read-only connection opened it. Nobody does while SHARED is
-    /// held on it.
+    /// Whether another process has marked the file since this read-only connection opened it. Nobody does, nor takes the mark
+    /// off, while SHARED is held on it; the engine looks again where it is not.
     fn sees_mark(&mut self) -> Outcome<bool> {
         let mut header = [0; HEADER_BYTES];
         let read = self.base()?.read(&mut header, 0);

@@ -146,9 +146,12 @@ impl Connection {
             if inner.reserved.is_some_and(|other| other != self.id) {
                 return Err(busy_aside());
             }
-            if inner.phase == Phase::Live && !std::mem::replace(&mut self.has_pinned, true) && is_undecided(&inner) {
-                drop(inner);
-                return self.pin_decided(has_place);
+            if inner.phase == Phase::Live && !std::mem::replace(&mut self.has_pinned, true) {
+                db.hold_pending();
+                if is_undecided(&inner) {
+                    drop(inner);
+                    return self.pin_decided(has_place);
+                }
             }
             let joins_reader = inner.phase == Phase::Unmarked && !inner.snapshots.is_empty();
             if inner.phase == Phase::Live || joins_reader {
@@ -170,7 +173,7 @@ impl Connection {
             _ if !inner.snapshots.is_empty() => {}
             _ => {
                 let deadline = Instant::now() + MARK_WAIT.min(self.patience());
-                while !locks::shared(&*db.home)? {
+                while !db.lock_shared()? {
                     if Instant::now() >= deadline {
                         return Err(Error::Busy("another process is writing the database without onewrite".into()));
                     }

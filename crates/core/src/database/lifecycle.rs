@@ -34,10 +34,27 @@ impl Database {
             )));
         }
         let made = self.place_mark(inner);
-        // SHARED stays: it keeps stock writers out for as long as the mark is on.
-        crate::locks::downgrade(&*self.home)?;
+        // SHARED stays: it keeps stock writers out for as long as the mark is on. So does PENDING (rule PendingHeld).
+        match &made {
+            Ok(_) => crate::locks::downgrade_to_pending(&*self.home)?,
+            Err(_) => crate::locks::downgrade(&*self.home)?,
+        }
         let made = made?;
         self.share(made, writer, inner)
+    }
+
+    /// Takes SHARED on home, whose PENDING another process may hold that uses it through onewrite. False while somebody is
+    /// about to write it without.
+    pub fn lock_shared(&self) -> Result<bool> {
+        crate::locks::shared_if(&*self.home, || Ok(self.read_mark()?.is_some()))
+    }
+
+    /// Stock SQLite gets BUSY while home is marked and in use, as long as one of the processes holds PENDING: this one, if no
+    /// other does (rule PendingHeld). Where that fails it gets NOTADB.
+    pub fn hold_pending(&self) {
+        if !self.read_only {
+            let _ = crate::locks::pending(&*self.home);
+        }
     }
 
     /// This process alone has made `live`, with every lock of the log: from here on others may join, unless the

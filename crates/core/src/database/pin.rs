@@ -48,7 +48,7 @@ impl Database {
         self.stats.snapshots.fetch_sub(1, Ordering::Relaxed);
         if inner.snapshots.unpin(state.tid) {
             if let Some(member) = &inner.member {
-                member.withdraw(state.tid);
+                member.withdraw(state.tid)?;
             }
             if self.table.read().should_trim() {
                 self.table.write().trim(inner.readers());

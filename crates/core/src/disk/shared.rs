@@ -45,6 +45,8 @@ impl Default for Words {
 enum Backing {
     /// A page of a file.
     Mapped(NonNull<Words>),
+    /// A page of a file that may only be read, and what this process would have written to it.
+    Observed { shared: NonNull<Words>, own: Box<Words> },
     /// Memory of this process: on a simulated disk, or where a file cannot be mapped.
     Memory(Box<Words>),
     /// What a simulated process shares until it dies, and what it has to itself then.
@@ -67,19 +69,25 @@ impl Default for SharedWords {
 }
 
 impl SharedWords {
-    /// Maps the first block of `file`, which is open for reading and writing and holds it.
+    /// Maps the first block of `file`, which holds it. Where the file was opened to be read only, see
+    /// [`SharedWords::to_write`].
     pub fn map(file: &File) -> io::Result<SharedWords> {
-        if file.metadata()?.len() < BYTES as u64 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        match map_as(file, ProtFlags::READ | ProtFlags::WRITE) {
+            Ok(at) => Ok(SharedWords(Backing::Mapped(at))),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                Ok(SharedWords(Backing::Observed { shared: map_as(file, ProtFlags::READ)?, own: Box::default() }))
+            }
+            Err(e) => Err(e),
         }
-        let mut no_fork = NoFork::new();
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-        let at = unsafe {
-            mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
-        };
-        let at = NonNull::new(at.cast::<Words>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        no_fork.mapped(at.addr().get(), BYTES);
-        Ok(SharedWords(Backing::Mapped(at)))
+    }
+
+    /// The words to store to: those that are shared, or, where they may only be read, words of this value's own, which nobody
+    /// else sees.
+    pub fn to_write(&self) -> &Words {
+        match &self.0 {
+            Backing::Observed { own, .. } => own,
+            _ => self,
+        }
     }
 
     /// The same words for a simulated process: once it is `dead`, whatever it still does to them happens nowhere.
@@ -100,13 +108,25 @@ impl SharedWords {
     }
 }
 
+fn map_as(file: &File, access: ProtFlags) -> io::Result<NonNull<Words>> {
+    if file.metadata()?.len() < BYTES as u64 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut no_fork = NoFork::new();
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+    let at = unsafe { mmap(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED, file, 0)? };
+    let at = NonNull::new(at.cast::<Words>()).ok_or(io::ErrorKind::OutOfMemory)?;
+    no_fork.mapped(at.addr().get(), BYTES);
+    Ok(at)
+}
+
 impl Deref for SharedWords {
     type Target = Words;
 
     fn deref(&self) -> &Words {
         match &self.0 {
             // SAFETY: the mapping is page-aligned, as long as the words, and lives until `self` is dropped.
-            Backing::Mapped(at) => unsafe { at.as_ref() },
+            Backing::Mapped(at) | Backing::Observed { shared: at, .. } => unsafe { at.as_ref() },
             Backing::Memory(words) => words,
             Backing::Until { dead, own, .. } if dead.load(Ordering::SeqCst) => own,
             Backing::Until { shared, .. } => shared,
@@ -116,7 +136,7 @@ impl Deref for SharedWords {
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
-        if let Backing::Mapped(at) = &self.0 {
+        if let Backing::Mapped(at) | Backing::Observed { shared: at, .. } = &self.0 {
             let mut no_fork = NoFork::new();
             no_fork.unmapped(at.addr().get(), BYTES);
             // SAFETY: the mapping is ours, and nothing borrowed from `self` outlives it. Unmapping what was
@@ -147,6 +167,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         shared_between_opens(&RealDisk::new(), &dir.path().join("file"));
         shared_between_opens(&SimDisk::new(SimConfig::default()), std::path::Path::new("/file"));
+    }
+
+    #[test]
+    fn who_may_only_read_sees_what_others_store_and_stores_for_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let writer = RealDisk::new().open(&path, OpenMode::Create).unwrap();
+        writer.write_at(&[0; 8192], 0).unwrap();
+        let reader = RealDisk::new().open(&path, OpenMode::ReadOnly).unwrap();
+        let (written, read) = (writer.shared_words().unwrap(), reader.shared_words().unwrap());
+        written.to_write().longs[7].store(5, Ordering::SeqCst);
+        read.to_write().longs[7].store(6, Ordering::SeqCst);
+        assert_eq!((written.longs[7].load(Ordering::SeqCst), read.longs[7].load(Ordering::SeqCst)), (5, 5));
     }
 
     #[test]

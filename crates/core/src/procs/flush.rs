@@ -119,7 +119,7 @@ impl Database {
             }
             let others = if words.flusher().load(SeqCst) == 0 && !patience.is_zero() { gather(words) } else { None };
             let nap = others.unwrap_or(LOOK_FOR_DEAD);
-            let may = others.is_none() && words.written() >= tid;
+            let may = others.is_none() && words.written() >= tid && !member.observes;
             let mut turn = if may { lead(words, member.me, 0) } else { Flusher::Other(member.me) };
             if let Flusher::Other(other) = turn
                 && (now - looked >= LOOK_FOR_DEAD || now - since >= patience)
@@ -129,7 +129,7 @@ impl Database {
                     self.flush_for_dead(member, other, deadline)?;
                     continue;
                 }
-                if now - since >= patience && words.written() >= tid {
+                if now - since >= patience && words.written() >= tid && !member.observes {
                     turn = lead(words, member.me, other as u64 + 1);
                     since = now;
                 }

@@ -7,10 +7,14 @@
 //! | 0 ATTACH | shared by every attached process; exclusive by one that found itself alone |
 //! | 1 ADMIN | exclusive while a process attaches or leaves |
 //! | 2 + n | exclusive by the process in slot n: whoever gets it knows that process dead |
+//! | 2^32 + TID | shared by an observer that reads the snapshot TID |
+//!
+//! An observer is a process that may read the log and not write it: it has no slot, stores no shared word, and says what it
+//! reads with locks (rule ObserversPinByLock).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -29,9 +33,15 @@ use crate::types::Tid;
 /// Another process that wrote so long ago still counts as one that writes.
 const BESIDE: Duration = Duration::from_millis(20);
 
+/// So often at most is it seen whether the process that held PENDING still does.
+const PENDING_EVERY: Duration = Duration::from_millis(100);
+
 const ATTACH: u64 = 0;
 const ADMIN: u64 = 1;
 const SLOTS: u64 = 2;
+/// The byte of the snapshot [`Tid::HOME`] of an observer.
+const OBSERVED: u64 = 1 << 32;
+const OBSERVED_BYTES: u64 = 1 << 62;
 /// All of them.
 const BYTES: u64 = SLOTS + PROCESSES as u64;
 
@@ -51,19 +61,32 @@ pub fn admin(log: &LogFile, wait: Duration) -> Result<()> {
     let what = || format!("cannot lock the log {}", log.path.display());
     while !log.file.try_lock(ADMIN, 1, LockKind::Exclusive).context(what)? {
         if Instant::now() >= deadline {
-            return Err(Error::Busy(format!(
-                "another process has this database to itself, or is opening or closing it (it holds the log {})",
-                log.path.display()
-            )));
+            return Err(kept_from(log));
         }
         std::thread::sleep(Duration::from_micros(500));
     }
     Ok(())
 }
 
+fn kept_from(log: &LogFile) -> Error {
+    Error::Busy(format!(
+        "another process has this database to itself, or is opening or closing it (it holds the log {})",
+        log.path.display()
+    ))
+}
+
+fn in_use(log: &LogFile, why: &str) -> Error {
+    Error::Busy(format!("another process has this database open {why} (log {})", log.path.display()))
+}
+
 /// Ends what [`admin`] began.
 pub fn end_admin(log: &LogFile) -> Result<()> {
     log.file.unlock(ADMIN, 1).context(|| format!("cannot unlock the log {}", log.path.display()))
+}
+
+/// The byte of a snapshot that an observer reads.
+fn observed(tid: Tid) -> u64 {
+    OBSERVED.saturating_add(tid.0)
 }
 
 /// Settings that all processes of a log must share, as a word.
@@ -92,6 +115,8 @@ struct Local {
     since: Instant,
     /// When another process was found to have had the turn last.
     others_at: Option<Instant>,
+    /// When PENDING was asked for last.
+    pending_at: Instant,
     /// A dead process whose lock byte is held until it is taken over.
     dead: Option<usize>,
 }
@@ -123,8 +148,10 @@ pub struct Files {
 pub struct Member {
     /// What all share.
     pub words: ProcessWords,
-    /// The slot of this process.
+    /// The slot of this process; an observer has that of none.
     pub me: usize,
+    /// Whether this process may only read the log.
+    pub observes: bool,
     /// The log; its locks are this process's.
     pub log: LogFile,
     /// Where this process is in the log.
@@ -138,6 +165,7 @@ pub struct Member {
     awaiting: AtomicUsize,
     local: Mutex<Local>,
     idle: Condvar,
+    pending_due: AtomicBool,
 }
 
 impl Member {
@@ -148,6 +176,7 @@ impl Member {
             generation: AtomicU64::new(tail.slot.sequence),
             words,
             me,
+            observes: me >= PROCESSES,
             log,
             tail: Mutex::new(tail),
             announced: Mutex::default(),
@@ -158,9 +187,11 @@ impl Member {
                 seen_turns: u64::MAX,
                 since: Instant::now(),
                 others_at: None,
+                pending_at: Instant::now(),
                 dead: None,
             }),
             idle: Condvar::new(),
+            pending_due: AtomicBool::new(false),
         }
     }
 
@@ -187,10 +218,59 @@ impl Member {
     pub fn join(files: Files, log: LogFile, session: u64, options: &Options) -> Result<Arc<Member>> {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
-        let busy = |why: &str| Error::Busy(format!("another process has this database open {why} (log {path})"));
+        let busy = |why: &str| in_use(&log, why);
         if !log.file.try_lock(ATTACH, 1, LockKind::Shared).context(what)? {
             return Err(busy("and shares it with none"));
         }
+        let (words, slot) = Self::look(&log, session, options)?;
+        // The slot of a process that died in its turn, or while it flushed, is left for whoever takes over.
+        let mut free = 0..PROCESSES;
+        let me = loop {
+            let Some(n) = free.next() else { return Err(busy("in as many places as there may be")) };
+            let at = SLOTS + n as u64;
+            if log.file.try_lock(at, 1, LockKind::Exclusive).context(what)? {
+                if words.busy_owner() != Some(n) && words.flusher().load(SeqCst) != n as u64 + 1 {
+                    break n;
+                }
+                log.file.unlock(at, 1).context(what)?;
+            }
+        };
+        words.enter(me);
+        Ok(Arc::new(Member::new(files, log, words, me, Tail::nowhere(slot))))
+    }
+
+    /// Observes the processes that use the log, which this one may not write. `None` if the file is not in use any more.
+    /// `is_marked` says whether home still has the mark of `session`.
+    pub fn observe(
+        files: Files,
+        log: LogFile,
+        session: u64,
+        options: &Options,
+        is_marked: impl FnOnce() -> Result<bool>,
+    ) -> Result<Option<Arc<Member>>> {
+        let path = log.path.display().to_string();
+        let what = || format!("cannot lock the log {path}");
+        let deadline = Instant::now() + Duration::from_millis(options.busy_ms);
+        while !log.file.try_lock(ATTACH, 1, LockKind::Shared).context(what)? {
+            if Instant::now() >= deadline {
+                return Err(kept_from(&log));
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        // From here on nobody takes the mark off.
+        let is_used = log.file.conflicts(SLOTS, PROCESSES as u64, LockKind::Shared).context(what)?;
+        if !is_used || !is_marked()? {
+            log.file.unlock(ATTACH, 1).context(what)?;
+            return Ok(None);
+        }
+        let (words, slot) = Self::look(&log, session, options)?;
+        Ok(Some(Arc::new(Member::new(files, log, words, PROCESSES, Tail::nowhere(slot)))))
+    }
+
+    /// The words, which must be those of `session`, and the slot that is in use.
+    fn look(log: &LogFile, session: u64, options: &Options) -> Result<(ProcessWords, Slot)> {
+        let path = log.path.display();
+        let busy = |why: &str| in_use(log, why);
         let words = log.file.shared_words().map_err(|_| busy("and memory cannot be shared with it"))?;
         let words = ProcessWords::new(words);
         if !words.fit(session) {
@@ -216,20 +296,7 @@ impl Member {
                 }
             }
         };
-        // The slot of a process that died in its turn, or while it flushed, is left for whoever takes over.
-        let mut free = 0..PROCESSES;
-        let me = loop {
-            let Some(n) = free.next() else { return Err(busy("in as many places as there may be")) };
-            let at = SLOTS + n as u64;
-            if log.file.try_lock(at, 1, LockKind::Exclusive).context(what)? {
-                if words.busy_owner() != Some(n) && words.flusher().load(SeqCst) != n as u64 + 1 {
-                    break n;
-                }
-                log.file.unlock(at, 1).context(what)?;
-            }
-        };
-        words.enter(me);
-        Ok(Arc::new(Member::new(files, log, words, me, Tail::nowhere(slot))))
+        Ok((words, slot))
     }
 
     /// This process is at `cursor` in the log, behind `slot`, which is durable.
@@ -270,21 +337,33 @@ impl Member {
 
     /// Leaves: others go on, or a recovery follows. Every lock goes.
     pub fn leave_for_good(&self) -> Result<()> {
-        self.words.clear(self.me);
+        if self.observes {
+            let what = || format!("cannot unlock the log {}", self.log.path.display());
+            self.log.file.unlock(OBSERVED, OBSERVED_BYTES).context(what)?;
+        } else {
+            self.words.clear(self.me);
+        }
         give_back(&self.log)
     }
 
     /// Announces a snapshot; false if home may have left it: then nothing is announced.
-    pub fn announce(&self, tid: Tid) -> bool {
-        self.announce_unseen(tid);
-        if self.words.home_floor() <= tid {
-            return true;
+    pub fn announce(&self, tid: Tid) -> Result<bool> {
+        if self.observes {
+            let what = || format!("cannot lock the log {}", self.log.path.display());
+            if !self.log.file.try_lock(observed(tid), 1, LockKind::Shared).context(what)? {
+                return Err(in_use(&self.log, "in a way that keeps observers out"));
+            }
+        } else {
+            self.announce_unseen(tid);
         }
-        self.withdraw(tid);
-        false
+        if self.words.home_floor() <= tid {
+            return Ok(true);
+        }
+        self.withdraw(tid)?;
+        Ok(false)
     }
 
-    /// Announces a snapshot that nobody can take away now.
+    /// Announces a snapshot that nobody can take away now. Not for an observer.
     pub fn announce_unseen(&self, tid: Tid) {
         let mut announced = self.announced.lock();
         if let Some(n) = announced.own.iter().position(Option::is_none) {
@@ -299,7 +378,11 @@ impl Member {
     }
 
     /// The snapshot is not needed any more.
-    pub fn withdraw(&self, tid: Tid) {
+    pub fn withdraw(&self, tid: Tid) -> Result<()> {
+        if self.observes {
+            let what = || format!("cannot unlock the log {}", self.log.path.display());
+            return self.log.file.unlock(observed(tid), 1).context(what);
+        }
         let mut announced = self.announced.lock();
         if let Some(n) = announced.own.iter().position(|own| *own == Some(tid)) {
             if let Some(own) = announced.own.get_mut(n) {
@@ -310,6 +393,7 @@ impl Member {
             announced.others.swap_remove(at);
             self.words.set_pin(self.me, Cell::Floor, announced.others.iter().min().copied());
         }
+        Ok(())
     }
 
     /// What the living among the other processes read, one for each that is attached. The slots of dead ones
@@ -326,7 +410,30 @@ impl Member {
             }
             all.push(pins);
         }
+        let floor = self.oldest_observed()?;
+        all.extend(floor.map(|tid| Pins { exact: Vec::new(), floor: Some(tid) }));
         Ok(all)
+    }
+
+    /// The oldest snapshot that observers read. Those that begin from here on look at the floor afterwards (rule
+    /// ObserversPinByLock).
+    fn oldest_observed(&self) -> Result<Option<Tid>> {
+        let what = || format!("cannot lock the log {}", self.log.path.display());
+        let any = |from: u64, until: u64| {
+            self.log.file.conflicts(observed(Tid(from)), until - from, LockKind::Exclusive).context(what)
+        };
+        let (mut from, mut until) = (0, self.words.written().0.saturating_add(1));
+        if !any(from, until)? {
+            return Ok(None);
+        }
+        while until - from > 1 {
+            let middle = from + (until - from) / 2;
+            match any(from, middle)? {
+                true => until = middle,
+                false => from = middle,
+            }
+        }
+        Ok(Some(Tid(from)))
     }
 
     /// Whether another process, which lives, lets nobody begin to read. What was announced before is seen by it.
@@ -352,10 +459,17 @@ impl Member {
 
     fn lock_dead(&self, process: usize) -> Result<bool> {
         let what = || format!("cannot lock the log {}", self.log.path.display());
-        self.log.file.try_lock(SLOTS + process as u64, 1, LockKind::Exclusive).context(what)
+        let byte = SLOTS + process as u64;
+        match self.observes {
+            true => Ok(!self.log.file.conflicts(byte, 1, LockKind::Shared).context(what)?),
+            false => self.log.file.try_lock(byte, 1, LockKind::Exclusive).context(what),
+        }
     }
 
     fn unlock_dead(&self, process: usize) -> Result<()> {
+        if self.observes {
+            return Ok(());
+        }
         let what = || format!("cannot unlock the log {}", self.log.path.display());
         self.log.file.unlock(SLOTS + process as u64, 1).context(what)
     }
@@ -404,6 +518,10 @@ impl Member {
             Turn::Ours => Taken::Anew,
         };
         let takes_over = matches!(taken, Taken::FromDead(_));
+        if takes_over || (firm && local.pending_at.elapsed() >= PENDING_EVERY) {
+            local.pending_at = Instant::now();
+            self.pending_due.store(true, Relaxed);
+        }
         local.in_flight = usize::from(takes_over || (firm && taken != Taken::Not));
         local.settling = takes_over || (firm && taken == Taken::Anew);
         Ok(taken)
@@ -426,6 +544,11 @@ impl Member {
         self.end_settling(&mut local);
         let local = &mut *local;
         self.forget_dead(&mut local.dead)
+    }
+
+    /// Whether it is time to see that a process holds PENDING (rule PendingHeld).
+    pub fn should_hold_pending(&self) -> bool {
+        self.pending_due.load(Relaxed) && self.pending_due.swap(false, Relaxed)
     }
 
     fn end_settling(&self, local: &mut Local) {
@@ -475,6 +598,9 @@ impl Member {
 
     /// A thread of this process waits for a flush, or does not any more.
     pub fn awaits(&self, waits: bool) {
+        if self.observes {
+            return;
+        }
         let bit = 1u64 << self.me;
         if waits && self.awaiting.fetch_add(1, SeqCst) == 0 {
             self.words.awaiting().fetch_or(bit, SeqCst);

@@ -65,6 +65,10 @@ impl Database {
             return Err(Error::Busy(format!("{} may only be read by this process", self.path.display())));
         }
         let taken = member.take(firm, deadline, kept)?;
+        if member.should_hold_pending() {
+            // Another process may have left or died that held PENDING (rule PendingHeld).
+            self.hold_pending();
+        }
         match taken {
             Taken::Again => return Ok(()),
             // A lease can be lost at any time: nothing that matters to others may happen under it.
@@ -162,7 +166,7 @@ impl Database {
                 Reach::Written => inner.published.clone(),
             };
             let announced = inner.snapshots.has(state.tid) || !keeps(Rule::SnapshotsAnnounced);
-            if announced || member.announce(state.tid) {
+            if announced || member.announce(state.tid)? {
                 return Ok(state);
             }
             std::thread::sleep(Duration::from_micros(20));
@@ -212,6 +216,9 @@ impl Database {
     /// left, and what dead ones left is taken over.
     pub fn is_last(&self) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(true) };
+        if member.observes {
+            return Ok(false);
+        }
         member::admin(&member.log, ADMIN_WAIT)?;
         if self.read_only || !member.is_alone()? {
             return Ok(false);

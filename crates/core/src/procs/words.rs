@@ -105,25 +105,30 @@ impl ProcessWords {
         &self.0.longs[at]
     }
 
-    fn slot(&self, process: usize, word: usize) -> &AtomicU64 {
-        self.long(AT_SLOTS + process * SLOT_WORDS + word)
+    /// A word to store to, which is not the shared one where that may only be read.
+    fn cell(&self, at: usize) -> &AtomicU64 {
+        &self.0.to_write().longs[at]
+    }
+
+    fn slot_at(process: usize, word: usize) -> usize {
+        AT_SLOTS + process * SLOT_WORDS + word
     }
 
     /// Begins them: the caller is alone.
     pub fn found(&self, session: u64, settings: u64, generation: u64, newest: Tid) {
-        for word in &self.0.longs {
+        for word in &self.0.to_write().longs {
             word.store(0, SeqCst);
         }
         for process in 0..PROCESSES {
             self.clear(process);
         }
-        self.long(AT_SESSION).store(session, SeqCst);
-        self.long(AT_SETTINGS).store(settings, SeqCst);
-        self.long(AT_GENERATION).store(generation, SeqCst);
+        self.cell(AT_SESSION).store(session, SeqCst);
+        self.cell(AT_SETTINGS).store(settings, SeqCst);
+        self.cell(AT_GENERATION).store(generation, SeqCst);
         for at in [AT_VISIBLE, AT_FLUSHED, AT_WRITTEN, AT_WANTED] {
-            self.long(at).store(newest.0, SeqCst);
+            self.cell(at).store(newest.0, SeqCst);
         }
-        self.long(AT_MAGIC).store(MAGIC, SeqCst);
+        self.cell(AT_MAGIC).store(MAGIC, SeqCst);
     }
 
     /// What commits change.
@@ -156,15 +161,16 @@ impl ProcessWords {
     /// From now on everything fails, in every process.
     pub fn poison(&self) {
         if keeps(Rule::PoisonTold) {
-            self.long(AT_POISON).store(1, SeqCst);
+            self.cell(AT_POISON).store(1, SeqCst);
         }
         self.ring();
     }
 
     /// Wakes everybody who waits for a flush.
     pub fn ring(&self) {
-        self.flush_bell().fetch_add(1, SeqCst);
-        system::wake(self.flush_bell(), true);
+        let bell = &self.0.to_write().shorts[FLUSH_BELL];
+        bell.fetch_add(1, SeqCst);
+        system::wake(bell, true);
     }
 
     /// Sequence of the newest header slot of the log.
@@ -174,7 +180,7 @@ impl ProcessWords {
 
     /// A slot is durable. Nothing that it gives up may be overwritten before.
     pub fn set_generation(&self, sequence: u64) {
-        self.long(AT_GENERATION).store(sequence, SeqCst);
+        self.cell(AT_GENERATION).store(sequence, SeqCst);
     }
 
     /// The newest transaction that readers of every process may see.
@@ -196,17 +202,17 @@ impl ProcessWords {
     /// The transaction `tid` must be durable before it may be seen. Said before anybody can say that it is written
     /// (rule WantedBeforeWritten).
     pub fn raise_wanted(&self, tid: Tid) {
-        self.long(AT_WANTED).fetch_max(tid.0, SeqCst);
+        self.cell(AT_WANTED).fetch_max(tid.0, SeqCst);
     }
 
     /// Transactions up to `tid` are written. A flush that begins from here on covers them.
     pub fn raise_written(&self, tid: Tid) {
-        self.long(AT_WRITTEN).fetch_max(tid.0, SeqCst);
+        self.cell(AT_WRITTEN).fetch_max(tid.0, SeqCst);
     }
 
     /// Transactions up to `tid` are durable.
     pub fn raise_flushed(&self, tid: Tid) {
-        self.long(AT_FLUSHED).fetch_max(tid.0, SeqCst);
+        self.cell(AT_FLUSHED).fetch_max(tid.0, SeqCst);
     }
 
     /// Lets readers see what they may: as durable as its commits and all before asked for.
@@ -216,39 +222,39 @@ impl ProcessWords {
         let wanted = self.long(AT_WANTED).load(SeqCst);
         let flushed = self.long(AT_FLUSHED).load(SeqCst);
         let visible = if wanted <= flushed { written } else { written.min(flushed) };
-        self.long(AT_VISIBLE).fetch_max(visible, SeqCst);
+        self.cell(AT_VISIBLE).fetch_max(visible, SeqCst);
     }
 
     /// Transactions up to `visible` are written and may be seen, and those up to `flushed` are durable.
     pub fn publish(&self, visible: Tid, flushed: Tid) {
         self.raise_written(visible);
         self.raise_flushed(flushed);
-        self.long(AT_VISIBLE).fetch_max(visible.0, SeqCst);
+        self.cell(AT_VISIBLE).fetch_max(visible.0, SeqCst);
     }
 
     /// Who flushes for all, see [`super::flush`].
     pub fn flusher(&self) -> &AtomicU64 {
-        self.long(AT_FLUSHER)
+        self.cell(AT_FLUSHER)
     }
 
     /// A bit for each process with a transaction that waits for a flush.
     pub fn awaiting(&self) -> &AtomicU64 {
-        self.long(AT_AWAITING)
+        self.cell(AT_AWAITING)
     }
 
     /// [`ProcessWords::awaiting`] when the last flush began.
     pub fn covered(&self) -> &AtomicU64 {
-        self.long(AT_COVERED)
+        self.cell(AT_COVERED)
     }
 
     /// When the last flush ended, on the system's clock in microseconds.
     pub fn flush_ended(&self) -> &AtomicU64 {
-        self.long(AT_FLUSH_ENDED)
+        self.cell(AT_FLUSH_ENDED)
     }
 
     /// How long the last flush took, in microseconds.
     pub fn flush_us(&self) -> &AtomicU64 {
-        self.long(AT_FLUSH_US)
+        self.cell(AT_FLUSH_US)
     }
 
     /// What those sleep on who wait for a flush.
@@ -266,7 +272,7 @@ impl ProcessWords {
     /// Home is about to become what it is at this transaction. Snapshots that are pinned already are seen
     /// by [`ProcessWords::pins`] afterwards.
     pub fn set_home_floor(&self, tid: Tid) {
-        self.long(AT_HOME_FLOOR).store(tid.0, SeqCst);
+        self.cell(AT_HOME_FLOOR).store(tid.0, SeqCst);
         fence(SeqCst);
     }
 
@@ -279,14 +285,14 @@ impl ProcessWords {
     /// No other process begins to read from here on. Who reads already is seen by [`ProcessWords::pins`] afterwards. The
     /// caller has the writer's place.
     pub fn shut_out(&self, process: usize) {
-        self.long(AT_ALONE).store(process as u64 + 1, SeqCst);
+        self.cell(AT_ALONE).store(process as u64 + 1, SeqCst);
         fence(SeqCst);
     }
 
     /// Others may read, if it was this process that did not let them.
     pub fn let_in(&self, process: usize) {
         // What another process has said since stays.
-        let _ = self.long(AT_ALONE).compare_exchange(process as u64 + 1, 0, SeqCst, SeqCst);
+        let _ = self.cell(AT_ALONE).compare_exchange(process as u64 + 1, 0, SeqCst, SeqCst);
     }
 
     /// Grows before bytes of home are overwritten.
@@ -302,7 +308,7 @@ impl ProcessWords {
 
     /// What was kept is told; home is overwritten from here on.
     pub fn next_epoch(&self) {
-        self.long(AT_EPOCH).fetch_add(1, SeqCst);
+        self.cell(AT_EPOCH).fetch_add(1, SeqCst);
         fence(SeqCst);
     }
 
@@ -314,7 +320,7 @@ impl ProcessWords {
 
     /// The file with kept images has this length.
     pub fn set_kept(&self, generation: u64, len: u64) {
-        self.long(AT_KEPT).store((generation << KEPT_LEN_BITS) | (len & KEPT_LEN_MAX), SeqCst);
+        self.cell(AT_KEPT).store((generation << KEPT_LEN_BITS) | (len & KEPT_LEN_MAX), SeqCst);
     }
 
     /// Snapshots from this one on need no kept image.
@@ -324,49 +330,49 @@ impl ProcessWords {
 
     /// Images are about to be kept for snapshots before this one.
     pub fn raise_kept_until(&self, until: Tid) {
-        self.long(AT_KEPT_UNTIL).fetch_max(until.0, SeqCst);
+        self.cell(AT_KEPT_UNTIL).fetch_max(until.0, SeqCst);
     }
 
     /// Who writes, see [`super::turn`].
     pub fn turn(&self) -> &AtomicU64 {
-        self.long(AT_TURN)
+        self.cell(AT_TURN)
     }
 
     /// Grows whenever the turn passes from one process to another.
     pub fn turns(&self) -> &AtomicU64 {
-        self.long(AT_TURNS)
+        self.cell(AT_TURNS)
     }
 
     /// A bit for each process that waits for its turn.
     pub fn wanting(&self) -> &AtomicU64 {
-        self.long(AT_WANTING)
+        self.cell(AT_WANTING)
     }
 
     /// What a process sleeps on.
     pub fn bell(&self, process: usize) -> &AtomicU32 {
-        &self.0.shorts[process]
+        &self.0.to_write().shorts[process]
     }
 
     /// Takes a slot for a process. The caller has its lock byte.
     pub fn enter(&self, process: usize) {
         self.clear(process);
-        self.slot(process, IN_SLOT_USED).store(1, SeqCst);
+        self.cell(Self::slot_at(process, IN_SLOT_USED)).store(1, SeqCst);
     }
 
     /// Whether a process has the slot; it may be dead.
     pub fn is_used(&self, process: usize) -> bool {
-        self.slot(process, IN_SLOT_USED).load(SeqCst) != 0
+        self.long(Self::slot_at(process, IN_SLOT_USED)).load(SeqCst) != 0
     }
 
     /// Gives a slot back, for a process that leaves or is dead.
     pub fn clear(&self, process: usize) {
         for word in IN_SLOT_PINS..SLOT_WORDS {
-            self.slot(process, word).store(NONE, SeqCst);
+            self.cell(Self::slot_at(process, word)).store(NONE, SeqCst);
         }
         self.let_in(process);
         self.wanting().fetch_and(!(1 << process), SeqCst);
         self.awaiting().fetch_and(!(1 << process), SeqCst);
-        self.slot(process, IN_SLOT_USED).store(0, SeqCst);
+        self.cell(Self::slot_at(process, IN_SLOT_USED)).store(0, SeqCst);
     }
 
     /// Announces a snapshot of a process. The caller looks at [`ProcessWords::home_floor`] next.
@@ -375,12 +381,13 @@ impl ProcessWords {
             Cell::Own(n) => IN_SLOT_PINS + n.min(PINS - 1),
             Cell::Floor => IN_SLOT_FLOOR,
         };
-        self.slot(process, word).store(tid.map_or(NONE, |tid| tid.0), SeqCst);
+        self.cell(Self::slot_at(process, word)).store(tid.map_or(NONE, |tid| tid.0), SeqCst);
     }
 
     /// What a process still reads.
     pub fn pins(&self, process: usize) -> Pins {
-        let read = |word| Some(self.slot(process, word).load(SeqCst)).filter(|tid| *tid != NONE).map(Tid);
+        let read =
+            |word| Some(self.long(Self::slot_at(process, word)).load(SeqCst)).filter(|tid| *tid != NONE).map(Tid);
         Pins { exact: (0..PINS).filter_map(|n| read(IN_SLOT_PINS + n)).collect(), floor: read(IN_SLOT_FLOOR) }
     }
 }

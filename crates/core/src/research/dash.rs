@@ -156,6 +156,8 @@ impl Dash {
         if !crate::locks::shared(&*file)? {
             return Err(Error::CantOpen(format!("{} is in use", path.display())));
         }
+        // Rule PendingHeld. Where that fails, stock SQLite gets NOTADB.
+        let _ = crate::locks::pending(&*file);
         *self.id.lock() = Some(file.id().context(what)?);
         let bytes = file.len().context(what)?;
         Ok(Second { file, home: HomeFile { bytes, reserved_bytes: 0, ..*home }, is_named: false })

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use common::{PAGE, plain};
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
-use onewrite_core::log::file::LogFile;
-use onewrite_core::log::slot::Slot;
+use onewrite_core::inspect::{LogFile, Slot};
 use onewrite_core::{Connection, Engine, LockLevel, Result};
 
 const HOME: &str = "/db";

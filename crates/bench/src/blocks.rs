@@ -4,7 +4,7 @@ use crate::device::Counters;
 use crate::measure::median;
 use crate::report::Row;
 use crate::results::round;
-use onewrite_core::layout::{KEPT_SUFFIX, LOG_SUFFIX};
+use onewrite_core::inspect::layout::{KEPT_SUFFIX, LOG_SUFFIX};
 use onewrite_device::{Event, JOURNAL, METADATA, Operation, Region, split};
 use serde::Serialize;
 use std::fmt::Write as _;

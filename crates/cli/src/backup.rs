@@ -4,7 +4,7 @@ use crate::live;
 use crate::look::Look;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use onewrite_core::log::file::log_path;
+use onewrite_core::inspect::log_path;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use std::ffi::OsString;

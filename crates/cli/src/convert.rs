@@ -7,11 +7,11 @@ use crate::convert_back;
 use crate::look::{disk, grouped};
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use onewrite_core::beside;
+use onewrite_core::Repair;
 use onewrite_core::disk::OpenMode;
-use onewrite_core::home::{Kind, State, reserved};
-use onewrite_core::layout::trailer;
-use onewrite_core::repair::Repair;
+use onewrite_core::inspect::home::{Kind, State, reserved};
+use onewrite_core::inspect::layout::trailer;
+use onewrite_core::inspect::path_beside;
 use onewrite_core::{Engine, Mode};
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File};
@@ -128,7 +128,7 @@ fn leave_wal_mode(file: &Path) -> Result<()> {
 /// Returns the size of the new file in pages.
 fn convert(repair: &Repair, state: &State, to: Form) -> Result<u64> {
     let path = repair.path();
-    let draft = Draft(beside::path(path, "-onewrite-convert"));
+    let draft = Draft(path_beside(path, "-onewrite-convert"));
     match fs::remove_file(&draft.0) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             return Err(e).with_context(|| format!("removing {}, which an earlier run left", draft.0.display()));

@@ -3,11 +3,11 @@
 use crate::look::{Behind, Entry, Log, Look, SlotFound, counted, grouped};
 use anyhow::{Context, Result, bail};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
-use onewrite_core::home::{self, Kind, Mark};
-use onewrite_core::layout::home as at;
-use onewrite_core::layout::slot::PAGE_COUNT_IN_HOME;
-use onewrite_core::log::file::ScanEnd;
-use onewrite_core::log::slot::Slot;
+use onewrite_core::inspect::ScanEnd;
+use onewrite_core::inspect::Slot;
+use onewrite_core::inspect::home::{self, Kind, Mark};
+use onewrite_core::inspect::layout::home as at;
+use onewrite_core::inspect::layout::slot::PAGE_COUNT_IN_HOME;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::Write;

@@ -4,18 +4,18 @@
 //! Files are opened for reading and locked so that nobody changes them meanwhile. Where others use the database through
 //! onewrite, they are looked at as they are, again if a checkpoint came between.
 
-use onewrite_core::beside::second_path;
+use onewrite_core::Repair;
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::home::{self, State};
-use onewrite_core::layout::home::HEADER_BYTES;
-use onewrite_core::layout::record as record_layout;
-use onewrite_core::layout::slot as slot_layout;
-use onewrite_core::log::file::{LogFile, ScanEnd, next_places};
-use onewrite_core::log::record::{Change, Peek, Record};
-use onewrite_core::log::slot::Slot;
-use onewrite_core::repair::Repair;
-use onewrite_core::types::Tid;
+use onewrite_core::inspect::Slot;
+use onewrite_core::inspect::Tid;
+use onewrite_core::inspect::home::{self, State};
+use onewrite_core::inspect::layout::home::HEADER_BYTES;
+use onewrite_core::inspect::layout::record as record_layout;
+use onewrite_core::inspect::layout::slot as slot_layout;
+use onewrite_core::inspect::second_path;
+use onewrite_core::inspect::{Change, Peek, Record};
+use onewrite_core::inspect::{LogFile, ScanEnd, next_places};
 use onewrite_core::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl Log {
         let what = || format!("cannot read the log {}", file.path.display());
         let bytes = file.file.len().map_err(|e| Error::io(what(), e))?;
         let newest = file.slots()?.into_iter().next();
-        let block = newest.as_ref().map_or(onewrite_core::layout::BLOCK_BYTES_MIN, |s| s.block_bytes);
+        let block = newest.as_ref().map_or(onewrite_core::inspect::layout::BLOCK_BYTES_MIN, |s| s.block_bytes);
         let slot_at = |n: u64| {
             let mut b = [0; slot_layout::BYTES];
             file.file.read_at(&mut b, n * u64::from(block)).map_err(|e| Error::io(what(), e))?;

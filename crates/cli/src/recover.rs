@@ -3,10 +3,10 @@
 use crate::look::{counted, disk, grouped};
 use anyhow::{Context, Result, bail, ensure};
 use onewrite_core::Error;
+use onewrite_core::Repair;
+use onewrite_core::Report;
 use onewrite_core::disk::OpenMode;
-use onewrite_core::home::Kind;
-use onewrite_core::repair::Repair;
-use onewrite_core::replay::Report;
+use onewrite_core::inspect::home::Kind;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

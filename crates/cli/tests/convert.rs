@@ -4,7 +4,7 @@ mod common;
 
 use common::{Db, crashed, expect};
 use onewrite_core::disk::real::RealDisk;
-use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::disk::{Disk, LockKind, OpenMode};
 use rusqlite::Connection;
 
 fn rows(db: &Connection) -> Vec<(i64, String)> {
@@ -80,7 +80,7 @@ fn what_cannot_be_converted_stays_as_it_is() {
     let used = notes();
     // A lock as a reader has it, which looking at the file in this process does not take away.
     let reader = RealDisk::new().open(&used.home, OpenMode::ReadWrite).unwrap();
-    assert!(onewrite_core::locks::shared(&*reader).unwrap());
+    assert!(reader.try_lock(0x4000_0002, 510, LockKind::Shared).unwrap());
     refused(&used, &["in use"]);
     drop(reader);
     // A page that is damaged makes SQLite fail in the middle.

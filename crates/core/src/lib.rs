@@ -2,48 +2,55 @@
 //! flush, how it is recovered, and how readers see snapshots meanwhile.
 //!
 //! Knows SQLite's *file format* (public and stable) and nothing of its C API. Everything runs on
-//! [`disk::Disk`], so all of it runs on a simulated disk in tests.
+//! [`disk::Disk`], so all of it runs on a simulated disk in tests. What is exported is [`Engine`] and [`Connection`] for the
+//! VFS, [`Repair`] for the command line, [`disk`] for those that bring another one, and [`inspect`] for those that only look.
 
 mod ahead;
 mod aside;
-pub mod beside;
-pub mod checkpoint;
-pub mod commit;
-pub mod connection;
-pub mod database;
+mod beside;
+mod checkpoint;
+mod commit;
+mod connection;
+mod database;
 pub mod disk;
-pub mod error;
-pub mod home;
+mod error;
+mod home;
 mod image_file;
-pub mod journal;
-pub mod layout;
-pub mod locks;
-pub mod log;
+pub mod inspect;
+mod journal;
+mod layout;
+mod locks;
+mod log;
 mod memory;
-pub mod node;
-pub mod options;
-pub mod pragma;
-pub mod procs;
-pub mod queue;
+mod node;
+mod options;
+mod pragma;
+mod procs;
+mod queue;
 #[cfg(test)]
 mod queue_tests;
 mod read;
-pub mod recover;
-pub mod repair;
-pub mod replay;
+mod recover;
+mod repair;
+mod replay;
 mod research;
-pub mod roll_back;
+mod roll_back;
 pub mod rules;
-pub mod scheme;
-pub mod snapshots;
-pub mod stats;
+mod scheme;
+mod snapshots;
+mod stats;
 mod sync;
-pub mod table;
-pub mod trailer;
-pub mod txn;
-pub mod types;
-pub mod undo;
-pub mod wal;
+mod table;
+mod trailer;
+mod txn;
+mod types;
+mod undo;
+mod wal;
 
 pub use connection::{Connection, Engine, LockLevel, Mode, nap};
 pub use error::{Error, Result};
+pub use options::{Options, Preset, Split};
+pub use pragma::NAMES as PRAGMAS;
+pub use repair::Repair;
+pub use replay::Report;
+pub use stats::Stats;

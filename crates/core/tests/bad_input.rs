@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use common::{PAGE, Pair, TX, commit, crashed, crashed_with, ends_with_all, engine, lock, page, plain, write};
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::log::file::LogFile;
-use onewrite_core::log::slot::Slot;
+use onewrite_core::inspect::LogFile;
+use onewrite_core::inspect::Slot;
 use onewrite_core::{Error, LockLevel};
 
 /// The home of `pair` is refused with a message that has all of `words`, and nothing changes.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::{PAGE, leaves, page, plain, write};
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::log::file::LogFile;
+use onewrite_core::inspect::LogFile;
 use onewrite_core::{Connection, Engine, LockLevel};
 
 const HOME: &str = "/db";

@@ -15,11 +15,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onewrite_core::{disk, error, home, rules, types};
+use onewrite_core::{disk, inspect, rules};
+
+/// As the sources name them.
+mod error {
+    pub use onewrite_core::{Error, Result};
+
+    pub trait IoContext<T> {
+        fn context(self, what: impl FnOnce() -> String) -> Result<T>;
+    }
+
+    impl<T> IoContext<T> for std::io::Result<T> {
+        fn context(self, what: impl FnOnce() -> String) -> Result<T> {
+            self.map_err(|e| Error::io(what(), e))
+        }
+    }
+}
+mod types {
+    pub use onewrite_core::inspect::Tid;
+}
 
 use disk::{DiskFile, FileId, LockKind};
 use group::{Audience, Durability, Group};
-use home::State;
+use inspect::home::{self, State};
 use queue::{Claim, ConnectionId, Kept, Patience, WriterQueue};
 use shuttle::rand::Rng;
 use types::Tid;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{PAGE, commit, page, plain};
+use onewrite_core::Repair;
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::repair::Repair;
 use onewrite_core::{Connection, Engine, Error, LockLevel, Result};
 
 const DB: &str = "/db";

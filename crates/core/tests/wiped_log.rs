@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
-use onewrite_core::log::file::LogFile;
+use onewrite_core::inspect::LogFile;
 use onewrite_core::{Connection, Engine, LockLevel};
 
 const PAGE: usize = 4096;
@@ -132,7 +132,7 @@ fn the_log_of_an_older_version_is_wiped_as_a_whole() {
     c.close().unwrap();
     let log = LogFile::open(&disk, Path::new(LOG), OpenMode::ReadWrite).unwrap().unwrap();
     let slot = log.slots().unwrap().remove(0);
-    let old = onewrite_core::log::slot::Slot { zeroed: false, ..slot.clone() };
+    let old = onewrite_core::inspect::Slot { zeroed: false, ..slot.clone() };
     let at = (1 + slot.sequence % 2) * u64::from(slot.block_bytes);
     log.file.write_at(&old.encode(), at).unwrap();
     log.file.write_at(&[7; 300], 100_000).unwrap();

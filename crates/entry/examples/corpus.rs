@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
-use onewrite_core::log::file::LogFile;
+use onewrite_core::inspect::LogFile;
 use onewrite_core::{Connection, Engine, LockLevel, Result};
 use onewrite_entry::files::{Files, HOME};
 

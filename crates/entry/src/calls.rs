@@ -10,8 +10,8 @@ use std::sync::Arc;
 use arbitrary::{Result, Unstructured};
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
-use onewrite_core::layout::home as at;
-use onewrite_core::layout::put;
+use onewrite_core::inspect::layout::home as at;
+use onewrite_core::inspect::layout::put;
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 
 use crate::Reach;

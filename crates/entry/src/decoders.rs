@@ -2,10 +2,10 @@
 //!
 //! The first byte of the input chooses one, and whether the checksum is made right first.
 
-use onewrite_core::home::{self, Kind, State};
-use onewrite_core::layout::{record, slot};
-use onewrite_core::log::record::{Change, Peek, Record};
-use onewrite_core::log::slot::Slot;
+use onewrite_core::inspect::Slot;
+use onewrite_core::inspect::home::{self, Kind, State};
+use onewrite_core::inspect::layout::{record, slot};
+use onewrite_core::inspect::{Change, Peek, Record};
 
 use crate::{Reach, files};
 
@@ -47,7 +47,7 @@ fn slot_of(bytes: &[u8]) -> bool {
 fn home_of(bytes: &[u8], file_bytes: u64) -> bool {
     let state = State::of_home(bytes, file_bytes);
     if state.kind == Kind::Database {
-        let mark = home::Mark { session: 9, tid: onewrite_core::types::Tid(8), partial: true, tentative: true };
+        let mark = home::Mark { session: 9, tid: onewrite_core::inspect::Tid(8), partial: true, tentative: true };
         assert_eq!(home::mark(&state.marked_header(mark)), Some(mark));
         assert_eq!(home::mark(&state.final_header()), None);
     }

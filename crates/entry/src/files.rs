@@ -13,8 +13,10 @@
 use std::path::Path;
 
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
-use onewrite_core::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, le_u16, le_u32, le_u64, put, record, slot};
-use onewrite_core::log::slot::Slot;
+use onewrite_core::inspect::Slot;
+use onewrite_core::inspect::layout::{
+    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, le_u16, le_u32, le_u64, put, record, slot,
+};
 
 /// Largest database.
 pub const HOME_BYTES_MAX: u32 = 256 << 10;

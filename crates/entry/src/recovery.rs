@@ -7,11 +7,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use onewrite_core::Repair;
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::SimDisk;
-use onewrite_core::layout::slot::PAGE_COUNT_IN_HOME;
-use onewrite_core::repair::Repair;
-use onewrite_core::{Connection, Engine, Error, LockLevel, Result, home};
+use onewrite_core::inspect::home;
+use onewrite_core::inspect::layout::slot::PAGE_COUNT_IN_HOME;
+use onewrite_core::{Connection, Engine, Error, LockLevel, Result};
 
 use crate::Reach;
 use crate::files::{Files, HOME};

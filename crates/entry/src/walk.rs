@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use onewrite_core::Repair;
 use onewrite_core::disk::OpenMode;
-use onewrite_core::log::file::{LogFile, next_places};
-use onewrite_core::log::record::Change;
-use onewrite_core::repair::Repair;
+use onewrite_core::inspect::Change;
+use onewrite_core::inspect::{LogFile, next_places};
 
 use crate::Reach;
 use crate::files::{Files, HOME};
@@ -39,7 +39,7 @@ pub fn run(input: &[u8]) -> Reach {
     reach
 }
 
-fn walk(log: &LogFile, slot: &onewrite_core::log::slot::Slot, reach: &mut Reach) {
+fn walk(log: &LogFile, slot: &onewrite_core::inspect::Slot, reach: &mut Reach) {
     let mut last = slot.base_tid;
     let end = log.scan(slot, |record| {
         assert!(record.head.tid > last, "TIDs grow");

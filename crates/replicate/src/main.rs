@@ -1,7 +1,9 @@
 //! The command `onewrite-replicate`, which `onewrite replicate`, `restore` and `verify` run.
 
+mod assets;
+
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Shipped, Shipper, Taken};
@@ -22,6 +24,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(hide = true)]
+    Assets(assets::Args),
     Replicate(Replicate),
     Restore(Restore),
     Verify(Verify),
@@ -119,6 +123,7 @@ fn timestamp(text: &str) -> Result<i64> {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Assets(args) => assets::run(&args, Cli::command()),
         Command::Replicate(args) => replicate(&args),
         Command::Restore(args) => run_restore(&args),
         Command::Verify(args) => run_verify(&args),

@@ -5,7 +5,7 @@ use crate::plan::{Target, plan};
 use crate::state::{Sink, apply, byte_bar};
 use crate::store::{Store, list_all};
 use anyhow::{Context, Result, ensure};
-use onewrite_core::log::file::log_path;
+use onewrite_core::inspect::log_path;
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use onewrite_core::Engine;
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::home;
-use onewrite_core::layout::home::HEADER_BYTES;
-use onewrite_core::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, slot};
-use onewrite_core::log::file::{LogFile, log_path};
+use onewrite_core::inspect::home;
+use onewrite_core::inspect::layout::home::HEADER_BYTES;
+use onewrite_core::inspect::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, slot};
+use onewrite_core::inspect::{LogFile, log_path};
 use parking_lot::Mutex;
 
 use crate::hook::{HookDisk, Operation};

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::Disk;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
-use onewrite_core::log::file::log_path;
+use onewrite_core::inspect::log_path;
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use onewrite_core::disk::sim::{Op, SimDisk};
 use onewrite_core::disk::{Disk, DiskFile, OpenMode};
-use onewrite_core::layout::JOURNAL_SUFFIX;
+use onewrite_core::inspect::layout::JOURNAL_SUFFIX;
 use parking_lot::Mutex;
 
 /// The operation that is about to change the disk.

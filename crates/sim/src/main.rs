@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use onewrite_core::options::Preset;
+use onewrite_core::Preset;
 use onewrite_sim::check::{Counts, Violation};
 use onewrite_sim::history::{self, Campaign};
 use onewrite_sim::{small, sql};

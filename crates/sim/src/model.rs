@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use onewrite_core::disk::sim::SplitMix64;
-use onewrite_core::layout::home as at;
-use onewrite_core::layout::{put, trailer};
-use onewrite_core::node::Shape;
-use onewrite_core::types::PageNo;
+use onewrite_core::inspect::PageNo;
+use onewrite_core::inspect::Shape;
+use onewrite_core::inspect::layout::home as at;
+use onewrite_core::inspect::layout::{put, trailer};
 
 /// What fills the reserved bytes of a page that has them; only what is in front of them, and not in the gap of a
 /// b-tree page, is SQLite's.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::journal::MAGIC;
-use onewrite_core::layout::{be_u32, put};
+use onewrite_core::inspect::journal::MAGIC;
+use onewrite_core::inspect::layout::{be_u32, put};
 use onewrite_core::{Connection, Error, LockLevel, Result};
 
 use crate::model::{Plan, State};

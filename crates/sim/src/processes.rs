@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
-use onewrite_core::layout::KEPT_SUFFIX;
+use onewrite_core::inspect::layout::KEPT_SUFFIX;
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 

@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::home::{Kind, State, put_counter, put_page_count};
-use onewrite_core::layout::{home, put, wal};
-use onewrite_core::wal::Head;
+use onewrite_core::inspect::home::{Kind, State, put_counter, put_page_count};
+use onewrite_core::inspect::layout::{home, put, wal};
+use onewrite_core::inspect::wal::Head;
 use onewrite_core::{Connection, Engine, LockLevel, Result};
 
 use crate::check::{Counts, Violation};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
-use onewrite_core::layout::slot;
+use onewrite_core::inspect::layout::slot;
 use onewrite_sim::check::{Counts, Violation};
 use onewrite_sim::history::Campaign;
 use onewrite_sim::hook::HookDisk;

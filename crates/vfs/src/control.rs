@@ -4,8 +4,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use onewrite_core::options::Options;
-use onewrite_core::{Connection, Error, Mode, pragma};
+use onewrite_core::Options;
+use onewrite_core::{Connection, Error, Mode, PRAGMAS};
 
 use crate::fault::{Fault, Outcome, last};
 use crate::ffi::{SplitPolicy, code, fcntl};
@@ -241,5 +241,5 @@ fn effect(state: &mut State) -> String {
 
 /// The names of all pragmas, without the prefix.
 fn known() -> impl Iterator<Item = &'static str> {
-    pragma::NAMES.into_iter().chain(Options::NAMES)
+    PRAGMAS.into_iter().chain(Options::NAMES)
 }

@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use onewrite_core::disk::{FileId, OpenMode};
-use onewrite_core::home::mark;
-use onewrite_core::layout::home::HEADER_BYTES;
+use onewrite_core::inspect::home::mark;
+use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::{Connection, LockLevel, Mode};
 use parking_lot::Mutex;
 

@@ -2,7 +2,7 @@
 //! any other SQLite, which splits its own way, is told about settings it cannot honour.
 
 use onewrite_core::Connection;
-use onewrite_core::options::Split;
+use onewrite_core::Split;
 
 use crate::ffi::{SplitPolicy, split};
 

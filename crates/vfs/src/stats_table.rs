@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
-use onewrite_core::stats::Stats;
+use onewrite_core::Stats;
 
 use crate::api::c_text;
 use crate::ffi::{IndexInfo, Module, Opaque, Vtab, VtabCursor, code, sql};

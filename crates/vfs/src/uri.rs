@@ -1,7 +1,7 @@
 //! Whose the keys of a URI are: SQLite's, onewrite's, the binding's or the application's. A key that is nobody's is a
 //! setting that would be lost without a word.
 
-use onewrite_core::options::Options;
+use onewrite_core::Options;
 
 /// The keys that SQLite documents.
 const SQLITE: [&str; 8] = ["vfs", "mode", "cache", "psow", "nolock", "immutable", "modeof", "8_3_names"];

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use onewrite_core::Options;
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::home::mark;
-use onewrite_core::layout::home::HEADER_BYTES;
-use onewrite_core::options::Options;
+use onewrite_core::inspect::home::mark;
+use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{explain, one, open, open_stock, setup};
-use onewrite_core::layout::home::{MARK, READ_VERSION};
+use onewrite_core::inspect::layout::home::{MARK, READ_VERSION};
 use rusqlite::{Connection, ffi};
 
 const TABLE: &str = "CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT); INSERT INTO t(v) VALUES ('one'), ('two')";

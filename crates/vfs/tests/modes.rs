@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use common::{explain, one, open, open_stock, setup};
 use onewrite::ffi::{File, IoMethods, Vfs};
 use onewrite_core::disk::real::RealDisk;
-use onewrite_core::layout::home::{MARK, READ_VERSION};
+use onewrite_core::inspect::layout::home::{MARK, READ_VERSION};
 use parking_lot::Mutex;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, ffi};

@@ -4,7 +4,7 @@
 
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::real::RealDisk;
-use onewrite_core::log::file::{LogFile, log_path};
+use onewrite_core::inspect::{LogFile, log_path};
 use onewrite_core::{Connection, Engine, LockLevel};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -179,7 +179,7 @@ impl LogFile {
     /// An empty file at `path`, for tests.
     #[cfg(test)]
     #[allow(clippy::unwrap_used)]
-    pub fn make(disk: &dyn Disk, path: &Path) -> LogFile {
+    pub(crate) fn make(disk: &dyn Disk, path: &Path) -> LogFile {
         LogFile { file: disk.open(path, OpenMode::Create).unwrap(), path: path.to_owned() }
     }
 
@@ -243,7 +243,7 @@ impl LogFile {
     }
 
     /// Reads `len` bytes from `cursor` on at once, fewer at the end of the ring.
-    pub fn window(&self, slot: &Slot, cursor: &Cursor, len: u64) -> Result<Window> {
+    pub(crate) fn window(&self, slot: &Slot, cursor: &Cursor, len: u64) -> Result<Window> {
         let in_ring = cursor.tail.0 % slot.ring_bytes;
         let at = 3 * u64::from(slot.block_bytes) + in_ring;
         let mut bytes = memory::zeros(usize::try_from(len.min(slot.ring_bytes - in_ring)).unwrap_or(0))?;
@@ -254,7 +254,7 @@ impl LogFile {
 
     /// Reads the record that follows `cursor` into `buf`, verified; where the walk is behind it, or `None` if there
     /// is none. What `window` has is taken from there.
-    pub fn next_record(
+    pub(crate) fn next_record(
         &self,
         slot: &Slot,
         cursor: &Cursor,
@@ -401,7 +401,7 @@ impl LogFile {
     }
 
     /// Notes which file the log is used for, if it was another one or is new.
-    pub fn note_home(&self, home: FileId) -> Result<()> {
+    pub(crate) fn note_home(&self, home: FileId) -> Result<()> {
         if self.noted_home()? == Some(home.ino) {
             return Ok(());
         }
@@ -410,14 +410,14 @@ impl LogFile {
     }
 
     /// The number of the file that the log was last used for, if it is known.
-    pub fn noted_home(&self) -> Result<Option<u64>> {
+    pub(crate) fn noted_home(&self) -> Result<Option<u64>> {
         let mut b = [0; 8];
         let read = self.file.read_at(&mut b, shared::AT_HOME_FILE as u64).context(|| self.what("cannot read"))?;
         Ok(le_u64(b.get(..read).unwrap_or_default(), 0).filter(|file| *file != 0))
     }
 
     /// The page that was last written in place, if the owner before noted one.
-    pub fn noted_in_place(&self) -> Result<Option<PageNo>> {
+    pub(crate) fn noted_in_place(&self) -> Result<Option<PageNo>> {
         let mut b = [0; 4];
         let read = self.file.read_at(&mut b, shared::AT_IN_PLACE_PAGE as u64).context(|| self.what("cannot read"))?;
         let page = le_u32(b.get(..read).unwrap_or_default(), 0).unwrap_or(0);
@@ -426,7 +426,7 @@ impl LogFile {
 
     /// Writes the live bytes of the ring, from the slot's start to `tail`, and everything behind the
     /// ring once more, and flushes: what a failed flush left in the cache alone becomes durable.
-    pub fn rewrite_live(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
+    pub(crate) fn rewrite_live(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
         if !keeps(Rule::RecordsRewritten) {
             return Ok(());
         }
@@ -446,17 +446,17 @@ impl LogFile {
     }
 
     /// Flushes. Any error is a failed flush, also one that says the disk is full.
-    pub fn flush(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<()> {
         self.file.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 
     /// Overwrites what is not zeros in the first `len` bytes of the ring. Not flushed.
-    pub fn wipe(&self, slot: &Slot, len: u64) -> Result<()> {
+    pub(crate) fn wipe(&self, slot: &Slot, len: u64) -> Result<()> {
         self.wipe_range(3 * u64::from(slot.block_bytes), len)
     }
 
     /// The same for the part of the ring that the records behind `slot`, up to `tail`, leave free.
-    pub fn wipe_free(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
+    pub(crate) fn wipe_free(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let end = slot.start.0 / block * block + slot.ring_bytes;
         let mut at = tail.0.next_multiple_of(block);

@@ -237,11 +237,6 @@ impl Log {
         self.tail.0 - self.slot.start.0
     }
 
-    /// Bytes of streamed images behind the ring.
-    pub fn stream_bytes(&self) -> u64 {
-        self.stream_tail - self.ring_end()
-    }
-
     fn ring_at(&self) -> u64 {
         3 * u64::from(self.slot.block_bytes)
     }

@@ -615,6 +615,7 @@ impl Member {
     }
 
     /// Whether a write transaction of this process is under way.
+    #[cfg(test)]
     pub fn is_busy(&self) -> bool {
         self.local.lock().in_flight > 0
     }

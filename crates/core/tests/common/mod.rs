@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::log::file::LogFile;
+use onewrite_core::inspect::LogFile;
 use onewrite_core::{Connection, Engine, LockLevel, Result};
 
 /// Page size in bytes.
@@ -42,7 +42,7 @@ impl Pair {
 
     /// Path of the log.
     pub fn log(&self) -> PathBuf {
-        onewrite_core::log::file::log_path(&self.home)
+        onewrite_core::inspect::log_path(&self.home)
     }
 
     /// Both files; nothing for one that is missing.

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::sim::{SimDisk, SplitMix64};
-use onewrite_core::layout::home::{READ_VERSION, SESSION, WRITE_VERSION};
-use onewrite_core::layout::{LOG_SUFFIX, home};
+use onewrite_core::inspect::layout::home::{READ_VERSION, SESSION, WRITE_VERSION};
+use onewrite_core::inspect::layout::{LOG_SUFFIX, home};
 use parking_lot::Mutex;
 use rusqlite::Connection;
 

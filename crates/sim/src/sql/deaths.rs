@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
-use onewrite_core::layout::home::HEADER_BYTES;
-use onewrite_core::layout::slot;
+use onewrite_core::inspect::layout::home::HEADER_BYTES;
+use onewrite_core::inspect::layout::slot;
 use rusqlite::backup::Backup;
 use rusqlite::{Connection, ffi};
 

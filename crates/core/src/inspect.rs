@@ -1,0 +1,33 @@
+//! To look at a database and its log without changing them: paths, the formats of `docs/format.md`, the records of a log.
+//!
+//! For `check` and `inspect`, the simulators, arbitrary bytes: what they need to know is here, and everything else of this
+//! crate is its own.
+
+pub use crate::beside::{path as path_beside, second_path};
+pub use crate::log::file::{LogFile, ScanEnd, log_path, next_places};
+pub use crate::log::record::{Change, Peek, Record};
+pub use crate::log::slot::Slot;
+pub use crate::node::Shape;
+pub use crate::types::{LogOffset, PageNo, Tid};
+
+/// Every offset and size of every format.
+pub mod layout {
+    pub use crate::layout::*;
+}
+
+/// The header of a database file, and the mark in it.
+pub mod home {
+    pub use crate::home::{
+        Header, Kind, Mark, State, mark, page_bytes, page_count, put_counter, put_page_count, reserved, unmark,
+    };
+}
+
+/// SQLite's rollback journal.
+pub mod journal {
+    pub use crate::journal::MAGIC;
+}
+
+/// SQLite's write-ahead log.
+pub mod wal {
+    pub use crate::wal::Head;
+}

@@ -14,6 +14,7 @@ mod connection;
 mod database;
 pub mod disk;
 mod error;
+mod frontier;
 mod home;
 mod image_file;
 pub mod inspect;

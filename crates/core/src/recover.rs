@@ -280,7 +280,7 @@ fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
         return Err(Error::Busy(format!(
             "{} is open in another process, and scheme={} needs it alone",
             db.path.display(),
-            options.preset.name()
+            options.preset
         )));
     }
     let home = db.home.id().context(|| db.what("cannot look at"))?;
@@ -361,7 +361,7 @@ pub fn take_over(
     db.write_header(&recovered.marked_or_empty(mark))?;
     // The slot that counts may be in the cache alone: the next one goes over the slot before it, and until home
     // is marked anew recovery needs one of the two.
-    let slot_at = (1 + slot.sequence % 2) * u64::from(slot.block_bytes);
+    let slot_at = slot.position();
     if keeps(Rule::LeftoversFlushed) {
         log.file
             .write_durable_at(&slot.encode(), slot_at)

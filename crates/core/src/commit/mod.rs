@@ -59,7 +59,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     let page_count = page_count(txn);
     live.encoder.clear();
     let facts = scheme.facts();
-    let encoder = (facts.records && options.images == Images::Delta).then_some(&mut live.encoder);
+    let encoder = (facts.records && options.bundle.images == Images::Delta).then_some(&mut live.encoder);
     let (changed, header) = changes(db, txn, options, page_count, change_counter, facts.in_gaps, encoder)?;
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
         return Ok(Prepared::nothing(&txn.base));
@@ -122,7 +122,7 @@ fn changes(
         let added = (end_of_base + 1..=page_count).map(PageNo);
         pages.extend(added.filter(|p| !txn.pages.contains_key(p) && txn.streamed.get(*p).is_none()));
     }
-    if options.header_page == HeaderPage::Write && page_count > 0 && !txn.pages.contains_key(&PageNo::HEADER) {
+    if options.bundle.header_page == HeaderPage::Write && page_count > 0 && !txn.pages.contains_key(&PageNo::HEADER) {
         pages.push(PageNo::HEADER);
     }
     pages.sort_unstable();
@@ -138,7 +138,7 @@ fn changes(
         };
         if page == PageNo::HEADER {
             let mut image = memory::copy(&new)?;
-            match (&base, options.header_page) {
+            match (&base, options.bundle.header_page) {
                 (Some(base), HeaderPage::Embed) => {
                     home::embed_counters(&mut image, base);
                     if in_gaps && page_count >= txn.base.page_count {
@@ -152,7 +152,7 @@ fn changes(
         let differs = match &mut encoder {
             Some(encoder) => encoder.add_delta(page, base.as_deref(), &new)?,
             // Neither the gap nor the trailer is SQLite's; what it has cached of them is old (rule GapNotCompared).
-            None if in_gaps && options.header_page == HeaderPage::Embed => {
+            None if in_gaps && options.bundle.header_page == HeaderPage::Embed => {
                 base.as_deref().is_none_or(|base| !shape.same(page, base, &new))
             }
             None => base.as_deref() != Some(&*new),

@@ -24,7 +24,7 @@ const ENCODER_BYTES: usize = 256 << 10;
 /// Encodes the record and makes room for it; images that do not fit the ring stream behind it.
 pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Result<Stream> {
     let Commit { db, live, txn, options } = c.parts();
-    if options.images == Images::Full {
+    if options.bundle.images == Images::Full {
         let block = live.log.slot().block_bytes as usize;
         let mut frames: Vec<(PageNo, &[u8])> = memory::list(changed.len())?;
         frames.extend(changed.iter().map(|c| (c.page, &*c.new)));
@@ -67,7 +67,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Resu
 }
 
 fn own_block(options: &Options) -> bool {
-    options.images == Images::Full
+    options.bundle.images == Images::Full
 }
 
 /// Moves the image of one page behind the ring, not flushed; it counts only with the commit record.

@@ -164,7 +164,7 @@ impl Connection {
     /// How pages are to be split, and how many cells both halves keep room for.
     pub fn split(&self) -> (Split, u32) {
         let inner = self.db.inner.lock();
-        (inner.options.split, inner.options.reserve_cells)
+        (inner.options.bundle.split, inner.options.bundle.reserve_cells)
     }
 
     /// Path of the database.

@@ -229,7 +229,7 @@ impl Database {
         options: Options,
         schemes: fn(SchemeName) -> Arc<dyn Scheme>,
     ) -> Database {
-        let scheme = Mutex::new(schemes(options.scheme));
+        let scheme = Mutex::new(schemes(options.bundle.scheme));
         let stats = Arc::new(Stats::default());
         let empty = Arc::new(State::empty(Tid::HOME));
         let mut journal_path = path.as_os_str().to_owned();
@@ -287,16 +287,16 @@ impl Database {
 
     /// Other settings, for a database that is not live if they are of another scheme.
     pub fn set_options(&self, inner: &mut Inner, options: Options) {
-        if options.scheme != inner.options.scheme {
+        if options.bundle.scheme != inner.options.bundle.scheme {
             debug_assert!(inner.phase != Phase::Live, "a live log keeps its scheme");
-            *self.scheme.lock() = (self.schemes)(options.scheme);
+            *self.scheme.lock() = (self.schemes)(options.bundle.scheme);
         }
         inner.options = options;
     }
 
     /// What the holder of the writer's place uses of a log that is taken into use: of the scheme, too, nothing is under way.
     pub fn begin(&self, inner: &Inner, log: Log, home: HomeFile, home_tid: Tid) -> Live {
-        let scheme = (self.schemes)(inner.options.scheme);
+        let scheme = (self.schemes)(inner.options.bundle.scheme);
         *self.scheme.lock() = scheme.clone();
         Live::new(log, home, home_tid, scheme)
     }

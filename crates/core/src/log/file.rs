@@ -225,7 +225,7 @@ impl LogFile {
 
     /// Walks the live records below `slot` in order, verified, calling `visit` with each.
     pub fn scan(&self, slot: &Slot, mut visit: impl FnMut(&Record<'_>) -> Result<()>) -> Result<ScanEnd> {
-        let ring_at = 3 * u64::from(slot.block_bytes);
+        let ring_at = slot.ring_at();
         let mut end =
             ScanEnd { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, records: 0, rot: None };
         let mut buf = Vec::new();
@@ -245,7 +245,7 @@ impl LogFile {
     /// Reads `len` bytes from `cursor` on at once, fewer at the end of the ring.
     pub(crate) fn window(&self, slot: &Slot, cursor: &Cursor, len: u64) -> Result<Window> {
         let in_ring = cursor.tail.0 % slot.ring_bytes;
-        let at = 3 * u64::from(slot.block_bytes) + in_ring;
+        let at = slot.ring_at() + in_ring;
         let mut bytes = memory::zeros(usize::try_from(len.min(slot.ring_bytes - in_ring)).unwrap_or(0))?;
         let read = self.file.read_at(&mut bytes, at).context(|| self.what("cannot read"))?;
         bytes.truncate(read);
@@ -261,7 +261,7 @@ impl LogFile {
         window: &Window,
         buf: &mut Vec<u8>,
     ) -> Result<Option<Cursor>> {
-        let ring_at = 3 * u64::from(slot.block_bytes);
+        let ring_at = slot.ring_at();
         for at in next_places(slot, cursor.tail) {
             // The first may have begun the next lap, and those after it may then reach into what it left free.
             let first = if cursor.tail == slot.start { at } else { cursor.first };
@@ -431,7 +431,7 @@ impl LogFile {
             return Ok(());
         }
         let block = u64::from(slot.block_bytes);
-        let ring_at = 3 * block;
+        let ring_at = slot.ring_at();
         let mut at = slot.start.0 / block * block;
         while at < tail.0 {
             let in_ring = at % slot.ring_bytes;
@@ -452,7 +452,7 @@ impl LogFile {
 
     /// Overwrites what is not zeros in the first `len` bytes of the ring. Not flushed.
     pub(crate) fn wipe(&self, slot: &Slot, len: u64) -> Result<()> {
-        self.wipe_range(3 * u64::from(slot.block_bytes), len)
+        self.wipe_range(slot.ring_at(), len)
     }
 
     /// The same for the part of the ring that the records behind `slot`, up to `tail`, leave free.
@@ -463,7 +463,7 @@ impl LogFile {
         while at < end {
             let in_ring = at % slot.ring_bytes;
             let n = (end - at).min(slot.ring_bytes - in_ring);
-            self.wipe_range(3 * block + in_ring, n)?;
+            self.wipe_range(slot.ring_at() + in_ring, n)?;
             at += n;
         }
         Ok(())

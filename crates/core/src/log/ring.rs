@@ -99,7 +99,8 @@ impl Log {
     pub fn create(disk: &dyn Disk, log: LogFile, ring_bytes: u64, block_bytes: u32) -> Result<LogFile> {
         let LogFile { file, path } = &log;
         let what = || format!("cannot create the log {}", path.display());
-        let total = 3 * u64::from(block_bytes) + ring_bytes.next_multiple_of(u64::from(block_bytes));
+        let total =
+            slot::BLOCKS_BEFORE_RING * u64::from(block_bytes) + ring_bytes.next_multiple_of(u64::from(block_bytes));
         file.set_len(total).context(what)?;
         file.reserve(total).context(what)?;
         let zeros = memory::zeros(256 << 10)?;
@@ -148,7 +149,7 @@ impl Log {
 
     /// A log that another process writes, for when its turn comes: nothing is written, and [`Log::resume`] comes first.
     pub fn join(log: LogFile, slot: Slot, pack: bool) -> Log {
-        let ring_at = 3 * u64::from(slot.block_bytes);
+        let ring_at = slot.ring_at();
         let block = usize::try_from(slot.block_bytes).unwrap_or(1);
         let position = ring_at + slot.start.0 % slot.ring_bytes;
         let group = Group::new(log.file.clone(), log.path.clone(), block, position, slot.base_tid);
@@ -175,7 +176,7 @@ impl Log {
         let block = u64::from(slot.block_bytes);
         let in_block = cursor.tail.0 % block;
         let mut tail_block = memory::zeros(usize::try_from(in_block).unwrap_or(0))?;
-        let position = 3 * block + (cursor.tail.0 - in_block) % slot.ring_bytes;
+        let position = slot.ring_at() + (cursor.tail.0 - in_block) % slot.ring_bytes;
         let what = || format!("cannot read the log {}", self.log.path.display());
         let read = self.log.file.read_at(&mut tail_block, position).context(what)?;
         if read != tail_block.len() {
@@ -238,7 +239,7 @@ impl Log {
     }
 
     fn ring_at(&self) -> u64 {
-        3 * u64::from(self.slot.block_bytes)
+        self.slot.ring_at()
     }
 
     /// Where the ring ends in the file.
@@ -486,7 +487,7 @@ impl Log {
     }
 
     fn slot_position(&self) -> u64 {
-        (1 + self.slot.sequence % 2) * u64::from(self.slot.block_bytes)
+        self.slot.position()
     }
 
     /// Writes the next slot, durable, and with it whatever else of the log was not since the session began.

@@ -313,7 +313,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let newest = member.log.slots()?.into_iter().find(|s| s.session == session && s.live);
     if let Some(slot) = newest.filter(|s| s.sequence > generation) {
         // Home was flushed before it was written; it itself perhaps not.
-        let at = (1 + slot.sequence % 2) * u64::from(slot.block_bytes);
+        let at = slot.position();
         let path = &member.log.path;
         member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
         words.set_generation(slot.sequence);

@@ -2,7 +2,7 @@
 
 import os
 
-from setuptools import setup
+from setuptools import Distribution, setup
 
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
@@ -10,13 +10,15 @@ except ImportError:
     from wheel.bdist_wheel import bdist_wheel
 
 
-class PlatformWheel(bdist_wheel):
-    def finalize_options(self):
-        super().finalize_options()
-        self.root_is_pure = False
+class OfPlatform(Distribution):
+    # Nothing is compiled here, but the library is of one platform all the same.
+    def has_ext_modules(self):
+        return True
 
+
+class PlatformWheel(bdist_wheel):
     def get_tag(self):
         return "py3", "none", os.environ["ONEWRITE_WHEEL_PLATFORM"]
 
 
-setup(version=os.environ["ONEWRITE_VERSION"], cmdclass={"bdist_wheel": PlatformWheel})
+setup(distclass=OfPlatform, version=os.environ["ONEWRITE_VERSION"], cmdclass={"bdist_wheel": PlatformWheel})

@@ -6,7 +6,7 @@ Gem::Specification.new do |gem|
   gem.description = "Loads the onewrite VFS into the SQLite of the sqlite3 gem, with and without ActiveRecord."
   gem.authors = ["onewrite maintainers"]
   gem.licenses = ["MIT", "Apache-2.0"]
-  gem.files = ["lib/onewrite.rb", "lib/libonewrite.so", "README.md"]
+  gem.files = ["lib/onewrite.rb", "lib/libonewrite.so", "README.md", "LICENSE-MIT", "LICENSE-APACHE"]
   gem.required_ruby_version = ">= 2.7"
   gem.homepage = "https://onewrite.invalid"
 end

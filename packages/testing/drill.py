@@ -6,7 +6,7 @@ The worker is a program that opens databases through its language's binding. It 
     write FILE WRITER COUNT   creates the table, then inserts rows (WRITER, 0), (WRITER, 1), ... one transaction each, and
                               prints each number when its commit has returned
     read FILE                 prints "WRITER COUNT MAX" for each writer, through onewrite
-    status FILE               writes a row, prints onewrite_status(), then "commits=N" of the table onewrite_stats
+    status FILE               asks for journal_mode=WAL, writes a row, prints onewrite_status(), then "commits=N" of the table onewrite_stats
     stock FILE                opens the file with the same binding without onewrite: prints integrity_check, then the number of rows
     wrong FILE                opens with the setting logsize=8m and prints the error's text
 """
@@ -87,6 +87,7 @@ def main() -> None:
         status = run("status", os.path.join(directory, "status.db"))
         commits = [int(line.split("=")[1]) for line in status.splitlines() if line.startswith("commits=")]
         require(status.startswith("in_effect=yes"), "onewrite_status() says that it is in effect")
+        require("\njournal_mode=wal: answered" in status, "PRAGMA journal_mode=WAL is answered, and it stays in effect")
         require(commits and commits[-1] > 0, f"onewrite_stats counts commits: {commits}")
         killed_writer_loses_nothing(path)
         two_processes_write_at_once(path)

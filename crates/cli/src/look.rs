@@ -181,7 +181,7 @@ impl Log {
 
     /// What stands where the record after the last one would.
     fn behind(&self, slot: &Slot, end: &ScanEnd) -> Result<Behind> {
-        let ring_at = 3 * u64::from(slot.block_bytes);
+        let ring_at = slot.ring_at();
         for at in next_places(slot, end.tail) {
             let in_ring = at.0 % slot.ring_bytes;
             let read = |len: usize| {

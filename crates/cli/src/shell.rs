@@ -11,8 +11,8 @@ use std::process::{Command, ExitCode};
 /// Open a database in the program sqlite3, through onewrite
 ///
 /// Runs sqlite3 with the extension loaded and FILE open. What follows FILE goes to sqlite3: options, SQL, dot-commands.
-/// The extension libonewrite.so is looked for beside this program and in ../lib, unless --extension or the environment
-/// variable ONEWRITE_EXTENSION names it; `cargo build --release -p onewrite-vfs` makes it.
+/// The extension libonewrite.so is looked for beside this program, in ../lib and where Debian and Fedora have libraries, unless
+/// --extension or the environment variable ONEWRITE_EXTENSION names it; `cargo build --release -p onewrite` makes it.
 ///
 ///     onewrite shell app.db
 ///     onewrite shell app.db 'SELECT count(*) FROM t' 'PRAGMA onewrite_stats'
@@ -76,12 +76,15 @@ fn extension(args: &Args) -> Result<PathBuf> {
     }
     let program = std::env::current_exe()?;
     let dir = program.parent().unwrap_or(Path::new("/"));
-    let places = [dir.join(NAME), dir.join("../lib").join(NAME)];
+    // Debian's directories for libraries are named for the machine.
+    let debian = format!("../lib/{}-linux-gnu", std::env::consts::ARCH);
+    let places = ["", "../lib", &debian, "../lib64"].map(|place| dir.join(place).join(NAME));
     places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
-        let [one, other] = places.map(|path| path.display().to_string());
+        let places = places.map(|path| path.display().to_string());
         anyhow!(
-            "there is no {one} and no {other}: build it with `cargo build --release -p onewrite-vfs`, or name it with \
-             --extension or ONEWRITE_EXTENSION"
+            "there is no {}: build it with `cargo build --release -p onewrite`, or name it with --extension or \
+             ONEWRITE_EXTENSION",
+            places.join(" and no ")
         )
     })
 }

@@ -47,10 +47,8 @@ pub fn step_aside(
         }
     };
     let done = plain_commit(db, writer, txn, journal, &log.0, me);
-    if !txn.streamed.is_empty() {
-        // All of it is home, or given up. If this fails, the next session does it.
-        let _ = log.0.set_len(log.1);
-    }
+    // All that streamed is home, or given up. If this fails, the next session does it.
+    let _ = log.0.set_len(log.1);
     done.map_err(|e| if db.inner.lock().phase == Phase::Unmarked { e } else { db.poison(e) })
 }
 
@@ -97,7 +95,7 @@ pub fn release(db: &Database, me: ConnectionId) -> Result<()> {
 }
 
 /// The last steps that leave everything as it was if they fail: home is made the newest state and locked. Returns
-/// the log's file, and where its ring ends.
+/// the log's file, and where it ends once it is closed.
 fn make_room(
     db: &Database,
     writer: &mut Option<Live>,
@@ -118,7 +116,7 @@ fn make_room(
     }
     inner.phase = Phase::Aside(me);
     inner.reserved = None;
-    Ok((live.log.file().file.clone(), live.log.ring_end()))
+    Ok((live.log.file().file.clone(), live.log.closed_bytes()))
 }
 
 fn plain_commit(

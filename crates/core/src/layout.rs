@@ -25,6 +25,10 @@ pub const SHORT_NAME_BYTES: usize = 200;
 pub const BLOCK_BYTES_MIN: u32 = 4096;
 /// Largest block of the log.
 pub const BLOCK_BYTES_MAX: u32 = 65536;
+/// A log begins no longer than this, and is no longer beside a closed database.
+pub const SMALL_LOG_BYTES: u64 = 64 << 10;
+/// The same in blocks, where those are so large that this is more: two slots, the shared memory and the smallest ring.
+pub const SMALL_LOG_BLOCKS: u64 = 7;
 /// Unit in which positions of streamed images are counted.
 pub const STREAM_UNIT: u64 = 512;
 
@@ -34,6 +38,68 @@ pub mod shared {
     pub const AT_HOME_FILE: usize = 3968;
     /// Number of the page that was last written in place, u32; 0: none since the session began.
     pub const AT_IN_PLACE_PAGE: usize = 4092;
+}
+
+/// The words that processes share, in block 0 of the log while they use it, by their number: 64 bits each.
+#[allow(missing_docs)]
+pub mod words {
+    /// How many processes may use one database.
+    pub const PROCESSES: usize = 48;
+
+    /// Name and version of the layout.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit4");
+
+    pub const AT_MAGIC: usize = 0;
+    pub const AT_SESSION: usize = 1;
+    pub const AT_SETTINGS: usize = 2;
+    pub const AT_POISON: usize = 3;
+    pub const AT_GENERATION: usize = 4;
+    pub const AT_HOME_FLOOR: usize = 5;
+    pub const AT_KEPT: usize = 6;
+    pub const AT_KEPT_UNTIL: usize = 7;
+    pub const AT_EPOCH: usize = 8;
+    pub const AT_ALONE: usize = 9;
+    pub const AT_TURN: usize = 16;
+    pub const AT_TURNS: usize = 17;
+    pub const AT_WANTING: usize = 18;
+    pub const AT_VISIBLE: usize = 24;
+    pub const AT_FLUSHED: usize = 25;
+    pub const AT_WRITTEN: usize = 26;
+    pub const AT_WANTED: usize = 27;
+    pub const AT_FLUSHER: usize = 28;
+    pub const AT_AWAITING: usize = 29;
+    pub const AT_COVERED: usize = 30;
+    pub const AT_FLUSH_ENDED: usize = 31;
+    pub const AT_FLUSH_US: usize = 32;
+    /// The short that who waits for a flush sleeps on, behind the bells.
+    pub const FLUSH_BELL: usize = PROCESSES;
+    /// The first process slot; each is a cache line.
+    pub const AT_SLOTS: usize = 64;
+    pub const SLOT_WORDS: usize = 8;
+    /// Within a slot: in use or not, snapshots pinned, and the oldest of those that found no word of their own.
+    pub const IN_SLOT_USED: usize = 0;
+    pub const IN_SLOT_PINS: usize = 1;
+    /// Snapshots of one process that have a word of their own.
+    pub const PINS: usize = 6;
+    pub const IN_SLOT_FLOOR: usize = IN_SLOT_PINS + PINS;
+}
+
+/// Bytes of block 0 of the log that are locked; what they hold does not matter.
+#[allow(missing_docs)]
+pub mod lock_bytes {
+    use super::words::PROCESSES;
+
+    /// Shared by every attached process, exclusive by one that found itself alone.
+    pub const ATTACH: u64 = 0;
+    /// Exclusive while a process attaches or leaves.
+    pub const ADMIN: u64 = 1;
+    /// The first of those held by the process in each slot.
+    pub const SLOTS: u64 = 2;
+    /// All of them.
+    pub const BYTES: u64 = SLOTS + PROCESSES as u64;
+    /// The byte of the snapshot [`Tid::HOME`](crate::types::Tid::HOME) of an observer; those of later ones follow.
+    pub const OBSERVED: u64 = 1 << 32;
+    pub const OBSERVED_BYTES: u64 = 1 << 62;
 }
 
 /// The SQLite database header (SQLite file format, section 1.3): the fields onewrite knows.
@@ -102,6 +168,8 @@ pub mod wal {
 /// that name in `docs/format.md`.
 #[allow(missing_docs)]
 pub mod slot {
+    /// Block 0 and two slots lie before the ring.
+    pub const BLOCKS_BEFORE_RING: u64 = 3;
     /// Name of the format.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrite");
     /// Version of the format.

@@ -14,6 +14,8 @@ mod connection;
 mod database;
 pub mod disk;
 mod error;
+mod frontier;
+mod growth;
 mod home;
 mod image_file;
 pub mod inspect;

@@ -74,61 +74,9 @@ pub enum Wal {
     Stock,
 }
 
-/// A named set of options that includes a scheme.
+/// The options that a preset sets at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preset {
-    /// Delta records in a ring: the point of the project.
-    Log,
-    /// As `log`, a transaction of one page in place.
-    Auto,
-    /// Full page images in aligned, preallocated frames.
-    WalOpt,
-    /// Doubleheader Logging with counting commit.
-    DhlCc,
-    /// Doubleheader Logging with traditional commit.
-    DhlTc,
-    /// The multi-version B-tree with all optimisations of LS-MVBT.
-    LsMvbt,
-    /// The multi-version B-tree without them but for the lazy garbage collection, which all of the paper's have.
-    Mvbt,
-    /// `Mvbt` with metadata embedding, as the paper on Doubleheader Logging measures it.
-    MvbtOpt,
-    /// Pages in place, one flush, page 1 written at each commit.
-    Off,
-    /// `Off` without writing page 1 for its counters alone.
-    OffOpt,
-    /// Database shadowing: two files that take turns.
-    Dash,
-}
-
-impl Preset {
-    /// Every preset with its name.
-    pub const ALL: [(&'static str, Preset); 11] = [
-        ("auto", Preset::Auto),
-        ("log", Preset::Log),
-        ("wal-opt", Preset::WalOpt),
-        ("dhl-cc", Preset::DhlCc),
-        ("dhl-tc", Preset::DhlTc),
-        ("lsmvbt", Preset::LsMvbt),
-        ("mvbt", Preset::Mvbt),
-        ("mvbt-opt", Preset::MvbtOpt),
-        ("off", Preset::Off),
-        ("off-opt", Preset::OffOpt),
-        ("dash", Preset::Dash),
-    ];
-
-    /// The name in URIs, pragmas and tables.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, preset)| *preset == self).map_or("", |(name, _)| name)
-    }
-}
-
-/// The settings of one database. The first connection of a process decides; later ones must agree
-/// or leave them out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The preset these came from.
-    pub preset: Preset,
+pub struct Bundle {
     /// How a commit becomes durable.
     pub scheme: SchemeName,
     /// What records hold.
@@ -143,6 +91,74 @@ pub struct Options {
     pub commit_mark: CommitMark,
     /// When its undo records go.
     pub garbage: Garbage,
+}
+
+impl Bundle {
+    /// Delta records in a ring: the point of the project.
+    const LOG: Bundle = Bundle {
+        scheme: SchemeName::Log,
+        images: Images::Delta,
+        header_page: HeaderPage::Embed,
+        split: Split::Lazy,
+        reserve_cells: 0,
+        commit_mark: CommitMark::Count,
+        garbage: Garbage::Lazy,
+    };
+    /// Pages as SQLite makes them.
+    const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
+    const DHL: Bundle = Bundle { scheme: SchemeName::InPage, ..Bundle::STOCK };
+    const MVBT: Bundle =
+        Bundle { scheme: SchemeName::InPage, split: Split::Legacy, commit_mark: CommitMark::Page, ..Bundle::LOG };
+    const OFF: Bundle = Bundle { scheme: SchemeName::Off, ..Bundle::STOCK };
+}
+
+/// A bundle and what it is called in URIs, pragmas and tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preset {
+    /// Its name.
+    pub name: &'static str,
+    /// What it sets.
+    pub bundle: Bundle,
+}
+
+impl Preset {
+    /// Every preset.
+    pub const ALL: [Preset; 11] = [
+        // As `log`, a transaction of one page in place.
+        Preset { name: "auto", bundle: Bundle { scheme: SchemeName::Auto, ..Bundle::LOG } },
+        Preset { name: "log", bundle: Bundle::LOG },
+        // Full page images in aligned, preallocated frames.
+        Preset { name: "wal-opt", bundle: Bundle { images: Images::Full, ..Bundle::STOCK } },
+        // Doubleheader Logging with counting commit, and with traditional commit.
+        Preset { name: "dhl-cc", bundle: Bundle::DHL },
+        Preset { name: "dhl-tc", bundle: Bundle { commit_mark: CommitMark::Page, ..Bundle::DHL } },
+        // The multi-version B-tree with all optimisations of LS-MVBT.
+        Preset { name: "lsmvbt", bundle: Bundle { split: Split::Lazy, reserve_cells: 1, ..Bundle::MVBT } },
+        // Without them but for the lazy garbage collection, which all of the paper's have.
+        Preset { name: "mvbt", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::MVBT } },
+        // `mvbt` with metadata embedding, as the paper on Doubleheader Logging measures it.
+        Preset { name: "mvbt-opt", bundle: Bundle::MVBT },
+        // Pages in place, one flush, page 1 written at each commit; and without writing it for its counters alone.
+        Preset { name: "off", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::OFF } },
+        Preset { name: "off-opt", bundle: Bundle::OFF },
+        // Database shadowing: two files that take turns.
+        Preset {
+            name: "dash",
+            bundle: Bundle { scheme: SchemeName::Dash, header_page: HeaderPage::Write, ..Bundle::STOCK },
+        },
+    ];
+
+    const DEFAULT: Preset = Preset { name: "log", bundle: Bundle::LOG };
+}
+
+/// The settings of one database. The first connection of a process decides; later ones must agree
+/// or leave them out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Name of the preset that the bundle came from.
+    pub preset: &'static str,
+    /// What a preset sets, and single options change.
+    pub bundle: Bundle,
     /// Size of the log's ring in bytes; a checkpoint runs when it is full.
     pub log_bytes: u64,
     /// Bytes of page images kept in memory before a checkpoint writes them home.
@@ -168,7 +184,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options::preset(Preset::Log)
+        Options::preset(Preset::DEFAULT)
     }
 }
 
@@ -184,38 +200,9 @@ pub const STREAM_BYTES_MAX: u64 = 1 << 30;
 impl Options {
     /// The options a preset stands for.
     pub fn preset(preset: Preset) -> Self {
-        let (scheme, images, header_page) = match preset {
-            Preset::Auto => (SchemeName::Auto, Images::Delta, HeaderPage::Embed),
-            Preset::Log => (SchemeName::Log, Images::Delta, HeaderPage::Embed),
-            Preset::WalOpt => (SchemeName::Log, Images::Full, HeaderPage::Embed),
-            Preset::DhlCc | Preset::DhlTc | Preset::LsMvbt | Preset::MvbtOpt => {
-                (SchemeName::InPage, Images::Delta, HeaderPage::Embed)
-            }
-            Preset::Mvbt => (SchemeName::InPage, Images::Delta, HeaderPage::Write),
-            Preset::Off => (SchemeName::Off, Images::Delta, HeaderPage::Write),
-            Preset::OffOpt => (SchemeName::Off, Images::Delta, HeaderPage::Embed),
-            Preset::Dash => (SchemeName::Dash, Images::Delta, HeaderPage::Write),
-        };
-        let split = match preset {
-            Preset::Auto | Preset::Log | Preset::LsMvbt => Split::Lazy,
-            Preset::Mvbt | Preset::MvbtOpt => Split::Legacy,
-            Preset::WalOpt | Preset::DhlCc | Preset::DhlTc | Preset::Off | Preset::OffOpt | Preset::Dash => {
-                Split::Stock
-            }
-        };
-        let commit_mark = match preset {
-            Preset::DhlTc | Preset::LsMvbt | Preset::Mvbt | Preset::MvbtOpt => CommitMark::Page,
-            _ => CommitMark::Count,
-        };
         Options {
-            preset,
-            scheme,
-            images,
-            header_page,
-            split,
-            reserve_cells: u32::from(preset == Preset::LsMvbt),
-            commit_mark,
-            garbage: Garbage::Lazy,
+            preset: preset.name,
+            bundle: preset.bundle,
             log_bytes: 4 << 20,
             table_bytes: 4 << 20,
             stream_bytes: 4 << 20,
@@ -256,27 +243,20 @@ impl Options {
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
             "scheme" => {
-                let preset = Preset::ALL.iter().find(|(n, _)| n.eq_ignore_ascii_case(value)).map(|(_, p)| *p);
-                let preset = preset.ok_or_else(|| bad(name, value, &Preset::ALL.map(|(n, _)| n).join(", ")))?;
-                let p = Options::preset(preset);
-                self.preset = p.preset;
-                self.scheme = p.scheme;
-                self.images = p.images;
-                self.header_page = p.header_page;
-                self.split = p.split;
-                self.reserve_cells = p.reserve_cells;
-                self.commit_mark = p.commit_mark;
-                self.garbage = p.garbage;
+                let preset = Preset::ALL.into_iter().find(|preset| preset.name.eq_ignore_ascii_case(value));
+                let names = || Preset::ALL.map(|preset| preset.name).join(", ");
+                let preset = preset.ok_or_else(|| bad(name, value, &names()))?;
+                (self.preset, self.bundle) = (preset.name, preset.bundle);
             }
             "header_page" => {
-                self.header_page = match value.to_ascii_lowercase().as_str() {
+                self.bundle.header_page = match value.to_ascii_lowercase().as_str() {
                     "embed" => HeaderPage::Embed,
                     "write" => HeaderPage::Write,
                     _ => return Err(bad(name, value, "embed, write")),
                 }
             }
             "split" => {
-                self.split = match value.to_ascii_lowercase().as_str() {
+                self.bundle.split = match value.to_ascii_lowercase().as_str() {
                     "stock" => Split::Stock,
                     "lazy" => Split::Lazy,
                     "legacy" => Split::Legacy,
@@ -285,17 +265,18 @@ impl Options {
             }
             "reserve_cells" => {
                 let cells = value.parse().ok().filter(|n| *n <= RESERVE_CELLS_MAX);
-                self.reserve_cells = cells.ok_or_else(|| bad(name, value, &format!("0 to {RESERVE_CELLS_MAX}")))?;
+                self.bundle.reserve_cells =
+                    cells.ok_or_else(|| bad(name, value, &format!("0 to {RESERVE_CELLS_MAX}")))?;
             }
             "commit_mark" => {
-                self.commit_mark = match value.to_ascii_lowercase().as_str() {
+                self.bundle.commit_mark = match value.to_ascii_lowercase().as_str() {
                     "count" => CommitMark::Count,
                     "page" => CommitMark::Page,
                     _ => return Err(bad(name, value, "count, page")),
                 }
             }
             "gc" => {
-                self.garbage = match value.to_ascii_lowercase().as_str() {
+                self.bundle.garbage = match value.to_ascii_lowercase().as_str() {
                     "lazy" => Garbage::Lazy,
                     "eager" => Garbage::Eager,
                     _ => return Err(bad(name, value, "lazy, eager")),
@@ -342,8 +323,8 @@ impl Options {
 
     /// Fails if options do not go together.
     pub fn check(&self) -> Result<()> {
-        if self.concurrent && self.scheme != SchemeName::Log {
-            let name = self.preset.name();
+        if self.concurrent && self.bundle.scheme != SchemeName::Log {
+            let name = self.preset;
             return Err(Error::Option(format!("concurrent=1 goes with scheme=log or wal-opt, not with scheme={name}")));
         }
         Ok(())
@@ -352,22 +333,22 @@ impl Options {
     /// What is in force for one option, as text that [`Options::set`] accepts; `None` for an unknown name.
     pub fn get(&self, name: &str) -> Option<String> {
         Some(match name {
-            "scheme" => self.preset.name().to_owned(),
-            "header_page" => match self.header_page {
+            "scheme" => self.preset.to_owned(),
+            "header_page" => match self.bundle.header_page {
                 HeaderPage::Embed => "embed".to_owned(),
                 HeaderPage::Write => "write".to_owned(),
             },
-            "split" => match self.split {
+            "split" => match self.bundle.split {
                 Split::Stock => "stock".to_owned(),
                 Split::Lazy => "lazy".to_owned(),
                 Split::Legacy => "legacy".to_owned(),
             },
-            "reserve_cells" => self.reserve_cells.to_string(),
-            "commit_mark" => match self.commit_mark {
+            "reserve_cells" => self.bundle.reserve_cells.to_string(),
+            "commit_mark" => match self.bundle.commit_mark {
                 CommitMark::Count => "count".to_owned(),
                 CommitMark::Page => "page".to_owned(),
             },
-            "gc" => match self.garbage {
+            "gc" => match self.bundle.garbage {
                 Garbage::Lazy => "lazy".to_owned(),
                 Garbage::Eager => "eager".to_owned(),
             },

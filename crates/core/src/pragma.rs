@@ -83,7 +83,7 @@ fn status(connection: &Connection) -> String {
     format!(
         "phase={phase}\nscheme={}\ntid={}\npages={}\npage_bytes={}\nchange_counter={}\nconnections={}\nsnapshots={}\n\
          table_bytes={}\nkept_bytes={}",
-        inner.options.preset.name(),
+        inner.options.preset,
         inner.latest.tid,
         inner.latest.page_count,
         inner.latest.page_bytes,

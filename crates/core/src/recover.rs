@@ -19,7 +19,7 @@ use crate::disk::{LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
 use crate::log::file::{LogFile, log_path};
-use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, told_tid};
+use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::Slot;
 use crate::memory;
 use crate::options::Options;
@@ -280,7 +280,7 @@ fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
         return Err(Error::Busy(format!(
             "{} is open in another process, and scheme={} needs it alone",
             db.path.display(),
-            options.preset.name()
+            options.preset
         )));
     }
     let home = db.home.id().context(|| db.what("cannot look at"))?;
@@ -366,7 +366,7 @@ pub fn take_over(
     db.write_header(&recovered.marked_or_empty(mark))?;
     // The slot that counts may be in the cache alone: the next one goes over the slot before it, and until home
     // is marked anew recovery needs one of the two.
-    let slot_at = (1 + slot.sequence % 2) * u64::from(slot.block_bytes);
+    let slot_at = slot.position();
     if keeps(Rule::LeftoversFlushed) {
         log.file
             .write_durable_at(&slot.encode(), slot_at)
@@ -383,6 +383,7 @@ pub fn take_over(
         session,
         salt: random()?,
         start: LogOffset(0),
+        ring_bytes: small_ring_bytes(slot.block_bytes).min(slot.ring_bytes),
         // No transaction before had a larger one (rule RestartAboveCeilings).
         base_tid: slot.tid_ceiling,
         tid_ceiling: Tid(slot.tid_ceiling.0.saturating_add(TID_STEP)),
@@ -400,6 +401,10 @@ pub fn take_over(
     log.distrust_older_slot();
     home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
+    if slot.ring_bytes > log.slot().ring_bytes {
+        // Rule LogGivenBack.
+        log.repeat_slot()?;
+    }
     // Only now does nothing depend on what streamed into the log any more.
     log.stream_reset()?;
     inner.set_state(Arc::new(recovered));

@@ -380,8 +380,8 @@ mod tests {
             zeroed: false,
             in_place: false,
         };
-        let file = Log::create(&disk, LogFile::make(&disk, Path::new("/db-onewrite")), 1 << 20, 4096).unwrap();
-        let mut log = Log::start(file, slot, true, false).unwrap();
+        let file = Log::create(LogFile::make(&disk, Path::new("/db-onewrite")), 1 << 20, 4096).unwrap();
+        let mut log = Log::start(file, slot, true, true).unwrap();
         let zeros = vec![0; PAGE];
         for round in 1..3u8 {
             let mut e = Encoder::default();

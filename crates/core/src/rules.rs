@@ -92,6 +92,10 @@ rules! {
     LogWiped,
     /// The first flush of a session that was begun without one covers its slot.
     SlotWithFirstRecord,
+    /// What makes the ring longer is durable before the slot that says so.
+    RingGrownBeforeSlot,
+    /// The slot of a small ring is durable before the rest is cut off.
+    LogGivenBack,
     /// A WAL is durable before home is overwritten with it.
     WalBeforeHome,
     /// Home has the content of the WAL, and has left WAL mode, before the WAL goes.

@@ -424,7 +424,9 @@ fn a_log_made_to_keep_recovery_busy() {
     // Every eight bytes begin a record of half a megabyte with a large TID.
     slot.salt = (512 << 10) << 32 | 8;
     slot.sequence += 2;
+    slot.ring_bytes = 4 << 20;
     let mut bytes = std::fs::read(pair.log()).unwrap();
+    bytes.resize(3 * 4096 + (4 << 20), 0);
     for word in bytes[3 * 4096..].chunks_exact_mut(8) {
         word.copy_from_slice(&slot.salt.to_le_bytes());
     }

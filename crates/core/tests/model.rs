@@ -1,6 +1,8 @@
 //! The writer's place, publication and the change of leaders under a model checker: the same sources, compiled
 //! against locks whose every interleaving is the checker's choice. Deadlocks and lost wake-ups end a run, too.
 
+#[path = "../src/frontier.rs"]
+mod frontier;
 #[path = "../src/log/group.rs"]
 #[allow(dead_code)]
 mod group;

@@ -208,7 +208,7 @@ fn what_fails_on_the_way_to_other_options_poisons() {
 fn a_disk_without_room_for_two_files_is_said_to_be_full_and_nothing_is_lost() {
     let disk = disk();
     // The database, its log, and two pages of three.
-    disk.set_capacity((256 << 10) + (3 + 3 + 2) * PAGE as u64);
+    disk.set_capacity((64 << 10) + (3 + 2) * PAGE as u64);
     let mut c = open(&disk);
     for _ in 0..2 {
         assert!(matches!(try_commit(&mut c, 1), Err(Error::Full(_))));

@@ -94,12 +94,12 @@ fn what_a_crash_left_goes_with_the_next_close() {
     assert_eq!(left(&crashed), 0);
 }
 
-/// The zeros of a close are not flushed. A power cut takes them back, with the newest slot or without.
+/// The zeros of a close are not flushed, unless the ring has grown. A power cut takes them back, with the newest slot or without.
 #[test]
 fn what_a_power_cut_brings_back_goes_with_the_next_session() {
     let disk = SimDisk::new(SimConfig::default());
     let mut c = open(&disk, &[("log_size", "256k")]);
-    (1..30).for_each(|n| write(&mut c, 9, n));
+    (1..6).for_each(|n| write(&mut c, 2, n));
     c.close().unwrap();
     let mut brought_back = 0;
     for seed in 0..60 {
@@ -116,7 +116,7 @@ fn what_a_power_cut_brings_back_goes_with_the_next_session() {
         let medium = after.crash_by(&mut |_| 0);
         let bytes = medium.snapshot_file(Path::new(LOG)).unwrap();
         assert!(
-            !(1..30).any(|n| bytes.windows(200).any(|w| w == [n; 200])),
+            !(1..6).any(|n| bytes.windows(200).any(|w| w == [n; 200])),
             "seed {seed}: content of the first session"
         );
     }
@@ -142,7 +142,7 @@ fn the_log_of_an_older_version_is_wiped_as_a_whole() {
     assert_eq!(left(&disk), 0);
 }
 
-/// What opening, a commit and the close cost: no flush more than before there was something to wipe.
+/// What opening, a commit and the close cost: no flush more than before there was something to wipe. Making the database takes one.
 #[test]
 fn wiping_takes_no_flush() {
     let disk = SimDisk::new(SimConfig::default());
@@ -154,7 +154,7 @@ fn wiping_takes_no_flush() {
         c.close().unwrap();
         costs.push((disk.counters().flushes(), disk.counters_of("-onewrite").flushes()));
     }
-    assert_eq!(costs[1..], [COST, COST]);
+    assert_eq!(costs, [(6, 2), COST, COST]);
     assert_eq!(left(&disk), 0);
 }
 

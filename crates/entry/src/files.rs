@@ -154,7 +154,7 @@ fn seal(log: &mut [u8], flags: u8) {
 /// Chains the records that begin at the slot's start, each at the end of the one before.
 fn seal_records(log: &mut [u8], slot: &Slot, flags: u8) {
     let mut prev_crc = slot.prev_crc;
-    let ring_at = 3 * slot.block_bytes as usize;
+    let ring_at = slot.ring_at() as usize;
     let mut at = ring_at + usize::try_from(slot.start.0 % slot.ring_bytes).unwrap_or(0);
     loop {
         let Some(len) = log.get(at..).and_then(|b| le_u32(b, record::AT_LEN)).map(|len| len as usize) else { return };

@@ -1,7 +1,9 @@
 //! The command `onewrite-replicate`, which `onewrite replicate`, `restore` and `verify` run.
 
+mod assets;
+
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Shipped, Shipper, Taken};
@@ -22,6 +24,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(hide = true)]
+    Assets(assets::Args),
     Replicate(Replicate),
     Restore(Restore),
     Verify(Verify),
@@ -35,13 +39,17 @@ enum Command {
 ///
 ///     onewrite replicate app.db file:///backup/app
 ///     onewrite replicate --once app.db file:///backup/app
+///     onewrite replicate app.db 's3://bucket/app?region=eu-central-1'
+///
+/// The keys of a bucket are those of AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if set, AWS_SESSION_TOKEN. Other servers:
+/// ?endpoint=https://host:port.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 struct Replicate {
     /// The database
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The store: a directory as file:///path, for this database alone; made if the one it lies in is there
+    /// The store: a directory as file:///path, made if the one it lies in is there, or s3://bucket/path; for this database alone
     #[arg(value_name = "URL")]
     url: String,
     /// Time between two looks at the database
@@ -61,7 +69,7 @@ struct Replicate {
 /// Restore a database from a store
 ///
 /// Makes a plain SQLite file, under another name until it is whole; every checksum is verified. Also restores what
-/// Litestream (0.5.16 or newer) has shipped to a directory, and Litestream restores what `onewrite replicate` has shipped.
+/// Litestream (0.5.16 or newer) has shipped to a directory or a bucket, and Litestream restores what `onewrite replicate` has shipped.
 ///
 ///     onewrite restore file:///backup/app app.db
 ///     onewrite restore --timestamp 2026-01-31T12:00:00Z file:///backup/app app.db
@@ -115,6 +123,7 @@ fn timestamp(text: &str) -> Result<i64> {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Assets(args) => assets::run(&args, Cli::command()),
         Command::Replicate(args) => replicate(&args),
         Command::Restore(args) => run_restore(&args),
         Command::Verify(args) => run_verify(&args),

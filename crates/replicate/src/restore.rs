@@ -13,7 +13,11 @@ use std::path::{Path, PathBuf};
 /// Makes `dest`, which must not be there, whole or not at all. Answers the transaction whose state it is.
 pub fn restore(store: &dyn Store, dest: &Path, target: Target) -> Result<u64> {
     check_dest(dest)?;
-    let plan = plan(&list_all(store)?, target)?;
+    let mut entries = list_all(store)?;
+    if let Target::Before(time_ms) = target {
+        store.tell_times(&mut entries, time_ms)?;
+    }
+    let plan = plan(&entries, target)?;
     let dir = match dest.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),

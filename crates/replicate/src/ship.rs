@@ -101,11 +101,10 @@ impl Shipper {
     fn load(&self) -> Result<At> {
         let entries = store::list_all(&*self.store)?;
         let txid = plan::newest(&entries);
-        let time_ms = entries.iter().map(|e| e.time_ms).max().unwrap_or(0);
         let snapshots = entries.iter().filter(|e| e.name.min == 1 && matches!(e.name.level, BATCHES | SNAPSHOTS));
         let snapshot_ms = snapshots.map(|e| e.time_ms).max().unwrap_or(0);
         if entries.is_empty() {
-            return Ok(At { txid, last: None, state: None, time_ms, snapshot_ms });
+            return Ok(At { txid, last: None, state: None, time_ms: 0, snapshot_ms });
         }
         let bar = byte_bar("reading the store");
         let state = plan(&entries, Target::Newest).and_then(|plan| {
@@ -122,6 +121,9 @@ impl Shipper {
                 None
             }
         };
+        // A listing may tell when files were made instead.
+        let listed_ms = || entries.iter().map(|e| e.time_ms).max().unwrap_or(0);
+        let (state, time_ms) = state.map_or_else(|| (None, listed_ms()), |(state, time_ms)| (Some(state), time_ms));
         let last = entries.iter().map(|e| e.name).find(|name| name.max == txid);
         Ok(At { txid, last, state, time_ms, snapshot_ms })
     }

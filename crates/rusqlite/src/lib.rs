@@ -36,7 +36,7 @@ type RawAutoExtensionFn = unsafe extern "C" fn(
 /// The functions of the SQLite that rusqlite is linked to.
 pub fn api() -> Api {
     // SAFETY: the functions differ from the declared types only in where `sqlite3_vfs`, whose layout is the same
-    // (onewrite-vfs asserts that in tests/layout.rs), and the type of an entry point are declared.
+    // (onewrite asserts that in tests/layout.rs), and the type of an entry point are declared.
     let (vfs_find, vfs_register, auto_extension) = unsafe {
         (
             transmute::<RawFindFn, VfsFindFn>(ffi::sqlite3_vfs_find),

@@ -354,10 +354,12 @@ fn a_full_disk_loses_nothing_and_can_be_emptied() {
                 rows -= 1;
             }
             // A database with no room for its log is refused, and left as it was.
-            let other = disk.path("other.db");
+            let (other, rest) = (disk.path("other.db"), disk.path("rest"));
+            take_up(&rest, 32 << 10);
             let (code, message) = explain(&open(&other, "").unwrap().execute_batch(TABLE).unwrap_err());
             assert_eq!(code & 0xff, ffi::SQLITE_FULL, "{kind} {scheme}: {message}");
             assert!(!beside(&other, "-onewrite").exists(), "a log that could not be made does not take up room");
+            fs::remove_file(&rest).unwrap();
             fs::remove_file(&ballast).unwrap();
             db.execute_batch(INSERT).unwrap();
             db.execute_batch(INSERT).unwrap();

@@ -152,7 +152,7 @@ pub fn log_is_empty(disk: &SimDisk) -> Result<(), String> {
     let slots = log.slots().map_err(|e| e.to_string())?;
     let Some(slot) = slots.first() else { return Ok(()) };
     let bytes = disk.snapshot_file(&path).unwrap_or_default();
-    match bytes.iter().skip(3 * slot.block_bytes as usize).position(|byte| *byte != 0) {
+    match bytes.iter().skip(slot.ring_at() as usize).position(|byte| *byte != 0) {
         None => Ok(()),
         Some(at) => Err(format!("byte {at} of the ring is not zero after a clean close")),
     }

@@ -35,7 +35,7 @@ struct Arguments {
     #[arg(long)]
     seed: Option<u64>,
     /// Preset (off and off-opt run without crashes); otherwise each seed draws one
-    #[arg(long, value_parser = Preset::ALL.map(|(name, _)| name))]
+    #[arg(long, value_parser = Preset::ALL.map(|preset| preset.name))]
     scheme: Option<String>,
     /// Atomic unit of the device in bytes; otherwise each seed draws one
     #[arg(long, value_parser = ["512", "4096", "16384"])]

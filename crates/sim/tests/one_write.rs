@@ -10,7 +10,7 @@ use onewrite_sim::model::{Plan, State, Taste};
 use onewrite_sim::pager::{Client, Course};
 
 /// An autocommit transaction under FULL, of however many pages, is one write that is also the flush, on the
-/// log, and nothing else on any file.
+/// log, and nothing else on any file, but for the few before which the log becomes longer.
 #[test]
 fn a_commit_is_one_write_that_is_also_the_flush() {
     for (scheme, page_bytes) in [("log", 512), ("log", 4096), ("wal-opt", 4096)] {
@@ -23,7 +23,7 @@ fn a_commit_is_one_write_that_is_also_the_flush() {
         let taste = Taste { page_bytes, pages_max: 64, big: 8, b_trees: false };
         let mut rng = SplitMix64::new(7);
         let mut state: Arc<State> = Arc::default();
-        let mut pages_seen = 0;
+        let (mut pages_seen, mut grown) = (0, 0);
         for n in 0..200 {
             let plan = Plan::draw(&state, taste, &mut rng);
             let same = (0..plan.next.pages.len().max(state.pages.len()))
@@ -38,6 +38,10 @@ fn a_commit_is_one_write_that_is_also_the_flush() {
                 continue; // This one makes the log and places the mark.
             }
             let (all, log) = (sim.counters(), sim.counters_of("-onewrite"));
+            if log.syncs > 0 {
+                grown += 1;
+                continue;
+            }
             let expected = u64::from(same > 0);
             assert_eq!(
                 (log.durable_writes, log.writes, log.flushes()),
@@ -47,7 +51,7 @@ fn a_commit_is_one_write_that_is_also_the_flush() {
             assert_eq!((all.durable_writes, all.writes, all.flushes(), all.set_lens), (expected, 0, expected, 0));
             pages_seen = pages_seen.max(same);
         }
-        assert!(pages_seen >= 6, "{pages_seen}");
+        assert!(pages_seen >= 6 && grown <= 7, "{pages_seen}, {grown}");
         client.connection().unlock(LockLevel::None).unwrap();
         client.close().unwrap();
     }

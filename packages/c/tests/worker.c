@@ -40,6 +40,7 @@ int main(int argc, char **argv){
   }else{
     run(db, "CREATE TABLE IF NOT EXISTS t(writer TEXT, n INTEGER)");
     if( strcmp(what, "status")==0 ){
+      sqlite3_exec(db, "PRAGMA journal_mode=WAL", 0, 0, 0);
       run(db, "INSERT INTO t VALUES('status', 0); SELECT onewrite_status();"
               "SELECT name||'='||value FROM onewrite_stats WHERE name='commits'");
     }else{

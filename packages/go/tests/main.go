@@ -67,7 +67,7 @@ func main() {
 		_, err = db.Exec("CREATE TABLE IF NOT EXISTS t(writer TEXT, n INTEGER)")
 		check(err)
 		if what == "status" {
-			_, err = db.Exec("INSERT INTO t VALUES ('status', 0)")
+			_, err = db.Exec("PRAGMA journal_mode=WAL; INSERT INTO t VALUES ('status', 0)")
 			check(err)
 			lines(db, "SELECT onewrite_status()")
 			lines(db, "SELECT name || '=' || value FROM onewrite_stats WHERE name = 'commits'")

@@ -43,6 +43,7 @@ public class Worker {
             }
             db.createStatement().execute("CREATE TABLE IF NOT EXISTS t(writer TEXT, n INTEGER)");
             if (what.equals("status")) {
+                db.createStatement().execute("PRAGMA journal_mode=WAL");
                 db.createStatement().execute("INSERT INTO t VALUES ('status', 0)");
                 lines(db, "SELECT onewrite_status()");
                 lines(db, "SELECT name || '=' || value FROM onewrite_stats WHERE name = 'commits'");

@@ -31,6 +31,7 @@ if (what === "wrong") {
   else {
     db.exec("CREATE TABLE IF NOT EXISTS t(writer TEXT, n INTEGER)");
     if (what === "status") {
+      db.exec("PRAGMA journal_mode=WAL");
       db.exec("INSERT INTO t VALUES ('status', 0)");
       console.log(all("SELECT onewrite_status()"));
       console.log(all("SELECT name || '=' || value FROM onewrite_stats WHERE name = 'commits'"));

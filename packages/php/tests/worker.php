@@ -27,6 +27,7 @@ if ($what === 'stock') {
     $db = Onewrite::pdo($file, [], [PDO::ATTR_TIMEOUT => 60]);
     $db->exec('CREATE TABLE IF NOT EXISTS t(writer TEXT, n INTEGER)');
     if ($what === 'status') {
+        $db->exec('PRAGMA journal_mode=WAL');
         $db->exec("INSERT INTO t VALUES ('status', 0)");
         echo $db->query('SELECT onewrite_status()')->fetchColumn(), "\n";
         echo $db->query("SELECT name || '=' || value FROM onewrite_stats WHERE name = 'commits'")->fetchColumn(), "\n";

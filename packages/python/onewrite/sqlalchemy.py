@@ -17,6 +17,11 @@ _OF_THE_DRIVER = {"uri", "timeout", "isolation_level", "detect_types", "check_sa
 class _Onewrite:
     supports_statement_cache = True
 
+    @classmethod
+    def load_provisioning(cls):
+        # SQLAlchemy's own tests prepare databases as they do SQLite's.
+        SQLiteDialect_pysqlite.load_provisioning()
+
     def create_connect_args(self, url):
         settings = {key: value for key, value in url.query.items() if key not in _OF_THE_DRIVER}
         is_uri = (url.database or "").startswith("file:")

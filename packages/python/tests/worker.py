@@ -24,6 +24,7 @@ def main(what, path, *rest):
         return
     db.execute("CREATE TABLE IF NOT EXISTS t(writer TEXT, n INTEGER)")
     if what == "status":
+        db.execute("PRAGMA journal_mode=WAL")
         db.execute("INSERT INTO t VALUES ('status', 0)")
         print(onewrite.status(db))
         print(f"commits={onewrite.stats(db)['commits']}")

@@ -15,6 +15,9 @@ Dir.mktmpdir do |dir|
     begin
       model.transaction { model.create!(text: "gone"); raise ActiveRecord::Rollback }
     end
+    # What Rails 7.1 and newer ask of every connection.
+    mode = ActiveRecord::Base.connection.select_value("PRAGMA journal_mode=WAL")
+    raise "journal_mode=#{mode}" unless mode == "wal"
     status = ActiveRecord::Base.connection.select_value("SELECT onewrite_status()")
     raise "not in effect: #{status}" unless status.start_with?("in_effect=yes")
     raise "rows: #{model.pluck(:text)}" unless model.pluck(:text) == ["durable"]

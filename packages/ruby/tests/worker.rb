@@ -20,6 +20,7 @@ else
   else
     db.execute("CREATE TABLE IF NOT EXISTS t(writer TEXT, n INTEGER)")
     if what == "status"
+      db.execute("PRAGMA journal_mode=WAL")
       db.execute("INSERT INTO t VALUES ('status', 0)")
       puts db.get_first_value("SELECT onewrite_status()")
       puts db.get_first_value("SELECT name || '=' || value FROM onewrite_stats WHERE name = 'commits'")

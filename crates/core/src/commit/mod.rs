@@ -32,8 +32,11 @@ use crate::table::{Image, PageTable, Place};
 use crate::txn::{Changed, Prepared, Stage, Txn};
 use crate::types::{LogOffset, PageNo, Tid};
 
-/// Pages of home reserved at a time, so that growing costs a call once in a while.
-pub const RESERVE_BYTES: u64 = 1 << 20;
+/// Room to ask for where home becomes `bytes` long: as much again, within limits, so that growing costs a call once in a while.
+pub fn reserve_bytes(bytes: u64) -> u64 {
+    let step = bytes.checked_next_power_of_two().unwrap_or(u64::MAX).clamp(64 << 10, 1 << 20);
+    bytes.next_multiple_of(step)
+}
 
 /// Prepares the commit of a transaction: everything that can fail without harm happens here.
 pub fn prepare(c: &mut Commit<'_>) -> Result<()> {
@@ -60,14 +63,14 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     let page_count = page_count(txn);
     record::begin(live, txn)?;
     let facts = scheme.facts();
-    let encoder = (facts.records && options.images == Images::Delta).then_some(&mut live.encoder);
+    let encoder = (facts.records && options.bundle.images == Images::Delta).then_some(&mut live.encoder);
     let (changed, header) = changes(db, txn, options, page_count, change_counter, facts.in_gaps, encoder)?;
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
         return Ok(Prepared::nothing(&txn.base));
     }
     let bytes = u64::from(page_count) * u64::from(txn.page_bytes);
     if bytes > live.home.bytes.max(live.home.reserved_bytes) {
-        let want = bytes.next_multiple_of(RESERVE_BYTES);
+        let want = reserve_bytes(bytes);
         let what = || db.what("no room for the pages added to");
         crate::error::IoContext::context(db.home.reserve(want), what)?;
         live.home.reserved_bytes = want;
@@ -151,7 +154,7 @@ fn changes(
         let added = (end_of_base + 1..=page_count).map(PageNo);
         pages.extend(added.filter(|p| !txn.pages.contains_key(p) && txn.streamed.get(*p).is_none()));
     }
-    if options.header_page == HeaderPage::Write && page_count > 0 && !txn.pages.contains_key(&PageNo::HEADER) {
+    if options.bundle.header_page == HeaderPage::Write && page_count > 0 && !txn.pages.contains_key(&PageNo::HEADER) {
         pages.push(PageNo::HEADER);
     }
     pages.sort_unstable();
@@ -167,7 +170,7 @@ fn changes(
         };
         if page == PageNo::HEADER {
             let mut image = memory::copy(&new)?;
-            match (&base, options.header_page) {
+            match (&base, options.bundle.header_page) {
                 (Some(base), HeaderPage::Embed) => {
                     home::embed_counters(&mut image, base);
                     if in_gaps && page_count >= txn.base.page_count {
@@ -181,7 +184,7 @@ fn changes(
         let differs = match &mut encoder {
             Some(encoder) => encoder.add_delta(page, base.as_deref(), &new)?,
             // Neither the gap nor the trailer is SQLite's; what it has cached of them is old (rule GapNotCompared).
-            None if in_gaps && options.header_page == HeaderPage::Embed => {
+            None if in_gaps && options.bundle.header_page == HeaderPage::Embed => {
                 base.as_deref().is_none_or(|base| !shape.same(page, base, &new))
             }
             None => base.as_deref() != Some(&*new),

@@ -34,7 +34,7 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
     let what = || db.what("cannot write");
     let offset = |page: PageNo| page.offset(state.page_bytes);
     let mut last = None;
-    match (placed.pages.as_slice(), options.commit_mark) {
+    match (placed.pages.as_slice(), options.bundle.commit_mark) {
         ([only], _) => last = Some(only),
         (pages, CommitMark::Page) => last = pages.iter().find(|(p, ..)| *p == PageNo::HEADER).or(pages.last()),
         (_, CommitMark::Count) => {}
@@ -83,7 +83,7 @@ fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Re
 
 /// With `gc=eager`: once the transaction is durable, its undo records go with a write of their own.
 fn collect(db: &Database, state: &State, placed: &Placement, options: &Options) -> Result<()> {
-    if options.garbage == Garbage::Lazy || placed.note {
+    if options.bundle.garbage == Garbage::Lazy || placed.note {
         return Ok(());
     }
     for (page, image, _) in &placed.pages {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::checkpoint::checkpoint;
 use crate::database::{Database, Live};
 use crate::error::{Error, Result};
+use crate::growth;
 use crate::home::State;
 use crate::layout::{STREAM_UNIT, record as at};
 use crate::log::group::Durability;
@@ -30,13 +30,20 @@ pub fn begin(live: &mut Live, txn: &Txn) -> Result<()> {
 /// Encodes the record and makes room for it; images that do not fit the ring stream behind it.
 pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Result<Stream> {
     let Commit { db, live, txn, options } = c.parts();
-    if options.images == Images::Full {
+    if options.bundle.images == Images::Full {
         let block = live.log.slot().block_bytes as usize;
         let mut frames: Vec<(PageNo, &[u8])> = memory::list(changed.len())?;
         frames.extend(changed.iter().map(|c| (c.page, &*c.new)));
         live.encoder.add_frames(&frames, block)?;
     }
-    if live.encoder.record_bytes() as u64 > live.log.record_bytes_max() {
+    let len = live.encoder.record_bytes() as u64;
+    if len > live.log.record_bytes_max() && txn.streamed.is_empty() {
+        growth::fit(db, live, options, len)?;
+    }
+    if len > live.log.record_bytes_max() {
+        if txn.streamed.is_empty() {
+            growth::before_stream(db, live, options, txn.page_bytes)?;
+        }
         begin(live, txn)?;
         for c in changed {
             if c.page == PageNo::HEADER {
@@ -55,7 +62,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Resu
     let len = live.encoder.record_bytes() as u64;
     if !live.log.has_room(len, own_block(options)) {
         let keep = if txn.streamed.is_empty() { Streams::Drop } else { Streams::Keep };
-        checkpoint(db, live, keep)?;
+        growth::empty(db, live, options, keep)?;
         if !live.log.has_room(len, own_block(options)) && live.log.live_bytes() == 0 {
             live.log.rewind().map_err(|e| db.poison(e))?;
             db.tell_slot(live);
@@ -74,7 +81,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Resu
 
 /// Whether each record has blocks of its own.
 pub fn own_block(options: &Options) -> bool {
-    options.images == Images::Full
+    options.bundle.images == Images::Full
 }
 
 /// Moves the image of one page behind the ring, not flushed; it counts only with the commit record.

@@ -76,7 +76,7 @@ impl Engine {
                 let mut inner = db.inner.lock();
                 let fits = inner.phase != Phase::Live
                     || (db.facts().all_in_log()
-                        && options.scheme == inner.options.scheme
+                        && options.bundle.scheme == inner.options.bundle.scheme
                         && !options.concurrent
                         && options.psow == inner.options.psow);
                 if !reads && !inner.recovers && fits {

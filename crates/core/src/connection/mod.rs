@@ -165,7 +165,7 @@ impl Connection {
     /// How pages are to be split, and how many cells both halves keep room for.
     pub fn split(&self) -> (Split, u32) {
         let inner = self.db.inner.lock();
-        (inner.options.split, inner.options.reserve_cells)
+        (inner.options.bundle.split, inner.options.bundle.reserve_cells)
     }
 
     /// Whether the plain file is this connection's until its transaction ends.

@@ -7,6 +7,7 @@ use crate::commit;
 use crate::database::Database;
 use crate::disk::read_all;
 use crate::error::{Error, IoContext, Result};
+use crate::growth;
 use crate::home::{self, Kind, Mark};
 use crate::layout::{home as at, put};
 use crate::memory::{self, Room};
@@ -182,6 +183,10 @@ impl Connection {
             let Some(txn) = &mut self.txn else { return Ok(()) };
             let mut writer = db.writer.lock();
             let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
+            if txn.streamed.is_empty() {
+                let options = db.inner.lock().options.clone();
+                growth::before_stream(&db, live, &options, txn.page_bytes)?;
+            }
             stream_out(live, txn)?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
 use crate::layout::{BLOCK_BYTES_MIN, home as at};
 use crate::log::file::{LogFile, aside_path, is_aside, log_path};
-use crate::log::ring::{COUNTER_STEP, Log, Stream, TID_STEP, slot_page_count, told_tid};
+use crate::log::ring::{COUNTER_STEP, Log, Stream, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::{Slot, session_after};
 use crate::procs::{kept, member};
 use crate::rules::{Rule, keeps};
@@ -20,6 +20,18 @@ use crate::types::{LogOffset, Tid};
 
 /// How long a process that has given home back may still have the log.
 const OTHERS_LEAVE: Duration = Duration::from_millis(10);
+
+/// Page size that a new database probably gets: SQLite's default. Another one costs two slots.
+const PAGE_BYTES_USUAL: u32 = 4096;
+
+/// A log without records, for a file that is about to be marked.
+struct Found {
+    log: LogFile,
+    /// The newest slot that was in it.
+    newest: Option<Slot>,
+    /// It is new, and nothing of it is flushed.
+    created: bool,
+}
 
 impl Database {
     /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark, flushed.
@@ -36,13 +48,17 @@ impl Database {
         let (options, facts) = (&inner.options, self.facts());
         let unit = self.atomic_unit(options);
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::layout::BLOCK_BYTES_MAX);
-        let ring_bytes = options.log_bytes.next_multiple_of(u64::from(block_bytes));
-        let (log, old) = match unlinked {
-            true => (self.nameless_log(ring_bytes, block_bytes)?, None),
-            false => self.usable_log(ring_bytes, block_bytes, &state)?,
+        let Found { log, newest: old, created } = match unlinked {
+            true => Found { log: self.nameless_log(block_bytes)?, newest: None, created: true },
+            false => self.usable_log(block_bytes, &state)?,
         };
         let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
-        log.note_home(self.home.id().context(|| self.what("cannot look at"))?)?;
+        let home = self.home.id().context(|| self.what("cannot look at"))?;
+        if created {
+            log.note_first_home(home)?
+        } else {
+            log.note_home(home)?
+        }
         // What a process before left unflushed when it died must not come back beside the new mark: a rollback
         // journal it removed, cut or zeroed, the mark it took off while its slot, which goes now, was the newest.
         if !unlinked {
@@ -67,11 +83,13 @@ impl Database {
         // may have brought some of it back: what is still in the cache alone becomes durable with the slot
         // (rule LogWiped).
         let used = old.as_ref().map_or(Some(0), |slot| (slot.zeroed && !slot.live).then_some(slot.start.0));
+        let ring_bytes = small_ring_bytes(block_bytes);
         if let (Some(used), Some(slot)) = (used, &old) {
             log.wipe(slot, used.min(ring_bytes))?;
         }
-        // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed.
-        let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live);
+        // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed. Nor is
+        // its slot, when the rest of a longer ring is cut off (rule LogGivenBack).
+        let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
         let follows = follows.filter(|_| facts.all_in_log() && state.kind == Kind::Database);
         let session = follows.map_or_else(random, |before| Ok(session_after(before.session, random()?)))?;
         // Home may have changed without a number since the last transaction: its state gets one of its own
@@ -87,7 +105,7 @@ impl Database {
             base_tid,
             tid_ceiling: Tid(base_tid.0.saturating_add(TID_STEP)),
             prev_crc: 0,
-            page_bytes: state.page_bytes.max(512),
+            page_bytes: if state.page_bytes == 0 { PAGE_BYTES_USUAL } else { state.page_bytes },
             page_count: slot_page_count(&state, facts),
             change_counter: state.change_counter,
             counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
@@ -98,10 +116,13 @@ impl Database {
         let tentative = follows.is_some();
         let mut log = match tentative {
             true => Log::begin(log, slot, options.psow)?,
-            false => Log::start(log, slot, options.psow, used.is_some_and(|used| used > 0))?,
+            false => Log::start(log, slot, options.psow, created || used.is_some_and(|used| used > 0))?,
         };
-        if old.is_some_and(|slot| slot.live) {
+        if old.as_ref().is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
+        }
+        if !created && old.is_some_and(|slot| slot.ring_bytes > ring_bytes) {
+            log.repeat_slot()?;
         }
         log.stream_reset()?;
         let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), facts)) };
@@ -153,24 +174,24 @@ impl Database {
         Ok(())
     }
 
-    /// The log of the right name, locked for this process, of the right size and without records of anyone; created where
+    /// The log of the right name, locked for this process, long enough and without records of anyone; created where
     /// needed. With the newest slot that was there. The caller has EXCLUSIVE on home, which is not marked and has its name: so
     /// a log that is locked, or that holds what its home needs, is that of another file, which had the name before and was
     /// renamed, removed or replaced. It is set aside, where `path_of_session` finds it (rule ForeignLogSetAside).
-    fn usable_log(&self, ring_bytes: u64, block_bytes: u32, state: &State) -> Result<(LogFile, Option<Slot>)> {
+    fn usable_log(&self, block_bytes: u32, state: &State) -> Result<Found> {
         let path = &log_path(&self.path);
         let what = || format!("cannot open the log {}", path.display());
         let file = match self.disk.open_beside(path, OpenMode::ReadWrite, None) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return self.create_log(path, ring_bytes, block_bytes, None);
+                return self.create_log(path, block_bytes, None);
             }
             Err(e) => {
                 let refused = e.kind() == std::io::ErrorKind::PermissionDenied;
                 let error = beside::refused(what(), e);
                 // Not needed, nor known: the name is all that is asked of it.
                 return match refused && self.set_aside(path, None, random()?).is_ok() {
-                    true => self.create_log(path, ring_bytes, block_bytes, None),
+                    true => self.create_log(path, block_bytes, None),
                     false => Err(error),
                 };
             }
@@ -190,16 +211,17 @@ impl Database {
                 if !busy {
                     kept::remove(&*self.disk, path, slot.session)?;
                 }
-                return self.create_log(path, ring_bytes, block_bytes, newest);
+                return self.create_log(path, block_bytes, newest);
             }
         }
-        if newest.as_ref().is_some_and(|s| s.ring_bytes == ring_bytes && s.block_bytes == block_bytes) {
+        let is_long_enough = |s: &Slot| s.ring_bytes >= small_ring_bytes(block_bytes) && s.block_bytes == block_bytes;
+        if newest.as_ref().is_some_and(is_long_enough) {
             // It is this database's: one that admits more is shut.
             beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
-            return Ok((log, newest));
+            return Ok(Found { log, newest, created: false });
         }
         drop(log);
-        self.create_log(path, ring_bytes, block_bytes, newest)
+        self.create_log(path, block_bytes, newest)
     }
 
     /// Whether the live `slot` is of a session that took the mark off this home, and lost what it did to its log then: every
@@ -233,27 +255,21 @@ impl Database {
     }
 
     /// A log for a file that no name leads to.
-    fn nameless_log(&self, ring_bytes: u64, block_bytes: u32) -> Result<LogFile> {
+    fn nameless_log(&self, block_bytes: u32) -> Result<LogFile> {
         let path = log_path(&self.path);
         let file = self.disk.temp_file(&self.path).context(|| format!("cannot create the log {}", path.display()))?;
-        let log = Log::create(&*self.disk, LogFile { file, path }, ring_bytes, block_bytes)?;
+        let log = Log::create(LogFile { file, path }, small_ring_bytes(block_bytes), block_bytes)?;
         lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
         Ok(log)
     }
 
-    fn create_log(
-        &self,
-        path: &Path,
-        ring_bytes: u64,
-        block_bytes: u32,
-        old: Option<Slot>,
-    ) -> Result<(LogFile, Option<Slot>)> {
+    fn create_log(&self, path: &Path, block_bytes: u32, newest: Option<Slot>) -> Result<Found> {
         let what = || format!("cannot create the log {} in the directory of the database", path.display());
         let file = beside::open(&*self.disk, path, OpenMode::Create, &*self.home, what)?;
-        match Log::create(&*self.disk, LogFile { file, path: path.to_owned() }, ring_bytes, block_bytes) {
+        match Log::create(LogFile { file, path: path.to_owned() }, small_ring_bytes(block_bytes), block_bytes) {
             Ok(log) => {
                 lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
-                Ok((log, old))
+                Ok(Found { log, newest, created: true })
             }
             Err(e) => {
                 // A log cut short by a full disk must not stay and hold the last free blocks.

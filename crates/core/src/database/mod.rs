@@ -26,7 +26,7 @@ mod pin;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -177,13 +177,16 @@ pub struct Live {
     pub kept: ImageFile,
     /// How commits become durable, and what that has under way.
     pub scheme: Arc<dyn Scheme>,
+    /// How many flushes there had been when the ring was emptied last because it was full, or begun.
+    pub emptied_at: u64,
 }
 
 impl Live {
     /// A log and a home of which nothing is under way.
-    pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>) -> Live {
+    pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> Live {
         let (encoder, kept) = (Encoder::default(), ImageFile::default());
-        Live { log, home, home_tid, encoder, kept, scheme }
+        let emptied_at = stats.flushes.load(Ordering::Relaxed);
+        Live { log, home, home_tid, encoder, kept, scheme, emptied_at }
     }
 }
 
@@ -235,7 +238,7 @@ impl Database {
         options: Options,
         schemes: fn(SchemeName) -> Arc<dyn Scheme>,
     ) -> Database {
-        let scheme = Mutex::new(schemes(options.scheme));
+        let scheme = Mutex::new(schemes(options.bundle.scheme));
         let stats = Arc::new(Stats::default());
         let empty = Arc::new(State::empty(Tid::HOME));
         let mut journal_path = path.as_os_str().to_owned();
@@ -295,18 +298,18 @@ impl Database {
 
     /// Other settings, for a database that is not live if they are of another scheme.
     pub fn set_options(&self, inner: &mut Inner, options: Options) {
-        if options.scheme != inner.options.scheme {
+        if options.bundle.scheme != inner.options.bundle.scheme {
             debug_assert!(inner.phase != Phase::Live, "a live log keeps its scheme");
-            *self.scheme.lock() = (self.schemes)(options.scheme);
+            *self.scheme.lock() = (self.schemes)(options.bundle.scheme);
         }
         inner.options = options;
     }
 
     /// What the holder of the writer's place uses of a log that is taken into use: of the scheme, too, nothing is under way.
     pub fn begin(&self, inner: &Inner, log: Log, home: HomeFile, home_tid: Tid) -> Live {
-        let scheme = (self.schemes)(inner.options.scheme);
+        let scheme = (self.schemes)(inner.options.bundle.scheme);
         *self.scheme.lock() = scheme.clone();
-        Live::new(log, home, home_tid, scheme)
+        Live::new(log, home, home_tid, scheme, &self.stats)
     }
 
     /// Whether a file is home, or a file of the scheme that may have its name.

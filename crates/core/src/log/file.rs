@@ -253,7 +253,7 @@ impl LogFile {
         mut decide: impl FnMut(&Path) -> Result<bool>,
         mut visit: impl FnMut(&Record<'_>) -> Result<()>,
     ) -> Result<ScanEnd> {
-        let ring_at = 3 * u64::from(slot.block_bytes);
+        let ring_at = slot.ring_at();
         let mut end = ScanEnd {
             tail: slot.start,
             prev_crc: slot.prev_crc,
@@ -294,7 +294,7 @@ impl LogFile {
     /// Overwrites the records from `from` up to `to`, durable: they do not count and never will (rule
     /// CancelledBeforeSuperJournalGoes).
     pub fn erase(&self, slot: &Slot, from: LogOffset, to: LogOffset) -> Result<()> {
-        let at = 3 * u64::from(slot.block_bytes) + from.0 % slot.ring_bytes;
+        let at = slot.ring_at() + from.0 % slot.ring_bytes;
         self.wipe_range(at, to.0.saturating_sub(from.0).min(slot.ring_bytes))?;
         self.flush()
     }
@@ -302,7 +302,7 @@ impl LogFile {
     /// Reads `len` bytes from `cursor` on at once, fewer at the end of the ring.
     pub(crate) fn window(&self, slot: &Slot, cursor: &Cursor, len: u64) -> Result<Window> {
         let in_ring = cursor.tail.0 % slot.ring_bytes;
-        let at = 3 * u64::from(slot.block_bytes) + in_ring;
+        let at = slot.ring_at() + in_ring;
         let mut bytes = memory::zeros(usize::try_from(len.min(slot.ring_bytes - in_ring)).unwrap_or(0))?;
         let read = self.file.read_at(&mut bytes, at).context(|| self.what("cannot read"))?;
         bytes.truncate(read);
@@ -318,7 +318,7 @@ impl LogFile {
         window: &Window,
         buf: &mut Vec<u8>,
     ) -> Result<Option<Cursor>> {
-        let ring_at = 3 * u64::from(slot.block_bytes);
+        let ring_at = slot.ring_at();
         for at in next_places(slot, cursor.tail) {
             // The first may have begun the next lap, and those after it may then reach into what it left free.
             let first = if cursor.tail == slot.start { at } else { cursor.first };
@@ -422,9 +422,9 @@ impl LogFile {
         if !keeps(Rule::LaterRecordProves) {
             return Ok(None);
         }
-        const WINDOW: usize = 256 << 10;
+        const WINDOW: u64 = 256 << 10;
         let salt = slot.salt.to_le_bytes();
-        let mut window = memory::zeros(WINDOW)?;
+        let mut window = memory::zeros(usize::try_from(slot.ring_bytes.min(WINDOW)).unwrap_or(0))?;
         let mut buf = Vec::new();
         // Records do not overlap, so what might be one adds up to the ring, and a bit for data that looks like it.
         let mut left = 4 * slot.ring_bytes;
@@ -452,18 +452,24 @@ impl LogFile {
                     return Ok(Some((missing, head.tid)));
                 }
             }
-            from += WINDOW as u64;
+            from += WINDOW;
         }
         Ok(None)
     }
 
-    /// Notes which file the log is used for, if it was another one or is new.
+    /// Notes which file the log is used for, durable, if it was another one.
     pub(crate) fn note_home(&self, home: FileId) -> Result<()> {
         if self.noted_home()? == Some(home.ino) {
             return Ok(());
         }
         let at = shared::AT_HOME_FILE as u64;
         self.file.write_durable_at(&home.ino.to_le_bytes(), at).context(|| self.what("cannot write to"))
+    }
+
+    /// The same in a new log, which is flushed as a whole.
+    pub(crate) fn note_first_home(&self, home: FileId) -> Result<()> {
+        let at = shared::AT_HOME_FILE as u64;
+        self.file.write_at(&home.ino.to_le_bytes(), at).context(|| self.what("cannot write to"))
     }
 
     /// The number of the file that the log was last used for, if it is known.
@@ -488,7 +494,7 @@ impl LogFile {
             return Ok(());
         }
         let block = u64::from(slot.block_bytes);
-        let ring_at = 3 * block;
+        let ring_at = slot.ring_at();
         let mut at = slot.start.0 / block * block;
         while at < tail.0 {
             let in_ring = at % slot.ring_bytes;
@@ -509,7 +515,7 @@ impl LogFile {
 
     /// Overwrites what is not zeros in the first `len` bytes of the ring. Not flushed.
     pub(crate) fn wipe(&self, slot: &Slot, len: u64) -> Result<()> {
-        self.wipe_range(3 * u64::from(slot.block_bytes), len)
+        self.wipe_range(slot.ring_at(), len)
     }
 
     /// The same for the part of the ring that the records behind `slot`, up to `tail`, leave free.
@@ -520,7 +526,7 @@ impl LogFile {
         while at < end {
             let in_ring = at % slot.ring_bytes;
             let n = (end - at).min(slot.ring_bytes - in_ring);
-            self.wipe_range(3 * block + in_ring, n)?;
+            self.wipe_range(slot.ring_at() + in_ring, n)?;
             at += n;
         }
         Ok(())

@@ -14,7 +14,7 @@
 //!
 //! The buffer begins with the tail block, so that a write is whole blocks. One leader writes at a time, in the
 //! order of the log: what is acknowledged is always a prefix of it without a gap (invariant I1), and nothing is
-//! shown to readers before (I4, rule ShownAfterFlush). TIDs here: visible and durable <= last.
+//! shown to readers before (I4, rule ShownAfterFlush). How far each is, and what must hold: [`Frontier`].
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
+use crate::frontier::Frontier;
 use crate::home::State;
 use crate::memory::Room;
 use crate::rules::{Rule, keeps};
@@ -81,16 +82,8 @@ struct Pending {
     spare: Vec<u8>,
     /// Room for the record that is about to be pushed, should a leader take `bytes` before it is.
     ready: Vec<u8>,
-    /// Newest transaction published.
-    last: Tid,
-    /// Newest one readers may see.
-    visible: Tid,
-    /// Newest one known to be on the medium.
-    durable: Tid,
-    /// Newest one with a record of which that is known: what went in place has none.
-    recorded: Tid,
-    /// Newest one that must be before it is shown.
-    wanted: Tid,
+    /// How far it is.
+    frontier: Frontier,
     /// Something beside the records of those that wait was written, and no flush has covered it.
     beside: bool,
     /// A leader is writing.
@@ -146,7 +139,7 @@ impl Pending {
     }
 
     fn reached(&self, tid: Tid, durability: Durability) -> bool {
-        self.visible >= tid && (durability == Durability::Written || self.durable >= tid)
+        self.frontier.reached(tid, durability == Durability::Flushed)
     }
 
     /// Whether it pays to wait for more to join.
@@ -189,11 +182,7 @@ impl Group {
             position,
             spare: Vec::new(),
             ready: Vec::new(),
-            last: tid,
-            visible: tid,
-            durable: tid,
-            recorded: tid,
-            wanted: tid,
+            frontier: Frontier::at(tid),
             beside: false,
             busy: false,
             failed: None,
@@ -209,18 +198,18 @@ impl Group {
 
     /// Newest transaction known to be on the medium.
     pub fn durable(&self) -> Tid {
-        self.pending.lock().durable
+        self.pending.lock().frontier.flushed()
     }
 
     /// Newest transaction whose record is known to be on the medium. One that has none proves nothing of the log.
     pub fn recorded(&self) -> Tid {
-        self.pending.lock().recorded
+        self.pending.lock().frontier.recorded()
     }
 
     /// Whether every transaction is on the medium and readers may see it.
     pub fn is_quiet(&self) -> bool {
         let p = self.pending.lock();
-        p.reached(p.last, Durability::Flushed)
+        p.frontier.reached(p.frontier.published(), true)
     }
 
     /// Whether a record waits to be written.
@@ -282,10 +271,12 @@ impl Group {
         p.taken = tail.len();
         p.position = position;
         p.beside |= !durable;
-        p.publish(state, Durability::Written);
-        if durable {
-            (p.durable, p.recorded, p.wanted) = (state.tid, state.tid, state.tid);
+        match durable {
+            true => p.frontier.publish_flushed(state.tid),
+            false => p.frontier.publish(state.tid, false),
         }
+        p.hidden.push_back(state.clone());
+        p.joined += 1;
     }
 
     /// With everything written: writes whole blocks that hold a record which does not count yet, and flushes them and what
@@ -294,7 +285,7 @@ impl Group {
         let sync = {
             let p = self.pending.lock();
             p.check()?;
-            flush && (p.beside || p.visible > p.durable)
+            flush && (p.beside || p.frontier.is_ahead_of_medium())
         };
         let written = self.write(Some(&(bytes, position)), flush, sync);
         let mut p = self.pending.lock();
@@ -340,29 +331,25 @@ impl Group {
         p.bytes.extend_from_slice(tail);
         p.taken = tail.len();
         p.position = position;
-        (p.last, p.visible, p.durable, p.wanted, p.recorded) = (tid, tid, durable, durable, durable);
+        p.frontier = Frontier::behind(tid, durable);
         p.beside = false;
     }
 
     /// Somebody else's flush covers everything up to `tid`.
     pub fn flushed_elsewhere(&self, tid: Tid) {
-        let mut p = self.pending.lock();
-        let tid = tid.min(p.visible);
-        (p.durable, p.recorded) = (p.durable.max(tid), p.recorded.max(tid));
+        self.pending.lock().frontier.flushed_elsewhere(tid);
     }
 
     /// A transaction became durable and visible without a record.
     pub fn skip(&self, tid: Tid) {
-        let mut p = self.pending.lock();
-        (p.last, p.visible, p.durable, p.wanted) = (tid, tid, tid, tid);
-        p.recorded = tid;
+        self.pending.lock().frontier = Frontier::at(tid);
     }
 
     /// With everything durable and shown: so is `tid`, which went in place and has no record.
     pub fn pass(&self, tid: Tid) {
         let mut p = self.pending.lock();
-        debug_assert!(p.reached(p.last, Durability::Flushed) && !p.busy, "something is in flight");
-        (p.last, p.visible, p.durable, p.wanted) = (tid, tid, tid, tid);
+        debug_assert!(!p.busy, "something is in flight");
+        p.frontier.pass(tid);
     }
 
     /// The caller has written to the log beside the records: the next flush covers all of the file.
@@ -372,13 +359,13 @@ impl Group {
 
     /// Everything pushed so far is written and shown, and flushed where its commit waits for that.
     pub fn hand_over(&self, audience: &dyn Audience) -> Result<()> {
-        let last = self.pending.lock().last;
+        let last = self.pending.lock().frontier.published();
         self.wait(last, Durability::Written, audience)
     }
 
     /// Everything pushed so far is on the medium and shown.
     pub fn flush(&self, audience: &dyn Audience) -> Result<()> {
-        let last = self.pending.lock().last;
+        let last = self.pending.lock().frontier.published();
         self.wait(last, Durability::Flushed, audience)
     }
 
@@ -444,11 +431,11 @@ impl Group {
         audience: &dyn Audience,
     ) -> Result<MutexGuard<'a, Pending>> {
         p.busy = true;
-        let target = p.last;
+        let target = p.frontier.published();
         let led = std::mem::take(&mut p.joined);
-        let flush = durability == Durability::Flushed || p.wanted > p.durable;
+        let flush = durability == Durability::Flushed || p.frontier.wants_flush();
         let bytes = p.take(self.block);
-        let sync = flush && (p.beside || p.visible > p.durable || bytes.is_none());
+        let sync = flush && (p.beside || p.frontier.is_ahead_of_medium() || bytes.is_none());
         // Before the flush and not after: what is written beside the log meanwhile may not be part of it (rule
         // CoverBeforeFlush).
         p.beside &= !flush;
@@ -482,11 +469,7 @@ impl Group {
             }
             p = self.pending.lock();
         }
-        p.visible = p.visible.max(target);
-        if flush {
-            p.durable = p.durable.max(target);
-            p.recorded = p.recorded.max(target);
-        }
+        p.frontier.show(target, flush);
         // Those it was for will be back, perhaps, and those that have joined meanwhile are here.
         p.expected = led + p.joined;
         p.usual = (p.usual * 7 + took.min(USUAL_MAX)) / 8;
@@ -519,11 +502,7 @@ impl Group {
 
 impl Pending {
     fn publish(&mut self, state: &Arc<State>, durability: Durability) {
-        debug_assert!(state.tid > self.last, "transactions are published in order");
-        self.last = state.tid;
-        if durability == Durability::Flushed {
-            self.wanted = state.tid;
-        }
+        self.frontier.publish(state.tid, durability == Durability::Flushed);
         self.hidden.push_back(state.clone());
         self.joined += 1;
     }

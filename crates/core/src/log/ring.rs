@@ -12,11 +12,10 @@ use std::sync::Arc;
 use super::file::{Cursor, LogFile};
 use super::group::{Audience, Durability, Group};
 use super::slot::Slot;
-use crate::disk::Disk;
 use crate::disk::shared::BYTES as SHARED_BYTES;
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
-use crate::layout::{STREAM_UNIT, shared, slot};
+use crate::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, shared, slot};
 use crate::memory::{self, Room};
 use crate::rules::{Rule, keeps};
 use crate::scheme::facts::Facts;
@@ -26,6 +25,12 @@ use crate::types::{LogOffset, PageNo, Tid};
 pub const TID_STEP: u64 = 1 << 32;
 /// How far change counters may run ahead of the ceiling a slot announced.
 pub const COUNTER_STEP: u32 = 1 << 16;
+
+/// Size of the ring that a log begins with, and has beside a closed database (rule LogGivenBack).
+pub fn small_ring_bytes(block_bytes: u32) -> u64 {
+    let block = u64::from(block_bytes);
+    SMALL_LOG_BYTES.max(SMALL_LOG_BLOCKS * block) - slot::BLOCKS_BEFORE_RING * block
+}
 
 /// Records longer than this are not copied to be written with one call.
 const LONG_RECORD: usize = 256 << 10;
@@ -118,29 +123,14 @@ impl Written {
 }
 
 impl Log {
-    /// Makes (or wholly rewrites) the log with written zeros, durable with its name, and
-    /// no valid slot. An unwritten ring would make each commit a commit of the file system's journal.
-    pub fn create(disk: &dyn Disk, log: LogFile, ring_bytes: u64, block_bytes: u32) -> Result<LogFile> {
-        let LogFile { file, path } = &log;
-        let what = || format!("cannot create the log {}", path.display());
-        let total = 3 * u64::from(block_bytes) + ring_bytes.next_multiple_of(u64::from(block_bytes));
-        file.set_len(total).context(what)?;
-        file.reserve(total).context(what)?;
-        let zeros = memory::zeros(256 << 10)?;
-        let mut done = 0;
-        while done < total {
-            // One call gets one piece of the kernel's cache, and a store to the memory mapped at the beginning
-            // dirties a piece whole: it must not reach into the blocks that commits write.
-            let max = if done == 0 { SHARED_BYTES } else { zeros.len() };
-            let n = (total - done).min(max as u64);
-            let part = zeros.get(..usize::try_from(n).unwrap_or(0)).unwrap_or_default();
-            file.write_at(part, done).context(what)?;
-            done += n;
-        }
-        file.sync().context(what)?;
-        if keeps(Rule::LogBeforeMark) {
-            disk.sync_dir_of(path).context(what)?;
-        }
+    /// Makes (or wholly rewrites) the log with written zeros and no valid slot. Not flushed: [`Log::start`] does that, with
+    /// `all`.
+    pub fn create(log: LogFile, ring_bytes: u64, block_bytes: u32) -> Result<LogFile> {
+        let what = || format!("cannot create the log {}", log.path.display());
+        let total =
+            slot::BLOCKS_BEFORE_RING * u64::from(block_bytes) + ring_bytes.next_multiple_of(u64::from(block_bytes));
+        log.file.set_len(total).context(what)?;
+        write_zeros(&log, 0, total, what)?;
         Ok(log)
     }
 
@@ -172,7 +162,7 @@ impl Log {
 
     /// A log that another process writes, for when its turn comes: nothing is written, and [`Log::resume`] comes first.
     pub fn join(log: LogFile, slot: Slot, pack: bool) -> Log {
-        let ring_at = 3 * u64::from(slot.block_bytes);
+        let ring_at = slot.ring_at();
         let block = usize::try_from(slot.block_bytes).unwrap_or(1);
         let position = ring_at + slot.start.0 % slot.ring_bytes;
         let group = Group::new(log.file.clone(), log.path.clone(), block, position, slot.base_tid);
@@ -199,7 +189,7 @@ impl Log {
         let block = u64::from(slot.block_bytes);
         let in_block = cursor.tail.0 % block;
         let mut tail_block = memory::zeros(usize::try_from(in_block).unwrap_or(0))?;
-        let position = 3 * block + (cursor.tail.0 - in_block) % slot.ring_bytes;
+        let position = slot.ring_at() + (cursor.tail.0 - in_block) % slot.ring_bytes;
         let what = || format!("cannot read the log {}", self.log.path.display());
         let read = self.log.file.read_at(&mut tail_block, position).context(what)?;
         if read != tail_block.len() {
@@ -262,7 +252,7 @@ impl Log {
     }
 
     fn ring_at(&self) -> u64 {
-        3 * u64::from(self.slot.block_bytes)
+        self.slot.ring_at()
     }
 
     /// Where the ring ends in the file.
@@ -270,9 +260,19 @@ impl Log {
         self.ring_at() + self.slot.ring_bytes
     }
 
+    /// Length of the file once the log is closed.
+    pub fn closed_bytes(&self) -> u64 {
+        self.ring_at() + small_ring_bytes(self.slot.block_bytes).min(self.slot.ring_bytes)
+    }
+
     /// Longest record the ring can take, in bytes.
     pub fn record_bytes_max(&self) -> u64 {
-        self.slot.ring_bytes - 2 * u64::from(self.slot.block_bytes)
+        self.record_bytes_max_of(self.slot.ring_bytes)
+    }
+
+    /// The same of a ring of `ring_bytes`.
+    pub fn record_bytes_max_of(&self, ring_bytes: u64) -> u64 {
+        ring_bytes.saturating_sub(2 * u64::from(self.slot.block_bytes))
     }
 
     /// Where a record of `len` bytes would begin; `None` if the ring is too full for it.
@@ -298,9 +298,12 @@ impl Log {
 
     /// Takes the memory for a record of `len` bytes: making way for it and pushing it take none.
     pub fn reserve(&mut self, len: usize) -> Result<()> {
+        if len <= LONG_RECORD {
+            return self.group.reserve(len);
+        }
         self.part.clear();
         self.part.room(usize::try_from(self.slot.block_bytes).unwrap_or(0))?;
-        self.group.reserve(if len > LONG_RECORD { 0 } else { len })
+        self.group.reserve(0)
     }
 
     /// Makes way for a finished record: what is pending at the end of the ring is written before the record begins
@@ -480,6 +483,35 @@ impl Log {
         self.write_slot()
     }
 
+    /// Makes the empty ring `ring_bytes` long, from its first byte on. The new part is durable before the slot that says so
+    /// (rule RingGrownBeforeSlot), and the slot before this one does not lead to its records: [`Log::settle_slots`] follows, when
+    /// other processes know this one. Where room is short, the ring stays as it is: false.
+    pub fn grow(&mut self, ring_bytes: u64) -> Result<bool> {
+        debug_assert!(
+            self.live_bytes() == 0 && self.group.is_quiet() && !self.has_streamed(),
+            "only an empty ring grows"
+        );
+        let (from, to) = (self.ring_end(), self.ring_at() + ring_bytes);
+        match write_zeros(&self.log, from, to, || self.log.what("cannot lengthen")) {
+            Err(e) if e.is_short() => {
+                self.log.file.set_len(from).context(|| self.log.what("cannot shorten"))?;
+                return Ok(false);
+            }
+            written => written?,
+        }
+        if keeps(Rule::RingGrownBeforeSlot) {
+            self.log.flush()?;
+        }
+        self.slot.ring_bytes = ring_bytes;
+        self.tail = LogOffset(self.tail.0.next_multiple_of(ring_bytes));
+        self.slot.start = self.tail;
+        self.stream_tail = self.ring_end();
+        self.group.move_to(self.ring_at());
+        self.older_slot = true;
+        self.write_slot()?;
+        Ok(true)
+    }
+
     /// A transaction became durable without a record.
     pub fn skip(&mut self, tid: Tid) {
         self.last_tid = tid;
@@ -525,7 +557,7 @@ impl Log {
 
     /// After the mark is off: the log holds nothing, and nothing of what was in it can be read there (rule LogWiped).
     /// Need not be flushed, for an unmarked home never reads a log without records, and the next session looks once
-    /// more. What streamed behind the ring stays if `stream` says so.
+    /// more. What streamed behind the ring stays if `stream` says so. A ring that has grown is small again (rule LogGivenBack).
     pub fn invalidate(&mut self, stream: Stream) -> Result<()> {
         // The next session begins without a flush: it follows this one, which therefore is durable, and no slot before counts
         // for anybody (rule SlotWithFirstRecord).
@@ -533,17 +565,31 @@ impl Log {
         self.slot.live = false;
         // A session begins at the beginning of the ring.
         let used = if self.slot.zeroed { self.tail.0.min(self.slot.ring_bytes) } else { self.slot.ring_bytes };
+        let small = self.closed_bytes() - self.ring_at();
+        let grown = self.slot.ring_bytes > small;
+        let used = used.min(small);
         // Where that fails (a file system that writes elsewhere is full), the next session knows and tries again.
         self.slot.zeroed = keeps(Rule::LogWiped) && self.log.wipe(&self.slot, used).is_ok();
         self.slot.start = LogOffset(used);
-        if stream == Stream::Drop {
-            self.stream_reset()?;
-        }
+        self.slot.ring_bytes = small;
         // Nothing is in flight any more, so the next session may go on from here.
         self.slot.tid_ceiling = self.last_tid;
         self.slot.base_tid = self.last_tid;
         self.put_slot()?;
-        if begun { Ok(()) } else { self.log.flush() }
+        if grown && keeps(Rule::LogGivenBack) {
+            self.put_slot()?;
+        }
+        if !begun || (grown && keeps(Rule::LogGivenBack)) {
+            self.log.flush()?;
+        }
+        if stream == Stream::Drop { self.stream_reset() } else { Ok(()) }
+    }
+
+    /// Writes the newest slot once more, durable, over the one before, whose ring is longer than what will be left of the log
+    /// (rule LogGivenBack).
+    pub fn repeat_slot(&mut self) -> Result<()> {
+        self.older_slot = false;
+        self.write_slot()
     }
 
     /// Whether the next transaction would pass a ceiling of the slot.
@@ -554,7 +600,7 @@ impl Log {
     }
 
     fn slot_position(&self) -> u64 {
-        (1 + self.slot.sequence % 2) * u64::from(self.slot.block_bytes)
+        self.slot.position()
     }
 
     /// Writes the next slot, durable, and with it whatever else of the log was not since the session began.
@@ -583,14 +629,32 @@ impl Log {
     }
 }
 
+/// Writes zeros over the bytes of the log from `from` to `to`. An unwritten ring would make each commit a commit of the file
+/// system's journal.
+fn write_zeros(log: &LogFile, from: u64, to: u64, what: impl Fn() -> String + Copy) -> Result<()> {
+    log.file.reserve(to).context(what)?;
+    let zeros = memory::zeros(usize::try_from(to - from).unwrap_or(usize::MAX).min(256 << 10))?;
+    let mut at = from;
+    while at < to {
+        // One call gets one piece of the kernel's cache, and a store to the memory mapped at the beginning
+        // dirties a piece whole: it must not reach into the blocks that commits write.
+        let max = if at == 0 { SHARED_BYTES } else { zeros.len() };
+        let n = (to - at).min(max as u64);
+        let part = zeros.get(..usize::try_from(n).unwrap_or(0)).unwrap_or_default();
+        log.file.write_at(part, at).context(what)?;
+        at += n;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 #[allow(clippy::indexing_slicing, clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::path::Path;
 
-    use crate::disk::OpenMode;
     use crate::disk::sim::{Op, SimConfig, SimDisk, TraceEntry};
+    use crate::disk::{Disk, OpenMode};
     use crate::log::file::ScanEnd;
     use crate::log::record::{Encoder, Head, Stream as RecordStream};
     use crate::types::PageNo;
@@ -619,13 +683,10 @@ mod tests {
     }
 
     fn log(disk: &SimDisk) -> Log {
-        Log::start(
-            Log::create(disk, LogFile::make(disk, Path::new("/db-onewrite")), RING, 4096).unwrap(),
-            slot(),
-            true,
-            false,
-        )
-        .unwrap()
+        let path = Path::new("/db-onewrite");
+        let log = Log::create(LogFile::make(disk, path), RING, 4096).unwrap();
+        disk.sync_dir_of(path).unwrap();
+        Log::start(log, slot(), true, true).unwrap()
     }
 
     struct Nobody;
@@ -676,7 +737,7 @@ mod tests {
     #[test]
     fn the_memory_that_processes_share_is_written_alone() {
         let disk = SimDisk::new(SimConfig { trace: true, ..SimConfig::default() });
-        drop(Log::create(&disk, LogFile::make(&disk, Path::new("/db-onewrite")), RING, 4096).unwrap());
+        drop(Log::create(LogFile::make(&disk, Path::new("/db-onewrite")), RING, 4096).unwrap());
         let written: Vec<_> = disk
             .trace()
             .iter()

@@ -58,6 +58,17 @@ pub fn follows_session(session: u64, before: u64) -> bool {
 }
 
 impl Slot {
+    /// Where the ring begins in the file: behind block 0 and two slots.
+    pub fn ring_at(&self) -> u64 {
+        at::BLOCKS_BEFORE_RING * u64::from(self.block_bytes)
+    }
+
+    /// Where this slot lies in the file: the two take turns.
+    pub fn position(&self) -> u64 {
+        let block = u64::from(self.block_bytes);
+        if self.sequence.is_multiple_of(2) { block } else { block.saturating_mul(2) }
+    }
+
     /// Whether pages of home carry trailers of this session.
     pub fn is_in_page(&self) -> bool {
         self.in_place && self.page_count == at::PAGE_COUNT_IN_HOME

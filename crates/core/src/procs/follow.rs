@@ -47,7 +47,12 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach)
             else {
                 continue; // Overwritten by now.
             };
-            turn_page(db, &mut tail, slot, inner)?;
+            if !turn_page(db, member, &mut tail, slot, inner)? {
+                if words.generation() != generation {
+                    continue;
+                }
+                return Err(lost(member, inner.published.tid));
+            }
             member.generation.store(generation, Ordering::Relaxed);
         }
         if inner.published.tid < goal {
@@ -75,17 +80,20 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach)
         if inner.published.tid >= goal {
             return Ok(());
         }
-        return Err(Error::Corrupt(format!(
-            "the log {} has lost transaction {}, which another process committed",
-            member.log.path.display(),
-            inner.published.tid.next()
-        )));
+        return Err(lost(member, inner.published.tid.next()));
     }
     Err(Error::Busy("other processes write faster than this one can follow".into()))
 }
 
-/// A checkpoint elsewhere: home is at least at the state that `slot` tells of.
-fn turn_page(db: &Database, tail: &mut Tail, slot: Slot, inner: &mut Inner) -> Result<()> {
+fn lost(member: &Member, tid: Tid) -> Error {
+    Error::Corrupt(format!(
+        "the log {} has lost transaction {tid}, which another process committed",
+        member.log.path.display()
+    ))
+}
+
+/// A checkpoint elsewhere: home is at least at the state that `slot` tells of. False if its records are gone by now.
+fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner: &mut Inner) -> Result<bool> {
     let home_tid = slot.base_tid;
     let newest = inner.published.tid;
     if tail.slot.sequence == 0 || newest < home_tid {
@@ -104,9 +112,26 @@ fn turn_page(db: &Database, tail: &mut Tail, slot: Slot, inner: &mut Inner) -> R
         inner.set_state(inner.published.clone());
         db.table.write().checkpointed(home_tid, inner.published.page_count, inner.readers());
         tail.cursor = Cursor::at(&slot);
+    } else if tail.slot.ring_bytes != slot.ring_bytes {
+        match place_in_ring(member, &slot, newest)? {
+            Some(cursor) => tail.cursor = cursor,
+            None => return Ok(false),
+        }
     }
     tail.slot = slot;
-    Ok(())
+    Ok(true)
+}
+
+/// Where the record of `tid` ends in a ring that has grown (rule RingGrownBeforeSlot); `None` if it is gone. It was found by
+/// what it chains to, at the place where both rings begin, before the slot was known.
+fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<Cursor>> {
+    let mut cursor = Cursor::at(slot);
+    let mut buf = Vec::new();
+    while cursor.last_tid < tid {
+        let Some(next) = member.log.next_record(slot, &cursor, &Window::default(), &mut buf)? else { return Ok(None) };
+        cursor = next;
+    }
+    Ok(Some(cursor))
 }
 
 /// Applies a record to the page table and to `state`; readers do not see it yet.

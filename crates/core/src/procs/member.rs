@@ -25,6 +25,7 @@ use super::turn::{Turn, Turns};
 use super::words::{Cell, PINS, PROCESSES, Pins, ProcessWords};
 use crate::disk::{Disk, DiskFile, LockKind};
 use crate::error::{Error, IoContext, Result};
+use crate::layout::lock_bytes::{ADMIN, ATTACH, BYTES, OBSERVED, OBSERVED_BYTES, SLOTS};
 use crate::log::file::{Cursor, LogFile};
 use crate::log::slot::Slot;
 use crate::options::Options;
@@ -35,15 +36,6 @@ const BESIDE: Duration = Duration::from_millis(20);
 
 /// So often at most is it seen whether the process that held PENDING still does.
 const PENDING_EVERY: Duration = Duration::from_millis(100);
-
-const ATTACH: u64 = 0;
-const ADMIN: u64 = 1;
-const SLOTS: u64 = 2;
-/// The byte of the snapshot [`Tid::HOME`] of an observer.
-const OBSERVED: u64 = 1 << 32;
-const OBSERVED_BYTES: u64 = 1 << 62;
-/// All of them.
-const BYTES: u64 = SLOTS + PROCESSES as u64;
 
 /// Takes every lock byte of a log, to use it alone; shared, to read it while nobody uses it. False if somebody does.
 pub fn try_alone(log: &LogFile, kind: LockKind) -> Result<bool> {

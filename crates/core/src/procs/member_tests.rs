@@ -23,7 +23,7 @@ fn two() -> [Arc<Member>; 2] {
         let file = disk.open(home, OpenMode::Create).unwrap();
         Database::new(Arc::new(disk.clone()), home, file, Options::default(), crate::scheme::table::of)
     };
-    let created = Log::create(&disk, LogFile::make(&disk, log), 64 << 10, 4096).unwrap();
+    let created = Log::create(LogFile::make(&disk, log), 64 << 10, 4096).unwrap();
     assert!(try_alone(&created, LockKind::Exclusive).unwrap());
     let slot = Slot {
         block_bytes: 4096,
@@ -43,7 +43,7 @@ fn two() -> [Arc<Member>; 2] {
         zeroed: false,
         in_place: false,
     };
-    let started = Log::start(created.clone(), slot, true, false).unwrap();
+    let started = Log::start(created.clone(), slot, true, true).unwrap();
     let options = Options::default();
     let first = Member::found(database().files(), created, started.slot(), &options).unwrap().unwrap();
     let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };

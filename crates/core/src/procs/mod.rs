@@ -310,10 +310,11 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     check_nothing_pending(live, inner)?;
     let words = &member.words;
     let (session, generation) = (live.home.mark.session, words.generation());
-    let newest = member.log.slots()?.into_iter().find(|s| s.session == session && s.live);
+    let slots = member.log.slots()?;
+    let newest = slots.iter().find(|s| s.session == session && s.live);
     if let Some(slot) = newest.filter(|s| s.sequence > generation) {
         // Home was flushed before it was written; it itself perhaps not.
-        let at = (1 + slot.sequence % 2) * u64::from(slot.block_bytes);
+        let at = slot.position();
         let path = &member.log.path;
         member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
         words.set_generation(slot.sequence);
@@ -363,6 +364,12 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let visible = words.visible();
     if words.home_floor() > visible {
         words.set_home_floor(visible);
+    }
+    drop(tail);
+    if slots.iter().any(|slot| slot.session == session && slot.ring_bytes != live.log.slot().ring_bytes) {
+        // It died between the two slots of a longer ring (rule SlotsBeforeCut).
+        live.log.repeat_slot()?;
+        member.note(live.log.slot(), &live.log.cursor());
     }
     dropped.iter().for_each(|super_journal| db.forget_super_journal(super_journal));
     Ok(())

@@ -9,52 +9,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use crate::disk::shared::SharedWords;
 use crate::disk::system;
+use crate::layout::words::*;
 use crate::rules::{Rule, keeps};
 use crate::types::Tid;
 
-/// How many processes may use one database.
-pub const PROCESSES: usize = 48;
-
-/// Name and version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"onewrit3");
-
-const AT_MAGIC: usize = 0;
-const AT_SESSION: usize = 1;
-const AT_SETTINGS: usize = 2;
-const AT_POISON: usize = 3;
-const AT_GENERATION: usize = 4;
-const AT_HOME_FLOOR: usize = 5;
-const AT_KEPT: usize = 6;
-const AT_KEPT_UNTIL: usize = 7;
-const AT_EPOCH: usize = 8;
-const AT_ALONE: usize = 9;
-const AT_TURN: usize = 16;
-const AT_TURNS: usize = 17;
-const AT_WANTING: usize = 18;
-const AT_VISIBLE: usize = 24;
-const AT_FLUSHED: usize = 25;
-const AT_WRITTEN: usize = 26;
-const AT_WANTED: usize = 27;
-const AT_FLUSHER: usize = 28;
-const AT_AWAITING: usize = 29;
-const AT_COVERED: usize = 30;
-const AT_FLUSH_ENDED: usize = 31;
-const AT_FLUSH_US: usize = 32;
-/// The short that who waits for a flush sleeps on, behind the bells.
-const FLUSH_BELL: usize = PROCESSES;
-/// The first process slot; each is a cache line.
-const AT_SLOTS: usize = 64;
-const SLOT_WORDS: usize = 8;
-/// Within a slot: in use or not, snapshots pinned, and the oldest of those that found no word of their own.
-const IN_SLOT_USED: usize = 0;
-const IN_SLOT_PINS: usize = 1;
-/// Snapshots of one process that have a word of their own.
-pub const PINS: usize = 6;
-const IN_SLOT_FLOOR: usize = IN_SLOT_PINS + PINS;
 const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
 const _: () = assert!(AT_SLOTS + PROCESSES * SLOT_WORDS == crate::disk::shared::LONGS);
 // The last short is not one of them: `AT_IN_PLACE_PAGE`.
 const _: () = assert!(FLUSH_BELL + 1 < crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
+
+pub use crate::layout::words::{PINS, PROCESSES};
 
 /// No snapshot.
 const NONE: u64 = u64::MAX;

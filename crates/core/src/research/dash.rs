@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::beside;
 use crate::checkpoint::{fit_length, write_home, write_pages};
-use crate::commit::RESERVE_BYTES;
+use crate::commit::reserve_bytes;
 use crate::database::{Database, HomeFile, Live};
 use crate::disk::{DiskFile, FileId};
 use crate::error::{Error, IoContext, Result};
@@ -124,7 +124,7 @@ impl Dash {
             }
         };
         if bytes > shadow.home.bytes.max(shadow.home.reserved_bytes) {
-            let want = bytes.next_multiple_of(RESERVE_BYTES);
+            let want = reserve_bytes(bytes);
             shadow.file.reserve(want).context(|| db.what("no room for the pages added to the second file of"))?;
             shadow.home.reserved_bytes = want;
         }

@@ -1,6 +1,7 @@
 //! Where files are kept, and what they are called.
 
 mod file;
+mod s3;
 
 use anyhow::{Result, bail, ensure};
 use percent_encoding::percent_decode_str;
@@ -65,6 +66,11 @@ pub trait Store {
     fn own(&mut self) -> Result<()>;
     /// The files of a level, in the order of their names.
     fn list(&self, level: u8) -> Result<Vec<Entry>>;
+    /// Where a listing does not tell exact times: those of `entries`, in the order of their names, as far as it takes to tell
+    /// which are of before `before_ms`.
+    fn tell_times(&self, _entries: &mut [Entry], _before_ms: i64) -> Result<()> {
+        Ok(())
+    }
     /// Whether there is a file of this name.
     fn has(&self, name: Name) -> Result<bool>;
     /// Reads a file.
@@ -76,8 +82,11 @@ pub trait Store {
 
 /// The store that `url` names. Looks at nothing yet.
 pub fn open(url: &str) -> Result<Box<dyn Store>> {
-    const EXAMPLE: &str = "name a directory as file:///backup/app";
+    const EXAMPLE: &str = "name a directory as file:///backup/app, or a bucket as s3://bucket/app";
     let Some((scheme, rest)) = url.split_once("://") else { bail!("{url} is no URL: {EXAMPLE}") };
+    if scheme == "s3" {
+        return Ok(Box::new(s3::S3Store::new(url)?));
+    }
     ensure!(scheme == "file", "stores of the kind {scheme}:// are not supported: {EXAMPLE}");
     ensure!(!rest.contains(['?', '#']), "{url} has a ? or a #: in a name, write %3F or %23");
     let path = rest.strip_prefix("localhost").unwrap_or(rest);
@@ -121,7 +130,7 @@ mod tests {
     fn urls() {
         assert!(open("file:///tmp/a%20b").is_ok());
         assert!(open("file://localhost/tmp/a").is_ok());
-        for wrong in ["/tmp/a", "file://host/a", "file:///a?b", "s3://bucket/a", "http://x/a"] {
+        for wrong in ["/tmp/a", "file://host/a", "file:///a?b", "http://x/a"] {
             let error = open(wrong).err().map(|e| format!("{e:#}")).unwrap_or_default();
             assert!(error.contains("file:///backup/app") || error.contains("%3F"), "{wrong}: {error}");
         }

@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     db.batch_execute("CREATE TABLE IF NOT EXISTS t(writer TEXT, n INTEGER)")?;
     if what == "status" {
-        db.batch_execute("INSERT INTO t VALUES ('status', 0)")?;
+        db.batch_execute("PRAGMA journal_mode=WAL; INSERT INTO t VALUES ('status', 0)")?;
         lines(&mut db, "SELECT onewrite_status() AS line")?;
         return Ok(lines(&mut db, "SELECT name || '=' || value AS line FROM onewrite_stats WHERE name = 'commits'")?);
     }

@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     db.execute_batch("CREATE TABLE IF NOT EXISTS t(writer TEXT, n INTEGER)")?;
     if what == "status" {
-        db.execute_batch("INSERT INTO t VALUES ('status', 0)")?;
+        db.execute_batch("PRAGMA journal_mode=WAL; INSERT INTO t VALUES ('status', 0)")?;
         lines(&db, "SELECT onewrite_status()")?;
         return Ok(lines(&db, "SELECT name || '=' || value FROM onewrite_stats WHERE name = 'commits'")?);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{Row as _, SqlitePool};
 
 async fn lines(db: &SqlitePool, sql: &str) -> sqlx::Result<()> {
@@ -31,6 +31,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let error = SqlitePool::connect_with(options.pragma("onewrite_logsize", "'8m'")).await.unwrap_err();
         println!("{error}");
         return Ok(());
+    }
+    if what == "status" {
+        options = options.journal_mode(SqliteJournalMode::Wal);
     }
     let db = SqlitePoolOptions::new().max_connections(2).connect_with(options).await?;
     if what == "read" {

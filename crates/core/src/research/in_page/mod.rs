@@ -52,7 +52,7 @@ impl Scheme for InPage {
         if state.kind != Kind::Database {
             return Ok(());
         }
-        let (name, path) = (options.preset.name(), db.path.display());
+        let (name, path) = (options.preset, db.path.display());
         let unit = db.atomic_unit(options).min(PAGE_BYTES_MAX);
         if state.page_bytes > unit {
             return Err(Error::CantOpen(format!(
@@ -113,7 +113,7 @@ impl Scheme for InPage {
             c.live.log.number(state.tid);
             return Ok(Outcome::Waits);
         }
-        if c.options.garbage == Garbage::Eager {
+        if c.options.bundle.garbage == Garbage::Eager {
             // The record's deltas are against images whose undo records went with a write that nobody flushed
             // (rule BaseBeforeRecord).
             c.db.sync_home().map_err(|e| c.db.poison(e))?;

@@ -13,6 +13,7 @@ import java.sql.PreparedStatement;
 import java.sql.SQLException;
 import java.util.Map;
 import java.util.Properties;
+import java.util.stream.Stream;
 
 /** Makes the VFS "onewrite" known to the SQLite that sqlite-jdbc brings, and builds URLs that open databases through it. */
 public final class Onewrite {
@@ -75,10 +76,16 @@ public final class Onewrite {
         return library;
     }
 
+    /** Whether this process runs on musl, which a machine with glibc may have as well. */
+    private static boolean onMusl() throws IOException {
+        try (Stream<String> mapped = Files.lines(Path.of("/proc/self/maps"))) {
+            return mapped.anyMatch(line -> line.contains("/ld-musl-") || line.contains("/libc.musl-"));
+        }
+    }
+
     private static Path unpack() throws IOException {
         String machine = System.getProperty("os.arch").equals("amd64") ? "x86_64" : System.getProperty("os.arch");
-        String libc = Files.exists(Path.of("/lib/ld-musl-" + machine + ".so.1")) ? "musl" : "gnu";
-        String name = "native/libonewrite-" + machine + "-" + libc + ".so";
+        String name = "native/libonewrite-" + machine + "-" + (onMusl() ? "musl" : "gnu") + ".so";
         try (InputStream in = Onewrite.class.getResourceAsStream(name)) {
             if (in == null) {
                 throw new IOException("the jar has no " + name);

@@ -1,0 +1,56 @@
+//! `onewrite-replicate assets`: man pages and shell completions, for packages. Made from the same description as `--help`.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Command, ValueEnum as _};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+/// Write man pages and shell completions of this command into a directory
+///
+/// The pages are of the commands as they are typed, `onewrite restore` and the others: where `onewrite assets` has written
+/// its pages of them, which know no options, these take their places.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory that gets `man1` and `completions`
+    dir: PathBuf,
+}
+
+pub fn run(args: &Args, mut command: Command) -> Result<ExitCode> {
+    let (man, completions) = (args.dir.join("man1"), args.dir.join("completions"));
+    for dir in [&man, &completions] {
+        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
+    for shell in Shell::value_variants() {
+        let written = match shell {
+            Shell::Bash => fs::write(completions.join("onewrite-replicate.bash"), bash(command.clone())),
+            _ => clap_complete::generate_to(*shell, &mut command.clone(), "onewrite-replicate", &completions).map(drop),
+        };
+        written.with_context(|| format!("cannot write the completions for {shell}"))?;
+    }
+    command.build();
+    for subcommand in command.get_subcommands().filter(|one| !one.is_hide_set() && one.get_name() != "help") {
+        let page = format!("onewrite-{}", subcommand.get_name());
+        let path = man.join(format!("{page}.1"));
+        let described = subcommand.clone().display_name(page);
+        let mut file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Man::new(described).render(&mut file).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What clap_complete 4.6 writes for bash completes no options behind the subcommands of a program with a hyphen in its name, so it
+/// writes for one with an underscore. The name of the program is in the lines alone that set the function to work.
+fn bash(mut command: Command) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(Shell::Bash, &mut command, "onewrite_replicate", &mut script);
+    let script = String::from_utf8_lossy(&script);
+    let line = |line: &str| match line.strip_suffix(" onewrite_replicate") {
+        Some(before) => format!("{before} onewrite-replicate\n"),
+        None => format!("{line}\n"),
+    };
+    script.lines().map(line).collect()
+}

@@ -1,0 +1,361 @@
+//! A store in a bucket of S3, or of a server that speaks its protocol, laid out as Litestream's `s3` replicas are: the time of a
+//! state is in the object's metadata.
+
+use super::{Entry, Fill, Name, Store};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
+use rusty_s3::actions::{ListObjectsV2, S3Action};
+use rusty_s3::{Bucket, Credentials, UrlStyle};
+use std::env;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, Read, Seek};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use ureq::http::{Request, Response, StatusCode};
+use ureq::tls::{PemItem, RootCerts, TlsConfig};
+use ureq::{Agent, Body};
+use url::Url;
+
+const EXAMPLE: &str =
+    "name a bucket as s3://bucket/path, with ?region=eu-central-1, or ?endpoint=http://127.0.0.1:7070";
+const PARAMETERS: [&str; 3] = ["region", "endpoint", "force-path-style"];
+/// When the state in an object was read, as RFC 3339 writes it.
+const TIME: &str = "x-amz-meta-litestream-timestamp";
+/// Beside the files, to see whether the server creates an object only once.
+const PROBE: &str = "onewrite-probe";
+/// How long a signature holds.
+const SIGNED_FOR: Duration = Duration::from_secs(3600);
+/// A request is sent so often, and after the first try so long is waited, each time twice as long.
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(200);
+/// What the server may take to begin its answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The protocol's limit for one request.
+const BYTES_MAX: u64 = 5 << 30;
+/// No answer but an object is longer.
+const TEXT_MAX: u64 = 16 << 20;
+
+pub(super) struct S3Store {
+    bucket: Bucket,
+    credentials: Credentials,
+    /// Begins every key; ends with a slash unless it is empty.
+    prefix: String,
+    agent: Agent,
+}
+
+/// What became of an object that is created only where there is none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Put {
+    Created,
+    /// There is one, which may be this one: a request before may have arrived though its answer did not.
+    Exists {
+        perhaps_ours: bool,
+    },
+}
+
+impl S3Store {
+    /// The store at `url`, with the keys of AWS's variables in the environment.
+    pub(super) fn new(url: &str) -> Result<S3Store> {
+        let parsed = Url::parse(url).with_context(|| format!("{url} is no URL: {EXAMPLE}"))?;
+        let name = parsed.host_str().filter(|name| !name.is_empty());
+        let name = name.with_context(|| format!("{url} names no bucket: {EXAMPLE}"))?.to_owned();
+        ensure!(
+            parsed.port().is_none() && parsed.username().is_empty() && parsed.password().is_none(),
+            "{url} has a port or a user: the keys belong into the environment, and {EXAMPLE}"
+        );
+        let (mut region, mut endpoint, mut path_style) = (None, None, None);
+        for (key, value) in parsed.query_pairs() {
+            match &*key {
+                "region" => region = Some(value.into_owned()),
+                "endpoint" => endpoint = Some(value.into_owned()),
+                "force-path-style" => {
+                    let parsed = value.parse::<bool>();
+                    path_style =
+                        Some(parsed.with_context(|| format!("force-path-style={value} is neither true nor false"))?);
+                }
+                other => bail!("{url}: there is no parameter {other}: those there are, are {}", PARAMETERS.join(", ")),
+            }
+        }
+        let variable = |names: &[&str]| names.iter().find_map(|name| env::var(name).ok().filter(|v| !v.is_empty()));
+        let region = region.or_else(|| variable(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
+        let endpoint = endpoint.or_else(|| variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]));
+        let is_aws = endpoint.is_none();
+        let region = match region {
+            Some(region) => region,
+            None if is_aws => bail!("{url} names no region: add ?region=eu-central-1, or set AWS_REGION"),
+            None => "us-east-1".to_owned(),
+        };
+        let endpoint = endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+        let endpoint =
+            Url::parse(&endpoint).with_context(|| format!("the endpoint {endpoint} is no URL: {EXAMPLE}"))?;
+        let style = if path_style.unwrap_or(!is_aws) { UrlStyle::Path } else { UrlStyle::VirtualHost };
+        let bucket = Bucket::new(endpoint, style, name, region).with_context(|| format!("{url}: {EXAMPLE}"))?;
+        let keys = (variable(&["AWS_ACCESS_KEY_ID"]), variable(&["AWS_SECRET_ACCESS_KEY"]));
+        let (Some(key), Some(secret)) = keys else {
+            bail!("no keys for {url}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
+        };
+        let credentials = match variable(&["AWS_SESSION_TOKEN"]) {
+            Some(token) => Credentials::new_with_token(key, secret, token),
+            None => Credentials::new(key, secret),
+        };
+        let path = percent_encoding::percent_decode_str(parsed.path()).decode_utf8();
+        let path = path.with_context(|| format!("{url}: a path is text in UTF-8"))?;
+        let path = path.trim_matches('/');
+        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
+        let config = Agent::config_builder().http_status_as_error(false).timeout_connect(Some(Duration::from_secs(10)));
+        let config = config.timeout_recv_response(Some(PATIENCE)).timeout_per_read(Some(PATIENCE));
+        let config = config.timeout_per_write(Some(PATIENCE)).tls_config(tls(variable(&["AWS_CA_BUNDLE"]))?);
+        Ok(S3Store { bucket, credentials, prefix, agent: config.build().new_agent() })
+    }
+
+    fn key(&self, name: Name) -> String {
+        format!("{}{:04x}/{:016x}-{:016x}.ltx", self.prefix, name.level, name.min, name.max)
+    }
+
+    /// The address without a signature, for messages.
+    fn shown(&self, key: &str) -> String {
+        format!("s3://{}/{key}", self.bucket.name())
+    }
+
+    /// Sends a request, again if the server or the way to it fails. `send` sends it once; its argument says whether it
+    /// was sent before.
+    fn call(
+        &self,
+        mut send: impl FnMut(bool) -> Result<Response<Body>, ureq::Error>,
+    ) -> Result<(Response<Body>, bool)> {
+        let mut pause = PAUSE;
+        for tried in 1..=TRIES {
+            let answer = send(tried > 1);
+            let again = match &answer {
+                Ok(answer) => answer.status().is_server_error() || answer.status() == StatusCode::TOO_MANY_REQUESTS,
+                Err(ureq::Error::BadUri(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_)) => false,
+                Err(_) => true,
+            };
+            if !again || tried == TRIES {
+                let at = self.bucket.object_url("");
+                let at = format!("{}://{}", at.scheme(), at.authority());
+                return Ok((answer.with_context(|| format!("no answer from {at}"))?, tried > 1));
+            }
+            thread::sleep(pause);
+            pause *= 2;
+        }
+        unreachable!("the last try returns")
+    }
+
+    fn get(&self, url: &Url) -> Result<Response<Body>> {
+        Ok(self.call(|_| self.agent.get(url.as_str()).call())?.0)
+    }
+
+    /// Makes an object of `file`, unless there is one.
+    fn put(&self, key: &str, mut file: &File, bytes: u64, time_ms: i64) -> Result<Put> {
+        let time =
+            humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_millis(u64::try_from(time_ms).unwrap_or(0)));
+        let time = time.to_string();
+        let mut action = self.bucket.put_object(Some(&self.credentials), key);
+        action.headers_mut().insert("if-none-match", "*");
+        action.headers_mut().insert(TIME, time.as_str());
+        let (answer, again) = self.call(|_| {
+            file.rewind()?;
+            let request =
+                Request::put(action.sign(SIGNED_FOR).as_str()).header("if-none-match", "*").header(TIME, &time);
+            self.agent.run(request.header("content-length", bytes).body(file)?)
+        })?;
+        match answer.status() {
+            status if status.is_success() => Ok(Put::Created),
+            // The second says that another request for the name is under way.
+            StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(Put::Exists { perhaps_ours: again }),
+            _ => Err(refused(answer)),
+        }
+    }
+
+    /// Whether the object holds what `file` does.
+    fn holds(&self, name: Name, mut file: &File, bytes: u64) -> Result<bool> {
+        file.rewind()?;
+        let (mut there, mut here) = (self.open(name)?, BufReader::with_capacity(1 << 18, file));
+        let (mut one, mut other) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+        let mut left = bytes;
+        while left > 0 {
+            let n = usize::try_from(left.min(1 << 16))?;
+            let (one, other) = (one.get_mut(..n).unwrap_or_default(), other.get_mut(..n).unwrap_or_default());
+            here.read_exact(other)?;
+            if there.read_exact(one).is_err() || one != other {
+                return Ok(false);
+            }
+            left -= n as u64;
+        }
+        Ok(there.read(&mut [0])? == 0)
+    }
+
+    /// When the state in an object was read; `None` where nothing says so.
+    fn noted_time_ms(&self, name: Name) -> Result<Option<i64>> {
+        let key = self.key(name);
+        let url = self.bucket.head_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
+        let (answer, _) = self.call(|_| self.agent.head(url.as_str()).call())?;
+        let noted = answer.headers().get(TIME).and_then(|time| time.to_str().ok().and_then(millis));
+        match answer.status() {
+            status if status.is_success() => Ok(noted),
+            _ => Err(refused(answer)).with_context(|| format!("cannot look at {}", self.shown(&key))),
+        }
+    }
+}
+
+fn tls(bundle: Option<String>) -> Result<TlsConfig> {
+    let Some(bundle) = bundle else { return Ok(TlsConfig::default()) };
+    let pem = fs::read(&bundle).with_context(|| format!("cannot read {bundle}, which AWS_CA_BUNDLE names"))?;
+    let mut certificates = Vec::new();
+    for item in ureq::tls::parse_pem(&pem) {
+        if let PemItem::Certificate(one) = item.with_context(|| format!("{bundle} is not in the format PEM"))? {
+            certificates.push(one);
+        }
+    }
+    Ok(TlsConfig::builder().root_certs(RootCerts::new_with_certs(&certificates)).build())
+}
+
+fn millis(time: &str) -> Option<i64> {
+    let time: SystemTime = humantime::parse_rfc3339(time).ok()?;
+    i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
+}
+
+/// What a server said that did not do what it was asked for, and what to do about it.
+fn refused(mut answer: Response<Body>) -> Error {
+    let status = answer.status();
+    let text = answer.body_mut().with_config().limit(TEXT_MAX).read_to_string().unwrap_or_default();
+    let part = |name: &str| {
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        Some(rest.split_once('<')?.0.to_owned())
+    };
+    let code = part("Code").unwrap_or_default();
+    let advice = match (&*code, status) {
+        ("NoSuchBucket", _) => "make the bucket first",
+        ("RequestTimeTooSkewed", _) => "set this machine's clock",
+        ("InvalidAccessKeyId" | "SignatureDoesNotMatch", _) => "look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        ("ExpiredToken" | "InvalidToken", _) => "look at AWS_SESSION_TOKEN",
+        ("PermanentRedirect" | "AuthorizationHeaderMalformed", _) => "name the bucket's region as ?region=",
+        (_, StatusCode::FORBIDDEN) => "these keys may not do that: they need to list, get and put objects",
+        (_, StatusCode::NOT_IMPLEMENTED) => "the server has no conditional writes (If-None-Match), which this needs",
+        _ => "",
+    };
+    let said = [part("Message").unwrap_or_default(), advice.to_owned()].into_iter().filter(|part| !part.is_empty());
+    let said: Vec<_> = said.collect();
+    let what = if code.is_empty() { status.to_string() } else { format!("{} {code}", status.as_u16()) };
+    if said.is_empty() {
+        anyhow!("the server says {what}")
+    } else {
+        anyhow!("the server says {what}: {}", said.join("; "))
+    }
+}
+
+impl Store for S3Store {
+    fn own(&mut self) -> Result<()> {
+        let key = format!("{}{PROBE}", self.prefix);
+        let what = || format!("cannot write {}", self.shown(&key));
+        let nothing = tempfile::tempfile().context("cannot make a temporary file")?;
+        self.put(&key, &nothing, 0, 0).with_context(what)?;
+        if self.put(&key, &nothing, 0, 0).with_context(what)? == Put::Created {
+            eprintln!(
+                "onewrite: the server replaces objects that it was asked only to create: if a second process ships into {}, \
+                 nobody will notice",
+                self.shown(&self.prefix)
+            );
+        }
+        Ok(())
+    }
+
+    fn list(&self, level: u8) -> Result<Vec<Entry>> {
+        let prefix = format!("{}{level:04x}/", self.prefix);
+        let what = || format!("cannot list {}", self.shown(&prefix));
+        let mut entries = Vec::new();
+        let mut token: Option<String> = None;
+        loop {
+            let mut action = self.bucket.list_objects_v2(Some(&self.credentials));
+            action.with_prefix(prefix.as_str());
+            if let Some(token) = &token {
+                action.with_continuation_token(token.as_str());
+            }
+            let mut answer = self.get(&action.sign(SIGNED_FOR)).with_context(what)?;
+            if !answer.status().is_success() {
+                return Err(refused(answer)).with_context(what);
+            }
+            let text = answer.body_mut().with_config().limit(TEXT_MAX).read_to_string().with_context(what)?;
+            let page = ListObjectsV2::parse_response(&text).with_context(what)?;
+            for object in page.contents {
+                let name = object.key.strip_prefix(&prefix).and_then(|name| Name::parse(level, name));
+                let Some(name) = name else { continue };
+                let time_ms = object.last_modified.as_deref().and_then(millis).with_context(what)?;
+                entries.push(Entry { name, time_ms, bytes: object.size.unwrap_or(0) });
+            }
+            token = page.next_continuation_token;
+            if token.is_none() {
+                break;
+            }
+        }
+        entries.sort_unstable();
+        Ok(entries)
+    }
+
+    /// A listing tells when an object was made, which is later: those made at or after the time are asked for theirs, until
+    /// one is of that time or later.
+    fn tell_times(&self, entries: &mut [Entry], before_ms: i64) -> Result<()> {
+        for level in super::BATCHES..=super::SNAPSHOTS {
+            for entry in entries.iter_mut().filter(|e| e.name.level == level && e.time_ms >= before_ms) {
+                if let Some(noted_ms) = self.noted_time_ms(entry.name)? {
+                    entry.time_ms = noted_ms;
+                }
+                if entry.time_ms >= before_ms {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn has(&self, name: Name) -> Result<bool> {
+        let key = self.key(name);
+        let url = self.bucket.head_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
+        let (answer, _) = self.call(|_| self.agent.head(url.as_str()).call())?;
+        match answer.status() {
+            status if status.is_success() => Ok(true),
+            StatusCode::NOT_FOUND => Ok(false),
+            _ => Err(refused(answer)).with_context(|| format!("cannot look at {}", self.shown(&key))),
+        }
+    }
+
+    fn open(&self, name: Name) -> Result<Box<dyn Read>> {
+        let key = self.key(name);
+        let what = || format!("cannot read {}", self.shown(&key));
+        let answer =
+            self.get(&self.bucket.get_object(Some(&self.credentials), &key).sign(SIGNED_FOR)).with_context(what)?;
+        if !answer.status().is_success() {
+            return Err(refused(answer)).with_context(what);
+        }
+        let body = answer.into_body().into_with_config().limit(u64::MAX).reader();
+        Ok(Box::new(BufReader::with_capacity(1 << 18, body)))
+    }
+
+    fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
+        let key = self.key(name);
+        let what = || format!("cannot write {}", self.shown(&key));
+        // The length comes before the bytes, and a request may have to be sent again.
+        let file = tempfile::tempfile().context("cannot make a temporary file")?;
+        let mut to = BufWriter::with_capacity(1 << 18, &file);
+        fill(&mut to).with_context(what)?;
+        to.into_inner().map_err(|e| e.into_error()).context("cannot write a temporary file")?;
+        let bytes = file.metadata().context("cannot look at a temporary file")?.len();
+        ensure!(
+            bytes <= BYTES_MAX,
+            "{key} would have {bytes} bytes, and an object that is created at once has at most {BYTES_MAX}"
+        );
+        match self.put(&key, &file, bytes, time_ms).with_context(what)? {
+            Put::Created => Ok(true),
+            Put::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
+            Put::Exists { perhaps_ours: false } => Ok(false),
+        }
+    }
+}
+
+impl fmt::Debug for S3Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the keys.
+        write!(f, "{}", self.shown(&self.prefix))
+    }
+}

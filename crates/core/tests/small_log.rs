@@ -53,7 +53,7 @@ fn try_write(c: &mut Connection, n: u64, count: u64) -> Result<()> {
     for index in 1..=count {
         c.write_at(&image(n), index * PAGE as u64)?;
     }
-    c.prepare(false)?;
+    c.prepare(None)?;
     c.sync()?;
     c.commit()?;
     c.unlock(LockLevel::None)

@@ -10,12 +10,10 @@
 //! A prepared record is the last one in its log until it is decided. Whoever finds one after its owner has died asks whether
 //! the super-journal is there: then it is erased, durable, before the super-journal may go; else it counts.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::database::Database;
-use crate::disk::{Disk, OpenMode};
+use crate::disk::{Disk, OpenMode, system};
 use crate::error::{Error, IoContext, Result};
 use crate::journal::super_journal;
 use crate::layout::JOURNAL_SUFFIX;
@@ -104,13 +102,13 @@ pub fn journals(disk: &dyn Disk, path: &Path) -> Result<Vec<PathBuf>> {
     let read = file.read_at(&mut names, 0).context(what)?;
     names.truncate(read);
     let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    Ok(names.map(|name| PathBuf::from(std::ffi::OsString::from_vec(name.to_vec()))).collect())
+    Ok(names.map(|name| system::path_of(name.to_vec())).collect())
 }
 
 /// The database that a rollback journal belongs to.
 pub fn database_of(journal: &Path) -> Option<&Path> {
-    let name = journal.as_os_str().as_bytes().strip_suffix(JOURNAL_SUFFIX.as_bytes())?;
-    (!name.is_empty()).then(|| Path::new(OsStr::from_bytes(name)))
+    let name = system::bytes_of(journal.as_os_str()).strip_suffix(JOURNAL_SUFFIX.as_bytes())?;
+    (!name.is_empty()).then(|| Path::new(system::name_of(name)))
 }
 
 /// Whether a file waits for the super-journal at `path`: its rollback journal names it, or the last record of its log.

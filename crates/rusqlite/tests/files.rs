@@ -265,7 +265,7 @@ fn end(process: &str) {
 #[test]
 fn a_limit_on_the_size_of_files_is_a_full_disk() {
     // Less than the log, less than what is written, less than what streams.
-    for (bytes, makes) in [(1 << 20, false), (5 << 20, true)] {
+    for (bytes, makes) in [(32 << 10, false), (5 << 20, true)] {
         let (_dir, path) = shared();
         let mut ours = Remote::ours(&path);
         ours.sql("PRAGMA page_size=4096").unwrap();

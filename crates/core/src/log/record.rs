@@ -6,10 +6,9 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::disk::system;
 use crate::error::{Error, Result};
 use crate::layout::{le_u16, le_u32, le_u64, put, record as at};
 use crate::memory::Room;
@@ -133,7 +132,7 @@ impl Encoder {
 
     /// Makes the record one of a transaction over several files: it counts once `path` is gone. Nothing was added before.
     pub fn add_super_journal(&mut self, path: &Path) -> Result<()> {
-        let name = path.as_os_str().as_bytes();
+        let name = system::bytes_of(path.as_os_str());
         let len = u16::try_from(name.len()).ok().filter(|len| usize::from(*len) <= at::SUPER_JOURNAL_BYTES_MAX);
         let Some(len) = len.filter(|len| *len > 0 && self.entries == 0) else {
             return Err(Error::Misuse(format!("a super-journal cannot be called {}", path.display())));
@@ -338,7 +337,7 @@ impl<'a> Record<'a> {
         let kind = le_u16(self.entries, 4).filter(|_| self.entry_count > 0)?;
         let len = usize::from(le_u16(self.entries, 6)?);
         let name = self.entries.get(at::ENTRY_BYTES..at::ENTRY_BYTES.checked_add(len)?)?;
-        (kind == at::KIND_SUPER_JOURNAL).then(|| Path::new(OsStr::from_bytes(name)))
+        (kind == at::KIND_SUPER_JOURNAL).then(|| Path::new(system::name_of(name)))
     }
 
     /// Bytes of the entries.

@@ -188,6 +188,8 @@ fn two_files_stay_together_through_a_kill_and_a_power_cut() {
 fn a_streamed_image_that_cannot_be_read_is_not_committed() {
     let mut setting = setting();
     setting.options.push(("stream_size".to_owned(), "64k".to_owned()));
+    // It commits several files by stepping aside.
+    setting.options.push(("scheme".to_owned(), "auto".to_owned()));
     let mut failures = 0;
     for nth in (1..400).step_by(7) {
         let (sim, process) = (sim(), level(0));
@@ -249,7 +251,9 @@ fn a_connection_that_keeps_its_lock_goes_on_behind_a_full_disk() {
 fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
     let mut failures = 0;
     for nth in 1..14 {
-        let (setting, sim, process) = (setting(), sim(), level(0));
+        let (mut setting, sim, process) = (setting(), sim(), level(0));
+        // It commits several files by stepping aside.
+        setting.options.push(("scheme".to_owned(), "auto".to_owned()));
         process.boot(HookDisk::new(sim.clone(), None));
         let db = process.open(0, &setting.options).unwrap();
         db.execute("ATTACH ?1 AS side", [process.uri(1, &setting.options)]).unwrap();

@@ -116,7 +116,11 @@ pub fn settle_mark(db: &Database, live: &mut Live) -> Result<()> {
         return Ok(());
     }
     live.home.mark.tentative = false;
-    write_mark(db, live)
+    // Once another process has brought pages home, the mark tells of them, and not what is known here.
+    match db.read_mark()? {
+        Some(mark) if mark.tentative => write_mark(db, live),
+        _ => Ok(()),
+    }
 }
 
 fn write_mark(db: &Database, live: &Live) -> Result<()> {

@@ -25,7 +25,7 @@ impl Connection {
                 read_all(&**file, buf, offset).context(|| self.db.what("cannot read the rollback journal of"))
             }
             None => {
-                if self.is_undecided() {
+                if self.waits_with_others() {
                     // SQLite rolls back, and removes the super-journal behind this file.
                     let reopened = self.reopen();
                     self.noted(reopened)?;

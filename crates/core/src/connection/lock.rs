@@ -617,7 +617,9 @@ impl Connection {
     pub(super) fn drop_txn(&mut self) -> Result<()> {
         self.journal.forget_syncs();
         let Some(txn) = self.txn.take() else { return Ok(()) };
+        // A record that waits for its super-journal, and could not be cancelled, may count: it needs them.
         if !txn.streamed.is_empty()
+            && self.db.undecided.lock().is_none()
             && let Some(live) = self.db.writer.lock().as_mut()
         {
             live.log.stream_drop(txn.stream_from)?;

@@ -60,6 +60,13 @@ impl Connection {
         self.txn.as_ref().is_some_and(|txn| txn.super_journal.is_some()) && self.db.undecided.lock().is_some()
     }
 
+    /// Whether a record of this transaction, in the log of whichever file, waits or may wait for the super-journal to go: one
+    /// that could not be cancelled keeps every file from rolling back, and SQLite from removing the super-journal.
+    pub(super) fn waits_with_others(&self) -> bool {
+        let named = self.txn.as_ref().and_then(|txn| txn.super_journal.as_ref());
+        named.is_some_and(|path| !self.engine.undecided(path).is_empty())
+    }
+
     /// Whether its record was in the log, also if it is cancelled by now.
     pub(super) fn is_prepared_with_others(&self) -> bool {
         matches!(&self.txn, Some(txn) if matches!(&txn.stage, Stage::Prepared(Prepared { written: Some(_), .. })))
@@ -68,10 +75,12 @@ impl Connection {
     /// The transaction does not commit, in no file: SQLite rolls back one after the other, and removes the super-journal
     /// behind the first (rule CancelledBeforeSuperJournalGoes).
     pub(super) fn cancel(&mut self) -> Result<()> {
-        let named = self.db.undecided.lock().as_ref().map(|undecided| undecided.super_journal.clone());
-        // Another file of the transaction was first.
+        let named = self.txn.as_ref().and_then(|txn| txn.super_journal.clone());
         let Some(path) = named else { return Ok(()) };
         let all = self.engine.undecided(&path);
+        if all.is_empty() {
+            return Ok(()); // Another file of the transaction was first.
+        }
         let exists = self.db.disk.exists(&path).context(|| format!("cannot look for {}", path.display()));
         let stays = match exists {
             Ok(true) => Ok(()),

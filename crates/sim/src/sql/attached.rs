@@ -229,6 +229,9 @@ impl World {
         }
         if self.rng.below(4) == 0 {
             self.beside(i)?;
+            if self.clients.len() <= i {
+                return Ok(()); // Its process has died meanwhile.
+            }
         }
         if !commits {
             return match self.clients[i].db.execute_batch("ROLLBACK") {

@@ -73,10 +73,9 @@ impl Frontier {
         *self = self.check();
     }
 
-    /// `tid` is published, whose record is on the medium, with all before it.
-    pub fn publish_flushed(&mut self, tid: Tid) {
-        self.publish(tid, true);
-        (self.flushed, self.recorded) = (tid, tid);
+    /// The record of what was published last is on the medium, with all before it.
+    pub fn record_flushed(&mut self) {
+        (self.flushed, self.recorded) = (self.published, self.published);
         *self = self.check();
     }
 

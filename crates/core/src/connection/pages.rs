@@ -205,9 +205,7 @@ impl Connection {
     /// A prepared transaction goes on: with SQLite's rollback, which writes what was there before, or with pages that a
     /// VFS on top kept back until xSync. Either way what was written so far stays (rule LateWritesCommitted).
     pub(super) fn reopen(&mut self) -> Result<()> {
-        if self.waits_with_others() {
-            self.cancel()?;
-        }
+        self.cancel()?;
         let Some(txn) = self.txn.as_mut().filter(|txn| matches!(txn.stage, Stage::Prepared(_))) else { return Ok(()) };
         txn.stage = Stage::Open;
         // The record was too long, and its images streamed out: those in memory count.

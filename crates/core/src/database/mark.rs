@@ -87,11 +87,9 @@ impl Database {
         if let (Some(used), Some(slot)) = (used, &old) {
             log.wipe(slot, used.min(ring_bytes))?;
         }
-        // The session of a log that was closed in order with records is durable, and so is its end: nothing of it can be
-        // missed. One without records never flushed its slot, and a power cut may leave that of the session before it. Nor is
+        // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed. Nor is
         // its slot, when the rest of a longer ring is cut off (rule LogGivenBack).
-        let has_flushed = used.is_some_and(|used| used > 0);
-        let follows = old.as_ref().filter(|slot| has_flushed && !slot.live && slot.ring_bytes == ring_bytes);
+        let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
         let follows = follows.filter(|_| facts.all_in_log() && state.kind == Kind::Database);
         let session = follows.map_or_else(random, |before| Ok(session_after(before.session, random()?)))?;
         // Home may have changed without a number since the last transaction: its state gets one of its own

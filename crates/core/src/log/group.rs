@@ -255,10 +255,7 @@ impl Group {
     /// its bytes in its last block, which is at `position`, if it did not fill that one.
     pub fn push_written(&self, tail: &[u8], position: u64, state: &Arc<State>, durability: Durability) {
         let mut p = self.pending.lock();
-        p.bytes.clear();
-        p.add(tail, self.block);
-        p.taken = tail.len();
-        p.position = position;
+        p.set_tail(tail, self.block, position);
         p.beside = true;
         p.publish(state, durability);
     }
@@ -266,17 +263,12 @@ impl Group {
     /// The same for a record that was written with [`Group::write_prepared`]; `durable`: with a flush.
     pub fn push_prepared(&self, tail: &[u8], position: u64, state: &Arc<State>, durable: bool) {
         let mut p = self.pending.lock();
-        p.bytes.clear();
-        p.add(tail, self.block);
-        p.taken = tail.len();
-        p.position = position;
+        p.set_tail(tail, self.block, position);
         p.beside |= !durable;
-        match durable {
-            true => p.frontier.publish_flushed(state.tid),
-            false => p.frontier.publish(state.tid, false),
+        p.publish(state, if durable { Durability::Flushed } else { Durability::Written });
+        if durable {
+            p.frontier.record_flushed();
         }
-        p.hidden.push_back(state.clone());
-        p.joined += 1;
     }
 
     /// With everything written: writes whole blocks that hold a record which does not count yet, and flushes them and what
@@ -287,21 +279,23 @@ impl Group {
             p.check()?;
             flush && (p.beside || p.frontier.is_ahead_of_medium())
         };
-        let written = self.write(Some(&(bytes, position)), flush, sync);
-        let mut p = self.pending.lock();
-        if let Err(e) = written {
-            drop(p);
+        if let Err(e) = self.write(Some(&(bytes, position)), flush, sync) {
             let e = audience.poison(e);
-            let mut p = self.pending.lock();
-            p.failed = keeps(Rule::Poisons).then(|| e.to_string());
-            let waiting = std::mem::take(&mut p.waiting);
-            drop(p);
-            waiting.iter().for_each(|w| w.event.set());
+            self.fail(&e, |p| std::mem::take(&mut p.waiting));
             return Err(e);
         }
         // Only who has the writer's place writes beside the records, and that is the caller.
-        p.beside &= !sync;
+        self.pending.lock().beside &= !sync;
         Ok(())
+    }
+
+    /// A write or flush has failed, or never ended: those whom `told` gives go on with an error.
+    fn fail(&self, why: &dyn std::fmt::Display, told: impl FnOnce(&mut Pending) -> Vec<Waiter>) {
+        let mut p = self.pending.lock();
+        p.failed = keeps(Rule::Poisons).then(|| why.to_string());
+        let told = told(&mut p);
+        drop(p);
+        told.iter().for_each(|w| w.event.set());
     }
 
     /// With everything written: puts the bytes of the tail block into `part`; where it is.
@@ -501,6 +495,14 @@ impl Group {
 }
 
 impl Pending {
+    /// With everything written: the tail block, at `position`, begins with `tail`.
+    fn set_tail(&mut self, tail: &[u8], block: usize, position: u64) {
+        self.bytes.clear();
+        self.add(tail, block);
+        self.taken = tail.len();
+        self.position = position;
+    }
+
     fn publish(&mut self, state: &Arc<State>, durability: Durability) {
         self.frontier.publish(state.tid, durability == Durability::Flushed);
         self.hidden.push_back(state.clone());
@@ -517,11 +519,7 @@ struct Watch<'a> {
 impl Watch<'_> {
     fn fail(&mut self, why: &dyn std::fmt::Display) {
         self.finished = true;
-        let mut p = self.group.pending.lock();
-        p.failed = keeps(Rule::Poisons).then(|| why.to_string());
-        let told = p.end_write(false);
-        drop(p);
-        told.iter().for_each(|w| w.event.set());
+        self.group.fail(why, |p| p.end_write(false));
     }
 }
 

@@ -155,7 +155,7 @@ impl Log {
         Ok(begun)
     }
 
-    /// Whether the newest slot is durable.
+    /// Whether the newest slot is known to be durable.
     pub fn has_begun(&self) -> bool {
         !self.tentative || self.group.durable() > self.slot.base_tid
     }
@@ -202,7 +202,8 @@ impl Log {
         self.last_tid = cursor.last_tid;
         self.group.resume(&tail_block, position, cursor.last_tid, durable.min(cursor.last_tid));
         if durable <= slot.base_tid && keeps(Rule::SlotWithFirstRecord) {
-            // Another process may have begun the session.
+            // Another process may have begun the session, whose slot then becomes durable here.
+            self.tentative = true;
             self.group.written_beside();
         }
         self.stream_tail = self.ring_end();

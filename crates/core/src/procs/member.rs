@@ -49,22 +49,22 @@ pub fn give_back(log: &LogFile) -> Result<()> {
 
 /// Keeps others from attaching and leaving; `Busy` if somebody else does that for longer than `wait`.
 pub fn admin(log: &LogFile, wait: Duration) -> Result<()> {
+    lock_within(log, ADMIN, LockKind::Exclusive, wait)
+}
+
+fn lock_within(log: &LogFile, byte: u64, kind: LockKind, wait: Duration) -> Result<()> {
     let deadline = Instant::now() + wait;
     let what = || format!("cannot lock the log {}", log.path.display());
-    while !log.file.try_lock(ADMIN, 1, LockKind::Exclusive).context(what)? {
+    while !log.file.try_lock(byte, 1, kind).context(what)? {
         if Instant::now() >= deadline {
-            return Err(kept_from(log));
+            return Err(Error::Busy(format!(
+                "another process has this database to itself, or is opening or closing it (it holds the log {})",
+                log.path.display()
+            )));
         }
         std::thread::sleep(Duration::from_micros(500));
     }
     Ok(())
-}
-
-fn kept_from(log: &LogFile) -> Error {
-    Error::Busy(format!(
-        "another process has this database to itself, or is opening or closing it (it holds the log {})",
-        log.path.display()
-    ))
 }
 
 fn in_use(log: &LogFile, why: &str) -> Error {
@@ -242,13 +242,7 @@ impl Member {
     ) -> Result<Option<Arc<Member>>> {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
-        let deadline = Instant::now() + Duration::from_millis(options.busy_ms);
-        while !log.file.try_lock(ATTACH, 1, LockKind::Shared).context(what)? {
-            if Instant::now() >= deadline {
-                return Err(kept_from(&log));
-            }
-            std::thread::sleep(Duration::from_micros(500));
-        }
+        lock_within(&log, ATTACH, LockKind::Shared, Duration::from_millis(options.busy_ms))?;
         // From here on nobody takes the mark off.
         let is_used = log.file.conflicts(SLOTS, PROCESSES as u64, LockKind::Shared).context(what)?;
         if !is_used || !is_marked()? {

@@ -117,33 +117,28 @@ impl S3Store {
         format!("s3://{}/{key}", self.bucket.name())
     }
 
-    /// Sends a request, again if the server or the way to it fails. `send` sends it once; its argument says whether it
-    /// was sent before.
-    fn call(
-        &self,
-        mut send: impl FnMut(bool) -> Result<Response<Body>, ureq::Error>,
-    ) -> Result<(Response<Body>, bool)> {
-        let mut pause = PAUSE;
-        for tried in 1..=TRIES {
-            let answer = send(tried > 1);
+    /// Sends a request, again if the server or the way to it fails. With the answer: whether it was sent more than once.
+    fn call(&self, mut send: impl FnMut() -> Result<Response<Body>, ureq::Error>) -> Result<(Response<Body>, bool)> {
+        let mut tries = 1;
+        loop {
+            let answer = send();
             let again = match &answer {
                 Ok(answer) => answer.status().is_server_error() || answer.status() == StatusCode::TOO_MANY_REQUESTS,
                 Err(ureq::Error::BadUri(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_)) => false,
                 Err(_) => true,
             };
-            if !again || tried == TRIES {
+            if !again || tries == TRIES {
                 let at = self.bucket.object_url("");
                 let at = format!("{}://{}", at.scheme(), at.authority());
-                return Ok((answer.with_context(|| format!("no answer from {at}"))?, tried > 1));
+                return Ok((answer.with_context(|| format!("no answer from {at}"))?, tries > 1));
             }
-            thread::sleep(pause);
-            pause *= 2;
+            thread::sleep(PAUSE * (1 << (tries - 1)));
+            tries += 1;
         }
-        unreachable!("the last try returns")
     }
 
     fn get(&self, url: &Url) -> Result<Response<Body>> {
-        Ok(self.call(|_| self.agent.get(url.as_str()).call())?.0)
+        Ok(self.call(|| self.agent.get(url.as_str()).call())?.0)
     }
 
     /// Makes an object of `file`, unless there is one.
@@ -154,7 +149,7 @@ impl S3Store {
         let mut action = self.bucket.put_object(Some(&self.credentials), key);
         action.headers_mut().insert("if-none-match", "*");
         action.headers_mut().insert(TIME, time.as_str());
-        let (answer, again) = self.call(|_| {
+        let (answer, again) = self.call(|| {
             file.rewind()?;
             let request =
                 Request::put(action.sign(SIGNED_FOR).as_str()).header("if-none-match", "*").header(TIME, &time);
@@ -186,16 +181,22 @@ impl S3Store {
         Ok(there.read(&mut [0])? == 0)
     }
 
-    /// When the state in an object was read; `None` where nothing says so.
-    fn noted_time_ms(&self, name: Name) -> Result<Option<i64>> {
+    /// What is told of an object without its bytes; `None` where there is none.
+    fn head(&self, name: Name) -> Result<Option<Response<Body>>> {
         let key = self.key(name);
         let url = self.bucket.head_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
-        let (answer, _) = self.call(|_| self.agent.head(url.as_str()).call())?;
-        let noted = answer.headers().get(TIME).and_then(|time| time.to_str().ok().and_then(millis));
+        let (answer, _) = self.call(|| self.agent.head(url.as_str()).call())?;
         match answer.status() {
-            status if status.is_success() => Ok(noted),
+            status if status.is_success() => Ok(Some(answer)),
+            StatusCode::NOT_FOUND => Ok(None),
             _ => Err(refused(answer)).with_context(|| format!("cannot look at {}", self.shown(&key))),
         }
+    }
+
+    /// When the state in an object was read; `None` where nothing says so.
+    fn noted_time_ms(&self, name: Name) -> Result<Option<i64>> {
+        let answer = self.head(name)?.with_context(|| format!("{} is gone", self.shown(&self.key(name))))?;
+        Ok(answer.headers().get(TIME).and_then(|time| time.to_str().ok().and_then(millis)))
     }
 }
 
@@ -310,14 +311,7 @@ impl Store for S3Store {
     }
 
     fn has(&self, name: Name) -> Result<bool> {
-        let key = self.key(name);
-        let url = self.bucket.head_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
-        let (answer, _) = self.call(|_| self.agent.head(url.as_str()).call())?;
-        match answer.status() {
-            status if status.is_success() => Ok(true),
-            StatusCode::NOT_FOUND => Ok(false),
-            _ => Err(refused(answer)).with_context(|| format!("cannot look at {}", self.shown(&key))),
-        }
+        Ok(self.head(name)?.is_some())
     }
 
     fn open(&self, name: Name) -> Result<Box<dyn Read>> {

@@ -228,9 +228,11 @@ impl World {
             return self.failed(i, &e, "write");
         }
         if self.rng.below(4) == 0 {
+            let before = self.clients.len();
             self.beside(i)?;
-            if self.clients.len() <= i {
-                return Ok(()); // Its process has died meanwhile.
+            if self.clients.len() != before {
+                // A process has died, perhaps that of client `i`, which is another one now.
+                return self.roll_all_back();
             }
         }
         if !commits {
@@ -334,6 +336,16 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn roll_all_back(&mut self) -> Step<()> {
+        for client in &mut self.clients {
+            client.reading = None;
+            if !client.db.is_autocommit() {
+                let _ = client.db.execute_batch("ROLLBACK");
+            }
+        }
+        self.verdict()
     }
 
     fn checkpoint(&mut self) -> Step<()> {

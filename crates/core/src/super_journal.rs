@@ -137,5 +137,9 @@ fn is_needed_by(disk: &dyn Disk, path: &Path, journal: &Path) -> Result<bool> {
             |_| Ok(()),
         )?;
     }
+    if !needed {
+        // Who erased its record may have died before the flush: the record must not come back when the super-journal is gone.
+        log.flush()?;
+    }
     Ok(needed)
 }

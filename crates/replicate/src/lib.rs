@@ -4,7 +4,9 @@
 //! known of one. [`source`] reads the database, [`ship`] sends what has changed, [`restore`] and [`verify`] are the way back.
 
 pub mod ltx;
+pub mod metrics;
 pub mod plan;
+pub mod report;
 pub mod restore;
 pub mod ship;
 pub mod source;

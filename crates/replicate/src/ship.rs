@@ -7,13 +7,14 @@
 
 use crate::ltx::{Header, Writer};
 use crate::plan::{self, Target, plan};
+use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::source::{Mark, Source};
 use crate::state::{State, byte_bar, hash, index, page_bar};
 use crate::store::{self, BATCHES, Name, SNAPSHOTS, Store};
 use anyhow::{Result, bail};
 use indicatif::{HumanBytes, HumanCount};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Ships one database into one store.
 pub struct Shipper {
@@ -25,6 +26,8 @@ pub struct Shipper {
     at: Option<At>,
     /// The state that was looked at last, and is in the store.
     seen: Option<Mark>,
+    /// The newest one that was, also after an error.
+    shipped: Option<Mark>,
 }
 
 /// What the store has.
@@ -59,11 +62,6 @@ pub struct Shipped {
 )]
 pub struct Taken(String);
 
-fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
-
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
@@ -72,7 +70,7 @@ impl Shipper {
     /// Prepares to ship `file` into `store`, which others are kept from shipping into. `node` names this writer in each file.
     pub fn new(file: &Path, mut store: Box<dyn Store>, snapshot_interval: Duration, node: u64) -> Result<Shipper> {
         store.own()?;
-        Ok(Shipper { file: file.to_owned(), store, snapshot_interval, node, at: None, seen: None })
+        Ok(Shipper { file: file.to_owned(), store, snapshot_interval, node, at: None, seen: None, shipped: None })
     }
 
     /// Ships what has changed since the last time; tells of each file it made.
@@ -85,9 +83,26 @@ impl Shipper {
             }
         };
         // An error leaves the position unknown: it is read from the store the next time.
+        let before_ms = now_ms();
         self.ship(&mut at, said)?;
+        let commits = match (&self.seen, &self.shipped) {
+            (Some(seen), Some(shipped)) => seen.commits_since(shipped),
+            _ => 0,
+        };
+        self.shipped.clone_from(&self.seen);
+        COUNTERS.same(at.txid, commits, before_ms);
         self.at = Some(at);
         Ok(())
+    }
+
+    /// Looks how many commits are not in the store, for the counters.
+    pub fn look_behind(&self) {
+        // What is wrong with the database was the error of the step.
+        if let Some(shipped) = &self.shipped
+            && let Ok(Some((_, mark))) = Source::pin(&self.file)
+        {
+            COUNTERS.behind(mark.commits_since(shipped));
+        }
     }
 
     /// A [`step`](Shipper::step) to end with: also what this process itself has changed by closing the database behind a
@@ -117,7 +132,8 @@ impl Shipper {
         let state = match state {
             Ok(state) => Some(state),
             Err(e) => {
-                eprintln!("onewrite: the store's newest state cannot be read, a new snapshot follows: {e:#}");
+                let message = format!("the store's newest state cannot be read, a new snapshot follows: {e:#}");
+                say(Level::Warning, "unreadable", &[], &message);
                 None
             }
         };
@@ -209,7 +225,9 @@ impl Shipper {
         if !created? {
             return Err(Taken(name.to_string()).into());
         }
-        Ok(Shipped { name, pages: u32::try_from(pages.len())?, bytes, pages_before: 0 })
+        let pages = u32::try_from(pages.len())?;
+        COUNTERS.file(name.level, bytes, pages);
+        Ok(Shipped { name, pages, bytes, pages_before: 0 })
     }
 }
 

@@ -1,6 +1,7 @@
 //! A store that is a directory, laid out as Litestream's `file` replicas are: the time of a state is the file's time.
 
 use super::{BATCHES, Entry, Fill, Name, SNAPSHOTS, Store};
+use crate::report::{COUNTERS, Request};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, TryLockError};
 use std::io::{BufReader, BufWriter, ErrorKind, Read};
@@ -90,6 +91,7 @@ impl Store for FileStore {
     }
 
     fn list(&self, level: u8) -> Result<Vec<Entry>> {
+        COUNTERS.request(Request::List);
         let dir = self.level_dir(level);
         let what = || format!("cannot read the directory {}", dir.display());
         let found = match fs::read_dir(&dir) {
@@ -116,17 +118,20 @@ impl Store for FileStore {
     }
 
     fn has(&self, name: Name) -> Result<bool> {
+        COUNTERS.request(Request::Head);
         let path = self.path(name);
         path.try_exists().with_context(|| format!("cannot look at {}", path.display()))
     }
 
     fn open(&self, name: Name) -> Result<Box<dyn Read>> {
+        COUNTERS.request(Request::Get);
         let path = self.path(name);
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         Ok(Box::new(BufReader::with_capacity(1 << 18, file)))
     }
 
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
+        COUNTERS.request(Request::Put);
         let path = self.path(name);
         let dir = self.make_level_dir(name.level)?;
         let what = || format!("cannot write {}", path.display());

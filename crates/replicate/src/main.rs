@@ -4,11 +4,12 @@ mod assets;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, Parser, Subcommand};
+use onewrite_replicate::compact::Levels;
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::report::{self, COUNTERS, Level, say, status_line};
 use onewrite_replicate::restore::restore;
-use onewrite_replicate::ship::{Shipped, Shipper, Taken};
+use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
 use onewrite_replicate::store;
 use onewrite_replicate::verify::{Verdict, verify};
 use std::net::SocketAddr;
@@ -64,6 +65,18 @@ struct Replicate {
     /// Time after which every page is shipped again, so that a restore reads less
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
     snapshot_interval: Duration,
+    /// Ages at which files are merged into one of level 1, 2, and so on
+    #[arg(long, value_name = "TIME,...", default_value = "30s,5m,1h", value_delimiter = ',', value_parser = humantime::parse_duration)]
+    levels: Vec<Duration>,
+    /// How long batches are kept by themselves after they were merged
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    keep_batches: Duration,
+    /// Every state of this time can be restored; what only older ones need is removed
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
+    retention: Duration,
+    /// Merge and remove nothing
+    #[arg(long, conflicts_with_all = ["levels", "keep_batches", "retention"])]
+    no_compaction: bool,
     /// Ship once, and end
     #[arg(long)]
     once: bool,
@@ -157,7 +170,12 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     let (stop, stopped) = mpsc::channel();
     ctrlc::set_handler(move || _ = stop.send(()))?;
     let node = u64::from(std::process::id());
-    let mut shipper = Shipper::new(file, store::open(url)?, args.snapshot_interval, node)?;
+    ensure!(args.levels.len() <= 8, "there are levels 1 to 8: name at most eight times");
+    ensure!(args.levels.is_sorted(), "each level merges files of the one before: its time cannot be shorter");
+    let levels = Levels { intervals: args.levels.clone(), keep_batches: args.keep_batches, retention: args.retention };
+    let levels = (!args.no_compaction).then_some(levels);
+    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, node };
+    let mut shipper = Shipper::new(file, store::open(url)?, settings)?;
     let mut tell = |shipped: &Shipped| {
         if args.verbose || shipped.name.min == 1 {
             let name = shipped.name;

@@ -76,8 +76,14 @@ impl Store for FileStore {
             Err(TryLockError::Error(e)) => return Err(e).with_context(|| format!("cannot lock {}", path.display())),
         }
         // What a process that died had begun.
-        for level in [BATCHES, SNAPSHOTS] {
-            let dir = self.make_level_dir(level)?;
+        for level in BATCHES..=SNAPSHOTS {
+            let dir = match level {
+                BATCHES | SNAPSHOTS => self.make_level_dir(level)?,
+                _ => self.level_dir(level),
+            };
+            if !dir.is_dir() {
+                continue;
+            }
             let what = || format!("cannot read the directory {}", dir.display());
             for found in fs::read_dir(&dir).with_context(what)? {
                 let found = found.with_context(what)?;
@@ -149,5 +155,17 @@ impl Store for FileStore {
         }
         sync_dir(&dir)?;
         Ok(true)
+    }
+
+    fn remove(&self, name: Name) -> Result<()> {
+        COUNTERS.request(Request::Delete);
+        let path = self.path(name);
+        // Should it be there again after a crash, it is removed again.
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(e).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -239,7 +239,7 @@ fn refused(mut answer: Response<Body>) -> Error {
         ("InvalidAccessKeyId" | "SignatureDoesNotMatch", _) => "look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         ("ExpiredToken" | "InvalidToken", _) => "look at AWS_SESSION_TOKEN",
         ("PermanentRedirect" | "AuthorizationHeaderMalformed", _) => "name the bucket's region as ?region=",
-        (_, StatusCode::FORBIDDEN) => "these keys may not do that: they need to list, get and put objects",
+        (_, StatusCode::FORBIDDEN) => "these keys may not do that: they need to list, get, put and delete objects",
         (_, StatusCode::NOT_IMPLEMENTED) => "the server has no conditional writes (If-None-Match), which this needs",
         _ => "",
     };
@@ -352,6 +352,16 @@ impl Store for S3Store {
             Put::Created => Ok(true),
             Put::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
             Put::Exists { perhaps_ours: false } => Ok(false),
+        }
+    }
+
+    fn remove(&self, name: Name) -> Result<()> {
+        let key = self.key(name);
+        let url = self.bucket.delete_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
+        let (answer, _) = self.call(report::Request::Delete, || self.agent.delete(url.as_str()).call())?;
+        match answer.status() {
+            status if status.is_success() || status == StatusCode::NOT_FOUND => Ok(()),
+            _ => Err(refused(answer)).with_context(|| format!("cannot remove {}", self.shown(&key))),
         }
     }
 }

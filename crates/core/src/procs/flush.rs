@@ -73,7 +73,7 @@ fn gather(words: &ProcessWords) -> Option<Duration> {
 
 /// Whether a transaction is as far as its commit waits for.
 pub fn reached(words: &ProcessWords, tid: Tid, durability: Durability) -> bool {
-    words.visible() >= tid && (durability == Durability::Written || words.flushed() >= tid)
+    words.frontier().reached(tid, durability == Durability::Flushed)
 }
 
 impl Database {

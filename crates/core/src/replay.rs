@@ -124,6 +124,11 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
         slot,
         |super_journal| db.is_gone(super_journal),
         |record| {
+            debug_assert!(
+                record.head.tid > state.tid || state.tid == Tid::HOME,
+                "rule RecordChain: {}",
+                record.head.tid
+            );
             state = apply(&source, &mut table, &state, record, nobody, Some(&mut overflow))?;
             page_count_min = page_count_min.min(state.page_count);
             report.transactions += 1;

@@ -98,7 +98,7 @@ pub fn journals(disk: &dyn Disk, path: &Path) -> Result<Vec<PathBuf>> {
     if bytes > BYTES_MAX {
         return Err(Error::Corrupt(format!("{} is no super-journal: it has {bytes} bytes", path.display())));
     }
-    let mut names = memory::zeros(usize::try_from(bytes).unwrap_or(0))?;
+    let mut names = memory::zeros_of(bytes)?;
     let read = file.read_at(&mut names, 0).context(what)?;
     names.truncate(read);
     let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());

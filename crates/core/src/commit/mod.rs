@@ -108,6 +108,8 @@ pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     let crc = record::seal(db, live, &prepared.state, prepared.stream);
     let record = live.encoder.finished();
     let at = live.log.place_of(record.len() as u64, record::own_block(options))?;
+    debug_assert!(db.undecided.lock().is_none(), "rule NothingBehindUndecided");
+    debug_assert!(live.log.group().durable() == live.log.last_tid() || !flush, "rule PreparedFlushed");
     // From here on it may be in the log, whatever fails.
     let to = LogOffset(at.0 + record.len() as u64);
     let (log, slot) = (live.log.file().clone(), live.log.slot().clone());
@@ -280,9 +282,11 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     let Commit { live, txn, .. } = c.parts();
     // Readers pin under `inner`, so they see the table and the state change as one (invariant I4, rule
     // TableAndStateAtOnce).
+    debug_assert!(db.undecided.lock().is_none(), "rule NothingBehindUndecided");
     let mut inner = db.inner.lock();
     inner.check()?;
     inner.advance();
+    debug_assert!(state.tid > inner.published.tid || !prepared.changed, "{} after {:?}", state.tid, inner.published);
     // A big transaction is flushed and goes home in its turn.
     let shared = inner.member.clone().filter(|m| goes_on && txn.streamed.is_empty() && m.shares_flushes());
     // A snapshot of the state before stays pinned until the newest state has changed, for good if it never does: whoever comes
@@ -330,6 +334,7 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
         inner.published = state.clone();
     }
     Stats::add(&db.stats.commits, u64::from(prepared.changed));
+    debug_assert!(inner.latest.tid <= inner.published.tid, "invariant I4: what readers see is published");
     before.iter().try_for_each(|before| db.unpin(&mut inner, before))?;
     let state = db.pin_state(&mut inner, state);
     // What changed nothing waits as well: what it built on may not be durable yet (invariant I1).

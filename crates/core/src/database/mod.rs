@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::disk::{Disk, DiskFile, FileId};
+use crate::disk::{Disk, DiskFile, FileId, read_part};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Mark, State};
 use crate::image_file::ImageFile;
@@ -340,8 +340,7 @@ impl Database {
     /// What home's first bytes say, and the session id if the mark is on. The caller holds SHARED or more.
     pub fn read_state(&self) -> Result<(State, Option<u64>)> {
         let mut first = [0; at::HEADER_BYTES];
-        let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
-        let first = first.get(..n).unwrap_or_default();
+        let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         Ok((State::of_home(first, bytes), home::mark(first).map(|mark| mark.session)))
     }
@@ -349,8 +348,8 @@ impl Database {
     /// The mark of home, if it is on.
     pub fn read_mark(&self) -> Result<Option<Mark>> {
         let mut first = [0; at::HEADER_BYTES];
-        let read = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
-        Ok(home::mark(first.get(..read).unwrap_or_default()))
+        let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
+        Ok(home::mark(first))
     }
 
     /// Bytes of home that the device writes all or nothing when aligned, unless `options` know better.

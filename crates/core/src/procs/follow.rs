@@ -77,6 +77,11 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach)
         if words.generation() != generation {
             continue;
         }
+        debug_assert!(
+            tail.cursor.last_tid == inner.published.tid && inner.latest.tid <= inner.published.tid,
+            "the cursor is behind the newest record: {:?}",
+            tail.cursor
+        );
         if inner.published.tid >= goal {
             return Ok(());
         }

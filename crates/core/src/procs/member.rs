@@ -288,6 +288,8 @@ impl Member {
     /// This process is at `cursor` in the log, behind `slot`, which is durable.
     pub fn note(&self, slot: &Slot, cursor: &Cursor) {
         let mut tail = self.tail.lock();
+        debug_assert!(slot.sequence >= tail.slot.sequence, "rule SlotTold: slots are told in order");
+        debug_assert!(cursor.last_tid >= tail.cursor.last_tid, "rule RecordChain: {cursor:?} behind {:?}", tail.cursor);
         tail.cursor = *cursor;
         if tail.slot.sequence != slot.sequence {
             tail.slot = slot.clone();

@@ -284,6 +284,8 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     let flushed = member.words.flushed();
     follow::catch_up(db, member, inner, Reach::Written)?;
     let tail = member.tail.lock();
+    debug_assert!(tail.cursor.last_tid == inner.published.tid, "the log was followed to the newest state");
+    debug_assert!(member.words.busy_owner() == Some(member.me), "rule OneProcessWrites");
     let same_home = live.log.slot().sequence == tail.slot.sequence;
     live.log.resume(&tail.slot, &tail.cursor, flushed)?;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
@@ -350,6 +352,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     live.log.resume(&tail.slot, &cursor, cursor.last_tid)?;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     live.home.reserved_bytes = live.home.bytes;
+    debug_assert!(newest.tid == cursor.last_tid && before <= newest.tid, "what was adopted follows what was published");
     live.home_tid = tail.slot.base_tid;
     tail.cursor = cursor;
     inner.set_state(newest);

@@ -165,6 +165,7 @@ impl ProcessWords {
 
     /// A slot is durable. Nothing that it gives up may be overwritten before.
     pub fn set_generation(&self, sequence: u64) {
+        debug_assert!(sequence >= self.generation(), "rule SlotTold: {sequence} after {}", self.generation());
         self.cell(AT_GENERATION).store(sequence, SeqCst);
     }
 

@@ -318,12 +318,11 @@ impl LogFile {
         window: &Window,
         buf: &mut Vec<u8>,
     ) -> Result<Option<Cursor>> {
-        let ring_at = slot.ring_at();
         for at in next_places(slot, cursor.tail) {
             // The first may have begun the next lap, and those after it may then reach into what it left free.
             let first = if cursor.tail == slot.start { at } else { cursor.first };
             if at.0.saturating_sub(first.0) < slot.ring_bytes
-                && self.read_record(window, slot, ring_at, at, cursor.last_tid, buf)?
+                && self.read_record(window, slot, at, cursor.last_tid, buf)?
                 // One that ends in the next lap lies over the first.
                 && (at.0 - first.0).saturating_add(buf.len() as u64) <= slot.ring_bytes
                 && let Some(record) = Record::decode(buf, slot.page_bytes)
@@ -343,12 +342,11 @@ impl LogFile {
         &self,
         window: &Window,
         slot: &Slot,
-        ring_at: u64,
         at: LogOffset,
         newer_than: Tid,
         buf: &mut Vec<u8>,
     ) -> Result<bool> {
-        let in_ring = at.0 % slot.ring_bytes;
+        let (ring_at, in_ring) = (slot.ring_at(), at.0 % slot.ring_bytes);
         let mut head = [0; at::HEADER_BYTES];
         let read = window.read(&*self.file, &mut head, ring_at + in_ring).context(|| self.what("cannot read"))?;
         let Some(peek) = Peek::at(head.get(..read).unwrap_or_default()) else { return Ok(false) };
@@ -438,7 +436,7 @@ impl LogFile {
                 let place = from + (n * at::ALIGN) as u64;
                 let at = LogOffset(place);
                 let none = Window::default();
-                if place >= slot.ring_bytes || !self.read_record(&none, slot, ring_at, at, missing, &mut buf)? {
+                if place >= slot.ring_bytes || !self.read_record(&none, slot, at, missing, &mut buf)? {
                     continue;
                 }
                 left = left.checked_sub(buf.len() as u64).ok_or_else(|| {

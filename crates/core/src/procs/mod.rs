@@ -38,7 +38,7 @@ use crate::log::ring::Stream;
 use crate::memory;
 use crate::rules::{Rule, keeps};
 use crate::table::Place;
-use crate::types::{LogOffset, PageNo, Tid};
+use crate::types::{LogOffset, PageNo, PagePart, Tid};
 use member::{Member, Taken};
 use tail::Reach;
 
@@ -128,24 +128,16 @@ impl Database {
         member.leave(inner.published.tid <= member.words.written(), pass_on);
     }
 
-    /// Reads bytes of `page` at home as the snapshot `tid` has them: once; the caller looks at the epoch. Returns
+    /// Reads bytes of a page at home as the snapshot `tid` has them: once; the caller looks at the epoch. Returns
     /// the bytes read.
-    pub fn read_home_once(
-        &self,
-        member: Option<&Member>,
-        tid: Tid,
-        page: PageNo,
-        page_bytes: u32,
-        in_page: usize,
-        buf: &mut [u8],
-    ) -> Result<usize> {
+    pub fn read_home_once(&self, member: Option<&Member>, tid: Tid, part: PagePart, buf: &mut [u8]) -> Result<usize> {
         let what = || self.what("cannot read");
         if let Some(member) = member
-            && let Some((file, position)) = member.kept.find(page, tid)?
+            && let Some((file, position)) = member.kept.find(part.page, tid)?
         {
-            return file.read_at(buf, position + in_page as u64).context(what);
+            return file.read_at(buf, position + part.at as u64).context(what);
         }
-        self.home.read_at(buf, page.offset(page_bytes) + in_page as u64).context(what)
+        self.home.read_at(buf, part.offset()).context(what)
     }
 
     /// The newest state, for a reader or for one who will probably write, after following the log. `Busy`: a big

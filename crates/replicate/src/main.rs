@@ -4,11 +4,15 @@ mod assets;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, Parser, Subcommand};
+use onewrite_replicate::compact::Levels;
+use onewrite_replicate::metrics;
 use onewrite_replicate::plan::Target;
+use onewrite_replicate::report::{self, COUNTERS, Level, say, status_line};
 use onewrite_replicate::restore::restore;
-use onewrite_replicate::ship::{Shipped, Shipper, Taken};
+use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
 use onewrite_replicate::store;
 use onewrite_replicate::verify::{Verdict, verify};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -18,6 +22,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 #[derive(Parser)]
 #[command(name = "onewrite-replicate", bin_name = "onewrite", version, arg_required_else_help = true)]
 struct Cli {
+    /// Tell what happens as JSON, a line each
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -58,12 +65,27 @@ struct Replicate {
     /// Time after which every page is shipped again, so that a restore reads less
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
     snapshot_interval: Duration,
+    /// Ages at which files are merged into one of level 1, 2, and so on
+    #[arg(long, value_name = "TIME,...", default_value = "30s,5m,1h", value_delimiter = ',', value_parser = humantime::parse_duration)]
+    levels: Vec<Duration>,
+    /// How long batches are kept by themselves after they were merged
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    keep_batches: Duration,
+    /// Every state of this time can be restored; what only older ones need is removed
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
+    retention: Duration,
+    /// Merge and remove nothing
+    #[arg(long, conflicts_with_all = ["levels", "keep_batches", "retention"])]
+    no_compaction: bool,
     /// Ship once, and end
     #[arg(long)]
     once: bool,
     /// Tell of each batch
     #[arg(short, long)]
     verbose: bool,
+    /// Tell counters in Prometheus' text format as http://ADDR/metrics, on the loopback
+    #[arg(long, value_name = "ADDR", conflicts_with = "once")]
+    metrics: Option<SocketAddr>,
 }
 
 /// Restore a database from a store
@@ -122,7 +144,11 @@ fn timestamp(text: &str) -> Result<i64> {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = Cli::parse();
+    if cli.json {
+        report::speak_json();
+    }
+    let result = match cli.command {
         Command::Assets(args) => assets::run(&args, Cli::command()),
         Command::Replicate(args) => replicate(&args),
         Command::Restore(args) => run_restore(&args),
@@ -131,7 +157,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(e) => {
-            eprintln!("onewrite: {e:#}");
+            say(Level::Error, "failed", &[], &format!("{e:#}"));
             ExitCode::FAILURE
         }
     }
@@ -144,17 +170,32 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     let (stop, stopped) = mpsc::channel();
     ctrlc::set_handler(move || _ = stop.send(()))?;
     let node = u64::from(std::process::id());
-    let mut shipper = Shipper::new(file, store::open(url)?, args.snapshot_interval, node)?;
+    ensure!(args.levels.len() <= 8, "there are levels 1 to 8: name at most eight times");
+    ensure!(args.levels.is_sorted(), "each level merges files of the one before: its time cannot be shorter");
+    let levels = Levels { intervals: args.levels.clone(), keep_batches: args.keep_batches, retention: args.retention };
+    let levels = (!args.no_compaction).then_some(levels);
+    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, node };
+    let mut shipper = Shipper::new(file, store::open(url)?, settings)?;
     let mut tell = |shipped: &Shipped| {
         if args.verbose || shipped.name.min == 1 {
-            eprintln!("onewrite: {shipped}");
+            let name = shipped.name;
+            let fields = [
+                ("level_of_file", name.level.into()),
+                ("txid", format!("{:016x}", name.max).into()),
+                ("pages", shipped.pages.into()),
+                ("bytes", shipped.bytes.into()),
+            ];
+            say(Level::Info, "shipped", &fields, &shipped.to_string());
         }
     };
     if args.once {
         shipper.last_step(&mut tell)?;
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("onewrite: shipping {} to {url} every {}", file.display(), humantime::format_duration(*interval));
+    let every = humantime::format_duration(*interval);
+    say(Level::Info, "began", &[], &format!("shipping {} to {url} every {every}", file.display()));
+    serve_metrics(args.metrics)?;
+    let status = status_line();
     let mut trouble: Option<String> = None;
     let mut next = Instant::now();
     let mut last = false;
@@ -162,16 +203,18 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
         match if last { shipper.last_step(&mut tell) } else { shipper.step(&mut tell) } {
             Ok(()) => {
                 if trouble.take().is_some() {
-                    eprintln!("onewrite: shipping goes on");
+                    say(Level::Info, "goes_on", &[], "shipping goes on");
                 }
             }
             Err(e) if e.is::<Taken>() => return Err(e),
             Err(e) if last => bail!("not all is shipped: {e:#}"),
             Err(e) => {
+                COUNTERS.error();
+                shipper.look_behind();
                 let what = format!("{e:#}");
                 if trouble.as_ref() != Some(&what) {
-                    let again = humantime::format_duration(*interval);
-                    eprintln!("onewrite: not shipped, trying again every {again}, commits go on: {what}");
+                    let message = format!("not shipped, trying again every {every}, commits go on: {what}");
+                    say(Level::Warning, "not_shipped", &[], &message);
                     trouble = Some(what);
                 }
             }
@@ -179,6 +222,7 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
         if last {
             return Ok(ExitCode::SUCCESS);
         }
+        status.set_message(format!("{}: {}", file.display(), COUNTERS.summary()));
         // A step that took longer than the interval is followed by the next one at once, and no more of them.
         next = (next + *interval).max(Instant::now());
         match stopped.recv_timeout(next.saturating_duration_since(Instant::now())) {
@@ -186,6 +230,14 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => last = true,
         }
     }
+}
+
+/// Serves the counters if asked to, and says where.
+fn serve_metrics(at: Option<SocketAddr>) -> Result<()> {
+    let Some(at) = at else { return Ok(()) };
+    let at = metrics::serve(at)?;
+    say(Level::Info, "metrics", &[("address", at.to_string().into())], &format!("counters at http://{at}/metrics"));
+    Ok(())
 }
 
 fn run_restore(args: &Restore) -> Result<ExitCode> {
@@ -196,7 +248,9 @@ fn run_restore(args: &Restore) -> Result<ExitCode> {
     };
     let txid = restore(&*store::open(&args.url)?, &args.dest, target)
         .with_context(|| format!("cannot restore {}", args.url))?;
-    eprintln!("onewrite: {} has the state of transaction {txid:016x}", args.dest.display());
+    let fields = [("txid", format!("{txid:016x}").into())];
+    let message = format!("{} has the state of transaction {txid:016x}", args.dest.display());
+    say(Level::Info, "restored", &fields, &message);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -40,6 +40,17 @@ struct FileMark {
     bytes: u64,
 }
 
+impl Mark {
+    /// Commits that led here from the state of `before`, as the header counts them; 0 where it is another file.
+    pub fn commits_since(&self, before: &Mark) -> u32 {
+        let counter =
+            |mark: &Mark| mark.header.get(24..28).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes);
+        let commits = counter(self).wrapping_sub(counter(before));
+        // Counted down: the file was restored, or replaced.
+        if self.file.identity == before.file.identity && commits < 1 << 31 { commits } else { 0 }
+    }
+}
+
 impl FileMark {
     fn of(file: &Path) -> Result<FileMark> {
         let data = std::fs::metadata(file).map_err(|e| anyhow!("cannot look at {}: {e}", file.display()))?;

@@ -1,6 +1,7 @@
 //! What is known of a state: its size, and a hash of each page. And how files are applied, to make one.
 
 use crate::ltx::{Header, Reader};
+use crate::report::bars;
 use crate::store::{Entry, Store};
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -105,7 +106,7 @@ pub fn page_bar(message: &'static str) -> ProgressBar {
 }
 
 fn bar(message: &'static str, template: &str) -> ProgressBar {
-    let bar = ProgressBar::new(0).with_message(message);
+    let bar = bars().add(ProgressBar::new(0).with_message(message));
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.enable_steady_tick(Duration::from_millis(250));
     bar

@@ -617,9 +617,11 @@ impl Connection {
     pub(super) fn drop_txn(&mut self) -> Result<()> {
         self.journal.forget_syncs();
         let Some(txn) = self.txn.take() else { return Ok(()) };
-        // A record that waits for its super-journal, and could not be cancelled, may count: it needs them.
+        // A record that waits for its super-journal and could not be cancelled, or that an error left in doubt, may count: it
+        // needs them.
+        let in_doubt = self.db.undecided.lock().is_some() || self.db.inner.lock().check().is_err();
         if !txn.streamed.is_empty()
-            && self.db.undecided.lock().is_none()
+            && !in_doubt
             && let Some(live) = self.db.writer.lock().as_mut()
         {
             live.log.stream_drop(txn.stream_from)?;

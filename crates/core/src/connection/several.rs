@@ -117,6 +117,8 @@ impl Connection {
     pub(super) fn take_decision(&mut self) -> Result<()> {
         let mut undecided = self.db.undecided.lock();
         let Some(path) = undecided.as_ref().map(|undecided| &undecided.super_journal) else { return Ok(()) };
+        // What an error left in doubt is for the recovery: the record keeps what it needs.
+        self.db.inner.lock().check()?;
         if self.db.disk.exists(path).context(|| format!("cannot look for {}", path.display()))? {
             return Err(Error::Misuse(format!("a commit while its super-journal {} is there", path.display())));
         }

@@ -97,6 +97,11 @@ impl<R: Read> Reader<R> {
         Ok(Some(page))
     }
 
+    /// The page that was read last, as it is in the file.
+    pub fn packed(&self) -> &[u8] {
+        &self.packed
+    }
+
     /// Reads what stands behind the pages, and checks it.
     pub fn finish(mut self) -> Result<(), Error> {
         if !self.ended {

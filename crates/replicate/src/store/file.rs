@@ -1,6 +1,7 @@
 //! A store that is a directory, laid out as Litestream's `file` replicas are: the time of a state is the file's time.
 
 use super::{BATCHES, Entry, Fill, Name, SNAPSHOTS, Store};
+use crate::report::{COUNTERS, Request};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, TryLockError};
 use std::io::{BufReader, BufWriter, ErrorKind, Read};
@@ -75,8 +76,14 @@ impl Store for FileStore {
             Err(TryLockError::Error(e)) => return Err(e).with_context(|| format!("cannot lock {}", path.display())),
         }
         // What a process that died had begun.
-        for level in [BATCHES, SNAPSHOTS] {
-            let dir = self.make_level_dir(level)?;
+        for level in BATCHES..=SNAPSHOTS {
+            let dir = match level {
+                BATCHES | SNAPSHOTS => self.make_level_dir(level)?,
+                _ => self.level_dir(level),
+            };
+            if !dir.is_dir() {
+                continue;
+            }
             let what = || format!("cannot read the directory {}", dir.display());
             for found in fs::read_dir(&dir).with_context(what)? {
                 let found = found.with_context(what)?;
@@ -90,6 +97,7 @@ impl Store for FileStore {
     }
 
     fn list(&self, level: u8) -> Result<Vec<Entry>> {
+        COUNTERS.request(Request::List);
         let dir = self.level_dir(level);
         let what = || format!("cannot read the directory {}", dir.display());
         let found = match fs::read_dir(&dir) {
@@ -116,17 +124,20 @@ impl Store for FileStore {
     }
 
     fn has(&self, name: Name) -> Result<bool> {
+        COUNTERS.request(Request::Head);
         let path = self.path(name);
         path.try_exists().with_context(|| format!("cannot look at {}", path.display()))
     }
 
     fn open(&self, name: Name) -> Result<Box<dyn Read>> {
+        COUNTERS.request(Request::Get);
         let path = self.path(name);
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         Ok(Box::new(BufReader::with_capacity(1 << 18, file)))
     }
 
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
+        COUNTERS.request(Request::Put);
         let path = self.path(name);
         let dir = self.make_level_dir(name.level)?;
         let what = || format!("cannot write {}", path.display());
@@ -144,5 +155,17 @@ impl Store for FileStore {
         }
         sync_dir(&dir)?;
         Ok(true)
+    }
+
+    fn remove(&self, name: Name) -> Result<()> {
+        COUNTERS.request(Request::Delete);
+        let path = self.path(name);
+        // Should it be there again after a crash, it is removed again.
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(e).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -78,6 +78,8 @@ pub trait Store {
     /// Makes a file whole, durable, and with this time, or not at all. `false` if there is one of this name.
     /// After an error there may be a file or none.
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool>;
+    /// Removes a file, which may be gone already. After an error it may be there or not.
+    fn remove(&self, name: Name) -> Result<()>;
 }
 
 /// The store that `url` names. Looks at nothing yet.

@@ -2,6 +2,7 @@
 //! state is in the object's metadata.
 
 use super::{Entry, Fill, Name, Store};
+use crate::report::{self, COUNTERS, Level};
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use rusty_s3::actions::{ListObjectsV2, S3Action};
 use rusty_s3::{Bucket, Credentials, UrlStyle};
@@ -118,9 +119,14 @@ impl S3Store {
     }
 
     /// Sends a request, again if the server or the way to it fails. With the answer: whether it was sent more than once.
-    fn call(&self, mut send: impl FnMut() -> Result<Response<Body>, ureq::Error>) -> Result<(Response<Body>, bool)> {
+    fn call(
+        &self,
+        kind: report::Request,
+        mut send: impl FnMut() -> Result<Response<Body>, ureq::Error>,
+    ) -> Result<(Response<Body>, bool)> {
         let mut tries = 1;
         loop {
+            COUNTERS.request(kind);
             let answer = send();
             let again = match &answer {
                 Ok(answer) => answer.status().is_server_error() || answer.status() == StatusCode::TOO_MANY_REQUESTS,
@@ -133,12 +139,13 @@ impl S3Store {
                 return Ok((answer.with_context(|| format!("no answer from {at}"))?, tries > 1));
             }
             thread::sleep(PAUSE * (1 << (tries - 1)));
+            COUNTERS.retry();
             tries += 1;
         }
     }
 
-    fn get(&self, url: &Url) -> Result<Response<Body>> {
-        Ok(self.call(|| self.agent.get(url.as_str()).call())?.0)
+    fn get(&self, kind: report::Request, url: &Url) -> Result<Response<Body>> {
+        Ok(self.call(kind, || self.agent.get(url.as_str()).call())?.0)
     }
 
     /// Makes an object of `file`, unless there is one.
@@ -149,7 +156,7 @@ impl S3Store {
         let mut action = self.bucket.put_object(Some(&self.credentials), key);
         action.headers_mut().insert("if-none-match", "*");
         action.headers_mut().insert(TIME, time.as_str());
-        let (answer, again) = self.call(|| {
+        let (answer, again) = self.call(report::Request::Put, || {
             file.rewind()?;
             let request =
                 Request::put(action.sign(SIGNED_FOR).as_str()).header("if-none-match", "*").header(TIME, &time);
@@ -185,7 +192,7 @@ impl S3Store {
     fn head(&self, name: Name) -> Result<Option<Response<Body>>> {
         let key = self.key(name);
         let url = self.bucket.head_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
-        let (answer, _) = self.call(|| self.agent.head(url.as_str()).call())?;
+        let (answer, _) = self.call(report::Request::Head, || self.agent.head(url.as_str()).call())?;
         match answer.status() {
             status if status.is_success() => Ok(Some(answer)),
             StatusCode::NOT_FOUND => Ok(None),
@@ -232,7 +239,7 @@ fn refused(mut answer: Response<Body>) -> Error {
         ("InvalidAccessKeyId" | "SignatureDoesNotMatch", _) => "look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         ("ExpiredToken" | "InvalidToken", _) => "look at AWS_SESSION_TOKEN",
         ("PermanentRedirect" | "AuthorizationHeaderMalformed", _) => "name the bucket's region as ?region=",
-        (_, StatusCode::FORBIDDEN) => "these keys may not do that: they need to list, get and put objects",
+        (_, StatusCode::FORBIDDEN) => "these keys may not do that: they need to list, get, put and delete objects",
         (_, StatusCode::NOT_IMPLEMENTED) => "the server has no conditional writes (If-None-Match), which this needs",
         _ => "",
     };
@@ -253,11 +260,12 @@ impl Store for S3Store {
         let nothing = tempfile::tempfile().context("cannot make a temporary file")?;
         self.put(&key, &nothing, 0, 0).with_context(what)?;
         if self.put(&key, &nothing, 0, 0).with_context(what)? == Put::Created {
-            eprintln!(
-                "onewrite: the server replaces objects that it was asked only to create: if a second process ships into {}, \
-                 nobody will notice",
+            let message = format!(
+                "the server replaces objects that it was asked only to create: if a second process ships into {}, nobody will \
+                 notice",
                 self.shown(&self.prefix)
             );
+            report::say(Level::Warning, "unconditional", &[], &message);
         }
         Ok(())
     }
@@ -273,7 +281,7 @@ impl Store for S3Store {
             if let Some(token) = &token {
                 action.with_continuation_token(token.as_str());
             }
-            let mut answer = self.get(&action.sign(SIGNED_FOR)).with_context(what)?;
+            let mut answer = self.get(report::Request::List, &action.sign(SIGNED_FOR)).with_context(what)?;
             if !answer.status().is_success() {
                 return Err(refused(answer)).with_context(what);
             }
@@ -317,8 +325,9 @@ impl Store for S3Store {
     fn open(&self, name: Name) -> Result<Box<dyn Read>> {
         let key = self.key(name);
         let what = || format!("cannot read {}", self.shown(&key));
-        let answer =
-            self.get(&self.bucket.get_object(Some(&self.credentials), &key).sign(SIGNED_FOR)).with_context(what)?;
+        let answer = self
+            .get(report::Request::Get, &self.bucket.get_object(Some(&self.credentials), &key).sign(SIGNED_FOR))
+            .with_context(what)?;
         if !answer.status().is_success() {
             return Err(refused(answer)).with_context(what);
         }
@@ -343,6 +352,16 @@ impl Store for S3Store {
             Put::Created => Ok(true),
             Put::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
             Put::Exists { perhaps_ours: false } => Ok(false),
+        }
+    }
+
+    fn remove(&self, name: Name) -> Result<()> {
+        let key = self.key(name);
+        let url = self.bucket.delete_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
+        let (answer, _) = self.call(report::Request::Delete, || self.agent.delete(url.as_str()).call())?;
+        match answer.status() {
+            status if status.is_success() || status == StatusCode::NOT_FOUND => Ok(()),
+            _ => Err(refused(answer)).with_context(|| format!("cannot remove {}", self.shown(&key))),
         }
     }
 }

@@ -1,0 +1,293 @@
+//! What is told while it works: lines for people or, with `--json`, for programs, a line of the status on a terminal, and counters.
+//!
+//! All of it is the process's, which ships or follows one database.
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Map, Value};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+static JSON: AtomicBool = AtomicBool::new(false);
+static BARS: OnceLock<MultiProgress> = OnceLock::new();
+
+/// Lines are JSON from now on, and no bars are shown.
+pub fn speak_json() {
+    JSON.store(true, Relaxed);
+    bars().set_draw_target(ProgressDrawTarget::hidden());
+}
+
+/// Whether lines are JSON.
+pub fn is_json() -> bool {
+    JSON.load(Relaxed)
+}
+
+/// All bars of this process, so that lines do not run into them.
+pub fn bars() -> &'static MultiProgress {
+    BARS.get_or_init(MultiProgress::new)
+}
+
+/// How much a line matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// As it should be.
+    Info,
+    /// It goes on, but not as it should.
+    Warning,
+    /// It ends.
+    Error,
+}
+
+/// A line to stderr. `event` is a name that stays, and `fields` go with it; `message` is for people.
+pub fn say(level: Level, event: &str, fields: &[(&str, Value)], message: &str) {
+    let line = if is_json() {
+        json_line(level, event, fields, message, SystemTime::now())
+    } else {
+        format!("onewrite: {message}")
+    };
+    bars().suspend(|| eprintln!("{line}"));
+}
+
+fn json_line(level: Level, event: &str, fields: &[(&str, Value)], message: &str, now: SystemTime) -> String {
+    let level = match level {
+        Level::Info => "info",
+        Level::Warning => "warning",
+        Level::Error => "error",
+    };
+    let mut line = Map::new();
+    line.insert("time".to_owned(), humantime::format_rfc3339_millis(now).to_string().into());
+    for (name, text) in [("level", level), ("event", event), ("message", message)] {
+        line.insert(name.to_owned(), text.into());
+    }
+    line.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+    Value::Object(line).to_string()
+}
+
+/// A line of the status, on a terminal.
+pub fn status_line() -> ProgressBar {
+    let line = bars().add(ProgressBar::new_spinner());
+    line.set_style(ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    line
+}
+
+/// A kind of request to a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A file is read.
+    Get,
+    /// It is asked whether there is a file.
+    Head,
+    /// The files of a level are listed.
+    List,
+    /// A file is made.
+    Put,
+    /// A file is removed.
+    Delete,
+}
+
+const KINDS: [(Request, &str); 5] = [
+    (Request::Get, "get"),
+    (Request::Head, "head"),
+    (Request::List, "list"),
+    (Request::Put, "put"),
+    (Request::Delete, "delete"),
+];
+const LEVELS: usize = 10;
+
+/// Counters since the process began.
+#[derive(Debug)]
+pub struct Counters {
+    requests: [AtomicU64; KINDS.len()],
+    retries: AtomicU64,
+    errors: AtomicU64,
+    files: [AtomicU64; LEVELS],
+    bytes: [AtomicU64; LEVELS],
+    pages: AtomicU64,
+    commits: AtomicU64,
+    removed: AtomicU64,
+    txid: AtomicU64,
+    commits_behind: AtomicU64,
+    /// The newest moment of which is known that both sides had the same state, in milliseconds since 1970.
+    same_ms: AtomicI64,
+}
+
+/// Those of this process.
+pub static COUNTERS: Counters = Counters::new();
+
+/// The time in milliseconds since 1970.
+pub fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Counters {
+    const fn new() -> Counters {
+        Counters {
+            requests: [const { AtomicU64::new(0) }; KINDS.len()],
+            retries: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            files: [const { AtomicU64::new(0) }; LEVELS],
+            bytes: [const { AtomicU64::new(0) }; LEVELS],
+            pages: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
+            removed: AtomicU64::new(0),
+            txid: AtomicU64::new(0),
+            commits_behind: AtomicU64::new(0),
+            same_ms: AtomicI64::new(0),
+        }
+    }
+
+    /// A request is sent.
+    pub fn request(&self, kind: Request) {
+        for ((of, _), count) in KINDS.iter().zip(&self.requests) {
+            if *of == kind {
+                count.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// It is sent again.
+    pub fn retry(&self) {
+        self.retries.fetch_add(1, Relaxed);
+    }
+
+    /// A look at the database, or at the store, ended with an error.
+    pub fn error(&self) {
+        self.errors.fetch_add(1, Relaxed);
+    }
+
+    /// A file of `level` went into the store, or was taken from there.
+    pub fn file(&self, level: u8, bytes: u64, pages: u32) {
+        let level = usize::from(level);
+        if let (Some(files), Some(sum)) = (self.files.get(level), self.bytes.get(level)) {
+            files.fetch_add(1, Relaxed);
+            sum.fetch_add(bytes, Relaxed);
+        }
+        self.pages.fetch_add(u64::from(pages), Relaxed);
+    }
+
+    /// A file was removed from the store.
+    pub fn removed(&self) {
+        self.removed.fetch_add(1, Relaxed);
+    }
+
+    /// At `time_ms` both sides had the state of transaction `txid`, which `commits` commits led to.
+    pub fn same(&self, txid: u64, commits: u32, time_ms: i64) {
+        self.txid.store(txid, Relaxed);
+        self.commits.fetch_add(u64::from(commits), Relaxed);
+        self.commits_behind.store(0, Relaxed);
+        self.same_ms.fetch_max(time_ms, Relaxed);
+    }
+
+    /// One side has so many commits that the other has not.
+    pub fn behind(&self, commits: u32) {
+        self.commits_behind.store(u64::from(commits), Relaxed);
+    }
+
+    /// How long ago both sides had the same state; `None`: not yet.
+    pub fn lag(&self) -> Option<Duration> {
+        let same_ms = self.same_ms.load(Relaxed);
+        (same_ms > 0).then(|| Duration::from_millis(u64::try_from(now_ms().saturating_sub(same_ms)).unwrap_or(0)))
+    }
+
+    /// For a line of the status.
+    pub fn summary(&self) -> String {
+        let sum = |of: &[AtomicU64]| of.iter().map(|n| n.load(Relaxed)).sum::<u64>();
+        let lag = self
+            .lag()
+            .map_or_else(|| "not yet the same".to_owned(), |lag| format!("{:.1} s behind", lag.as_secs_f64()));
+        format!(
+            "transaction {:x}, {lag}: {} files, {}, {} requests, {} errors",
+            self.txid.load(Relaxed),
+            indicatif::HumanCount(sum(&self.files)),
+            indicatif::HumanBytes(sum(&self.bytes)),
+            indicatif::HumanCount(sum(&self.requests)),
+            self.errors.load(Relaxed),
+        )
+    }
+
+    /// All of them in the text format of Prometheus.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, String)]| {
+            text += &format!("# HELP onewrite_{name} {help}\n# TYPE onewrite_{name} {kind}\n");
+            for (labels, value) in values {
+                text += &format!("onewrite_{name}{labels} {value}\n");
+            }
+        };
+        let one = |value: &AtomicU64| vec![(String::new(), value.load(Relaxed).to_string())];
+        let levels = |values: &[AtomicU64]| -> Vec<_> {
+            let level =
+                |(n, value): (usize, &AtomicU64)| (format!("{{level=\"{n}\"}}"), value.load(Relaxed).to_string());
+            values.iter().enumerate().map(level).collect()
+        };
+        let requests: Vec<_> = KINDS
+            .iter()
+            .zip(&self.requests)
+            .map(|((_, kind), n)| (format!("{{kind=\"{kind}\"}}"), n.load(Relaxed).to_string()))
+            .collect();
+        metric("files_total", "counter", "Files shipped, or taken by a replica, by level.", &levels(&self.files));
+        metric("file_bytes_total", "counter", "Bytes of these files, by level.", &levels(&self.bytes));
+        metric("pages_total", "counter", "Pages in these files.", &one(&self.pages));
+        metric("commits_total", "counter", "Commits of the database in batches.", &one(&self.commits));
+        metric("files_removed_total", "counter", "Files removed from the store.", &one(&self.removed));
+        metric("store_requests_total", "counter", "Requests to the store, tries counted, by kind.", &requests);
+        metric("store_retries_total", "counter", "Requests sent again after an error.", &one(&self.retries));
+        metric(
+            "errors_total",
+            "counter",
+            "Looks at the database or the store that ended with an error.",
+            &one(&self.errors),
+        );
+        metric("txid", "gauge", "Transaction that both sides have.", &one(&self.txid));
+        metric("commits_behind", "gauge", "Commits seen that are not in the store yet.", &one(&self.commits_behind));
+        let lag = self.lag().map_or_else(|| "NaN".to_owned(), |lag| format!("{:.3}", lag.as_secs_f64()));
+        metric(
+            "lag_seconds",
+            "gauge",
+            "Time since both sides were seen to have the same state.",
+            &[(String::new(), lag)],
+        );
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_object() {
+        let at = UNIX_EPOCH + Duration::from_millis(1_500);
+        let line = json_line(Level::Warning, "shipped", &[("pages", 3.into()), ("name", "a\"b".into())], "x\ny", at);
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert!(!line.contains('\n'));
+        assert_eq!((&value["pages"], &value["name"]), (&Value::from(3), &Value::from("a\"b")));
+        assert_eq!((&value["time"], &value["level"]), (&"1970-01-01T00:00:01.500Z".into(), &"warning".into()));
+    }
+
+    #[test]
+    fn counters_are_told_with_their_kind() {
+        let counters = Counters::new();
+        counters.request(Request::Put);
+        counters.request(Request::Put);
+        counters.file(9, 70, 3);
+        assert!(counters.text().contains("onewrite_lag_seconds NaN\n"));
+        counters.behind(4);
+        assert!(counters.text().contains("onewrite_commits_behind 4\n"));
+        counters.same(7, 4, now_ms() - 2_000);
+        let text = counters.text();
+        for line in [
+            "onewrite_store_requests_total{kind=\"put\"} 2",
+            "onewrite_store_requests_total{kind=\"get\"} 0",
+            "onewrite_file_bytes_total{level=\"9\"} 70",
+            "onewrite_txid 7",
+            "onewrite_commits_behind 0",
+            "onewrite_commits_total 4",
+            "# TYPE onewrite_lag_seconds gauge",
+            "onewrite_lag_seconds 2.",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+}

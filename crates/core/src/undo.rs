@@ -431,7 +431,7 @@ mod tests {
             live in 0usize..40,
         ) {
             let taken = Edit { was_free: Some(live), ..edit(ROOMY, PageNo(2), &stale, &leaf) };
-            let written = write(taken, trailer()).expect("there is room for so little");
+            let written = write(taken, trailer()).unwrap();
             prop_assert!(ROOMY.same(PageNo(2), &written, &leaf));
             let restored = restore(PageNo(2), &written, &Trailer::of(PageNo(2), &written).unwrap(), ROOMY, ROOMY).unwrap();
             prop_assert_eq!(&restored[..live], &stale[..live]);

@@ -98,6 +98,8 @@ pub struct Txn {
     pub file_bytes: u64,
     /// How far it is.
     pub stage: Stage,
+    /// It cannot commit any more; SQLite is rolling it back (rule RefusedUntilRolledBack).
+    pub doomed: bool,
     /// What decides it, since FCNTL_SYNC, if it spans several files.
     pub super_journal: Option<PathBuf>,
     /// SQLite asked for a sync of the database file since FCNTL_SYNC.
@@ -117,6 +119,7 @@ impl Txn {
             base_limit: base.page_count,
             file_bytes: base.bytes(),
             stage: Stage::Open,
+            doomed: false,
             super_journal: None,
             synced: false,
             normal: false,

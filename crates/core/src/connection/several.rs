@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Connection;
 use super::engine::Engine;
+use super::said::Synchronous;
 use crate::commit;
 use crate::database::{Database, Inner, Phase};
 use crate::error::{Error, IoContext, Result};
@@ -57,25 +58,25 @@ impl Connection {
 
     /// Whether the record of this transaction waits for its super-journal to go, or may be there behind a write that failed.
     pub(super) fn is_undecided(&self) -> bool {
-        self.txn.as_ref().is_some_and(|txn| txn.super_journal.is_some()) && self.db.undecided.lock().is_some()
+        self.role.txn().is_some_and(|txn| txn.super_journal.is_some()) && self.db.undecided.lock().is_some()
     }
 
     /// Whether a record of this transaction, in the log of whichever file, waits or may wait for the super-journal to go: one
     /// that could not be cancelled keeps every file from rolling back, and SQLite from removing the super-journal.
     pub(super) fn waits_with_others(&self) -> bool {
-        let named = self.txn.as_ref().and_then(|txn| txn.super_journal.as_ref());
+        let named = self.role.txn().and_then(|txn| txn.super_journal.as_ref());
         named.is_some_and(|path| !self.engine.undecided(path).is_empty())
     }
 
     /// Whether its record was in the log, also if it is cancelled by now.
     pub(super) fn is_prepared_with_others(&self) -> bool {
-        matches!(&self.txn, Some(txn) if matches!(&txn.stage, Stage::Prepared(Prepared { written: Some(_), .. })))
+        matches!(self.role.txn(), Some(txn) if matches!(&txn.stage, Stage::Prepared(Prepared { written: Some(_), .. })))
     }
 
     /// The transaction does not commit, in no file: SQLite rolls back one after the other, and removes the super-journal
     /// behind the first (rule CancelledBeforeSuperJournalGoes).
     pub(super) fn cancel(&mut self) -> Result<()> {
-        let named = self.txn.as_ref().and_then(|txn| txn.super_journal.clone());
+        let named = self.role.txn().and_then(|txn| txn.super_journal.clone());
         let Some(path) = named else { return Ok(()) };
         let all = self.engine.undecided(&path);
         if all.is_empty() {
@@ -104,7 +105,7 @@ impl Connection {
         if !self.is_undecided() {
             return Ok(());
         }
-        let path = self.txn.as_ref().and_then(|txn| txn.super_journal.clone());
+        let path = self.role.txn().and_then(|txn| txn.super_journal.clone());
         let gone = path.map_or(Ok(false), |path| self.db.is_gone(&path));
         match gone {
             Ok(true) => self.commit_txn().map_err(|e| self.db.poison(e)),
@@ -130,8 +131,9 @@ impl Connection {
     pub(super) fn prepare_several(&mut self, super_journal: &Path) -> Result<()> {
         let db = self.db.clone();
         // Under OFF SQLite flushes nothing, and without a journal on the file the pragma says so.
-        let flush = if self.journal.is_empty() { !self.off_said } else { self.journal.is_synced() };
-        let Some(txn) = &mut self.txn else { return Ok(()) };
+        let flush =
+            if self.journal.is_empty() { self.said.synchronous != Synchronous::Off } else { self.journal.is_synced() };
+        let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let mut writer = db.writer.lock();
         let options = db.inner.lock().options.clone();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };

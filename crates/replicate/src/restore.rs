@@ -42,7 +42,7 @@ pub fn restore(store: &dyn Store, dest: &Path, target: Target) -> Result<u64> {
 }
 
 /// What lies beside a database would be taken for its own: a journal would be rolled back into it, a log would refuse it.
-fn check_dest(dest: &Path) -> Result<()> {
+pub(crate) fn check_dest(dest: &Path) -> Result<()> {
     let beside = |suffix| {
         let mut name = dest.as_os_str().to_owned();
         name.push(suffix);

@@ -1,14 +1,13 @@
-//! The command `onewrite-replicate`, which `onewrite replicate`, `restore`, `promote`, `rejoin` and `verify` run.
+//! The command `onewrite-replicate`, which `onewrite replicate`, `restore`, `follow` and `verify` run.
 
 mod assets;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, Parser, Subcommand};
 use onewrite_replicate::compact::Levels;
-use onewrite_replicate::fence::Fenced;
+use onewrite_replicate::follow::{Applied, Ended, Follower};
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::Target;
-use onewrite_replicate::promote::{Rejoined, promote, rejoin};
 use onewrite_replicate::report::{self, COUNTERS, Level, say, status_line};
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
@@ -35,8 +34,7 @@ struct Cli {
 enum Command {
     #[command(hide = true)]
     Assets(assets::Args),
-    Promote(Promote),
-    Rejoin(Rejoin),
+    Follow(Follow),
     Replicate(Replicate),
     Restore(Restore),
     Verify(Verify),
@@ -51,9 +49,6 @@ enum Command {
 ///     onewrite replicate app.db file:///backup/app
 ///     onewrite replicate --once app.db file:///backup/app
 ///     onewrite replicate app.db 's3://bucket/app?region=eu-central-1'
-///
-/// The store is this database's from the first start on. A process that ships from elsewhere is refused, unless it is
-/// promoted; then this one ends with status 3, at its next batch at the latest.
 ///
 /// The keys of a bucket are those of AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if set, AWS_SESSION_TOKEN. Other servers:
 /// ?endpoint=https://host:port.
@@ -95,42 +90,6 @@ struct Replicate {
     metrics: Option<SocketAddr>,
 }
 
-/// Make a database the one that is shipped to a store
-///
-/// For when the machine that ships is lost, or is to be replaced. Takes the store over, restores its newest state as FILE, and
-/// shuts out who shipped before: that one ends with status 3 at its next batch. What it had committed and not shipped
-/// is lost to the new one. A FILE that is there already has to be what the store has. Of promotions that race one
-/// wins, the others end with status 3. Then start `onewrite replicate`, and what uses the database.
-///
-///     onewrite promote s3://bucket/app /var/lib/app/app.db
-#[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
-struct Promote {
-    /// The store
-    #[arg(value_name = "URL")]
-    url: String,
-    /// The database
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-}
-
-/// Give way to the database that was promoted
-///
-/// Puts what the store has in the place of FILE, which is kept as FILE.diverged, with what was committed there and not
-/// shipped. Nothing may have FILE open.
-///
-///     onewrite rejoin s3://bucket/app /var/lib/app/app.db
-#[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
-struct Rejoin {
-    /// The store
-    #[arg(value_name = "URL")]
-    url: String,
-    /// The database
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-}
-
 /// Restore a database from a store
 ///
 /// Makes a plain SQLite file, under another name until it is whole; every checksum is verified. Also restores what
@@ -155,6 +114,37 @@ struct Restore {
     timestamp: Option<i64>,
 }
 
+/// Keep a replica of a database up to date from a store
+///
+/// Restores the newest state if FILE is not there, and then applies what is shipped, each batch one transaction: who reads FILE
+/// through onewrite meanwhile keeps its snapshot. The record FILE-follow says where it is; killed, it goes on from there. Nobody
+/// else may write FILE. Ends at SIGINT or SIGTERM.
+///
+///     onewrite follow file:///backup/app replica.db
+///     onewrite follow 's3://bucket/app?region=eu-central-1' replica.db
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+struct Follow {
+    /// The store
+    #[arg(value_name = "URL")]
+    url: String,
+    /// The replica
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Time between two looks at the store
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// Apply what there is, and end
+    #[arg(long)]
+    once: bool,
+    /// Tell of each batch
+    #[arg(short, long)]
+    verbose: bool,
+    /// Tell counters in Prometheus' text format as http://ADDR/metrics, on the loopback
+    #[arg(long, value_name = "ADDR", conflicts_with = "once")]
+    metrics: Option<SocketAddr>,
+}
+
 /// Compare a database with what a store has
 ///
 /// Compares every page, on one snapshot. While others write, waits for a moment at which the store has the database's newest
@@ -175,9 +165,6 @@ struct Verify {
     wait: Duration,
 }
 
-/// The status of one that may not write into the store: starting it again does not help.
-const FENCED: u8 = 3;
-
 fn txid(text: &str) -> Result<u64> {
     let number = u64::from_str_radix(text, 16).context("not a hexadecimal number")?;
     ensure!(number > 0, "the first transaction is 1");
@@ -196,8 +183,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Assets(args) => assets::run(&args, Cli::command()),
-        Command::Promote(args) => run_promote(&args),
-        Command::Rejoin(args) => run_rejoin(&args),
+        Command::Follow(args) => run_follow(&args),
         Command::Replicate(args) => replicate(&args),
         Command::Restore(args) => run_restore(&args),
         Command::Verify(args) => run_verify(&args),
@@ -205,9 +191,8 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(e) => {
-            let fenced = e.is::<Fenced>();
-            say(Level::Error, if fenced { "fenced" } else { "failed" }, &[], &format!("{e:#}"));
-            if fenced { ExitCode::from(FENCED) } else { ExitCode::FAILURE }
+            say(Level::Error, "failed", &[], &format!("{e:#}"));
+            ExitCode::FAILURE
         }
     }
 }
@@ -218,11 +203,12 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     ensure!(file.try_exists()?, "there is no database {}", file.display());
     let (stop, stopped) = mpsc::channel();
     ctrlc::set_handler(move || _ = stop.send(()))?;
+    let node = u64::from(std::process::id());
     ensure!(args.levels.len() <= 8, "there are levels 1 to 8: name at most eight times");
     ensure!(args.levels.is_sorted(), "each level merges files of the one before: its time cannot be shorter");
     let levels = Levels { intervals: args.levels.clone(), keep_batches: args.keep_batches, retention: args.retention };
     let levels = (!args.no_compaction).then_some(levels);
-    let settings = Settings { snapshot_interval: args.snapshot_interval, levels };
+    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, node };
     let mut shipper = Shipper::new(file, store::open(url)?, settings)?;
     let mut tell = |shipped: &Shipped| {
         if args.verbose || shipped.name.min == 1 {
@@ -254,7 +240,7 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
                     say(Level::Info, "goes_on", &[], "shipping goes on");
                 }
             }
-            Err(e) if e.is::<Taken>() || e.is::<Fenced>() => return Err(e),
+            Err(e) if e.is::<Taken>() => return Err(e),
             Err(e) if last => bail!("not all is shipped: {e:#}"),
             Err(e) => {
                 COUNTERS.error();
@@ -280,39 +266,6 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     }
 }
 
-fn run_promote(args: &Promote) -> Result<ExitCode> {
-    let file = args.file.display();
-    let done = promote(&mut *store::open(&args.url)?, &args.file);
-    let done = done.with_context(|| format!("cannot promote {file} at {}", args.url))?;
-    if !done.heeds {
-        eprintln!(
-            "onewrite: the server does not heed the conditions of requests: make sure that nobody else ships into the store or is \
-             promoted"
-        );
-    }
-    if let Some(before) = done.before {
-        eprintln!("onewrite: the store belonged to {before}");
-    }
-    let what = if done.was_there { "is as the store has it" } else { "was restored" };
-    let (epoch, txid) = (done.epoch, done.txid);
-    eprintln!(
-        "onewrite: {file} {what}, and owns the store, epoch {epoch} from transaction {txid:016x} on: start `onewrite replicate`"
-    );
-    Ok(ExitCode::SUCCESS)
-}
-
-fn run_rejoin(args: &Rejoin) -> Result<ExitCode> {
-    let file = args.file.display();
-    match rejoin(&*store::open(&args.url)?, &args.file).with_context(|| format!("cannot rejoin {file}"))? {
-        Rejoined::Same { txid } => eprintln!("onewrite: {file} is as transaction {txid:016x} of the store has it"),
-        Rejoined::Replaced { txid, pages, kept } => eprintln!(
-            "onewrite: {file} has the state of transaction {txid:016x}; {pages} pages differed, what was there is {}",
-            kept.display()
-        ),
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Serves the counters if asked to, and says where.
 fn serve_metrics(at: Option<SocketAddr>) -> Result<()> {
     let Some(at) = at else { return Ok(()) };
@@ -333,6 +286,55 @@ fn run_restore(args: &Restore) -> Result<ExitCode> {
     let message = format!("{} has the state of transaction {txid:016x}", args.dest.display());
     say(Level::Info, "restored", &fields, &message);
     Ok(ExitCode::SUCCESS)
+}
+
+fn run_follow(args: &Follow) -> Result<ExitCode> {
+    let Follow { url, file, interval, .. } = args;
+    ensure!(!interval.is_zero(), "the interval is 0");
+    let (stop, stopped) = mpsc::channel();
+    ctrlc::set_handler(move || _ = stop.send(()))?;
+    serve_metrics(args.metrics)?;
+    let mut follower = Follower::open(file, url, store::open(url)?)?;
+    let path = file.display();
+    let fields = [("txid", format!("{:016x}", follower.txid()).into())];
+    say(Level::Info, "began", &fields, &format!("{path} has transaction {:016x} of {url}", follower.txid()));
+    let mut tell = |applied: &Applied| {
+        if args.verbose {
+            let Applied { name, pages, lag } = *applied;
+            let lag = lag.as_secs_f64();
+            let txid = format!("{:016x}", name.max);
+            let fields = [("txid", txid.into()), ("pages", pages.into()), ("lag_seconds", lag.into())];
+            say(Level::Info, "applied", &fields, &format!("{name} applied, {pages} pages, {lag:.1} s old"));
+        }
+    };
+    let status = status_line();
+    let mut trouble: Option<String> = None;
+    loop {
+        match follower.step(&mut tell) {
+            Ok(()) if trouble.take().is_some() => say(Level::Info, "goes_on", &[], "following goes on"),
+            Ok(()) => {}
+            Err(e) if args.once || e.is::<Ended>() => return Err(e),
+            Err(e) => {
+                COUNTERS.error();
+                let what = format!("{e:#}");
+                if trouble.as_ref() != Some(&what) {
+                    let every = humantime::format_duration(*interval);
+                    say(
+                        Level::Warning,
+                        "not_applied",
+                        &[],
+                        &format!("nothing applied, trying again every {every}: {what}"),
+                    );
+                    trouble = Some(what);
+                }
+            }
+        }
+        status.set_message(format!("{path}: {}", COUNTERS.summary()));
+        if args.once || !matches!(stopped.recv_timeout(*interval), Err(RecvTimeoutError::Timeout)) {
+            follower.close()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
 }
 
 fn run_verify(args: &Verify) -> Result<ExitCode> {

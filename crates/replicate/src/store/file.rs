@@ -1,17 +1,13 @@
 //! A store that is a directory, laid out as Litestream's `file` replicas are: the time of a state is the file's time.
 
-use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER, SNAPSHOTS, Store, Version};
+use super::{BATCHES, Entry, Fill, Name, SNAPSHOTS, Store};
 use crate::report::{COUNTERS, Request};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, TryLockError};
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Held while the record of the owner is replaced, and how long that may take others.
-const OWNER_LOCK: &str = "owner.lock";
-const PATIENCE: Duration = Duration::from_secs(10);
 /// What a file is called until it is whole.
 const UNFINISHED: &str = ".onewrite-unfinished-";
 
@@ -31,11 +27,6 @@ impl FileStore {
 
     fn path(&self, name: Name) -> PathBuf {
         self.dir.join(name.to_string())
-    }
-
-    fn lock_file(&self, path: &Path) -> Result<File> {
-        let lock = File::options().create(true).append(true).open(path);
-        lock.with_context(|| format!("cannot open {}", path.display()))
     }
 
     /// The directory of a level, made if it is not there; that of the store is.
@@ -71,10 +62,11 @@ fn time(time_ms: i64) -> SystemTime {
 }
 
 impl Store for FileStore {
-    fn begin(&mut self, node: u64) -> Result<Conditions> {
+    fn own(&mut self) -> Result<()> {
         make_dir(&self.dir)?;
-        let path = self.dir.join(format!("onewrite-{node:016x}.lock"));
-        let lock = self.lock_file(&path)?;
+        let path = self.dir.join("onewrite.lock");
+        let lock = File::options().create(true).append(true).open(&path);
+        let lock = lock.with_context(|| format!("cannot open {}", path.display()))?;
         match lock.try_lock() {
             Ok(()) => self.lock = Some(lock),
             Err(TryLockError::WouldBlock) => bail!(
@@ -83,14 +75,12 @@ impl Store for FileStore {
             ),
             Err(TryLockError::Error(e)) => return Err(e).with_context(|| format!("cannot lock {}", path.display())),
         }
-        for level in [BATCHES, SNAPSHOTS] {
-            self.make_level_dir(level)?;
-        }
-        Ok(Conditions { create: true, replace: true })
-    }
-
-    fn tidy(&self) -> Result<()> {
-        for dir in (BATCHES..=SNAPSHOTS).map(|level| self.level_dir(level)).chain([self.dir.clone()]) {
+        // What a process that died had begun.
+        for level in BATCHES..=SNAPSHOTS {
+            let dir = match level {
+                BATCHES | SNAPSHOTS => self.make_level_dir(level)?,
+                _ => self.level_dir(level),
+            };
             if !dir.is_dir() {
                 continue;
             }
@@ -104,49 +94,6 @@ impl Store for FileStore {
             }
         }
         Ok(())
-    }
-
-    fn owner(&self) -> Result<Option<(Vec<u8>, Version)>> {
-        COUNTERS.request(Request::Get);
-        let path = self.dir.join(OWNER);
-        let record = match fs::read(&path) {
-            Ok(record) => record,
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                ensure!(self.dir.is_dir(), "there is no directory {}", self.dir.display());
-                return Ok(None);
-            }
-            Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
-        };
-        let version = Version(String::from_utf8_lossy(&record).into_owned());
-        Ok(Some((record, version)))
-    }
-
-    fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool> {
-        COUNTERS.request(Request::Put);
-        let path = self.dir.join(OWNER);
-        let what = || format!("cannot write {}", path.display());
-        let lock_path = self.dir.join(OWNER_LOCK);
-        let lock = self.lock_file(&lock_path)?;
-        let begun = Instant::now();
-        loop {
-            match lock.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(5)),
-                Err(TryLockError::WouldBlock) => {
-                    bail!("another process holds {}: has it been stopped?", lock_path.display())
-                }
-                Err(TryLockError::Error(e)) => return Err(e).with_context(what),
-            }
-        }
-        if self.owner()?.map(|(_, version)| version).as_ref() != was {
-            return Ok(false);
-        }
-        let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.dir).with_context(what)?;
-        file.write_all(record).with_context(what)?;
-        file.as_file().sync_all().with_context(what)?;
-        file.persist(&path).map_err(|e| e.error).with_context(what)?;
-        sync_dir(&self.dir)?;
-        Ok(true)
     }
 
     fn list(&self, level: u8) -> Result<Vec<Entry>> {
@@ -187,6 +134,17 @@ impl Store for FileStore {
         let path = self.path(name);
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         Ok(Box::new(BufReader::with_capacity(1 << 18, file)))
+    }
+
+    fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        COUNTERS.request(Request::Get);
+        let path = self.path(name);
+        let what = || format!("cannot read {}", path.display());
+        let mut file = File::open(&path).with_context(what)?;
+        file.seek(SeekFrom::Start(offset)).with_context(what)?;
+        let mut part = Vec::with_capacity(usize::try_from(bytes)?);
+        file.take(bytes).read_to_end(&mut part).with_context(what)?;
+        Ok(part)
     }
 
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {

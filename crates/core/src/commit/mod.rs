@@ -49,6 +49,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     let Commit { db, live, txn, options } = c.parts();
     // A big transaction's images behind the ring must be home before others join them, and the
     // ceilings of the slot hold for whoever comes.
+    debug_assert!(live.home_tid >= live.log.slot().base_tid, "home is behind its slot: {}", live.home_tid);
     let pressed = db.table.read().new_bytes() > options.table_bytes
         || db.table.read().has_layer()
         || live.log.at_ceiling(txn.base.change_counter);
@@ -334,6 +335,7 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
         inner.published = state.clone();
     }
     Stats::add(&db.stats.commits, u64::from(prepared.changed));
+    debug_assert!(inner.home_tid <= inner.latest.tid, "readers see less than home held");
     debug_assert!(inner.latest.tid <= inner.published.tid, "invariant I4: what readers see is published");
     before.iter().try_for_each(|before| db.unpin(&mut inner, before))?;
     let state = db.pin_state(&mut inner, state);

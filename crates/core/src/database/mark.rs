@@ -102,10 +102,7 @@ impl Database {
         if old.as_ref().is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
         }
-        if !created && old.is_some_and(|slot| slot.ring_bytes > ring_bytes) {
-            log.repeat_slot()?;
-        }
-        log.stream_reset()?;
+        log.give_rest_back(old.filter(|_| !created).map_or(0, |slot| slot.ring_bytes))?;
         let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), facts)) };
         self.write_mark(inner, &state.marked_or_empty(mark))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;

@@ -66,7 +66,8 @@ pub enum Phase {
 pub struct Inner {
     /// Phase.
     pub phase: Phase,
-    /// The newest state readers may see: a crash cannot take it back (under `synchronous=FULL`).
+    /// The newest state readers may see: a crash cannot take it back (under `synchronous=FULL`). The group, and the words of
+    /// several processes, say of which TID it is, but not what it is; they learn of it after the readers (rule ShownAfterFlush).
     pub latest: Arc<State>,
     /// The newest state, which the next writer builds on. Those above `latest` wait for their flush.
     pub published: Arc<State>,
@@ -88,7 +89,8 @@ pub struct Inner {
     pub recovers: bool,
     /// This process among those that use the log; `None` while it has the file to itself.
     pub member: Option<Arc<Member>>,
-    /// The transaction that made what home held when this process marked it: [`Tid::HOME`] until then.
+    /// The transaction that made what home held when this process marked it: [`Tid::HOME`] until then. Slots move on, and a
+    /// snapshot that was pinned before the mark does not.
     pub home_tid: Tid,
 }
 
@@ -169,7 +171,7 @@ pub struct Live {
     pub log: Log,
     /// Home's mark and length.
     pub home: HomeFile,
-    /// TID of the state in home.
+    /// TID of the state in home: what the slot says, or that of a transaction that went in place since.
     pub home_tid: Tid,
     /// Buffer for the record being built.
     pub encoder: Encoder,

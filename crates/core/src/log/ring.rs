@@ -613,6 +613,15 @@ impl Log {
         self.write_slot()
     }
 
+    /// What is behind the ring goes: what an earlier owner streamed, and the rest of a ring that was `ring_bytes` long, once no
+    /// slot leads there (rule LogGivenBack).
+    pub fn give_rest_back(&mut self, ring_bytes: u64) -> Result<()> {
+        if ring_bytes > self.slot.ring_bytes {
+            self.repeat_slot()?;
+        }
+        self.stream_reset()
+    }
+
     /// Whether the next transaction would pass a ceiling of the slot.
     pub fn at_ceiling(&self, change_counter: u32) -> bool {
         self.last_tid.next() >= self.slot.tid_ceiling

@@ -150,7 +150,7 @@ pub struct Member {
     pub tail: Mutex<Tail>,
     /// Images that others overwrote in home.
     pub kept: Kept,
-    /// [`Tail`]'s generation, to look at without a lock.
+    /// The sequence of [`Tail`]'s slot, to look at without a lock: each snapshot does.
     pub generation: AtomicU64,
     announced: Mutex<Announced>,
     /// Threads that wait for a flush.

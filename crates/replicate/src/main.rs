@@ -117,7 +117,8 @@ struct Promote {
 /// Give way to the database that was promoted
 ///
 /// Puts what the store has in the place of FILE, which is kept as FILE.diverged, with what was committed there and not
-/// shipped. Nothing may have FILE open.
+/// shipped. Stop what uses FILE first: a process that has written to it is seen, one that merely has it open may go on with
+/// FILE.diverged.
 ///
 ///     onewrite rejoin s3://bucket/app /var/lib/app/app.db
 #[derive(clap::Args)]

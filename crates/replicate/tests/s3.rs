@@ -536,7 +536,7 @@ fn of_promotions_that_race_one_wins_each_epoch() {
 /// The owner is stopped at any moment, another is promoted and ships, the first goes on: it ends, and nothing of it comes back.
 #[test]
 fn an_owner_that_was_stopped_ends_and_overwrites_nothing() {
-    for round in 0..8u64 {
+    for round in 0..5u64 {
         let place = Place::new();
         let args = ["replicate", "--interval", "5ms", "--levels", "40ms,200ms", "--keep-batches", "50ms"];
         let (file, url) = (place.file.to_str().unwrap(), place.url("a/b"));

@@ -177,6 +177,9 @@ impl Store for Faulty {
     fn open(&self, name: Name) -> Result<Box<dyn Read>> {
         self.call(|| self.inner.open(name))
     }
+    fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        self.call(|| self.inner.read_part(name, offset, bytes))
+    }
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
         self.call(|| self.inner.create(name, time_ms, fill))
     }

@@ -210,7 +210,14 @@ impl Shipper {
     /// Removes what may go; `false`: not yet all of it.
     fn remove(&mut self, levels: &Levels, at: &mut At) -> Result<bool> {
         let names = levels.to_remove(&at.files, at.txid, now_ms().max(at.time_ms));
-        for name in names.iter().take(REMOVED_AT_ONCE) {
+        let mut there = None;
+        for (name, stands_in) in names.iter().take(REMOVED_AT_ONCE) {
+            if there != Some(*stands_in) && !self.store.has(*stands_in)? {
+                // Nor does it stand in for anything from now on.
+                at.files.retain(|entry| entry.name != *stands_in);
+                bail!("{stands_in} is gone from the store: {name} stays");
+            }
+            there = Some(*stands_in);
             self.store.remove(*name)?;
             COUNTERS.removed();
             self.recent.forget(*name);

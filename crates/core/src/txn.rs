@@ -98,6 +98,8 @@ pub struct Txn {
     pub file_bytes: u64,
     /// How far it is.
     pub stage: Stage,
+    /// It cannot commit any more; SQLite is rolling it back (rule RefusedUntilRolledBack).
+    pub doomed: bool,
     /// The whole of it, since FCNTL_SYNC, if it spans several files.
     pub several: Option<Arc<Several>>,
     /// SQLite asked for a sync of the database file since FCNTL_SYNC.
@@ -117,6 +119,7 @@ impl Txn {
             base_limit: base.page_count,
             file_bytes: base.bytes(),
             stage: Stage::Open,
+            doomed: false,
             several: None,
             synced: false,
             normal: false,

@@ -1,8 +1,12 @@
 //! Ships a database that is used through onewrite to a store, in Litestream's format, and brings it back.
 //!
 //! [`ltx`] is the format of one file, [`store`] where files are kept, [`plan`] which of them make a state, [`state`] what is
-//! known of one. [`source`] reads the database, [`ship`] sends what has changed, [`restore`] and [`verify`] are the way back.
+//! known of one. [`source`] reads the database, [`ship`] sends what has changed, [`compact`] says what is merged and removed, [`restore`], [`follow`] and [`verify`] are the way
+//! back, and [`fetch`] reads for them.
 
+pub mod compact;
+pub mod fetch;
+pub mod follow;
 pub mod ltx;
 pub mod metrics;
 pub mod plan;

@@ -1,14 +1,16 @@
-//! The command `onewrite-replicate`, which `onewrite replicate`, `restore` and `verify` run.
+//! The command `onewrite-replicate`, which `onewrite replicate`, `restore`, `follow` and `verify` run.
 
 mod assets;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, Parser, Subcommand};
+use onewrite_replicate::compact::Levels;
+use onewrite_replicate::follow::{Applied, Ended, Follower};
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::report::{self, COUNTERS, Level, say, status_line};
 use onewrite_replicate::restore::restore;
-use onewrite_replicate::ship::{Shipped, Shipper, Taken};
+use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
 use onewrite_replicate::store;
 use onewrite_replicate::verify::{Verdict, verify};
 use std::net::SocketAddr;
@@ -32,6 +34,7 @@ struct Cli {
 enum Command {
     #[command(hide = true)]
     Assets(assets::Args),
+    Follow(Follow),
     Replicate(Replicate),
     Restore(Restore),
     Verify(Verify),
@@ -64,6 +67,18 @@ struct Replicate {
     /// Time after which every page is shipped again, so that a restore reads less
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
     snapshot_interval: Duration,
+    /// Ages at which files are merged into one of level 1, 2, and so on
+    #[arg(long, value_name = "TIME,...", default_value = "30s,5m,1h", value_delimiter = ',', value_parser = humantime::parse_duration)]
+    levels: Vec<Duration>,
+    /// How long batches are kept by themselves after they were merged
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    keep_batches: Duration,
+    /// Every state of this time can be restored; what only older ones need is removed
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
+    retention: Duration,
+    /// Merge and remove nothing
+    #[arg(long, conflicts_with_all = ["levels", "keep_batches", "retention"])]
+    no_compaction: bool,
     /// Ship once, and end
     #[arg(long)]
     once: bool,
@@ -97,6 +112,37 @@ struct Restore {
     /// The newest state of before this time, in UTC, like 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = timestamp)]
     timestamp: Option<i64>,
+}
+
+/// Keep a replica of a database up to date from a store
+///
+/// Restores the newest state if FILE is not there, and then applies what is shipped, each batch one transaction: who reads FILE
+/// through onewrite meanwhile keeps its snapshot. The record FILE-follow says where it is; killed, it goes on from there. Nobody
+/// else may write FILE. Ends at SIGINT or SIGTERM.
+///
+///     onewrite follow file:///backup/app replica.db
+///     onewrite follow 's3://bucket/app?region=eu-central-1' replica.db
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+struct Follow {
+    /// The store
+    #[arg(value_name = "URL")]
+    url: String,
+    /// The replica
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Time between two looks at the store
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// Apply what there is, and end
+    #[arg(long)]
+    once: bool,
+    /// Tell of each batch
+    #[arg(short, long)]
+    verbose: bool,
+    /// Tell counters in Prometheus' text format as http://ADDR/metrics, on the loopback
+    #[arg(long, value_name = "ADDR", conflicts_with = "once")]
+    metrics: Option<SocketAddr>,
 }
 
 /// Compare a database with what a store has
@@ -137,6 +183,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Assets(args) => assets::run(&args, Cli::command()),
+        Command::Follow(args) => run_follow(&args),
         Command::Replicate(args) => replicate(&args),
         Command::Restore(args) => run_restore(&args),
         Command::Verify(args) => run_verify(&args),
@@ -157,7 +204,12 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     let (stop, stopped) = mpsc::channel();
     ctrlc::set_handler(move || _ = stop.send(()))?;
     let node = u64::from(std::process::id());
-    let mut shipper = Shipper::new(file, store::open(url)?, args.snapshot_interval, node)?;
+    ensure!(args.levels.len() <= 8, "there are levels 1 to 8: name at most eight times");
+    ensure!(args.levels.is_sorted(), "each level merges files of the one before: its time cannot be shorter");
+    let levels = Levels { intervals: args.levels.clone(), keep_batches: args.keep_batches, retention: args.retention };
+    let levels = (!args.no_compaction).then_some(levels);
+    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, node };
+    let mut shipper = Shipper::new(file, store::open(url)?, settings)?;
     let mut tell = |shipped: &Shipped| {
         if args.verbose || shipped.name.min == 1 {
             let name = shipped.name;
@@ -234,6 +286,55 @@ fn run_restore(args: &Restore) -> Result<ExitCode> {
     let message = format!("{} has the state of transaction {txid:016x}", args.dest.display());
     say(Level::Info, "restored", &fields, &message);
     Ok(ExitCode::SUCCESS)
+}
+
+fn run_follow(args: &Follow) -> Result<ExitCode> {
+    let Follow { url, file, interval, .. } = args;
+    ensure!(!interval.is_zero(), "the interval is 0");
+    let (stop, stopped) = mpsc::channel();
+    ctrlc::set_handler(move || _ = stop.send(()))?;
+    serve_metrics(args.metrics)?;
+    let mut follower = Follower::open(file, url, store::open(url)?)?;
+    let path = file.display();
+    let fields = [("txid", format!("{:016x}", follower.txid()).into())];
+    say(Level::Info, "began", &fields, &format!("{path} has transaction {:016x} of {url}", follower.txid()));
+    let mut tell = |applied: &Applied| {
+        if args.verbose {
+            let Applied { name, pages, lag } = *applied;
+            let lag = lag.as_secs_f64();
+            let txid = format!("{:016x}", name.max);
+            let fields = [("txid", txid.into()), ("pages", pages.into()), ("lag_seconds", lag.into())];
+            say(Level::Info, "applied", &fields, &format!("{name} applied, {pages} pages, {lag:.1} s old"));
+        }
+    };
+    let status = status_line();
+    let mut trouble: Option<String> = None;
+    loop {
+        match follower.step(&mut tell) {
+            Ok(()) if trouble.take().is_some() => say(Level::Info, "goes_on", &[], "following goes on"),
+            Ok(()) => {}
+            Err(e) if args.once || e.is::<Ended>() => return Err(e),
+            Err(e) => {
+                COUNTERS.error();
+                let what = format!("{e:#}");
+                if trouble.as_ref() != Some(&what) {
+                    let every = humantime::format_duration(*interval);
+                    say(
+                        Level::Warning,
+                        "not_applied",
+                        &[],
+                        &format!("nothing applied, trying again every {every}: {what}"),
+                    );
+                    trouble = Some(what);
+                }
+            }
+        }
+        status.set_message(format!("{path}: {}", COUNTERS.summary()));
+        if args.once || !matches!(stopped.recv_timeout(*interval), Err(RecvTimeoutError::Timeout)) {
+            follower.close()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
 }
 
 fn run_verify(args: &Verify) -> Result<ExitCode> {

@@ -5,23 +5,48 @@
 //! meanwhile, VACUUM, another file under this name. The hashes are of what was shipped; after a start, or an error, they are
 //! of what the store's files make. So the store alone knows the position, and no end of this process leaves a gap.
 
-use crate::ltx::{Header, Writer};
+use crate::compact::{Copy, Levels, Recent, Tee, millis, waits_for_snapshot};
+use crate::ltx::{self, Header, Merge, Reader, Writer};
 use crate::plan::{self, Target, plan};
 use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::source::{Mark, Source};
 use crate::state::{State, byte_bar, hash, index, page_bar};
-use crate::store::{self, BATCHES, Name, SNAPSHOTS, Store};
-use anyhow::{Result, bail};
+use crate::store::{self, BATCHES, Entry, Name, SNAPSHOTS, Store};
+use anyhow::{Context, Result, bail, ensure};
 use indicatif::{HumanBytes, HumanCount};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Files are not looked at more often, to see what is to be merged or removed, nor that soon after an error.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+const TIDY_AFTER_ERROR: Duration = Duration::from_secs(60);
+/// So many are removed at a time, so that the next batch need not wait.
+const REMOVED_AT_ONCE: usize = 64;
+
+/// How to ship.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Time after which every page is shipped again.
+    pub snapshot_interval: Duration,
+    /// When files are merged and removed; `None`: never.
+    pub levels: Option<Levels>,
+    /// Names this writer in each file.
+    pub node: u64,
+}
 
 /// Ships one database into one store.
 pub struct Shipper {
     file: PathBuf,
     store: Box<dyn Store>,
-    snapshot_interval: Duration,
-    node: u64,
+    settings: Settings,
+    recent: Recent,
+    /// Files that are damaged, and not merged for that.
+    bad: BTreeSet<Name>,
+    /// When to look again at what is to be merged or removed.
+    tidy_at: Instant,
+    /// The error that was told last.
+    trouble: Option<String>,
     /// What the store has; not known at the start and after an error.
     at: Option<At>,
     /// The state that was looked at last, and is in the store.
@@ -37,9 +62,18 @@ struct At {
     last: Option<Name>,
     /// `None`: there is none, or its files make none.
     state: Option<State>,
+    /// Its files, in the order of their names.
+    files: Vec<Entry>,
     /// Time of the newest file, and of the newest one that has every page.
     time_ms: i64,
     snapshot_ms: i64,
+}
+
+impl At {
+    fn add(&mut self, entry: Entry) {
+        let place = self.files.partition_point(|other| other.name < entry.name);
+        self.files.insert(place, entry);
+    }
 }
 
 /// What was shipped.
@@ -62,15 +96,22 @@ pub struct Shipped {
 )]
 pub struct Taken(String);
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
 impl Shipper {
-    /// Prepares to ship `file` into `store`, which others are kept from shipping into. `node` names this writer in each file.
-    pub fn new(file: &Path, mut store: Box<dyn Store>, snapshot_interval: Duration, node: u64) -> Result<Shipper> {
+    /// Prepares to ship `file` into `store`, which others are kept from shipping into.
+    pub fn new(file: &Path, mut store: Box<dyn Store>, settings: Settings) -> Result<Shipper> {
         store.own()?;
-        Ok(Shipper { file: file.to_owned(), store, snapshot_interval, node, at: None, seen: None, shipped: None })
+        Ok(Shipper {
+            file: file.to_owned(),
+            store,
+            settings,
+            recent: Recent::default(),
+            bad: BTreeSet::new(),
+            tidy_at: Instant::now(),
+            trouble: None,
+            at: None,
+            seen: None,
+            shipped: None,
+        })
     }
 
     /// Ships what has changed since the last time; tells of each file it made.
@@ -91,8 +132,91 @@ impl Shipper {
         };
         self.shipped.clone_from(&self.seen);
         COUNTERS.same(at.txid, commits, before_ms);
-        self.at = Some(at);
+        if self.tidy(&mut at, said) {
+            self.at = Some(at);
+        }
         Ok(())
+    }
+
+    /// Merges and removes what is due. What goes wrong keeps no batch waiting, and is tried again later. `false`: what the store
+    /// has is to be looked at anew.
+    fn tidy(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> bool {
+        let Some(levels) = self.settings.levels.clone() else { return true };
+        if Instant::now() < self.tidy_at {
+            return true;
+        }
+        let known_bad = self.bad.len();
+        let merged = self.merge(&levels, at, said);
+        let is_certain = merged.is_ok();
+        match merged.and_then(|()| self.remove(&levels, at)) {
+            Ok(is_done) => {
+                let shortest = levels.intervals.iter().chain([&levels.keep_batches]).min().copied();
+                let pause = if is_done { shortest.unwrap_or(TIDY_EVERY).min(TIDY_EVERY) } else { Duration::ZERO };
+                (self.tidy_at, self.trouble) = (Instant::now() + pause, None);
+            }
+            Err(e) => {
+                COUNTERS.error();
+                let message = format!("files cannot be merged or removed now, batches go on: {e:#}");
+                if self.trouble.as_ref() != Some(&message) {
+                    say(Level::Warning, "not_merged", &[], &message);
+                    self.trouble = Some(message);
+                }
+                // Without a file that is damaged, the others can be merged.
+                let pause = if self.bad.len() > known_bad { Duration::ZERO } else { TIDY_AFTER_ERROR };
+                self.tidy_at = Instant::now() + pause;
+            }
+        }
+        is_certain
+    }
+
+    fn merge(&mut self, levels: &Levels, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        while let Some((name, run)) = levels.to_merge(&at.files, &self.bad, now_ms().max(at.time_ms)) {
+            let mut merge = Merge::default();
+            for entry in &run {
+                let added = match self.recent.get(entry.name) {
+                    Some(bytes) => Reader::open(bytes).and_then(|reader| merge.add(reader)),
+                    None => Reader::open(self.store.open(entry.name)?).and_then(|reader| merge.add(reader)),
+                };
+                if matches!(added, Err(ltx::Error::Damaged(_) | ltx::Error::Unsupported(_))) {
+                    self.bad.insert(entry.name);
+                }
+                added.with_context(|| format!("cannot use {}", entry.name))?;
+            }
+            let mut copy = Copy::default();
+            // Of its last file: a state of before a time must not have anything of after it.
+            let time_ms = merge.time_ms();
+            let (mut merge, mut told) = (Some(merge), None);
+            let created = self.store.create(name, time_ms, &mut |to| {
+                let merge = merge.take().context("a file is written once")?;
+                let (_, header, pages, bytes) = merge.write(Tee(to, &mut copy), self.settings.node)?;
+                told = Some((header, pages, bytes));
+                Ok(())
+            })?;
+            let Some((header, pages, bytes)) = told.filter(|_| created) else {
+                bail!("{name} is in the store already")
+            };
+            ensure!((header.min, header.max) == (name.min, name.max), "{name} was made of other files");
+            for entry in &run {
+                self.recent.forget(entry.name);
+            }
+            self.recent.keep(name, copy);
+            COUNTERS.file(name.level, bytes, pages);
+            at.add(Entry { name, time_ms, bytes });
+            said(&Shipped { name, pages, bytes, pages_before: header.pages });
+        }
+        Ok(())
+    }
+
+    /// Removes what may go; `false`: not yet all of it.
+    fn remove(&mut self, levels: &Levels, at: &mut At) -> Result<bool> {
+        let names = levels.to_remove(&at.files, at.txid, now_ms().max(at.time_ms));
+        for name in names.iter().take(REMOVED_AT_ONCE) {
+            self.store.remove(*name)?;
+            COUNTERS.removed();
+            self.recent.forget(*name);
+            at.files.retain(|entry| entry.name != *name);
+        }
+        Ok(names.len() <= REMOVED_AT_ONCE)
     }
 
     /// Looks how many commits are not in the store, for the counters.
@@ -119,7 +243,7 @@ impl Shipper {
         let snapshots = entries.iter().filter(|e| e.name.min == 1 && matches!(e.name.level, BATCHES | SNAPSHOTS));
         let snapshot_ms = snapshots.map(|e| e.time_ms).max().unwrap_or(0);
         if entries.is_empty() {
-            return Ok(At { txid, last: None, state: None, time_ms: 0, snapshot_ms });
+            return Ok(At { txid, last: None, state: None, files: entries, time_ms: 0, snapshot_ms });
         }
         let bar = byte_bar("reading the store");
         let state = plan(&entries, Target::Newest).and_then(|plan| {
@@ -141,7 +265,7 @@ impl Shipper {
         let listed_ms = || entries.iter().map(|e| e.time_ms).max().unwrap_or(0);
         let (state, time_ms) = state.map_or_else(|| (None, listed_ms()), |(state, time_ms)| (Some(state), time_ms));
         let last = entries.iter().map(|e| e.name).find(|name| name.max == txid);
-        Ok(At { txid, last, state, time_ms, snapshot_ms })
+        Ok(At { txid, last, state, files: entries, time_ms, snapshot_ms })
     }
 
     fn ship(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
@@ -183,31 +307,54 @@ impl Shipper {
             }
         };
         let pages_before = before.map_or(0, |state| u32::try_from(state.hashes.len()).unwrap_or(u32::MAX));
-        said(&Shipped { pages_before, ..self.create(name, &source, &pages, &hashes, time_ms)? });
+        let (shipped, copy) = self.create(name, &source, &pages, &hashes, time_ms)?;
+        if self.settings.levels.is_some() && name.min > 1 {
+            self.recent.keep(name, copy);
+        }
+        at.add(Entry { name, time_ms, bytes: shipped.bytes });
+        said(&Shipped { pages_before, ..shipped });
         (at.txid, at.last) = (name.max, Some(name));
         at.state = Some(State { page_bytes: source.page_bytes, hashes });
         at.time_ms = time_ms;
         if name.min == 1 {
             at.snapshot_ms = time_ms;
-        } else if time_ms.saturating_sub(at.snapshot_ms) >= millis(self.snapshot_interval) {
+        } else if self.snapshot_is_due(at, time_ms) {
             let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
             let pages: Vec<u32> = source.numbers().collect();
             let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
-            said(&Shipped { pages_before, ..self.create(name, &source, &pages, hashes, time_ms)? });
+            let (shipped, _) = self.create(name, &source, &pages, hashes, time_ms)?;
+            at.add(Entry { name, time_ms, bytes: shipped.bytes });
+            said(&Shipped { pages_before, ..shipped });
             at.snapshot_ms = time_ms;
         }
         self.seen = Some(mark);
         Ok(())
     }
 
-    fn create(&self, name: Name, source: &Source, pages: &[u32], hashes: &[u128], time_ms: i64) -> Result<Shipped> {
+    fn snapshot_is_due(&self, at: &At, time_ms: i64) -> bool {
+        let age = time_ms.saturating_sub(at.snapshot_ms);
+        // The first one so that merging can begin.
+        let first = self.settings.levels.as_ref().and_then(|levels| levels.intervals.first());
+        let merges = first.is_some_and(|first| age >= millis(*first) && waits_for_snapshot(&at.files));
+        merges || age >= millis(self.settings.snapshot_interval)
+    }
+
+    fn create(
+        &self,
+        name: Name,
+        source: &Source,
+        pages: &[u32],
+        hashes: &[u128],
+        time_ms: i64,
+    ) -> Result<(Shipped, Copy)> {
         let Source { page_bytes, pages: pages_after, .. } = *source;
-        let header = Header { page_bytes, pages: pages_after, min: name.min, max: name.max, time_ms, node: self.node };
+        let header =
+            Header { page_bytes, pages: pages_after, min: name.min, max: name.max, time_ms, node: self.settings.node };
         let bar = page_bar(if name.min == 1 { "snapshot" } else { "shipping" });
         bar.set_length(pages.len() as u64);
-        let mut bytes = 0;
+        let (mut bytes, mut copy) = (0, Copy::default());
         let created = self.store.create(name, time_ms, &mut |to| {
-            let mut writer = Writer::begin(to, header)?;
+            let mut writer = Writer::begin(Tee(to, &mut copy), header)?;
             let mut image = Vec::new();
             for page in pages {
                 source.read(*page, &mut image)?;
@@ -227,13 +374,17 @@ impl Shipper {
         }
         let pages = u32::try_from(pages.len())?;
         COUNTERS.file(name.level, bytes, pages);
-        Ok(Shipped { name, pages, bytes, pages_before: 0 })
+        Ok((Shipped { name, pages, bytes, pages_before: 0 }, copy))
     }
 }
 
 impl std::fmt::Display for Shipped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = if self.name.min == 1 { "a snapshot" } else { "a batch" };
+        let what = match (self.name.min, self.name.level) {
+            (1, _) => "a snapshot",
+            (_, BATCHES) => "a batch",
+            _ => "merged,",
+        };
         let (pages, bytes) = (HumanCount(self.pages.into()), HumanBytes(self.bytes));
         write!(f, "{} {what} of {pages} pages, {bytes}", self.name)
     }

@@ -132,7 +132,9 @@ impl Client {
     /// Begins a read transaction, rolling a hot journal back first. Returns the state of which SQLite would take its
     /// cache to hold the pages still, and the size of the file.
     pub fn begin(&mut self) -> Result<(Option<Arc<State>>, u64)> {
-        self.conn.lock(LockLevel::Shared)?;
+        let locked = self.conn.lock(LockLevel::Shared);
+        self.conn.assert_state();
+        locked?;
         if self.conn.journal_exists()? && !self.conn.is_reserved()? {
             let mut first = [0];
             self.conn.journal_open()?;
@@ -191,7 +193,9 @@ impl Client {
     /// Ends a read transaction.
     pub fn end(&mut self) -> Result<()> {
         self.cached = self.reading.take();
-        self.conn.unlock(LockLevel::None)
+        let ended = self.conn.unlock(LockLevel::None);
+        self.conn.assert_state();
+        ended
     }
 
     /// Writes `plan` on `base`, which this client reads. `at_commit` is called right before the
@@ -205,7 +209,9 @@ impl Client {
         at_commit: &mut dyn FnMut(bool),
         committed: &mut dyn FnMut(),
     ) -> Result<()> {
-        self.conn.lock(LockLevel::Reserved)?;
+        let locked = self.conn.lock(LockLevel::Reserved);
+        self.conn.assert_state();
+        locked?;
         let size = if base.pages.is_empty() { plan.next.page_bytes } else { base.page_bytes };
         self.open_journal(base.count(), size)?;
         let resized = plan.next.page_bytes != size;
@@ -283,7 +289,9 @@ impl Client {
         if !self.aside && super_name.is_none() {
             at_commit(false);
         }
-        self.conn.commit()?;
+        let done = self.conn.commit();
+        self.conn.assert_state();
+        done?;
         if !self.aside {
             committed();
         }
@@ -327,6 +335,7 @@ impl Client {
         self.dirty = false;
         self.aside = false;
         let unlocked = if self.exclusive { Ok(()) } else { self.conn.unlock(LockLevel::Shared) };
+        self.conn.assert_state();
         played.and(unlocked)
     }
 

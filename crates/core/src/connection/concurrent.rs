@@ -17,6 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Connection;
 use super::looked::{Looked, Stage};
+use super::role::{Place, Reader, Writer};
 use super::write::needs_plain_file;
 use crate::database::{Database, Inner, Phase};
 use crate::error::{Error, Result};
@@ -41,23 +42,28 @@ impl Connection {
             && inner.phase == Phase::Live
             && inner.member.is_none()
             && inner.latest.kind == Kind::Database
-            && !self.exclusive_said
+            && !self.said.exclusive
+    }
+
+    /// What the transaction has looked at, if it began without the writer's place.
+    pub(super) fn looked(&self) -> Option<&Looked> {
+        self.role.pinned().and_then(|reader| reader.looked.as_ref())
     }
 
     /// Whether the transaction has no need of the writer's place yet.
     pub(super) fn is_apart(&self) -> bool {
-        matches!(&self.looked, Some(Looked { stage: Stage::Apart, .. })) && self.db.inner.lock().phase == Phase::Live
+        matches!(self.looked(), Some(Looked { stage: Stage::Apart, .. })) && self.db.inner.lock().phase == Phase::Live
     }
 
     /// Whether it has committed on top of what others did: SQLite must give its lock back before it writes again.
     pub(super) fn has_merged(&self) -> bool {
-        matches!(&self.looked, Some(Looked { stage: Stage::Merged | Stage::Committed(_), .. }))
+        matches!(self.looked(), Some(Looked { stage: Stage::Merged | Stage::Committed(_), .. }))
     }
 
     /// Takes the writer's place for a transaction that ran apart. With `alone`, only if nobody has committed since its
     /// snapshot. BUSY_SNAPSHOT: SQLite rolls back, and the application starts over.
     pub(super) fn line_up(&mut self, alone: bool) -> Result<()> {
-        if !self.is_apart() || self.txn.is_none() || self.doomed {
+        if !self.is_apart() || self.role.txn().is_none_or(|txn| txn.doomed) {
             return Ok(());
         }
         let wait = std::time::Duration::from_millis(self.busy_ms);
@@ -66,8 +72,10 @@ impl Connection {
             // Plain BUSY would make SQLite try the half-done commit again.
             false => Err(Error::BusySnapshot),
         };
-        if joined.is_err() {
-            self.doomed = true;
+        if joined.is_ok() {
+            self.place = Place::Firm;
+        } else {
+            self.doom();
             self.db.queue.release(self.id);
         }
         joined
@@ -84,7 +92,9 @@ impl Connection {
             }
             inner.published.clone()
         };
-        let (Some(txn), Some(looked)) = (&mut self.txn, &mut self.looked) else { return Ok(()) };
+        let Some(Writer { reader: Reader { looked: Some(looked), .. }, txn, .. }) = self.role.writer_mut() else {
+            return Ok(());
+        };
         if db.inner.lock().is_newest(&txn.base) {
             looked.stage = Stage::Ordinary;
             return Ok(());
@@ -106,34 +116,34 @@ impl Connection {
 
     /// A write that comes after the transaction has lined up on top of what others did.
     pub(super) fn write_after_merge(&mut self) -> Result<()> {
-        match &self.looked {
+        match self.looked() {
             // SQLite's cache is behind: it must give its lock back first.
             Some(Looked { stage: Stage::Committed(_), .. }) => Err(Error::BusySnapshot),
             // SQLite plays its journal back.
             Some(Looked { stage: Stage::Merged, .. }) => {
-                self.doomed = true;
+                self.doom();
                 Ok(())
             }
             _ => Ok(()),
         }
     }
 
+    /// The transaction cannot commit any more.
+    pub(super) fn doom(&mut self) {
+        if let Some(txn) = self.role.txn_mut() {
+            txn.doomed = true;
+        }
+    }
+
     /// A transaction that was turned away cannot be committed all the same (invariant I7, rule RefusedUntilRolledBack).
     pub(super) fn check_commit(&self) -> Result<()> {
-        if self.doomed { Err(Error::BusySnapshot) } else { Ok(()) }
+        if self.role.is_doomed() { Err(Error::BusySnapshot) } else { Ok(()) }
     }
 
     /// The pages of a merged transaction that is about to be published.
     pub(super) fn own_pages(&self) -> Option<FxHashMap<PageNo, Image>> {
-        let merged = matches!(&self.looked, Some(Looked { stage: Stage::Merged, .. }));
-        self.txn.as_ref().filter(|_| merged).map(|txn| txn.pages.clone())
-    }
-
-    /// A merged transaction is published: these are its pages.
-    pub(super) fn has_committed(&mut self, own: FxHashMap<PageNo, Image>) {
-        if let Some(looked) = &mut self.looked {
-            looked.stage = Stage::Committed(own);
-        }
+        let merged = matches!(self.looked(), Some(Looked { stage: Stage::Merged, .. }));
+        self.role.txn().filter(|_| merged).map(|txn| txn.pages.clone())
     }
 }
 

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::{Connection, LockLevel, TURNS};
+use super::role::{Place, Role};
+use super::said::{Habit, Said};
+use super::{Connection, LockLevel};
 use crate::ahead::ReadAhead;
 use crate::database::{Database, Phase};
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};
@@ -128,34 +130,14 @@ impl Engine {
             requires: options.require,
             waits: Default::default(),
             level: LockLevel::None,
-            snapshot: None,
-            txn: None,
-            looked: None,
-            entered: false,
-            leased: false,
-            aside: false,
-            doomed: false,
-            wal: false,
+            role: Role::Idle,
+            place: Place::None,
             has_no_wal: false,
-            journal: VirtualJournal::default(),
-            real_journal: None,
-            journal_is_new: false,
-            may_write: if reads { 0 } else { TURNS },
-            writes_now: false,
-            writes_in_a_row: 0,
-            unsettled: false,
-            doubtless: false,
-            has_pinned: false,
-            gave_place: false,
-            returns_lock: false,
-            exclusive_said: false,
-            wal_said: false,
-            has_just_begun: false,
             shuts_out: false,
-            normal_said: false,
-            off_said: false,
-            spans: false,
             reserves: false,
+            journal: VirtualJournal::default(),
+            said: Said::default(),
+            habit: Habit::new(reads),
             last_error: None,
             closed: false,
             ahead: ReadAhead::default(),

@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::role::{Place, Role};
 use super::{Connection, LockLevel};
-use crate::database::{Inner, Phase};
+use crate::database::{Database, Inner, Phase};
 use crate::error::{Error, Result};
 use crate::home::{Kind, State};
 use crate::procs::words::Pins;
@@ -15,29 +16,38 @@ impl Connection {
     pub(super) fn lock_for_good(&mut self) -> Result<()> {
         self.take_place_here()?;
         let pinned = self.pin_snapshot(true).and_then(|()| self.keep_newest());
-        if pinned.is_err() || self.wal || self.aside {
-            self.leave(false);
-            self.db.queue.release(self.id);
+        if pinned.is_err() || self.role.is_below() || self.is_aside() {
+            self.give_place_back();
         }
-        if pinned.is_err() && self.snapshot.is_some() {
-            self.give_snapshot_back()?;
+        if pinned.is_err() {
+            self.has_no_wal = false;
+            if !matches!(self.role, Role::Idle) {
+                self.give_snapshot_back()?;
+            }
         }
         pinned
     }
 
     /// Keeps the other processes from writing as well, and reads the newest state of theirs.
     fn keep_newest(&mut self) -> Result<()> {
-        if self.wal || self.aside {
+        if self.role.is_below() || self.is_aside() {
             return Ok(());
         }
         self.enter_for_good()?;
         let db = self.db.clone();
         let mut inner = db.inner.lock();
-        if let Some(old) = self.snapshot.take_if(|snapshot| !inner.is_newest(snapshot)) {
-            db.unpin(&mut inner, &old)?;
-            return self.pin(&mut inner, true);
+        if self.role.snapshot().is_none_or(|snapshot| inner.is_newest(snapshot)) {
+            return Ok(());
         }
-        Ok(())
+        self.pin_again(&db, &mut inner)
+    }
+
+    /// Gives the snapshot back for the newest state of all, which who has the place may see.
+    fn pin_again(&mut self, db: &Database, inner: &mut Inner) -> Result<()> {
+        if let Some(old) = self.role.take_reader() {
+            db.unpin(inner, &old.state)?;
+        }
+        self.pin(inner, true)
     }
 
     /// Nobody else begins to read until this connection gives its lock back. `Busy` while somebody still reads: then
@@ -47,7 +57,7 @@ impl Connection {
         let mut inner = db.inner.lock();
         self.shuts_out = true;
         inner.alone = Some(self.id);
-        let mut read = inner.snapshot_count() > usize::from(self.snapshot.is_some());
+        let mut read = inner.snapshot_count() > usize::from(self.role.pinned().is_some());
         if let Some(member) = &inner.member {
             member.words.shut_out(member.me);
             read |= member.pins_of_others()?.iter().any(|pins| *pins != Pins::default());
@@ -78,13 +88,12 @@ impl Connection {
     /// `PRAGMA locking_mode=…` was seen. Under a lock it takes hold at once, or is refused.
     pub fn note_locking_mode(&mut self, value: &str) -> Result<()> {
         let exclusive = value.eq_ignore_ascii_case("exclusive");
-        let reads =
-            self.snapshot.clone().filter(|_| self.level == LockLevel::Shared && !self.aside && !self.db.read_only);
-        if let Some(snapshot) = reads.filter(|_| exclusive && !self.exclusive_said) {
+        let reads = self.role.snapshot().cloned().filter(|_| self.level == LockLevel::Shared && !self.db.read_only);
+        if let Some(snapshot) = reads.filter(|_| exclusive && !self.said.exclusive) {
             let kept = self.keep_for_good(&snapshot);
             self.noted(kept)?;
         }
-        self.exclusive_said = exclusive;
+        self.said.exclusive = exclusive;
         Ok(())
     }
 
@@ -93,8 +102,9 @@ impl Connection {
         let had = self.db.queue.holds(self.id);
         self.acquire_place()?;
         let entered = self.db.enter(true, Instant::now() + wait);
-        self.leased &= entered.is_err();
-        self.entered = entered.is_ok();
+        if entered.is_ok() {
+            self.place = Place::Firm;
+        }
         let kept = entered.and_then(|()| match self.db.inner.lock().is_newest(snapshot) && !self.is_apart() {
             true => Ok(()),
             false => Err(Error::BusySnapshot),
@@ -112,30 +122,29 @@ impl Connection {
     /// since it changed to WAL mode. The caller uses the VFS below from here on. False if neither can be.
     pub fn goes_on_in_wal_mode(&mut self) -> Result<bool> {
         let reads = self.level == LockLevel::Shared && self.db.inner.lock().phase == Phase::Unmarked;
-        let back = match self.aside {
+        let back = match self.is_aside() {
             true if self.db.read_state()?.0.kind == Kind::Wal => self.come_back(),
             false if reads => {
-                self.wal = true;
+                self.role.go_below();
                 Ok(())
             }
             _ => return Ok(false),
         };
         self.let_others_in();
-        self.leave(false);
-        self.db.queue.release(self.id);
+        self.give_place_back();
         self.noted(back)?;
-        Ok(self.wal)
+        Ok(self.role.is_below())
     }
 
     /// A write lock is asked for on a file that is no database: SQLite is about to make it one (`SQLITE_DBCONFIG_RESET_DATABASE`,
     /// `VACUUM`), or says what is wrong with it. The caller uses the VFS below from here on.
     pub fn leaves_foreign_file(&mut self) -> bool {
-        let foreign = self.snapshot.as_ref().is_some_and(|snapshot| snapshot.kind == Kind::Foreign);
-        if foreign && !self.aside && !self.requires {
-            self.wal = true;
-            self.db.queue.release(self.id);
+        let foreign = self.role.snapshot().is_some_and(|snapshot| snapshot.kind == Kind::Foreign);
+        if foreign && !self.requires {
+            self.role.go_below();
+            self.give_place_back();
         }
-        self.wal
+        self.role.is_below()
     }
 
     /// Stepping aside may have failed when the mark was off: the pages are what they were, the state is that of a plain
@@ -146,17 +155,16 @@ impl Connection {
         if inner.phase != Phase::Unmarked {
             return Ok(());
         }
-        self.txn = None;
-        if let Some(old) = self.snapshot.take() {
-            db.unpin(&mut inner, &old)?;
-        }
-        self.pin(&mut inner, true)
+        self.pin_again(&db, &mut inner)
     }
 
     /// Takes the file into use for writing once more, under a lock that was never given back.
     pub(super) fn mark_again(&mut self) -> Result<()> {
-        match self.snapshot.clone() {
-            Some(snapshot) if self.level >= LockLevel::Reserved && !self.wal => self.begin_write(&snapshot),
+        match &self.role {
+            Role::Reader(reader) if self.level >= LockLevel::Reserved => {
+                let snapshot = reader.state.clone();
+                self.begin_write(&snapshot)
+            }
             _ => Ok(()),
         }
     }

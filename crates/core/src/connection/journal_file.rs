@@ -1,27 +1,35 @@
 //! The rollback journal's file: in memory, or the real one while aside.
 
 use super::Connection;
+use super::role::{RealJournal, Role};
+use crate::database::Database;
 use crate::disk::{OpenMode, read_all};
 use crate::error::{IoContext, Result};
 
 impl Connection {
     /// xOpen of the rollback journal.
     pub fn journal_open(&mut self) -> Result<()> {
-        self.has_just_begun = false;
-        if self.aside && self.real_journal.is_none() {
-            let db = self.db.clone();
-            let what = || format!("cannot open the rollback journal {}", db.journal_path().display());
-            let existed = db.disk.exists(db.journal_path()).context(what);
-            self.journal_is_new = !self.noted(existed)?;
-            self.real_journal = Some(self.noted(db.open_journal(OpenMode::Create, what))?);
+        self.note_begun();
+        if let Role::Aside(aside) = &mut self.role
+            && aside.journal.is_none()
+        {
+            let opened = open_real(&self.db).map(|journal| aside.journal = Some(journal));
+            return self.noted(opened);
         }
         Ok(())
     }
 
+    /// SQLite goes on under its write lock.
+    fn note_begun(&mut self) {
+        if let Some(writer) = self.role.writer_mut() {
+            writer.has_just_begun = false;
+        }
+    }
+
     /// xRead of the rollback journal.
     pub fn journal_read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let read = match &self.real_journal {
-            Some(file) => {
+        let read = match self.role.real_journal() {
+            Some(RealJournal { file, .. }) => {
                 read_all(&**file, buf, offset).context(|| self.db.what("cannot read the rollback journal of"))
             }
             None => {
@@ -30,7 +38,7 @@ impl Connection {
                     let reopened = self.reopen();
                     self.noted(reopened)?;
                 }
-                if self.doomed {
+                if self.role.is_doomed() {
                     // Stepping aside failed behind its real journal: SQLite must not believe that it rolled back (rule
                     // NoFalseRollback).
                     let checked = self.db.inner.lock().check();
@@ -47,10 +55,12 @@ impl Connection {
 
     /// xWrite of the rollback journal.
     pub fn journal_write_at(&mut self, data: &[u8], offset: u64) -> Result<()> {
-        self.has_just_begun = false;
+        self.note_begun();
         let db = self.db.clone();
-        let written = match &self.real_journal {
-            Some(file) => file.write_at(data, offset).context(|| db.what("cannot write the rollback journal of")),
+        let written = match self.role.real_journal() {
+            Some(RealJournal { file, .. }) => {
+                file.write_at(data, offset).context(|| db.what("cannot write the rollback journal of"))
+            }
             None => self.journal.write_at(data, offset, || {
                 db.disk.temp_file(&db.path).context(|| db.what("cannot make a temporary file for the rollback of"))
             }),
@@ -60,8 +70,10 @@ impl Connection {
 
     /// xTruncate of the rollback journal.
     pub fn journal_truncate(&mut self, len: u64) -> Result<()> {
-        let cut = match &self.real_journal {
-            Some(file) => file.set_len(len).context(|| self.db.what("cannot shorten the rollback journal of")),
+        let cut = match self.role.real_journal() {
+            Some(RealJournal { file, .. }) => {
+                file.set_len(len).context(|| self.db.what("cannot shorten the rollback journal of"))
+            }
             None => {
                 self.journal.truncate(len);
                 Ok(())
@@ -72,8 +84,10 @@ impl Connection {
 
     /// xFileSize of the rollback journal.
     pub fn journal_size(&mut self) -> Result<u64> {
-        let size = match &self.real_journal {
-            Some(file) => file.len().context(|| self.db.what("cannot read the length of the rollback journal of")),
+        let size = match self.role.real_journal() {
+            Some(RealJournal { file, .. }) => {
+                file.len().context(|| self.db.what("cannot read the length of the rollback journal of"))
+            }
             None => Ok(self.journal.len()),
         };
         self.noted(size)
@@ -81,18 +95,14 @@ impl Connection {
 
     /// xSync of the rollback journal.
     pub fn journal_sync(&mut self) -> Result<()> {
-        let synced = match &self.real_journal {
-            Some(file) => {
-                let named =
-                    |()| if self.journal_is_new { self.db.disk.sync_dir_of(self.db.journal_path()) } else { Ok(()) };
-                file.sync().and_then(named).context(|| self.db.what("cannot flush the rollback journal of"))
-            }
-            None => {
-                self.journal.sync();
-                return Ok(());
-            }
+        let Some(RealJournal { file, is_new }) = self.role.real_journal() else {
+            self.journal.sync();
+            return Ok(());
         };
-        self.journal_is_new &= synced.is_err();
+        // Rule JournalNameFlushed.
+        let named = |()| if *is_new { self.db.disk.sync_dir_of(self.db.journal_path()) } else { Ok(()) };
+        let synced = file.sync().and_then(named).context(|| self.db.what("cannot flush the rollback journal of"));
+        *is_new &= synced.is_err();
         self.noted(synced)
     }
 
@@ -104,12 +114,10 @@ impl Connection {
     /// xDelete of the rollback journal's name.
     pub fn journal_delete(&mut self, sync_dir: bool) -> Result<()> {
         self.journal.truncate(0);
-        if !self.aside {
-            return Ok(());
-        }
+        let Role::Aside(aside) = &mut self.role else { return Ok(()) };
+        aside.journal = None;
         let db = self.db.clone();
         let path = db.journal_path();
-        self.real_journal = None;
         let removed = db.disk.remove(path).context(|| db.what("cannot remove the rollback journal of"));
         self.noted(removed)?;
         if sync_dir {
@@ -121,11 +129,18 @@ impl Connection {
 
     /// xAccess of the rollback journal's name: only a real one counts.
     pub fn journal_exists(&mut self) -> Result<bool> {
-        if !self.aside {
+        if !self.is_aside() {
             return Ok(false);
         }
         let exists = self.db.disk.exists(self.db.journal_path());
         let exists = exists.context(|| self.db.what("cannot look for the rollback journal of"));
         self.noted(exists)
     }
+}
+
+/// The real journal, opened or made by SQLite.
+fn open_real(db: &Database) -> Result<RealJournal> {
+    let what = || format!("cannot open the rollback journal {}", db.journal_path().display());
+    let is_new = !db.disk.exists(db.journal_path()).context(what)?;
+    Ok(RealJournal { file: db.open_journal(OpenMode::Create, what)?, is_new })
 }

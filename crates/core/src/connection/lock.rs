@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::looked::Looked;
+use super::role::{Aside, Place, Reader, Role};
+use super::said::Synchronous;
 use super::several::prepares;
 use super::wait::{self, Waits};
 use super::write::stays_here;
-use super::{Connection, LockLevel, TURNS};
+use super::{Connection, LockLevel};
 use crate::aside;
 use crate::database::{Database, Inner, Live, Phase};
 use crate::error::{Error, Result};
@@ -31,8 +33,6 @@ const FIRM_WAIT: Duration = Duration::from_millis(30);
 const INSIDE_WAIT: Duration = Duration::from_millis(100);
 /// How long another process may take to bring a big transaction home, before its turn is looked at.
 const HOME_WAIT: Duration = Duration::from_millis(200);
-/// After so many transactions in a row that wrote, the next one is taken to write, too.
-const SURE_WRITER: u32 = 3;
 /// How long a process that begins to use the log may keep others from the file.
 const MARK_WAIT: Duration = Duration::from_millis(50);
 /// How long a tentative place stays with a connection that has not begun to write and reads. Time in which its thread
@@ -61,7 +61,9 @@ impl Connection {
                 if level >= LockLevel::Reserved {
                     self.waits = Waits::default();
                 }
-                self.has_just_begun = level == LockLevel::Reserved;
+                if let Some(writer) = self.role.writer_mut() {
+                    writer.has_just_begun = level == LockLevel::Reserved;
+                }
             }
             Err(Error::Busy(_) | Error::BusySnapshot) => self.waits.note_busy(),
             Err(_) => {}
@@ -71,7 +73,7 @@ impl Connection {
 
     /// Fails where the engine must serve and does not.
     fn check_in_effect(&mut self) -> Result<()> {
-        if !self.wal || !self.requires {
+        if !self.role.is_below() || !self.requires {
             return Ok(());
         }
         self.level = LockLevel::Shared;
@@ -82,23 +84,25 @@ impl Connection {
     fn lock_shared(&mut self) -> Result<()> {
         self.check_process()?;
         let mut has_place = false;
-        self.looked = None;
         self.waits.begin();
         let apart = {
             let inner = self.db.inner.lock();
             self.check_let_in(&inner)?;
             self.runs_apart(&inner)
         };
-        if self.exclusive_said && !self.db.read_only {
+        if self.said.exclusive && !self.db.read_only {
             return self.lock_for_good();
         }
-        if self.may_write > 0 && !apart {
+        if self.habit.may_write > 0 && !apart {
             // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
             has_place = self.take_tentative_place()?;
         }
         let pinned = self.pin_snapshot(has_place);
-        if pinned.is_err() || self.wal {
-            self.db.queue.release(self.id);
+        if pinned.is_err() || self.role.is_below() {
+            self.give_place_back();
+        }
+        if pinned.is_err() {
+            self.has_no_wal = false;
         }
         pinned
     }
@@ -109,7 +113,7 @@ impl Connection {
             // It would be waited for behind a thread of this process that waits for it.
             return Ok(false);
         }
-        let sure = self.writes_in_a_row >= SURE_WRITER;
+        let sure = self.habit.is_sure_writer();
         let kept = Kept { held: TENTATIVE_WAIT, inside: if sure { INSIDE_WAIT } else { TENTATIVE_WAIT } };
         let patience = Patience { all: Duration::from_millis(self.busy_ms), kept: Some(kept) };
         let claim = Claim::Tentative(self.grace());
@@ -121,7 +125,7 @@ impl Connection {
         if entered.is_err() {
             self.waits.ticket = self.db.queue.give_up(self.id);
         }
-        (self.doubtless, self.leased) = (entered.is_ok(), entered.is_ok());
+        self.place = if entered.is_ok() { Place::Tentative { doubtless: true } } else { Place::None };
         match entered {
             Ok(()) => Ok(true),
             Err(Error::Busy(_)) => Ok(false),
@@ -131,7 +135,7 @@ impl Connection {
 
     /// How long a tentative place is this connection's while it is idle.
     fn grace(&self) -> Duration {
-        if self.writes_in_a_row < SURE_WRITER { FIRST_GRACE } else { SURE_GRACE }
+        if self.habit.is_sure_writer() { SURE_GRACE } else { FIRST_GRACE }
     }
 
     /// How long one call waits for what no busy handler is asked for: for nothing if SQLite has just asked it.
@@ -148,7 +152,7 @@ impl Connection {
             if inner.reserved.is_some_and(|other| other != self.id) {
                 return Err(busy_aside());
             }
-            if inner.phase == Phase::Live && !std::mem::replace(&mut self.has_pinned, true) {
+            if inner.phase == Phase::Live && !std::mem::replace(&mut self.habit.has_pinned, true) {
                 db.hold_pending();
                 if is_undecided(&inner) {
                     drop(inner);
@@ -186,10 +190,10 @@ impl Connection {
                     locks::none(&*db.home)?;
                 }
                 looked?;
-                if self.aside {
+                if self.is_aside() {
                     return Ok(());
                 }
-                self.has_pinned = true;
+                self.habit.has_pinned = true;
                 if is_undecided(&inner) {
                     drop(inner);
                     drop(writer);
@@ -212,10 +216,9 @@ impl Connection {
             self.db.unpin(inner, &state)?;
             return Err(e);
         }
-        self.wal = state.kind == Kind::Wal;
-        self.unsettled = state.tid > inner.latest.tid;
-        self.snapshot = Some(state);
-        self.looked = (!has_place && self.runs_apart(inner)).then(Looked::default);
+        let unsettled = state.tid > inner.latest.tid;
+        let looked = (!has_place && self.runs_apart(inner)).then(Looked::default);
+        self.role = Role::pinned_now(Reader { state, unsettled, looked });
         Ok(())
     }
 
@@ -252,7 +255,9 @@ impl Connection {
 
     /// The transaction reads what none that only writes begins with: others need not be patient with it.
     pub(super) fn doubt(&mut self) {
-        if std::mem::take(&mut self.doubtless) {
+        if let Place::Tentative { doubtless } = &mut self.place
+            && std::mem::take(doubtless)
+        {
             self.db.queue.doubt(self.id, GRACE);
         }
     }
@@ -260,10 +265,8 @@ impl Connection {
     /// Waits until what the snapshot holds is as durable as it was asked to be, so that the application may see it
     /// (invariant I4, rule TentativeReadsWait).
     pub(super) fn settle(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.unsettled) {
-            return Ok(());
-        }
-        let Some(tid) = self.snapshot.as_ref().map(|s| s.tid) else { return Ok(()) };
+        let unsettled = |reader: &mut Reader| std::mem::take(&mut reader.unsettled).then_some(reader.state.tid);
+        let Some(tid) = self.role.pinned_mut().and_then(unsettled) else { return Ok(()) };
         let live = self.db.writer.lock().as_ref().map(|live| (live.log.group().clone(), live.scheme.clone()));
         let Some((group, scheme)) = live else { return Ok(()) };
         self.db.queue.set_inside(self.id, true);
@@ -308,7 +311,7 @@ impl Connection {
                 db.settle_super_journal()?;
                 // SQLite rolls it back itself, through the plain file.
                 inner.phase = Phase::Aside(self.id);
-                self.aside = true;
+                self.role = Role::Aside(Aside { reader: None, journal: None });
                 return Ok(());
             }
             if !locks::is_reserved(&*db.home)? {
@@ -334,11 +337,11 @@ impl Connection {
     }
 
     fn lock_reserved(&mut self) -> Result<()> {
-        if self.aside || self.wal {
+        if self.role.is_aside() || self.role.is_below() {
             return Ok(());
         }
         self.check_process()?;
-        let Some(snapshot) = self.snapshot.clone() else {
+        let Some(snapshot) = self.role.snapshot().cloned() else {
             return Err(Error::Misuse("a write lock was asked for without a read lock".into()));
         };
         if snapshot.kind == Kind::Foreign {
@@ -349,17 +352,16 @@ impl Connection {
         }
         if self.is_apart() {
             self.db.inner.lock().check()?;
-            self.doomed = false;
-            self.writes_now = true;
-            self.txn = Some(Txn::new(snapshot));
+            self.habit.writes_now = true;
+            self.role.write(Txn::new(snapshot));
             return Ok(());
         }
-        self.writes_now = true;
+        self.habit.writes_now = true;
         if !self.db.inner.lock().is_newest(&snapshot) {
             self.expect_place();
             return Err(Error::BusySnapshot);
         }
-        let kept = self.entered;
+        let kept = self.place == Place::Firm;
         if !kept {
             self.take_place()?;
         }
@@ -396,7 +398,6 @@ impl Connection {
             return Err(Error::Busy("another process is writing the database through onewrite".into()));
         }
         self.take_place_here()?;
-        self.leased = false;
         self.enter_for_good()
     }
 
@@ -415,7 +416,7 @@ impl Connection {
     pub(super) fn enter_for_good(&mut self) -> Result<()> {
         let deadline = Instant::now() + Duration::from_millis(self.busy_ms);
         let entered = self.db.enter_soon(true, deadline, Some(FIRM_WAIT));
-        self.entered = entered.is_ok();
+        self.place = if entered.is_ok() { Place::Firm } else { Place::None };
         if entered.is_err() {
             self.waits.ticket = self.db.queue.give_up(self.id);
             self.expect_place();
@@ -446,13 +447,21 @@ impl Connection {
 
     /// Lets other processes write; with `pass_on`, the next one at once.
     pub(super) fn leave(&mut self, pass_on: bool) {
-        if std::mem::take(&mut self.entered) {
-            self.db.leave(pass_on);
-        } else if std::mem::take(&mut self.leased)
-            && let Some(member) = self.db.member()
-        {
-            member.end_lease();
+        match std::mem::take(&mut self.place) {
+            Place::Firm | Place::Given { in_turn: true } => self.db.leave(pass_on),
+            Place::Tentative { .. } => {
+                if let Some(member) = self.db.member() {
+                    member.end_lease();
+                }
+            }
+            Place::None | Place::Given { in_turn: false } => {}
         }
+    }
+
+    /// Gives the place back: the turn among the processes, and that in the queue.
+    pub(super) fn give_place_back(&mut self) {
+        self.leave(false);
+        self.db.queue.release(self.id);
     }
 
     pub(super) fn begin_write(&mut self, snapshot: &Arc<State>) -> Result<()> {
@@ -477,8 +486,7 @@ impl Connection {
                 }
             }
         }
-        self.doomed = false;
-        self.txn = Some(Txn::new(inner.published.clone()));
+        self.role.write(Txn::new(inner.published.clone()));
         Ok(())
     }
 
@@ -487,18 +495,19 @@ impl Connection {
             self.lock_reserved()?;
             self.level = LockLevel::Reserved;
         }
-        if self.aside || self.wal {
+        if self.role.is_aside() || self.role.is_below() {
             return Ok(());
         }
-        if self.exclusive_said {
+        if self.said.exclusive {
             self.shut_others_out()?;
         }
         // One of several files that commit together has a journal with a super-journal, which not every log can do for.
-        let spans = (self.spans && !self.off_said && !self.journal.is_empty()) || self.journal.names_super_journal()?;
+        let flushes = self.said.synchronous != Synchronous::Off;
+        let spans = (self.said.spans && flushes && !self.journal.is_empty()) || self.journal.names_super_journal()?;
         let spans = spans && !self.may_prepare();
         // SQLite begins the change to WAL mode with this lock. A transaction that has written a journal is another one: the change
         // was refused, within a transaction for one.
-        let changes_mode = self.wal_said && self.has_just_begun;
+        let changes_mode = self.said.wal && self.role.writer_mut().is_some_and(|writer| writer.has_just_begun);
         if changes_mode || spans {
             if self.requires {
                 return Err(stays_here("this statement"));
@@ -522,7 +531,7 @@ impl Connection {
 
     /// Whether SQLite writes other files in the same transaction.
     pub fn note_span(&mut self, spans: bool) {
-        self.spans = spans;
+        self.said.spans = spans;
     }
 
     /// xUnlock, to `Shared` or `None`.
@@ -542,27 +551,21 @@ impl Connection {
         let dropped = decided.and(self.drop_txn());
         let dropped =
             if std::mem::take(&mut self.reserves) { dropped.and(aside::release(&self.db, self.id)) } else { dropped };
-        let back = if self.aside { self.come_back() } else { Ok(()) };
+        let back = if self.is_aside() { self.come_back() } else { Ok(()) };
         self.let_others_in();
-        self.gave_place = false;
-        self.doubtless = false;
-        self.returns_lock |= self.writes_now;
-        if level == LockLevel::None || !self.exclusive_said || self.wal {
-            self.leave(false);
-            self.db.queue.release(self.id);
+        self.habit.returns_lock |= self.habit.writes_now;
+        // A place that was given away stays so.
+        let keeps = level > LockLevel::None && self.said.exclusive && self.place == Place::Firm;
+        if !keeps || self.role.is_below() {
+            self.give_place_back();
         }
         if level == LockLevel::None {
-            self.looked = None;
             // It read what another connection wrote before it and gives nothing away before that is durable.
             let settled = self.settle();
-            self.cache.leave(self.snapshot.as_deref().filter(|_| !self.wal));
-            (self.wal, self.has_no_wal) = (false, false);
-            if std::mem::take(&mut self.writes_now) {
-                let wrote = u32::from(!self.waits.is_retry());
-                (self.may_write, self.writes_in_a_row) = (TURNS, self.writes_in_a_row.saturating_add(wrote));
-                self.wal_said = false;
-            } else {
-                (self.may_write, self.writes_in_a_row) = (self.may_write.saturating_sub(1), 0);
+            self.cache.leave(self.role.snapshot().filter(|_| !self.role.is_below()).map(|state| &**state));
+            self.has_no_wal = false;
+            if self.habit.end(self.waits.is_retry()) {
+                self.said.wal = false;
             }
             self.give_snapshot_back()?;
             return dropped.and(back).and(settled);
@@ -573,17 +576,18 @@ impl Connection {
     /// The VFS below has a lock of its own on the file: the one under which it was seen to be in WAL mode ends
     /// (rule WalFileStaysLocked).
     pub fn hand_over(&mut self) -> Result<()> {
-        if !self.wal || self.snapshot.is_none() {
-            return Ok(());
-        }
-        let given = self.give_snapshot_back();
+        let Role::Below(reader @ Some(_)) = &mut self.role else { return Ok(()) };
+        let given = reader.take().map_or(Ok(()), |reader| self.db.unpin(&mut self.db.inner.lock(), &reader.state));
         self.noted(given)
     }
 
+    /// Becomes idle.
     pub(super) fn give_snapshot_back(&mut self) -> Result<()> {
         let mut inner = self.db.inner.lock();
-        match self.snapshot.take() {
-            Some(snapshot) => self.db.unpin(&mut inner, &snapshot),
+        let reader = self.role.take_reader();
+        self.role = Role::Idle;
+        match reader {
+            Some(reader) => self.db.unpin(&mut inner, &reader.state),
             None if inner.phase == Phase::Unmarked && inner.snapshots.is_empty() => locks::none(&*self.db.home),
             None => Ok(()),
         }
@@ -592,31 +596,26 @@ impl Connection {
     /// Takes the writer's place again that went to the next in the queue with the commit, for a connection that
     /// goes on writing without giving its lock back (rule EarlyHandOver).
     pub(super) fn take_place_again(&mut self) -> Result<()> {
-        if !self.gave_place {
-            return Ok(());
-        }
-        self.returns_lock = false;
+        let Place::Given { in_turn } = self.place else { return Ok(()) };
+        self.habit.returns_lock = false;
         self.acquire_place()?;
-        if !self.entered {
-            let deadline = Instant::now() + Duration::from_millis(self.busy_ms);
-            if let Err(e) = self.db.enter(true, deadline) {
-                self.db.queue.release(self.id);
-                return Err(e);
-            }
-            self.entered = true;
+        if !in_turn && let Err(e) = self.db.enter(true, Instant::now() + Duration::from_millis(self.busy_ms)) {
+            self.db.queue.release(self.id);
+            return Err(e);
         }
-        if self.txn.as_ref().is_none_or(|txn| !self.db.inner.lock().is_newest(&txn.base)) {
+        if self.role.txn().is_none_or(|txn| !self.db.inner.lock().is_newest(&txn.base)) {
+            self.place = Place::Given { in_turn: true };
             self.db.queue.release(self.id);
             return Err(Error::BusySnapshot);
         }
-        self.gave_place = false;
+        self.place = Place::Firm;
         Ok(())
     }
 
     /// Drops an overlay that did not commit.
     pub(super) fn drop_txn(&mut self) -> Result<()> {
         self.journal.forget_syncs();
-        let Some(txn) = self.txn.take() else { return Ok(()) };
+        let Some(txn) = self.role.end_txn() else { return Ok(()) };
         // A record that waits for its decision and could not be cancelled, or that an error left in doubt, may count: it
         // needs them.
         let in_doubt = self.db.undecided.lock().is_some() || self.db.inner.lock().check().is_err();
@@ -629,27 +628,29 @@ impl Connection {
         Ok(())
     }
 
+    /// Aside → Reader, or Below. Lost where that fails.
     pub(super) fn come_back(&mut self) -> Result<()> {
-        self.aside = false;
-        if self.real_journal.take().is_some() {
+        let Role::Aside(Aside { reader: before, journal }) = std::mem::replace(&mut self.role, Role::Lost) else {
+            return Err(Error::Misuse("a step back by who was not aside".into()));
+        };
+        if journal.is_some() {
             self.journal.truncate(0);
         }
-        aside::come_back(&self.db)?;
+        let back = aside::come_back(&self.db);
         let mut inner = self.db.inner.lock();
         // The state this transaction made, or that rolling back made: nobody else had one.
-        let state = self.db.pin(&mut inner)?;
+        let pinned = back.and_then(|()| self.db.pin(&mut inner));
+        let (before, looked) = before.map_or((None, None), |reader| (Some(reader.state), reader.looked));
+        let unpinned = before.map_or(Ok(()), |before| self.db.unpin(&mut inner, &before));
         // SQLite may go on in WAL mode at once, without a new lock: from here on the caller uses the VFS below (rule
         // WalModeAtOnce).
-        self.wal = state.kind == Kind::Wal;
-        match self.snapshot.replace(state) {
-            Some(old) => self.db.unpin(&mut inner, &old),
-            None => Ok(()),
-        }
+        self.role = Role::pinned_now(Reader { state: pinned?, unsettled: false, looked });
+        unpinned
     }
 
     /// xCheckReservedLock: whether anybody is writing.
     pub fn is_reserved(&mut self) -> Result<bool> {
-        if self.aside {
+        if self.is_aside() {
             return Ok(false);
         }
         let phase = self.db.inner.lock().phase.clone();

@@ -18,6 +18,8 @@ mod journal_file;
 mod lock;
 mod looked;
 mod pages;
+mod role;
+mod said;
 mod several;
 mod wait;
 mod wal;
@@ -30,18 +32,17 @@ use std::time::Duration;
 pub use engine::Engine;
 pub use wait::nap;
 
-use looked::Looked;
+use role::{Place, Role};
+use said::{Habit, Said, Synchronous};
 use wait::Waits;
 
 use crate::ahead::ReadAhead;
 use crate::database::{Database, Phase};
-use crate::disk::{DiskFile, FileId};
+use crate::disk::FileId;
 use crate::error::{Error, Result};
-use crate::home::State;
 use crate::journal::VirtualJournal;
 use crate::options::{Options, Split, Wal};
 use crate::queue::ConnectionId;
-use crate::txn::Txn;
 
 /// SQLite's lock levels (SQLite file locking, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,9 +70,6 @@ pub enum Mode {
     Wal,
 }
 
-/// A transaction may write if one of so many before it did, or could have: the first reads the schema.
-const TURNS: u8 = 2;
-
 /// One connection to a database. SQLite uses it from one thread at a time.
 pub struct Connection {
     engine: Arc<Engine>,
@@ -83,59 +81,21 @@ pub struct Connection {
     requires: bool,
     /// What is left of tries that were in vain.
     waits: Waits,
+    /// SQLite's lock.
     level: LockLevel,
-    snapshot: Option<Arc<State>>,
-    txn: Option<Txn>,
-    /// What a transaction has looked at that runs without the writer's place.
-    looked: Option<Looked>,
-    /// Other processes wait for this transaction to end before they write.
-    entered: bool,
-    /// They wait a while for it to begin.
-    leased: bool,
-    /// The plain file is ours until the transaction ends.
-    aside: bool,
-    /// The transaction cannot commit any more; SQLite is rolling it back.
-    doomed: bool,
-    wal: bool,
+    /// What the connection is under it.
+    role: Role,
+    /// Whether it may write, of all connections and processes.
+    place: Place,
     /// No WAL lay beside the file when it was looked for under this lock.
     has_no_wal: bool,
-    journal: VirtualJournal,
-    real_journal: Option<Arc<dyn DiskFile>>,
-    /// SQLite made the real journal, and its name is not flushed yet (rule JournalNameFlushed).
-    journal_is_new: bool,
-    /// As many of the coming transactions are taken to write, perhaps.
-    may_write: u8,
-    /// The transaction under way wrote or tried to.
-    writes_now: bool,
-    /// Transactions in a row that wrote.
-    writes_in_a_row: u32,
-    /// The snapshot is newer than what readers may see: nothing of it may reach the application yet.
-    unsettled: bool,
-    /// It has had a snapshot of a database that this process uses.
-    has_pinned: bool,
-    /// It has a tentative place and has read nothing but what a write begins with.
-    doubtless: bool,
-    /// The writer's place went to the next in the queue with the commit; SQLite still has its lock.
-    gave_place: bool,
-    /// SQLite was seen to give its lock back after a commit, so the writer's place may go to the next before that
-    /// (rule EarlyHandOver).
-    /// With `PRAGMA locking_mode=exclusive` it keeps it; an attached database is not told of the pragma.
-    returns_lock: bool,
-    /// `PRAGMA locking_mode=exclusive` was seen.
-    exclusive_said: bool,
-    /// `PRAGMA journal_mode=wal` was seen: the next transaction that writes is perhaps the change.
-    wal_said: bool,
-    /// It has taken the write lock and done nothing under it yet.
-    has_just_begun: bool,
     /// It lets nobody else begin to read.
     shuts_out: bool,
-    /// `PRAGMA synchronous` was last set to NORMAL, or to OFF.
-    normal_said: bool,
-    off_said: bool,
-    /// SQLite writes other files in the same transaction.
-    spans: bool,
-    /// It has the database to itself because of that.
+    /// It has the database to itself, since SQLite writes other files in the same transaction.
     reserves: bool,
+    journal: VirtualJournal,
+    said: Said,
+    habit: Habit,
     last_error: Option<String>,
     closed: bool,
     ahead: ReadAhead,
@@ -145,16 +105,16 @@ pub struct Connection {
 impl Connection {
     /// What the connection is at the moment.
     pub fn mode(&self) -> Mode {
-        match self.level {
-            LockLevel::None => Mode::Idle,
-            _ if self.wal => Mode::Wal,
-            _ => Mode::Engine,
+        match self.role {
+            Role::Idle => Mode::Idle,
+            Role::Below(_) => Mode::Wal,
+            Role::Reader(_) | Role::Writer(_) | Role::Aside(_) | Role::Lost => Mode::Engine,
         }
     }
 
     /// Whether the next transaction is taken to write, perhaps.
     pub fn probably_writes(&self) -> bool {
-        self.may_write > 0
+        self.habit.may_write > 0
     }
 
     /// The databases of its process.
@@ -175,7 +135,7 @@ impl Connection {
 
     /// Whether the plain file is this connection's until its transaction ends.
     pub fn is_aside(&self) -> bool {
-        self.aside
+        self.role.is_aside()
     }
 
     /// Path of the database.
@@ -191,6 +151,10 @@ impl Connection {
     pub(crate) fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
             self.last_error = Some(e.to_string());
+        }
+        // In a child of a fork a lock may be one that nobody gives back.
+        if cfg!(debug_assertions) && self.check_process().is_ok() {
+            self.assert_state();
         }
         result
     }
@@ -212,20 +176,19 @@ impl Connection {
 
     /// `PRAGMA synchronous=…` was seen.
     pub fn note_synchronous(&mut self, value: &str) {
-        self.normal_said = value.eq_ignore_ascii_case("normal") || value == "1";
-        self.off_said = value.eq_ignore_ascii_case("off") || value == "0";
+        self.said.synchronous = Synchronous::of(value);
     }
 
     /// `PRAGMA journal_mode=…` was seen. SQLite answers with the new mode before the transaction that changes to WAL
     /// mode ends, and once more if that fails: so the lock with which it begins is refused where the end would be
     /// (rule WalAnswerCertain).
     pub fn note_journal_mode(&mut self, value: &str) {
-        self.wal_said = value.eq_ignore_ascii_case("wal");
+        self.said.wal = value.eq_ignore_ascii_case("wal");
     }
 
     /// `PRAGMA page_count` or `freelist_count` was seen: what it reads of page 1 must be durable, too.
     pub fn note_size_asked(&mut self) {
-        self.may_write = 0;
+        self.habit.may_write = 0;
         let settled = self.settle();
         // An error poisoned the database: the next call says so.
         let _ = self.noted(settled);
@@ -246,11 +209,11 @@ impl Connection {
         if self.level > LockLevel::None {
             return Ok(self.mode());
         }
-        let may_write = self.may_write;
+        let may_write = self.habit.may_write;
         let locked = self.lock(LockLevel::Shared);
         let mode = self.mode();
         let unlocked = self.unlock_unseen();
-        self.may_write = may_write;
+        self.habit.may_write = may_write;
         locked.and(unlocked).map(|()| mode)
     }
 
@@ -282,7 +245,7 @@ impl Connection {
         let db = self.db.clone();
         let wait = Duration::from_millis(self.busy_ms);
         let had = db.queue.holds(self.id);
-        if self.txn.as_ref().is_some_and(|t| !t.is_untouched()) || self.aside {
+        if self.role.txn().is_some_and(|txn| !txn.is_untouched()) || self.is_aside() {
             return Err(Error::Busy("this connection is writing; checkpoint after its commit".into()));
         }
         if !had {
@@ -312,8 +275,7 @@ impl Connection {
     /// next process to open it recovers.
     pub fn abandon(mut self, why: &str) {
         self.db.poison(Error::Misuse(why.to_owned()));
-        self.txn = None;
-        self.aside = false;
+        self.role.give_up();
         // Poisoned, it only gives locks back; a failure changes nothing any more.
         let _ = self.close_once();
     }
@@ -351,7 +313,7 @@ impl Connection {
 
     /// Whether SQLite keeps its locks between transactions, as far as it was said.
     pub fn keeps_locks(&self) -> bool {
-        self.exclusive_said
+        self.said.exclusive
     }
 
     /// xClose. The last connection makes home a plain file again.

@@ -1,6 +1,7 @@
 //! Reading and writing the database file: the overlay of a writer over the snapshot.
 
 use super::cache::VERSION_BYTES;
+use super::role::{Place, Reader, Role, Writer};
 use super::{Connection, concurrent};
 use crate::checkpoint::ends_within;
 use crate::commit;
@@ -32,8 +33,8 @@ impl Connection {
     /// xRead; returns the bytes read, fewer only at the end of the database.
     pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = self.read(buf, offset);
-        match (&read, &self.snapshot) {
-            (Ok(n), Some(snapshot)) if !self.aside && *n == VERSION_BYTES && offset == at::CHANGE_COUNTER as u64 => {
+        match (&read, self.role.snapshot()) {
+            (Ok(n), Some(snapshot)) if *n == VERSION_BYTES && offset == at::CHANGE_COUNTER as u64 => {
                 if let Ok(version) = buf.try_into() {
                     self.cache.answer(snapshot, version);
                 }
@@ -45,7 +46,7 @@ impl Connection {
     }
 
     fn read(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        if (self.unsettled || self.doubtless) && self.txn.is_none() {
+        if self.may_show_too_much() {
             match self.shows(offset, buf.len())? {
                 Shows::Nothing => {}
                 Shows::FirstPage => self.settle()?,
@@ -56,35 +57,41 @@ impl Connection {
             }
         }
         let db = &*self.db;
-        let Some(snapshot) = self.snapshot.as_ref().filter(|s| !self.aside && s.kind != Kind::Foreign) else {
+        let is_aside = self.is_aside();
+        let (reader, txn) = match &mut self.role {
+            Role::Reader(reader) | Role::Below(Some(reader)) => (Some(reader), None),
+            Role::Writer(Writer { reader, txn, .. }) => (Some(reader), Some(&*txn)),
+            Role::Idle | Role::Aside(_) | Role::Below(None) | Role::Lost => (None, None),
+        };
+        let Some(Reader { state: snapshot, looked, .. }) = reader.filter(|r| r.state.kind != Kind::Foreign) else {
             // Before the first lock SQLite reads the header to learn the page size; aside, all is plain.
             let n = read_all(&*db.home, buf, offset).context(|| db.what("cannot read"))?;
-            if !self.aside && offset == 0 && home::mark(buf.get(..n).unwrap_or_default()).is_some() {
+            if !is_aside && offset == 0 && home::mark(buf.get(..n).unwrap_or_default()).is_some() {
                 home::unmark(buf);
                 if home::page_count(buf) == Some(0) {
                     return Ok(self.header_to_come(buf));
                 }
             }
-            if n == 0 && offset == 0 && !self.aside {
+            if n == 0 && offset == 0 && !is_aside {
                 return Ok(self.header_to_come(buf));
             }
             return Ok(n);
         };
-        let (size, limit) = match &self.txn {
+        let (size, limit) = match txn {
             Some(txn) => (txn.page_bytes, txn.file_bytes),
             None => (snapshot.page_bytes, snapshot.bytes()),
         };
         let len = usize::try_from(limit.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
         let asks_for_sizes = offset == SIZES.start as u64 && len == SIZES.len();
-        let strange = asks_for_sizes && self.txn.is_none() && self.looked.is_some();
+        let strange = asks_for_sizes && txn.is_none() && looked.is_some();
         for part in Txn::split(size, offset, len) {
             let (page, in_page, range) = part?;
             let Some(to) = buf.get_mut(range) else { continue };
-            if let Some(own) = self.looked.as_mut().and_then(|looked| looked.read(page)) {
+            if let Some(own) = looked.as_mut().and_then(|looked| looked.read(page)) {
                 to.copy_from_slice(own.get(in_page..in_page + to.len()).unwrap_or_default());
                 continue;
             }
-            match &self.txn {
+            match txn {
                 Some(txn) => read_overlay(db, txn, page, in_page, to)?,
                 None if to.len() == size as usize => db.read_page_ahead(snapshot, page, &mut self.ahead, to)?,
                 None => db.read_page(snapshot, page, in_page, to)?,
@@ -96,15 +103,22 @@ impl Connection {
         Ok(len)
     }
 
+    /// Whether a read may show a state that readers may not see yet, or more than a write transaction begins with.
+    fn may_show_too_much(&self) -> bool {
+        let doubtless = self.place == Place::Tentative { doubtless: true };
+        let unsettled = || self.role.pinned().is_some_and(|reader| reader.unsettled);
+        (doubtless || unsettled()) && self.role.txn().is_none()
+    }
+
     /// What these bytes of a snapshot that is ahead of the readers may show the application. A write transaction reads
     /// page 1 before it takes its lock, and the next page after that.
     fn shows(&self, offset: u64, len: usize) -> Result<Shows> {
-        let Some(snapshot) = &self.snapshot else { return Ok(Shows::Nothing) };
+        let Some(Reader { state: snapshot, unsettled, .. }) = self.role.pinned() else { return Ok(Shows::Nothing) };
         let end = offset.saturating_add(len as u64);
         if end > u64::from(snapshot.page_bytes) {
             return Ok(Shows::MorePages);
         }
-        if !self.unsettled || (offset >= SIZES.start as u64 && end <= SIZES.end as u64) {
+        if !unsettled || (offset >= SIZES.start as u64 && end <= SIZES.end as u64) {
             return Ok(Shows::Nothing);
         }
         let visible = self.db.inner.lock().latest.clone();
@@ -141,11 +155,11 @@ impl Connection {
 
     fn write(&mut self, data: &[u8], offset: u64) -> Result<()> {
         let db = self.db.clone();
-        if self.aside {
+        if self.is_aside() {
             return db.home.write_at(data, offset).context(|| db.what("cannot write"));
         }
         self.begin_again()?;
-        let Some(txn) = &mut self.txn else {
+        let Some(txn) = self.role.txn_mut() else {
             return Err(Error::Misuse("a write without a write lock".into()));
         };
         if txn.page_bytes == 0 {
@@ -178,9 +192,9 @@ impl Connection {
         }
         txn.file_bytes = txn.file_bytes.max(offset + data.len() as u64);
         let limit = db.inner.lock().options.stream_bytes;
-        if txn.memory_bytes() > limit && !(self.doomed && self.is_apart()) {
+        if txn.memory_bytes() > limit && !(txn.doomed && self.is_apart()) {
             self.line_up(true)?;
-            let Some(txn) = &mut self.txn else { return Ok(()) };
+            let Some(txn) = self.role.txn_mut() else { return Ok(()) };
             let mut writer = db.writer.lock();
             let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
             if txn.streamed.is_empty() {
@@ -196,7 +210,7 @@ impl Connection {
     pub(super) fn begin_again(&mut self) -> Result<()> {
         self.write_after_merge()?;
         self.take_place_again()?;
-        match &self.txn {
+        match self.role.txn() {
             Some(_) => self.reopen(),
             None => self.mark_again(),
         }
@@ -206,7 +220,9 @@ impl Connection {
     /// VFS on top kept back until xSync. Either way what was written so far stays (rule LateWritesCommitted).
     pub(super) fn reopen(&mut self) -> Result<()> {
         self.cancel()?;
-        let Some(txn) = self.txn.as_mut().filter(|txn| matches!(txn.stage, Stage::Prepared(_))) else { return Ok(()) };
+        let Some(txn) = self.role.txn_mut().filter(|txn| matches!(txn.stage, Stage::Prepared(_))) else {
+            return Ok(());
+        };
         txn.stage = Stage::Open;
         // The record was too long, and its images streamed out: those in memory count.
         let streamed = txn.streamed.len();
@@ -224,20 +240,20 @@ impl Connection {
 
     /// The transaction goes on as if nothing had been written yet.
     pub(super) fn roll_back(&mut self) -> Result<()> {
-        let base = self.txn.as_ref().map(|txn| txn.base.clone());
+        let Some((base, doomed)) = self.role.txn().map(|txn| (txn.base.clone(), txn.doomed)) else { return Ok(()) };
         self.drop_txn()?;
-        self.txn = base.map(Txn::new);
+        self.role.write(Txn { doomed, ..Txn::new(base) });
         Ok(())
     }
 
     /// xTruncate of the database file.
     pub fn truncate(&mut self, len: u64) -> Result<()> {
         let db = self.db.clone();
-        if self.aside {
+        if self.is_aside() {
             let cut = db.home.set_len(len).context(|| db.what("cannot shorten"));
             return self.noted(cut);
         }
-        if let Some(Txn { stage: Stage::Prepared(prepared), .. }) = &self.txn
+        if let Some(Txn { stage: Stage::Prepared(prepared), .. }) = self.role.txn()
             && len == prepared.state.bytes()
         {
             // Auto-vacuum cuts the file between prepare and commit; the record says so already.
@@ -245,7 +261,7 @@ impl Connection {
         }
         let begun = self.begin_again();
         self.noted(begun)?;
-        match &mut self.txn {
+        match self.role.txn_mut() {
             Some(txn) => txn.truncate(len),
             None => return Err(Error::Misuse("a truncation without a write lock".into())),
         }
@@ -255,10 +271,9 @@ impl Connection {
     /// xFileSize.
     pub fn size(&mut self) -> Result<u64> {
         let db = &*self.db;
-        let plain = self.aside || self.snapshot.as_ref().is_none_or(|s| s.kind == Kind::Foreign);
-        let size = match (&self.txn, &self.snapshot) {
-            (Some(txn), _) if !self.aside => Ok(txn.file_bytes),
-            (None, Some(snapshot)) if !plain => Ok(snapshot.bytes()),
+        let size = match (self.role.txn(), self.role.snapshot()) {
+            (Some(txn), _) => Ok(txn.file_bytes),
+            (None, Some(snapshot)) if snapshot.kind != Kind::Foreign => Ok(snapshot.bytes()),
             _ => db.home.len().context(|| db.what("cannot read the length of")),
         };
         self.noted(size)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Connection;
 use super::engine::Engine;
+use super::said::Synchronous;
 use crate::commit;
 use crate::database::{Database, Inner, Phase};
 use crate::disk::OpenMode;
@@ -135,24 +136,24 @@ fn cancel(all: &[Arc<Database>]) -> Result<()> {
 impl Connection {
     /// Whether the record of this transaction waits for its decision, or may be there behind a write that failed.
     pub(super) fn is_undecided(&self) -> bool {
-        self.txn.as_ref().is_some_and(|txn| txn.several.is_some()) && self.db.undecided.lock().is_some()
+        self.role.txn().is_some_and(|txn| txn.several.is_some()) && self.db.undecided.lock().is_some()
     }
 
     /// Whether a record of this transaction, in the log of whichever file, waits or may wait for the decision: one that could not be
     /// cancelled keeps every file from rolling back.
     pub(super) fn waits_with_others(&self) -> bool {
-        let several = self.txn.as_ref().and_then(|txn| txn.several.as_ref());
+        let several = self.role.txn().and_then(|txn| txn.several.as_ref());
         several.is_some_and(|several| !self.engine.undecided(several).is_empty())
     }
 
     /// Whether its record was in the log, also if it is cancelled by now.
     pub(super) fn is_prepared_with_others(&self) -> bool {
-        matches!(&self.txn, Some(txn) if matches!(&txn.stage, Stage::Prepared(Prepared { written: Some(_), .. })))
+        matches!(self.role.txn(), Some(txn) if matches!(&txn.stage, Stage::Prepared(Prepared { written: Some(_), .. })))
     }
 
     /// The transaction does not commit, in no file: SQLite rolls back one after the other.
     pub(super) fn cancel(&mut self) -> Result<()> {
-        let several = self.txn.as_ref().and_then(|txn| txn.several.clone());
+        let several = self.role.txn().and_then(|txn| txn.several.clone());
         let Some(several) = several else { return Ok(()) };
         let all = self.engine.undecided(&several);
         if !all.is_empty() && several.is_decided() {
@@ -168,7 +169,7 @@ impl Connection {
         if !self.is_undecided() {
             return Ok(());
         }
-        if self.txn.as_ref().and_then(|txn| txn.several.as_ref()).is_some_and(|several| several.is_decided()) {
+        if self.role.txn().and_then(|txn| txn.several.as_ref()).is_some_and(|several| several.is_decided()) {
             return self.commit_txn().map_err(|e| self.db.poison(e));
         }
         self.cancel()
@@ -191,8 +192,9 @@ impl Connection {
     pub(super) fn prepare_several(&mut self, several: Arc<Several>) -> Result<()> {
         let db = self.db.clone();
         // Under OFF SQLite flushes nothing, and without a journal on the file the pragma says so.
-        let flush = if self.journal.is_empty() { !self.off_said } else { self.journal.is_synced() };
-        let Some(txn) = &mut self.txn else { return Ok(()) };
+        let flush =
+            if self.journal.is_empty() { self.said.synchronous != Synchronous::Off } else { self.journal.is_synced() };
+        let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let mut writer = db.writer.lock();
         let options = db.inner.lock().options.clone();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };

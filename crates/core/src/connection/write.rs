@@ -1,14 +1,17 @@
 //! The two steps of a commit.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Connection;
+use super::role::{Place, Writer};
+use super::said::Synchronous;
+use super::{Connection, looked};
 use crate::aside;
 use crate::commit;
 use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::home;
+use crate::home::{self, State};
 use crate::log::group::Durability;
 use crate::options::Options;
 use crate::rules::{Rule, keeps};
@@ -27,18 +30,19 @@ impl Connection {
 
     fn prepare_txn(&mut self, super_journal: Option<&Path>) -> Result<()> {
         let db = self.db.clone();
-        let Some(txn) = &mut self.txn else { return Ok(()) };
-        if self.aside || (self.doomed && self.looked.is_some()) {
+        let looks = self.looked().is_some();
+        let Some(txn) = self.role.txn_mut() else { return Ok(()) };
+        if txn.doomed && looks {
             return Ok(());
         }
-        if self.doomed {
+        if txn.doomed {
             // SQLite has played its journal back, and may go on without giving its lock back (rule
             // RefusedUntilRolledBack).
             db.inner.lock().check()?;
             if needs_plain_file(txn) {
                 return Err(Error::BusySnapshot);
             }
-            self.doomed = false;
+            txn.doomed = false;
             self.roll_back()?;
             return self.look_for_log();
         }
@@ -47,7 +51,7 @@ impl Connection {
         self.check_process()?;
         self.line_up(super_journal.is_some())?;
         self.take_place_again()?;
-        let Some(txn) = &mut self.txn else { return Ok(()) };
+        let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         txn.several = None;
         if super_journal.is_some() && txn.is_untouched() {
             // SQLite has written every page by now. It passes over errors behind this point: it is lost then (I7).
@@ -59,31 +63,29 @@ impl Connection {
         if let Some(several) = super_journal.and_then(|path| self.engine.several(path)) {
             if plain {
                 // The others have prepared their records.
-                self.doomed = true;
+                self.doom();
                 return Err(Error::NotAlone(
                     "several files cannot be committed together with a change of page size".into(),
                 ));
             }
             return self.prepare_several(several);
         }
-        let Some(txn) = &mut self.txn else { return Ok(()) };
+        let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let mut writer = db.writer.lock();
         let options = options_on_newest(&db, txn)?;
         if !txn.is_untouched() && (super_journal.is_some() || plain) {
             db.spans_aside.fetch_or(super_journal.is_some(), Relaxed);
             if self.requires {
-                self.doomed = true;
+                txn.doomed = true;
                 return Err(stays_here("this transaction"));
             }
             match aside::step_aside(&db, &mut writer, txn, &self.journal, self.id) {
                 Ok(journal) => {
-                    self.aside = true;
-                    self.real_journal = Some(journal);
-                    self.txn = None;
+                    self.role.step_aside(journal);
                     return Ok(());
                 }
                 Err(e) => {
-                    self.doomed = true;
+                    txn.doomed = true;
                     return Err(e);
                 }
             }
@@ -99,7 +101,7 @@ impl Connection {
         self.check_process()?;
         self.line_up(false)?;
         self.take_place_again()?;
-        let Some(txn) = &mut self.txn else { return Err(no_transaction()) };
+        let Some(txn) = self.role.txn_mut() else { return Err(no_transaction()) };
         // It is decided.
         txn.several = None;
         let mut writer = db.writer.lock();
@@ -113,12 +115,12 @@ impl Connection {
 
     /// xSync of the database file: tells that `synchronous` is not OFF.
     pub fn sync(&mut self) -> Result<()> {
-        if self.aside {
+        if self.is_aside() {
             let synced = self.db.sync_home();
             let synced = synced.map_err(|e| self.db.poison(e));
             return self.noted(synced);
         }
-        let Some(txn) = &mut self.txn else { return Ok(()) };
+        let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         txn.synced = true;
         if txn.several.is_some() && matches!(txn.stage, Stage::Open) {
             // Its record, which lacks them, is cancelled, and those of the other files.
@@ -139,7 +141,7 @@ impl Connection {
     pub(super) fn commit_txn(&mut self) -> Result<()> {
         let db = self.db.clone();
         self.check_commit()?;
-        if self.aside {
+        if self.is_aside() {
             return Ok(()); // Its journal is gone: it is committed as SQLite's own.
         }
         // Without a transaction nothing was written: each write would have been refused.
@@ -149,7 +151,7 @@ impl Connection {
             // It was taken for rolled back, and is committed all the same.
             self.reopen()?;
         }
-        let Some(txn) = &self.txn else { return Ok(()) };
+        let Some(txn) = self.role.txn() else { return Ok(()) };
         if matches!(txn.stage, Stage::Open) {
             if txn.is_untouched() || !keeps(Rule::LateWritesCommitted) {
                 return Ok(());
@@ -163,8 +165,8 @@ impl Connection {
                 });
             }
         }
-        let Some(txn) = &self.txn else { return Err(no_transaction()) };
-        let normal = txn.normal || (self.normal_said && self.journal.is_empty());
+        let Some(txn) = self.role.txn() else { return Err(no_transaction()) };
+        let normal = txn.normal || (self.said.synchronous == Synchronous::Normal && self.journal.is_empty());
         let durability = if txn.synced && !normal && keeps(Rule::AcknowledgedAfterFlush) {
             Durability::Flushed
         } else {
@@ -180,47 +182,42 @@ impl Connection {
         // The writer's own snapshot ends here (rule OwnSnapshotEndsFirst): kept pinned, every image that the commit
         // replaces, or that its checkpoint overwrites, would be kept for it.
         let merged = self.own_pages();
-        let own = self.snapshot.take();
-        if let Some(own) = own.as_ref().filter(|_| merged.is_none()) {
-            db.unpin(&mut db.inner.lock(), own)?;
+        let goes_on = self.habit.returns_lock && !self.said.exclusive;
+        let Some(Writer { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
+        let pin_again = |own: &Arc<State>| drop(db.pin_state(&mut db.inner.lock(), own.clone()));
+        if merged.is_none() {
+            db.unpin(&mut db.inner.lock(), &reader.state).inspect_err(|_| pin_again(&reader.state))?;
         }
-        let goes_on = self.returns_lock && !self.exclusive_said;
-        let Some(txn) = &mut self.txn else { return Err(no_transaction()) };
         let published =
             match commit::publish(&mut Commit { db: &db, live, txn, options: &options }, durability, goes_on) {
                 Ok(published) => published,
                 Err(e) => {
-                    self.snapshot = match merged {
-                        Some(_) => own,
-                        None => own.map(|own| db.pin_state(&mut db.inner.lock(), own)),
-                    };
+                    if merged.is_none() {
+                        pin_again(&reader.state);
+                    }
                     return Err(e);
                 }
             };
-        match (merged, own) {
-            (Some(pages), Some(own)) => {
+        match (merged, &mut reader.looked) {
+            (Some(pages), Some(looked)) => {
                 // SQLite's cache is of the old snapshot and of its own pages; so is what it reads until it unlocks.
                 db.unpin(&mut db.inner.lock(), &published.state)?;
-                self.txn = Some(Txn::new(own.clone()));
-                self.snapshot = Some(own);
-                self.has_committed(pages);
+                looked.stage = looked::Stage::Committed(pages);
             }
-            _ => {
-                self.snapshot = Some(published.state.clone());
-                self.txn = Some(Txn::new(published.state.clone()));
-            }
+            _ => reader.state = published.state.clone(),
         }
-        self.unsettled = false;
+        (*txn, reader.unsettled) = (Txn::new(reader.state.clone()), false);
         self.journal.forget_syncs();
         commit::send_home(&db, live)?;
         drop(writer);
         if goes_on {
             // The next writer builds on this transaction while this one waits for its flush, perhaps the same one.
-            self.gave_place = true;
+            self.place = Place::Given { in_turn: true };
             let turn = db.queue.release(self.id);
             if published.is_shared() {
                 published.write(&db)?;
                 self.leave(db.queue.is_idle());
+                self.place = Place::Given { in_turn: false };
             }
             return published.wait(&db, Some(turn));
         }

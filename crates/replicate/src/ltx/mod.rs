@@ -19,12 +19,14 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
+mod merge;
 mod read;
 #[cfg(test)]
 #[allow(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 mod tests;
 mod write;
 
+pub use merge::Merge;
 pub use read::Reader;
 pub use write::Writer;
 

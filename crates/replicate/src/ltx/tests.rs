@@ -129,3 +129,55 @@ proptest! {
         let _ = read(&begun);
     }
 }
+
+/// Files that go on from each other, of a database that grows and shrinks: as many pages as each says, those it changes.
+fn history() -> impl Strategy<Value = Vec<(u32, Vec<(u32, u64)>)>> {
+    let file = (1u32..12).prop_flat_map(|pages| {
+        let changed = proptest::collection::btree_map(1..=pages, any::<u64>(), 0..6);
+        (Just(pages), changed.prop_map(|changed| changed.into_iter().collect::<Vec<_>>()))
+    });
+    proptest::collection::vec(file, 1..6)
+}
+
+/// Applies a file, as a restore does.
+fn apply(database: &mut Vec<Vec<u8>>, header: &Header, pages: &[(u32, Vec<u8>)]) {
+    database.resize(header.pages as usize, vec![0; PAGE]);
+    for (page, image) in pages {
+        database[*page as usize - 1].clone_from(image);
+    }
+}
+
+proptest! {
+    #[test]
+    fn merged_files_make_what_they_made_one_after_the_other(history in history(), before in 0usize..12) {
+        let mut one_by_one: Vec<_> = (0..before).map(|n| image(n as u64 + 900)).collect();
+        let mut at_once = one_by_one.clone();
+        let mut merge = Merge::default();
+        for (min, (pages, changed)) in (2..).zip(&history) {
+            let pages_of: Vec<_> = changed.iter().map(|(page, seed)| (*page, image(seed % 1000))).collect();
+            let file = written(header(*pages, min, min), &pages_of).unwrap();
+            apply(&mut one_by_one, &header(*pages, min, min), &pages_of);
+            merge.add(Reader::open(&*file).unwrap()).unwrap();
+        }
+        let (bytes, told, count, len) = merge.write(Vec::new(), 9).unwrap();
+        let (header, pages) = read(&bytes).unwrap();
+        assert_eq!((header.min, header.max, header.node), (2, history.len() as u64 + 1, 9));
+        assert_eq!((header, pages.len(), bytes.len()), (told, count as usize, len as usize));
+        apply(&mut at_once, &header, &pages);
+        prop_assert!(at_once == one_by_one);
+    }
+}
+
+#[test]
+fn what_does_not_go_on_is_not_merged() {
+    let file = |pages, min, max| written(header(pages, min, max), &[(1, image(3))]).unwrap();
+    for (first, second) in [((3, 2, 4), (3, 6, 6)), ((3, 2, 4), (3, 4, 5)), ((3, 2, 4), (3, 2, 4))] {
+        let mut merge = Merge::default();
+        merge.add(Reader::open(&*file(first.0, first.1, first.2)).unwrap()).unwrap();
+        assert!(merge.add(Reader::open(&*file(second.0, second.1, second.2)).unwrap()).is_err());
+    }
+    let mut damaged = file(3, 2, 2);
+    *damaged.last_mut().unwrap() ^= 1;
+    assert!(Merge::default().add(Reader::open(&*damaged).unwrap()).is_err());
+    assert!(Merge::default().write(Vec::new(), 0).is_err());
+}

@@ -30,15 +30,22 @@ impl<W: Write> Writer<W> {
 
     /// Adds a page. Numbers ascend; a snapshot has all of them.
     pub fn page(&mut self, page: u32, image: &[u8]) -> Result<(), Error> {
+        let mut packed = std::mem::take(&mut self.packed);
+        let len = lz4_flex::block::compress_into(image, &mut packed)
+            .map_err(|_| Error::Damaged("a page that cannot be compressed"));
+        let written = len.and_then(|len| self.packed_page(page, packed.get(..len).unwrap_or_default(), image));
+        self.packed = packed;
+        written
+    }
+
+    /// Adds a page that is compressed already, as `packed`.
+    pub fn packed_page(&mut self, page: u32, packed: &[u8], image: &[u8]) -> Result<(), Error> {
         if u32::try_from(image.len()).ok() != Some(self.order.header.page_bytes) {
             return Err(Error::Damaged("a page of another size"));
         }
         self.order.note(page)?;
-        let packed_len = lz4_flex::block::compress_into(image, &mut self.packed)
-            .map_err(|_| Error::Damaged("a page that cannot be compressed"))?;
-        let packed = self.packed.get(..packed_len).unwrap_or_default();
         let mut head = [0; FRAME_HEADER_BYTES];
-        let len = u32::try_from(packed_len).map_err(|_| Error::Damaged("a page too long"))?;
+        let len = u32::try_from(packed.len()).map_err(|_| Error::Damaged("a page too long"))?;
         let numbers = page.to_be_bytes().into_iter().chain(SIZED.to_be_bytes()).chain(len.to_be_bytes());
         head.iter_mut().zip(numbers).for_each(|(to, from)| *to = from);
         self.to.write_all(&head)?;

@@ -4,7 +4,7 @@ use super::{BATCHES, Entry, Fill, Name, SNAPSHOTS, Store};
 use crate::report::{COUNTERS, Request};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, TryLockError};
-use std::io::{BufReader, BufWriter, ErrorKind, Read};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -76,8 +76,14 @@ impl Store for FileStore {
             Err(TryLockError::Error(e)) => return Err(e).with_context(|| format!("cannot lock {}", path.display())),
         }
         // What a process that died had begun.
-        for level in [BATCHES, SNAPSHOTS] {
-            let dir = self.make_level_dir(level)?;
+        for level in BATCHES..=SNAPSHOTS {
+            let dir = match level {
+                BATCHES | SNAPSHOTS => self.make_level_dir(level)?,
+                _ => self.level_dir(level),
+            };
+            if !dir.is_dir() {
+                continue;
+            }
             let what = || format!("cannot read the directory {}", dir.display());
             for found in fs::read_dir(&dir).with_context(what)? {
                 let found = found.with_context(what)?;
@@ -130,6 +136,17 @@ impl Store for FileStore {
         Ok(Box::new(BufReader::with_capacity(1 << 18, file)))
     }
 
+    fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        COUNTERS.request(Request::Get);
+        let path = self.path(name);
+        let what = || format!("cannot read {}", path.display());
+        let mut file = File::open(&path).with_context(what)?;
+        file.seek(SeekFrom::Start(offset)).with_context(what)?;
+        let mut part = Vec::with_capacity(usize::try_from(bytes)?);
+        file.take(bytes).read_to_end(&mut part).with_context(what)?;
+        Ok(part)
+    }
+
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
         COUNTERS.request(Request::Put);
         let path = self.path(name);
@@ -149,5 +166,17 @@ impl Store for FileStore {
         }
         sync_dir(&dir)?;
         Ok(true)
+    }
+
+    fn remove(&self, name: Name) -> Result<()> {
+        COUNTERS.request(Request::Delete);
+        let path = self.path(name);
+        // Should it be there again after a crash, it is removed again.
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(e).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -61,7 +61,7 @@ pub struct Entry {
 pub type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<()>;
 
 /// A place for the files of one database.
-pub trait Store {
+pub trait Store: Send + Sync {
     /// Keeps others from shipping into it, until the store is dropped, and prepares it.
     fn own(&mut self) -> Result<()>;
     /// The files of a level, in the order of their names.
@@ -75,9 +75,13 @@ pub trait Store {
     fn has(&self, name: Name) -> Result<bool>;
     /// Reads a file.
     fn open(&self, name: Name) -> Result<Box<dyn Read>>;
+    /// Reads `bytes` bytes of a file from `offset` on, or less where it ends.
+    fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>>;
     /// Makes a file whole, durable, and with this time, or not at all. `false` if there is one of this name.
     /// After an error there may be a file or none.
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool>;
+    /// Removes a file, which may be gone already. After an error it may be there or not.
+    fn remove(&self, name: Name) -> Result<()>;
 }
 
 /// The store that `url` names. Looks at nothing yet.

@@ -9,7 +9,7 @@ use rusty_s3::{Bucket, Credentials, UrlStyle};
 use std::env;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, Read, Seek};
+use std::io::{self, BufReader, BufWriter, Read, Seek};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::http::{Request, Response, StatusCode};
@@ -239,7 +239,7 @@ fn refused(mut answer: Response<Body>) -> Error {
         ("InvalidAccessKeyId" | "SignatureDoesNotMatch", _) => "look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         ("ExpiredToken" | "InvalidToken", _) => "look at AWS_SESSION_TOKEN",
         ("PermanentRedirect" | "AuthorizationHeaderMalformed", _) => "name the bucket's region as ?region=",
-        (_, StatusCode::FORBIDDEN) => "these keys may not do that: they need to list, get and put objects",
+        (_, StatusCode::FORBIDDEN) => "these keys may not do that: they need to list, get, put and delete objects",
         (_, StatusCode::NOT_IMPLEMENTED) => "the server has no conditional writes (If-None-Match), which this needs",
         _ => "",
     };
@@ -335,6 +335,39 @@ impl Store for S3Store {
         Ok(Box::new(BufReader::with_capacity(1 << 18, body)))
     }
 
+    fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        let key = self.key(name);
+        let what = || format!("cannot read {}", self.shown(&key));
+        let url = self.bucket.get_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
+        let last = offset.saturating_add(bytes).saturating_sub(1);
+        let range = format!("bytes={offset}-{last}");
+        let mut tries = 1;
+        loop {
+            let send = || self.agent.get(url.as_str()).header("range", &range).call();
+            let (answer, _) = self.call(report::Request::Get, send).with_context(what)?;
+            let status = answer.status();
+            if !status.is_success() {
+                return Err(refused(answer)).with_context(what);
+            }
+            // A server that knows no ranges sends all of it.
+            let skipped = if status == StatusCode::PARTIAL_CONTENT { 0 } else { offset };
+            let mut body = answer.into_body().into_with_config().limit(u64::MAX).reader();
+            let mut part = Vec::with_capacity(usize::try_from(bytes)?);
+            let read = io::copy(&mut body.by_ref().take(skipped), &mut io::sink())
+                .and_then(|_| body.take(bytes).read_to_end(&mut part));
+            match read {
+                Ok(_) => return Ok(part),
+                // The way to the server was cut off.
+                Err(_) if tries < TRIES => {
+                    COUNTERS.retry();
+                    thread::sleep(PAUSE * (1 << (tries - 1)));
+                    tries += 1;
+                }
+                Err(e) => return Err(e).with_context(what),
+            }
+        }
+    }
+
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
         let key = self.key(name);
         let what = || format!("cannot write {}", self.shown(&key));
@@ -352,6 +385,16 @@ impl Store for S3Store {
             Put::Created => Ok(true),
             Put::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
             Put::Exists { perhaps_ours: false } => Ok(false),
+        }
+    }
+
+    fn remove(&self, name: Name) -> Result<()> {
+        let key = self.key(name);
+        let url = self.bucket.delete_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
+        let (answer, _) = self.call(report::Request::Delete, || self.agent.delete(url.as_str()).call())?;
+        match answer.status() {
+            status if status.is_success() || status == StatusCode::NOT_FOUND => Ok(()),
+            _ => Err(refused(answer)).with_context(|| format!("cannot remove {}", self.shown(&key))),
         }
     }
 }

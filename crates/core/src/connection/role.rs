@@ -1,0 +1,341 @@
+//! What a connection is between two calls, and what must hold then.
+//!
+//! ```text
+//!                    pin                     begin_write
+//!          Idle ───────────────▶ Reader ───────────────────▶ Writer
+//!           │ │                   │  ▲ ◀──── drop_txn ──────── │
+//!           │ │                   │  │                         │ step_aside
+//!           │ └─ hot journal ──┐  │  └──── come_back ────┐     │
+//!           │                  ▼  │                      │     │
+//!           │ pin           Aside ┼──────────────────────┘ ◀───┘
+//!           │                  │  │ goes_on_in_wal_mode,
+//!           │                  │  │ leaves_foreign_file
+//!           ▼                  │  ▼
+//!         Below ◀── come_back ─┘  Below ─── hand_over ──▶ Below without a snapshot
+//!
+//!  unlock to None: all become Idle.    A step back that fails: Lost, until then.
+//! ```
+//!
+//! | role | SQLite's lock | writer's place | snapshot | others |
+//! |---|---|---|---|---|
+//! | Idle | NONE | none | none | |
+//! | Reader | SHARED; more after stepping aside failed | none, tentative; firm in exclusive mode | pinned | |
+//! | Writer | RESERVED or more | firm, or given with the commit; none while it runs apart | pinned | other processes wait |
+//! | Aside | SHARED or more | firm; as it was if it found a hot journal | that of before, if any | get BUSY |
+//! | Below | SHARED or more | none | pinned until the VFS below has its own lock | use the file as they like |
+//! | Lost | SHARED or more | as before | none: reads are plain, writes are refused | |
+
+use std::sync::Arc;
+
+use super::looked::{self, Looked};
+use super::{Connection, LockLevel};
+use crate::database::Phase;
+use crate::disk::DiskFile;
+use crate::home::{Kind, State};
+use crate::txn::Txn;
+
+/// What a connection is. The variants are those of the module's diagram.
+// One for each connection, and a box is not to be had when memory is short.
+#[allow(clippy::large_enum_variant)]
+pub(super) enum Role {
+    Idle,
+    Reader(Reader),
+    Writer(Writer),
+    Aside(Aside),
+    Below(Option<Reader>),
+    Lost,
+}
+
+/// One with a snapshot.
+pub(super) struct Reader {
+    /// The snapshot, which is pinned.
+    pub(super) state: Arc<State>,
+    /// It is newer than what readers may see: nothing of it may reach the application yet.
+    pub(super) unsettled: bool,
+    /// What a transaction has looked at that runs without the writer's place.
+    pub(super) looked: Option<Looked>,
+}
+
+impl Reader {
+    fn runs_apart(&self) -> bool {
+        matches!(&self.looked, Some(Looked { stage: looked::Stage::Apart, .. }))
+    }
+}
+
+/// One with a write transaction.
+pub(super) struct Writer {
+    pub(super) reader: Reader,
+    pub(super) txn: Txn,
+    /// It has taken the write lock and done nothing under it yet.
+    pub(super) has_just_begun: bool,
+}
+
+/// One that is a plain SQLite for the rest of its transaction.
+pub(super) struct Aside {
+    /// Its snapshot of before; none where it found a hot journal.
+    pub(super) reader: Option<Reader>,
+    pub(super) journal: Option<RealJournal>,
+}
+
+/// A rollback journal on the disk.
+pub(super) struct RealJournal {
+    pub(super) file: Arc<dyn DiskFile>,
+    /// SQLite made it, and its name is not flushed yet.
+    pub(super) is_new: bool,
+}
+
+/// The writer's place, as a connection has it: of this process and, with the turn, among the processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It has none.
+    #[default]
+    None,
+    /// Taken before the snapshot, since the transaction probably writes; the turn is leased.
+    Tentative {
+        /// Nothing was read but what a write begins with.
+        doubtless: bool,
+    },
+    /// To write: the others wait for the transaction to end.
+    Firm,
+    /// It went to the next in the queue with the commit; SQLite still has its lock (rule EarlyHandOver).
+    Given {
+        /// The turn did not: it ends with SQLite's lock.
+        in_turn: bool,
+    },
+}
+
+impl Role {
+    /// One that has just pinned its snapshot.
+    pub(super) fn pinned_now(reader: Reader) -> Role {
+        match reader.state.kind {
+            Kind::Wal => Role::Below(Some(reader)),
+            _ => Role::Reader(reader),
+        }
+    }
+
+    /// What it has pinned.
+    pub(super) fn pinned(&self) -> Option<&Reader> {
+        match self {
+            Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => Some(reader),
+            Role::Aside(Aside { reader, .. }) | Role::Below(reader) => reader.as_ref(),
+            Role::Idle | Role::Lost => None,
+        }
+    }
+
+    /// The same, to change.
+    pub(super) fn pinned_mut(&mut self) -> Option<&mut Reader> {
+        match self {
+            Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => Some(reader),
+            Role::Aside(Aside { reader, .. }) | Role::Below(reader) => reader.as_mut(),
+            Role::Idle | Role::Lost => None,
+        }
+    }
+
+    /// The snapshot it reads; aside it reads the file.
+    pub(super) fn snapshot(&self) -> Option<&Arc<State>> {
+        self.pinned().filter(|_| !self.is_aside()).map(|reader| &reader.state)
+    }
+
+    /// Its write transaction.
+    pub(super) fn txn(&self) -> Option<&Txn> {
+        match self {
+            Role::Writer(writer) => Some(&writer.txn),
+            _ => None,
+        }
+    }
+
+    /// The same, to change.
+    pub(super) fn txn_mut(&mut self) -> Option<&mut Txn> {
+        self.writer_mut().map(|writer| &mut writer.txn)
+    }
+
+    /// A connection with a write transaction.
+    pub(super) fn writer_mut(&mut self) -> Option<&mut Writer> {
+        match self {
+            Role::Writer(writer) => Some(writer),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_aside(&self) -> bool {
+        matches!(self, Role::Aside(_))
+    }
+
+    pub(super) fn is_below(&self) -> bool {
+        matches!(self, Role::Below(_))
+    }
+
+    /// Whether its transaction cannot commit any more.
+    pub(super) fn is_doomed(&self) -> bool {
+        self.txn().is_some_and(|txn| txn.doomed)
+    }
+
+    /// The real journal, while aside.
+    pub(super) fn real_journal(&mut self) -> Option<&mut RealJournal> {
+        match self {
+            Role::Aside(aside) => aside.journal.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// Reader → Writer, or a Writer with another transaction.
+    pub(super) fn write(&mut self, txn: Txn) {
+        *self = match std::mem::replace(self, Role::Lost) {
+            Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => {
+                Role::Writer(Writer { reader, txn, has_just_begun: false })
+            }
+            other => {
+                debug_assert!(false, "one that is {} does not begin to write", other.name());
+                other
+            }
+        };
+    }
+
+    /// Writer → Reader: takes the transaction away.
+    pub(super) fn end_txn(&mut self) -> Option<Txn> {
+        let (role, txn) = match std::mem::replace(self, Role::Lost) {
+            Role::Writer(Writer { reader, txn, .. }) => (Role::Reader(reader), Some(txn)),
+            other => (other, None),
+        };
+        *self = role;
+        txn
+    }
+
+    /// The plain file is ours, with this journal; the transaction is in it.
+    pub(super) fn step_aside(&mut self, file: Arc<dyn DiskFile>) {
+        let journal = Some(RealJournal { file, is_new: false });
+        *self = Role::Aside(Aside { reader: self.take_reader(), journal });
+    }
+
+    /// It neither commits nor comes back.
+    pub(super) fn give_up(&mut self) {
+        if matches!(self, Role::Writer(_) | Role::Aside(_)) {
+            *self = self.take_reader().map_or(Role::Lost, Role::Reader);
+        }
+    }
+
+    /// The VFS below serves from here on.
+    pub(super) fn go_below(&mut self) {
+        *self = Role::Below(self.take_reader());
+    }
+
+    /// What it has pinned, of one that becomes something else: it is lost until then.
+    pub(super) fn take_reader(&mut self) -> Option<Reader> {
+        match std::mem::replace(self, Role::Lost) {
+            Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => Some(reader),
+            Role::Aside(Aside { reader, .. }) | Role::Below(reader) => reader,
+            Role::Idle | Role::Lost => None,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Role::Idle => "idle",
+            Role::Reader(_) => "reader",
+            Role::Writer(_) => "writer",
+            Role::Aside(_) => "aside",
+            Role::Below(_) => "below",
+            Role::Lost => "lost",
+        }
+    }
+}
+
+impl Connection {
+    /// Panics unless the module's table holds, and the database knows the same of this connection. In debug builds each call
+    /// ends with it; for simulators and tests in others.
+    pub fn assert_state(&self) {
+        let inner = self.db.inner.lock();
+        let is_poisoned = matches!(inner.phase, Phase::Poisoned(_));
+        let holds = |holds: bool, what: &str| {
+            let (role, phase) = (self.role.name(), &inner.phase);
+            assert!(holds, "{what}: {role} at {:?}, place {:?}, database {phase:?}", self.level, self.place);
+        };
+        let (none, reserved) = (LockLevel::None, LockLevel::Reserved);
+        holds((self.level == none) == matches!(self.role, Role::Idle), "idle is who has no lock");
+        let undo = self.shuts_out || self.reserves || self.has_no_wal;
+        holds(self.level > none || (self.place == Place::None && !undo), "a lock that is given back leaves nothing");
+        match &self.role {
+            Role::Writer(Writer { reader, .. }) => {
+                holds(self.level >= reserved, "a writer has SQLite's write lock");
+                let has_place = matches!(self.place, Place::Firm | Place::Given { .. });
+                holds(has_place != reader.runs_apart(), "a writer has the place, unless it runs apart");
+            }
+            Role::Aside(_) => {
+                holds(is_poisoned || inner.phase == Phase::Aside(self.id), "the file is that of who stepped aside");
+            }
+            Role::Below(_) => holds(self.place == Place::None, "who leaves the file to the VFS below has no place"),
+            Role::Idle | Role::Reader(_) | Role::Lost => {}
+        }
+        let is_tentative = matches!(self.place, Place::Tentative { .. });
+        holds(!is_tentative || self.level < reserved || self.role.is_aside(), "one that writes has the place for good");
+        holds(self.place != Place::Firm || self.db.queue.holds(self.id), "the queue knows who has the place");
+        let pinned = self.role.pinned().is_none_or(|reader| inner.snapshots.has(reader.state.tid));
+        holds(pinned, "a snapshot is pinned");
+        holds(inner.alone != Some(self.id) || self.shuts_out, "who shuts others out lets them in again");
+        holds(inner.reserved != Some(self.id) || self.reserves, "who has the database alone gives it back");
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    use crate::connection::Engine;
+    use crate::disk::OpenMode;
+    use crate::disk::sim::{SimConfig, SimDisk};
+
+    fn locked(level: LockLevel) -> Connection {
+        let engine = Engine::new(Arc::new(SimDisk::new(SimConfig::default())));
+        let mut conn = engine.open(Path::new("/db"), OpenMode::Create, &[]).unwrap();
+        conn.lock(LockLevel::Shared).unwrap();
+        conn.lock(level).unwrap();
+        conn.assert_state();
+        conn
+    }
+
+    /// Whether the state is found to be wrong; it is put in order afterwards, for the close.
+    fn is_found(
+        conn: &mut Connection,
+        spoil: impl FnOnce(&mut Connection) -> Box<dyn FnOnce(&mut Connection)>,
+    ) -> bool {
+        let mend = spoil(conn);
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| conn.assert_state())).is_err();
+        mend(conn);
+        conn.assert_state();
+        found
+    }
+
+    #[test]
+    fn a_lock_that_does_not_fit_the_role_is_found() {
+        let mut conn = locked(LockLevel::Reserved);
+        for level in [LockLevel::None, LockLevel::Shared] {
+            assert!(is_found(&mut conn, |conn| {
+                let before = std::mem::replace(&mut conn.level, level);
+                Box::new(move |conn| conn.level = before)
+            }));
+        }
+    }
+
+    #[test]
+    fn a_place_that_nobody_has_and_a_snapshot_that_nobody_pinned_are_found() {
+        let mut conn = locked(LockLevel::Reserved);
+        assert!(is_found(&mut conn, |conn| {
+            let before = std::mem::take(&mut conn.place);
+            Box::new(move |conn| conn.place = before)
+        }));
+        assert!(is_found(&mut conn, |conn| {
+            let reader = conn.role.pinned_mut().unwrap();
+            let other = Arc::new(State::empty(reader.state.tid.next()));
+            let before = std::mem::replace(&mut reader.state, other);
+            Box::new(move |conn| conn.role.pinned_mut().unwrap().state = before)
+        }));
+        let mut conn = locked(LockLevel::Shared);
+        assert!(is_found(&mut conn, |conn| {
+            let before = std::mem::replace(&mut conn.place, Place::Firm);
+            conn.db.queue.release(conn.id);
+            Box::new(move |conn| conn.place = before)
+        }));
+    }
+}

@@ -1,0 +1,254 @@
+//! Which files are merged into one of the next level, and which are removed, as Litestream does it: told by the names and times
+//! of the files alone, so that whoever ships next goes on.
+//!
+//! | rule | |
+//! |---|---|
+//! | merge | the files of a level that go on from each other, behind what the next level has, once the oldest is old enough |
+//! | snapshots are not merged | a file from transaction 1 on stays what it is; batches wait until level 9 has one |
+//! | a batch may go | once it is in a file of level 1, which has been there for a while; the newest stays |
+//! | everything may go | that is not newer than the newest snapshot of before the time that is kept |
+//!
+//! A file goes only after the one that replaces it is durable, and the batches of one file in the order of their age, the newest
+//! first: so what is left makes every state that can be asked for, however far it got.
+
+use crate::store::{BATCHES, Entry, Name, SNAPSHOTS};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// No merged file becomes longer by much: an object has a greatest length.
+const MERGED_BYTES: u64 = 4 << 30;
+
+/// When files are merged and removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Levels {
+    /// How old files get before they are merged into level 1, 2, and so on: at most eight.
+    pub intervals: Vec<Duration>,
+    /// How long batches are kept that are in level 1.
+    pub keep_batches: Duration,
+    /// Every state of this time can be restored.
+    pub retention: Duration,
+}
+
+/// Length of time in milliseconds.
+pub fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn is_old(entry: &Entry, age: Duration, now_ms: i64) -> bool {
+    now_ms.saturating_sub(entry.time_ms) >= millis(age)
+}
+
+impl Levels {
+    /// The next files to merge, in order, and into which one; `bad` ones are as if they were not there. `files` are in the order
+    /// of their names.
+    pub fn to_merge(&self, files: &[Entry], bad: &BTreeSet<Name>, now_ms: i64) -> Option<(Name, Vec<Entry>)> {
+        if !waits_for_snapshot(files) {
+            let levels = (BATCHES..).zip(&self.intervals);
+            for (level, interval) in levels {
+                let next = level.saturating_add(1);
+                let done = files.iter().filter(|e| e.name.level == next).map(|e| e.name.max).max().unwrap_or(0);
+                let behind = |e: &&Entry| e.name.level == level && e.name.min > done.max(1) && !bad.contains(&e.name);
+                let mut rest = files.iter().filter(behind).copied();
+                let Some(first) = rest.next().filter(|first| is_old(first, *interval, now_ms)) else { continue };
+                let (mut run, mut bytes, mut max) = (vec![first], first.bytes, first.name.max);
+                for entry in rest {
+                    bytes = bytes.saturating_add(entry.bytes);
+                    if max.checked_add(1) != Some(entry.name.min) || bytes > MERGED_BYTES {
+                        break;
+                    }
+                    max = entry.name.max;
+                    run.push(entry);
+                }
+                return Some((Name { level: next, min: first.name.min, max }, run));
+            }
+        }
+        None
+    }
+
+    /// Files that are not needed any more, in the order to remove them. The one of transaction `newest` is: it says where the
+    /// store is.
+    pub fn to_remove(&self, files: &[Entry], newest: u64, now_ms: i64) -> Vec<Name> {
+        let of_level = |level| files.iter().filter(move |e| e.name.level == level);
+        let old = of_level(SNAPSHOTS).filter(|e| e.name.min == 1 && is_old(e, self.retention, now_ms));
+        let base = old.map(|e| e.name.max).max().unwrap_or(0);
+        let mut names: Vec<Name> = Vec::new();
+        for merged in of_level(1).filter(|e| is_old(e, self.keep_batches, now_ms)) {
+            let in_it = |e: &&Entry| e.name.min > 1 && e.name.min >= merged.name.min && e.name.max <= merged.name.max;
+            names.extend(of_level(BATCHES).filter(in_it).map(|e| e.name).rev());
+        }
+        let of_before = |name: &Name| match name.level {
+            SNAPSHOTS => name.max < base,
+            _ => name.max <= base,
+        };
+        names.extend(files.iter().map(|e| e.name).filter(of_before));
+        let mut seen = BTreeSet::new();
+        names.retain(|name| (name.level != BATCHES || name.max < newest) && seen.insert(*name));
+        names
+    }
+}
+
+/// Whether there is a whole database among the batches, and no snapshot yet that could take its place: other programs would
+/// remove it with the batches that were merged.
+pub fn waits_for_snapshot(files: &[Entry]) -> bool {
+    let whole = files.iter().filter(|e| e.name.level == BATCHES && e.name.min == 1).map(|e| e.name.max).max();
+    let snapshot = files.iter().filter(|e| e.name.level == SNAPSHOTS).map(|e| e.name.max).max();
+    whole > snapshot
+}
+
+/// Copies of files that were shipped of late, so that they need not be read from the store to be merged.
+#[derive(Debug, Default)]
+pub struct Recent {
+    files: BTreeMap<Name, Vec<u8>>,
+    bytes: usize,
+}
+
+impl Recent {
+    /// All of them together.
+    const BYTES_MAX: usize = 32 << 20;
+    /// One of them.
+    const FILE_BYTES_MAX: usize = 4 << 20;
+
+    /// Keeps a file, if there is room.
+    pub fn keep(&mut self, name: Name, copy: Copy) {
+        let Some(bytes) = copy.bytes else { return };
+        if self.bytes.saturating_add(bytes.len()) <= Recent::BYTES_MAX {
+            self.bytes = self.bytes.saturating_add(bytes.len());
+            self.files.insert(name, bytes);
+        }
+    }
+
+    /// The file, if it is here.
+    pub fn get(&self, name: Name) -> Option<&[u8]> {
+        self.files.get(&name).map(Vec::as_slice)
+    }
+
+    /// Gives up a file.
+    pub fn forget(&mut self, name: Name) {
+        if let Some(bytes) = self.files.remove(&name) {
+            self.bytes = self.bytes.saturating_sub(bytes.len());
+        }
+    }
+}
+
+/// What is written to a file, unless it is long.
+#[derive(Debug)]
+pub struct Copy {
+    bytes: Option<Vec<u8>>,
+}
+
+impl Default for Copy {
+    fn default() -> Copy {
+        Copy { bytes: Some(Vec::new()) }
+    }
+}
+
+/// Writes to two places.
+pub struct Tee<'a>(pub &'a mut dyn Write, pub &'a mut Copy);
+
+impl Write for Tee<'_> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        let n = self.0.write(from)?;
+        if let Some(bytes) = &mut self.1.bytes {
+            bytes.extend_from_slice(from.get(..n).unwrap_or_default());
+            if bytes.len() > Recent::FILE_BYTES_MAX {
+                self.1.bytes = None;
+            }
+        }
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn levels() -> Levels {
+        Levels { intervals: vec![SECOND * 30, SECOND * 300], keep_batches: SECOND * 60, retention: SECOND * 1000 }
+    }
+
+    /// Level, first and last transaction, and age in seconds, all at second 10,000.
+    fn files(of: &[(u8, u64, u64, i64)]) -> Vec<Entry> {
+        let entry = |&(level, min, max, age)| Entry {
+            name: Name { level, min, max },
+            time_ms: (10_000 - age) * 1000,
+            bytes: 100,
+        };
+        let mut files: Vec<_> = of.iter().map(entry).collect();
+        files.sort_unstable();
+        files
+    }
+
+    fn merged(of: &[(u8, u64, u64, i64)], bad: &[(u8, u64, u64)]) -> Option<((u8, u64, u64), usize)> {
+        let bad = bad.iter().map(|&(level, min, max)| Name { level, min, max }).collect();
+        let (name, run) = levels().to_merge(&files(of), &bad, 10_000_000)?;
+        Some(((name.level, name.min, name.max), run.len()))
+    }
+
+    fn removed(of: &[(u8, u64, u64, i64)], newest: u64) -> Vec<(u8, u64, u64)> {
+        let names = levels().to_remove(&files(of), newest, 10_000_000);
+        names.into_iter().map(|name| (name.level, name.min, name.max)).collect()
+    }
+
+    #[test]
+    fn the_oldest_says_when() {
+        let young = [(9, 1, 1, 40), (0, 2, 2, 29), (0, 3, 3, 1)];
+        assert_eq!(merged(&young, &[]), None);
+        let old = [(9, 1, 1, 40), (0, 2, 2, 30), (0, 3, 3, 1)];
+        assert_eq!(merged(&old, &[]), Some(((1, 2, 3), 2)));
+        let next = [(9, 1, 1, 40), (0, 2, 2, 70), (0, 3, 3, 40), (1, 2, 2, 70)];
+        assert_eq!(merged(&next, &[]), Some(((1, 3, 3), 1)));
+        let second = [(9, 1, 1, 400), (1, 2, 4, 300), (1, 5, 7, 200), (1, 8, 9, 1)];
+        assert_eq!(merged(&second, &[]), Some(((2, 2, 9), 3)));
+    }
+
+    #[test]
+    fn a_gap_ends_a_merge_and_the_next_begins_behind_it() {
+        let gap = [(9, 1, 1, 99), (0, 2, 2, 90), (0, 4, 4, 80), (9, 1, 3, 85)];
+        assert_eq!(merged(&gap, &[]), Some(((1, 2, 2), 1)));
+        assert_eq!(merged(&[&gap[..], &[(1, 2, 2, 90)]].concat(), &[]), Some(((1, 4, 4), 1)));
+        let bad = [(9, 1, 1, 99), (0, 2, 2, 90), (0, 3, 3, 90), (0, 4, 4, 80)];
+        assert_eq!(merged(&bad, &[(0, 3, 3)]), Some(((1, 2, 2), 1)));
+        assert_eq!(merged(&bad, &[(0, 2, 2), (0, 3, 3)]), Some(((1, 4, 4), 1)));
+    }
+
+    #[test]
+    fn a_whole_database_is_not_merged() {
+        assert_eq!(merged(&[(0, 1, 1, 99), (0, 2, 2, 90)], &[]), None);
+        assert_eq!(merged(&[(0, 1, 1, 99), (0, 2, 2, 90), (9, 1, 2, 60)], &[]), Some(((1, 2, 2), 1)));
+        assert_eq!(merged(&[(1, 1, 5, 900), (1, 6, 7, 800)], &[]), Some(((2, 6, 7), 1)));
+    }
+
+    #[test]
+    fn batches_go_once_they_are_merged_and_the_newest_stays() {
+        let all =
+            [(9, 1, 1, 99), (0, 1, 1, 99), (0, 2, 2, 90), (0, 3, 3, 70), (1, 2, 3, 70), (0, 4, 4, 65), (0, 5, 5, 64)];
+        assert_eq!(removed(&all, 5), [(0, 3, 3), (0, 2, 2)]);
+        assert_eq!(removed(&[&all[..], &[(1, 4, 5, 64)]].concat(), 5), [(0, 3, 3), (0, 2, 2), (0, 4, 4)]);
+        assert_eq!(removed(&[(0, 2, 2, 70), (1, 2, 2, 59)], 5), []);
+        assert_eq!(removed(&[(0, 2, 2, 70), (1, 3, 3, 61)], 5), []);
+    }
+
+    #[test]
+    fn what_makes_a_state_that_is_kept_stays() {
+        let all = [
+            (9, 1, 2, 3000),
+            (9, 1, 5, 1001),
+            (9, 1, 9, 999),
+            (0, 1, 1, 4000),
+            (1, 2, 2, 3000),
+            (1, 3, 5, 1001),
+            (1, 6, 9, 999),
+            (2, 2, 5, 1001),
+        ];
+        assert_eq!(removed(&all, 9), [(0, 1, 1), (1, 2, 2), (1, 3, 5), (2, 2, 5), (9, 1, 2)]);
+        // Without a snapshot as old as that, nothing may go.
+        assert_eq!(removed(&all[2..], 9), []);
+    }
+}

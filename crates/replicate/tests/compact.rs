@@ -146,7 +146,7 @@ fn batches_stay_if_what_stands_in_for_them_is_gone() {
     let (zero, hour) = (Duration::ZERO, Duration::from_secs(3600));
     let settings = |keep_batches| {
         let levels = Some(Levels { intervals: vec![zero], keep_batches, retention: hour });
-        Settings { snapshot_interval: zero, levels, node: 1 }
+        Settings { snapshot_interval: zero, levels }
     };
     let step = |shipper: &mut Shipper, n: u32| {
         place.sql(&format!("UPDATE t SET x = {n} WHERE n = 1"));

@@ -11,7 +11,8 @@ use crate::home::{self, Header, Kind, State};
 use crate::image_file::ImageFile;
 use crate::layout::home as at;
 use crate::layout::slot::PAGE_COUNT_IN_HOME;
-use crate::log::file::{LogFile, Undecided};
+use crate::log::file::LogFile;
+use crate::log::record::Decider;
 use crate::log::record::{Change, Record};
 use crate::log::slot::Slot;
 use crate::memory;
@@ -46,8 +47,8 @@ pub struct Replayed {
     pub report: Report,
     /// Position behind the last record.
     pub tail: LogOffset,
-    /// The last record in the log, if it is of a transaction over several files, and whether that is committed.
-    pub undecided: Option<Undecided>,
+    /// What has decided the last one, if that was of a transaction over several files.
+    pub decider: Option<Decider>,
 }
 
 /// What is replayed: the records of `log` behind `slot`, over what `db` holds in home.
@@ -80,9 +81,14 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     let source = Source { db, log, slot, home: &home };
     let mut overflow = Overflow { db, images: ImageFile::default() };
     // Its owner is dead (rule UndecidedAsks).
+    let mut decider = None;
     let end = log.scan_decided(
         slot,
-        |super_journal| db.is_gone(super_journal),
+        |found| {
+            let committed = db.is_committed(found, log, slot)?;
+            decider = committed.then(|| found.clone());
+            Ok(committed)
+        },
         |record| {
             debug_assert!(
                 record.head.tid > state.tid || state.tid == Tid::HOME,
@@ -111,7 +117,7 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     if mark.is_some_and(|mark| mark.tid > end.last_tid && !slot.in_place) {
         return Err(copied_apart(db, log, "newer"));
     }
-    let replayed = Replayed { table, state, report, tail: end.tail, undecided: end.undecided };
+    let replayed = Replayed { table, state, report, tail: end.tail, decider };
     this.check(replayed, page_count_min)
 }
 

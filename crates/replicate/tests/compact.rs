@@ -8,7 +8,7 @@ use onewrite_replicate::compact::Levels;
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Settings, Shipper};
-use onewrite_replicate::store::{self, Entry, Fill, Name, Store};
+use onewrite_replicate::store::{self, Conditions, Entry, Fill, Name, Store, Version};
 use place::{Killed, Place, installed, rows, said};
 use std::io::Read;
 use std::path::Path;
@@ -139,6 +139,38 @@ fn a_damaged_batch_does_not_hold_up_the_others() {
     assert_eq!(state(&place, &[]).unwrap(), rows(&place.file));
 }
 
+/// Somebody has removed what batches were merged into, under a shipper that goes on: they stay.
+#[test]
+fn batches_stay_if_what_stands_in_for_them_is_gone() {
+    let place = Place::new(50);
+    let (zero, hour) = (Duration::ZERO, Duration::from_secs(3600));
+    let settings = |keep_batches| {
+        let levels = Some(Levels { intervals: vec![zero], keep_batches, retention: hour });
+        Settings { snapshot_interval: zero, levels }
+    };
+    let step = |shipper: &mut Shipper, n: u32| {
+        place.sql(&format!("UPDATE t SET x = {n} WHERE n = 1"));
+        std::thread::sleep(Duration::from_millis(2));
+        shipper.step(&mut |_| ()).unwrap();
+    };
+    let open = || store::open(&place.url()).unwrap();
+    let mut shipper = ships(&place.file, open, &settings(Duration::from_millis(500)));
+    for n in 0..5 {
+        step(&mut shipper, n);
+    }
+    let merged = place.names(1);
+    assert!(merged.len() >= 3 && place.names(0).len() == 5, "{merged:?}");
+    std::fs::remove_dir_all(place.store().join("ltx/1")).unwrap();
+    std::thread::sleep(Duration::from_millis(600));
+    step(&mut shipper, 10);
+    assert_eq!(place.names(0).len(), 6);
+    assert_eq!(
+        state(&place, &["--txid", "4"]).map(|state| state.len()),
+        state(&place, &["--txid", "5"]).map(|state| state.len())
+    );
+    assert_eq!(state(&place, &[]).unwrap(), rows(&place.file));
+}
+
 /// Serves so many calls; then all fail, the first of them perhaps after it has had its effect.
 struct Faulty {
     inner: Box<dyn Store>,
@@ -157,8 +189,16 @@ impl Faulty {
 }
 
 impl Store for Faulty {
-    fn own(&mut self) -> Result<()> {
-        self.inner.own()
+    fn begin(&mut self, node: u64) -> Result<Conditions> {
+        self.inner.begin(node)
+    }
+
+    fn owner(&self) -> Result<Option<(Vec<u8>, Version)>> {
+        self.inner.owner()
+    }
+
+    fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool> {
+        self.inner.set_owner(was, record)
     }
     fn list(&self, level: u8) -> Result<Vec<Entry>> {
         self.call(|| self.inner.list(level))
@@ -197,7 +237,7 @@ fn ships(file: &Path, store: impl Fn() -> Box<dyn Store>, settings: &Settings) -
 fn cut_off_after_any_call_the_newest_state_is_there() {
     let zero = Duration::ZERO;
     let levels = Levels { intervals: vec![zero, zero, zero], keep_batches: zero, retention: zero };
-    let settings = |snapshot_interval| Settings { snapshot_interval, levels: Some(levels.clone()), node: 1 };
+    let settings = |snapshot_interval| Settings { snapshot_interval, levels: Some(levels.clone()) };
     let (mut calls, mut ended) = (0, false);
     while !ended {
         for after in [false, true] {

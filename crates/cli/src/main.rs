@@ -36,7 +36,11 @@ enum Command {
     /// Keep a replica of a database up to date from a store
     Follow(replicate::Args),
     Inspect(inspect::Args),
+    /// Make a database the one that is shipped to a store
+    Promote(replicate::Args),
     Recover(recover::Args),
+    /// Give way to the database that was promoted
+    Rejoin(replicate::Args),
     /// Ship a database to a store, and go on shipping what changes
     Replicate(replicate::Args),
     /// Restore a database from a store
@@ -62,7 +66,9 @@ fn main() -> ExitCode {
         Command::Dump(args) => dump::run(&args),
         Command::Follow(args) => replicate::run("follow", &args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Promote(args) => replicate::run("promote", &args),
         Command::Recover(args) => recover::run(&args),
+        Command::Rejoin(args) => replicate::run("rejoin", &args),
         Command::Replicate(args) => replicate::run("replicate", &args),
         Command::Restore(args) => replicate::run("restore", &args),
         Command::Shell(args) => shell::run(&args),

@@ -172,7 +172,7 @@ mod tests {
     fn files_come_in_order_and_whole_and_an_error_ends_it() {
         let dir = tempfile::tempdir().unwrap();
         let mut store = store::open(&format!("file://{}/store", dir.path().display())).unwrap();
-        store.own().unwrap();
+        store.begin(1).unwrap();
         let mut random = fastrand::Rng::with_seed(5);
         let mut wanted = Vec::new();
         for n in 1..40u64 {

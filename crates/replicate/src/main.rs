@@ -1,13 +1,15 @@
-//! The command `onewrite-replicate`, which `onewrite replicate`, `restore`, `follow` and `verify` run.
+//! The command `onewrite-replicate`, which `onewrite replicate`, `restore`, `follow`, `promote`, `rejoin` and `verify` run.
 
 mod assets;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, Parser, Subcommand};
 use onewrite_replicate::compact::Levels;
+use onewrite_replicate::fence::Fenced;
 use onewrite_replicate::follow::{Applied, Ended, Follower};
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::Target;
+use onewrite_replicate::promote::{Rejoined, promote, rejoin};
 use onewrite_replicate::report::{self, COUNTERS, Level, say, status_line};
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
@@ -35,6 +37,8 @@ enum Command {
     #[command(hide = true)]
     Assets(assets::Args),
     Follow(Follow),
+    Promote(Promote),
+    Rejoin(Rejoin),
     Replicate(Replicate),
     Restore(Restore),
     Verify(Verify),
@@ -49,6 +53,9 @@ enum Command {
 ///     onewrite replicate app.db file:///backup/app
 ///     onewrite replicate --once app.db file:///backup/app
 ///     onewrite replicate app.db 's3://bucket/app?region=eu-central-1'
+///
+/// The store is this database's from the first start on. A process that ships from elsewhere is refused, unless it is
+/// promoted; then this one ends with status 3, at its next batch at the latest.
 ///
 /// The keys of a bucket are those of AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if set, AWS_SESSION_TOKEN. Other servers:
 /// ?endpoint=https://host:port.
@@ -88,6 +95,43 @@ struct Replicate {
     /// Tell counters in Prometheus' text format as http://ADDR/metrics, on the loopback
     #[arg(long, value_name = "ADDR", conflicts_with = "once")]
     metrics: Option<SocketAddr>,
+}
+
+/// Make a database the one that is shipped to a store
+///
+/// For when the machine that ships is lost, or is to be replaced. Takes the store over, restores its newest state as FILE, and
+/// shuts out who shipped before: that one ends with status 3 at its next batch. What it had committed and not shipped
+/// is lost to the new one. A FILE that is there already has to be what the store has. Of promotions that race one
+/// wins, the others end with status 3. Then start `onewrite replicate`, and what uses the database.
+///
+///     onewrite promote s3://bucket/app /var/lib/app/app.db
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+struct Promote {
+    /// The store
+    #[arg(value_name = "URL")]
+    url: String,
+    /// The database
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// Give way to the database that was promoted
+///
+/// Puts what the store has in the place of FILE, which is kept as FILE.diverged, with what was committed there and not
+/// shipped. Stop what uses FILE first: a process that has written to it is seen, one that merely has it open may go on with
+/// FILE.diverged.
+///
+///     onewrite rejoin s3://bucket/app /var/lib/app/app.db
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+struct Rejoin {
+    /// The store
+    #[arg(value_name = "URL")]
+    url: String,
+    /// The database
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
 }
 
 /// Restore a database from a store
@@ -165,6 +209,9 @@ struct Verify {
     wait: Duration,
 }
 
+/// The status of one that may not write into the store: starting it again does not help.
+const FENCED: u8 = 3;
+
 fn txid(text: &str) -> Result<u64> {
     let number = u64::from_str_radix(text, 16).context("not a hexadecimal number")?;
     ensure!(number > 0, "the first transaction is 1");
@@ -184,6 +231,8 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Assets(args) => assets::run(&args, Cli::command()),
         Command::Follow(args) => run_follow(&args),
+        Command::Promote(args) => run_promote(&args),
+        Command::Rejoin(args) => run_rejoin(&args),
         Command::Replicate(args) => replicate(&args),
         Command::Restore(args) => run_restore(&args),
         Command::Verify(args) => run_verify(&args),
@@ -191,8 +240,9 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(e) => {
-            say(Level::Error, "failed", &[], &format!("{e:#}"));
-            ExitCode::FAILURE
+            let fenced = e.is::<Fenced>();
+            say(Level::Error, if fenced { "fenced" } else { "failed" }, &[], &format!("{e:#}"));
+            if fenced { ExitCode::from(FENCED) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -203,12 +253,11 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     ensure!(file.try_exists()?, "there is no database {}", file.display());
     let (stop, stopped) = mpsc::channel();
     ctrlc::set_handler(move || _ = stop.send(()))?;
-    let node = u64::from(std::process::id());
     ensure!(args.levels.len() <= 8, "there are levels 1 to 8: name at most eight times");
     ensure!(args.levels.is_sorted(), "each level merges files of the one before: its time cannot be shorter");
     let levels = Levels { intervals: args.levels.clone(), keep_batches: args.keep_batches, retention: args.retention };
     let levels = (!args.no_compaction).then_some(levels);
-    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, node };
+    let settings = Settings { snapshot_interval: args.snapshot_interval, levels };
     let mut shipper = Shipper::new(file, store::open(url)?, settings)?;
     let mut tell = |shipped: &Shipped| {
         if args.verbose || shipped.name.min == 1 {
@@ -240,7 +289,7 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
                     say(Level::Info, "goes_on", &[], "shipping goes on");
                 }
             }
-            Err(e) if e.is::<Taken>() => return Err(e),
+            Err(e) if e.is::<Taken>() || e.is::<Fenced>() => return Err(e),
             Err(e) if last => bail!("not all is shipped: {e:#}"),
             Err(e) => {
                 COUNTERS.error();
@@ -264,6 +313,39 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => last = true,
         }
     }
+}
+
+fn run_promote(args: &Promote) -> Result<ExitCode> {
+    let file = args.file.display();
+    let done = promote(&mut *store::open(&args.url)?, &args.file);
+    let done = done.with_context(|| format!("cannot promote {file} at {}", args.url))?;
+    if !done.heeds {
+        eprintln!(
+            "onewrite: the server does not heed the conditions of requests: make sure that nobody else ships into the store or is \
+             promoted"
+        );
+    }
+    if let Some(before) = done.before {
+        eprintln!("onewrite: the store belonged to {before}");
+    }
+    let what = if done.was_there { "is as the store has it" } else { "was restored" };
+    let (epoch, txid) = (done.epoch, done.txid);
+    eprintln!(
+        "onewrite: {file} {what}, and owns the store, epoch {epoch} from transaction {txid:016x} on: start `onewrite replicate`"
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_rejoin(args: &Rejoin) -> Result<ExitCode> {
+    let file = args.file.display();
+    match rejoin(&*store::open(&args.url)?, &args.file).with_context(|| format!("cannot rejoin {file}"))? {
+        Rejoined::Same { txid } => eprintln!("onewrite: {file} is as transaction {txid:016x} of the store has it"),
+        Rejoined::Replaced { txid, pages, kept } => eprintln!(
+            "onewrite: {file} has the state of transaction {txid:016x}; {pages} pages differed, what was there is {}",
+            kept.display()
+        ),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Serves the counters if asked to, and says where.

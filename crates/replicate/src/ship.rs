@@ -4,8 +4,11 @@
 //! Which pages differ is told by hashes of all pages, whoever wrote them and however: commits through onewrite, stock SQLite
 //! meanwhile, VACUUM, another file under this name. The hashes are of what was shipped; after a start, or an error, they are
 //! of what the store's files make. So the store alone knows the position, and no end of this process leaves a gap.
+//!
+//! What goes on behind the position is written under a [`Claim`], which tells when the store has become another's.
 
 use crate::compact::{Copy, Levels, Recent, Tee, millis, waits_for_snapshot};
+use crate::fence::{Claim, Fenced, How, Node, Put};
 use crate::ltx::{self, Header, Merge, Reader, Writer};
 use crate::plan::{self, Target, plan};
 use crate::report::{COUNTERS, Level, now_ms, say};
@@ -15,6 +18,7 @@ use crate::store::{self, BATCHES, Entry, Name, SNAPSHOTS, Store};
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{HumanBytes, HumanCount};
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -31,8 +35,6 @@ pub struct Settings {
     pub snapshot_interval: Duration,
     /// When files are merged and removed; `None`: never.
     pub levels: Option<Levels>,
-    /// Names this writer in each file.
-    pub node: u64,
 }
 
 /// Ships one database into one store.
@@ -40,6 +42,7 @@ pub struct Shipper {
     file: PathBuf,
     store: Box<dyn Store>,
     settings: Settings,
+    claim: Claim,
     recent: Recent,
     /// Files that are damaged, and not merged for that.
     bad: BTreeSet<Name>,
@@ -89,7 +92,7 @@ pub struct Shipped {
     pub pages_before: u32,
 }
 
-/// Somebody else has made the file that would have been the next: going on would mix two databases.
+/// Somebody who does not ask for the owner has made the file that would have been the next: going on would mix two databases.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{0} is in the store already, and not from here: another process ships into it. Give each database a store of its own"
@@ -97,13 +100,22 @@ pub struct Shipped {
 pub struct Taken(String);
 
 impl Shipper {
-    /// Prepares to ship `file` into `store`, which others are kept from shipping into.
+    /// Claims `store`, to ship `file` into it from here alone.
     pub fn new(file: &Path, mut store: Box<dyn Store>, settings: Settings) -> Result<Shipper> {
-        store.own()?;
+        let node = Node::of(file)?;
+        let conditions = store.begin(node.id)?;
+        if !(conditions.create && conditions.replace) {
+            let message = "the server does not heed the conditions of requests: if a second process ships into the store, perhaps \
+                           nobody will notice";
+            say(Level::Warning, "unconditional", &[], message);
+        }
+        let claim = Claim::take(&*store, &node, How::Resume)?;
+        store.tidy()?;
         Ok(Shipper {
             file: file.to_owned(),
             store,
             settings,
+            claim,
             recent: Recent::default(),
             bad: BTreeSet::new(),
             tidy_at: Instant::now(),
@@ -132,18 +144,18 @@ impl Shipper {
         };
         self.shipped.clone_from(&self.seen);
         COUNTERS.same(at.txid, commits, before_ms);
-        if self.tidy(&mut at, said) {
+        if self.tidy(&mut at, said)? {
             self.at = Some(at);
         }
         Ok(())
     }
 
-    /// Merges and removes what is due. What goes wrong keeps no batch waiting, and is tried again later. `false`: what the store
-    /// has is to be looked at anew.
-    fn tidy(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> bool {
-        let Some(levels) = self.settings.levels.clone() else { return true };
+    /// Merges and removes what is due. What goes wrong keeps no batch waiting, and is tried again later, unless
+    /// the store is another's now. `false`: what the store has is to be looked at anew.
+    fn tidy(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<bool> {
+        let Some(levels) = self.settings.levels.clone() else { return Ok(true) };
         if Instant::now() < self.tidy_at {
-            return true;
+            return Ok(true);
         }
         let known_bad = self.bad.len();
         let merged = self.merge(&levels, at, said);
@@ -154,6 +166,7 @@ impl Shipper {
                 let pause = if is_done { shortest.unwrap_or(TIDY_EVERY).min(TIDY_EVERY) } else { Duration::ZERO };
                 (self.tidy_at, self.trouble) = (Instant::now() + pause, None);
             }
+            Err(e) if e.is::<Fenced>() => return Err(e),
             Err(e) => {
                 COUNTERS.error();
                 let message = format!("files cannot be merged or removed now, batches go on: {e:#}");
@@ -166,11 +179,12 @@ impl Shipper {
                 self.tidy_at = Instant::now() + pause;
             }
         }
-        is_certain
+        Ok(is_certain)
     }
 
     fn merge(&mut self, levels: &Levels, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         while let Some((name, run)) = levels.to_merge(&at.files, &self.bad, now_ms().max(at.time_ms)) {
+            self.claim.check(&*self.store)?;
             let mut merge = Merge::default();
             for entry in &run {
                 let added = match self.recent.get(entry.name) {
@@ -188,7 +202,7 @@ impl Shipper {
             let (mut merge, mut told) = (Some(merge), None);
             let created = self.store.create(name, time_ms, &mut |to| {
                 let merge = merge.take().context("a file is written once")?;
-                let (_, header, pages, bytes) = merge.write(Tee(to, &mut copy), self.settings.node)?;
+                let (_, header, pages, bytes) = merge.write(Tee(to, &mut copy), self.claim.node())?;
                 told = Some((header, pages, bytes));
                 Ok(())
             })?;
@@ -210,6 +224,9 @@ impl Shipper {
     /// Removes what may go; `false`: not yet all of it.
     fn remove(&mut self, levels: &Levels, at: &mut At) -> Result<bool> {
         let names = levels.to_remove(&at.files, at.txid, now_ms().max(at.time_ms));
+        if !names.is_empty() {
+            self.claim.check(&*self.store)?;
+        }
         let mut there = None;
         for (name, stands_in) in names.iter().take(REMOVED_AT_ONCE) {
             if there != Some(*stands_in) && !self.store.has(*stands_in)? {
@@ -244,8 +261,9 @@ impl Shipper {
     }
 
     /// The position, from the store.
-    fn load(&self) -> Result<At> {
+    fn load(&mut self) -> Result<At> {
         let entries = store::list_all(&*self.store)?;
+        self.claim.check_position(&*self.store)?;
         let txid = plan::newest(&entries);
         let snapshots = entries.iter().filter(|e| e.name.min == 1 && matches!(e.name.level, BATCHES | SNAPSHOTS));
         let snapshot_ms = snapshots.map(|e| e.time_ms).max().unwrap_or(0);
@@ -297,10 +315,9 @@ impl Shipper {
         let hashes = source.hashes(&bar)?;
         bar.finish_and_clear();
         let txid = at.txid.saturating_add(1);
-        let (name, pages): (Name, Vec<u32>) = match before {
-            None if at.txid == 0 => (Name { level: BATCHES, min: 1, max: 1 }, source.numbers().collect()),
-            // Nothing goes on behind what is there: pages of another size, or files that make no state.
-            None => (Name { level: SNAPSHOTS, min: 1, max: txid }, source.numbers().collect()),
+        let name = Name { level: BATCHES, min: txid, max: txid };
+        let pages: Vec<u32> = match before {
+            None => source.numbers().collect(),
             Some(state) => {
                 let differs = |page: &u32| state.hashes.get(index(*page)) != hashes.get(index(*page));
                 let changed: Vec<u32> = source.numbers().filter(|page| differs(page)).collect();
@@ -310,10 +327,13 @@ impl Shipper {
                 }
                 // Page 1 in each file: followers look there for what has changed.
                 let first = (changed.first() != Some(&1)).then_some(1);
-                (Name { level: BATCHES, min: txid, max: txid }, first.into_iter().chain(changed).collect())
+                first.into_iter().chain(changed).collect()
             }
         };
         let pages_before = before.map_or(0, |state| u32::try_from(state.hashes.len()).unwrap_or(u32::MAX));
+        // Nothing goes on behind what is there, pages of another size, or files that make no state: then a snapshot follows. The
+        // batch comes before it all the same, as of those who ship one gets its name.
+        let begins_anew = before.is_none() && at.txid > 0;
         let (shipped, copy) = self.create(name, &source, &pages, &hashes, time_ms)?;
         if self.settings.levels.is_some() && name.min > 1 {
             self.recent.keep(name, copy);
@@ -325,7 +345,7 @@ impl Shipper {
         at.time_ms = time_ms;
         if name.min == 1 {
             at.snapshot_ms = time_ms;
-        } else if self.snapshot_is_due(at, time_ms) {
+        } else if begins_anew || self.snapshot_is_due(at, time_ms) {
             let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
             let pages: Vec<u32> = source.numbers().collect();
             let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
@@ -346,8 +366,9 @@ impl Shipper {
         merges || age >= millis(self.settings.snapshot_interval)
     }
 
+    /// Makes a file of these pages.
     fn create(
-        &self,
+        &mut self,
         name: Name,
         source: &Source,
         pages: &[u32],
@@ -355,12 +376,12 @@ impl Shipper {
         time_ms: i64,
     ) -> Result<(Shipped, Copy)> {
         let Source { page_bytes, pages: pages_after, .. } = *source;
-        let header =
-            Header { page_bytes, pages: pages_after, min: name.min, max: name.max, time_ms, node: self.settings.node };
+        let (min, max, node) = (name.min, name.max, self.claim.node());
+        let header = Header { page_bytes, pages: pages_after, min, max, time_ms, node };
         let bar = page_bar(if name.min == 1 { "snapshot" } else { "shipping" });
         bar.set_length(pages.len() as u64);
         let (mut bytes, mut copy) = (0, Copy::default());
-        let created = self.store.create(name, time_ms, &mut |to| {
+        let mut fill = |to: &mut dyn Write| {
             let mut writer = Writer::begin(Tee(to, &mut copy), header)?;
             let mut image = Vec::new();
             for page in pages {
@@ -374,10 +395,17 @@ impl Shipper {
             }
             bytes = writer.finish()?.1;
             Ok(())
-        });
+        };
+        let put = match name.level {
+            BATCHES => self.claim.put(&*self.store, name, time_ms, &mut fill),
+            // One that is there already is of the same state: its last batch has the same number.
+            _ => self.store.create(name, time_ms, &mut fill).map(|_| Put::Shipped),
+        };
         bar.finish_and_clear();
-        if !created? {
-            return Err(Taken(name.to_string()).into());
+        match put? {
+            Put::Shipped => {}
+            Put::Beaten => bail!("{name} was in the store already: what is there is looked at"),
+            Put::Foreign => return Err(Taken(name.to_string()).into()),
         }
         let pages = u32::try_from(pages.len())?;
         COUNTERS.file(name.level, bytes, pages);

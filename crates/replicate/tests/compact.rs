@@ -8,7 +8,7 @@ use onewrite_replicate::compact::Levels;
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Settings, Shipper};
-use onewrite_replicate::store::{self, Entry, Fill, Name, Store};
+use onewrite_replicate::store::{self, Conditions, Entry, Fill, Name, Store, Version};
 use place::{Killed, Place, installed, rows, said};
 use std::io::Read;
 use std::path::Path;
@@ -189,8 +189,16 @@ impl Faulty {
 }
 
 impl Store for Faulty {
-    fn own(&mut self) -> Result<()> {
-        self.inner.own()
+    fn begin(&mut self, node: u64) -> Result<Conditions> {
+        self.inner.begin(node)
+    }
+
+    fn owner(&self) -> Result<Option<(Vec<u8>, Version)>> {
+        self.inner.owner()
+    }
+
+    fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool> {
+        self.inner.set_owner(was, record)
     }
     fn list(&self, level: u8) -> Result<Vec<Entry>> {
         self.call(|| self.inner.list(level))
@@ -229,7 +237,7 @@ fn ships(file: &Path, store: impl Fn() -> Box<dyn Store>, settings: &Settings) -
 fn cut_off_after_any_call_the_newest_state_is_there() {
     let zero = Duration::ZERO;
     let levels = Levels { intervals: vec![zero, zero, zero], keep_batches: zero, retention: zero };
-    let settings = |snapshot_interval| Settings { snapshot_interval, levels: Some(levels.clone()), node: 1 };
+    let settings = |snapshot_interval| Settings { snapshot_interval, levels: Some(levels.clone()) };
     let (mut calls, mut ended) = (0, false);
     while !ended {
         for after in [false, true] {

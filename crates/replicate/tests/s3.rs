@@ -34,6 +34,28 @@ struct Bucket {
     faults: VecDeque<Fault>,
     replaces: bool,
     denies: bool,
+    /// Every request is answered by 503.
+    is_away: bool,
+    kill: Option<Kill>,
+}
+
+/// A process that is killed at one of its requests.
+struct Kill {
+    process: u32,
+    /// After so many.
+    requests: usize,
+    /// When it was done, but not answered; only those that change something.
+    done: bool,
+}
+
+impl Kill {
+    fn now(&self) {
+        signal(self.process, "KILL");
+    }
+}
+
+fn signal(process: u32, name: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status().unwrap().success());
 }
 
 /// A server with one bucket, `bucket`.
@@ -57,6 +79,28 @@ fn header<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
     request.headers().iter().find(named).map(|header| header.value.as_str())
 }
 
+fn etag(bytes: &[u8]) -> String {
+    format!("\"{:016x}\"", xxhash_rust::xxh3::xxh3_64(bytes))
+}
+
+/// Kills whom it is told to, before or after the request is done.
+fn answer_or_kill(bucket: &mut Bucket, request: &mut Request) -> Response<std::io::Cursor<Vec<u8>>> {
+    let Some(kill) = &mut bucket.kill else { return answer(bucket, request) };
+    let counts = !kill.done || !matches!(request.method(), Method::Get | Method::Head);
+    kill.requests = kill.requests.saturating_sub(usize::from(counts));
+    if !counts || kill.requests > 0 {
+        return answer(bucket, request);
+    }
+    if !kill.done {
+        kill.now();
+        bucket.kill = None;
+        return error(500, "InternalError");
+    }
+    let answered = answer(bucket, request);
+    bucket.kill.take().unwrap().now();
+    answered
+}
+
 fn answer(bucket: &mut Bucket, request: &mut Request) -> Response<std::io::Cursor<Vec<u8>>> {
     let url = url::Url::parse("http://here").unwrap().join(request.url()).unwrap();
     let query: BTreeMap<_, _> = url.query_pairs().into_owned().collect();
@@ -67,13 +111,18 @@ fn answer(bucket: &mut Bucket, request: &mut Request) -> Response<std::io::Curso
     if name != "bucket" {
         return error(404, "NoSuchBucket");
     }
+    if bucket.is_away {
+        return error(503, "ServiceUnavailable");
+    }
     if bucket.denies {
         return error(403, "AccessDenied");
     }
     match request.method() {
         Method::Put => {
-            assert_eq!(header(request, "if-none-match"), Some("*"));
-            assert!(query["X-Amz-SignedHeaders"].contains("if-none-match"), "{url}");
+            let (creates, matches) = (header(request, "if-none-match"), header(request, "if-match").map(str::to_owned));
+            assert!(creates == Some("*") && matches.is_none() || creates.is_none() && matches.is_some(), "{url}");
+            let condition = if matches.is_some() { "if-match" } else { "if-none-match" };
+            assert!(query["X-Amz-SignedHeaders"].contains(condition), "{url}");
             let time = header(request, "x-amz-meta-litestream-timestamp").map(str::to_owned);
             let mut bytes = Vec::new();
             request.as_reader().read_to_end(&mut bytes).unwrap();
@@ -81,7 +130,13 @@ fn answer(bucket: &mut Bucket, request: &mut Request) -> Response<std::io::Curso
             if fault == Some(Fault::Refused) {
                 return error(503, "SlowDown");
             }
-            if bucket.objects.contains_key(key) && !bucket.replaces {
+            let there = bucket.objects.get(key).map(|object| etag(&object.bytes));
+            let refuses = match &matches {
+                Some(_) if there.is_none() => return error(404, "NoSuchKey"),
+                Some(_) => there != matches,
+                None => there.is_some(),
+            };
+            if refuses && !bucket.replaces {
                 return error(412, "PreconditionFailed");
             }
             bucket.objects.insert(key.to_owned(), Object { bytes, time });
@@ -121,6 +176,7 @@ fn answer(bucket: &mut Bucket, request: &mut Request) -> Response<std::io::Curso
                     None => (body, 200),
                 };
                 Response::from_data(body)
+                    .with_header(Header::from_bytes("ETag", etag(&object.bytes)).unwrap())
                     .with_status_code(status)
                     .with_header(Header::from_bytes("x-amz-meta-litestream-timestamp", time).unwrap())
             }
@@ -161,7 +217,7 @@ impl Place {
         let (serves, has) = (server.clone(), bucket.clone());
         thread::spawn(move || {
             for mut request in serves.incoming_requests() {
-                let answer = answer(&mut has.lock().unwrap(), &mut request);
+                let answer = answer_or_kill(&mut has.lock().unwrap(), &mut request);
                 // The client may have gone.
                 let _ = request.respond(answer);
             }
@@ -234,7 +290,7 @@ fn what_is_shipped_is_restored_also_that_of_before() {
     let last = place.ship();
     assert!(last.contains("a batch of"), "{last}");
     let names: Vec<_> = (1..8).map(|n| format!("a/b/0000/{n:016x}-{n:016x}.ltx")).collect();
-    assert_eq!(place.keys(), [&names[..], &["a/b/onewrite-probe".to_owned()]].concat());
+    assert_eq!(place.keys(), [&names[..], &["a/b/onewrite-probe".to_owned(), "a/b/owner.json".to_owned()]].concat());
     assert_eq!(place.restored(&[]), place.here());
     for (n, (time, state)) in (1..).zip(&states) {
         assert_eq!(&place.restored(&["--timestamp", time]), state, "{time}");
@@ -254,26 +310,48 @@ fn a_request_that_fails_is_sent_again_and_knows_its_own_work() {
         place.ship();
         assert_eq!(place.restored(&[]), place.here(), "{faults:?}");
     }
-    assert_eq!(place.keys().len(), 5);
+    assert_eq!(place.keys().len(), 6);
 }
 
 #[test]
-fn of_two_that_ship_into_one_path_one_ends_and_says_so() {
+fn of_two_that_ship_into_one_path_the_second_is_refused_until_it_is_promoted() {
     let place = Place::new();
     let other = Place { bucket: place.bucket.clone(), server: place.server.clone(), ..Place::new() };
     other.sql("DELETE FROM t; INSERT INTO t VALUES (100, 'other')");
     let mut first =
         place.command(&["replicate", "--interval", "50ms", place.file.to_str().unwrap(), &place.url("a/b")]);
     let mut first = Killed(first.spawn().unwrap());
-    until("the first snapshot", || place.keys().len() == 2);
+    until("the first snapshot", || place.keys().len() == 3);
+    let file = other.file.to_str().unwrap();
+    let second = other.run(&["replicate", "--once", file, &place.url("a/b")]);
+    assert_eq!(second.status.code(), Some(3), "{}", said(&second));
+    assert!(said(&second).contains(&format!("belongs to {} on ", place.file.display())), "{}", said(&second));
+    // It has something else.
+    let third = other.run(&["promote", &place.url("a/b"), file]);
+    assert_eq!(third.status.code(), Some(1), "{}", said(&third));
+    assert!(said(&third).contains("pages differ"), "{}", said(&third));
+    let rejoined = other.run(&["rejoin", &place.url("a/b"), file]);
+    assert!(rejoined.status.success(), "{}", said(&rejoined));
+    assert_eq!(other.here(), place.here());
+    let promoted = other.run(&["promote", &place.url("a/b"), file]);
+    assert!(promoted.status.success(), "{}", said(&promoted));
+    other.sql("INSERT INTO t VALUES (200, 'shipped')");
     other.ship();
     place.sql("INSERT INTO t VALUES (2, 'two')");
     let mut text = String::new();
     // It ends by itself.
     first.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-    assert!(!first.0.wait().unwrap().success());
-    assert!(text.contains("another process ships into it"), "{text}");
+    assert_eq!(first.0.wait().unwrap().code(), Some(3));
+    assert!(text.contains("fenced: the store belongs to"), "{text}");
     assert_eq!(place.restored(&[]), other.here());
+    let again = place.run(&["replicate", "--once", place.file.to_str().unwrap(), &place.url("a/b")]);
+    assert_eq!(again.status.code(), Some(3), "{}", said(&again));
+    let back = place.run(&["rejoin", &place.url("a/b"), place.file.to_str().unwrap()]);
+    assert!(back.status.success(), "{}", said(&back));
+    assert_eq!(place.here(), other.here());
+    let diverged = Connection::open(format!("{}.diverged", place.file.display())).unwrap();
+    let kept = diverged.query_row("SELECT count(*) FROM t WHERE n = 2", [], |row| row.get::<_, u32>(0)).unwrap();
+    assert_eq!(kept, 1);
 }
 
 #[test]
@@ -282,7 +360,7 @@ fn nothing_is_asked_while_nothing_changes() {
     let mut shipper =
         place.command(&["replicate", "--interval", "20ms", place.file.to_str().unwrap(), &place.url("a/b")]);
     let _shipper = Killed(shipper.spawn().unwrap());
-    until("the first snapshot", || place.keys().len() == 2);
+    until("the first snapshot", || place.keys().len() == 3);
     // It may have begun before that.
     thread::sleep(Duration::from_millis(200));
     let before = place.bucket.lock().unwrap().requests.len();
@@ -317,8 +395,8 @@ fn merged_files_are_restored_and_then_nothing_is_asked() {
     // What was restored has listed and read.
     let shipper = &requests[..before - begun];
     let end = shipper.iter().rposition(|request| request.starts_with("DELETE")).unwrap();
-    let of_shipper = shipper[..end].iter().filter(|request| request.starts_with("GET"));
-    assert_eq!(of_shipper.collect::<Vec<_>>(), [""; 0], "everything is known");
+    let of_shipper = shipper[..end].iter().filter(|request| request.starts_with("GET") && request.ends_with(".ltx"));
+    assert_eq!(of_shipper.collect::<Vec<_>>(), [""; 0], "what it has shipped, it knows");
     assert_eq!(requests[before - begun..], [""; 0], "nothing is left to do");
 }
 
@@ -376,4 +454,198 @@ fn what_is_wrong_is_said_with_what_to_do() {
     assert!(said(&no_keys).contains("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"), "{}", said(&no_keys));
     place.bucket.lock().unwrap().replaces = true;
     assert!(place.ship().contains("nobody will notice"));
+}
+
+impl Place {
+    /// Runs the program, and kills it at that request; whether it came to that.
+    fn is_killed(&self, args: &[&str], requests: usize, done: bool) -> bool {
+        let mut bucket = self.bucket.lock().unwrap();
+        let child = self.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        bucket.kill = Some(Kill { process: child.id(), requests, done });
+        drop(bucket);
+        let mut child = Killed(child);
+        let status = child.0.wait().unwrap();
+        let is_killed = self.bucket.lock().unwrap().kill.take().is_none();
+        assert_eq!(is_killed, status.code().is_none(), "{args:?}: {status}");
+        is_killed
+    }
+}
+
+#[test]
+fn a_shipper_that_is_killed_at_any_request_leaves_no_gap() {
+    let place = Place::new();
+    let file = place.file.to_str().unwrap();
+    for done in [false, true] {
+        for requests in 1.. {
+            place.bucket.lock().unwrap().objects.clear();
+            place.sql("UPDATE t SET x = randomblob(3000)");
+            place.ship();
+            place.sql("INSERT INTO t(x) VALUES (randomblob(500))");
+            let is_killed = place.is_killed(&["replicate", "--once", file, &place.url("a/b")], requests, done);
+            place.ship();
+            assert_eq!(place.restored(&[]), place.here(), "request {requests}, done: {done}");
+            if !is_killed {
+                assert!(requests > if done { 4 } else { 20 }, "{requests}");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_promotion_that_is_killed_at_any_request_can_be_repeated() {
+    let place = Place::new();
+    let file = place.file.to_str().unwrap();
+    let next = place.dir.path().join("next.db");
+    for done in [false, true] {
+        for requests in 1.. {
+            place.bucket.lock().unwrap().objects.clear();
+            place.ship();
+            let args = ["promote", &place.url("a/b"), next.to_str().unwrap()];
+            let is_killed = place.is_killed(&args, requests, done);
+            if is_killed {
+                assert!(!next.exists(), "request {requests}, done: {done}: it has its name too early");
+                let promoted = place.run(&args);
+                assert!(promoted.status.success(), "request {requests}, done: {done}: {}", said(&promoted));
+            }
+            assert_eq!(place.run(&["replicate", "--once", file, &place.url("a/b")]).status.code(), Some(3));
+            assert_eq!(place.restored(&[]), place.here());
+            let moved = Place {
+                file: next.clone(),
+                bucket: place.bucket.clone(),
+                server: place.server.clone(),
+                ..Place::new()
+            };
+            assert_eq!(moved.here(), place.here());
+            moved.sql("INSERT INTO t(x) VALUES ('shipped')");
+            moved.ship();
+            assert_eq!(place.restored(&[]), moved.here());
+            std::fs::remove_file(&next).unwrap();
+            let _ = std::fs::remove_file(format!("{}-onewrite", next.display()));
+            if !is_killed {
+                assert!(requests > if done { 4 } else { 20 }, "{requests}");
+                break;
+            }
+        }
+    }
+    let left =
+        std::fs::read_dir(place.dir.path()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let left: Vec<_> = left.filter(|name| name.ends_with(".db")).collect();
+    assert_eq!(left, ["app.db"]);
+}
+
+#[test]
+fn of_promotions_that_race_one_wins_each_epoch() {
+    let place = Place::new();
+    place.ship();
+    for round in 0..3 {
+        let racing: Vec<_> = (0..16)
+            .map(|n| {
+                let file = place.dir.path().join(format!("{round}-{n}.db"));
+                let mut command = place.command(&["promote", &place.url("a/b"), file.to_str().unwrap()]);
+                (file, command.spawn().unwrap())
+            })
+            .collect();
+        let mut won = Vec::new();
+        for (file, child) in racing {
+            let output = child.wait_with_output().unwrap();
+            let text = said(&output);
+            match output.status.code() {
+                Some(0) => {
+                    let epoch = text.split("epoch ").last().unwrap().split(' ').next().unwrap();
+                    won.push((epoch.parse::<u64>().unwrap(), file));
+                }
+                Some(3) => assert!(text.contains("fenced: the store belongs to") && !file.exists(), "{text}"),
+                _ => panic!("{text}"),
+            }
+        }
+        won.sort();
+        let owner: serde_json::Value =
+            serde_json::from_slice(&place.bucket.lock().unwrap().objects["a/b/owner.json"].bytes).unwrap();
+        let (epoch, file) = won.last().unwrap();
+        assert_eq!((owner["epoch"].as_u64(), owner["file"].as_str()), (Some(*epoch), file.to_str()));
+        assert!(won.is_sorted_by(|one, other| one.0 < other.0), "{won:?}");
+        // All but the last are fenced.
+        for (epoch, file) in &won {
+            let shipped = place.run(&["replicate", "--once", file.to_str().unwrap(), &place.url("a/b")]);
+            let expected = if Some(*epoch) == owner["epoch"].as_u64() { 0 } else { 3 };
+            assert_eq!(shipped.status.code(), Some(expected), "{}", said(&shipped));
+        }
+    }
+}
+
+/// The owner is stopped at any moment, another is promoted and ships, the first goes on: it ends, and nothing of it comes back.
+#[test]
+fn an_owner_that_was_stopped_ends_and_overwrites_nothing() {
+    for round in 0..5u64 {
+        let place = Place::new();
+        let args = ["replicate", "--interval", "5ms", "--levels", "40ms,200ms", "--keep-batches", "50ms"];
+        let (file, url) = (place.file.to_str().unwrap(), place.url("a/b"));
+        let mut first = Killed(place.command(&[&args[..], &[file, &url]].concat()).spawn().unwrap());
+        until("the first snapshot", || place.keys().iter().any(|key| key.contains("/0000/")));
+        let writer = place.file.clone();
+        let writes = thread::spawn(move || {
+            let db = onewrite_rusqlite::open(writer).unwrap();
+            for n in 0..200 {
+                // Commits go on, whatever the shipper does.
+                db.execute_batch(&format!("INSERT INTO t(x) VALUES ('first {n}')")).unwrap();
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        thread::sleep(Duration::from_millis(100 + fastrand::u64(0..300) + round));
+        signal(first.0.id(), "STOP");
+        let next = place.dir.path().join("next.db");
+        let promoted = place.run(&["promote", &url, next.to_str().unwrap()]);
+        assert!(promoted.status.success(), "{}", said(&promoted));
+        let moved =
+            Place { file: next.clone(), bucket: place.bucket.clone(), server: place.server.clone(), ..Place::new() };
+        let mut second = Killed(place.command(&[&args[..], &[next.to_str().unwrap(), &url]].concat()).spawn().unwrap());
+        for n in 0..fastrand::u64(1..60) {
+            moved.sql(&format!("INSERT INTO t(x) VALUES ('second {n}')"));
+            thread::sleep(Duration::from_millis(3));
+        }
+        signal(first.0.id(), "CONT");
+        moved.sql("INSERT INTO t(x) VALUES ('last')");
+        until("the first is fenced", || first.0.try_wait().unwrap().is_some());
+        assert_eq!(first.0.wait().unwrap().code(), Some(3));
+        moved.sql("INSERT INTO t(x) VALUES ('behind')");
+        signal(second.0.id(), "TERM");
+        let mut text = String::new();
+        second.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(second.0.wait().unwrap().success(), "{text}");
+        assert_eq!(place.restored(&[]), moved.here(), "round {round}");
+        writes.join().unwrap();
+        let rejoined = place.run(&["rejoin", &url, file]);
+        assert!(rejoined.status.success(), "{}", said(&rejoined));
+        assert_eq!(place.here(), moved.here());
+    }
+}
+
+#[test]
+fn commits_go_on_while_the_store_is_away_and_are_shipped_then() {
+    let place = Place::new();
+    let (file, url) = (place.file.to_str().unwrap(), place.url("a/b"));
+    let mut shipper = Killed(place.command(&["replicate", "--interval", "10ms", file, &url]).spawn().unwrap());
+    until("the first snapshot", || place.keys().iter().any(|key| key.contains("/0000/")));
+    let db = onewrite_rusqlite::open(&place.file).unwrap();
+    let mut slowest = Duration::ZERO;
+    for round in 0..3 {
+        place.bucket.lock().unwrap().is_away = true;
+        for n in 0..150 {
+            let begun = Instant::now();
+            db.execute_batch(&format!("INSERT INTO t(x) VALUES ('{round} {n}')")).unwrap();
+            slowest = slowest.max(begun.elapsed());
+            thread::sleep(Duration::from_millis(5));
+        }
+        place.bucket.lock().unwrap().is_away = false;
+        thread::sleep(Duration::from_millis(200));
+    }
+    assert!(slowest < Duration::from_secs(1), "a commit took {slowest:?}");
+    assert!(shipper.0.try_wait().unwrap().is_none(), "it goes on");
+    signal(shipper.0.id(), "TERM");
+    let mut text = String::new();
+    shipper.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(shipper.0.wait().unwrap().success(), "{text}");
+    assert!(text.contains("not shipped, trying again") && text.contains("shipping goes on"), "{text}");
+    assert_eq!(place.restored(&[]), place.here());
 }

@@ -1,13 +1,17 @@
 //! A store that is a directory, laid out as Litestream's `file` replicas are: the time of a state is the file's time.
 
-use super::{BATCHES, Entry, Fill, Name, SNAPSHOTS, Store};
+use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER, SNAPSHOTS, Store, Version};
 use crate::report::{COUNTERS, Request};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, TryLockError};
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// Held while the record of the owner is replaced, and how long that may take others.
+const OWNER_LOCK: &str = "owner.lock";
+const PATIENCE: Duration = Duration::from_secs(10);
 /// What a file is called until it is whole.
 const UNFINISHED: &str = ".onewrite-unfinished-";
 
@@ -27,6 +31,11 @@ impl FileStore {
 
     fn path(&self, name: Name) -> PathBuf {
         self.dir.join(name.to_string())
+    }
+
+    fn lock_file(&self, path: &Path) -> Result<File> {
+        let lock = File::options().create(true).append(true).open(path);
+        lock.with_context(|| format!("cannot open {}", path.display()))
     }
 
     /// The directory of a level, made if it is not there; that of the store is.
@@ -62,11 +71,10 @@ fn time(time_ms: i64) -> SystemTime {
 }
 
 impl Store for FileStore {
-    fn own(&mut self) -> Result<()> {
+    fn begin(&mut self, node: u64) -> Result<Conditions> {
         make_dir(&self.dir)?;
-        let path = self.dir.join("onewrite.lock");
-        let lock = File::options().create(true).append(true).open(&path);
-        let lock = lock.with_context(|| format!("cannot open {}", path.display()))?;
+        let path = self.dir.join(format!("onewrite-{node:016x}.lock"));
+        let lock = self.lock_file(&path)?;
         match lock.try_lock() {
             Ok(()) => self.lock = Some(lock),
             Err(TryLockError::WouldBlock) => bail!(
@@ -75,12 +83,14 @@ impl Store for FileStore {
             ),
             Err(TryLockError::Error(e)) => return Err(e).with_context(|| format!("cannot lock {}", path.display())),
         }
-        // What a process that died had begun.
-        for level in BATCHES..=SNAPSHOTS {
-            let dir = match level {
-                BATCHES | SNAPSHOTS => self.make_level_dir(level)?,
-                _ => self.level_dir(level),
-            };
+        for level in [BATCHES, SNAPSHOTS] {
+            self.make_level_dir(level)?;
+        }
+        Ok(Conditions { create: true, replace: true })
+    }
+
+    fn tidy(&self) -> Result<()> {
+        for dir in (BATCHES..=SNAPSHOTS).map(|level| self.level_dir(level)).chain([self.dir.clone()]) {
             if !dir.is_dir() {
                 continue;
             }
@@ -94,6 +104,49 @@ impl Store for FileStore {
             }
         }
         Ok(())
+    }
+
+    fn owner(&self) -> Result<Option<(Vec<u8>, Version)>> {
+        COUNTERS.request(Request::Get);
+        let path = self.dir.join(OWNER);
+        let record = match fs::read(&path) {
+            Ok(record) => record,
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                ensure!(self.dir.is_dir(), "there is no directory {}", self.dir.display());
+                return Ok(None);
+            }
+            Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+        };
+        let version = Version(String::from_utf8_lossy(&record).into_owned());
+        Ok(Some((record, version)))
+    }
+
+    fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool> {
+        COUNTERS.request(Request::Put);
+        let path = self.dir.join(OWNER);
+        let what = || format!("cannot write {}", path.display());
+        let lock_path = self.dir.join(OWNER_LOCK);
+        let lock = self.lock_file(&lock_path)?;
+        let begun = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(5)),
+                Err(TryLockError::WouldBlock) => {
+                    bail!("another process holds {}: has it been stopped?", lock_path.display())
+                }
+                Err(TryLockError::Error(e)) => return Err(e).with_context(what),
+            }
+        }
+        if self.owner()?.map(|(_, version)| version).as_ref() != was {
+            return Ok(false);
+        }
+        let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.dir).with_context(what)?;
+        file.write_all(record).with_context(what)?;
+        file.as_file().sync_all().with_context(what)?;
+        file.persist(&path).map_err(|e| e.error).with_context(what)?;
+        sync_dir(&self.dir)?;
+        Ok(true)
     }
 
     fn list(&self, level: u8) -> Result<Vec<Entry>> {

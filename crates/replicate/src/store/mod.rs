@@ -26,6 +26,8 @@ pub struct Name {
 pub const BATCHES: u8 = 0;
 /// Whole databases.
 pub const SNAPSHOTS: u8 = 9;
+/// What the record of the owner is called.
+pub const OWNER: &str = "owner.json";
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,13 +59,36 @@ pub struct Entry {
     pub bytes: u64,
 }
 
+/// Which conditions a store keeps when it is asked to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conditions {
+    /// It creates a file only where there is none.
+    pub create: bool,
+    /// It replaces the record of the owner only if that is the one that was read.
+    pub replace: bool,
+}
+
+/// Which record of the owner was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version(pub String);
+
 /// Writes the contents of a file.
 pub type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<()>;
 
 /// A place for the files of one database.
 pub trait Store: Send + Sync {
-    /// Keeps others from shipping into it, until the store is dropped, and prepares it.
-    fn own(&mut self) -> Result<()>;
+    /// Prepares to write into it, and tries what it answers to conditions. A second process of the same `node` is refused
+    /// where it is seen, until the store is dropped.
+    fn begin(&mut self, node: u64) -> Result<Conditions>;
+    /// Removes what a process that died had begun to write. For the owner alone.
+    fn tidy(&self) -> Result<()> {
+        Ok(())
+    }
+    /// The record that says who may write, and which one it is.
+    fn owner(&self) -> Result<Option<(Vec<u8>, Version)>>;
+    /// Replaces that record, durably, if it is still `was`, or makes it if there was none. `true`: it did. `false`: it was
+    /// another, or this one since a request that failed before. After an error it may have or not, also later.
+    fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool>;
     /// The files of a level, in the order of their names.
     fn list(&self, level: u8) -> Result<Vec<Entry>>;
     /// Where a listing does not tell exact times: those of `entries`, in the order of their names, as far as it takes to tell

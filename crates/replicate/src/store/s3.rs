@@ -1,8 +1,8 @@
 //! A store in a bucket of S3, or of a server that speaks its protocol, laid out as Litestream's `s3` replicas are: the time of a
 //! state is in the object's metadata.
 
-use super::{Entry, Fill, Name, Store};
-use crate::report::{self, COUNTERS, Level};
+use super::{Conditions, Entry, Fill, Name, OWNER, Store, Version};
+use crate::report::{self, COUNTERS};
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use rusty_s3::actions::{ListObjectsV2, S3Action};
 use rusty_s3::{Bucket, Credentials, UrlStyle};
@@ -42,6 +42,28 @@ pub(super) struct S3Store {
     /// Begins every key; ends with a slash unless it is empty.
     prefix: String,
     agent: Agent,
+    /// The server refuses requests with the condition that an object is still the same.
+    replaces_blindly: bool,
+}
+
+/// The condition of a request to write.
+#[derive(Clone, Copy)]
+enum If<'a> {
+    /// There is no such object.
+    None,
+    /// The object is this version of it.
+    Match(&'a str),
+    Always,
+}
+
+impl If<'_> {
+    fn header(&self) -> Option<(&'static str, &str)> {
+        match self {
+            If::None => Some(("if-none-match", "*")),
+            If::Match(version) => Some(("if-match", version)),
+            If::Always => None,
+        }
+    }
 }
 
 /// What became of an object that is created only where there is none.
@@ -106,7 +128,7 @@ impl S3Store {
         let config = Agent::config_builder().http_status_as_error(false).timeout_connect(Some(Duration::from_secs(10)));
         let config = config.timeout_recv_response(Some(PATIENCE)).timeout_per_read(Some(PATIENCE));
         let config = config.timeout_per_write(Some(PATIENCE)).tls_config(tls(variable(&["AWS_CA_BUNDLE"]))?);
-        Ok(S3Store { bucket, credentials, prefix, agent: config.build().new_agent() })
+        Ok(S3Store { bucket, credentials, prefix, agent: config.build().new_agent(), replaces_blindly: false })
     }
 
     fn key(&self, name: Name) -> String {
@@ -153,13 +175,9 @@ impl S3Store {
         let time =
             humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_millis(u64::try_from(time_ms).unwrap_or(0)));
         let time = time.to_string();
-        let mut action = self.bucket.put_object(Some(&self.credentials), key);
-        action.headers_mut().insert("if-none-match", "*");
-        action.headers_mut().insert(TIME, time.as_str());
-        let (answer, again) = self.call(report::Request::Put, || {
+        let headers = [("if-none-match", "*"), (TIME, time.as_str())];
+        let (answer, again) = self.send(key, &headers, |request| {
             file.rewind()?;
-            let request =
-                Request::put(action.sign(SIGNED_FOR).as_str()).header("if-none-match", "*").header(TIME, &time);
             self.agent.run(request.header("content-length", bytes).body(file)?)
         })?;
         match answer.status() {
@@ -168,6 +186,62 @@ impl S3Store {
             StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(Put::Exists { perhaps_ours: again }),
             _ => Err(refused(answer)),
         }
+    }
+
+    /// Makes an object of a few bytes, or replaces it. `Err` inside: the condition does not hold, or a request before has
+    /// made that so.
+    fn put_small(&self, key: &str, record: &[u8], condition: If<'_>) -> Result<Result<(), StatusCode>> {
+        let headers: Vec<_> = condition.header().into_iter().collect();
+        let (answer, _) = self.send(key, &headers, |request| self.agent.run(request.body(record)?))?;
+        match answer.status() {
+            status if status.is_success() => Ok(Ok(())),
+            status @ (StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT | StatusCode::NOT_FOUND)
+                if !matches!(condition, If::Always) =>
+            {
+                if status == StatusCode::NOT_FOUND {
+                    // Also what is said of a bucket that is not there.
+                    self.get_small(key)?;
+                }
+                Ok(Err(status))
+            }
+            StatusCode::NOT_IMPLEMENTED if matches!(condition, If::Match(_)) => Ok(Err(StatusCode::NOT_IMPLEMENTED)),
+            _ => Err(refused(answer)),
+        }
+    }
+
+    /// Sends an object, again if need be.
+    fn send(
+        &self,
+        key: &str,
+        headers: &[(&'static str, &str)],
+        mut run: impl FnMut(ureq::http::request::Builder) -> Result<Response<Body>, ureq::Error>,
+    ) -> Result<(Response<Body>, bool)> {
+        let mut action = self.bucket.put_object(Some(&self.credentials), key);
+        for (name, value) in headers {
+            action.headers_mut().insert(*name, *value);
+        }
+        self.call(report::Request::Put, || {
+            let request = Request::put(action.sign(SIGNED_FOR).as_str());
+            run(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value)))
+        })
+    }
+
+    /// A small object, and which version of it; `None` where there is none.
+    fn get_small(&self, key: &str) -> Result<Option<(Vec<u8>, String)>> {
+        let what = || format!("cannot read {}", self.shown(key));
+        let url = self.bucket.get_object(Some(&self.credentials), key).sign(SIGNED_FOR);
+        let mut answer = self.get(report::Request::Get, &url).with_context(what)?;
+        if !answer.status().is_success() {
+            let gone = answer.status() == StatusCode::NOT_FOUND;
+            let text = answer.body_mut().with_config().limit(TEXT_MAX).read_to_string().with_context(what)?;
+            if gone && !text.contains("NoSuchBucket") {
+                return Ok(None);
+            }
+            return Err(refused_with(answer.status(), &text)).with_context(what);
+        }
+        let version = version(&answer).with_context(|| format!("{} has no ETag", self.shown(key)))?;
+        let record = answer.body_mut().with_config().limit(TEXT_MAX).read_to_vec().with_context(what)?;
+        Ok(Some((record, version)))
     }
 
     /// Whether the object holds what `file` does.
@@ -224,10 +298,17 @@ fn millis(time: &str) -> Option<i64> {
     i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
 }
 
+fn version(answer: &Response<Body>) -> Option<String> {
+    Some(answer.headers().get("etag")?.to_str().ok()?.to_owned())
+}
+
 /// What a server said that did not do what it was asked for, and what to do about it.
 fn refused(mut answer: Response<Body>) -> Error {
-    let status = answer.status();
     let text = answer.body_mut().with_config().limit(TEXT_MAX).read_to_string().unwrap_or_default();
+    refused_with(answer.status(), &text)
+}
+
+fn refused_with(status: StatusCode, text: &str) -> Error {
     let part = |name: &str| {
         let (_, rest) = text.split_once(&format!("<{name}>"))?;
         Some(rest.split_once('<')?.0.to_owned())
@@ -254,20 +335,46 @@ fn refused(mut answer: Response<Body>) -> Error {
 }
 
 impl Store for S3Store {
-    fn own(&mut self) -> Result<()> {
+    fn begin(&mut self, _node: u64) -> Result<Conditions> {
         let key = format!("{}{PROBE}", self.prefix);
         let what = || format!("cannot write {}", self.shown(&key));
-        let nothing = tempfile::tempfile().context("cannot make a temporary file")?;
-        self.put(&key, &nothing, 0, 0).with_context(what)?;
-        if self.put(&key, &nothing, 0, 0).with_context(what)? == Put::Created {
-            let message = format!(
-                "the server replaces objects that it was asked only to create: if a second process ships into {}, nobody will \
-                 notice",
-                self.shown(&self.prefix)
-            );
-            report::say(Level::Warning, "unconditional", &[], &message);
+        let put = |condition| self.put_small(&key, b"", condition).with_context(what);
+        put(If::None)?.ok();
+        let create = put(If::None)?.is_err();
+        let Some((_, version)) = self.get_small(&key)? else { bail!("{} is gone", self.shown(&key)) };
+        // The first is of no version that was ever there.
+        let wrong = put(If::Match("\"00000000000000000000000000000000\""))?;
+        let right = put(If::Match(&version))?;
+        // Else it was busy with another request for it.
+        self.replaces_blindly = matches!(right, Err(StatusCode::NOT_IMPLEMENTED | StatusCode::PRECONDITION_FAILED));
+        Ok(Conditions { create, replace: wrong.is_err() && !self.replaces_blindly })
+    }
+
+    fn owner(&self) -> Result<Option<(Vec<u8>, Version)>> {
+        let owner = self.get_small(&format!("{}{OWNER}", self.prefix))?;
+        Ok(owner.map(|(record, version)| (record, Version(version))))
+    }
+
+    fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool> {
+        let key = format!("{}{OWNER}", self.prefix);
+        let what = || format!("cannot write {}", self.shown(&key));
+        let condition = match was {
+            None => If::None,
+            Some(version) if self.replaces_blindly => {
+                if self.owner()?.is_none_or(|(_, now)| now != *version) {
+                    return Ok(false);
+                }
+                If::Always
+            }
+            Some(version) => If::Match(&version.0),
+        };
+        match self.put_small(&key, record, condition).with_context(what)? {
+            Ok(()) => Ok(true),
+            Err(StatusCode::NOT_IMPLEMENTED) => {
+                bail!("the server refuses to write {} on a condition", self.shown(&key))
+            }
+            Err(_) => Ok(false),
         }
-        Ok(())
     }
 
     fn list(&self, level: u8) -> Result<Vec<Entry>> {

@@ -1,0 +1,266 @@
+//! Taking a store over, and giving way: [`promote`] makes a database the one that is shipped, [`rejoin`] puts a database that
+//! another was promoted over aside, and what the store has in its place.
+
+use crate::fence::{self, Claim, Fenced, How, Node, Owner, Tip, shut_out};
+use crate::plan::{Target, newest, plan};
+use crate::restore::{check_dest, restore};
+use crate::source::Source;
+use crate::state::{State, byte_bar, page_bar};
+use crate::store::{Store, list_all};
+use anyhow::{Context, Result, bail, ensure};
+use onewrite_core::Repair;
+use onewrite_core::disk::real::RealDisk;
+use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::inspect::log_path;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What a promotion has done.
+#[derive(Clone, Debug)]
+pub struct Promoted {
+    /// Of which epoch the claim is.
+    pub epoch: u64,
+    /// The newest transaction, which shuts out earlier owners.
+    pub txid: u64,
+    /// Whose the store was.
+    pub before: Option<Owner>,
+    /// The database was there, and as the store has it.
+    pub was_there: bool,
+    /// The store heeds the conditions of requests.
+    pub heeds: bool,
+}
+
+/// Makes the database at `file` the one that is shipped to `store`. It is restored if it is not there, else it must be what
+/// the store has.
+pub fn promote(store: &mut dyn Store, file: &Path) -> Result<Promoted> {
+    ensure!(!list_all(store)?.is_empty(), "the store is empty: `onewrite replicate` begins one");
+    let was_there = is_there(file)?;
+    // Before anything is changed.
+    if was_there {
+        compare(store, file)?;
+    } else {
+        check_dest(file)?;
+    }
+    let node = Node::of(file)?;
+    let conditions = store.begin(node.id)?;
+    let before = fence::owner(store)?;
+    let mut claim = Claim::take(store, &node, How::Promote)?;
+    let epoch = claim.epoch();
+    let taken = take_over(store, &mut claim, file, was_there);
+    let txid = taken.map_err(|e| match e.is::<Fenced>() {
+        true => e,
+        false => e.context(format!(
+            "the store is this node's since a moment ago (epoch {epoch}), and nobody ships into it: promote again, here or elsewhere"
+        )),
+    })?;
+    let heeds = conditions.create && conditions.replace;
+    Ok(Promoted { epoch, txid, before, was_there, heeds })
+}
+
+fn take_over(store: &dyn Store, claim: &mut Claim, file: &Path, was_there: bool) -> Result<u64> {
+    let aside = Aside::beside(file)?;
+    let time_ms = newest_ms(store)?;
+    let txid = shut_out(store, claim, time_ms, &mut |store| {
+        if was_there {
+            return compare(store, file);
+        }
+        aside.clear()?;
+        let txid = restore(store, &aside.database, Target::Newest)?;
+        tip_of_file(&aside.database, txid)
+    })?;
+    if !was_there {
+        aside.name(file)?;
+    }
+    Ok(txid)
+}
+
+/// Later than what is there.
+fn newest_ms(store: &dyn Store) -> Result<i64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
+    let mut entries = list_all(store)?;
+    store.tell_times(&mut entries, now)?;
+    let newest = entries.iter().max_by_key(|entry| entry.name.max).map_or(0, |entry| entry.time_ms);
+    Ok(now.max(newest))
+}
+
+fn is_there(file: &Path) -> Result<bool> {
+    match file.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e).with_context(|| format!("cannot look at {}", file.display())),
+    }
+}
+
+/// The store's newest state, if the database at `file` is the same.
+fn compare(store: &dyn Store, file: &Path) -> Result<Tip> {
+    match compared(store, file)? {
+        Ok(tip) => Ok(tip),
+        Err(pages) => bail!(
+            "{} is not what the store has, {pages} pages differ: stop what uses it, and `onewrite rejoin` (which keeps it under \
+             another name), or move it away",
+            file.display()
+        ),
+    }
+}
+
+/// The same; else how many pages differ.
+fn compared(store: &dyn Store, file: &Path) -> Result<Result<Tip, u64>> {
+    let Some((source, _)) = Source::pin(file)? else { bail!("{} has no page", file.display()) };
+    let bar = page_bar("comparing");
+    let ours = State { page_bytes: source.page_bytes, hashes: source.hashes(&bar)? };
+    bar.finish_and_clear();
+    let entries = list_all(store)?;
+    let bar = byte_bar("reading the store");
+    let theirs = State::read(store, &plan(&entries, Target::Newest)?, &bar);
+    bar.finish_and_clear();
+    let (theirs, _) = theirs?;
+    if theirs != ours {
+        let all = 0..ours.hashes.len().max(theirs.hashes.len());
+        let differ = all.filter(|n| ours.hashes.get(*n) != theirs.hashes.get(*n)).count();
+        return Ok(Err(differ as u64));
+    }
+    let mut first = Vec::new();
+    source.read(1, &mut first)?;
+    Ok(Ok(Tip { txid: newest(&entries), page_bytes: source.page_bytes, pages: source.pages, first }))
+}
+
+fn tip_of_file(file: &Path, txid: u64) -> Result<Tip> {
+    let what = || format!("cannot read {}", file.display());
+    let open = File::open(file).with_context(what)?;
+    let mut size = [0; 2];
+    open.read_exact_at(&mut size, 16).with_context(what)?;
+    let page_bytes = match u16::from_be_bytes(size) {
+        1 => 65536,
+        bytes => u32::from(bytes),
+    };
+    ensure!(page_bytes >= 512, "the store has no database of SQLite");
+    let pages = u32::try_from(open.metadata().with_context(what)?.len() / u64::from(page_bytes))?;
+    let mut first = vec![0; usize::try_from(page_bytes)?];
+    open.read_exact_at(&mut first, 0).with_context(what)?;
+    Ok(Tip { txid, page_bytes, pages, first })
+}
+
+/// A database that is being made, in the directory of the one it will be.
+struct Aside {
+    dir: tempfile::TempDir,
+    database: PathBuf,
+}
+
+impl Aside {
+    fn beside(file: &Path) -> Result<Aside> {
+        let dir = dir_of(file);
+        let what = || format!("cannot write in {}", dir.display());
+        let dir = tempfile::Builder::new().prefix(".onewrite-promote-").tempdir_in(dir).with_context(what)?;
+        let database = dir.path().join("database");
+        Ok(Aside { dir, database })
+    }
+
+    fn clear(&self) -> Result<()> {
+        match fs::remove_file(&self.database) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context("cannot remove what was restored first"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives it its name, which nothing has.
+    fn name(self, file: &Path) -> Result<()> {
+        fs::hard_link(&self.database, file)
+            .with_context(|| format!("cannot give the database the name {}", file.display()))?;
+        self.dir.close().context("cannot remove a temporary directory")?;
+        flush(dir_of(file))
+    }
+}
+
+fn dir_of(file: &Path) -> &Path {
+    match file.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
+}
+
+fn flush(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all()).with_context(|| format!("cannot flush {}", dir.display()))
+}
+
+/// What has become of a database that another was promoted over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rejoined {
+    /// It is the same as the store has, and was left.
+    Same {
+        /// The state of the store.
+        txid: u64,
+    },
+    /// The store's state is in its place.
+    Replaced {
+        /// The state of the store.
+        txid: u64,
+        /// Pages that differed.
+        pages: u64,
+        /// What it is called now.
+        kept: PathBuf,
+    },
+}
+
+/// Puts what the store has in the place of the database at `file`, which is kept as `<file>.diverged`.
+pub fn rejoin(store: &dyn Store, file: &Path) -> Result<Rejoined> {
+    let file = &file.canonicalize().with_context(|| format!("there is no database {}", file.display()))?;
+    if let Some(owner) = fence::owner(store)? {
+        let node = Node::of(file)?;
+        ensure!(
+            owner.node != format!("{:016x}", node.id),
+            "the store belongs to this database ({owner}): what is here and not shipped yet would be lost. `onewrite replicate` ships it"
+        );
+    }
+    let kept = with_suffix(file, ".diverged");
+    let what = || format!("cannot look at {}", file.display());
+    let inode = |path: &Path| path.symlink_metadata().map(|data| (data.dev(), data.ino()));
+    // What was begun before is gone on with.
+    let begun = is_there(&kept)? && inode(&kept).with_context(what)? == inode(file).with_context(what)?;
+    // Recovers it, if need be, and closes it: then it is one plain file.
+    let pages = match compared(store, file)? {
+        Ok(tip) => return Ok(Rejoined::Same { txid: tip.txid }),
+        Err(pages) => pages,
+    };
+    ensure!(begun || !is_there(&kept)?, "{} is there already: move it away", kept.display());
+    let aside = Aside::beside(file)?;
+    let txid = restore(store, &aside.database, Target::Newest)?;
+    let data = file.metadata().with_context(what)?;
+    fs::set_permissions(&aside.database, data.permissions())
+        .and_then(|()| chown(&aside.database, Some(data.uid()), Some(data.gid())))
+        .with_context(|| {
+            format!("cannot give what was restored the owner and the permissions of {}", file.display())
+        })?;
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
+    let hold = Repair::open(disk, file, OpenMode::ReadWrite)?;
+    ensure!(
+        hold.mark()?.is_none() && hold.hot_journal()?.is_none(),
+        "{} was opened meanwhile: try again",
+        file.display()
+    );
+    let (log, kept_log) = (log_path(file), log_path(&kept));
+    ensure!(begun || !is_there(&kept_log)?, "{} is there already: move it away", kept_log.display());
+    let what = || format!("cannot give {} the name {}", file.display(), kept.display());
+    if !begun {
+        fs::hard_link(file, &kept).with_context(what)?;
+    }
+    if is_there(&log)? {
+        fs::rename(&log, &kept_log).with_context(what)?;
+    }
+    flush(dir_of(file))?;
+    fs::rename(&aside.database, file)
+        .with_context(|| format!("cannot give what was restored the name {}", file.display()))?;
+    flush(dir_of(file))?;
+    drop(hold);
+    Ok(Rejoined::Replaced { txid, pages, kept })
+}
+
+fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
+    let mut path = file.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}

@@ -9,7 +9,7 @@ use onewrite_replicate::plan::Target;
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Settings, Shipper};
 use onewrite_replicate::store::{self, Conditions, Entry, Fill, Name, Store, Version};
-use place::{Killed, Place, installed, rows, said};
+use place::{Killed, Place, installed, rows, said, until};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ fn batches_stay_if_what_stands_in_for_them_is_gone() {
     let (zero, hour) = (Duration::ZERO, Duration::from_secs(3600));
     let settings = |keep_batches| {
         let levels = Some(Levels { intervals: vec![zero], keep_batches, retention: hour });
-        Settings { snapshot_interval: zero, levels, node: 1 }
+        Settings { snapshot_interval: zero, levels }
     };
     let step = |shipper: &mut Shipper, n: u32| {
         place.sql(&format!("UPDATE t SET x = {n} WHERE n = 1"));
@@ -292,6 +292,7 @@ fn killed_at_any_moment_while_it_merges() {
         let mut args = vec!["--interval", "2ms", "--snapshot-interval", "40ms"];
         args.extend(["--levels", "5ms,15ms,40ms", "--keep-batches", "3ms", "--retention", "60ms"]);
         let shipper = Killed(place.replicate(&args).spawn().unwrap());
+        until("the first snapshot", || !place.names(0).is_empty());
         let end = std::time::Instant::now() + Duration::from_millis(random.u64(20..300));
         while std::time::Instant::now() < end {
             db.execute("UPDATE t SET x = randomblob(90) WHERE n = ?1", [random.u32(1..200)]).unwrap();

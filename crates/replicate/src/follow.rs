@@ -408,8 +408,14 @@ fn begin(file: &Path, url: &str, store: &dyn Store) -> Result<()> {
     }
     restore::check_dest(file)?;
     let txid = restore::restore(store, &new, Target::Newest).with_context(|| format!("cannot restore {url}"))?;
+    record(&new, file, url, txid)?;
+    restore::name(&new, file)
+}
+
+/// Records that `file`, of which `new` is about to get the name, is a replica: what the store at `url` had as transaction `txid`.
+pub(crate) fn record(new: &Path, file: &Path, url: &str, txid: u64) -> Result<()> {
     let what = || format!("cannot use {}", new.display());
-    let restored = File::options().read(true).write(true).open(&new).with_context(what)?;
+    let restored = File::options().read(true).write(true).open(new).with_context(what)?;
     let mut header = [0; 100];
     restored.read_exact_at(&mut header, 0).with_context(what)?;
     if header.get(18..20) != Some(&[1, 1]) {
@@ -421,6 +427,21 @@ fn begin(file: &Path, url: &str, store: &dyn Store) -> Result<()> {
     let pages = u32::try_from(restored.metadata().with_context(what)?.len().div_euclid(page_bytes.into()))?;
     let read = |image: &mut [u8], offset| restored.read_exact_at(image, offset).with_context(what);
     let at = Place { txid, content: content(pages, page_bytes, read)? };
-    write_record(file, url, at, at)?;
-    restore::name(&new, file)
+    write_record(file, url, at, at)
+}
+
+/// Whether the database at `file` is a replica.
+pub(crate) fn is_replica(file: &Path) -> Result<bool> {
+    Ok(read_record(file)?.is_some())
+}
+
+/// Makes a database of a replica, which nobody follows any more.
+pub(crate) fn forget(file: &Path) -> Result<()> {
+    let path = beside(file, "-follow");
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => restore::sync(restore::directory(file)),
+    }
 }

@@ -288,6 +288,8 @@ fn killed_at_any_moment_while_it_merges() {
     let place = Place::new(200);
     let mut random = fastrand::Rng::new();
     let db = place.open();
+    // Else the first could be killed before it has shipped anything.
+    assert!(place.replicate(&["--once"]).output().unwrap().status.success());
     for _ in 0..12 {
         let mut args = vec!["--interval", "2ms", "--snapshot-interval", "40ms"];
         args.extend(["--levels", "5ms,15ms,40ms", "--keep-batches", "3ms", "--retention", "60ms"]);

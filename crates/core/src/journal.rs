@@ -8,12 +8,10 @@ use std::sync::Arc;
 
 use crate::disk::{DiskFile, system};
 use crate::error::{Error, IoContext, Result};
-use crate::memory::Room;
+use crate::memory::{Room, give_back, spare};
 
 /// Bytes of a journal kept in memory; the rest goes to a temporary file.
 const MEMORY_BYTES: usize = 1 << 20;
-/// Memory kept for the next transaction's journal.
-const KEEP_BYTES: usize = 64 << 10;
 /// Length of the write with which SQLite completes a journal header before a sync: magic and count.
 const HEADER_WRITE_BYTES: usize = 12;
 /// Longest name of a super-journal.
@@ -78,6 +76,9 @@ impl VirtualJournal {
     fn put(&mut self, data: &[u8], offset: u64, temp: impl FnOnce() -> Result<Arc<dyn DiskFile>>) -> Result<()> {
         let end = offset.checked_add(data.len() as u64).ok_or_else(|| Error::Full("journal too long".into()))?;
         let in_memory = usize::try_from(end).unwrap_or(usize::MAX).min(MEMORY_BYTES);
+        if self.memory.capacity() == 0 {
+            self.memory = spare();
+        }
         if self.memory.len() < in_memory {
             self.memory.room(in_memory - self.memory.len())?;
             self.memory.resize(in_memory, 0);
@@ -107,7 +108,9 @@ impl VirtualJournal {
         self.memory.truncate(usize::try_from(len).unwrap_or(usize::MAX));
         if len <= MEMORY_BYTES as u64 {
             self.spill = None;
-            self.memory.shrink_to(KEEP_BYTES);
+        }
+        if len == 0 {
+            give_back(&mut self.memory);
         }
     }
 

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use std::collections::TryReserveError;
 use std::hash::{BuildHasher, Hash};
 
+use parking_lot::Mutex;
+
 use crate::error::{Error, Result};
 
 /// Something that can be given room for more items.
@@ -66,4 +68,29 @@ pub fn copy(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut copy = list(bytes.len())?;
     copy.extend_from_slice(bytes);
     Ok(copy)
+}
+
+/// Largest buffer that is kept for another use.
+const SPARE_BYTES: usize = 64 << 10;
+
+/// Buffers that nobody uses. The journal of a connection and the record of a database are empty between transactions, and of many that
+/// are open few write at a time.
+static SPARES: Mutex<[Vec<u8>; 8]> = Mutex::new([const { Vec::new() }; 8]);
+
+/// An empty buffer, with the room of its last use if there is one.
+pub fn spare() -> Vec<u8> {
+    let mut spares = SPARES.try_lock();
+    let spare = spares.as_mut().and_then(|spares| spares.iter_mut().find(|spare| spare.capacity() > 0));
+    spare.map_or_else(Vec::new, std::mem::take)
+}
+
+/// Gives a buffer back that is empty until its next use; what of it is large goes to the allocator.
+pub fn give_back(buffer: &mut Vec<u8>) {
+    let mut buffer = std::mem::take(buffer);
+    buffer.clear();
+    if buffer.capacity() <= SPARE_BYTES
+        && let Some(place) = SPARES.try_lock().as_mut().and_then(|s| s.iter_mut().find(|spare| spare.capacity() == 0))
+    {
+        *place = buffer;
+    }
 }

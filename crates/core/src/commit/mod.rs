@@ -252,7 +252,7 @@ impl Published {
 fn make_room(c: &mut Commit<'_>) -> Result<()> {
     if let Stage::Prepared(Prepared { changed: true, images, written: None, .. }) = &c.txn.stage {
         memory::headroom()?;
-        c.live.log.reserve(c.live.encoder.record_bytes())?;
+        c.live.log.reserve(c.live.encoder.record_bytes(), record::own_block(c.options))?;
         c.db.table.write().room(images.len())?;
     }
     Ok(())

@@ -18,9 +18,6 @@ use crate::table::{Image, stream_units};
 use crate::txn::{Changed, Txn};
 use crate::types::PageNo;
 
-/// Memory of the encoder kept for the next transaction.
-const ENCODER_BYTES: usize = 256 << 10;
-
 /// Begins the record of `txn`, which says what decides it.
 pub fn begin(db: &Database, live: &mut Live, txn: &Txn) -> Result<()> {
     live.encoder.clear();
@@ -153,11 +150,11 @@ pub fn seal(db: &Database, live: &mut Live, state: &State, stream: Stream) -> u3
 /// Pushes a finished record under the lock that publishes `state`.
 pub fn push(live: &mut Live, ready: &Ready, state: &Arc<State>, durability: Durability) {
     live.log.push(&ready.way, live.encoder.finished(), ready.crc, state, durability);
-    live.encoder.shrink(ENCODER_BYTES);
+    live.encoder.give_back();
 }
 
 /// The same for one that is in the log already.
 pub fn push_prepared(live: &mut Live, written: &Written, state: &Arc<State>) {
     live.log.push_prepared(written, state);
-    live.encoder.shrink(ENCODER_BYTES);
+    live.encoder.give_back();
 }

@@ -79,7 +79,7 @@ struct Pending {
     position: u64,
     /// A buffer to go on with while a leader writes the other; at least a block long once something was reserved.
     spare: Vec<u8>,
-    /// Room for the record that is about to be pushed, should a leader take `bytes` before it is.
+    /// Room for the record that is about to be pushed, should a leader take `bytes` before it is: there is something to take.
     ready: Vec<u8>,
     /// How far it is.
     frontier: Frontier<Memory>,
@@ -119,6 +119,21 @@ impl Pending {
         self.position += whole as u64;
         taken.resize(used.next_multiple_of(block), 0);
         Some((taken, position))
+    }
+
+    /// Takes the buffer of a leader back. Where nothing was added meanwhile it is the larger one that goes on, so that the other need
+    /// not grow: a database that one connection writes has one of the size of its transactions, and one block.
+    fn give_back(&mut self, mut buffer: Vec<u8>, block: usize) {
+        let written = buffer.len();
+        buffer.clear();
+        buffer.shrink_to(BUFFER_BYTES);
+        if self.bytes.len() == self.taken && self.bytes.capacity() < buffer.capacity() {
+            buffer.extend_from_slice(&self.bytes);
+            std::mem::swap(&mut self.bytes, &mut buffer);
+            self.bytes.shrink_to(written + 2 * block);
+            buffer.clear();
+        }
+        self.spare = buffer;
     }
 
     /// Adds bytes, of which `room` was reserved.
@@ -219,18 +234,20 @@ impl Group {
 
     /// Takes the memory for a record of `len` bytes and its write, whatever leaders take until it is pushed: what is
     /// published must be written (rule MemoryBeforePublication).
-    pub fn reserve(&self, len: usize) -> Result<()> {
+    pub fn reserve(&self, len: usize, own_block: bool) -> Result<()> {
         let mut p = self.pending.lock();
-        let room = self.room_for(len);
+        let room = self.room_for(len, own_block);
         p.bytes.room(room)?;
-        p.ready.room(self.block + room)?;
+        if p.bytes.len() != p.taken {
+            p.ready.room(self.block + room)?;
+        }
         // A leader has it, and brings it back.
         if p.busy { Ok(()) } else { p.spare.room(self.block) }
     }
 
     /// With the rest of the block before, if it is not to be shared, and of its last one.
-    fn room_for(&self, len: usize) -> usize {
-        len + 2 * self.block
+    fn room_for(&self, len: usize, own_block: bool) -> usize {
+        len + self.block + if own_block { self.block } else { 0 }
     }
 
     /// Adds a record, behind the one before, or in the next block if `own_block`. The caller publishes `state`
@@ -246,7 +263,7 @@ impl Group {
             let end = p.bytes.len().next_multiple_of(self.block);
             p.bytes.resize(end, 0);
         }
-        p.add(record, self.room_for(record.len()));
+        p.add(record, self.room_for(record.len(), own_block));
         p.publish(state, durability);
     }
 
@@ -445,10 +462,8 @@ impl Group {
         let took = begun.elapsed();
         let is_to_publish = audience.is_to_publish();
         let mut p = self.pending.lock();
-        if let Some((mut buffer, _)) = bytes {
-            buffer.clear();
-            buffer.shrink_to(BUFFER_BYTES);
-            p.spare = buffer;
+        if let Some((buffer, _)) = bytes {
+            p.give_back(buffer, self.block);
         }
         if flush || newest.is_some() {
             drop(p);

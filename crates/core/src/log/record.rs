@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use crate::disk::system;
 use crate::error::{Error, Result};
 use crate::layout::{le_u16, le_u32, le_u64, put, record as at};
-use crate::memory::Room;
+use crate::memory::{self, Room};
 use crate::types::{PageNo, Tid};
 
 /// The head of a record.
@@ -56,7 +56,7 @@ pub struct Decider {
     pub path: PathBuf,
 }
 
-/// Builds the bytes of one record. Reused between transactions, so it allocates rarely.
+/// Builds the bytes of one record. Between transactions it has no memory: the next one takes a buffer that is spare.
 #[derive(Default)]
 pub struct Encoder {
     buf: Vec<u8>,
@@ -72,15 +72,17 @@ const MERGE_BYTES: usize = at::RANGE_BYTES + 4;
 impl Encoder {
     /// Starts an empty record.
     pub fn clear(&mut self) {
+        if self.buf.capacity() == 0 {
+            self.buf = memory::spare();
+        }
         self.buf.clear();
         self.buf.resize(at::HEADER_BYTES, 0);
         self.entries = 0;
     }
 
-    /// Gives memory above `limit` bytes back.
-    pub fn shrink(&mut self, limit: usize) {
-        self.buf.clear();
-        self.buf.shrink_to(limit);
+    /// Nobody needs the record any more.
+    pub fn give_back(&mut self) {
+        memory::give_back(&mut self.buf);
     }
 
     /// Adds the ranges in which `new` differs from `base`; without a base, from zeros, and then the

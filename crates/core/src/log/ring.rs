@@ -197,7 +197,7 @@ impl Log {
         if read != tail_block.len() {
             return Err(Error::Corrupt(format!("the log {} was cut short", self.log.path.display())));
         }
-        self.group.reserve(0)?;
+        self.group.reserve(0, false)?;
         self.slot = slot.clone();
         self.tail = cursor.tail;
         self.prev_crc = cursor.prev_crc;
@@ -310,13 +310,13 @@ impl Log {
     }
 
     /// Takes the memory for a record of `len` bytes: making way for it and pushing it take none.
-    pub fn reserve(&mut self, len: usize) -> Result<()> {
+    pub fn reserve(&mut self, len: usize, own_block: bool) -> Result<()> {
         if len <= LONG_RECORD {
-            return self.group.reserve(len);
+            return self.group.reserve(len, own_block);
         }
         self.part.clear();
         self.part.room(usize::try_from(self.slot.block_bytes).unwrap_or(0))?;
-        self.group.reserve(0)
+        self.group.reserve(0, false)
     }
 
     /// Makes way for a finished record: what is pending at the end of the ring is written before the record begins

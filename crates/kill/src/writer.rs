@@ -108,10 +108,11 @@ impl Writer<'_> {
             70..=75 => self.write(true),
             76..=82 => self.roll_back(),
             83..=87 => quiet(self.db.query_row("PRAGMA onewrite_checkpoint", [], |_| Ok(()))).context("checkpoint"),
-            88..=90 => {
-                let next = connect::open(self.job, Through::Onewrite)?;
-                std::mem::replace(&mut self.db, next).close().map_err(|(_, e)| e).context("close")
-            }
+            88..=90 => match connect::open(self.job, Through::Onewrite) {
+                Err(e) if e.downcast_ref().is_some_and(is_busy) => Ok(()),
+                Err(e) => Err(e),
+                Ok(next) => std::mem::replace(&mut self.db, next).close().map_err(|(_, e)| e).context("close"),
+            },
             91..=93 => self.read(),
             94..=96 => self.vacuum(),
             _ if self.alone => self.wal_and_back(),
@@ -126,7 +127,11 @@ impl Writer<'_> {
         // With OFF, SQLite does not commit two files together.
         let synchronous = ["full", "normal", "off"][self.rng.usize(0..if pair { 2 } else { 3 })];
         for schema in ["main", "second"] {
-            self.db.execute_batch(&format!("PRAGMA {schema}.synchronous={synchronous}"))?;
+            // It may read the schema again, beside one that has stepped aside.
+            let pragma = format!("PRAGMA {schema}.synchronous={synchronous}");
+            while let Err(e) = self.db.execute_batch(&pragma) {
+                ensure!(is_busy(&e), "synchronous: {e}");
+            }
             let in_force = match journal_mode(&self.db, schema, mode) {
                 Err(e) if is_busy(&e) => String::new(),
                 in_force => in_force.context("journal mode")?,
@@ -209,7 +214,7 @@ impl Writer<'_> {
         if let Ok(seen) = seen {
             ensure!(seen[1] == seen[2], "a snapshot of part of a transaction: {seen:?}");
             std::thread::yield_now();
-            let later = look(&self.db)?;
+            let later = look(&self.db).context("read once more")?;
             ensure!(seen == later, "a snapshot changed: {seen:?}, then {later:?}");
         }
         quiet(seen.map(drop)).context("read")?;
@@ -235,7 +240,7 @@ impl Writer<'_> {
             now => now.context("page size")?,
         };
         let bytes = if self.rng.bool() && self.has_a_journal()? { 512 << self.rng.u32(0..8) } else { now };
-        self.db.execute_batch(&format!("PRAGMA page_size={bytes}"))?;
+        quiet(self.db.execute_batch(&format!("PRAGMA page_size={bytes}"))).context("page size")?;
         quiet(self.db.execute_batch("VACUUM")).context("VACUUM")
     }
 

@@ -43,14 +43,14 @@ use crate::undo::{self, Edit};
 /// do not count.
 const LOG_BYTES_MAX: u64 = 64 << 10;
 
-/// Transactions in place after which a checkpoint of its own for the one that follows records is paid for.
+/// Transactions that pay for a checkpoint of its own for one that follows records.
 const CHECKPOINT_EVERY: u32 = 16;
 
 /// Pages that carry their undo records.
 pub struct InPage {
     /// What is published and not written.
     merge: Mutex<Merge>,
-    /// Transactions that went in place and have not paid for a checkpoint.
+    /// Transactions that have not paid for a checkpoint, up to twice what one costs.
     paid: AtomicU32,
 }
 
@@ -137,10 +137,10 @@ impl Scheme for InPage {
         prepared: &mut Prepared,
         _durability: Durability,
     ) -> Result<Outcome> {
+        let paid = self.paid.load(Ordering::Relaxed).saturating_add(1).min(2 * CHECKPOINT_EVERY);
+        self.paid.store(paid, Ordering::Relaxed);
         if let Some(placed) = prepared.in_place.take() {
             self.merge.lock().join(&c.txn.base, state, *placed);
-            let paid = |paid: u32| Some(paid.saturating_add(1).min(2 * CHECKPOINT_EVERY));
-            let _ = self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, paid);
             c.live.log.number(state.tid);
             return Ok(Outcome::Waits);
         }

@@ -106,7 +106,8 @@ impl Bundle {
     };
     /// Pages as SQLite makes them.
     const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
-    const DHL: Bundle = Bundle { scheme: SchemeName::InPage, ..Bundle::STOCK };
+    // Both halves of a split page have room for a record to be written beside the old one.
+    const DHL: Bundle = Bundle { scheme: SchemeName::InPage, reserve_cells: 1, ..Bundle::LOG };
     const MVBT: Bundle =
         Bundle { scheme: SchemeName::InPage, split: Split::Legacy, commit_mark: CommitMark::Page, ..Bundle::LOG };
     const OFF: Bundle = Bundle { scheme: SchemeName::Off, ..Bundle::STOCK };

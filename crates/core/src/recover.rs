@@ -397,8 +397,8 @@ pub fn take_over(
     log.distrust_older_slot();
     home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
-    if slot.ring_bytes > log.slot().ring_bytes {
-        // Rule LogGivenBack.
+    if slot.ring_bytes > log.slot().ring_bytes || log.is_longer()? {
+        // Rules LogGivenBack and SlotsBeforeCut.
         log.repeat_slot()?;
     }
     // Only now does nothing depend on what streamed into the log any more.

@@ -9,8 +9,9 @@
 ** The policy is the VFS's to say (ONEWRITE_FCNTL_SPLIT, asked at each call, which is less than once in
 ** ten inserts). Under a VFS that does not answer, SQLite's original runs.
 **
-**   lazy    The page keeps the cells left of the middle where they are; one new right sibling takes
-**           the rest. A page that deletes left sparse stays as it is until it is empty.
+**   lazy    The page keeps the cells on one side of the middle where they are; one new sibling takes the rest and
+**           the cell that did not fit, so that nothing is written over cells that are dropped. A page that deletes
+**           left sparse stays as it is until it is empty.
 **   legacy  MVBT's split: two new pages take the cells and the old one is left behind dead, that is,
 **           on the freelist. Sparse pages are SQLite's business.
 **   stock   SQLite's original.
@@ -33,8 +34,8 @@
 **       would not know where to put them.
 **   L5  The parent's pointer to the page goes to the sibling before the divider, which points to the page,
 **       is inserted in front of it.
-**   L6  An interior page takes the divider's left child as its right child, the sibling the old right
-**       child.
+**   L6  Of two interior pages, the left one takes the divider's left child as its right child, the right one the old
+**       right child.
 **   L7  With auto_vacuum, the pointer map follows every child and overflow chain that moved, the
 **       sibling itself, and overflow cells that stay: balance_deeper() copies those without their entries.
 */
@@ -206,6 +207,14 @@ static int owLink(MemPage *pParent, int iIdx, Pgno pgnoLeft, u8 *pDivider, int s
   return insertCell(pParent, iIdx, pDivider, szDivider, 0, pgnoLeft);
 }
 
+/* Drops cells [iFirst,iEnd) of those on the page. */
+static void owDrop(MemPage *pPage, int iFirst, int iEnd, int *pRc){
+  int i;
+  for(i=iEnd-1; i>=iFirst; i--){
+    dropCell(pPage, i, pPage->xCellSize(pPage, findCell(pPage, i)), pRc);
+  }
+}
+
 /* Leaves cells [0,iCut) on the page, overflow cells among them included. */
 static int owKeepLeft(const OwCells *p, int iCut){
   MemPage *pPage = p->pPage;
@@ -215,9 +224,7 @@ static int owKeepLeft(const OwCells *p, int iCut){
 
   if( iCut>p->iOvfl ) iDrop = MAX(p->iOvfl, iCut - p->nOvfl);
   pPage->nOverflow = 0;          /* L4 */
-  for(i=pPage->nCell-1; i>=iDrop; i--){
-    dropCell(pPage, i, pPage->xCellSize(pPage, findCell(pPage, i)), &rc);
-  }
+  owDrop(pPage, iDrop, pPage->nCell, &rc);
   for(i=p->iOvfl; i<iCut && i<p->iOvfl+p->nOvfl && rc==SQLITE_OK; i++){
     u8 *pCell = owCell(p, i);
     rc = insertCellFast(pPage, i, pCell, pPage->xCellSize(pPage, pCell));
@@ -229,6 +236,31 @@ static int owKeepLeft(const OwCells *p, int iCut){
   return rc;
 }
 
+/* The lazy split with the new page on the left: the page keeps cells [iRight,nCell), none of which is an overflow cell. */
+static int owSplitLazyLeft(const OwCells *p, const OwCut *pCut, MemPage *pParent, int iIdx, u8 *aOvflSpace){
+  MemPage *pPage = p->pPage;
+  MemPage *pNew = 0;
+  int szDivider = 0;
+  int rc;
+
+  rc = sqlite3PagerWrite(pPage->pDbPage);                                          /* L1 */
+  if( rc==SQLITE_OK ) rc = owNewPage(pPage, pParent, &pNew);
+  if( rc==SQLITE_OK ) rc = owAppend(p, 0, pCut->iCut, pNew);                       /* L2 */
+  if( rc==SQLITE_OK && !pPage->leaf ){
+    owSetRightChild(pNew, get4byte(owCell(p, pCut->iCut)), &rc);                   /* L6 */
+  }
+  if( rc==SQLITE_OK ){
+    owDivider(p, pCut, pParent, aOvflSpace, &szDivider);                           /* L3 */
+    rc = insertCell(pParent, iIdx, aOvflSpace, szDivider, 0, pNew->pgno);
+  }
+  if( rc==SQLITE_OK ){
+    pPage->nOverflow = 0;
+    owDrop(pPage, 0, pCut->iRight - p->nOvfl, &rc);
+  }
+  releasePage(pNew);
+  return rc;
+}
+
 /* The lazy split. */
 static int owSplitLazy(const OwCells *p, const OwCut *pCut, MemPage *pParent, int iIdx, u8 *aOvflSpace){
   MemPage *pPage = p->pPage;
@@ -237,6 +269,9 @@ static int owSplitLazy(const OwCells *p, const OwCut *pCut, MemPage *pParent, in
   int szDivider = 0;
   int rc;
 
+  if( p->iOvfl+p->nOvfl<=pCut->iCut ){
+    return owSplitLazyLeft(p, pCut, pParent, iIdx, aOvflSpace);
+  }
   rc = sqlite3PagerWrite(pPage->pDbPage);                                          /* L1 */
   if( rc==SQLITE_OK ) rc = owNewPage(pPage, pParent, &pNew);
   if( rc==SQLITE_OK ) rc = owAppend(p, pCut->iRight, p->nCell, pNew);              /* L2 */

@@ -441,6 +441,12 @@ impl Log {
         Ok(())
     }
 
+    /// Whether there is something behind the ring, which [`Log::stream_reset`] cuts off.
+    pub fn is_longer(&self) -> Result<bool> {
+        let what = || format!("cannot read the length of {}", self.log.path.display());
+        Ok(self.log.file.len().context(what)? > self.ring_end())
+    }
+
     /// Cuts off what an earlier owner streamed behind the ring.
     pub fn stream_reset(&mut self) -> Result<()> {
         let what = || format!("cannot shorten the log {}", self.log.path.display());
@@ -586,7 +592,7 @@ impl Log {
         if stream == Stream::Drop { self.stream_reset() } else { Ok(()) }
     }
 
-    /// Writes the newest slot once more, durable, over the one before, whose ring is longer than what will be left of the log
+    /// Writes the newest slot once more, durable, over the one before, which needs more than what will be left of the log
     /// (rule LogGivenBack).
     pub fn repeat_slot(&mut self) -> Result<()> {
         self.older_slot = false;

@@ -33,6 +33,8 @@ enum Command {
     Check(check::Args),
     Convert(convert::Args),
     Dump(dump::Args),
+    /// Keep a replica of a database up to date from a store
+    Follow(replicate::Args),
     Inspect(inspect::Args),
     /// Make a database the one that is shipped to a store
     Promote(replicate::Args),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Dump(args) => dump::run(&args),
+        Command::Follow(args) => replicate::run("follow", &args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Promote(args) => replicate::run("promote", &args),
         Command::Recover(args) => recover::run(&args),

@@ -206,6 +206,29 @@ pub mod slot {
     const _: () = assert!(BYTES == 100 && BYTES <= super::STREAM_UNIT as usize, "a slot fits the smallest sector");
 }
 
+/// The decision over a transaction that spans several files: sectors behind a slot, in that one's block. Each `AT_` is the offset
+/// of the field of that name in `docs/format.md`.
+#[allow(missing_docs)]
+pub mod decision {
+    /// Name and version of the layout.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewdec1");
+    /// Unit of its position and length: the smallest sector.
+    pub const SECTOR_BYTES: usize = super::STREAM_UNIT as usize;
+    /// How many sectors there are for decisions behind each of the two slots.
+    pub const SECTORS: usize = super::BLOCK_BYTES_MIN as usize / SECTOR_BYTES - 1;
+    pub const AT_MAGIC: usize = 0;
+    pub const AT_TOKEN: usize = AT_MAGIC + 8;
+    pub const AT_FLAGS: usize = AT_TOKEN + 8;
+    pub const AT_COUNT: usize = AT_FLAGS + 4;
+    pub const AT_LEN: usize = AT_COUNT + 4;
+    /// The files, one behind the other: session u64, TID u64, length of the path u16, path. Then the checksum.
+    pub const AT_FILES: usize = AT_LEN + 4;
+    pub const FILE_BYTES: usize = 8 + 8 + 2;
+    pub const CRC_BYTES: usize = 4;
+    /// Flag: the transaction was flushed in every file.
+    pub const FLUSHED: u32 = 1;
+}
+
 /// A record of the ring: each `AT_` is the offset of the field of that name in `docs/format.md`.
 #[allow(missing_docs)]
 pub mod record {
@@ -238,10 +261,13 @@ pub mod record {
     pub const KIND_FRESH: u16 = 2;
     /// Whole images, aligned to blocks.
     pub const KIND_FRAMES: u16 = 3;
-    /// The path of a super-journal: the transaction spans several files.
-    pub const KIND_SUPER_JOURNAL: u16 = 4;
-    /// Longest such path in bytes.
-    pub const SUPER_JOURNAL_BYTES_MAX: usize = 4096;
+    /// What decides a transaction that spans several files: token u64, session u64, path of a database.
+    pub const KIND_DECIDER: u16 = 4;
+    pub const AT_DECIDER_TOKEN: usize = 0;
+    pub const AT_DECIDER_SESSION: usize = AT_DECIDER_TOKEN + 8;
+    pub const AT_DECIDER_PATH: usize = AT_DECIDER_SESSION + 8;
+    /// Longest such entry in bytes.
+    pub const DECIDER_BYTES_MAX: usize = 4096;
     const _: () = assert!(HEADER_BYTES == 56 && HEADER_BYTES.is_multiple_of(ALIGN));
 }
 

@@ -326,12 +326,8 @@ pub fn take_over(
     replayed: Replayed,
     options: &Options,
 ) -> Result<()> {
-    let Replayed { table, state, report, tail, undecided } = replayed;
-    // Before the super-journal may go (rule CancelledBeforeSuperJournalGoes).
-    let dropped = undecided.filter(|undecided| !undecided.committed);
-    if let Some(undecided) = dropped.as_ref().filter(|_| keeps(Rule::CancelledBeforeSuperJournalGoes)) {
-        log.erase(slot, undecided.from, undecided.to)?;
-    }
+    let Replayed { table, state, report, tail, decider } = replayed;
+    decider.map_or(Ok(()), |decider| db.keep_decision(&decider, &log, slot))?;
     log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
     let counted = report.transactions > 0 || slot.in_place;
     let change_counter = if counted { slot.counter_ceiling } else { state.change_counter };
@@ -410,6 +406,5 @@ pub fn take_over(
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
     let live = db.begin(inner, log, home, home_tid);
-    dropped.iter().for_each(|undecided| db.forget_super_journal(&undecided.super_journal));
     db.share(live, writer, inner)
 }

@@ -11,7 +11,8 @@ use crate::home::{self, Header, Kind, State};
 use crate::image_file::ImageFile;
 use crate::layout::home as at;
 use crate::layout::slot::PAGE_COUNT_IN_HOME;
-use crate::log::file::{LogFile, Undecided};
+use crate::log::file::LogFile;
+use crate::log::record::Decider;
 use crate::log::record::{Change, Record};
 use crate::log::slot::Slot;
 use crate::memory;
@@ -46,8 +47,8 @@ pub struct Replayed {
     pub report: Report,
     /// Position behind the last record.
     pub tail: LogOffset,
-    /// The last record in the log, if it is of a transaction over several files, and whether that is committed.
-    pub undecided: Option<Undecided>,
+    /// What has decided the last one, if that was of a transaction over several files.
+    pub decider: Option<Decider>,
 }
 
 /// Replays the records of `log` behind `slot` over what `db` holds in home. Nothing is written.
@@ -120,9 +121,14 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     let source = Source { db, log, slot, home: &home };
     let mut overflow = Overflow { db, images: ImageFile::default() };
     // Its owner is dead (rule UndecidedAsks).
+    let mut decider = None;
     let end = log.scan_decided(
         slot,
-        |super_journal| db.is_gone(super_journal),
+        |found| {
+            let committed = db.is_committed(found, log, slot)?;
+            decider = committed.then(|| found.clone());
+            Ok(committed)
+        },
         |record| {
             state = apply(&source, &mut table, &state, record, nobody, Some(&mut overflow))?;
             page_count_min = page_count_min.min(state.page_count);
@@ -180,7 +186,7 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
         )));
     }
     report.pages = pages.len() as u64;
-    Ok(Replayed { table, state, report, tail: end.tail, undecided: end.undecided })
+    Ok(Replayed { table, state, report, tail: end.tail, decider })
 }
 
 /// Home and log are of two moments (rule HomeFitsLog): the log does not lead from home to any state that ever was.

@@ -110,12 +110,14 @@ rules! {
     SlotTold,
     /// A failed write or flush poisons every process.
     PoisonTold,
-    /// A record of a transaction over several files is flushed before SQLite removes the super-journal.
+    /// A record of a transaction over several files is flushed before the decision.
     PreparedFlushed,
-    /// Who finds such a record undecided asks whether the super-journal is there.
+    /// Who finds such a record undecided looks for the decision.
     UndecidedAsks,
-    /// Such a record that does not count is erased before the super-journal goes.
-    CancelledBeforeSuperJournalGoes,
+    /// The decision is flushed before anything is shown.
+    DecisionFlushed,
+    /// A decision stays while somebody may ask for it.
+    DecisionKept,
 }
 
 /// Whether `rule` is kept: always.

@@ -1,6 +1,5 @@
 //! One write transaction: the pages it wrote, private until it commits.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -10,6 +9,7 @@ use crate::home::State;
 use crate::log::record::Stream;
 use crate::log::ring::Written;
 use crate::memory;
+use crate::several::Several;
 use crate::table::{Image, Streamed};
 use crate::types::{PageNo, Tid};
 
@@ -33,7 +33,7 @@ pub struct Prepared {
     pub in_place: Option<Box<Placement>>,
     /// Whether anything differs from the base.
     pub changed: bool,
-    /// The record, if it is in the log already and waits for a super-journal to go.
+    /// The record, if it is in the log already and waits for a decision.
     pub written: Option<Box<Written>>,
 }
 
@@ -100,8 +100,8 @@ pub struct Txn {
     pub stage: Stage,
     /// It cannot commit any more; SQLite is rolling it back (rule RefusedUntilRolledBack).
     pub doomed: bool,
-    /// What decides it, since FCNTL_SYNC, if it spans several files.
-    pub super_journal: Option<PathBuf>,
+    /// The whole of it, since FCNTL_SYNC, if it spans several files.
+    pub several: Option<Arc<Several>>,
     /// SQLite asked for a sync of the database file since FCNTL_SYNC.
     pub synced: bool,
     /// SQLite's syncs up to FCNTL_SYNC were those of `synchronous=NORMAL`.
@@ -120,7 +120,7 @@ impl Txn {
             file_bytes: base.bytes(),
             stage: Stage::Open,
             doomed: false,
-            super_journal: None,
+            several: None,
             synced: false,
             normal: false,
             base,

@@ -8,10 +8,11 @@
 //! | a batch may go | once it is in a file of level 1, which has been there for a while; the newest stays |
 //! | everything may go | that is not newer than the newest snapshot of before the time that is kept |
 //!
-//! A file goes only after the one that replaces it is durable, and the batches of one file in the order of their age, the newest
+//! A file goes only while the one that stands in for it is there, and the batches of one file in the order of their age, the newest
 //! first: so what is left makes every state that can be asked for, however far it got.
 
 use crate::store::{BATCHES, Entry, Name, SNAPSHOTS};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::time::Duration;
@@ -47,9 +48,9 @@ impl Levels {
             let levels = (BATCHES..).zip(&self.intervals);
             for (level, interval) in levels {
                 let next = level.saturating_add(1);
-                let done = files.iter().filter(|e| e.name.level == next).map(|e| e.name.max).max().unwrap_or(0);
-                let behind = |e: &&Entry| e.name.level == level && e.name.min > done.max(1) && !bad.contains(&e.name);
-                let mut rest = files.iter().filter(behind).copied();
+                let done = self::level(files, next).iter().map(|e| e.name.max).max().unwrap_or(0);
+                let behind = |e: &&Entry| e.name.min > done.max(1) && !bad.contains(&e.name);
+                let mut rest = self::level(files, level).iter().filter(behind).copied();
                 let Some(first) = rest.next().filter(|first| is_old(first, *interval, now_ms)) else { continue };
                 let (mut run, mut bytes, mut max) = (vec![first], first.bytes, first.name.max);
                 for entry in rest {
@@ -66,33 +67,44 @@ impl Levels {
         None
     }
 
-    /// Files that are not needed any more, in the order to remove them. The one of transaction `newest` is: it says where the
-    /// store is.
-    pub fn to_remove(&self, files: &[Entry], newest: u64, now_ms: i64) -> Vec<Name> {
-        let of_level = |level| files.iter().filter(move |e| e.name.level == level);
-        let old = of_level(SNAPSHOTS).filter(|e| e.name.min == 1 && is_old(e, self.retention, now_ms));
-        let base = old.map(|e| e.name.max).max().unwrap_or(0);
-        let mut names: Vec<Name> = Vec::new();
-        for merged in of_level(1).filter(|e| is_old(e, self.keep_batches, now_ms)) {
-            let in_it = |e: &&Entry| e.name.min > 1 && e.name.min >= merged.name.min && e.name.max <= merged.name.max;
-            names.extend(of_level(BATCHES).filter(in_it).map(|e| e.name).rev());
-        }
-        let of_before = |name: &Name| match name.level {
-            SNAPSHOTS => name.max < base,
-            _ => name.max <= base,
+    /// Files that are not needed any more, in the order to remove them, each with the file that stands in for it. The one of
+    /// transaction `newest` is needed: it says where the store is. `files` are in the order of their names.
+    pub fn to_remove(&self, files: &[Entry], newest: u64, now_ms: i64) -> Vec<(Name, Name)> {
+        let merged = level(files, 1);
+        let in_it = |batch: &Entry| {
+            let at = merged.partition_point(|e| e.name.min <= batch.name.min).checked_sub(1)?;
+            let into = merged.get(at).filter(|e| e.name.max >= batch.name.max && batch.name.min > 1)?;
+            is_old(into, self.keep_batches, now_ms).then_some((batch.name, into.name))
         };
-        names.extend(files.iter().map(|e| e.name).filter(of_before));
-        let mut seen = BTreeSet::new();
-        names.retain(|name| (name.level != BATCHES || name.max < newest) && seen.insert(*name));
+        let mut names: Vec<(Name, Name)> = level(files, BATCHES).iter().filter_map(in_it).collect();
+        names.sort_by_key(|(batch, into)| (into.min, Reverse(batch.min)));
+        let old = level(files, SNAPSHOTS).iter().filter(|e| e.name.min == 1 && is_old(e, self.retention, now_ms));
+        if let Some(base) = old.map(|e| e.name).max_by_key(|name| name.max) {
+            let of_before = |name: &Name| match name.level {
+                SNAPSHOTS => name.max < base.max,
+                _ => name.max <= base.max,
+            };
+            let of_before = files.iter().map(|e| e.name).filter(of_before);
+            let known: BTreeSet<Name> = names.iter().map(|(name, _)| *name).collect();
+            names.extend(of_before.filter(|name| !known.contains(name)).map(|name| (name, base)));
+        }
+        names.retain(|(name, _)| name.level != BATCHES || name.max < newest);
         names
     }
+}
+
+/// The files of a level, of those that are in the order of their names.
+fn level(files: &[Entry], level: u8) -> &[Entry] {
+    let begin = files.partition_point(|e| e.name.level < level);
+    let end = files.partition_point(|e| e.name.level <= level);
+    files.get(begin..end).unwrap_or_default()
 }
 
 /// Whether there is a whole database among the batches, and no snapshot yet that could take its place: other programs would
 /// remove it with the batches that were merged.
 pub fn waits_for_snapshot(files: &[Entry]) -> bool {
-    let whole = files.iter().filter(|e| e.name.level == BATCHES && e.name.min == 1).map(|e| e.name.max).max();
-    let snapshot = files.iter().filter(|e| e.name.level == SNAPSHOTS).map(|e| e.name.max).max();
+    let whole = level(files, BATCHES).iter().filter(|e| e.name.min == 1).map(|e| e.name.max).max();
+    let snapshot = level(files, SNAPSHOTS).iter().map(|e| e.name.max).max();
     whole > snapshot
 }
 
@@ -193,7 +205,7 @@ mod tests {
 
     fn removed(of: &[(u8, u64, u64, i64)], newest: u64) -> Vec<(u8, u64, u64)> {
         let names = levels().to_remove(&files(of), newest, 10_000_000);
-        names.into_iter().map(|name| (name.level, name.min, name.max)).collect()
+        names.into_iter().map(|(name, _)| (name.level, name.min, name.max)).collect()
     }
 
     #[test]

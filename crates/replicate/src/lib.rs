@@ -2,10 +2,13 @@
 //!
 //! [`ltx`] is the format of one file, [`store`] where files are kept, [`plan`] which of them make a state, [`state`] what is
 //! known of one. [`source`] reads the database, [`ship`] sends what has changed, [`compact`] says what is merged and removed,
-//! [`restore`] and [`verify`] are the way back. [`fence`] is who may write into a store, [`promote`] how that changes.
+//! [`restore`], [`follow`] and [`verify`] are the way back, and [`fetch`] reads for them. [`fence`] is who may write into a store,
+//! [`promote`] how that changes.
 
 pub mod compact;
 pub mod fence;
+pub mod fetch;
+pub mod follow;
 pub mod ltx;
 pub mod metrics;
 pub mod plan;

@@ -1,4 +1,4 @@
-//! The command `onewrite-replicate`, which `onewrite replicate`, `restore`, `promote`, `rejoin` and `verify` run.
+//! The command `onewrite-replicate`, which `onewrite replicate`, `restore`, `follow`, `promote`, `rejoin` and `verify` run.
 
 mod assets;
 
@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, Parser, Subcommand};
 use onewrite_replicate::compact::Levels;
 use onewrite_replicate::fence::Fenced;
+use onewrite_replicate::follow::{Applied, Ended, Follower};
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::promote::{Rejoined, promote, rejoin};
@@ -35,6 +36,7 @@ struct Cli {
 enum Command {
     #[command(hide = true)]
     Assets(assets::Args),
+    Follow(Follow),
     Promote(Promote),
     Rejoin(Rejoin),
     Replicate(Replicate),
@@ -117,7 +119,8 @@ struct Promote {
 /// Give way to the database that was promoted
 ///
 /// Puts what the store has in the place of FILE, which is kept as FILE.diverged, with what was committed there and not
-/// shipped. Nothing may have FILE open.
+/// shipped. Stop what uses FILE first: a process that has written to it is seen, one that merely has it open may go on with
+/// FILE.diverged.
 ///
 ///     onewrite rejoin s3://bucket/app /var/lib/app/app.db
 #[derive(clap::Args)]
@@ -153,6 +156,37 @@ struct Restore {
     /// The newest state of before this time, in UTC, like 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = timestamp)]
     timestamp: Option<i64>,
+}
+
+/// Keep a replica of a database up to date from a store
+///
+/// Restores the newest state if FILE is not there, and then applies what is shipped, each batch one transaction: who reads FILE
+/// through onewrite meanwhile keeps its snapshot. The record FILE-follow says where it is; killed, it goes on from there. Nobody
+/// else may write FILE. Ends at SIGINT or SIGTERM.
+///
+///     onewrite follow file:///backup/app replica.db
+///     onewrite follow 's3://bucket/app?region=eu-central-1' replica.db
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+struct Follow {
+    /// The store
+    #[arg(value_name = "URL")]
+    url: String,
+    /// The replica
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Time between two looks at the store
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// Apply what there is, and end
+    #[arg(long)]
+    once: bool,
+    /// Tell of each batch
+    #[arg(short, long)]
+    verbose: bool,
+    /// Tell counters in Prometheus' text format as http://ADDR/metrics, on the loopback
+    #[arg(long, value_name = "ADDR", conflicts_with = "once")]
+    metrics: Option<SocketAddr>,
 }
 
 /// Compare a database with what a store has
@@ -196,6 +230,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Assets(args) => assets::run(&args, Cli::command()),
+        Command::Follow(args) => run_follow(&args),
         Command::Promote(args) => run_promote(&args),
         Command::Rejoin(args) => run_rejoin(&args),
         Command::Replicate(args) => replicate(&args),
@@ -333,6 +368,55 @@ fn run_restore(args: &Restore) -> Result<ExitCode> {
     let message = format!("{} has the state of transaction {txid:016x}", args.dest.display());
     say(Level::Info, "restored", &fields, &message);
     Ok(ExitCode::SUCCESS)
+}
+
+fn run_follow(args: &Follow) -> Result<ExitCode> {
+    let Follow { url, file, interval, .. } = args;
+    ensure!(!interval.is_zero(), "the interval is 0");
+    let (stop, stopped) = mpsc::channel();
+    ctrlc::set_handler(move || _ = stop.send(()))?;
+    serve_metrics(args.metrics)?;
+    let mut follower = Follower::open(file, url, store::open(url)?)?;
+    let path = file.display();
+    let fields = [("txid", format!("{:016x}", follower.txid()).into())];
+    say(Level::Info, "began", &fields, &format!("{path} has transaction {:016x} of {url}", follower.txid()));
+    let mut tell = |applied: &Applied| {
+        if args.verbose {
+            let Applied { name, pages, lag } = *applied;
+            let lag = lag.as_secs_f64();
+            let txid = format!("{:016x}", name.max);
+            let fields = [("txid", txid.into()), ("pages", pages.into()), ("lag_seconds", lag.into())];
+            say(Level::Info, "applied", &fields, &format!("{name} applied, {pages} pages, {lag:.1} s old"));
+        }
+    };
+    let status = status_line();
+    let mut trouble: Option<String> = None;
+    loop {
+        match follower.step(&mut tell) {
+            Ok(()) if trouble.take().is_some() => say(Level::Info, "goes_on", &[], "following goes on"),
+            Ok(()) => {}
+            Err(e) if args.once || e.is::<Ended>() => return Err(e),
+            Err(e) => {
+                COUNTERS.error();
+                let what = format!("{e:#}");
+                if trouble.as_ref() != Some(&what) {
+                    let every = humantime::format_duration(*interval);
+                    say(
+                        Level::Warning,
+                        "not_applied",
+                        &[],
+                        &format!("nothing applied, trying again every {every}: {what}"),
+                    );
+                    trouble = Some(what);
+                }
+            }
+        }
+        status.set_message(format!("{path}: {}", COUNTERS.summary()));
+        if args.once || !matches!(stopped.recv_timeout(*interval), Err(RecvTimeoutError::Timeout)) {
+            follower.close()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
 }
 
 fn run_verify(args: &Verify) -> Result<ExitCode> {

@@ -76,6 +76,18 @@ pub fn plan(entries: &[Entry], target: Target) -> Result<Vec<Entry>> {
     }
 }
 
+/// The file that goes on from transaction `at` and leads furthest; where there is a gap, the newest snapshot.
+pub fn onward(entries: &[Entry], at: u64) -> Result<Entry> {
+    let goes_on =
+        |entry: &&Entry| entry.name.level != SNAPSHOTS && entry.name.min <= at.saturating_add(1) && entry.name.max > at;
+    let furthest = entries.iter().filter(goes_on).max_by_key(|entry| entry.name.max);
+    let snapshots = || entries.iter().filter(|entry| entry.name.level == SNAPSHOTS && entry.name.max > at);
+    match furthest.or_else(|| snapshots().max_by_key(|entry| entry.name.max)) {
+        Some(entry) => Ok(*entry),
+        None => bail!("the store has a gap behind transaction {at:x}, and no newer snapshot"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +122,18 @@ mod tests {
         assert_eq!(made(&all, Target::Newest), Some(vec![(2, 1, 3), (0, 4, 4)]));
         assert_eq!(made(&all, Target::Txid(2)), Some(vec![(0, 1, 1), (0, 2, 2)]));
         assert_eq!(made(&[(9, 1, 4), (1, 3, 7)], Target::Newest), Some(vec![(9, 1, 4), (1, 3, 7)]));
+    }
+
+    #[test]
+    fn a_replica_goes_on_with_what_leads_furthest() {
+        let all = [(0, 3, 3), (0, 4, 4), (1, 2, 3), (1, 4, 6), (9, 1, 9), (0, 9, 9)].map(|(l, a, b)| entry(l, a, b));
+        let onward = |at| onward(&all, at).ok().map(|e| (e.name.level, e.name.min, e.name.max));
+        assert_eq!(onward(1), Some((1, 2, 3)));
+        assert_eq!(onward(3), Some((1, 4, 6)));
+        assert_eq!(onward(4), Some((1, 4, 6)));
+        assert_eq!(onward(6), Some((9, 1, 9)));
+        assert_eq!(onward(8), Some((0, 9, 9)));
+        assert_eq!(onward(9), None);
     }
 
     #[test]

@@ -221,12 +221,12 @@ pub fn rejoin(store: &dyn Store, file: &Path) -> Result<Rejoined> {
     let inode = |path: &Path| path.symlink_metadata().map(|data| (data.dev(), data.ino()));
     // What was begun before is gone on with.
     let begun = is_there(&kept)? && inode(&kept).with_context(what)? == inode(file).with_context(what)?;
-    ensure!(begun || !is_there(&kept)?, "{} is there already: move it away", kept.display());
     // Recovers it, if need be, and closes it: then it is one plain file.
     let pages = match compared(store, file)? {
         Ok(tip) => return Ok(Rejoined::Same { txid: tip.txid }),
         Err(pages) => pages,
     };
+    ensure!(begun || !is_there(&kept)?, "{} is there already: move it away", kept.display());
     let aside = Aside::beside(file)?;
     let txid = restore(store, &aside.database, Target::Newest)?;
     let data = file.metadata().with_context(what)?;

@@ -227,7 +227,14 @@ impl Shipper {
         if !names.is_empty() {
             self.claim.check(&*self.store)?;
         }
-        for name in names.iter().take(REMOVED_AT_ONCE) {
+        let mut there = None;
+        for (name, stands_in) in names.iter().take(REMOVED_AT_ONCE) {
+            if there != Some(*stands_in) && !self.store.has(*stands_in)? {
+                // Nor does it stand in for anything from now on.
+                at.files.retain(|entry| entry.name != *stands_in);
+                bail!("{stands_in} is gone from the store: {name} stays");
+            }
+            there = Some(*stands_in);
             self.store.remove(*name)?;
             COUNTERS.removed();
             self.recent.forget(*name);

@@ -1,10 +1,12 @@
 //! What is known of a state: its size, and a hash of each page. And how files are applied, to make one.
 
+use crate::fetch::fetch;
 use crate::ltx::{Header, Reader};
 use crate::report::bars;
 use crate::store::{Entry, Store};
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::io::BufReader;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -37,6 +39,10 @@ pub trait Sink {
     fn begin(&mut self, header: &Header) -> Result<()>;
     /// A page of it. It counts only if [`apply`] ends without an error.
     fn page(&mut self, header: &Header, page: u32, image: &[u8]) -> Result<()>;
+    /// That was the last file.
+    fn end(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Applies files in order. Their checksums, sizes and names are found right, or there is an error.
@@ -44,24 +50,25 @@ pub fn apply(store: &dyn Store, plan: &[Entry], sink: &mut dyn Sink, bar: &Progr
     bar.set_length(plan.iter().map(|entry| entry.bytes).sum());
     let mut page_bytes = None;
     let mut image = Vec::new();
-    for entry in plan {
-        let mut apply = || -> Result<()> {
-            let mut reader = Reader::open(store.open(entry.name)?)?;
-            let header = *reader.header();
-            ensure!((header.min, header.max) == (entry.name.min, entry.name.max), "it holds other transactions");
-            let same = page_bytes.replace(header.page_bytes).is_none_or(|before| before == header.page_bytes);
-            ensure!(same, "its pages have another size than those of the file before");
-            sink.begin(&header)?;
-            while let Some(page) = reader.page(&mut image)? {
-                sink.page(&header, page, &image)?;
-            }
-            reader.finish()?;
-            Ok(())
-        };
-        apply().with_context(|| format!("cannot use {}", entry.name))?;
-        bar.inc(entry.bytes);
-    }
-    Ok(())
+    fetch(store, plan, |entry, from| {
+        let mut reader = Reader::open(BufReader::with_capacity(1 << 16, from))?;
+        let header = *reader.header();
+        ensure!((header.min, header.max) == (entry.name.min, entry.name.max), "it holds other transactions");
+        let same = page_bytes.replace(header.page_bytes).is_none_or(|before| before == header.page_bytes);
+        ensure!(same, "its pages have another size than those of the file before");
+        sink.begin(&header)?;
+        let mut told = 0;
+        while let Some(page) = reader.page(&mut image)? {
+            sink.page(&header, page, &image)?;
+            let bytes = reader.packed().len() as u64;
+            bar.inc(bytes);
+            told += bytes;
+        }
+        reader.finish()?;
+        bar.inc(entry.bytes.saturating_sub(told));
+        Ok(())
+    })?;
+    sink.end()
 }
 
 /// A state, and when it was read from the database, in milliseconds since 1970.

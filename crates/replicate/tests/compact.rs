@@ -139,6 +139,38 @@ fn a_damaged_batch_does_not_hold_up_the_others() {
     assert_eq!(state(&place, &[]).unwrap(), rows(&place.file));
 }
 
+/// Somebody has removed what batches were merged into, under a shipper that goes on: they stay.
+#[test]
+fn batches_stay_if_what_stands_in_for_them_is_gone() {
+    let place = Place::new(50);
+    let (zero, hour) = (Duration::ZERO, Duration::from_secs(3600));
+    let settings = |keep_batches| {
+        let levels = Some(Levels { intervals: vec![zero], keep_batches, retention: hour });
+        Settings { snapshot_interval: zero, levels }
+    };
+    let step = |shipper: &mut Shipper, n: u32| {
+        place.sql(&format!("UPDATE t SET x = {n} WHERE n = 1"));
+        std::thread::sleep(Duration::from_millis(2));
+        shipper.step(&mut |_| ()).unwrap();
+    };
+    let open = || store::open(&place.url()).unwrap();
+    let mut shipper = ships(&place.file, open, &settings(Duration::from_millis(500)));
+    for n in 0..5 {
+        step(&mut shipper, n);
+    }
+    let merged = place.names(1);
+    assert!(merged.len() >= 3 && place.names(0).len() == 5, "{merged:?}");
+    std::fs::remove_dir_all(place.store().join("ltx/1")).unwrap();
+    std::thread::sleep(Duration::from_millis(600));
+    step(&mut shipper, 10);
+    assert_eq!(place.names(0).len(), 6);
+    assert_eq!(
+        state(&place, &["--txid", "4"]).map(|state| state.len()),
+        state(&place, &["--txid", "5"]).map(|state| state.len())
+    );
+    assert_eq!(state(&place, &[]).unwrap(), rows(&place.file));
+}
+
 /// Serves so many calls; then all fail, the first of them perhaps after it has had its effect.
 struct Faulty {
     inner: Box<dyn Store>,
@@ -176,6 +208,9 @@ impl Store for Faulty {
     }
     fn open(&self, name: Name) -> Result<Box<dyn Read>> {
         self.call(|| self.inner.open(name))
+    }
+    fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        self.call(|| self.inner.read_part(name, offset, bytes))
     }
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
         self.call(|| self.inner.create(name, time_ms, fill))

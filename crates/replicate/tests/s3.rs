@@ -34,6 +34,28 @@ struct Bucket {
     faults: VecDeque<Fault>,
     replaces: bool,
     denies: bool,
+    /// Every request is answered by 503.
+    is_away: bool,
+    kill: Option<Kill>,
+}
+
+/// A process that is killed at one of its requests.
+struct Kill {
+    process: u32,
+    /// After so many.
+    requests: usize,
+    /// When it was done, but not answered; only those that change something.
+    done: bool,
+}
+
+impl Kill {
+    fn now(&self) {
+        signal(self.process, "KILL");
+    }
+}
+
+fn signal(process: u32, name: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status().unwrap().success());
 }
 
 /// A server with one bucket, `bucket`.
@@ -61,6 +83,24 @@ fn etag(bytes: &[u8]) -> String {
     format!("\"{:016x}\"", xxhash_rust::xxh3::xxh3_64(bytes))
 }
 
+/// Kills whom it is told to, before or after the request is done.
+fn answer_or_kill(bucket: &mut Bucket, request: &mut Request) -> Response<std::io::Cursor<Vec<u8>>> {
+    let Some(kill) = &mut bucket.kill else { return answer(bucket, request) };
+    let counts = !kill.done || !matches!(request.method(), Method::Get | Method::Head);
+    kill.requests = kill.requests.saturating_sub(usize::from(counts));
+    if !counts || kill.requests > 0 {
+        return answer(bucket, request);
+    }
+    if !kill.done {
+        kill.now();
+        bucket.kill = None;
+        return error(500, "InternalError");
+    }
+    let answered = answer(bucket, request);
+    bucket.kill.take().unwrap().now();
+    answered
+}
+
 fn answer(bucket: &mut Bucket, request: &mut Request) -> Response<std::io::Cursor<Vec<u8>>> {
     let url = url::Url::parse("http://here").unwrap().join(request.url()).unwrap();
     let query: BTreeMap<_, _> = url.query_pairs().into_owned().collect();
@@ -70,6 +110,9 @@ fn answer(bucket: &mut Bucket, request: &mut Request) -> Response<std::io::Curso
     let (name, key) = path.split_once('/').unwrap_or((&path, ""));
     if name != "bucket" {
         return error(404, "NoSuchBucket");
+    }
+    if bucket.is_away {
+        return error(503, "ServiceUnavailable");
     }
     if bucket.denies {
         return error(403, "AccessDenied");
@@ -122,8 +165,19 @@ fn answer(bucket: &mut Bucket, request: &mut Request) -> Response<std::io::Curso
             Some(object) => {
                 let body = if *request.method() == Method::Get { object.bytes.clone() } else { Vec::new() };
                 let time = object.time.clone().unwrap_or_default();
+                // Not every server knows ranges.
+                let knows = bucket.requests.len().is_multiple_of(2);
+                let range = header(request, "range").filter(|_| knows).and_then(|range| range.strip_prefix("bytes="));
+                let (body, status) = match range.and_then(|range| range.split_once('-')) {
+                    Some((from, to)) => {
+                        let (from, to) = (from.parse::<usize>().unwrap(), to.parse::<usize>().unwrap());
+                        (body[from..body.len().min(to + 1)].to_vec(), 206)
+                    }
+                    None => (body, 200),
+                };
                 Response::from_data(body)
                     .with_header(Header::from_bytes("ETag", etag(&object.bytes)).unwrap())
+                    .with_status_code(status)
                     .with_header(Header::from_bytes("x-amz-meta-litestream-timestamp", time).unwrap())
             }
         },
@@ -163,7 +217,7 @@ impl Place {
         let (serves, has) = (server.clone(), bucket.clone());
         thread::spawn(move || {
             for mut request in serves.incoming_requests() {
-                let answer = answer(&mut has.lock().unwrap(), &mut request);
+                let answer = answer_or_kill(&mut has.lock().unwrap(), &mut request);
                 // The client may have gone.
                 let _ = request.respond(answer);
             }
@@ -370,4 +424,198 @@ fn what_is_wrong_is_said_with_what_to_do() {
     assert!(said(&no_keys).contains("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"), "{}", said(&no_keys));
     place.bucket.lock().unwrap().replaces = true;
     assert!(place.ship().contains("nobody will notice"));
+}
+
+impl Place {
+    /// Runs the program, and kills it at that request; whether it came to that.
+    fn is_killed(&self, args: &[&str], requests: usize, done: bool) -> bool {
+        let mut bucket = self.bucket.lock().unwrap();
+        let child = self.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        bucket.kill = Some(Kill { process: child.id(), requests, done });
+        drop(bucket);
+        let mut child = Killed(child);
+        let status = child.0.wait().unwrap();
+        let is_killed = self.bucket.lock().unwrap().kill.take().is_none();
+        assert_eq!(is_killed, status.code().is_none(), "{args:?}: {status}");
+        is_killed
+    }
+}
+
+#[test]
+fn a_shipper_that_is_killed_at_any_request_leaves_no_gap() {
+    let place = Place::new();
+    let file = place.file.to_str().unwrap();
+    for done in [false, true] {
+        for requests in 1.. {
+            place.bucket.lock().unwrap().objects.clear();
+            place.sql("UPDATE t SET x = randomblob(3000)");
+            place.ship();
+            place.sql("INSERT INTO t(x) VALUES (randomblob(500))");
+            let is_killed = place.is_killed(&["replicate", "--once", file, &place.url("a/b")], requests, done);
+            place.ship();
+            assert_eq!(place.restored(&[]), place.here(), "request {requests}, done: {done}");
+            if !is_killed {
+                assert!(requests > if done { 4 } else { 20 }, "{requests}");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_promotion_that_is_killed_at_any_request_can_be_repeated() {
+    let place = Place::new();
+    let file = place.file.to_str().unwrap();
+    let next = place.dir.path().join("next.db");
+    for done in [false, true] {
+        for requests in 1.. {
+            place.bucket.lock().unwrap().objects.clear();
+            place.ship();
+            let args = ["promote", &place.url("a/b"), next.to_str().unwrap()];
+            let is_killed = place.is_killed(&args, requests, done);
+            if is_killed {
+                assert!(!next.exists(), "request {requests}, done: {done}: it has its name too early");
+                let promoted = place.run(&args);
+                assert!(promoted.status.success(), "request {requests}, done: {done}: {}", said(&promoted));
+            }
+            assert_eq!(place.run(&["replicate", "--once", file, &place.url("a/b")]).status.code(), Some(3));
+            assert_eq!(place.restored(&[]), place.here());
+            let moved = Place {
+                file: next.clone(),
+                bucket: place.bucket.clone(),
+                server: place.server.clone(),
+                ..Place::new()
+            };
+            assert_eq!(moved.here(), place.here());
+            moved.sql("INSERT INTO t(x) VALUES ('shipped')");
+            moved.ship();
+            assert_eq!(place.restored(&[]), moved.here());
+            std::fs::remove_file(&next).unwrap();
+            let _ = std::fs::remove_file(format!("{}-onewrite", next.display()));
+            if !is_killed {
+                assert!(requests > if done { 4 } else { 20 }, "{requests}");
+                break;
+            }
+        }
+    }
+    let left =
+        std::fs::read_dir(place.dir.path()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let left: Vec<_> = left.filter(|name| name.ends_with(".db")).collect();
+    assert_eq!(left, ["app.db"]);
+}
+
+#[test]
+fn of_promotions_that_race_one_wins_each_epoch() {
+    let place = Place::new();
+    place.ship();
+    for round in 0..3 {
+        let racing: Vec<_> = (0..16)
+            .map(|n| {
+                let file = place.dir.path().join(format!("{round}-{n}.db"));
+                let mut command = place.command(&["promote", &place.url("a/b"), file.to_str().unwrap()]);
+                (file, command.spawn().unwrap())
+            })
+            .collect();
+        let mut won = Vec::new();
+        for (file, child) in racing {
+            let output = child.wait_with_output().unwrap();
+            let text = said(&output);
+            match output.status.code() {
+                Some(0) => {
+                    let epoch = text.split("epoch ").last().unwrap().split(' ').next().unwrap();
+                    won.push((epoch.parse::<u64>().unwrap(), file));
+                }
+                Some(3) => assert!(text.contains("fenced: the store belongs to") && !file.exists(), "{text}"),
+                _ => panic!("{text}"),
+            }
+        }
+        won.sort();
+        let owner: serde_json::Value =
+            serde_json::from_slice(&place.bucket.lock().unwrap().objects["a/b/owner.json"].bytes).unwrap();
+        let (epoch, file) = won.last().unwrap();
+        assert_eq!((owner["epoch"].as_u64(), owner["file"].as_str()), (Some(*epoch), file.to_str()));
+        assert!(won.is_sorted_by(|one, other| one.0 < other.0), "{won:?}");
+        // All but the last are fenced.
+        for (epoch, file) in &won {
+            let shipped = place.run(&["replicate", "--once", file.to_str().unwrap(), &place.url("a/b")]);
+            let expected = if Some(*epoch) == owner["epoch"].as_u64() { 0 } else { 3 };
+            assert_eq!(shipped.status.code(), Some(expected), "{}", said(&shipped));
+        }
+    }
+}
+
+/// The owner is stopped at any moment, another is promoted and ships, the first goes on: it ends, and nothing of it comes back.
+#[test]
+fn an_owner_that_was_stopped_ends_and_overwrites_nothing() {
+    for round in 0..5u64 {
+        let place = Place::new();
+        let args = ["replicate", "--interval", "5ms", "--levels", "40ms,200ms", "--keep-batches", "50ms"];
+        let (file, url) = (place.file.to_str().unwrap(), place.url("a/b"));
+        let mut first = Killed(place.command(&[&args[..], &[file, &url]].concat()).spawn().unwrap());
+        until("the first snapshot", || place.keys().iter().any(|key| key.contains("/0000/")));
+        let writer = place.file.clone();
+        let writes = thread::spawn(move || {
+            let db = onewrite_rusqlite::open(writer).unwrap();
+            for n in 0..200 {
+                // Commits go on, whatever the shipper does.
+                db.execute_batch(&format!("INSERT INTO t(x) VALUES ('first {n}')")).unwrap();
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        thread::sleep(Duration::from_millis(100 + fastrand::u64(0..300) + round));
+        signal(first.0.id(), "STOP");
+        let next = place.dir.path().join("next.db");
+        let promoted = place.run(&["promote", &url, next.to_str().unwrap()]);
+        assert!(promoted.status.success(), "{}", said(&promoted));
+        let moved =
+            Place { file: next.clone(), bucket: place.bucket.clone(), server: place.server.clone(), ..Place::new() };
+        let mut second = Killed(place.command(&[&args[..], &[next.to_str().unwrap(), &url]].concat()).spawn().unwrap());
+        for n in 0..fastrand::u64(1..60) {
+            moved.sql(&format!("INSERT INTO t(x) VALUES ('second {n}')"));
+            thread::sleep(Duration::from_millis(3));
+        }
+        signal(first.0.id(), "CONT");
+        moved.sql("INSERT INTO t(x) VALUES ('last')");
+        until("the first is fenced", || first.0.try_wait().unwrap().is_some());
+        assert_eq!(first.0.wait().unwrap().code(), Some(3));
+        moved.sql("INSERT INTO t(x) VALUES ('behind')");
+        signal(second.0.id(), "TERM");
+        let mut text = String::new();
+        second.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(second.0.wait().unwrap().success(), "{text}");
+        assert_eq!(place.restored(&[]), moved.here(), "round {round}");
+        writes.join().unwrap();
+        let rejoined = place.run(&["rejoin", &url, file]);
+        assert!(rejoined.status.success(), "{}", said(&rejoined));
+        assert_eq!(place.here(), moved.here());
+    }
+}
+
+#[test]
+fn commits_go_on_while_the_store_is_away_and_are_shipped_then() {
+    let place = Place::new();
+    let (file, url) = (place.file.to_str().unwrap(), place.url("a/b"));
+    let mut shipper = Killed(place.command(&["replicate", "--interval", "10ms", file, &url]).spawn().unwrap());
+    until("the first snapshot", || place.keys().iter().any(|key| key.contains("/0000/")));
+    let db = onewrite_rusqlite::open(&place.file).unwrap();
+    let mut slowest = Duration::ZERO;
+    for round in 0..3 {
+        place.bucket.lock().unwrap().is_away = true;
+        for n in 0..150 {
+            let begun = Instant::now();
+            db.execute_batch(&format!("INSERT INTO t(x) VALUES ('{round} {n}')")).unwrap();
+            slowest = slowest.max(begun.elapsed());
+            thread::sleep(Duration::from_millis(5));
+        }
+        place.bucket.lock().unwrap().is_away = false;
+        thread::sleep(Duration::from_millis(200));
+    }
+    assert!(slowest < Duration::from_secs(1), "a commit took {slowest:?}");
+    assert!(shipper.0.try_wait().unwrap().is_none(), "it goes on");
+    signal(shipper.0.id(), "TERM");
+    let mut text = String::new();
+    shipper.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(shipper.0.wait().unwrap().success(), "{text}");
+    assert!(text.contains("not shipped, trying again") && text.contains("shipping goes on"), "{text}");
+    assert_eq!(place.restored(&[]), place.here());
 }

@@ -49,7 +49,7 @@ fn ground(rule: Option<Rule>) -> Ground {
     let wal_mode = matches!(rule, None | Some(Rule::WalBeforeHome | Rule::HomeBeforeWalGoes));
     let attached = matches!(
         rule,
-        None | Some(Rule::PreparedFlushed | Rule::UndecidedAsks | Rule::CancelledBeforeSuperJournalGoes)
+        None | Some(Rule::PreparedFlushed | Rule::UndecidedAsks | Rule::DecisionFlushed | Rule::DecisionKept)
     );
     let (pager, sql, scheme) = match rule {
         Some(_) if processes || wal_mode || attached => (false, false, None),

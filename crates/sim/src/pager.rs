@@ -272,7 +272,7 @@ impl Client {
         if course.undo_prepared {
             let rolled_back = self.roll_back();
             if let Some(name) = super_name.filter(|_| rolled_back.is_ok()) {
-                self.disk.remove(&name).map_err(|e| Error::io("removing the super-journal", e))?;
+                self.remove_super_journal(&name, false)?;
             }
             return rolled_back;
         }
@@ -280,8 +280,7 @@ impl Client {
             at_commit(self.aside);
         }
         if let Some(name) = &super_name {
-            self.disk.remove(name).map_err(|e| Error::io("removing the super-journal", e))?;
-            self.disk.sync_dir_of(name).map_err(|e| Error::io("removing the super-journal", e))?;
+            self.remove_super_journal(name, true)?;
         }
         self.finalise(super_name.is_some())?;
         if self.conn.size()? > plan.next.bytes() as u64 {
@@ -410,11 +409,14 @@ impl Client {
         let known = self.version.and_then(|version| be_u32(&version, 0)).unwrap_or(0);
         name.push(format!("-mj{known:08x}{:08x}", self.nonce));
         let name = PathBuf::from(name);
-        let file = self.disk.open(&name, OpenMode::Create).map_err(|e| Error::io(what, e))?;
         let mut journals = format!("{}-journal\0", self.path.display());
         if !by_log {
             journals.push_str("other-journal\0");
         }
+        if self.conn.engine().sync_super_journal(&name, journals.as_bytes())? {
+            return Ok(name);
+        }
+        let file = self.disk.open(&name, OpenMode::Create).map_err(|e| Error::io(what, e))?;
         file.write_at(journals.as_bytes(), 0).map_err(|e| Error::io(what, e))?;
         file.sync().map_err(|e| Error::io(what, e))?;
         self.disk.sync_dir_of(&name).map_err(|e| Error::io(what, e))?;
@@ -474,7 +476,9 @@ impl Client {
     fn playback(&mut self, hot: bool) -> Result<()> {
         let size = self.conn.journal_size()?;
         let super_name = self.super_journal_named(size)?;
-        let exists = |client: &Self, name: &Path| client.disk.exists(name).unwrap_or(false);
+        let exists = |client: &Self, name: &Path| {
+            client.conn.engine().super_journal(name).is_some() || client.disk.exists(name).unwrap_or(false)
+        };
         if let Some(name) = super_name.as_ref().filter(|_| hot)
             && !exists(self, name)
         {
@@ -533,7 +537,19 @@ impl Client {
         }
         self.finalise(super_name.is_some())?;
         if let Some(name) = super_name.filter(|name| hot && exists(self, name)) {
-            self.disk.remove(&name).map_err(|e| Error::io("removing the super-journal", e))?;
+            self.remove_super_journal(&name, false)?;
+        }
+        Ok(())
+    }
+
+    fn remove_super_journal(&self, name: &Path, sync_dir: bool) -> Result<()> {
+        if self.conn.engine().remove_super_journal(name, sync_dir)? {
+            return Ok(());
+        }
+        let what = "removing the super-journal";
+        self.disk.remove(name).map_err(|e| Error::io(what, e))?;
+        if sync_dir {
+            self.disk.sync_dir_of(name).map_err(|e| Error::io(what, e))?;
         }
         Ok(())
     }

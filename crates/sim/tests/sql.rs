@@ -62,9 +62,8 @@ fn random_sql_survives_its_crashes() {
 #[test]
 fn transactions_over_several_files_survive_their_crashes() {
     let counts: Arc<Counts> = Arc::default();
-    // Short ones, and those that failed once: a record whose write failed while the super-journal went all the same, a mark that
-    // told less than another process had brought home, a session that followed one whose slot no flush had covered, a record that
-    // was erased in the cache alone when the super-journal was removed, and streamed images that an error in doubt gave back.
+    // Short ones, and those that failed once, with a protocol of before, too: a mark that told less than another process had brought
+    // home, a session that followed one whose slot no flush had covered, streamed images that an error in doubt gave back.
     for (seed, steps) in
         (1..6).map(|seed| (seed, 12)).chain([(78, 60), (100_031, 60), (300_028, 60), (400_049, 60), (300_041, 60)])
     {

@@ -21,7 +21,7 @@ pub(crate) struct OpenFile {
 }
 
 /// Bytes of one sector: the smallest SQLite knows, so that a journal header takes no more.
-const SECTOR_BYTES: c_int = 512;
+pub(crate) const SECTOR_BYTES: c_int = 512;
 
 /// Methods of a main database. Version 2: the shared-memory methods forward in WAL mode, and SQLite
 /// enters WAL mode only where they exist. No version 3: mapped pages would bypass overlay and snapshot.
@@ -116,7 +116,7 @@ unsafe fn take(file: *mut File) -> Arc<Main> {
 ///
 /// # Safety
 /// `buf` has room for `amount` bytes, for as long as the callback runs.
-unsafe fn buffer<'a>(buf: *mut c_void, amount: c_int) -> &'a mut [u8] {
+pub(crate) unsafe fn buffer<'a>(buf: *mut c_void, amount: c_int) -> &'a mut [u8] {
     match usize::try_from(amount) {
         // SAFETY: as promised by the caller.
         Ok(amount) if amount > 0 => unsafe { slice::from_raw_parts_mut(buf.cast(), amount) },
@@ -128,7 +128,7 @@ unsafe fn buffer<'a>(buf: *mut c_void, amount: c_int) -> &'a mut [u8] {
 ///
 /// # Safety
 /// As [`buffer`].
-unsafe fn bytes<'a>(data: *const c_void, amount: c_int) -> &'a [u8] {
+pub(crate) unsafe fn bytes<'a>(data: *const c_void, amount: c_int) -> &'a [u8] {
     match usize::try_from(amount) {
         // SAFETY: as promised by the caller.
         Ok(amount) if amount > 0 => unsafe { slice::from_raw_parts(data.cast(), amount) },
@@ -337,16 +337,16 @@ unsafe extern "C" fn journal_size(file: *mut File, answer: *mut i64) -> c_int {
     })
 }
 
-unsafe extern "C" fn no_lock(_: *mut File, _level: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn no_lock(_: *mut File, _level: c_int) -> c_int {
     code::OK
 }
 
-unsafe extern "C" fn no_reserved_lock(_: *mut File, answer: *mut c_int) -> c_int {
+pub(crate) unsafe extern "C" fn no_reserved_lock(_: *mut File, answer: *mut c_int) -> c_int {
     // SAFETY: see above.
     unsafe { answer.write(0) };
     code::OK
 }
 
-unsafe extern "C" fn no_control(_: *mut File, _op: c_int, _arg: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C" fn no_control(_: *mut File, _op: c_int, _arg: *mut c_void) -> c_int {
     code::NOTFOUND
 }

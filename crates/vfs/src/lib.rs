@@ -28,6 +28,7 @@ mod register;
 mod siblings;
 mod split;
 mod stats_table;
+mod super_journal;
 mod uri;
 mod vfs;
 

@@ -159,7 +159,7 @@ enum Registered {
 }
 
 /// Registers the VFS `name` on a disk of the caller's, for tests. Read-only opens, WAL mode and
-/// super-journals need the files of the system and are refused.
+/// transactions over several files that step aside need the files of the system and are refused.
 ///
 /// # Safety
 /// As [`register`].

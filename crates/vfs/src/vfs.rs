@@ -26,6 +26,7 @@ use crate::fork;
 use crate::main_file::{MARKED, Main, Name, panic_text, path_of, read_only_flags};
 use crate::register::{VERSION_CALL, onewrite_version};
 use crate::split;
+use crate::super_journal;
 use crate::uri;
 
 /// One registered VFS. Lives as long as the process: SQLite may call it at any time.
@@ -68,7 +69,8 @@ impl Onewrite {
     /// The structure to register.
     pub(crate) fn structure(&'static self) -> Vfs {
         let base = self.base.methods();
-        let file_bytes = c_int::try_from(size_of::<OpenFile>()).unwrap_or(c_int::MAX);
+        let file_bytes = size_of::<OpenFile>().max(size_of::<super_journal::OpenSuperJournal>());
+        let file_bytes = c_int::try_from(file_bytes).unwrap_or(c_int::MAX);
         Vfs {
             version: 3,
             // Files that pass through are opened by the base right in SQLite's buffer.
@@ -128,7 +130,7 @@ impl Onewrite {
     }
 
     /// Runs one callback, turning errors and panics into result codes.
-    fn call(&self, subject: &CStr, io_code: c_int, f: impl FnOnce() -> Outcome<c_int>) -> c_int {
+    pub(crate) fn call(&self, subject: &CStr, io_code: c_int, f: impl FnOnce() -> Outcome<c_int>) -> c_int {
         let fault = match catch_unwind(AssertUnwindSafe(f)) {
             Ok(Ok(rc)) => return rc,
             Ok(Err(fault)) => fault,
@@ -260,8 +262,17 @@ impl Onewrite {
         Ok(honoured)
     }
 
+    /// What a super-journal that is opened holds, if it is in memory, or may be.
+    fn super_journal(&self, name: &CStr, flags: c_int) -> Option<Vec<u8>> {
+        let known = self.engine().super_journal(&path_of(name));
+        known.or_else(|| (flags & open::CREATE != 0).then(Vec::new))
+    }
+
     /// Deletes a file that is no database's journal.
     fn delete_plain(&self, name: &CStr, sync_dir: bool) -> Outcome<c_int> {
+        if self.engine().remove_super_journal(&path_of(name), sync_dir)? {
+            return Ok(code::OK);
+        }
         if self.passes_through {
             return Ok(self.base.delete(name, sync_dir));
         }
@@ -280,6 +291,9 @@ impl Onewrite {
 
     /// Looks for a file that is no database's journal.
     fn access_plain(&self, name: &CStr, flags: c_int) -> Outcome<bool> {
+        if self.engine().super_journal(&path_of(name)).is_some() {
+            return Ok(true);
+        }
         if self.passes_through || flags != access::EXISTS {
             return self.base.access(name, flags);
         }
@@ -388,8 +402,13 @@ unsafe extern "C" fn x_open(
             }
             // SAFETY: the buffer has the size the structure asks for.
             unsafe { place_journal(file, main) };
+        } else if flags & open::SUPER_JOURNAL != 0
+            && let Some(bytes) = this.super_journal(subject, flags)
+        {
+            // SAFETY: the buffer has the size the structure asks for.
+            unsafe { super_journal::place(this, name, file, flags, bytes) };
         } else if !this.passes_through && flags & (open::MAIN_JOURNAL | open::SUPER_JOURNAL | open::WAL) != 0 {
-            let message = "super-journals, WAL files and foreign journals need the real disk";
+            let message = "WAL files and foreign journals need the real disk";
             return Err(Fault::Own(code::CANTOPEN, message.to_owned()));
         } else {
             return Ok(pass_through());

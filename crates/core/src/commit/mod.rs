@@ -26,8 +26,8 @@ use crate::options::{HeaderPage, Images, Options};
 use crate::procs::member::Member;
 use crate::rules::{Rule, keeps};
 use crate::scheme::{Commit, Outcome, Scheme};
+use crate::several::Undecided;
 use crate::stats::Stats;
-use crate::super_journal::Undecided;
 use crate::table::{Image, PageTable, Place};
 use crate::txn::{Changed, Prepared, Stage, Txn};
 use crate::types::{LogOffset, PageNo, Tid};
@@ -61,7 +61,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     check_new(db, &*scheme, options, txn)?;
     let change_counter = txn.base.change_counter.wrapping_add(1);
     let page_count = page_count(txn);
-    record::begin(live, txn)?;
+    record::begin(db, live, txn)?;
     let facts = scheme.facts();
     let encoder = (facts.records && options.bundle.images == Images::Delta).then_some(&mut live.encoder);
     let (changed, header) = changes(db, txn, options, page_count, change_counter, facts.in_gaps, encoder)?;
@@ -89,10 +89,10 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
 }
 
 /// Writes the record of a transaction over several files that was prepared, flushed if `flush` says so: it waits for its
-/// super-journal to go, and is then published. Until it is decided, nothing comes behind it: the caller has the writer's place (rule
+/// decision, and is then published. Until it is decided, nothing comes behind it: the caller has the writer's place (rule
 /// NothingBehindUndecided).
 pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
-    let Some(super_journal) = c.txn.super_journal.clone() else { return Ok(()) };
+    let Some(several) = c.txn.several.clone() else { return Ok(()) };
     if !matches!(&c.txn.stage, Stage::Prepared(prepared) if prepared.changed) {
         return Ok(());
     }
@@ -111,7 +111,9 @@ pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     // From here on it may be in the log, whatever fails.
     let to = LogOffset(at.0 + record.len() as u64);
     let (log, slot) = (live.log.file().clone(), live.log.slot().clone());
-    *db.undecided.lock() = Some(Undecided { super_journal, log, slot, from: at, to });
+    several.note_prepared(&db.path, slot.session);
+    let tid = prepared.state.tid;
+    *db.undecided.lock() = Some(Undecided { several, log, slot, from: at, to, tid, flushed: flush });
     prepared.written = Some(Box::new(live.log.write_prepared(record, crc, at, flush, db)?));
     Ok(())
 }

@@ -22,9 +22,10 @@ use crate::types::PageNo;
 const ENCODER_BYTES: usize = 256 << 10;
 
 /// Begins the record of `txn`, which says what decides it.
-pub fn begin(live: &mut Live, txn: &Txn) -> Result<()> {
+pub fn begin(db: &Database, live: &mut Live, txn: &Txn) -> Result<()> {
     live.encoder.clear();
-    txn.super_journal.as_ref().map_or(Ok(()), |path| live.encoder.add_super_journal(path))
+    let Some(several) = &txn.several else { return Ok(()) };
+    live.encoder.add_decider(&several.decider(&db.path, live.log.slot().session))
 }
 
 /// Encodes the record and makes room for it; images that do not fit the ring stream behind it.
@@ -44,7 +45,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Resu
         if txn.streamed.is_empty() {
             growth::before_stream(db, live, options, txn.page_bytes)?;
         }
-        begin(live, txn)?;
+        begin(db, live, txn)?;
         for c in changed {
             if c.page == PageNo::HEADER {
                 // Whole, over zeros: the same image as its delta gives.

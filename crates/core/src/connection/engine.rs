@@ -1,7 +1,7 @@
 //! The databases of this process, and how a connection to one is opened.
 
 use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,6 +20,7 @@ use crate::locks;
 use crate::options::Options;
 use crate::queue::ConnectionId;
 use crate::scheme::table;
+use crate::several::Several;
 
 /// A file, which one it is, and whether it is for reading only.
 type Parked = (FileId, bool, Arc<dyn DiskFile>);
@@ -31,6 +32,8 @@ pub struct Engine {
     /// Open files of closed databases that could not be closed yet: closing any
     /// descriptor of a file gives up all POSIX locks this process has on it, those of a stock SQLite beside us included.
     parked: Mutex<Vec<Parked>>,
+    /// The transactions over several files that are not decided, by the paths of their super-journals.
+    pub(super) several: Mutex<FxHashMap<PathBuf, Arc<Several>>>,
     connections: AtomicU64,
     /// Tells processes apart, and what it said when the engine was made.
     pub(super) process: (fn() -> u32, u32),
@@ -45,8 +48,15 @@ impl Engine {
     /// An engine on `disk`. `process` answers differently in a child of a fork; it is called in every
     /// transaction, and the operating system's process id costs a system call.
     pub fn in_process(disk: Arc<dyn Disk>, process: fn() -> u32) -> Arc<Engine> {
-        let (databases, parked) = (Mutex::default(), Mutex::default());
-        Arc::new(Engine { disk, databases, parked, connections: AtomicU64::new(1), process: (process, process()) })
+        let (databases, parked, several) = Default::default();
+        Arc::new(Engine {
+            disk,
+            databases,
+            parked,
+            several,
+            connections: AtomicU64::new(1),
+            process: (process, process()),
+        })
     }
 
     /// Opens a connection to the database at `path`. `given`: options the connection names itself; with

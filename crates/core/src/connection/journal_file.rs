@@ -45,7 +45,8 @@ impl Connection {
                     self.noted(checked)?;
                 }
                 self.journal.read_to_roll_back(buf, offset, |path| {
-                    Ok(!self.db.disk.exists(path).context(|| self.db.what("cannot look for the super-journal of"))?)
+                    let what = || self.db.what("cannot look for the super-journal of");
+                    Ok(self.engine.several(path).is_none() && !self.db.disk.exists(path).context(what)?)
                 })
             }
         };

@@ -547,7 +547,7 @@ impl Connection {
     fn unlock_to(&mut self, level: LockLevel) -> Result<()> {
         // The snapshot ends, or the plain file was written.
         self.ahead.forget();
-        let decided = self.decide();
+        let decided = self.finish_several();
         let dropped = decided.and(self.drop_txn());
         let dropped =
             if std::mem::take(&mut self.reserves) { dropped.and(aside::release(&self.db, self.id)) } else { dropped };
@@ -616,7 +616,7 @@ impl Connection {
     pub(super) fn drop_txn(&mut self) -> Result<()> {
         self.journal.forget_syncs();
         let Some(txn) = self.role.end_txn() else { return Ok(()) };
-        // A record that waits for its super-journal and could not be cancelled, or that an error left in doubt, may count: it
+        // A record that waits for its decision and could not be cancelled, or that an error left in doubt, may count: it
         // needs them.
         let in_doubt = self.db.undecided.lock().is_some() || self.db.inner.lock().check().is_err();
         if !txn.streamed.is_empty()

@@ -119,6 +119,11 @@ impl Connection {
         self.habit.may_write > 0
     }
 
+    /// The databases of its process.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     /// Whether writes may be assumed to leave their neighbours in a sector alone.
     pub fn psow(&self) -> bool {
         self.db.inner.lock().options.psow

@@ -1,4 +1,4 @@
-//! Transactions over several files, as `super_journal` says: what one of them does.
+//! Transactions over several files, as `several` says: what the connections of this process do.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,33 +8,31 @@ use super::engine::Engine;
 use super::said::Synchronous;
 use crate::commit;
 use crate::database::{Database, Inner, Phase};
+use crate::disk::OpenMode;
 use crate::error::{Error, IoContext, Result};
+use crate::log::decision::{Decision, Part};
+use crate::log::file::{LogFile, log_path};
 use crate::scheme::Commit;
-use crate::super_journal::{database_of, journals};
+use crate::several::{Several, databases_of, is_over};
 use crate::txn::{Prepared, Stage};
+use crate::types::Tid;
 
-/// Whether the log of a database takes prepared records.
+/// Whether the log of a database takes prepared records and decisions.
 pub(super) fn prepares(db: &Database, inner: &Inner) -> bool {
-    db.facts().all_in_log() && !inner.options.concurrent
+    db.facts().all_in_log() && !inner.options.concurrent && inner.options.psow
 }
 
 impl Engine {
-    /// The databases of this process that wait for the super-journal at `path`.
-    fn undecided(&self, path: &Path) -> Vec<Arc<Database>> {
-        let waits = |db: &&Arc<Database>| db.undecided.lock().as_ref().is_some_and(|u| u.super_journal == path);
-        self.databases.lock().values().filter(waits).cloned().collect()
-    }
-
-    /// Whether every file that the super-journal at `path` names commits by its log. All do, or none: SQLite removes the
+    /// xSync of a super-journal, which names the rollback journals `journals`. True: all files that it decides commit by their logs,
+    /// so it need not be on the disk, and is [`removed`](Engine::remove_super_journal) here. All do, or none: SQLite removes the
     /// super-journal when no rollback journal names it any more, and of logs it knows nothing (rule AllPrepareOrNone).
-    fn all_prepare(&self, path: &Path) -> Result<bool> {
-        let journals = match journals(&*self.disk, path) {
-            Err(Error::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-            journals => journals?,
-        };
-        for journal in journals {
-            let Some(database) = database_of(&journal) else { return Ok(false) };
-            let id = self.disk.identify(database).context(|| format!("cannot look at {}", database.display()))?;
+    pub fn sync_super_journal(&self, path: &Path, journals: &[u8]) -> Result<bool> {
+        let Some(names) = databases_of(journals) else { return Ok(false) };
+        let mut all = Vec::with_capacity(names.len());
+        for name in names {
+            let what = || format!("cannot look at {}", name.display());
+            let name = self.disk.resolve(&name).context(what)?;
+            let id = self.disk.identify(&name).context(what)?;
             let Some(db) = id.and_then(|id| self.find(id)) else { return Ok(false) };
             let inner = db.inner.lock();
             let is_ours = inner.phase == Phase::Live && prepares(&db, &inner);
@@ -42,30 +40,110 @@ impl Engine {
             if !is_ours || !db.queue.is_taken() {
                 return Ok(false);
             }
+            all.push(db);
         }
+        let several = Several::new(journals)?;
+        for db in &all {
+            // Whichever has the first record decides (rule DecisionKept).
+            let records = all.iter().map(|other| (other.path.clone(), 0, Tid::HOME, true));
+            if self.room_to_decide(db, &several.decision(&db.path, records))?.is_none() {
+                return Ok(false);
+            }
+        }
+        self.several.lock().insert(path.to_owned(), Arc::new(several));
         Ok(true)
+    }
+
+    /// What the super-journal at `path` holds, if it is in memory.
+    pub fn super_journal(&self, path: &Path) -> Option<Vec<u8>> {
+        self.several.lock().get(path).map(|several| several.journals.clone())
+    }
+
+    /// xDelete of a super-journal. `commits`: with its directory, as SQLite removes it to commit; else after a rollback. False: it is
+    /// not in memory.
+    pub fn remove_super_journal(&self, path: &Path, commits: bool) -> Result<bool> {
+        let Some(several) = self.several.lock().remove(path) else { return Ok(false) };
+        let all = self.undecided(&several);
+        let done = if commits { self.decide(&several, &all) } else { cancel(&all) };
+        done.map(|()| true)
+    }
+
+    pub(super) fn several(&self, path: &Path) -> Option<Arc<Several>> {
+        self.several.lock().get(path).cloned()
+    }
+
+    /// The databases of this process that wait for the decision.
+    fn undecided(&self, several: &Arc<Several>) -> Vec<Arc<Database>> {
+        let waits =
+            |db: &&Arc<Database>| db.undecided.lock().as_ref().is_some_and(|u| Arc::ptr_eq(&u.several, several));
+        self.databases.lock().values().filter(waits).cloned().collect()
+    }
+
+    /// The transaction is committed: the decision says so. An error poisons: nobody knows what the disk has.
+    fn decide(&self, several: &Several, all: &[Arc<Database>]) -> Result<()> {
+        let poison = |e: Error| {
+            all.iter().for_each(|db| drop(db.poison(Error::Misuse(e.to_string()))));
+            e
+        };
+        // A transaction that changed nothing has no record.
+        let Some(home) = all.iter().find(|db| several.is_decided_at(&db.path)) else {
+            debug_assert!(all.is_empty(), "the first one with a record decides");
+            return Ok(());
+        };
+        let mut records = Vec::with_capacity(all.len());
+        let mut log = None;
+        for db in all {
+            db.inner.lock().check()?;
+            let undecided = db.undecided.lock();
+            let Some(undecided) = undecided.as_ref() else { continue };
+            records.push((db.path.clone(), undecided.slot.session, undecided.tid, undecided.flushed));
+            if Arc::ptr_eq(db, home) {
+                log = Some(undecided.log.clone());
+            }
+        }
+        let decision = several.decision(&home.path, records.into_iter());
+        let (Some(log), Some(position)) = (log, self.room_to_decide(home, &decision)?) else {
+            return Err(poison(Error::Misuse("a decision without a place in the log".into())));
+        };
+        log.decide(position, &decision).map_err(poison)?;
+        several.set_decided();
+        Ok(())
+    }
+
+    fn room_to_decide(&self, db: &Database, decision: &Decision) -> Result<Option<u64>> {
+        db.room_to_decide(decision, |path, part, flushed| self.is_settled(path, part, flushed))
+    }
+
+    /// Whether nobody asks any more for the decision over a record of the database at `path`.
+    fn is_settled(&self, path: &Path, part: &Part, flushed: bool) -> Result<bool> {
+        let db = self.databases.lock().values().find(|db| db.path == path).cloned();
+        if let Some(settled) = db.and_then(|db| db.is_followed(part, flushed)) {
+            return Ok(settled);
+        }
+        match LogFile::open(&*self.disk, &log_path(path), OpenMode::ReadOnly)? {
+            Some(log) => is_over(&log, part),
+            None => Ok(false),
+        }
     }
 }
 
+/// The transaction does not commit, in no file. Each is tried: the more are cancelled, the fewer wait for a recovery.
+fn cancel(all: &[Arc<Database>]) -> Result<()> {
+    let cancelled: Vec<Result<()>> = all.iter().map(|db| db.cancel()).collect();
+    cancelled.into_iter().collect()
+}
+
 impl Connection {
-    /// Whether this file and all others of the transaction that `super_journal` decides commit by their logs.
-    pub(super) fn all_prepare(&self, super_journal: &Path) -> Result<bool> {
-        if !self.engine.undecided(super_journal).is_empty() {
-            return Ok(true);
-        }
-        Ok(!self.is_apart() && self.engine.all_prepare(super_journal)?)
-    }
-
-    /// Whether the record of this transaction waits for its super-journal to go, or may be there behind a write that failed.
+    /// Whether the record of this transaction waits for its decision, or may be there behind a write that failed.
     pub(super) fn is_undecided(&self) -> bool {
-        self.role.txn().is_some_and(|txn| txn.super_journal.is_some()) && self.db.undecided.lock().is_some()
+        self.role.txn().is_some_and(|txn| txn.several.is_some()) && self.db.undecided.lock().is_some()
     }
 
-    /// Whether a record of this transaction, in the log of whichever file, waits or may wait for the super-journal to go: one
-    /// that could not be cancelled keeps every file from rolling back, and SQLite from removing the super-journal.
+    /// Whether a record of this transaction, in the log of whichever file, waits or may wait for the decision: one that could not be
+    /// cancelled keeps every file from rolling back.
     pub(super) fn waits_with_others(&self) -> bool {
-        let named = self.role.txn().and_then(|txn| txn.super_journal.as_ref());
-        named.is_some_and(|path| !self.engine.undecided(path).is_empty())
+        let several = self.role.txn().and_then(|txn| txn.several.as_ref());
+        several.is_some_and(|several| !self.engine.undecided(several).is_empty())
     }
 
     /// Whether its record was in the log, also if it is cancelled by now.
@@ -73,62 +151,45 @@ impl Connection {
         matches!(self.role.txn(), Some(txn) if matches!(&txn.stage, Stage::Prepared(Prepared { written: Some(_), .. })))
     }
 
-    /// The transaction does not commit, in no file: SQLite rolls back one after the other, and removes the super-journal
-    /// behind the first (rule CancelledBeforeSuperJournalGoes).
+    /// The transaction does not commit, in no file: SQLite rolls back one after the other.
     pub(super) fn cancel(&mut self) -> Result<()> {
-        let named = self.role.txn().and_then(|txn| txn.super_journal.clone());
-        let Some(path) = named else { return Ok(()) };
-        let all = self.engine.undecided(&path);
-        if all.is_empty() {
-            return Ok(()); // Another file of the transaction was first.
+        let several = self.role.txn().and_then(|txn| txn.several.clone());
+        let Some(several) = several else { return Ok(()) };
+        let all = self.engine.undecided(&several);
+        if !all.is_empty() && several.is_decided() {
+            let why = "a transaction over several files was rolled back behind its commit";
+            all.iter().for_each(|db| drop(db.poison(Error::Misuse(why.into()))));
+            return Err(Error::Poisoned(why.into()));
         }
-        let exists = self.db.disk.exists(&path).context(|| format!("cannot look for {}", path.display()));
-        let stays = match exists {
-            Ok(true) => Ok(()),
-            // Its removal has failed behind the point of no return, and nobody knows what the disk has.
-            Ok(false) => {
-                Err("the super-journal of a transaction over several files went before it was rolled back".into())
-            }
-            Err(e) => Err(e.to_string()),
-        };
-        if let Err(why) = stays {
-            all.iter().for_each(|db| drop(db.poison(Error::Misuse(why.clone()))));
-            return Err(Error::Poisoned(why));
-        }
-        // Each is tried: the more are cancelled, the fewer wait for a recovery.
-        let cancelled: Vec<Result<()>> = all.iter().map(|db| db.cancel()).collect();
-        cancelled.into_iter().collect()
+        cancel(&all)
     }
 
     /// SQLite gives its lock back and has neither committed nor rolled back.
-    pub(super) fn decide(&mut self) -> Result<()> {
+    pub(super) fn finish_several(&mut self) -> Result<()> {
         if !self.is_undecided() {
             return Ok(());
         }
-        let path = self.role.txn().and_then(|txn| txn.super_journal.clone());
-        let gone = path.map_or(Ok(false), |path| self.db.is_gone(&path));
-        match gone {
-            Ok(true) => self.commit_txn().map_err(|e| self.db.poison(e)),
-            Ok(false) => self.cancel(),
-            Err(e) => Err(self.db.poison(e)),
+        if self.role.txn().and_then(|txn| txn.several.as_ref()).is_some_and(|several| several.is_decided()) {
+            return self.commit_txn().map_err(|e| self.db.poison(e));
         }
+        self.cancel()
     }
 
-    /// The super-journal is gone: the record that waits for it counts.
+    /// It is decided that the record of this transaction counts.
     pub(super) fn take_decision(&mut self) -> Result<()> {
         let mut undecided = self.db.undecided.lock();
-        let Some(path) = undecided.as_ref().map(|undecided| &undecided.super_journal) else { return Ok(()) };
+        let Some(several) = undecided.as_ref().map(|undecided| &undecided.several) else { return Ok(()) };
         // What an error left in doubt is for the recovery: the record keeps what it needs.
         self.db.inner.lock().check()?;
-        if self.db.disk.exists(path).context(|| format!("cannot look for {}", path.display()))? {
-            return Err(Error::Misuse(format!("a commit while its super-journal {} is there", path.display())));
+        if !several.is_decided() {
+            return Err(Error::Misuse("a commit while the super-journal is there".into()));
         }
         *undecided = None;
         Ok(())
     }
 
-    /// Prepares the transaction and writes its record, which waits for the super-journal to go.
-    pub(super) fn prepare_several(&mut self, super_journal: &Path) -> Result<()> {
+    /// Prepares the transaction and writes its record, which waits for the decision.
+    pub(super) fn prepare_several(&mut self, several: Arc<Several>) -> Result<()> {
         let db = self.db.clone();
         // Under OFF SQLite flushes nothing, and without a journal on the file the pragma says so.
         let flush =
@@ -137,7 +198,7 @@ impl Connection {
         let mut writer = db.writer.lock();
         let options = db.inner.lock().options.clone();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        txn.super_journal = Some(super_journal.to_owned());
+        txn.several = Some(several);
         let mut c = Commit { db: &db, live, txn, options: &options };
         commit::prepare(&mut c)?;
         commit::write_prepared(&mut c, flush)

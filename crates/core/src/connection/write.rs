@@ -52,7 +52,7 @@ impl Connection {
         self.line_up(super_journal.is_some())?;
         self.take_place_again()?;
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
-        txn.super_journal = None;
+        txn.several = None;
         if super_journal.is_some() && txn.is_untouched() {
             // SQLite has written every page by now. It passes over errors behind this point: it is lost then (I7).
             return Err(late("a transaction over several files whose pages come later"));
@@ -60,9 +60,7 @@ impl Connection {
         options_on_newest(&db, txn)?;
         (txn.synced, txn.normal) = (false, self.journal.syncs_are_normal());
         let plain = needs_plain_file(txn);
-        if let Some(path) = super_journal
-            && self.all_prepare(path)?
-        {
+        if let Some(several) = super_journal.and_then(|path| self.engine.several(path)) {
             if plain {
                 // The others have prepared their records.
                 self.doom();
@@ -70,7 +68,7 @@ impl Connection {
                     "several files cannot be committed together with a change of page size".into(),
                 ));
             }
-            return self.prepare_several(path);
+            return self.prepare_several(several);
         }
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let mut writer = db.writer.lock();
@@ -105,7 +103,7 @@ impl Connection {
         self.take_place_again()?;
         let Some(txn) = self.role.txn_mut() else { return Err(no_transaction()) };
         // It is decided.
-        txn.super_journal = None;
+        txn.several = None;
         let mut writer = db.writer.lock();
         let options = options_on_newest(&db, txn)?;
         if needs_plain_file(txn) {
@@ -124,7 +122,7 @@ impl Connection {
         }
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         txn.synced = true;
-        if txn.super_journal.is_some() && matches!(txn.stage, Stage::Open) {
+        if txn.several.is_some() && matches!(txn.stage, Stage::Open) {
             // Its record, which lacks them, is cancelled, and those of the other files.
             return self.noted(Err(late("a transaction over several files has prepared its record without them")));
         }

@@ -43,9 +43,9 @@ use crate::procs::member::{Files, Member};
 use crate::queue::{ConnectionId, WriterQueue};
 use crate::rules::{Rule, keeps};
 use crate::scheme::{Facts, Scheme};
+use crate::several::Undecided;
 use crate::snapshots::Snapshots;
 use crate::stats::{CountedFile, Stats};
-use crate::super_journal::Undecided;
 use crate::table::{PageTable, Readers};
 use crate::types::Tid;
 
@@ -218,7 +218,7 @@ pub struct Database {
     pub(crate) epoch: AtomicU64,
     pub(crate) inner: Mutex<Inner>,
     pub(crate) writer: Mutex<Option<Live>>,
-    /// The record of this process that waits for a super-journal to go. It is the last one in the log, and whoever wrote it has
+    /// The record of this process that waits for its decision. It is the last one in the log, and whoever wrote it has
     /// the writer's place (rule NothingBehindUndecided).
     pub(crate) undecided: Mutex<Option<Undecided>>,
     /// A transaction over several files needed the plain file: the next one waits until it is alone.

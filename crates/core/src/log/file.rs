@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::record::{Head, Peek, Record};
+use super::record::{Decider, Head, Peek, Record};
 use super::slot::{Slot, follows_session};
 use crate::beside;
 use crate::disk::{Disk, DiskFile, FileId, OpenMode, system};
@@ -137,21 +137,6 @@ pub struct ScanEnd {
     pub records: u64,
     /// A record that was once durable is broken: the TID that is missing, and a later one that proves it.
     pub rot: Option<(Tid, Tid)>,
-    /// The record behind which nothing comes waits for a super-journal to go, or did.
-    pub undecided: Option<Undecided>,
-}
-
-/// A record of a transaction over several files, the last one in the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Undecided {
-    /// While this is there, the record does not count.
-    pub super_journal: PathBuf,
-    /// Where the record begins.
-    pub from: LogOffset,
-    /// Where it ends.
-    pub to: LogOffset,
-    /// Whether it counts.
-    pub committed: bool,
 }
 
 /// Where a walk over the records is: behind one of them, or at the start.
@@ -239,41 +224,31 @@ impl LogFile {
     }
 
     /// Walks the live records below `slot` in order, verified, calling `visit` with each, also with the last one if that
-    /// waits for a super-journal to go.
+    /// is of a transaction over several files.
     pub fn scan(&self, slot: &Slot, visit: impl FnMut(&Record<'_>) -> Result<()>) -> Result<ScanEnd> {
         self.scan_decided(slot, |_| Ok(true), visit)
     }
 
     /// The same; whether the last record counts, if it is of a transaction over several files, is for `decide` to say, which is
-    /// given the path of the super-journal. Every other one counts: nothing is appended before that (rule
-    /// NothingBehindUndecided).
+    /// given what decides it. Every other one counts: nothing is appended before that (rule NothingBehindUndecided).
     pub fn scan_decided(
         &self,
         slot: &Slot,
-        mut decide: impl FnMut(&Path) -> Result<bool>,
+        mut decide: impl FnMut(&Decider) -> Result<bool>,
         mut visit: impl FnMut(&Record<'_>) -> Result<()>,
     ) -> Result<ScanEnd> {
         let ring_at = slot.ring_at();
-        let mut end = ScanEnd {
-            tail: slot.start,
-            prev_crc: slot.prev_crc,
-            last_tid: slot.base_tid,
-            records: 0,
-            rot: None,
-            undecided: None,
-        };
+        let mut end =
+            ScanEnd { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, records: 0, rot: None };
         let mut buf = Vec::new();
         let mut cursor = Cursor::at(slot);
         let window = Window::default();
         while let Some(next) = self.next_record(slot, &cursor, &window, &mut buf)? {
             let Some(record) = Record::decode(&buf, slot.page_bytes) else { break };
-            if let Some(super_journal) = self.undecided(slot, &record, &next)? {
-                let committed = decide(&super_journal)?;
-                let from = LogOffset(next.tail.0 - record.bytes());
-                end.undecided = Some(Undecided { super_journal, from, to: next.tail, committed });
-                if !committed {
-                    break;
-                }
+            if let Some(decider) = self.undecided(slot, &record, &next)?
+                && !decide(&decider)?
+            {
+                break;
             }
             visit(&record)?;
             end.records += 1;
@@ -284,15 +259,14 @@ impl LogFile {
         Ok(end)
     }
 
-    /// The super-journal that says whether `record` counts, which ends at `next`: nothing follows it.
-    pub fn undecided(&self, slot: &Slot, record: &Record<'_>, next: &Cursor) -> Result<Option<PathBuf>> {
-        let Some(super_journal) = record.super_journal() else { return Ok(None) };
+    /// What says whether `record` counts, which ends at `next`: nothing follows it.
+    pub fn undecided(&self, slot: &Slot, record: &Record<'_>, next: &Cursor) -> Result<Option<Decider>> {
+        let Some(decider) = record.decider() else { return Ok(None) };
         let follows = self.next_record(slot, next, &Window::default(), &mut Vec::new())?;
-        Ok(follows.is_none().then(|| super_journal.to_owned()))
+        Ok(follows.is_none().then_some(decider))
     }
 
-    /// Overwrites the records from `from` up to `to`, durable: they do not count and never will (rule
-    /// CancelledBeforeSuperJournalGoes).
+    /// Overwrites the records from `from` up to `to`, durable: they do not count and never will.
     pub fn erase(&self, slot: &Slot, from: LogOffset, to: LogOffset) -> Result<()> {
         let at = slot.ring_at() + from.0 % slot.ring_bytes;
         self.wipe_range(at, to.0.saturating_sub(from.0).min(slot.ring_bytes))?;

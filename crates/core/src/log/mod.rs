@@ -1,6 +1,7 @@
 //! The log: a sidecar file with two header slots, a ring of records, and, behind the ring, images
 //! that big transactions streamed out of memory.
 
+pub mod decision;
 pub mod file;
 pub mod group;
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use crate::disk::system;
 use crate::error::{Error, Result};
@@ -43,6 +43,17 @@ pub struct Stream {
     pub index: u32,
     /// crc32c of the index.
     pub crc: u32,
+}
+
+/// What says whether a transaction over several files counts: a decision with this token, in the log of one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decider {
+    /// A random number of the transaction's own.
+    pub token: u64,
+    /// The session of that log.
+    pub session: u64,
+    /// The database that it is the log of, as seen from the directory of this one.
+    pub path: PathBuf,
 }
 
 /// Builds the bytes of one record. Reused between transactions, so it allocates rarely.
@@ -130,18 +141,22 @@ impl Encoder {
         Ok(())
     }
 
-    /// Makes the record one of a transaction over several files: it counts once `path` is gone. Nothing was added before.
-    pub fn add_super_journal(&mut self, path: &Path) -> Result<()> {
-        let name = system::bytes_of(path.as_os_str());
-        let len = u16::try_from(name.len()).ok().filter(|len| usize::from(*len) <= at::SUPER_JOURNAL_BYTES_MAX);
-        let Some(len) = len.filter(|len| *len > 0 && self.entries == 0) else {
-            return Err(Error::Misuse(format!("a super-journal cannot be called {}", path.display())));
+    /// Makes the record one of a transaction over several files: it counts once `decider` says so. Nothing was added before.
+    pub fn add_decider(&mut self, decider: &Decider) -> Result<()> {
+        let path = system::bytes_of(decider.path.as_os_str());
+        let len = u16::try_from(at::AT_DECIDER_PATH + path.len()).ok();
+        let len = len.filter(|len| usize::from(*len) <= at::DECIDER_BYTES_MAX);
+        let Some(len) = len.filter(|_| !path.is_empty() && self.entries == 0) else {
+            let path = decider.path.display();
+            return Err(Error::Misuse(format!("the path {path} is too long for a transaction over several files")));
         };
-        self.buf.room(at::ENTRY_BYTES + name.len() + END_BYTES)?;
+        self.buf.room(at::ENTRY_BYTES + usize::from(len) + END_BYTES)?;
         self.buf.extend_from_slice(&0u32.to_le_bytes());
-        self.buf.extend_from_slice(&at::KIND_SUPER_JOURNAL.to_le_bytes());
+        self.buf.extend_from_slice(&at::KIND_DECIDER.to_le_bytes());
         self.buf.extend_from_slice(&len.to_le_bytes());
-        self.buf.extend_from_slice(name);
+        self.buf.extend_from_slice(&decider.token.to_le_bytes());
+        self.buf.extend_from_slice(&decider.session.to_le_bytes());
+        self.buf.extend_from_slice(path);
         self.entries += 1;
         Ok(())
     }
@@ -332,12 +347,16 @@ impl<'a> Record<'a> {
         (at::HEADER_BYTES + self.entries.len() + at::CRC_BYTES) as u64
     }
 
-    /// The super-journal whose removal commits the transaction, if it spans several files.
-    pub fn super_journal(&self) -> Option<&'a Path> {
-        let kind = le_u16(self.entries, 4).filter(|_| self.entry_count > 0)?;
+    /// What says whether the transaction counts, if it spans several files.
+    pub fn decider(&self) -> Option<Decider> {
+        le_u16(self.entries, 4).filter(|kind| *kind == at::KIND_DECIDER && self.entry_count > 0)?;
         let len = usize::from(le_u16(self.entries, 6)?);
-        let name = self.entries.get(at::ENTRY_BYTES..at::ENTRY_BYTES.checked_add(len)?)?;
-        (kind == at::KIND_SUPER_JOURNAL).then(|| Path::new(system::name_of(name)))
+        let entry = self.entries.get(at::ENTRY_BYTES..at::ENTRY_BYTES.checked_add(len)?)?;
+        Some(Decider {
+            token: le_u64(entry, at::AT_DECIDER_TOKEN)?,
+            session: le_u64(entry, at::AT_DECIDER_SESSION)?,
+            path: system::path_of(entry.get(at::AT_DECIDER_PATH..)?.to_vec()),
+        })
     }
 
     /// Bytes of the entries.
@@ -391,12 +410,13 @@ impl<'a> Record<'a> {
                     }
                     *rest = images;
                 }
-                at::KIND_SUPER_JOURNAL if n == 0 && page.0 == 0 => {
-                    let name = rest.get(..usize::from(count))?;
-                    if name.is_empty() || name.len() > at::SUPER_JOURNAL_BYTES_MAX || name.contains(&0) {
+                at::KIND_DECIDER if n == 0 && page.0 == 0 => {
+                    let entry = rest.get(..usize::from(count))?;
+                    let path = entry.get(at::AT_DECIDER_PATH..)?;
+                    if path.is_empty() || entry.len() > at::DECIDER_BYTES_MAX || path.contains(&0) {
                         return None;
                     }
-                    *rest = rest.get(name.len()..)?;
+                    *rest = rest.get(entry.len()..)?;
                 }
                 _ => return None,
             }

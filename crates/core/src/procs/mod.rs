@@ -38,7 +38,7 @@ use crate::log::ring::Stream;
 use crate::memory;
 use crate::rules::{Rule, keeps};
 use crate::table::Place;
-use crate::types::{LogOffset, PageNo, Tid};
+use crate::types::{PageNo, Tid};
 use member::{Member, Taken};
 use tail::Reach;
 
@@ -325,18 +325,14 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let before = inner.published.tid;
     let mut newest = inner.published.clone();
     let mut cursor = tail.cursor;
-    let mut dropped = None;
     while let Some(end) = member.log.next_record(&tail.slot, &cursor, &Window::default(), &mut buf)? {
         let Some(record) = Record::decode(&buf, tail.slot.page_bytes) else { break };
-        // Nobody else can finish it (rules UndecidedAsks, CancelledBeforeSuperJournalGoes).
-        if let Some(super_journal) = member.log.undecided(&tail.slot, &record, &end)?
-            && !db.is_gone(&super_journal)?
-        {
-            if keeps(Rule::CancelledBeforeSuperJournalGoes) {
-                member.log.erase(&tail.slot, LogOffset(end.tail.0 - record.bytes()), end.tail)?;
+        // Nobody else can finish it (rule UndecidedAsks).
+        if let Some(decider) = member.log.undecided(&tail.slot, &record, &end)? {
+            if !db.is_committed(&decider, &member.log, &tail.slot)? {
+                break;
             }
-            dropped = Some(super_journal);
-            break;
+            db.keep_decision(&decider, &member.log, &tail.slot)?;
         }
         newest = Arc::new(follow::apply(db, member, &tail.slot, &record, &newest, inner.readers())?);
         cursor = end;
@@ -371,6 +367,5 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
         live.log.repeat_slot()?;
         member.note(live.log.slot(), &live.log.cursor());
     }
-    dropped.iter().for_each(|super_journal| db.forget_super_journal(super_journal));
     Ok(())
 }

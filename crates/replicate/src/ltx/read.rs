@@ -102,8 +102,18 @@ impl<R: Read> Reader<R> {
         &self.packed
     }
 
+    /// Length of what was read up to the last page.
+    pub fn bytes(&self) -> u64 {
+        self.at
+    }
+
     /// Reads what stands behind the pages, and checks it.
     pub fn finish(mut self) -> Result<(), Error> {
+        self.check_end()
+    }
+
+    /// [`Reader::finish`], for one that is borrowed; only once.
+    pub fn check_end(&mut self) -> Result<(), Error> {
         if !self.ended {
             return Err(Error::Damaged("pages that were not read"));
         }
@@ -115,7 +125,7 @@ impl<R: Read> Reader<R> {
             return Err(Error::Damaged("it ends too early"));
         };
         self.digest.update(counted);
-        if self.digest.finalize() | CHECKSUM_FLAG != u64::from_be_bytes(*checksum) {
+        if self.digest.clone().finalize() | CHECKSUM_FLAG != u64::from_be_bytes(*checksum) {
             return Err(Error::Damaged("its checksum is wrong"));
         }
         if counted.strip_prefix(index.as_slice()).is_none_or(|trailer| trailer.len() != 8 || u64_at(trailer, 0) != 0) {

@@ -4,7 +4,7 @@ use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER, SNAPSHOTS, Store, Ver
 use crate::report::{COUNTERS, Request};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, TryLockError};
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -187,6 +187,17 @@ impl Store for FileStore {
         let path = self.path(name);
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         Ok(Box::new(BufReader::with_capacity(1 << 18, file)))
+    }
+
+    fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        COUNTERS.request(Request::Get);
+        let path = self.path(name);
+        let what = || format!("cannot read {}", path.display());
+        let mut file = File::open(&path).with_context(what)?;
+        file.seek(SeekFrom::Start(offset)).with_context(what)?;
+        let mut part = Vec::with_capacity(usize::try_from(bytes)?);
+        file.take(bytes).read_to_end(&mut part).with_context(what)?;
+        Ok(part)
     }
 
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {

@@ -76,7 +76,7 @@ pub struct Version(pub String);
 pub type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<()>;
 
 /// A place for the files of one database.
-pub trait Store {
+pub trait Store: Send + Sync {
     /// Prepares to write into it, and tries what it answers to conditions. A second process of the same `node` is refused
     /// where it is seen, until the store is dropped.
     fn begin(&mut self, node: u64) -> Result<Conditions>;
@@ -100,6 +100,8 @@ pub trait Store {
     fn has(&self, name: Name) -> Result<bool>;
     /// Reads a file.
     fn open(&self, name: Name) -> Result<Box<dyn Read>>;
+    /// Reads `bytes` bytes of a file from `offset` on, or less where it ends.
+    fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>>;
     /// Makes a file whole, durable, and with this time, or not at all. `false` if there is one of this name.
     /// After an error there may be a file or none.
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool>;

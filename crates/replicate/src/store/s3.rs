@@ -9,7 +9,7 @@ use rusty_s3::{Bucket, Credentials, UrlStyle};
 use std::env;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, Read, Seek};
+use std::io::{self, BufReader, BufWriter, Read, Seek};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::http::{Request, Response, StatusCode};
@@ -440,6 +440,39 @@ impl Store for S3Store {
         }
         let body = answer.into_body().into_with_config().limit(u64::MAX).reader();
         Ok(Box::new(BufReader::with_capacity(1 << 18, body)))
+    }
+
+    fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        let key = self.key(name);
+        let what = || format!("cannot read {}", self.shown(&key));
+        let url = self.bucket.get_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
+        let last = offset.saturating_add(bytes).saturating_sub(1);
+        let range = format!("bytes={offset}-{last}");
+        let mut tries = 1;
+        loop {
+            let send = || self.agent.get(url.as_str()).header("range", &range).call();
+            let (answer, _) = self.call(report::Request::Get, send).with_context(what)?;
+            let status = answer.status();
+            if !status.is_success() {
+                return Err(refused(answer)).with_context(what);
+            }
+            // A server that knows no ranges sends all of it.
+            let skipped = if status == StatusCode::PARTIAL_CONTENT { 0 } else { offset };
+            let mut body = answer.into_body().into_with_config().limit(u64::MAX).reader();
+            let mut part = Vec::with_capacity(usize::try_from(bytes)?);
+            let read = io::copy(&mut body.by_ref().take(skipped), &mut io::sink())
+                .and_then(|_| body.take(bytes).read_to_end(&mut part));
+            match read {
+                Ok(_) => return Ok(part),
+                // The way to the server was cut off.
+                Err(_) if tries < TRIES => {
+                    COUNTERS.retry();
+                    thread::sleep(PAUSE * (1 << (tries - 1)));
+                    tries += 1;
+                }
+                Err(e) => return Err(e).with_context(what),
+            }
+        }
     }
 
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {

@@ -125,6 +125,7 @@ impl Place {
     pub fn names(&self, level: u8) -> Vec<String> {
         let files = fs::read_dir(self.store().join(format!("ltx/{level}"))).into_iter().flatten();
         let mut names: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| name.ends_with(".ltx"));
         names.sort();
         names
     }

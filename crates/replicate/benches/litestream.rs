@@ -1,0 +1,356 @@
+//! Measures `onewrite replicate` and `restore` beside Litestream over stock WAL: the same work, store and interval.
+//!
+//! `cargo bench -p onewrite-replicate --bench litestream -- --help`. Litestream and versitygw are taken from the PATH; what is not there
+//! is left out, and said.
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use rusqlite::Connection;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Measures replication beside Litestream.
+#[derive(Parser)]
+struct Args {
+    /// Commits a second, while bytes and CPU are counted
+    #[arg(long, default_value_t = 200)]
+    rate: u32,
+    /// Length of a run in seconds
+    #[arg(long, default_value_t = 20)]
+    seconds: u32,
+    /// Rows that are there before
+    #[arg(long, default_value_t = 20_000)]
+    rows: u32,
+    /// Interval of shipping in seconds
+    #[arg(long, default_value_t = 1)]
+    interval: u32,
+    /// Pairs of runs as fast as it goes, without and with shipping; 0: none
+    #[arg(long, default_value_t = 3)]
+    pairs: u32,
+    /// Seconds in which requests are counted while nothing is written, after 40 without; 0: none
+    #[arg(long, default_value_t = 60)]
+    idle: u32,
+    /// Size of the database that is restored, in MiB; 0: none
+    #[arg(long, default_value_t = 200)]
+    restore: u32,
+    /// Where to work; beside it, the disk is measured
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Cargo says so
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum System {
+    Onewrite,
+    Litestream,
+}
+
+/// A process, ended with what it was for.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command) -> Result<Running> {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Running(command.spawn().with_context(|| format!("cannot run {command:?}"))?))
+    }
+
+    /// User and system time so far.
+    fn cpu(&self) -> Result<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        let (_, fields) = stat.rsplit_once(") ").context("no such process")?;
+        let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+        // 100 a second on Linux.
+        Ok(Duration::from_millis(ticks * 10))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    if !found {
+        println!("{program} is not installed: left out");
+    }
+    found
+}
+
+/// Bytes and number of files below a directory.
+fn size(dir: &Path) -> (u64, u64) {
+    let mut sum = (0, 0);
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let Ok(data) = entry.metadata() else { continue };
+        let (bytes, files) = if data.is_dir() { size(&entry.path()) } else { (data.len(), 1) };
+        sum = (sum.0 + bytes, sum.1 + files);
+    }
+    sum
+}
+
+/// A database of a system, and a store.
+struct Place<'a> {
+    args: &'a Args,
+    system: System,
+    dir: tempfile::TempDir,
+    s3: Option<(Running, u16)>,
+}
+
+impl<'a> Place<'a> {
+    fn new(args: &'a Args, system: System, s3: bool) -> Result<Place<'a>> {
+        let dir = tempfile::Builder::new().prefix("measure-").tempdir_in(&args.dir)?;
+        fs::create_dir_all(dir.path().join("store/bucket"))?;
+        let mut place = Place { args, system, dir, s3: None };
+        if s3 {
+            let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+            let mut server = Command::new("versitygw");
+            server.args(["--port", &format!("127.0.0.1:{port}"), "--access-log"]).arg(place.path("requests"));
+            server.arg("posix").arg(place.path("store"));
+            server.env("ROOT_ACCESS_KEY", "test").env("ROOT_SECRET_KEY", "testsecret");
+            place.s3 = Some((Running::start(&mut server)?, port));
+            let answers = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+            until("the server answers", answers)?;
+        }
+        Ok(place)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn open(&self) -> Result<Connection> {
+        let file = self.path("app.db");
+        let db = match self.system {
+            System::Onewrite => onewrite_rusqlite::open(file)?,
+            System::Litestream => {
+                let db = Connection::open_with_flags_and_vfs(file, Default::default(), c"unix")?;
+                db.execute_batch("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")?;
+                db
+            }
+        };
+        db.busy_timeout(Duration::from_secs(10))?;
+        Ok(db)
+    }
+
+    fn fill(&self, rows: u32) -> Result<Connection> {
+        let db = self.open()?;
+        db.execute_batch(&format!(
+            "CREATE TABLE t(k INTEGER PRIMARY KEY, v BLOB); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n \
+             WHERE i < {rows}) INSERT INTO t SELECT i, randomblob(128) FROM n"
+        ))?;
+        Ok(db)
+    }
+
+    fn url(&self) -> String {
+        match &self.s3 {
+            Some((_, port)) => format!("s3://bucket/app?endpoint=http://127.0.0.1:{port}"),
+            None => format!("file://{}", self.path("store/bucket").display()),
+        }
+    }
+
+    fn command(&self, system: System, verb: &str) -> Result<Command> {
+        let mut command = match system {
+            System::Onewrite => {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_onewrite-replicate"));
+                command.arg(verb);
+                command
+            }
+            System::Litestream => {
+                let replica = match &self.s3 {
+                    Some((_, port)) => format!(
+                        "{{type: s3, bucket: bucket, path: app, endpoint: 'http://127.0.0.1:{port}', region: us-east-1, \
+                         force-path-style: true, sync-interval: {}s}}",
+                        self.args.interval
+                    ),
+                    None => format!(
+                        "{{type: file, path: '{}', sync-interval: {}s}}",
+                        self.path("store/bucket").display(),
+                        self.args.interval
+                    ),
+                };
+                let config = format!("dbs:\n  - path: '{}'\n    replica: {replica}\n", self.path("app.db").display());
+                fs::write(self.path("litestream.yml"), config)?;
+                let mut command = Command::new("litestream");
+                command.arg(verb).arg("-config").arg(self.path("litestream.yml"));
+                command
+            }
+        };
+        command.env_remove("AWS_CA_BUNDLE").env("NO_PROXY", "127.0.0.1");
+        command.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "testsecret");
+        Ok(command)
+    }
+
+    /// Starts shipping, and waits for what is there to be shipped.
+    fn ship(&self) -> Result<Running> {
+        let mut command = self.command(self.system, "replicate")?;
+        if self.system == System::Onewrite {
+            command.args(["--interval", &format!("{}s", self.args.interval)]).arg(self.path("app.db")).arg(self.url());
+        }
+        let shipper = Running::start(&mut command)?;
+        let db = fs::metadata(self.path("app.db"))?.len();
+        until("the first snapshot", || size(&self.path("store/bucket")).0 > db / 3)?;
+        self.settle();
+        Ok(shipper)
+    }
+
+    /// Waits until the store stays as it is.
+    fn settle(&self) {
+        let mut before = size(&self.path("store/bucket"));
+        loop {
+            thread::sleep(Duration::from_millis(1500) * self.args.interval);
+            let now = size(&self.path("store/bucket"));
+            if now == before {
+                return;
+            }
+            before = now;
+        }
+    }
+
+    fn restore(&self, with: System) -> Result<Duration> {
+        let dest = self.path("restored.db");
+        let _ = fs::remove_file(&dest);
+        let mut command = self.command(with, "restore")?;
+        match with {
+            System::Onewrite => command.arg(self.url()).arg(&dest),
+            System::Litestream => command.arg("-o").arg(&dest).arg(self.path("app.db")),
+        };
+        let begun = Instant::now();
+        let output = command.output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(begun.elapsed())
+    }
+
+    fn requests(&self) -> u64 {
+        fs::read_to_string(self.path("requests")).map_or(0, |log| log.lines().count() as u64)
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    let begun = Instant::now();
+    while !is_so() {
+        ensure!(begun.elapsed() < Duration::from_secs(60), "not in time: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Updates of single rows at random keys for so long; at most `rate` a second, if that is not 0. Tells their number.
+fn work(db: &Connection, rows: u32, time: Duration, rate: u32) -> Result<u32> {
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut update = db.prepare("UPDATE t SET v = randomblob(128) WHERE k = ?1")?;
+    let begun = Instant::now();
+    let mut count = 0;
+    while begun.elapsed() < time {
+        update.execute([random.u32(1..=rows)])?;
+        count += 1;
+        if rate > 0 {
+            let due = begun + Duration::from_secs(1) * count / rate;
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+    }
+    Ok(count)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// One column of the table: a system with a store.
+fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, String)) -> Result<()> {
+    let time = Duration::from_secs(args.seconds.into());
+    let place = Place::new(args, system, s3)?;
+    let db = place.fill(args.rows)?;
+    let shipper = place.ship()?;
+    let bucket = place.path("store/bucket");
+    let (cpu, (bytes, files), requests) = (shipper.cpu()?, size(&bucket), place.requests());
+    let commits = f64::from(work(&db, args.rows, time, args.rate)?);
+    place.settle();
+    let (cpu, (bytes_after, files_after)) = (shipper.cpu()? - cpu, size(&bucket));
+    row("bytes a commit", format!("{:.0}", (bytes_after.saturating_sub(bytes)) as f64 / commits));
+    row("CPU a commit", format!("{:.0} µs", cpu.as_secs_f64() * 1e6 / commits));
+    row("files", format!("{}", files_after.saturating_sub(files)));
+    if s3 {
+        row(
+            "requests a minute with commits",
+            format!("{:.0}", (place.requests() - requests) as f64 * 60.0 / time.as_secs_f64()),
+        );
+    }
+    if s3 && args.idle > 0 {
+        thread::sleep(Duration::from_secs(40));
+        let before = place.requests();
+        thread::sleep(Duration::from_secs(args.idle.into()));
+        let hour = (place.requests() - before) * 3600 / u64::from(args.idle);
+        row("requests an hour, idle", format!("{hour}"));
+    }
+    drop(shipper);
+
+    if args.pairs > 0 && !s3 {
+        let mut losses = Vec::new();
+        let mut rates = Vec::new();
+        let run = || -> Result<f64> { Ok(f64::from(work(&db, args.rows, time / 4, 0)?) / (time / 4).as_secs_f64()) };
+        for _ in 0..args.pairs {
+            let without = run()?;
+            let shipper = place.ship()?;
+            let with = run()?;
+            drop(shipper);
+            losses.push(100.0 * (1.0 - with / run()?.midpoint(without)));
+            rates.push(with);
+        }
+        row("commits/s while shipping", format!("{:.0}", median(rates)));
+        row("commits/s lost to shipping", format!("{:.1} %", median(losses)));
+    }
+    drop(db);
+
+    if args.restore > 0 {
+        let place = Place::new(args, system, s3)?;
+        // 128 random bytes a row: what does not compress.
+        drop(place.fill(args.restore * 7400)?);
+        let mib = fs::metadata(place.path("app.db"))?.len() as f64 / f64::from(1 << 20);
+        drop(place.ship()?);
+        let runs = (0..3).map(|_| Ok(mib / place.restore(system)?.as_secs_f64())).collect::<Result<Vec<_>>>()?;
+        row("restore", format!("{:.0} MiB/s", median(runs)));
+        if system == System::Onewrite && installed("litestream") && !s3 {
+            let runs = (0..3)
+                .map(|_| Ok(mib / place.restore(System::Litestream)?.as_secs_f64()))
+                .collect::<Result<Vec<_>>>()?;
+            row("the same by `litestream restore`", format!("{:.0} MiB/s", median(runs)));
+        }
+    }
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    ensure!(args.seconds >= 4 && args.rows > 0 && args.interval > 0, "times and sizes are at least 4, 1 and 1");
+    let (litestream, versitygw) = (installed("litestream"), installed("versitygw"));
+    println!(
+        "{} rows of 128 bytes, {} commits/s of one row at random keys for {} s, interval {} s",
+        args.rows, args.rate, args.seconds, args.interval
+    );
+    for (s3, there) in [(false, true), (true, versitygw)] {
+        for (system, name, there) in [
+            (System::Onewrite, "onewrite", there),
+            (System::Litestream, "Litestream over stock WAL", there && litestream),
+        ] {
+            if there {
+                println!("\n{name}, {}", if s3 { "s3:// (versitygw)" } else { "file://" });
+                measure(&args, system, s3, &mut |what, value| {
+                    println!("  {what:34} {value}");
+                    let _ = std::io::stdout().flush();
+                })?;
+            }
+        }
+    }
+    Ok(())
+}

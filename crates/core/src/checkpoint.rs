@@ -59,6 +59,12 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     } else {
         live.log.group().hand_over(db)?;
     }
+    debug_assert!(
+        live.log.group().durable() >= state.tid || !keeps(Rule::HomeNotAheadOfLog),
+        "rule HomeNotAheadOfLog: {} goes home",
+        state.tid
+    );
+    debug_assert!(db.inner.lock().latest.tid >= state.tid, "rule GroupFlushedFirst: readers see {}", state.tid);
     let pages = db.table.read().dirty(state.page_count)?;
     tell(db, live, true)?;
     write_home(db, live, &state, pages)?;
@@ -70,6 +76,7 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     Stats::add(&db.stats.checkpoints, 1);
     let Then::Slot(stream) = then else { return Ok(()) };
     live.log.checkpointed(&state, scheme.facts(), state.page_bytes.max(512))?;
+    debug_assert!(live.log.live_bytes() == 0 && live.log.slot().base_tid == state.tid, "rule HomeBeforeSlot");
     {
         let mut inner = db.inner.lock();
         inner.advance();

@@ -6,7 +6,7 @@
 pub use crate::beside::{path as path_beside, second_path};
 pub use crate::log::file::{LogFile, ScanEnd, log_path, next_places};
 pub use crate::log::record::{Change, Peek, Record};
-pub use crate::log::slot::Slot;
+pub use crate::log::slot::{Slot, follows_session};
 pub use crate::node::Shape;
 pub use crate::trailer::has_room;
 pub use crate::types::{LogOffset, PageNo, Tid};

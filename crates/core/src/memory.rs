@@ -56,6 +56,11 @@ pub fn zeros(len: usize) -> Result<Vec<u8>> {
     Ok(zeros)
 }
 
+/// The same where the number is of bytes in a file.
+pub fn zeros_of(len: u64) -> Result<Vec<u8>> {
+    zeros(usize::try_from(len).map_err(|_| Error::NoMemory)?)
+}
+
 /// A copy of `bytes`.
 pub fn copy(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut copy = list(bytes.len())?;

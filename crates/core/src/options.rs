@@ -255,6 +255,19 @@ impl Options {
     /// The options that are each connection's own: connections need not agree on them.
     pub const OWN: [&'static str; 2] = ["busy_ms", "require"];
 
+    /// Options as somebody names them.
+    pub fn given(given: &[(String, String)]) -> Result<Options> {
+        let mut options = Options::default();
+        // A preset first: it resets what it bundles.
+        for pass in [true, false] {
+            for (name, value) in given.iter().filter(|(n, _)| (n == "scheme") == pass) {
+                options.set(name, value)?;
+            }
+        }
+        options.check()?;
+        Ok(options)
+    }
+
     /// Sets one option from text. Errors name the option, the value and the choices.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {

@@ -11,7 +11,7 @@ use crate::home::{Kind, State};
 use crate::memory;
 use crate::procs::member::Member;
 use crate::table::{Image, Place};
-use crate::types::{PageNo, Tid};
+use crate::types::{PageNo, PagePart, Tid};
 
 /// What says whether a look-up still holds: no epoch has begun since.
 struct Epochs {
@@ -73,7 +73,8 @@ impl Database {
                 }
                 Place::Home => {
                     let member = found.epochs.others.as_ref().map(|(member, _)| &**member);
-                    self.read_home_once(member, state.tid, page, state.page_bytes, in_page, buf)?
+                    let part = PagePart { page, page_bytes: state.page_bytes, at: in_page };
+                    self.read_home_once(member, state.tid, part, buf)?
                 }
             };
             if self.hold(&found.epochs) {

@@ -372,11 +372,25 @@ pub fn take_over(
     }
     // The name of the database is certain by now: a second file beside it means nothing.
     beside::remove_second(&*db.disk, &db.path)?;
-    // A session of its own: a log or a home copied before this recovery does not fit any more, and neither does
-    // the slot before this one, should the new one be damaged later.
-    let session = if keeps(Rule::NewSession) { random()? } else { slot.session };
-    let next = Slot {
-        session,
+    let next = slot_after(db, slot, &recovered, change_counter)?;
+    let session = next.session;
+    let mut log = Log::start(log, next, options.psow, false)?;
+    log.distrust_older_slot();
+    home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
+    db.write_header(&recovered.marked_or_empty(home.mark))?;
+    // Only now does nothing depend on what streamed into the log any more (rule LogGivenBack).
+    log.give_rest_back(slot.ring_bytes)?;
+    inner.set_state(Arc::new(recovered));
+    let home_tid = log.slot().base_tid;
+    let live = db.begin(inner, log, home, home_tid);
+    db.share(live, writer, inner)
+}
+
+/// The slot of the session after a recovery. It is one of its own: a log or a home copied before this recovery does not fit any more,
+/// and neither does the slot before this one, should the new one be damaged later.
+fn slot_after(db: &Database, slot: &Slot, recovered: &State, change_counter: u32) -> Result<Slot> {
+    Ok(Slot {
+        session: if keeps(Rule::NewSession) { random()? } else { slot.session },
         salt: random()?,
         start: LogOffset(0),
         ring_bytes: small_ring_bytes(slot.block_bytes).min(slot.ring_bytes),
@@ -384,7 +398,7 @@ pub fn take_over(
         base_tid: slot.tid_ceiling,
         tid_ceiling: Tid(slot.tid_ceiling.0.saturating_add(TID_STEP)),
         prev_crc: 0,
-        page_count: slot_page_count(&recovered, db.facts()),
+        page_count: slot_page_count(recovered, db.facts()),
         page_bytes: recovered.page_bytes.max(512),
         change_counter,
         counter_ceiling: change_counter.wrapping_add(COUNTER_STEP),
@@ -392,19 +406,5 @@ pub fn take_over(
         zeroed: false,
         in_place: db.facts().in_place,
         ..slot.clone()
-    };
-    let mut log = Log::start(log, next, options.psow, false)?;
-    log.distrust_older_slot();
-    home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
-    db.write_header(&recovered.marked_or_empty(home.mark))?;
-    if slot.ring_bytes > log.slot().ring_bytes || log.is_longer()? {
-        // Rules LogGivenBack and SlotsBeforeCut.
-        log.repeat_slot()?;
-    }
-    // Only now does nothing depend on what streamed into the log any more.
-    log.stream_reset()?;
-    inner.set_state(Arc::new(recovered));
-    let home_tid = log.slot().base_tid;
-    let live = db.begin(inner, log, home, home_tid);
-    db.share(live, writer, inner)
+    })
 }

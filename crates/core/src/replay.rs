@@ -51,73 +51,33 @@ pub struct Replayed {
     pub decider: Option<Decider>,
 }
 
+/// What is replayed: the records of `log` behind `slot`, over what `db` holds in home.
+struct Replay<'a> {
+    db: &'a Database,
+    log: &'a LogFile,
+    slot: &'a Slot,
+    /// A damaged record ends the log instead of being an error.
+    accept_loss: bool,
+}
+
 /// Replays the records of `log` behind `slot` over what `db` holds in home. Nothing is written.
 /// With `accept_loss`, a damaged record ends the log instead of being an error.
 pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> Result<Replayed> {
+    let this = Replay { db, log, slot, accept_loss };
     let mut first = [0; at::HEADER_BYTES];
     db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
     let mark = home::mark(&first).filter(|mark| mark.tid != Tid(0) && keeps(Rule::HomeFitsLog));
     if mark.is_some_and(|mark| mark.tid < slot.base_tid || (mark.partial && mark.tid == slot.base_tid)) {
         return Err(copied_apart(db, log, "older"));
     }
-    let mut base = State::empty(Tid::HOME);
-    let mut table = PageTable::default();
-    let mut report = Report::default();
-    let in_place = slot.page_count == PAGE_COUNT_IN_HOME;
-    let has_records = in_place && !log.scan(slot, |_| Ok(()))?.is_empty();
-    if slot.is_in_page() && !has_records && home::page_count(&first) != Some(0) {
-        let scan = roll_back::scan(db, slot, &mut table, accept_loss)?;
-        report.in_place = scan.last.map(|(tid, _)| (tid, scan.undone));
-        if let Place::Memory(image) = table.find(PageNo::HEADER, Tid(u64::MAX))
-            && let Some(header) = image.get(..at::HEADER_BYTES)
-        {
-            first.copy_from_slice(header);
-        }
-    }
-    if in_place {
-        if home::page_count(&first) != Some(0) {
-            home::unmark(&mut first);
-            // A checkpoint that was cut short has written the header before the last page.
-            let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-            base = State::of_home(&first, if has_records { u64::MAX } else { bytes });
-            if !has_records && base.kind != Kind::Database {
-                return Err(Error::Corrupt(format!(
-                    "{} is damaged: its header does not fit a file of {bytes} bytes (it states {} pages of {} bytes). \
-                     Nothing was changed",
-                    db.path.display(),
-                    base.page_count,
-                    base.page_bytes
-                )));
-            }
-        }
-    } else if slot.page_count > 0 {
-        if home::page_bytes(&first) != Some(slot.page_bytes) {
-            return Err(Error::Corrupt(format!(
-                "the header of {} does not state the page size of its log ({} bytes)",
-                db.path.display(),
-                slot.page_bytes
-            )));
-        }
-        home::unmark(&mut first);
-        base = base.after(Tid::HOME, slot.page_bytes, slot.page_count, slot.change_counter, Some(first));
-    }
-    base.change_counter = base.change_counter.max(slot.change_counter);
-    let snapshots = Snapshots::default();
-    let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
+    let (mut table, mut report) = (PageTable::default(), Report::default());
+    let mut state = this.base(&mut first, &mut table, &mut report)?;
     // What was there from the checkpoint on is in home, also after a recovery that crashed when it had
     // shortened home to the size of the newest state.
-    let mut page_count_min = base.page_count;
-    let mut state = base;
-    let home = |page: PageNo, image: &mut [u8]| {
-        let what = || db.what("cannot read");
-        let at = page.offset(slot.page_bytes);
-        let read = db.home.read_at(image, at).context(what)?;
-        // Home may end before a page that a later record cut off, but not within what it has (invariant I7).
-        if read < image.len() && db.home.len().context(what)? > at + read as u64 {
-            return Err(Error::Corrupt(format!("{} ends within page {page}", db.path.display())));
-        }
-        Ok(())
-    };
+    let mut page_count_min = state.page_count;
+    let snapshots = Snapshots::default();
+    let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
+    let home = |page: PageNo, image: &mut [u8]| read_home(db, slot, page, image);
     let source = Source { db, log, slot, home: &home };
     let mut overflow = Overflow { db, images: ImageFile::default() };
     // Its owner is dead (rule UndecidedAsks).
@@ -130,6 +90,11 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
             Ok(committed)
         },
         |record| {
+            debug_assert!(
+                record.head.tid > state.tid || state.tid == Tid::HOME,
+                "rule RecordChain: {}",
+                record.head.tid
+            );
             state = apply(&source, &mut table, &state, record, nobody, Some(&mut overflow))?;
             page_count_min = page_count_min.min(state.page_count);
             report.transactions += 1;
@@ -152,41 +117,112 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     if mark.is_some_and(|mark| mark.tid > end.last_tid && !slot.in_place) {
         return Err(copied_apart(db, log, "newer"));
     }
-    let shown = State::of_home(&state.header, state.bytes());
-    if report.transactions > 0 && (shown.kind, shown.page_bytes) != (Kind::Database, slot.page_bytes) {
-        // Written home, it would be a file that no recovery takes for the one that belongs to the log (invariant I8).
-        return Err(Error::Corrupt(format!(
-            "the transactions in the log {} lead to a header that is not one of a database with pages of {} bytes. \
+    let replayed = Replayed { table, state, report, tail: end.tail, decider };
+    this.check(replayed, page_count_min)
+}
+
+impl Replay<'_> {
+    /// The state that records are applied to: what the slot says of home or, if that is left to its header, what that says when the
+    /// last transaction that went in place is whole or undone, by versions in the table.
+    fn base(&self, first: &mut Header, table: &mut PageTable, report: &mut Report) -> Result<State> {
+        let Replay { db, log, slot, accept_loss } = *self;
+        let mut base = State::empty(Tid::HOME);
+        let in_place = slot.page_count == PAGE_COUNT_IN_HOME;
+        let has_records = in_place && !log.scan(slot, |_| Ok(()))?.is_empty();
+        if slot.is_in_page() && !has_records && home::page_count(first) != Some(0) {
+            let scan = roll_back::scan(db, slot, table, accept_loss)?;
+            report.in_place = scan.last.map(|(tid, _)| (tid, scan.undone));
+            if let Place::Memory(image) = table.find(PageNo::HEADER, Tid(u64::MAX))
+                && let Some(header) = image.get(..at::HEADER_BYTES)
+            {
+                first.copy_from_slice(header);
+            }
+        }
+        if in_place {
+            if home::page_count(first) != Some(0) {
+                home::unmark(first);
+                // A checkpoint that was cut short has written the header before the last page.
+                let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+                base = State::of_home(first, if has_records { u64::MAX } else { bytes });
+                if !has_records && base.kind != Kind::Database {
+                    return Err(Error::Corrupt(format!(
+                        "{} is damaged: its header does not fit a file of {bytes} bytes (it states {} pages of {} bytes). \
+                     Nothing was changed",
+                        db.path.display(),
+                        base.page_count,
+                        base.page_bytes
+                    )));
+                }
+            }
+        } else if slot.page_count > 0 {
+            if home::page_bytes(first) != Some(slot.page_bytes) {
+                return Err(Error::Corrupt(format!(
+                    "the header of {} does not state the page size of its log ({} bytes)",
+                    db.path.display(),
+                    slot.page_bytes
+                )));
+            }
+            home::unmark(first);
+            base = base.after(Tid::HOME, slot.page_bytes, slot.page_count, slot.change_counter, Some(*first));
+        }
+        base.change_counter = base.change_counter.max(slot.change_counter);
+        Ok(base)
+    }
+
+    /// Whether what was replayed can be brought home: with a header of a database, over a home that has the pages which no record
+    /// has. `page_count_min`: pages that every state had.
+    fn check(&self, mut replayed: Replayed, page_count_min: u32) -> Result<Replayed> {
+        let Replay { db, log, slot, .. } = *self;
+        let Replayed { table, state, report, .. } = &mut replayed;
+        let shown = State::of_home(&state.header, state.bytes());
+        if report.transactions > 0 && (shown.kind, shown.page_bytes) != (Kind::Database, slot.page_bytes) {
+            // Written home, it would be a file that no recovery takes for the one that belongs to the log (invariant I8).
+            return Err(Error::Corrupt(format!(
+                "the transactions in the log {} lead to a header that is not one of a database with pages of {} bytes. \
              Nothing was changed",
-            log.path.display(),
-            slot.page_bytes
-        )));
-    }
-    let home_bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    if !in_place && home_bytes < u64::from(page_count_min) * u64::from(slot.page_bytes) {
-        return Err(Error::Corrupt(format!(
-            "{} is shorter than its log says: {home_bytes} bytes, where {page_count_min} pages of {} bytes belong. It \
+                log.path.display(),
+                slot.page_bytes
+            )));
+        }
+        let home_bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+        let says_size = slot.page_count != PAGE_COUNT_IN_HOME;
+        if says_size && home_bytes < u64::from(page_count_min) * u64::from(slot.page_bytes) {
+            return Err(Error::Corrupt(format!(
+                "{} is shorter than its log says: {home_bytes} bytes, where {page_count_min} pages of {} bytes belong. It \
              was cut short or copied in part; nothing was changed. Put the whole file back beside its log",
-            db.path.display(),
-            slot.page_bytes
-        )));
-    }
-    let pages = table.dirty(state.page_count)?;
-    // A page that a transaction adds is in its record (rule ZerosBeyondEnd), so no number alone makes home grow
-    // (rule SizeNeedsPages, invariant I6).
-    let home_pages = home_bytes / u64::from(slot.page_bytes);
-    let added = pages.iter().filter(|(page, _)| u64::from(page.0) > home_pages).count() as u64;
-    if report.transactions > 0 && u64::from(state.page_count) > home_pages.saturating_add(added) {
-        return Err(Error::Corrupt(format!(
-            "the transactions in the log {} state a size of {} pages, of which neither they nor {} have all. Nothing was \
+                db.path.display(),
+                slot.page_bytes
+            )));
+        }
+        let pages = table.dirty(state.page_count)?;
+        // A page that a transaction adds is in its record (rule ZerosBeyondEnd), so no number alone makes home grow
+        // (rule SizeNeedsPages, invariant I6).
+        let home_pages = home_bytes / u64::from(slot.page_bytes);
+        let added = pages.iter().filter(|(page, _)| u64::from(page.0) > home_pages).count() as u64;
+        if report.transactions > 0 && u64::from(state.page_count) > home_pages.saturating_add(added) {
+            return Err(Error::Corrupt(format!(
+                "the transactions in the log {} state a size of {} pages, of which neither they nor {} have all. Nothing was \
              changed",
-            log.path.display(),
-            state.page_count,
-            db.path.display()
-        )));
+                log.path.display(),
+                state.page_count,
+                db.path.display()
+            )));
+        }
+        report.pages = pages.len() as u64;
+        Ok(replayed)
     }
-    report.pages = pages.len() as u64;
-    Ok(Replayed { table, state, report, tail: end.tail, decider })
+}
+
+/// Reads the image of a page in home.
+fn read_home(db: &Database, slot: &Slot, page: PageNo, image: &mut [u8]) -> Result<()> {
+    let what = || db.what("cannot read");
+    let at = page.offset(slot.page_bytes);
+    let read = db.home.read_at(image, at).context(what)?;
+    // Home may end before a page that a later record cut off, but not within what it has (invariant I7).
+    if read < image.len() && db.home.len().context(what)? > at + read as u64 {
+        return Err(Error::Corrupt(format!("{} ends within page {page}", db.path.display())));
+    }
+    Ok(())
 }
 
 /// Home and log are of two moments (rule HomeFitsLog): the log does not lead from home to any state that ever was.

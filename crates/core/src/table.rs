@@ -11,7 +11,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::disk::DiskFile;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::layout::STREAM_UNIT;
 use crate::memory::{self, Room};
 use crate::procs::member::Member;
 use crate::snapshots::Snapshots;
@@ -26,6 +27,17 @@ impl Image {
     pub fn copy(bytes: &[u8]) -> Result<Image> {
         Ok(memory::copy(bytes)?.into())
     }
+}
+
+/// Where an image streamed to, as records and the table say it: zero is no place.
+pub fn stream_units(position: u64) -> Result<u32> {
+    u32::try_from(position / STREAM_UNIT).map_err(|_| Error::Full("the log is too long".into()))
+}
+
+/// `len` bytes of a page's image from `at` on.
+pub fn part(image: &[u8], at: usize, len: usize) -> Result<&[u8]> {
+    let short = || Error::Corrupt(format!("bytes {at} to {} of a page with {} bytes", at + len, image.len()));
+    image.get(at..at + len).ok_or_else(short)
 }
 
 impl From<Vec<u8>> for Image {
@@ -90,7 +102,7 @@ impl Streamed {
     pub fn get(&self, page: PageNo) -> Option<(u64, u32)> {
         let (chunk, at) = Self::split(page);
         let (units, crc) = *self.chunks.get(&chunk)?.get(at)?;
-        (units != 0).then(|| (u64::from(units) * crate::layout::STREAM_UNIT, crc))
+        (units != 0).then(|| (u64::from(units) * STREAM_UNIT, crc))
     }
 
     /// Notes where a page's image is.
@@ -104,7 +116,7 @@ impl Streamed {
                 none.insert(slots)
             }
         };
-        let units = u32::try_from(position / crate::layout::STREAM_UNIT).unwrap_or(0);
+        let units = stream_units(position)?;
         if let Some(slot) = slots.get_mut(at) {
             self.count += u32::from(slot.0 == 0);
             *slot = (units, crc);

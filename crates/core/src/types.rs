@@ -42,6 +42,24 @@ impl PageNo {
     }
 }
 
+/// Bytes of a page from `at` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagePart {
+    /// The page.
+    pub page: PageNo,
+    /// Its size in bytes.
+    pub page_bytes: u32,
+    /// Where in it.
+    pub at: usize,
+}
+
+impl PagePart {
+    /// Byte offset in home.
+    pub fn offset(self) -> u64 {
+        self.page.offset(self.page_bytes) + self.at as u64
+    }
+}
+
 impl fmt::Display for PageNo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

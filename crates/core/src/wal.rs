@@ -272,7 +272,7 @@ fn contradicts(state: &State, bytes: u64, committed: Option<&Committed>) -> Opti
 
 /// What a process that died had written may be in the kernel's cache, clean, and not on the disk, should a flush have failed.
 fn write_again(file: &dyn DiskFile, end: u64, what: &dyn Fn() -> String) -> Result<()> {
-    let mut buf = memory::zeros(usize::try_from(CHUNK_BYTES.min(end)).unwrap_or(0))?;
+    let mut buf = memory::zeros_of(CHUNK_BYTES.min(end))?;
     let mut at = 0;
     while at < end {
         let room = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX).min(buf.len());

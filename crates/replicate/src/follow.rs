@@ -32,6 +32,9 @@ const BUSY: Duration = Duration::from_secs(5);
 /// what is behind by more than batches are kept goes on with merged files.
 const LOOKS_FURTHER: u32 = 10;
 const LISTS_EVERY: Duration = Duration::from_secs(600);
+/// One that did not look for so long lists, too: a batch that was merged and removed meanwhile may be there again, from an owner
+/// that was stopped and does not know yet that it is none. It does not count (see [`crate::fence`]), and merged files go first.
+const AWAY_MS: i64 = 60_000;
 
 /// Bytes of page 1 by which SQLite tells states apart.
 const VERSION: std::ops::Range<usize> = 24..40;
@@ -74,6 +77,9 @@ pub struct Follower {
     version: Version,
     /// When the store was listed last; `None`: it is to be listed.
     listed: Option<Instant>,
+    /// When the next batch was looked for last, in milliseconds since 1970; clocks that stand still while the machine sleeps do
+    /// not tell.
+    looked_ms: i64,
     looks: u32,
     /// What was listed, and is still to be applied.
     ahead: VecDeque<Name>,
@@ -168,7 +174,19 @@ impl Follower {
             );
         };
         let (file, url) = (file.to_owned(), url.to_owned());
-        Ok(Follower { store, file, url, db, page_bytes, at, version, listed: None, looks: 0, ahead: VecDeque::new() })
+        Ok(Follower {
+            store,
+            file,
+            url,
+            db,
+            page_bytes,
+            at,
+            version,
+            listed: None,
+            looked_ms: 0,
+            looks: 0,
+            ahead: VecDeque::new(),
+        })
     }
 
     /// The transaction that the replica has.
@@ -210,7 +228,9 @@ impl Follower {
         if let Some(name) = self.ahead.pop_front() {
             return Ok(Some(name));
         }
-        if self.listed.is_some_and(|listed| listed.elapsed() < LISTS_EVERY) {
+        let looked_ms = std::mem::replace(&mut self.looked_ms, now_ms());
+        let was_away = !(0..AWAY_MS).contains(&self.looked_ms.saturating_sub(looked_ms));
+        if !was_away && self.listed.is_some_and(|listed| listed.elapsed() < LISTS_EVERY) {
             if self.store.has(batch(next))? {
                 self.looks = 0;
                 return Ok(Some(batch(next)));
@@ -388,8 +408,14 @@ fn begin(file: &Path, url: &str, store: &dyn Store) -> Result<()> {
     }
     restore::check_dest(file)?;
     let txid = restore::restore(store, &new, Target::Newest).with_context(|| format!("cannot restore {url}"))?;
+    record(&new, file, url, txid)?;
+    restore::name(&new, file)
+}
+
+/// Records that `file`, of which `new` is about to get the name, is a replica: what the store at `url` had as transaction `txid`.
+pub(crate) fn record(new: &Path, file: &Path, url: &str, txid: u64) -> Result<()> {
     let what = || format!("cannot use {}", new.display());
-    let restored = File::options().read(true).write(true).open(&new).with_context(what)?;
+    let restored = File::options().read(true).write(true).open(new).with_context(what)?;
     let mut header = [0; 100];
     restored.read_exact_at(&mut header, 0).with_context(what)?;
     if header.get(18..20) != Some(&[1, 1]) {
@@ -401,6 +427,21 @@ fn begin(file: &Path, url: &str, store: &dyn Store) -> Result<()> {
     let pages = u32::try_from(restored.metadata().with_context(what)?.len().div_euclid(page_bytes.into()))?;
     let read = |image: &mut [u8], offset| restored.read_exact_at(image, offset).with_context(what);
     let at = Place { txid, content: content(pages, page_bytes, read)? };
-    write_record(file, url, at, at)?;
-    restore::name(&new, file)
+    write_record(file, url, at, at)
+}
+
+/// Whether the database at `file` is a replica.
+pub(crate) fn is_replica(file: &Path) -> Result<bool> {
+    Ok(read_record(file)?.is_some())
+}
+
+/// Makes a database of a replica, which nobody follows any more.
+pub(crate) fn forget(file: &Path) -> Result<()> {
+    let path = beside(file, "-follow");
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => restore::sync(restore::directory(file)),
+    }
 }

@@ -9,7 +9,7 @@ use onewrite_replicate::fence::Fenced;
 use onewrite_replicate::follow::{Applied, Ended, Follower};
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::Target;
-use onewrite_replicate::promote::{Rejoined, promote, rejoin};
+use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin};
 use onewrite_replicate::report::{self, COUNTERS, Level, say, status_line};
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
@@ -101,8 +101,9 @@ struct Replicate {
 ///
 /// For when the machine that ships is lost, or is to be replaced. Takes the store over, restores its newest state as FILE, and
 /// shuts out who shipped before: that one ends with status 3 at its next batch. What it had committed and not shipped
-/// is lost to the new one. A FILE that is there already has to be what the store has. Of promotions that race one
-/// wins, the others end with status 3. Then start `onewrite replicate`, and what uses the database.
+/// is lost to the new one. If FILE is a replica of `onewrite follow`, which has to be stopped, it is brought up to date
+/// instead; another FILE that is there has to be what the store has. Of promotions that race one wins, the others end
+/// with status 3. Then start `onewrite replicate`, and what uses the database.
 ///
 ///     onewrite promote s3://bucket/app /var/lib/app/app.db
 #[derive(clap::Args)]
@@ -118,9 +119,9 @@ struct Promote {
 
 /// Give way to the database that was promoted
 ///
-/// Puts what the store has in the place of FILE, which is kept as FILE.diverged, with what was committed there and not
-/// shipped. Stop what uses FILE first: a process that has written to it is seen, one that merely has it open may go on with
-/// FILE.diverged.
+/// Puts a replica of what the store has, as `onewrite follow` goes on with, in the place of FILE, which is kept as
+/// FILE.diverged, with what was committed there and not shipped. Stop what uses FILE first: a process that has written to it
+/// is seen, one that merely has it open may go on with FILE.diverged.
 ///
 ///     onewrite rejoin s3://bucket/app /var/lib/app/app.db
 #[derive(clap::Args)]
@@ -317,7 +318,7 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
 
 fn run_promote(args: &Promote) -> Result<ExitCode> {
     let file = args.file.display();
-    let done = promote(&mut *store::open(&args.url)?, &args.file);
+    let done = promote(&args.url, &args.file);
     let done = done.with_context(|| format!("cannot promote {file} at {}", args.url))?;
     if !done.heeds {
         eprintln!(
@@ -328,7 +329,11 @@ fn run_promote(args: &Promote) -> Result<ExitCode> {
     if let Some(before) = done.before {
         eprintln!("onewrite: the store belonged to {before}");
     }
-    let what = if done.was_there { "is as the store has it" } else { "was restored" };
+    let what = match done.was {
+        Was::Missing => "was restored",
+        Was::Replica => "was a replica, is up to date",
+        Was::Same => "is as the store has it",
+    };
     let (epoch, txid) = (done.epoch, done.txid);
     eprintln!(
         "onewrite: {file} {what}, and owns the store, epoch {epoch} from transaction {txid:016x} on: start `onewrite replicate`"
@@ -338,7 +343,7 @@ fn run_promote(args: &Promote) -> Result<ExitCode> {
 
 fn run_rejoin(args: &Rejoin) -> Result<ExitCode> {
     let file = args.file.display();
-    match rejoin(&*store::open(&args.url)?, &args.file).with_context(|| format!("cannot rejoin {file}"))? {
+    match rejoin(&args.url, &args.file).with_context(|| format!("cannot rejoin {file}"))? {
         Rejoined::Same { txid } => eprintln!("onewrite: {file} is as transaction {txid:016x} of the store has it"),
         Rejoined::Replaced { txid, pages, kept } => eprintln!(
             "onewrite: {file} has the state of transaction {txid:016x}; {pages} pages differed, what was there is {}",

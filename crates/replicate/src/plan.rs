@@ -76,11 +76,12 @@ pub fn plan(entries: &[Entry], target: Target) -> Result<Vec<Entry>> {
     }
 }
 
-/// The file that goes on from transaction `at` and leads furthest; where there is a gap, the newest snapshot.
+/// The file that goes on from transaction `at` and leads furthest, merged ones before batches; where there is a gap, the newest
+/// snapshot.
 pub fn onward(entries: &[Entry], at: u64) -> Result<Entry> {
     let goes_on =
         |entry: &&Entry| entry.name.level != SNAPSHOTS && entry.name.min <= at.saturating_add(1) && entry.name.max > at;
-    let furthest = entries.iter().filter(goes_on).max_by_key(|entry| entry.name.max);
+    let furthest = entries.iter().filter(goes_on).max_by_key(|entry| (entry.name.max, entry.name.level));
     let snapshots = || entries.iter().filter(|entry| entry.name.level == SNAPSHOTS && entry.name.max > at);
     match furthest.or_else(|| snapshots().max_by_key(|entry| entry.name.max)) {
         Some(entry) => Ok(*entry),
@@ -134,6 +135,12 @@ mod tests {
         assert_eq!(onward(6), Some((9, 1, 9)));
         assert_eq!(onward(8), Some((0, 9, 9)));
         assert_eq!(onward(9), None);
+        let again = [(0, 3, 3), (1, 3, 3), (0, 4, 4)].map(|(l, a, b)| entry(l, a, b));
+        assert_eq!(
+            super::onward(&again, 2).ok().map(|e| e.name.level),
+            Some(1),
+            "one that was merged, and is there again"
+        );
     }
 
     #[test]

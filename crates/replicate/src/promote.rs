@@ -2,11 +2,12 @@
 //! another was promoted over aside, and what the store has in its place.
 
 use crate::fence::{self, Claim, Fenced, How, Node, Owner, Tip, shut_out};
+use crate::follow::{self, Follower};
 use crate::plan::{Target, newest, plan};
 use crate::restore::{check_dest, restore};
 use crate::source::Source;
 use crate::state::{State, byte_bar, page_bar};
-use crate::store::{Store, list_all};
+use crate::store::{self, Store, list_all};
 use anyhow::{Context, Result, bail, ensure};
 use onewrite_core::Repair;
 use onewrite_core::disk::real::RealDisk;
@@ -28,29 +29,45 @@ pub struct Promoted {
     pub txid: u64,
     /// Whose the store was.
     pub before: Option<Owner>,
-    /// The database was there, and as the store has it.
-    pub was_there: bool,
+    /// What the database was.
+    pub was: Was,
     /// The store heeds the conditions of requests.
     pub heeds: bool,
 }
 
-/// Makes the database at `file` the one that is shipped to `store`. It is restored if it is not there, else it must be what
-/// the store has.
-pub fn promote(store: &mut dyn Store, file: &Path) -> Result<Promoted> {
+/// What a database was before it was promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Was {
+    /// It was not there, and has been restored.
+    Missing,
+    /// A replica, which has been brought up to date.
+    Replica,
+    /// There, and as the store has it.
+    Same,
+}
+
+/// Makes the database at `file` the one that is shipped to the store at `url`. It is restored if it is not there, and brought up to
+/// date if it is a replica; else it must be what the store has.
+pub fn promote(url: &str, file: &Path) -> Result<Promoted> {
+    let store = &mut *store::open(url)?;
     ensure!(!list_all(store)?.is_empty(), "the store is empty: `onewrite replicate` begins one");
-    let was_there = is_there(file)?;
-    // Before anything is changed.
-    if was_there {
-        compare(store, file)?;
-    } else {
-        check_dest(file)?;
+    let was = match (is_there(file)?, follow::is_replica(file)?) {
+        (false, _) => Was::Missing,
+        (true, true) => Was::Replica,
+        (true, false) => Was::Same,
+    };
+    // Before anything is changed, and most of the work while the store has its owner.
+    match was {
+        Was::Missing => check_dest(file)?,
+        Was::Replica => _ = catch_up(url, file)?,
+        Was::Same => _ = compare(store, file)?,
     }
     let node = Node::of(file)?;
     let conditions = store.begin(node.id)?;
     let before = fence::owner(store)?;
     let mut claim = Claim::take(store, &node, How::Promote)?;
     let epoch = claim.epoch();
-    let taken = take_over(store, &mut claim, file, was_there);
+    let taken = take_over(store, &mut claim, url, file, was);
     let txid = taken.map_err(|e| match e.is::<Fenced>() {
         true => e,
         false => e.context(format!(
@@ -58,24 +75,39 @@ pub fn promote(store: &mut dyn Store, file: &Path) -> Result<Promoted> {
         )),
     })?;
     let heeds = conditions.create && conditions.replace;
-    Ok(Promoted { epoch, txid, before, was_there, heeds })
+    Ok(Promoted { epoch, txid, before, was, heeds })
 }
 
-fn take_over(store: &dyn Store, claim: &mut Claim, file: &Path, was_there: bool) -> Result<u64> {
+fn take_over(store: &dyn Store, claim: &mut Claim, url: &str, file: &Path, was: Was) -> Result<u64> {
     let aside = Aside::beside(file)?;
     let time_ms = newest_ms(store)?;
-    let txid = shut_out(store, claim, time_ms, &mut |store| {
-        if was_there {
-            return compare(store, file);
+    let txid = shut_out(store, claim, time_ms, &mut |store| match was {
+        Was::Replica => catch_up(url, file),
+        Was::Same => compare(store, file),
+        Was::Missing => {
+            aside.clear()?;
+            let txid = restore(store, &aside.database, Target::Newest)?;
+            tip_of_file(&aside.database, txid)
         }
-        aside.clear()?;
-        let txid = restore(store, &aside.database, Target::Newest)?;
-        tip_of_file(&aside.database, txid)
     })?;
-    if !was_there {
-        aside.name(file)?;
+    match was {
+        Was::Missing => aside.name(file)?,
+        Was::Replica => follow::forget(file)?,
+        Was::Same => {}
     }
     Ok(txid)
+}
+
+/// Brings a replica up to date.
+fn catch_up(url: &str, file: &Path) -> Result<Tip> {
+    let mut follower = Follower::open(file, url, store::open(url)?)?;
+    follower.step(&mut |_| ())?;
+    let txid = follower.txid();
+    follower.close()?;
+    let Some((source, _)) = Source::pin(file)? else { bail!("{} has no page", file.display()) };
+    let mut first = Vec::new();
+    source.read(1, &mut first)?;
+    Ok(Tip { txid, page_bytes: source.page_bytes, pages: source.pages, first })
 }
 
 /// Later than what is there.
@@ -206,8 +238,9 @@ pub enum Rejoined {
     },
 }
 
-/// Puts what the store has in the place of the database at `file`, which is kept as `<file>.diverged`.
-pub fn rejoin(store: &dyn Store, file: &Path) -> Result<Rejoined> {
+/// Puts a replica of what the store at `url` has in the place of the database at `file`, which is kept as `<file>.diverged`.
+pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
+    let store = &*store::open(url)?;
     let file = &file.canonicalize().with_context(|| format!("there is no database {}", file.display()))?;
     if let Some(owner) = fence::owner(store)? {
         let node = Node::of(file)?;
@@ -251,7 +284,7 @@ pub fn rejoin(store: &dyn Store, file: &Path) -> Result<Rejoined> {
     if is_there(&log)? {
         fs::rename(&log, &kept_log).with_context(what)?;
     }
-    flush(dir_of(file))?;
+    follow::record(&aside.database, file, url, txid)?;
     fs::rename(&aside.database, file)
         .with_context(|| format!("cannot give what was restored the name {}", file.display()))?;
     flush(dir_of(file))?;

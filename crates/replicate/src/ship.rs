@@ -293,21 +293,32 @@ impl Shipper {
         Ok(At { txid, last, state, files: entries, time_ms, snapshot_ms })
     }
 
+    /// A snapshot of the database. What the log cannot give up for it, a writer that needs the room waits for: no request is waited
+    /// for while it is held.
+    fn pin(&self, at: &At) -> Result<Option<(Source, Mark)>> {
+        let pinned = Source::pin(&self.file)?;
+        if pinned.is_none() && at.txid > 0 {
+            bail!("{} is empty, and what the store has is not", self.file.display());
+        }
+        Ok(pinned)
+    }
+
     fn ship(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
-        let Some((source, mark)) = Source::pin(&self.file)? else {
-            if at.txid > 0 {
-                bail!("{} is empty, and what the store has is not", self.file.display());
-            }
-            return Ok(());
-        };
+        let Some((source, mark)) = self.pin(at)? else { return Ok(()) };
         if self.seen.as_ref() == Some(&mark) {
             return Ok(());
         }
-        if let Some(last) = at.last
-            && !self.store.has(last)?
-        {
-            bail!("{last} is gone from the store: what is left there is looked at");
-        }
+        let (source, mark) = match at.last {
+            None => (source, mark),
+            Some(last) => {
+                drop(source);
+                if !self.store.has(last)? {
+                    bail!("{last} is gone from the store: what is left there is looked at");
+                }
+                let Some(newest) = self.pin(at)? else { return Ok(()) };
+                newest
+            }
+        };
         // Behind the snapshot: what is in the file was committed before that time.
         let time_ms = now_ms().max(at.time_ms);
         let before = at.state.as_ref().filter(|state| state.page_bytes == source.page_bytes);
@@ -334,22 +345,26 @@ impl Shipper {
         // Nothing goes on behind what is there, pages of another size, or files that make no state: then a snapshot follows. The
         // batch comes before it all the same, as of those who ship one gets its name.
         let begins_anew = before.is_none() && at.txid > 0;
-        let (shipped, copy) = self.create(name, &source, &pages, &hashes, time_ms)?;
+        let page_bytes = source.page_bytes;
+        // But for a snapshot, which is of the same state.
+        let snapshot = name.min > 1 && (begins_anew || self.snapshot_is_due(at, time_ms));
+        let every_page: Vec<u32> = if snapshot { source.numbers().collect() } else { Vec::new() };
+        let mut source = Some(source);
+        let (shipped, copy) = self.create(name, &mut source, snapshot, &pages, &hashes, time_ms)?;
         if self.settings.levels.is_some() && name.min > 1 {
             self.recent.keep(name, copy);
         }
         at.add(Entry { name, time_ms, bytes: shipped.bytes });
         said(&Shipped { pages_before, ..shipped });
         (at.txid, at.last) = (name.max, Some(name));
-        at.state = Some(State { page_bytes: source.page_bytes, hashes });
+        at.state = Some(State { page_bytes, hashes });
         at.time_ms = time_ms;
         if name.min == 1 {
             at.snapshot_ms = time_ms;
-        } else if begins_anew || self.snapshot_is_due(at, time_ms) {
+        } else if snapshot {
             let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
-            let pages: Vec<u32> = source.numbers().collect();
             let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
-            let (shipped, _) = self.create(name, &source, &pages, hashes, time_ms)?;
+            let (shipped, _) = self.create(name, &mut source, false, &every_page, hashes, time_ms)?;
             at.add(Entry { name, time_ms, bytes: shipped.bytes });
             said(&Shipped { pages_before, ..shipped });
             at.snapshot_ms = time_ms;
@@ -366,16 +381,17 @@ impl Shipper {
         merges || age >= millis(self.settings.snapshot_interval)
     }
 
-    /// Makes a file of these pages.
+    /// Makes a file of these pages, and gives the snapshot up once they are read, unless another file is made of it.
     fn create(
         &mut self,
         name: Name,
-        source: &Source,
+        source: &mut Option<Source>,
+        keeps: bool,
         pages: &[u32],
         hashes: &[u128],
         time_ms: i64,
     ) -> Result<(Shipped, Copy)> {
-        let Source { page_bytes, pages: pages_after, .. } = *source;
+        let Source { page_bytes, pages: pages_after, .. } = *source.as_ref().context("a snapshot is read once")?;
         let (min, max, node) = (name.min, name.max, self.claim.node());
         let header = Header { page_bytes, pages: pages_after, min, max, time_ms, node };
         let bar = page_bar(if name.min == 1 { "snapshot" } else { "shipping" });
@@ -384,8 +400,9 @@ impl Shipper {
         let mut fill = |to: &mut dyn Write| {
             let mut writer = Writer::begin(Tee(to, &mut copy), header)?;
             let mut image = Vec::new();
+            let from = source.as_ref().context("a file is written once")?;
             for page in pages {
-                source.read(*page, &mut image)?;
+                from.read(*page, &mut image)?;
                 // Else the store would not have what is taken to be there.
                 if hashes.get(index(*page)) != Some(&hash(&image)) {
                     bail!("page {page} has changed under a snapshot: something writes past SQLite's locks");
@@ -394,6 +411,9 @@ impl Shipper {
                 bar.inc(1);
             }
             bytes = writer.finish()?.1;
+            if !keeps {
+                *source = None;
+            }
             Ok(())
         };
         let put = match name.level {

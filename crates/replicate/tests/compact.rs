@@ -9,7 +9,7 @@ use onewrite_replicate::plan::Target;
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Settings, Shipper};
 use onewrite_replicate::store::{self, Conditions, Entry, Fill, Name, Store, Version};
-use place::{Killed, Place, installed, rows, said};
+use place::{Killed, Place, installed, rows, said, until};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -288,10 +288,13 @@ fn killed_at_any_moment_while_it_merges() {
     let place = Place::new(200);
     let mut random = fastrand::Rng::new();
     let db = place.open();
+    // Else the first could be killed before it has shipped anything.
+    assert!(place.replicate(&["--once"]).output().unwrap().status.success());
     for _ in 0..12 {
         let mut args = vec!["--interval", "2ms", "--snapshot-interval", "40ms"];
         args.extend(["--levels", "5ms,15ms,40ms", "--keep-batches", "3ms", "--retention", "60ms"]);
         let shipper = Killed(place.replicate(&args).spawn().unwrap());
+        until("the first snapshot", || !place.names(0).is_empty());
         let end = std::time::Instant::now() + Duration::from_millis(random.u64(20..300));
         while std::time::Instant::now() < end {
             db.execute("UPDATE t SET x = randomblob(90) WHERE n = ?1", [random.u32(1..200)]).unwrap();

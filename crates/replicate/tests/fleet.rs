@@ -91,10 +91,23 @@ fn there_and_back_again() {
     assert!(text.contains("app.db.diverged"), "{text}");
     assert_eq!(rows(first), "one,two,three");
     assert_eq!(rows(&beside(first, ".diverged")), "one,two,lost");
-    assert!(fleet.done(&["rejoin"], first).contains("is as transaction"));
-    // It has what the store has, and is left as it is.
+    // It follows, and is promoted again.
+    sql(second, "INSERT INTO t VALUES ('followed')");
+    fleet.ship(second);
+    fleet.done(&["follow", "--once"], first);
+    assert_eq!(rows(first), "one,two,three,followed");
+    sql(second, "INSERT INTO t VALUES ('not yet')");
+    fleet.ship(second);
     let text = fleet.done(&["promote"], first);
-    assert!(text.contains("is as the store has it"), "{text}");
+    assert!(text.contains("was a replica, is up to date"), "{text}");
+    assert_eq!(rows(first), "one,two,three,followed,not yet");
+    assert!(!beside(first, "-follow").exists());
+    fleet.refused(&["rejoin"], first, 1, &["belongs to this database"]);
+    // One that has what the store has is left as it is.
+    assert!(fleet.done(&["promote"], second).contains("is as the store has it"));
+    fleet.refused(&["replicate", "--once"], first, 3, &["fenced"]);
+    assert!(fleet.done(&["rejoin"], first).contains("is as transaction"));
+    fleet.done(&["promote"], first);
     fleet.refused(&["replicate", "--once"], second, 3, &["fenced"]);
     sql(first, "INSERT INTO t VALUES ('four')");
     fleet.ship(first);

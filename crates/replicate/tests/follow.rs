@@ -75,6 +75,28 @@ fn what_is_shipped_is_applied() {
     assert!(!once(&place, &replica).contains("applied"), "nothing is left");
 }
 
+/// Killed while it makes the replica.
+#[test]
+fn one_that_is_killed_at_its_beginning_begins_again() {
+    let (place, replica) = new();
+    place.sql("INSERT INTO t SELECT n + 1000, randomblob(5000) FROM t");
+    place.once(&[]);
+    let mut random = fastrand::Rng::new();
+    let mut unmade = 0;
+    for _ in 0..40 {
+        let follower = Killed(follow(&place, &replica, &["--interval", "10ms"]).spawn().unwrap());
+        std::thread::sleep(Duration::from_micros(random.u64(0..60_000)));
+        drop(follower);
+        unmade += u32::from(!replica.exists());
+        if replica.exists() {
+            move_away(&replica);
+        }
+    }
+    assert!(unmade > 0, "none was killed early enough");
+    once(&place, &replica);
+    assert!(bytes(&replica) == bytes(&place.file));
+}
+
 /// Batches that were merged, and are gone by themselves.
 #[test]
 fn one_that_was_away_goes_on_with_merged_files() {

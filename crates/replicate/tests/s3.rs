@@ -400,6 +400,36 @@ fn merged_files_are_restored_and_then_nothing_is_asked() {
     assert_eq!(requests[before - begun..], [""; 0], "nothing is left to do");
 }
 
+/// A replica looks for the next batch alone.
+#[test]
+fn a_replica_asks_once_a_look() {
+    let place = Place::new();
+    place.ship();
+    let replica = place.dir.path().join("replica.db");
+    let url = place.url("a/b");
+    let mut follower = place.command(&["follow", "--interval", "50ms", &url, replica.to_str().unwrap()]);
+    let follower = Killed(follower.spawn().unwrap());
+    let count = |file: &PathBuf| -> i64 {
+        let db = onewrite_rusqlite::open(file).unwrap();
+        db.busy_timeout(Duration::from_secs(10)).unwrap();
+        db.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap()
+    };
+    until("the replica is made", || replica.exists());
+    place.sql("INSERT INTO t VALUES (2, randomblob(3000))");
+    place.ship();
+    until("the batch is applied", || count(&replica) == 2);
+    thread::sleep(Duration::from_millis(100));
+    let before = place.bucket.lock().unwrap().requests.len();
+    thread::sleep(Duration::from_secs(1));
+    let requests = place.bucket.lock().unwrap().requests[before..].to_vec();
+    let next = format!("HEAD bucket/a/b/0000/{0:016x}-{0:016x}.ltx", 3);
+    let (looks, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(|request| *request == next);
+    assert!((5..=21).contains(&looks.len()), "{}", looks.len());
+    let further = format!("HEAD bucket/a/b/0000/{0:016x}-{0:016x}.ltx", 4);
+    assert!(others.len() <= looks.len() / 5 && others.iter().all(|request| *request == further), "{others:?}");
+    drop(follower);
+}
+
 #[test]
 fn what_is_wrong_is_said_with_what_to_do() {
     let place = Place::new();
@@ -603,13 +633,14 @@ fn commits_go_on_while_the_store_is_away_and_are_shipped_then() {
         place.bucket.lock().unwrap().is_away = true;
         for n in 0..150 {
             let begun = Instant::now();
-            db.execute_batch(&format!("INSERT INTO t(x) VALUES ('{round} {n}')")).unwrap();
+            db.execute_batch(&format!("INSERT INTO t(x) VALUES ('{round} {n}' || hex(randomblob(4000)))")).unwrap();
             slowest = slowest.max(begun.elapsed());
             thread::sleep(Duration::from_millis(5));
         }
         place.bucket.lock().unwrap().is_away = false;
         thread::sleep(Duration::from_millis(200));
     }
+    println!("slowest: {slowest:?}");
     assert!(slowest < Duration::from_secs(1), "a commit took {slowest:?}");
     assert!(shipper.0.try_wait().unwrap().is_none(), "it goes on");
     signal(shipper.0.id(), "TERM");

@@ -49,6 +49,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     let Commit { db, live, txn, options } = c.parts();
     // A big transaction's images behind the ring must be home before others join them, and the
     // ceilings of the slot hold for whoever comes.
+    debug_assert!(live.home_tid >= live.log.slot().base_tid, "home is behind its slot: {}", live.home_tid);
     let pressed = db.table.read().new_bytes() > options.table_bytes
         || db.table.read().has_layer()
         || live.log.at_ceiling(txn.base.change_counter);
@@ -108,6 +109,8 @@ pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     let crc = record::seal(db, live, &prepared.state, prepared.stream);
     let record = live.encoder.finished();
     let at = live.log.place_of(record.len() as u64, record::own_block(options))?;
+    debug_assert!(db.undecided.lock().is_none(), "rule NothingBehindUndecided");
+    debug_assert!(live.log.group().durable() == live.log.last_tid() || !flush, "rule PreparedFlushed");
     // From here on it may be in the log, whatever fails.
     let to = LogOffset(at.0 + record.len() as u64);
     let (log, slot) = (live.log.file().clone(), live.log.slot().clone());
@@ -282,9 +285,11 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     let Commit { live, txn, .. } = c.parts();
     // Readers pin under `inner`, so they see the table and the state change as one (invariant I4, rule
     // TableAndStateAtOnce).
+    debug_assert!(db.undecided.lock().is_none(), "rule NothingBehindUndecided");
     let mut inner = db.inner.lock();
     inner.check()?;
     inner.advance();
+    debug_assert!(state.tid > inner.published.tid || !prepared.changed, "{} after {:?}", state.tid, inner.published);
     // A big transaction is flushed and goes home in its turn.
     let shared = inner.member.clone().filter(|m| goes_on && txn.streamed.is_empty() && m.shares_flushes());
     // A snapshot of the state before stays pinned until the newest state has changed, for good if it never does: whoever comes
@@ -332,6 +337,8 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
         inner.published = state.clone();
     }
     Stats::add(&db.stats.commits, u64::from(prepared.changed));
+    debug_assert!(inner.home_tid <= inner.latest.tid, "readers see less than home held");
+    debug_assert!(inner.latest.tid <= inner.published.tid, "invariant I4: what readers see is published");
     before.iter().try_for_each(|before| db.unpin(&mut inner, before))?;
     let state = db.pin_state(&mut inner, state);
     // What changed nothing waits as well: what it built on may not be durable yet (invariant I1).

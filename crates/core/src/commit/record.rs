@@ -6,7 +6,7 @@ use crate::database::{Database, Live};
 use crate::error::{Error, Result};
 use crate::growth;
 use crate::home::State;
-use crate::layout::{STREAM_UNIT, record as at};
+use crate::layout::record as at;
 use crate::log::group::Durability;
 use crate::log::record::{Head, Stream};
 use crate::log::ring::{Ready, Stream as Streams, Written};
@@ -14,7 +14,7 @@ use crate::memory;
 use crate::options::{Images, Options};
 use crate::scheme::Commit;
 use crate::stats::Stats;
-use crate::table::Image;
+use crate::table::{Image, stream_units};
 use crate::txn::{Changed, Txn};
 use crate::types::PageNo;
 
@@ -102,7 +102,7 @@ fn write_index(live: &mut Live, txn: &Txn) -> Result<Stream> {
         return Ok(stream);
     }
     let index_at = live.log.stream_tail();
-    stream.index = u32::try_from(index_at / STREAM_UNIT).map_err(|_| Error::Full("the log is too long".into()))?;
+    stream.index = stream_units(index_at)?;
     let mut at = index_at;
     let mut part = memory::list(4096 * at::STREAM_ITEM_BYTES)?;
     let mut flush = |part: &mut Vec<u8>, at: &mut u64| -> Result<()> {
@@ -114,7 +114,7 @@ fn write_index(live: &mut Live, txn: &Txn) -> Result<Stream> {
     };
     for (page, position, crc) in txn.streamed.iter() {
         part.extend_from_slice(&page.0.to_le_bytes());
-        part.extend_from_slice(&u32::try_from(position / STREAM_UNIT).unwrap_or(0).to_le_bytes());
+        part.extend_from_slice(&stream_units(position)?.to_le_bytes());
         part.extend_from_slice(&crc.to_le_bytes());
         if part.len() >= 4096 * at::STREAM_ITEM_BYTES {
             flush(&mut part, &mut at)?;

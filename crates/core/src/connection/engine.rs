@@ -8,14 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::role::{Place, Role};
-use super::said::{Habit, Said};
-use super::{Connection, LockLevel};
-use crate::ahead::ReadAhead;
+use super::Connection;
 use crate::database::{Database, Phase};
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};
 use crate::error::{Error, IoContext, Result};
-use crate::journal::VirtualJournal;
 use crate::locks;
 use crate::options::Options;
 use crate::queue::ConnectionId;
@@ -63,14 +59,7 @@ impl Engine {
     /// other connections open, they must agree with what is in force, unless those only read. Reads nothing of the file
     /// yet. One that only reads joins those that write, and recovers nothing.
     pub fn open(self: &Arc<Self>, path: &Path, mode: OpenMode, given: &[(String, String)]) -> Result<Connection> {
-        let mut options = Options::default();
-        // A preset first: it resets what it bundles.
-        for pass in [true, false] {
-            for (name, value) in given.iter().filter(|(n, _)| (n == "scheme") == pass) {
-                options.set(name, value)?;
-            }
-        }
-        options.check()?;
+        let options = Options::given(given)?;
         let what = || format!("cannot open the database {}", path.display());
         // The name of the file itself, so that every link to it finds one log.
         let path = self.disk.resolve(path).context(what)?;
@@ -81,32 +70,8 @@ impl Engine {
         let known = id.and_then(|id| find(&databases, id)).filter(by_name);
         let reads = mode == OpenMode::ReadOnly;
         let db = match known {
-            Some(db) if db.read_only && !reads => {
-                return Err(Error::ReadOnly(format!("{} may only be read in this process", path.display())));
-            }
             Some(db) => {
-                let mut inner = db.inner.lock();
-                let fits = inner.phase != Phase::Live
-                    || (db.facts().all_in_log()
-                        && options.bundle.scheme == inner.options.bundle.scheme
-                        && !options.concurrent
-                        && options.psow == inner.options.psow);
-                if !reads && !inner.recovers && fits {
-                    inner.recovers = true;
-                    db.set_options(&mut inner, options.clone());
-                }
-                for (name, _) in given.iter().filter(|(name, _)| !Options::OWN.contains(&name.as_str())) {
-                    let (asked, in_force) = (options.get(name), inner.options.get(name));
-                    if asked != in_force {
-                        return Err(Error::Option(format!(
-                            "{name}={} was asked for, but {} is open in this process with {name}={}",
-                            asked.unwrap_or_default(),
-                            path.display(),
-                            in_force.unwrap_or_default()
-                        )));
-                    }
-                }
-                drop(inner);
+                use_as_well(&db, &options, given, reads)?;
                 db
             }
             None => {
@@ -122,27 +87,7 @@ impl Engine {
         };
         db.inner.lock().connections += 1;
         let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed));
-        Ok(Connection {
-            engine: self.clone(),
-            db,
-            id,
-            busy_ms: options.busy_ms,
-            requires: options.require,
-            waits: Default::default(),
-            level: LockLevel::None,
-            role: Role::Idle,
-            place: Place::None,
-            has_no_wal: false,
-            shuts_out: false,
-            reserves: false,
-            journal: VirtualJournal::default(),
-            said: Said::default(),
-            habit: Habit::new(reads),
-            last_error: None,
-            closed: false,
-            ahead: ReadAhead::default(),
-            cache: Default::default(),
-        })
+        Ok(Connection::new(self.clone(), db, id, &options, reads))
     }
 
     /// The file of a database, and whether it can only be read: so if it is not to be written and may not be.
@@ -190,6 +135,36 @@ impl Engine {
         let id = self.disk.identify(path).ok().flatten();
         id.is_some_and(|id| self.find(id).is_some())
     }
+}
+
+/// Another connection of this process uses `db`: the options that it names must agree with what is in force, unless nothing is
+/// and they can be.
+fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], reads: bool) -> Result<()> {
+    if db.read_only && !reads {
+        return Err(Error::ReadOnly(format!("{} may only be read in this process", db.path.display())));
+    }
+    let mut inner = db.inner.lock();
+    let fits = inner.phase != Phase::Live
+        || (db.facts().all_in_log()
+            && options.bundle.scheme == inner.options.bundle.scheme
+            && !options.concurrent
+            && options.psow == inner.options.psow);
+    if !reads && !inner.recovers && fits {
+        inner.recovers = true;
+        db.set_options(&mut inner, options.clone());
+    }
+    for (name, _) in given.iter().filter(|(name, _)| !Options::OWN.contains(&name.as_str())) {
+        let (asked, in_force) = (options.get(name), inner.options.get(name));
+        if asked != in_force {
+            return Err(Error::Option(format!(
+                "{name}={} was asked for, but {} is open in this process with {name}={}",
+                asked.unwrap_or_default(),
+                db.path.display(),
+                in_force.unwrap_or_default()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The database that the file is of: its home, or a file of its scheme that may have its name.

@@ -105,6 +105,37 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// One to `db` that has no lock. With `reads_only`, it was not opened to write.
+    fn new(
+        engine: Arc<Engine>,
+        db: Arc<Database>,
+        id: ConnectionId,
+        options: &Options,
+        reads_only: bool,
+    ) -> Connection {
+        Connection {
+            engine,
+            db,
+            id,
+            busy_ms: options.busy_ms,
+            requires: options.require,
+            waits: Waits::default(),
+            level: LockLevel::None,
+            role: Role::Idle,
+            place: Place::None,
+            has_no_wal: false,
+            shuts_out: false,
+            reserves: false,
+            journal: VirtualJournal::default(),
+            said: Said::default(),
+            habit: Habit::new(reads_only),
+            last_error: None,
+            closed: false,
+            ahead: ReadAhead::default(),
+            cache: cache::CacheVersion::default(),
+        }
+    }
+
     /// What the connection is at the moment.
     pub fn mode(&self) -> Mode {
         match self.role {

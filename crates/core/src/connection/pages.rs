@@ -12,7 +12,7 @@ use crate::growth;
 use crate::home::{self, Kind, Mark};
 use crate::layout::{home as at, put};
 use crate::memory::{self, Room};
-use crate::table::Image;
+use crate::table::{Image, part};
 use crate::txn::{Stage, Txn};
 use crate::types::{PageNo, Tid};
 
@@ -84,11 +84,11 @@ impl Connection {
         let len = usize::try_from(limit.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
         let asks_for_sizes = offset == SIZES.start as u64 && len == SIZES.len();
         let strange = asks_for_sizes && txn.is_none() && looked.is_some();
-        for part in Txn::split(size, offset, len) {
-            let (page, in_page, range) = part?;
+        for piece in Txn::split(size, offset, len) {
+            let (page, in_page, range) = piece?;
             let Some(to) = buf.get_mut(range) else { continue };
             if let Some(own) = looked.as_mut().and_then(|looked| looked.read(page)) {
-                to.copy_from_slice(own.get(in_page..in_page + to.len()).unwrap_or_default());
+                to.copy_from_slice(part(own, in_page, to.len())?);
                 continue;
             }
             match txn {
@@ -170,9 +170,9 @@ impl Connection {
             txn.page_bytes = size;
         }
         let size = txn.page_bytes as usize;
-        for part in Txn::split(txn.page_bytes, offset, data.len()) {
-            let (page, in_page, range) = part?;
-            let bytes = data.get(range).unwrap_or_default();
+        for piece in Txn::split(txn.page_bytes, offset, data.len()) {
+            let (page, in_page, range) = piece?;
+            let bytes = part(data, range.start, range.len())?;
             let image = if bytes.len() == size {
                 Image::copy(bytes)?
             } else {
@@ -288,7 +288,7 @@ fn without_sizes(image: &[u8]) -> [Option<&[u8]>; 3] {
 
 fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut [u8]) -> Result<()> {
     if let Some(image) = txn.pages.get(&page) {
-        to.copy_from_slice(image.get(in_page..in_page + to.len()).unwrap_or_default());
+        to.copy_from_slice(part(image, in_page, to.len())?);
     } else if let Some((at, _)) = txn.streamed.get(page) {
         let writer = db.writer.lock();
         let live = writer.as_ref().ok_or_else(|| Error::Misuse("a read without a log".into()))?;

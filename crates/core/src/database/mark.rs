@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::{Database, HomeFile, Inner, Live, Phase};
 use crate::beside;
-use crate::disk::{LockKind, OpenMode, system};
+use crate::disk::{LockKind, OpenMode, read_part, system};
 use crate::error::{Error, IoContext, Result};
-use crate::home::{Kind, Mark, State};
+use crate::home::{Header, Kind, Mark, State};
 use crate::layout::{BLOCK_BYTES_MIN, home as at};
 use crate::log::file::{LogFile, aside_path, is_aside, log_path};
 use crate::log::ring::{COUNTER_STEP, Log, Stream, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
@@ -59,26 +59,7 @@ impl Database {
         } else {
             log.note_home(home)?
         }
-        // What a process before left unflushed when it died must not come back beside the new mark: a rollback
-        // journal it removed, cut or zeroed, the mark it took off while its slot, which goes now, was the newest.
-        if !unlinked {
-            match self.disk.remove(self.journal_path()) {
-                Ok(()) => {}
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                Err(e) => return Err(Error::io(self.what("cannot remove the rollback journal of"), e)),
-            }
-            // Home is whole: a second file that a close left means nothing.
-            beside::remove_second(&*self.disk, &self.path)?;
-        }
-        if !unlinked && keeps(Rule::LogBeforeMark) {
-            self.disk.sync_dir_of(&self.path).context(|| self.what("cannot flush the directory of"))?;
-        }
-        if old.as_ref().is_some_and(|slot| slot.live) {
-            let mut first = [0; at::HEADER_BYTES];
-            let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
-            self.home.write_at(first.get(..n).unwrap_or_default(), 0).context(|| self.what("cannot write"))?;
-            self.sync_home()?;
-        }
+        self.end_leftovers(unlinked, old.as_ref().is_some_and(|slot| slot.live))?;
         // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut
         // may have brought some of it back: what is still in the cache alone becomes durable with the slot
         // (rule LogWiped).
@@ -121,28 +102,54 @@ impl Database {
         if old.as_ref().is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
         }
-        if !created && old.is_some_and(|slot| slot.ring_bytes > ring_bytes) {
-            log.repeat_slot()?;
-        }
-        log.stream_reset()?;
+        log.give_rest_back(old.filter(|_| !created).map_or(0, |slot| slot.ring_bytes))?;
         let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), facts)) };
-        let marked = state.marked_or_empty(mark);
-        let written = match keeps(Rule::MarkBeforeRecord) {
-            true => self.write_header(&marked),
-            false => self.home.write_at(&marked, 0).context(|| self.what("cannot write the header of")),
-        };
-        if let Err(e) = written {
-            // The mark may be in the cache and not on the disk: nothing may be committed under it. A full
-            // disk has not taken all of it.
-            if !matches!(e, Error::Full(_)) {
-                inner.phase = Phase::Poisoned(e.to_string());
-            }
-            return Err(e);
-        }
+        self.write_mark(inner, &state.marked_or_empty(mark))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: unit };
         let home_tid = log.slot().base_tid;
         Ok(self.begin(inner, log, home, home_tid))
+    }
+
+    /// What a process before left unflushed when it died must not come back beside the new mark: a rollback journal it removed,
+    /// cut or zeroed, the mark it took off while its slot, which goes now, was the newest (`is_slot_live`). Nor a name that is
+    /// not on the disk yet.
+    fn end_leftovers(&self, is_unlinked: bool, is_slot_live: bool) -> Result<()> {
+        if !is_unlinked {
+            match self.disk.remove(self.journal_path()) {
+                Ok(()) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                Err(e) => return Err(Error::io(self.what("cannot remove the rollback journal of"), e)),
+            }
+            // Home is whole: a second file that a close left means nothing.
+            beside::remove_second(&*self.disk, &self.path)?;
+            if keeps(Rule::LogBeforeMark) {
+                self.disk.sync_dir_of(&self.path).context(|| self.what("cannot flush the directory of"))?;
+            }
+        }
+        if is_slot_live {
+            let mut first = [0; at::HEADER_BYTES];
+            let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
+            self.home.write_at(first, 0).context(|| self.what("cannot write"))?;
+            self.sync_home()?;
+        }
+        Ok(())
+    }
+
+    /// The mark, durable before the first record (rule MarkBeforeRecord).
+    fn write_mark(&self, inner: &mut Inner, marked: &Header) -> Result<()> {
+        let written = match keeps(Rule::MarkBeforeRecord) {
+            true => self.write_header(marked),
+            false => self.home.write_at(marked, 0).context(|| self.what("cannot write the header of")),
+        };
+        // The mark may be in the cache and not on the disk: nothing may be committed under it. A full
+        // disk has not taken all of it.
+        if let Err(e) = &written
+            && !matches!(e, Error::Full(_))
+        {
+            inner.phase = Phase::Poisoned(e.to_string());
+        }
+        written
     }
 
     /// LIVE → UNMARKED: the checkpoint is done, the mark comes off, the log is invalidated (in this

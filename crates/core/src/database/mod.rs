@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::disk::{Disk, DiskFile, FileId};
+use crate::disk::{Disk, DiskFile, FileId, read_part};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Mark, State};
 use crate::image_file::ImageFile;
@@ -66,7 +66,8 @@ pub enum Phase {
 pub struct Inner {
     /// Phase.
     pub phase: Phase,
-    /// The newest state readers may see: a crash cannot take it back (under `synchronous=FULL`).
+    /// The newest state readers may see: a crash cannot take it back (under `synchronous=FULL`). The group, and the words of
+    /// several processes, say of which TID it is, but not what it is; they learn of it after the readers (rule ShownAfterFlush).
     pub latest: Arc<State>,
     /// The newest state, which the next writer builds on. Those above `latest` wait for their flush.
     pub published: Arc<State>,
@@ -88,7 +89,8 @@ pub struct Inner {
     pub recovers: bool,
     /// This process among those that use the log; `None` while it has the file to itself.
     pub member: Option<Arc<Member>>,
-    /// The transaction that made what home held when this process marked it: [`Tid::HOME`] until then.
+    /// The transaction that made what home held when this process marked it: [`Tid::HOME`] until then. Slots move on, and a
+    /// snapshot that was pinned before the mark does not.
     pub home_tid: Tid,
 }
 
@@ -169,7 +171,7 @@ pub struct Live {
     pub log: Log,
     /// Home's mark and length.
     pub home: HomeFile,
-    /// TID of the state in home.
+    /// TID of the state in home: what the slot says, or that of a transaction that went in place since.
     pub home_tid: Tid,
     /// Buffer for the record being built.
     pub encoder: Encoder,
@@ -340,8 +342,7 @@ impl Database {
     /// What home's first bytes say, and the session id if the mark is on. The caller holds SHARED or more.
     pub fn read_state(&self) -> Result<(State, Option<u64>)> {
         let mut first = [0; at::HEADER_BYTES];
-        let n = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
-        let first = first.get(..n).unwrap_or_default();
+        let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         Ok((State::of_home(first, bytes), home::mark(first).map(|mark| mark.session)))
     }
@@ -349,8 +350,8 @@ impl Database {
     /// The mark of home, if it is on.
     pub fn read_mark(&self) -> Result<Option<Mark>> {
         let mut first = [0; at::HEADER_BYTES];
-        let read = self.home.read_at(&mut first, 0).context(|| self.what("cannot read"))?;
-        Ok(home::mark(first.get(..read).unwrap_or_default()))
+        let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
+        Ok(home::mark(first))
     }
 
     /// Bytes of home that the device writes all or nothing when aligned, unless `options` know better.

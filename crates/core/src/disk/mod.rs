@@ -180,3 +180,9 @@ pub fn read_all(file: &dyn DiskFile, buf: &mut [u8], offset: u64) -> io::Result<
     }
     Ok(done)
 }
+
+/// Reads into `buf` once; what was read, less than `buf` where the file ends.
+pub fn read_part<'a>(file: &dyn DiskFile, buf: &'a mut [u8], offset: u64) -> io::Result<&'a mut [u8]> {
+    let read = file.read_at(buf, offset)?;
+    buf.get_mut(..read).ok_or_else(|| io::Error::other("a read gave more than was asked for"))
+}

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::record::{Decider, Head, Peek, Record};
 use super::slot::{Slot, follows_session};
 use crate::beside;
-use crate::disk::{Disk, DiskFile, FileId, OpenMode, system};
+use crate::disk::{Disk, DiskFile, FileId, OpenMode, read_part, system};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Mark, mark};
 use crate::layout::home::HEADER_BYTES;
@@ -191,8 +191,8 @@ impl LogFile {
         while block <= BLOCK_BYTES_MAX {
             for n in 1..=2u64 {
                 let mut b = [0; slot::BYTES];
-                let read = self.file.read_at(&mut b, n * u64::from(block)).context(|| self.what("cannot read"))?;
-                let slot = Slot::decode(b.get(..read).unwrap_or_default(), file_bytes);
+                let b = read_part(&*self.file, &mut b, n * u64::from(block)).context(|| self.what("cannot read"))?;
+                let slot = Slot::decode(b, file_bytes);
                 found.extend(slot.filter(|s| s.block_bytes == block));
             }
             block *= 2;
@@ -277,7 +277,7 @@ impl LogFile {
     pub(crate) fn window(&self, slot: &Slot, cursor: &Cursor, len: u64) -> Result<Window> {
         let in_ring = cursor.tail.0 % slot.ring_bytes;
         let at = slot.ring_at() + in_ring;
-        let mut bytes = memory::zeros(usize::try_from(len.min(slot.ring_bytes - in_ring)).unwrap_or(0))?;
+        let mut bytes = memory::zeros_of(len.min(slot.ring_bytes - in_ring))?;
         let read = self.file.read_at(&mut bytes, at).context(|| self.what("cannot read"))?;
         bytes.truncate(read);
         Ok(Window { at, bytes })
@@ -292,12 +292,11 @@ impl LogFile {
         window: &Window,
         buf: &mut Vec<u8>,
     ) -> Result<Option<Cursor>> {
-        let ring_at = slot.ring_at();
         for at in next_places(slot, cursor.tail) {
             // The first may have begun the next lap, and those after it may then reach into what it left free.
             let first = if cursor.tail == slot.start { at } else { cursor.first };
             if at.0.saturating_sub(first.0) < slot.ring_bytes
-                && self.read_record(window, slot, ring_at, at, cursor.last_tid, buf)?
+                && self.read_record(window, slot, at, cursor.last_tid, buf)?
                 // One that ends in the next lap lies over the first.
                 && (at.0 - first.0).saturating_add(buf.len() as u64) <= slot.ring_bytes
                 && let Some(record) = Record::decode(buf, slot.page_bytes)
@@ -317,12 +316,11 @@ impl LogFile {
         &self,
         window: &Window,
         slot: &Slot,
-        ring_at: u64,
         at: LogOffset,
         newer_than: Tid,
         buf: &mut Vec<u8>,
     ) -> Result<bool> {
-        let in_ring = at.0 % slot.ring_bytes;
+        let (ring_at, in_ring) = (slot.ring_at(), at.0 % slot.ring_bytes);
         let mut head = [0; at::HEADER_BYTES];
         let read = window.read(&*self.file, &mut head, ring_at + in_ring).context(|| self.what("cannot read"))?;
         let Some(peek) = Peek::at(head.get(..read).unwrap_or_default()) else { return Ok(false) };
@@ -330,7 +328,7 @@ impl LogFile {
         if !follows || in_ring + u64::from(peek.len) > slot.ring_bytes {
             return Ok(false);
         }
-        let len = usize::try_from(peek.len).unwrap_or(0);
+        let len = usize::try_from(peek.len).map_err(|_| Error::NoMemory)?;
         buf.clear();
         buf.room(len)?;
         buf.resize(len, 0);
@@ -343,7 +341,7 @@ impl LogFile {
         if record.head.stream.count == 0 {
             return Ok(true);
         }
-        let mut image = memory::zeros(usize::try_from(slot.page_bytes).unwrap_or(0))?;
+        let mut image = memory::zeros_of(slot.page_bytes.into())?;
         let mut whole = true;
         let index_whole = self.for_each_streamed(record, |_, position, crc| {
             let read = self.file.read_at(&mut image, position).context(|| self.what("cannot read"))?;
@@ -398,14 +396,13 @@ impl LogFile {
         }
         const WINDOW: u64 = 256 << 10;
         let salt = slot.salt.to_le_bytes();
-        let mut window = memory::zeros(usize::try_from(slot.ring_bytes.min(WINDOW)).unwrap_or(0))?;
+        let mut window = memory::zeros_of(slot.ring_bytes.min(WINDOW))?;
         let mut buf = Vec::new();
         // Records do not overlap, so what might be one adds up to the ring, and a bit for data that looks like it.
         let mut left = 4 * slot.ring_bytes;
         let mut from = 0u64;
         while from < slot.ring_bytes {
-            let read = self.file.read_at(&mut window, ring_at + from).context(|| self.what("cannot read"))?;
-            let bytes = window.get(..read).unwrap_or_default();
+            let bytes = read_part(&*self.file, &mut window, ring_at + from).context(|| self.what("cannot read"))?;
             for (n, word) in bytes.chunks_exact(at::ALIGN).enumerate() {
                 if word != salt {
                     continue;
@@ -413,7 +410,7 @@ impl LogFile {
                 let place = from + (n * at::ALIGN) as u64;
                 let at = LogOffset(place);
                 let none = Window::default();
-                if place >= slot.ring_bytes || !self.read_record(&none, slot, ring_at, at, missing, &mut buf)? {
+                if place >= slot.ring_bytes || !self.read_record(&none, slot, at, missing, &mut buf)? {
                     continue;
                 }
                 left = left.checked_sub(buf.len() as u64).ok_or_else(|| {
@@ -449,16 +446,15 @@ impl LogFile {
     /// The number of the file that the log was last used for, if it is known.
     pub(crate) fn noted_home(&self) -> Result<Option<u64>> {
         let mut b = [0; 8];
-        let read = self.file.read_at(&mut b, shared::AT_HOME_FILE as u64).context(|| self.what("cannot read"))?;
-        Ok(le_u64(b.get(..read).unwrap_or_default(), 0).filter(|file| *file != 0))
+        let b = read_part(&*self.file, &mut b, shared::AT_HOME_FILE as u64).context(|| self.what("cannot read"))?;
+        Ok(le_u64(b, 0).filter(|file| *file != 0))
     }
 
     /// The page that was last written in place, if the owner before noted one.
     pub(crate) fn noted_in_place(&self) -> Result<Option<PageNo>> {
         let mut b = [0; 4];
-        let read = self.file.read_at(&mut b, shared::AT_IN_PLACE_PAGE as u64).context(|| self.what("cannot read"))?;
-        let page = le_u32(b.get(..read).unwrap_or_default(), 0).unwrap_or(0);
-        Ok((page != 0).then_some(PageNo(page)))
+        let b = read_part(&*self.file, &mut b, shared::AT_IN_PLACE_PAGE as u64).context(|| self.what("cannot read"))?;
+        Ok(le_u32(b, 0).filter(|page| *page != 0).map(PageNo))
     }
 
     /// Writes the live bytes of the ring, from the slot's start to `tail`, and everything behind the
@@ -525,12 +521,12 @@ impl LogFile {
         let mut done = 0;
         while done < len {
             let n = usize::try_from(len - done).unwrap_or(usize::MAX).min(buf.len());
-            let part = buf.get_mut(..n).unwrap_or_default();
-            let read = self.file.read_at(part, from + done).context(|| self.what("cannot read"))?;
+            let Some(part) = buf.get_mut(..n) else { break };
+            let part = read_part(&*self.file, part, from + done).context(|| self.what("cannot read"))?;
+            let read = part.len();
             if read == 0 {
                 break;
             }
-            let part = part.get_mut(..read).unwrap_or_default();
             if change(part) {
                 self.file.write_at(part, from + done).context(|| self.what("cannot write to"))?;
             }

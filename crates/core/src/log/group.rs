@@ -18,14 +18,13 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::disk::DiskFile;
 use crate::error::{Error, IoContext, Result};
-use crate::frontier::Frontier;
+use crate::frontier::{Frontier, Memory};
 use crate::home::State;
 use crate::memory::Room;
 use crate::rules::{Rule, keeps};
@@ -83,15 +82,15 @@ struct Pending {
     /// Room for the record that is about to be pushed, should a leader take `bytes` before it is.
     ready: Vec<u8>,
     /// How far it is.
-    frontier: Frontier,
+    frontier: Frontier<Memory>,
     /// Something beside the records of those that wait was written, and no flush has covered it.
     beside: bool,
     /// A leader is writing.
     busy: bool,
     /// A write or flush failed.
     failed: Option<String>,
-    /// States published and not shown, oldest first.
-    hidden: VecDeque<Arc<State>>,
+    /// The state published last, while no leader has it to show.
+    newest: Option<Arc<State>>,
     waiting: Vec<Waiter>,
     /// Transactions that no write was begun for.
     joined: usize,
@@ -186,7 +185,7 @@ impl Group {
             beside: false,
             busy: false,
             failed: None,
-            hidden: VecDeque::new(),
+            newest: None,
             waiting: Vec::new(),
             joined: 0,
             expected: 0,
@@ -215,7 +214,7 @@ impl Group {
     /// Whether a record waits to be written.
     pub fn has_pending(&self) -> bool {
         let p = self.pending.lock();
-        !p.hidden.is_empty() || p.bytes.len() != p.taken
+        p.frontier.has_hidden() || p.bytes.len() != p.taken
     }
 
     /// Takes the memory for a record of `len` bytes and its write, whatever leaders take until it is pushed: what is
@@ -320,7 +319,7 @@ impl Group {
     /// `tid` is written, and up to `durable` on the medium.
     pub fn resume(&self, tail: &[u8], position: u64, tid: Tid, durable: Tid) {
         let mut p = self.pending.lock();
-        debug_assert!(p.hidden.is_empty() && !p.busy, "nothing of this process is pending");
+        debug_assert!(!p.frontier.has_hidden() && !p.busy, "nothing of this process is pending");
         p.bytes.clear();
         p.bytes.extend_from_slice(tail);
         p.taken = tail.len();
@@ -426,6 +425,8 @@ impl Group {
     ) -> Result<MutexGuard<'a, Pending>> {
         p.busy = true;
         let target = p.frontier.published();
+        let newest = p.newest.take();
+        debug_assert!(newest.as_ref().is_none_or(|state| state.tid == target), "the last one published is the newest");
         let led = std::mem::take(&mut p.joined);
         let flush = durability == Durability::Flushed || p.frontier.wants_flush();
         let bytes = p.take(self.block);
@@ -444,10 +445,6 @@ impl Group {
         let took = begun.elapsed();
         let is_to_publish = audience.is_to_publish();
         let mut p = self.pending.lock();
-        let mut newest = None;
-        while p.hidden.front().is_some_and(|state| state.tid <= target) {
-            newest = p.hidden.pop_front();
-        }
         if let Some((mut buffer, _)) = bytes {
             buffer.clear();
             buffer.shrink_to(BUFFER_BYTES);
@@ -463,7 +460,7 @@ impl Group {
             }
             p = self.pending.lock();
         }
-        p.frontier.show(target, flush);
+        p.frontier.end_write(target, flush);
         // Those it was for will be back, perhaps, and those that have joined meanwhile are here.
         p.expected = led + p.joined;
         p.usual = (p.usual * 7 + took.min(USUAL_MAX)) / 8;
@@ -505,7 +502,7 @@ impl Pending {
 
     fn publish(&mut self, state: &Arc<State>, durability: Durability) {
         self.frontier.publish(state.tid, durability == Durability::Flushed);
-        self.hidden.push_back(state.clone());
+        self.newest = Some(state.clone());
         self.joined += 1;
     }
 }

@@ -71,6 +71,8 @@ pub struct Log {
     /// Where the next record goes.
     tail: LogOffset,
     prev_crc: u32,
+    /// The newest number that was given. The group knows the same of what is published; this one is ahead of it while a
+    /// transaction goes in place, and is read under the writer's place alone, without the group's lock.
     last_tid: Tid,
     /// What is not on the medium yet.
     group: Arc<Group>,
@@ -188,7 +190,7 @@ impl Log {
     pub fn resume(&mut self, slot: &Slot, cursor: &Cursor, durable: Tid) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let in_block = cursor.tail.0 % block;
-        let mut tail_block = memory::zeros(usize::try_from(in_block).unwrap_or(0))?;
+        let mut tail_block = memory::zeros_of(in_block)?;
         let position = slot.ring_at() + (cursor.tail.0 - in_block) % slot.ring_bytes;
         let what = || format!("cannot read the log {}", self.log.path.display());
         let read = self.log.file.read_at(&mut tail_block, position).context(what)?;
@@ -207,7 +209,17 @@ impl Log {
             self.group.written_beside();
         }
         self.stream_tail = self.ring_end();
+        self.check();
         Ok(())
+    }
+
+    /// What holds between two calls: the live records are in the ring, and TIDs are between what the slot says of home and its
+    /// ceiling (rules RecordChain, RestartAboveCeilings).
+    fn check(&self) {
+        let Slot { start, ring_bytes, base_tid, tid_ceiling, .. } = self.slot;
+        debug_assert!(start <= self.tail && self.tail.0 - start.0 <= ring_bytes, "{:?} behind {start:?}", self.tail);
+        debug_assert!((base_tid..=tid_ceiling).contains(&self.last_tid), "{} of {:?}", self.last_tid, self.slot);
+        debug_assert!(self.group.durable() <= self.last_tid, "a transaction without a number is durable");
     }
 
     /// Behind the last record.
@@ -365,10 +377,12 @@ impl Log {
     /// The prepared record counts: it is one of the log, and the caller publishes `state`, which it makes, under the same
     /// lock.
     pub fn push_prepared(&mut self, written: &Written, state: &Arc<State>) {
+        debug_assert!(written.at >= self.tail && state.tid > self.last_tid, "rule RecordChain: {written:?}, {state:?}");
         self.group.push_prepared(&written.tail, written.position, state, written.durable);
         self.tail = written.to();
         self.prev_crc = written.crc;
         self.last_tid = state.tid;
+        self.check();
     }
 
     /// Writes a record from where it is, all but its first and last block, behind the tail block. Leaves the
@@ -398,6 +412,7 @@ impl Log {
     /// Appends the record that way was made for. The caller publishes `state`, which it makes, under the same lock.
     /// It is durable when [`Group::wait`] says so.
     pub fn push(&mut self, way: &Way, record: &[u8], crc: u32, state: &Arc<State>, durability: Durability) {
+        debug_assert!(way.at >= self.tail && state.tid > self.last_tid, "rule RecordChain: {way:?}, {state:?}");
         match way.written {
             None => self.group.push(record, way.at != self.tail, state, durability),
             Some(position) => self.group.push_written(&self.part, position, state, durability),
@@ -405,6 +420,7 @@ impl Log {
         self.tail = LogOffset(way.at.0 + record.len() as u64);
         self.prev_crc = crc;
         self.last_tid = state.tid;
+        self.check();
     }
 
     /// Writes an image that does not fit in memory behind the ring, over an older one of the same
@@ -442,7 +458,7 @@ impl Log {
     }
 
     /// Whether there is something behind the ring, which [`Log::stream_reset`] cuts off.
-    pub fn is_longer(&self) -> Result<bool> {
+    fn is_longer(&self) -> Result<bool> {
         let what = || format!("cannot read the length of {}", self.log.path.display());
         Ok(self.log.file.len().context(what)? > self.ring_end())
     }
@@ -466,6 +482,7 @@ impl Log {
     /// empty. `page_bytes` as records from now on have it.
     pub fn checkpointed(&mut self, state: &State, facts: Facts, page_bytes: u32) -> Result<()> {
         debug_assert!(self.group.is_quiet(), "home holds durable states only (invariant I1)");
+        debug_assert!(state.tid == self.last_tid, "home holds the newest state: {} of {}", state.tid, self.last_tid);
         self.slot.start = self.tail;
         self.slot.base_tid = self.last_tid;
         self.slot.prev_crc = self.prev_crc;
@@ -477,6 +494,7 @@ impl Log {
         self.slot.counter_ceiling = change_counter.wrapping_add(COUNTER_STEP);
         self.slot.in_place = facts.in_place;
         self.older_slot = true;
+        self.check();
         self.write_slot()
     }
 
@@ -487,6 +505,7 @@ impl Log {
         self.tail = LogOffset(self.tail.0.next_multiple_of(self.slot.ring_bytes));
         self.group.move_to(self.ring_at());
         self.slot.start = self.tail;
+        self.check();
         self.write_slot()
     }
 
@@ -515,6 +534,7 @@ impl Log {
         self.stream_tail = self.ring_end();
         self.group.move_to(self.ring_at());
         self.older_slot = true;
+        self.check();
         self.write_slot()?;
         Ok(true)
     }
@@ -597,6 +617,15 @@ impl Log {
     pub fn repeat_slot(&mut self) -> Result<()> {
         self.older_slot = false;
         self.write_slot()
+    }
+
+    /// What is behind the ring goes: what an earlier owner streamed, and the rest of a ring that was `ring_bytes` long, once no
+    /// slot leads there (rules LogGivenBack and SlotsBeforeCut).
+    pub fn give_rest_back(&mut self, ring_bytes: u64) -> Result<()> {
+        if ring_bytes > self.slot.ring_bytes || self.is_longer()? {
+            self.repeat_slot()?;
+        }
+        self.stream_reset()
     }
 
     /// Whether the next transaction would pass a ceiling of the slot.

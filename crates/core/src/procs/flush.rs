@@ -40,11 +40,16 @@ pub enum Flusher {
     Other(usize),
 }
 
+/// The process that a word FLUSHER names.
+fn flusher_of(word: u64) -> Option<usize> {
+    usize::try_from(word).ok()?.checked_sub(1)
+}
+
 /// Becomes the one that flushes, in the place of `instead`.
 pub fn lead(words: &ProcessWords, me: usize, instead: u64) -> Flusher {
     match words.flusher().compare_exchange(instead, me as u64 + 1, SeqCst, SeqCst) {
         Ok(_) => Flusher::Me,
-        Err(other) => Flusher::Other(usize::try_from(other).unwrap_or(0).saturating_sub(1)),
+        Err(other) => Flusher::Other(flusher_of(other).unwrap_or(me)),
     }
 }
 
@@ -73,7 +78,7 @@ fn gather(words: &ProcessWords) -> Option<Duration> {
 
 /// Whether a transaction is as far as its commit waits for.
 pub fn reached(words: &ProcessWords, tid: Tid, durability: Durability) -> bool {
-    words.visible() >= tid && (durability == Durability::Written || words.flushed() >= tid)
+    words.frontier().reached(tid, durability == Durability::Flushed)
 }
 
 impl Database {
@@ -190,7 +195,7 @@ impl Database {
         let words = &member.words;
         group.hand_over(self)?;
         let flusher = words.flusher().load(SeqCst);
-        let other = usize::try_from(flusher).unwrap_or(0).checked_sub(1).filter(|other| *other != member.me);
+        let other = flusher_of(flusher).filter(|other| *other != member.me);
         if let Some(dead) = other
             && member.is_dead(dead)?
         {

@@ -20,7 +20,7 @@ use crate::log::record::Record;
 use crate::log::slot::Slot;
 use crate::replay;
 use crate::table::Readers;
-use crate::types::{PageNo, Tid};
+use crate::types::{PageNo, PagePart, Tid};
 
 /// So many records fit the first window, usually; more are read with the second, in bytes.
 const FEW_RECORDS: u64 = 8;
@@ -77,6 +77,11 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach)
         if words.generation() != generation {
             continue;
         }
+        debug_assert!(
+            tail.cursor.last_tid == inner.published.tid && inner.latest.tid <= inner.published.tid,
+            "the cursor is behind the newest record: {:?}",
+            tail.cursor
+        );
         if inner.published.tid >= goal {
             return Ok(());
         }
@@ -152,9 +157,10 @@ pub fn apply(
 
 /// Reads the image of `page` that the snapshot `tid` finds at home.
 fn read_home(db: &Database, member: &Member, tid: Tid, page: PageNo, page_bytes: u32, image: &mut [u8]) -> Result<()> {
+    let part = PagePart { page, page_bytes, at: 0 };
     loop {
         let epoch = member.words.epoch();
-        let n = db.read_home_once(Some(member), tid, page, page_bytes, 0, image)?;
+        let n = db.read_home_once(Some(member), tid, part, image)?;
         if member.words.same_epoch(epoch) {
             image.get_mut(n..).unwrap_or_default().fill(0);
             return Ok(());

@@ -150,7 +150,7 @@ pub struct Member {
     pub tail: Mutex<Tail>,
     /// Images that others overwrote in home.
     pub kept: Kept,
-    /// [`Tail`]'s generation, to look at without a lock.
+    /// The sequence of [`Tail`]'s slot, to look at without a lock: each snapshot does.
     pub generation: AtomicU64,
     announced: Mutex<Announced>,
     /// Threads that wait for a flush.
@@ -288,6 +288,8 @@ impl Member {
     /// This process is at `cursor` in the log, behind `slot`, which is durable.
     pub fn note(&self, slot: &Slot, cursor: &Cursor) {
         let mut tail = self.tail.lock();
+        debug_assert!(slot.sequence >= tail.slot.sequence, "rule SlotTold: slots are told in order");
+        debug_assert!(cursor.last_tid >= tail.cursor.last_tid, "rule RecordChain: {cursor:?} behind {:?}", tail.cursor);
         tail.cursor = *cursor;
         if tail.slot.sequence != slot.sequence {
             tail.slot = slot.clone();

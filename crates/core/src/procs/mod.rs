@@ -38,7 +38,7 @@ use crate::log::ring::Stream;
 use crate::memory;
 use crate::rules::{Rule, keeps};
 use crate::table::Place;
-use crate::types::{PageNo, Tid};
+use crate::types::{PageNo, PagePart, Tid};
 use member::{Member, Taken};
 use tail::Reach;
 
@@ -128,24 +128,16 @@ impl Database {
         member.leave(inner.published.tid <= member.words.written(), pass_on);
     }
 
-    /// Reads bytes of `page` at home as the snapshot `tid` has them: once; the caller looks at the epoch. Returns
+    /// Reads bytes of a page at home as the snapshot `tid` has them: once; the caller looks at the epoch. Returns
     /// the bytes read.
-    pub fn read_home_once(
-        &self,
-        member: Option<&Member>,
-        tid: Tid,
-        page: PageNo,
-        page_bytes: u32,
-        in_page: usize,
-        buf: &mut [u8],
-    ) -> Result<usize> {
+    pub fn read_home_once(&self, member: Option<&Member>, tid: Tid, part: PagePart, buf: &mut [u8]) -> Result<usize> {
         let what = || self.what("cannot read");
         if let Some(member) = member
-            && let Some((file, position)) = member.kept.find(page, tid)?
+            && let Some((file, position)) = member.kept.find(part.page, tid)?
         {
-            return file.read_at(buf, position + in_page as u64).context(what);
+            return file.read_at(buf, position + part.at as u64).context(what);
         }
-        self.home.read_at(buf, page.offset(page_bytes) + in_page as u64).context(what)
+        self.home.read_at(buf, part.offset()).context(what)
     }
 
     /// The newest state, for a reader or for one who will probably write, after following the log. `Busy`: a big
@@ -284,6 +276,8 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     let flushed = member.words.flushed();
     follow::catch_up(db, member, inner, Reach::Written)?;
     let tail = member.tail.lock();
+    debug_assert!(tail.cursor.last_tid == inner.published.tid, "the log was followed to the newest state");
+    debug_assert!(member.words.busy_owner() == Some(member.me), "rule OneProcessWrites");
     let same_home = live.log.slot().sequence == tail.slot.sequence;
     live.log.resume(&tail.slot, &tail.cursor, flushed)?;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
@@ -346,6 +340,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     live.log.resume(&tail.slot, &cursor, cursor.last_tid)?;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     live.home.reserved_bytes = live.home.bytes;
+    debug_assert!(newest.tid == cursor.last_tid && before <= newest.tid, "what was adopted follows what was published");
     live.home_tid = tail.slot.base_tid;
     tail.cursor = cursor;
     inner.set_state(newest);

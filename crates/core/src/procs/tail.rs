@@ -16,7 +16,7 @@ pub enum Reach {
 pub struct Tail {
     /// The newest slot it has seen.
     pub slot: Slot,
-    /// Behind the last record it has.
+    /// Behind the last record it has, which made the newest state it knows.
     pub cursor: Cursor,
 }
 

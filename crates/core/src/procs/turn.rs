@@ -52,7 +52,7 @@ struct Place {
 
 impl Place {
     fn of(word: u64) -> Place {
-        let owner = usize::try_from(word >> OWNER_BITS).unwrap_or(0);
+        let owner = usize::from((word >> OWNER_BITS) as u8);
         let for_snapshot = word & FOR_SNAPSHOT != 0;
         Place { owner, busy: word & BUSY != 0, for_snapshot, stamp_us: word & STAMP_MAX }
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use crate::disk::shared::SharedWords;
 use crate::disk::system;
+use crate::frontier::{Backing, Frontier, Mark};
 use crate::layout::words::*;
 use crate::rules::{Rule, keeps};
 use crate::types::Tid;
@@ -57,6 +58,26 @@ impl Pins {
 /// The words.
 #[derive(Clone, Debug)]
 pub struct ProcessWords(Arc<SharedWords>);
+
+impl Backing for &ProcessWords {
+    fn get(&self, mark: Mark) -> Tid {
+        Tid(self.long(word_of(mark)).load(SeqCst))
+    }
+
+    fn raise(&mut self, mark: Mark, tid: Tid) {
+        self.cell(word_of(mark)).fetch_max(tid.0, SeqCst);
+    }
+}
+
+/// The word of a mark.
+fn word_of(mark: Mark) -> usize {
+    match mark {
+        Mark::Published => AT_WRITTEN,
+        Mark::Requested => AT_WANTED,
+        Mark::Flushed => AT_FLUSHED,
+        Mark::Visible => AT_VISIBLE,
+    }
+}
 
 impl ProcessWords {
     /// The words of a log, whatever they hold.
@@ -144,56 +165,57 @@ impl ProcessWords {
 
     /// A slot is durable. Nothing that it gives up may be overwritten before.
     pub fn set_generation(&self, sequence: u64) {
+        debug_assert!(sequence >= self.generation(), "rule SlotTold: {sequence} after {}", self.generation());
         self.cell(AT_GENERATION).store(sequence, SeqCst);
+    }
+
+    /// How far the log is, for all processes.
+    pub fn frontier(&self) -> Frontier<&ProcessWords> {
+        Frontier(self)
     }
 
     /// The newest transaction that readers of every process may see.
     pub fn visible(&self) -> Tid {
-        Tid(self.long(AT_VISIBLE).load(SeqCst))
+        self.frontier().visible()
     }
 
     /// The newest transaction that is durable.
     pub fn flushed(&self) -> Tid {
-        Tid(self.long(AT_FLUSHED).load(SeqCst))
+        self.frontier().flushed()
     }
 
     /// The newest transaction whose record is in the kernel's cache, whole, with those of all before it: whoever has
     /// the next turn builds on it.
     pub fn written(&self) -> Tid {
-        Tid(self.long(AT_WRITTEN).load(SeqCst))
+        self.frontier().published()
     }
 
     /// The transaction `tid` must be durable before it may be seen. Said before anybody can say that it is written
     /// (rule WantedBeforeWritten).
     pub fn raise_wanted(&self, tid: Tid) {
-        self.cell(AT_WANTED).fetch_max(tid.0, SeqCst);
+        self.frontier().raise(Mark::Requested, tid);
     }
 
     /// Transactions up to `tid` are written. A flush that begins from here on covers them.
     pub fn raise_written(&self, tid: Tid) {
-        self.cell(AT_WRITTEN).fetch_max(tid.0, SeqCst);
+        self.frontier().raise(Mark::Published, tid);
     }
 
     /// Transactions up to `tid` are durable.
     pub fn raise_flushed(&self, tid: Tid) {
-        self.cell(AT_FLUSHED).fetch_max(tid.0, SeqCst);
+        self.frontier().raise(Mark::Flushed, tid);
     }
 
     /// Lets readers see what they may: as durable as its commits and all before asked for.
     pub fn show(&self) {
-        // In this order: nothing up to `written` is wanted later than `wanted` says.
-        let written = self.long(AT_WRITTEN).load(SeqCst);
-        let wanted = self.long(AT_WANTED).load(SeqCst);
-        let flushed = self.long(AT_FLUSHED).load(SeqCst);
-        let visible = if wanted <= flushed { written } else { written.min(flushed) };
-        self.cell(AT_VISIBLE).fetch_max(visible, SeqCst);
+        self.frontier().show();
     }
 
     /// Transactions up to `visible` are written and may be seen, and those up to `flushed` are durable.
     pub fn publish(&self, visible: Tid, flushed: Tid) {
         self.raise_written(visible);
         self.raise_flushed(flushed);
-        self.cell(AT_VISIBLE).fetch_max(visible.0, SeqCst);
+        self.frontier().raise(Mark::Visible, visible);
     }
 
     /// Who flushes for all, see [`super::flush`].

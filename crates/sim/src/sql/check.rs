@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
+use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimDisk, SplitMix64};
+use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::{READ_VERSION, SESSION, WRITE_VERSION};
 use onewrite_core::inspect::layout::{LOG_SUFFIX, home};
+use onewrite_core::inspect::{LogFile, follows_session};
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
@@ -336,7 +339,19 @@ pub fn older_file(
     let swapped = disk.survive();
     swapped.set_capacity(ROOMY);
     swapped.put_file(&old.path, &old.bytes);
+    if old.path == log_path(old.file) && looks_cut_off(&now, &swapped, &old.path) {
+        return Ok(());
+    }
     error_or_right(setting, &swapped, allowed, old.file, &format!("an older {}", old.path.display()), depth)
+}
+
+/// Whether the log at `path` beside `home` is what a power cut before the first flush of a session leaves, too: home alone counts
+/// (rule SlotWithFirstRecord; `docs/faults.md`).
+fn looks_cut_off(home: &[u8], disk: &SimDisk, path: &Path) -> bool {
+    let log = LogFile::open(disk, path, OpenMode::ReadOnly).ok().flatten();
+    let slots = log.and_then(|log| log.slots().ok()).unwrap_or_default();
+    let Some(newest) = slots.first() else { return false };
+    mark(home).is_some_and(|mark| mark.tentative && follows_session(mark.session, newest.session))
 }
 
 /// The path of a log.

@@ -378,7 +378,7 @@ pub fn take_over(
     log.distrust_older_slot();
     home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
-    // Only now does nothing depend on what streamed into the log any more (rule LogGivenBack).
+    // Only now does nothing depend on what streamed into the log any more (rules LogGivenBack and SlotsBeforeCut).
     log.give_rest_back(slot.ring_bytes)?;
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;

@@ -544,10 +544,12 @@ impl World {
         Ok(())
     }
 
-    /// The database was copied without its log, which is of no use once the mark is off.
+    /// The database was copied without its log, which is of no use once the mark is off. The copy has what the cache had, also where
+    /// a flush that failed left it there alone.
     fn lose_log(&mut self) -> Step<()> {
-        let log = log_path(Path::new(DB));
-        if self.disk.exists(&log).unwrap_or(false) {
+        let (home, log) = (Path::new(DB), log_path(Path::new(DB)));
+        if let Some(image) = self.disk.sim().snapshot_file(home).filter(|_| self.disk.exists(&log).unwrap_or(false)) {
+            self.disk.sim().put_file(home, &image);
             let lost = self.disk.remove(&log).and_then(|()| self.disk.sync_dir_of(&log));
             lost.map_err(|e| self.bad(format!("cannot remove the log: {e}")))?;
             self.note(|_| "the log is lost".to_owned());

@@ -85,6 +85,45 @@ fn a_transaction_of_which_a_page_is_missing_is_undone() {
     }
 }
 
+/// What was in flight with one flush, the size and the mark with another, and nothing of the log; then home is a plain file.
+#[test]
+fn recovery_flushes_twice_and_leaves_a_plain_file() {
+    for (pages, whole) in [(1, false), (3, true)] {
+        let disk = disk(4096, 32);
+        let mut c = open(&disk, "dhl-cc");
+        write(&mut c, &leaves(1, 1..9));
+        c.lock(LockLevel::Shared).unwrap();
+        c.lock(LockLevel::Reserved).unwrap();
+        for (index, page) in leaves(2, 1..4) {
+            c.write_at(&page, index * PAGE as u64).unwrap();
+        }
+        c.prepare(None).unwrap();
+        c.sync().unwrap();
+        disk.stop_after(pages);
+        c.commit().unwrap_err();
+        std::mem::forget(c);
+        let killed = disk.survive();
+        let mut c = open(&killed, "dhl-cc");
+        let n = if whole { 2 } else { 1 };
+        let expected = [vec![n; 3], vec![1; 5], vec![0; 3]].concat();
+        assert_eq!(cells(&mut c), expected);
+        let (home, log) = (killed.counters_of("db"), killed.counters_of("-onewrite"));
+        assert_eq!((home.flushes(), log.flushes()), (2, 0), "{pages} pages");
+        let (disk, mut crashed) = (killed.survive(), killed.crash_by(&mut |_| 0));
+        c.close().unwrap();
+        // Whether the slot that ends the session reached the disk or not, the log is this home's.
+        for next in [&disk, &mut crashed] {
+            let home = next.snapshot_file(Path::new(HOME)).unwrap();
+            assert_eq!((home[19], home.len()), (1, 12 * PAGE), "a plain file");
+            let mut c = open(next, "dhl-cc");
+            write(&mut c, &leaves(5, 11..12));
+            assert_eq!(cells(&mut c)[..10], expected[..10]);
+            c.close().unwrap();
+            assert_eq!(next.paths().len(), 2, "{:?}", next.paths());
+        }
+    }
+}
+
 /// A flush that failed leaves the pages in the cache, clean, and not on the disk.
 #[test]
 fn pages_whose_flush_failed_are_made_durable_before_anything_builds_on_them() {

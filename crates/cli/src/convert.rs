@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::Repair;
 use onewrite_core::disk::OpenMode;
+use onewrite_core::inspect::has_room;
 use onewrite_core::inspect::home::{Kind, State, reserved};
 use onewrite_core::inspect::layout::trailer;
 use onewrite_core::inspect::path_beside;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Give each page of a database the 32 reserved bytes that the in-page schemes need
+/// Give each page of a database the reserved bytes that the in-page schemes need (248 of 4096)
 ///
 /// For scheme=dhl-cc, dhl-tc, lsmvbt, mvbt and mvbt-opt. The database must not be in use. The new file is written
 /// beside the old one, checked, synced, and renamed over it; the old one stays as it is if anything fails, but that it
@@ -53,9 +54,9 @@ enum Form {
 }
 
 impl Form {
-    fn reserved_bytes(self) -> u8 {
+    fn reserved_bytes(self, page_bytes: u32) -> u8 {
         match self {
-            Form::Trailers => trailer::BYTES as u8,
+            Form::Trailers => trailer::reserved_bytes(page_bytes),
             Form::Plain => 0,
         }
     }
@@ -98,7 +99,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Kind::Wal => bail!("{file} was changed to WAL mode meanwhile"),
         Kind::Foreign => bail!("{file} is not a database, or shorter than its header states"),
     }
-    let (has, wanted) = (reserved(&state.header).unwrap_or(0), args.to.reserved_bytes());
+    let (has, wanted) = (reserved(&state.header).unwrap_or(0), args.to.reserved_bytes(state.page_bytes));
     let said = if has == wanted {
         match args.to {
             Form::Trailers => "has the room already; nothing was changed".to_owned(),
@@ -106,7 +107,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     } else {
         ensure!(
-            args.to == Form::Trailers || usize::from(has) == trailer::BYTES,
+            args.to == Form::Trailers || has_room(&state.header),
             "{file} has {has} reserved bytes, which are not onewrite's: another extension may need them"
         );
         let pages = convert(&repair, &state, args.to)?;
@@ -162,7 +163,7 @@ fn write_draft(path: &Path, draft: &Path, state: &State, to: Form) -> Result<()>
             bar.finish_and_clear();
         });
         let written = match to {
-            Form::Trailers => with_room(path, draft),
+            Form::Trailers => with_room(path, draft, to.reserved_bytes(state.page_bytes)),
             Form::Plain => without_room(path, draft),
         };
         drop(done);
@@ -170,9 +171,9 @@ fn write_draft(path: &Path, draft: &Path, state: &State, to: Form) -> Result<()>
     })
 }
 
-fn with_room(path: &Path, draft: &Path) -> Result<()> {
+fn with_room(path: &Path, draft: &Path, bytes: u8) -> Result<()> {
     let from = open(path)?;
-    onewrite_rusqlite::reserve_bytes(&from, Form::Trailers.reserved_bytes()).context("asking for reserved bytes")?;
+    onewrite_rusqlite::reserve_bytes(&from, bytes).context("asking for reserved bytes")?;
     from.execute("VACUUM INTO ?1", [draft.to_str().context("the path is not UTF-8")?])?;
     Ok(())
 }
@@ -193,7 +194,7 @@ fn check(draft: &Path, state: &State, to: Form) -> Result<u64> {
     let mut header = [0; 100];
     File::open(draft)?.read_exact(&mut header)?;
     let bytes = reserved(&header);
-    ensure!(bytes == Some(to.reserved_bytes()), "SQLite reserved {bytes:?} bytes in the new file");
+    ensure!(bytes == Some(to.reserved_bytes(state.page_bytes)), "SQLite reserved {bytes:?} bytes in the new file");
     let pages: i64 = new.query_row("PRAGMA page_count", [], |row| row.get(0))?;
     let size: u32 = new.query_row("PRAGMA page_size", [], |row| row.get(0))?;
     ensure!(size == state.page_bytes, "SQLite changed the page size from {} to {size}", state.page_bytes);

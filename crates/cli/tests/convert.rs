@@ -40,8 +40,8 @@ fn a_converted_database_has_the_same_rows_and_takes_undo_records() {
     let why: String = refused.query_row("PRAGMA onewrite_error", [], |row| row.get(0)).unwrap();
     assert!(why.contains("onewrite convert"), "{why}");
     refused.close().unwrap();
-    expect(0, &["convert"], &db.home, &["converted", "32 of them reserved"]);
-    assert_eq!(std::fs::read(&db.home).unwrap()[20], 32);
+    expect(0, &["convert"], &db.home, &["converted", "248 of them reserved"]);
+    assert_eq!(std::fs::read(&db.home).unwrap()[20], 248);
     assert_eq!(rows(&stock(&db)), before);
     let ours = open();
     ours.execute("INSERT INTO note VALUES('new')", []).unwrap();
@@ -104,7 +104,7 @@ fn a_database_in_wal_mode_leaves_it_first_unless_others_have_it_open() {
     for suffix in ["", "-wal", "-shm"] {
         std::fs::copy(wal.beside(suffix), left.beside(suffix)).unwrap();
     }
-    expect(0, &["convert"], &left.home, &["32 of them reserved"]);
+    expect(0, &["convert"], &left.home, &["248 of them reserved"]);
     assert!(!left.beside("-wal").exists() && !left.beside("-shm").exists());
     let stock = stock(&left);
     assert_eq!(stock.query_row("SELECT x FROM w", [], |row| row.get::<_, i64>(0)).unwrap(), 7);
@@ -162,7 +162,7 @@ fn digest(db: &Connection) -> Vec<String> {
 fn the_way_back_leaves_the_same_content_and_no_reserved_bytes() {
     let db = everything();
     let before = digest(&stock(&db));
-    expect(0, &["convert"], &db.home, &["32 of them reserved"]);
+    expect(0, &["convert"], &db.home, &["248 of them reserved"]);
     assert_eq!(digest(&stock(&db)), before);
     expect(0, &["convert", "--to", "plain"], &db.home, &["converted", "0 of them reserved"]);
     assert_eq!(std::fs::read(&db.home).unwrap()[20], 0);
@@ -188,10 +188,10 @@ fn what_cannot_be_converted_back_stays_as_it_is() {
     refused(&others, &["8 reserved bytes", "not onewrite's"]);
     let nameless = notes();
     stock(&nameless).execute_batch("CREATE TABLE r(rowid, _rowid_, oid); INSERT INTO r VALUES(1, 2, 3)").unwrap();
-    expect(0, &["convert"], &nameless.home, &["32 of them reserved"]);
+    expect(0, &["convert"], &nameless.home, &["248 of them reserved"]);
     refused(&nameless, &["table r", "have no name"]);
     let damaged = notes();
-    expect(0, &["convert"], &damaged.home, &["32 of them reserved"]);
+    expect(0, &["convert"], &damaged.home, &["248 of them reserved"]);
     let mut bytes = std::fs::read(&damaged.home).unwrap();
     bytes[8 * 4096..20 * 4096].fill(0xff);
     std::fs::write(&damaged.home, bytes).unwrap();

@@ -281,12 +281,21 @@ pub mod trailer {
     pub const AT_CHANGE_COUNTER: usize = AT_TX_PAGES + 4;
     pub const AT_UNDO_AT: usize = AT_CHANGE_COUNTER + 4;
     pub const AT_UNDO_LEN: usize = AT_UNDO_AT + 2;
-    /// Length of a trailer: the reserved bytes of each page.
+    /// Length of a trailer: the last of the reserved bytes of each page.
     pub const BYTES: usize = AT_UNDO_LEN + 2;
     const _: () = assert!(BYTES == 32);
+
+    /// Reserved bytes of a new database's pages of `page_bytes`: the trailer, and room in front of it for undo records.
+    pub const fn reserved_bytes(page_bytes: u32) -> u8 {
+        match page_bytes / 16 {
+            0..=32 => 32,
+            n @ 33..248 => n as u8,
+            _ => 248,
+        }
+    }
 }
 
-/// An undo record in the gap of a b-tree page (in-page schemes).
+/// An undo record in front of the trailer, or in the gap of a b-tree page (in-page schemes).
 #[allow(missing_docs)]
 pub mod undo {
     pub const AT_TRAILER: usize = 0;

@@ -52,7 +52,7 @@ mod wal;
 
 pub use connection::{Connection, Engine, LockLevel, Mode, nap};
 pub use error::{Error, Result};
-pub use options::{Options, Preset, Split};
+pub use options::{Options, Preset, Split, Updates};
 pub use pragma::NAMES as PRAGMAS;
 pub use repair::Repair;
 pub use replay::Report;

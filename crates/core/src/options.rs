@@ -65,6 +65,16 @@ pub enum Split {
     Legacy,
 }
 
+/// Where a record is written that takes the place of another. Only onewrite's own libsqlite3 can do other than
+/// [`Updates::Over`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Updates {
+    /// Over it, if it is as long; where records were that the same transaction dropped; the page is defragmented (SQLite's way).
+    Over,
+    /// Beside it: nothing that was there when the transaction began is written over (Doubleheader Logging).
+    Beside,
+}
+
 /// What a request for SQLite's WAL mode becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wal {
@@ -87,6 +97,8 @@ pub struct Bundle {
     pub split: Split,
     /// Cells that both halves of a split page keep room for.
     pub reserve_cells: u32,
+    /// Where records are written anew.
+    pub updates: Updates,
     /// How an in-page scheme commits.
     pub commit_mark: CommitMark,
     /// When its undo records go.
@@ -101,12 +113,15 @@ impl Bundle {
         header_page: HeaderPage::Embed,
         split: Split::Lazy,
         reserve_cells: 0,
+        updates: Updates::Over,
         commit_mark: CommitMark::Count,
         garbage: Garbage::Lazy,
     };
     /// Pages as SQLite makes them.
     const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
-    const DHL: Bundle = Bundle { scheme: SchemeName::InPage, ..Bundle::STOCK };
+    // Both halves of a split page have room for a record to be written beside the old one.
+    const DHL: Bundle =
+        Bundle { scheme: SchemeName::InPage, reserve_cells: 1, updates: Updates::Beside, ..Bundle::LOG };
     const MVBT: Bundle =
         Bundle { scheme: SchemeName::InPage, split: Split::Legacy, commit_mark: CommitMark::Page, ..Bundle::LOG };
     const OFF: Bundle = Bundle { scheme: SchemeName::Off, ..Bundle::STOCK };
@@ -217,13 +232,14 @@ impl Options {
     }
 
     /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
-    pub const NAMES: [&'static str; 16] = [
+    pub const NAMES: [&'static str; 17] = [
         "scheme",
         "header_page",
         "commit_mark",
         "gc",
         "split",
         "reserve_cells",
+        "updates",
         "log_size",
         "table_size",
         "stream_size",
@@ -280,6 +296,13 @@ impl Options {
                 let cells = value.parse().ok().filter(|n| *n <= RESERVE_CELLS_MAX);
                 self.bundle.reserve_cells =
                     cells.ok_or_else(|| bad(name, value, &format!("0 to {RESERVE_CELLS_MAX}")))?;
+            }
+            "updates" => {
+                self.bundle.updates = match value.to_ascii_lowercase().as_str() {
+                    "over" => Updates::Over,
+                    "beside" => Updates::Beside,
+                    _ => return Err(bad(name, value, "over, beside")),
+                }
             }
             "commit_mark" => {
                 self.bundle.commit_mark = match value.to_ascii_lowercase().as_str() {
@@ -357,6 +380,10 @@ impl Options {
                 Split::Legacy => "legacy".to_owned(),
             },
             "reserve_cells" => self.bundle.reserve_cells.to_string(),
+            "updates" => match self.bundle.updates {
+                Updates::Over => "over".to_owned(),
+                Updates::Beside => "beside".to_owned(),
+            },
             "commit_mark" => match self.bundle.commit_mark {
                 CommitMark::Count => "count".to_owned(),
                 CommitMark::Page => "page".to_owned(),

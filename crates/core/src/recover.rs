@@ -188,6 +188,10 @@ pub fn attach(
         let replayed = replay(db, &log, &slot, false)?;
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
+        if can_rest(&log, &slot, &replayed)? {
+            rest(db, &log, &slot, replayed, options)?;
+            return Ok(false);
+        }
         take_over(db, writer, inner, log, &slot, replayed, options)?;
         db.hold_pending();
         return Ok(true);
@@ -316,6 +320,59 @@ fn follow(
     Ok(())
 }
 
+/// Whether all that counts is in home, of an in-page scheme whose log has nothing to replay and nothing to give back: then home can
+/// be a plain file again, without a session that nobody may need.
+fn can_rest(log: &LogFile, slot: &Slot, replayed: &Replayed) -> Result<bool> {
+    let is_newest = |newest: &Slot| newest.session == slot.session && newest.sequence == slot.sequence;
+    let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
+    Ok(slot.is_in_page()
+        && replayed.state.kind == Kind::Database
+        && slot.ring_bytes <= small_ring_bytes(slot.block_bytes)
+        && log_bytes <= slot.ring_at() + slot.ring_bytes
+        && log.slots()?.first().is_some_and(is_newest)
+        && log.scan(slot, |_| Ok(()))?.is_empty())
+}
+
+/// Makes what `replay` found of an in-page scheme durable, and takes the mark off: the transaction in doubt with one flush; its size,
+/// the end of the file and the mark, which is on page 1 like the size, with another. The slot follows and is not flushed: should a power cut take
+/// it, `usable_log` knows the session to be over (rule CloseWithoutSlot).
+fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: &Options) -> Result<()> {
+    let Replayed { table, state, report, .. } = replayed;
+    let counter = if slot.in_place { slot.counter_ceiling } else { state.change_counter };
+    let recovered = state.after(Tid::HOME, state.page_bytes, state.page_count, counter, Some(state.header));
+    let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+    let mark = Mark::new(slot.session, slot.base_tid);
+    let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
+    log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
+    let mut pages = table.dirty(recovered.page_count)?;
+    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Rule::SizeLast)).collect();
+    write_pages(db, &*db.home, &mut home, &recovered, pages)?;
+    if let Some(page) = log.noted_in_place()?
+        && keeps(Rule::InPlaceRewritten)
+    {
+        rewrite_page(db, &recovered, page)?;
+    }
+    // Nothing depends on other pages: each was flushed before the transaction in doubt (rules MarkOffLast, SizeLast, HomeFlushedBeforeCut).
+    if (report.in_place.is_some() || home.bytes != recovered.bytes()) && keeps(Rule::MarkOffLast) {
+        db.sync_home()?;
+    }
+    write_pages(db, &*db.home, &mut home, &recovered, first)?;
+    fit_length(db, &*db.home, &mut home, &recovered)?;
+    beside::remove_second(&*db.disk, &db.path)?;
+    db.write_header(&recovered.final_header())?;
+    // What is not flushed of it the next session finds: it looks at all of the ring.
+    log.wipe(slot, slot.ring_bytes)?;
+    let ended = Slot {
+        sequence: slot.sequence.saturating_add(1),
+        start: LogOffset(0),
+        live: false,
+        zeroed: false,
+        prev_crc: 0,
+        ..slot.clone()
+    };
+    log.file.write_at(&ended.encode(), ended.position()).context(|| format!("cannot write to {}", log.path.display()))
+}
+
 /// Makes a replayed state home's, durable, and starts a new generation of the log.
 pub fn take_over(
     db: &Database,
@@ -378,7 +435,7 @@ pub fn take_over(
     log.distrust_older_slot();
     home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
-    // Only now does nothing depend on what streamed into the log any more (rule LogGivenBack).
+    // Only now does nothing depend on what streamed into the log any more (rules LogGivenBack and SlotsBeforeCut).
     log.give_rest_back(slot.ring_bytes)?;
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;

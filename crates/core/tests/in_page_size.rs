@@ -57,6 +57,38 @@ fn a_page_is_added_without_writing_page_1_and_the_size_survives() {
     }
 }
 
+/// Pages go over zeros that an earlier one left behind its own, most of them: home becomes longer a few times only. A crash and a close
+/// leave what was added.
+#[test]
+fn pages_that_are_added_one_by_one_rarely_make_home_longer() {
+    for scheme in ["dhl-cc", "lsmvbt"] {
+        let disk = disk(4096, 32);
+        let mut c = open(&disk, scheme);
+        write(&mut c, &leaves(1, 1..2));
+        let length = |disk: &SimDisk| disk.snapshot_file(Path::new(HOME)).unwrap().len() / PAGE;
+        let mut lengths = vec![length(&disk)];
+        for count in 13..=112 {
+            let first = page_1(&mut c, count);
+            write(&mut c, &[first, (1, leaf(count.into())), (u64::from(count) - 1, leaf(count.into()))]);
+            assert_eq!(size(&mut c), count.into());
+            lengths.push(length(&disk));
+            assert!(*lengths.last().unwrap() >= count.into());
+            if count % 10 == 0 {
+                for choice in [0, 1] {
+                    let mut crashed = open(&disk.crash_by(&mut |_| choice), scheme);
+                    assert_eq!((size(&mut crashed), cells(&mut crashed)[0]), (count.into(), count.into()), "{scheme}");
+                }
+            }
+        }
+        lengths.dedup();
+        assert!((3..12).contains(&lengths.len()), "{scheme}: {lengths:?}");
+        assert_eq!(stat(&mut c, "in_place"), 101);
+        c.close().unwrap();
+        let home = disk.snapshot_file(Path::new(HOME)).unwrap();
+        assert_eq!((home[31], home.len()), (112, 112 * PAGE));
+    }
+}
+
 /// The pages of a transaction that was undone are not part of the database, those of the one before are.
 #[test]
 fn the_size_after_a_crash_is_that_of_the_last_whole_transaction() {

@@ -16,7 +16,7 @@ use crate::check::{
     read_all, rotten_slot,
 };
 use crate::hook::{HookDisk, Point};
-use crate::model::{Plan, State, Taste, same};
+use crate::model::{Plan, Room, State, Taste, same};
 use crate::pager::{Client, Course, JournalMode, Synchronous};
 
 /// What a campaign fixes for all its histories; `None`: each history draws its own.
@@ -85,8 +85,14 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         SimConfig { atomic_unit, sync_covers_creation: rng.below(2) == 0, capacity: ROOMY, trace: campaign.trace };
     let page_bytes = [512, 512, 1024, 1024, 2048, 4096, 4096, 4096, 4096, 65536][rng.below(10)];
     let page_bytes = if b_trees { page_bytes.min(4096).min(atomic_unit as usize) } else { page_bytes };
+    // Not drawn, so that histories of before go on as they did.
+    let room = match (b_trees, seed % 5) {
+        (false, _) => Room::No,
+        (true, 2 | 3) => Room::Trailer,
+        (true, _) => Room::Reserve,
+    };
     let pages_max = (600_000 / page_bytes).clamp(12, 160);
-    let taste = Taste { page_bytes, pages_max, big: (150_000 / page_bytes).clamp(4, 150), b_trees };
+    let taste = Taste { page_bytes, pages_max, big: (150_000 / page_bytes).clamp(4, 150), room };
     let mut options = vec![("scheme", scheme.as_str()), ("log_size", "256k"), ("busy_ms", "0")];
     if rng.below(3) > 0 {
         options.push(("stream_size", "64k"));
@@ -435,7 +441,7 @@ impl World {
             return Ok(());
         }
         let unit = self.disk.sim().atomic_unit() as usize;
-        let b_trees = self.setting.taste.b_trees;
+        let b_trees = self.setting.taste.room.b_trees();
         let sizes = [512, 1024, 2048, 4096].map(|size| if b_trees { unit.min(size) } else { size });
         let Some(page_bytes) = sizes.into_iter().filter(|s| *s != base.page_bytes).nth(self.rng.below(3)) else {
             return Ok(());
@@ -538,10 +544,12 @@ impl World {
         Ok(())
     }
 
-    /// The database was copied without its log, which is of no use once the mark is off.
+    /// The database was copied without its log, which is of no use once the mark is off. The copy has what the cache had, also where
+    /// a flush that failed left it there alone.
     fn lose_log(&mut self) -> Step<()> {
-        let log = log_path(Path::new(DB));
-        if self.disk.exists(&log).unwrap_or(false) {
+        let (home, log) = (Path::new(DB), log_path(Path::new(DB)));
+        if let Some(image) = self.disk.sim().snapshot_file(home).filter(|_| self.disk.exists(&log).unwrap_or(false)) {
+            self.disk.sim().put_file(home, &image);
             let lost = self.disk.remove(&log).and_then(|()| self.disk.sync_dir_of(&log));
             lost.map_err(|e| self.bad(format!("cannot remove the log: {e}")))?;
             self.note(|_| "the log is lost".to_owned());
@@ -606,7 +614,7 @@ impl World {
                 use Op::{Read, Reserve, SetLen, Sync, Write, WriteDurable};
                 let ops = [WriteDurable, WriteDurable, Sync, Sync, SetLen, Reserve, Read, Write, Write];
                 // A write that fails leaves half of a page in the cache, which in-page schemes rely on not to happen.
-                let op = ops[self.rng.below(if self.setting.taste.b_trees { 7 } else { ops.len() })];
+                let op = ops[self.rng.below(if self.setting.taste.room.b_trees() { 7 } else { ops.len() })];
                 let soon = [1, 6][self.rng.below(2)];
                 self.disk.sim().fail_nth(op, 1 + self.rng.below(soon) as u64, ErrorKind::Other);
                 self.faulty = true;

@@ -8,12 +8,51 @@ use onewrite_core::inspect::Shape;
 use onewrite_core::inspect::layout::home as at;
 use onewrite_core::inspect::layout::{put, trailer};
 
-/// What fills the reserved bytes of a page that has them; only what is in front of them, and not in the gap of a
-/// b-tree page, is SQLite's.
-const RESERVED: [u8; trailer::BYTES] = [0xa5; trailer::BYTES];
+/// The reserved bytes of each page, for the in-page schemes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// None.
+    No,
+    /// A trailer.
+    Trailer,
+    /// The trailer and a reserve, as new databases have them.
+    Reserve,
+}
 
-fn shape(page_bytes: usize) -> Shape {
-    Shape { page_bytes: page_bytes as u32, page_count: 0, pointer_maps: false }
+impl Room {
+    /// What fills the reserved bytes; only what is in front of them, and not in the gap of a b-tree page or in its free
+    /// blocks, is SQLite's.
+    const FILLS: [(Room, u8); 2] = [(Room::Trailer, 0xa5), (Room::Reserve, 0xa6)];
+
+    /// That of a page.
+    fn of(page: &[u8]) -> Room {
+        let found = Room::FILLS.into_iter().find(|(_, fill)| page.ends_with(&[*fill; trailer::BYTES]));
+        found.map_or(Room::No, |(room, _)| room)
+    }
+
+    /// Whether pages are as those of b-trees.
+    pub fn b_trees(self) -> bool {
+        self != Room::No
+    }
+
+    fn bytes(self, page_bytes: usize) -> usize {
+        match self {
+            Room::No => 0,
+            Room::Trailer => trailer::BYTES,
+            Room::Reserve => usize::from(trailer::reserved_bytes(page_bytes as u32)),
+        }
+    }
+
+    fn shape(self, page_bytes: usize) -> Shape {
+        let reserved_bytes = self.bytes(page_bytes) as u32;
+        Shape { page_bytes: page_bytes as u32, page_count: 0, pointer_maps: false, reserved_bytes }
+    }
+
+    fn put(self, page: &mut [u8]) {
+        let usable = page.len() - self.bytes(page.len());
+        let found = Room::FILLS.into_iter().find(|(room, _)| *room == self);
+        page[usable..].fill(found.map_or(0, |(_, fill)| fill));
+    }
 }
 
 /// Every page of one committed state.
@@ -60,12 +99,12 @@ pub const ASSIGNED: [std::ops::Range<usize>; 2] = [24..28, 92..100];
 
 /// Whether `read` is what `page` should hold; on page 1 the counters are core's.
 pub fn same(number: u32, read: &[u8], page: &[u8]) -> bool {
-    if page.ends_with(&RESERVED) && read.len() == page.len() {
+    if Room::of(page).b_trees() && read.len() == page.len() {
         let mut read = read.to_vec();
         if number == 1 {
             ASSIGNED.into_iter().for_each(|range| read[range.clone()].copy_from_slice(&page[range]));
         }
-        return shape(page.len()).same(PageNo(number), &read, page);
+        return Room::of(page).shape(page.len()).same(PageNo(number), &read, page);
     }
     if number != 1 {
         return read == page;
@@ -98,15 +137,17 @@ pub struct Taste {
     pub pages_max: usize,
     /// Pages a big transaction changes.
     pub big: usize,
-    /// Pages are as those of b-trees, with room for trailers.
-    pub b_trees: bool,
+    /// What the pages of a new database have room for.
+    pub room: Room,
 }
 
 impl Plan {
     /// A transaction on `base`, drawn from `rng`.
     pub fn draw(base: &State, taste: Taste, rng: &mut SplitMix64) -> Plan {
         let size = if base.pages.is_empty() { taste.page_bytes } else { base.page_bytes };
-        let fresh = |size, rng: &mut SplitMix64| if taste.b_trees { node(size, 0, rng) } else { fresh(size, rng) };
+        let b_trees = taste.room.b_trees();
+        let fresh =
+            |size, rng: &mut SplitMix64| if b_trees { node(taste.room, size, 0, rng) } else { fresh(size, rng) };
         let mut next = State { page_bytes: size, pages: base.pages.clone() };
         let mut writes = Vec::new();
         let mut lost = Vec::new();
@@ -125,7 +166,7 @@ impl Plan {
         for _ in 0..edits {
             let number = 1 + rng.below(next.pages.len()) as u32;
             let page = &mut next.pages[number as usize - 1];
-            *page = if taste.b_trees { edited_node(number, page, rng) } else { edited(number, page, rng) };
+            *page = if b_trees { edited_node(number, page, rng) } else { edited(number, page, rng) };
             writes.push(number);
         }
         match rng.below(12) {
@@ -137,9 +178,7 @@ impl Plan {
                 for _ in 0..more {
                     if unwritten && rng.below(2) == 0 {
                         let mut zeros = vec![0; size];
-                        if taste.b_trees {
-                            put(&mut zeros, size - RESERVED.len(), &RESERVED);
-                        }
+                        taste.room.put(&mut zeros);
                         next.pages.push(zeros.into());
                     } else {
                         next.pages.push(fresh(size, rng));
@@ -159,7 +198,8 @@ impl Plan {
         writes.push(1);
         writes.sort_unstable();
         writes.dedup();
-        let first = if taste.b_trees && base.pages.is_empty() { node(size, 100, rng) } else { next.pages[0].clone() };
+        let first =
+            if b_trees && base.pages.is_empty() { node(taste.room, size, 100, rng) } else { next.pages[0].clone() };
         next.pages[0] = with_header(&first, size, next.count());
         Plan { next: Arc::new(next), writes, lost }
     }
@@ -172,10 +212,10 @@ impl Plan {
     /// The same bytes of content in pages of another size, as a VACUUM leaves them.
     pub fn resized(base: &State, page_bytes: usize, rng: &mut SplitMix64) -> Plan {
         let count = base.bytes().div_ceil(page_bytes).max(1);
-        let b_trees = base.pages.first().is_some_and(|page| page.ends_with(&RESERVED));
-        let fresh = |n, rng: &mut SplitMix64| match (b_trees, n) {
-            (true, 0) => node(page_bytes, 100, rng),
-            (true, _) => node(page_bytes, 0, rng),
+        let room = base.pages.first().map_or(Room::No, |page| Room::of(page));
+        let fresh = |n, rng: &mut SplitMix64| match (room.b_trees(), n) {
+            (true, 0) => node(room, page_bytes, 100, rng),
+            (true, _) => node(room, page_bytes, 0, rng),
             (false, _) => fresh(page_bytes, rng),
         };
         let mut next = State { page_bytes, pages: (0..count).map(|n| fresh(n, rng)).collect() };
@@ -221,7 +261,7 @@ fn with_header(page: &[u8], page_bytes: usize, count: u32) -> Arc<[u8]> {
     put(&mut page, 0, at::MAGIC);
     let size = u16::try_from(page_bytes).unwrap_or(1);
     put(&mut page, at::PAGE_SIZE, &size.to_be_bytes());
-    let reserved = if page.ends_with(&RESERVED) { RESERVED.len() as u8 } else { 0 };
+    let reserved = Room::of(&page).bytes(page_bytes) as u8;
     put(&mut page, at::WRITE_VERSION, &[1, 1, reserved, 64, 32, 32]);
     put(&mut page, at::PAGE_COUNT, &count.to_be_bytes());
     put(&mut page, 44, &4u32.to_be_bytes());
@@ -230,10 +270,10 @@ fn with_header(page: &[u8], page_bytes: usize, count: u32) -> Arc<[u8]> {
 }
 
 /// A page of a b-tree with a few cells (with its header at `at`), or now and then one of another kind.
-fn node(size: usize, at: usize, rng: &mut SplitMix64) -> Arc<[u8]> {
+fn node(room: Room, size: usize, at: usize, rng: &mut SplitMix64) -> Arc<[u8]> {
     let mut page = vec![0; size];
-    let usable = size - RESERVED.len();
-    put(&mut page, usable, &RESERVED);
+    let usable = size - room.bytes(size);
+    room.put(&mut page);
     if at == 0 && rng.below(6) == 0 {
         let from = 4 + rng.below(usable - 4);
         fill(&mut page[1..4], rng);
@@ -251,7 +291,7 @@ fn node(size: usize, at: usize, rng: &mut SplitMix64) -> Arc<[u8]> {
 
 fn edited_node(number: u32, page: &[u8], rng: &mut SplitMix64) -> Arc<[u8]> {
     if number > 1 && rng.below(16) == 0 {
-        return node(page.len(), 0, rng);
+        return node(Room::of(page), page.len(), 0, rng);
     }
     let mut page = page.to_vec();
     for _ in 0..1 + rng.below(3) {
@@ -261,10 +301,12 @@ fn edited_node(number: u32, page: &[u8], rng: &mut SplitMix64) -> Arc<[u8]> {
     page.into()
 }
 
-/// Inserts a cell, frees one, or overwrites bytes of the content; on a page of another kind, the latter.
+/// Inserts a cell, frees one, or overwrites bytes of the content; on a page of another kind, the latter. With a reserve it
+/// chains free blocks, too.
 fn edit_node(number: u32, page: &mut [u8], kind: usize, rng: &mut SplitMix64) {
-    let usable = page.len() - RESERVED.len();
-    let Some(node) = shape(page.len()).node(PageNo(number), page) else {
+    let room = Room::of(page);
+    let usable = page.len() - room.bytes(page.len());
+    let Some(node) = room.shape(page.len()).node(PageNo(number), page) else {
         let from = 4 + rng.below(usable - 4);
         let end = (from + 1 + rng.below(40)).min(usable);
         return fill(&mut page[from..end], rng);
@@ -288,6 +330,20 @@ fn edit_node(number: u32, page: &mut [u8], kind: usize, rng: &mut SplitMix64) {
             put(page, head + 3, &(cells as u16 - 1).to_be_bytes());
             let content_at = (node.content_at + rng.below(bytes)).min(usable);
             put(page, head + 5, &(content_at as u16).to_be_bytes());
+        }
+        5 if room == Room::Reserve => {
+            let (mut before, mut from) = (head + 1, node.content_at + rng.below(page.len() / 8));
+            put(page, before, &[0, 0]);
+            for _ in 0..1 + rng.below(4) {
+                let size = 4 + rng.below(page.len() / 8);
+                if from + size > usable {
+                    break;
+                }
+                page[from..from + size].fill(0);
+                put(page, from + 2, &(size as u16).to_be_bytes());
+                put(page, before, &(from as u16).to_be_bytes());
+                (before, from) = (from, from + size + 4 + rng.below(60));
+            }
         }
         _ => {
             let from = node.content_at + rng.below(usable - node.content_at + 1);

@@ -17,7 +17,7 @@ use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
 use crate::check::{DB, ROOMY, Setting, Violation, home_is_plain, open, read_all};
-use crate::model::{Plan, State, Taste, same};
+use crate::model::{Plan, Room, State, Taste, same};
 use crate::pager::{Client, Course, Synchronous};
 
 /// Processes of a history.
@@ -276,7 +276,7 @@ struct World {
 pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Violation> {
     let mut rng = SplitMix64::new(seed);
     let page_bytes = [512, 1024, 4096, 4096][rng.below(4)];
-    let taste = Taste { b_trees: false, page_bytes, pages_max: (300_000 / page_bytes).clamp(12, 60), big: 40 };
+    let taste = Taste { room: Room::No, page_bytes, pages_max: (300_000 / page_bytes).clamp(12, 60), big: 40 };
     let scheme = ["log", "log", "wal-opt"][rng.below(3)];
     let mut options = vec![("scheme", scheme), ("log_size", "256k"), ("busy_ms", "0")];
     if rng.below(2) == 0 {

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::check::{Counts, Oracle, Setting, Violation, check, connect};
 use crate::history::in_page;
 use crate::hook::{HookDisk, Operation};
-use crate::model::{Plan, State, Taste};
+use crate::model::{Plan, Room, State, Taste};
 use crate::pager::{Course, JournalMode, Synchronous};
 
 /// One small history.
@@ -36,7 +36,8 @@ pub struct Small {
 
 /// Runs it.
 pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violation> {
-    let taste = Taste { page_bytes: small.page_bytes, pages_max: 12, big: 3, b_trees: in_page(small.scheme) };
+    let room = if in_page(small.scheme) { Room::Reserve } else { Room::No };
+    let taste = Taste { page_bytes: small.page_bytes, pages_max: 12, big: 3, room };
     let options = [("scheme", small.scheme), ("log_size", "256k"), ("busy_ms", "0")];
     let options = options.map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec();
     let setting = Setting { options, taste, counts: counts.clone(), durable: true };

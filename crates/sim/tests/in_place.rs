@@ -7,7 +7,7 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::{Connection, Engine, LockLevel};
 use onewrite_sim::hook::{HookDisk, Operation};
-use onewrite_sim::model::{Plan, State, Taste, same};
+use onewrite_sim::model::{Plan, Room, State, Taste, same};
 use onewrite_sim::pager::{Client, Course};
 use parking_lot::Mutex;
 
@@ -27,7 +27,7 @@ fn a_snapshot_pinned_during_the_write_does_not_change() {
     let open = || engine.open(Path::new("db"), OpenMode::Create, &options).unwrap();
     let mut client = Client::new(open(), disk.clone(), Path::new("db"));
     let course = Course::COMMIT;
-    let taste = Taste { page_bytes: 4096, pages_max: 12, big: 3, b_trees: false };
+    let taste = Taste { page_bytes: 4096, pages_max: 12, big: 3, room: Room::No };
     let mut rng = SplitMix64::new(3);
     let mut state: Arc<State> = Arc::default();
     let pinned = open();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::{Engine, LockLevel};
-use onewrite_sim::model::{Plan, State, Taste};
+use onewrite_sim::model::{Plan, Room, State, Taste};
 use onewrite_sim::pager::{Client, Course};
 
 /// An autocommit transaction under FULL, of however many pages, is one write that is also the flush, on the
@@ -20,7 +20,7 @@ fn a_commit_is_one_write_that_is_also_the_flush() {
         let conn = Engine::new(disk.clone()).open(Path::new("db"), OpenMode::Create, &options).unwrap();
         let mut client = Client::new(conn, disk, Path::new("db"));
         let course = Course::COMMIT;
-        let taste = Taste { page_bytes, pages_max: 64, big: 8, b_trees: false };
+        let taste = Taste { page_bytes, pages_max: 64, big: 8, room: Room::No };
         let mut rng = SplitMix64::new(7);
         let mut state: Arc<State> = Arc::default();
         let (mut pages_seen, mut grown) = (0, 0);

@@ -1,5 +1,6 @@
-//! Patches SQLite's amalgamation: `balance_nonroot` gets another name, and onewrite's replacement is
-//! included right behind it. Refuses, saying what changed, a source that is not as expected.
+//! Patches SQLite's amalgamation: `balance_nonroot` gets another name, onewrite's replacement is
+//! included right behind it, and `sqlite3BtreeInsert` asks it before it writes a record. Refuses, saying what changed, a source
+//! that is not as expected.
 
 /// The definition as the replacement implements it, spaces and comments aside.
 const DEFINITION: &str =
@@ -10,6 +11,30 @@ const CALL: &str = "rc=balance_nonroot(pParent,iIdx,pSpace,iPage==1,pCur->hints&
 
 /// First line of the definition.
 const START: &str = "static int balance_nonroot(";
+
+/// First line of the function that writes records.
+const INSERT: &str = "SQLITE_PRIVATE int sqlite3BtreeInsert(";
+
+/// Its lines that change, each of which is there once: before and after.
+pub const INSERT_LINES: [(&str, &str); 5] = [
+    (
+        "        return btreeOverwriteCell(pCur, pX);",
+        "        if( owOverwrites(pCur) ) return btreeOverwriteCell(pCur, pX);",
+    ),
+    (
+        "        return btreeOverwriteCell(pCur, &x2);",
+        "        if( owOverwrites(pCur) ) return btreeOverwriteCell(pCur, &x2);",
+    ),
+    (
+        "    if( info.nSize==szNew && info.nLocal==info.nPayload",
+        "    if( info.nSize==szNew && info.nLocal==info.nPayload && owOverwrites(pCur)",
+    ),
+    (
+        "    dropCell(pPage, idx, info.nSize, &rc);",
+        "    if( owReplaceCell(pPage, idx, newCell, szNew, info.nSize, &rc) ) goto end_insert;\n    dropCell(pPage, idx, info.nSize, &rc);",
+    ),
+    ("  rc = insertCellFast(pPage, idx, newCell, szNew);", "  rc = owInsertCell(pPage, idx, newCell, szNew);"),
+];
 
 /// Name of SQLite's function in the patched source.
 pub const STOCK: &str = "balance_nonroot_stock";
@@ -41,7 +66,26 @@ pub fn patch(source: &str, include: &str) -> Result<String, String> {
     }
 
     let renamed = rest[..end - start].replacen("balance_nonroot(", &format!("{STOCK}("), 1);
-    Ok(format!("{}{renamed}#include \"{include}\"\n{}", &source[..start], &source[end..]))
+    let behind = writes_beside(&source[end..])?;
+    Ok(format!("{}{renamed}#include \"{include}\"\n{behind}", &source[..start]))
+}
+
+/// The source behind `balance_nonroot`, in which `sqlite3BtreeInsert` asks before it writes a record.
+fn writes_beside(source: &str) -> Result<String, String> {
+    let starts: Vec<usize> = lines(source).filter(|(_, line)| *line == INSERT).map(|(at, _)| at).collect();
+    let [start] = starts[..] else {
+        return Err(format!("expected one line `{INSERT}`, found {}", starts.len()));
+    };
+    let end = lines(&source[start..]).find(|(_, line)| *line == "}").ok_or("sqlite3BtreeInsert does not end")?.0;
+    let mut insert = source[start..start + end].to_owned();
+    for (before, after) in INSERT_LINES {
+        let found: Vec<usize> = lines(&insert).filter(|(_, line)| *line == before).map(|(at, _)| at).collect();
+        let [at] = found[..] else {
+            return Err(format!("expected one line `{before}` in sqlite3BtreeInsert, found {}", found.len()));
+        };
+        insert.replace_range(at..at + before.len(), after);
+    }
+    Ok(format!("{}{insert}{}", &source[..start], &source[start + end..]))
 }
 
 /// The lines with their offsets.

@@ -1,7 +1,8 @@
 /*
-** onewrite's page splits: a balance_nonroot() that splits an overfull page without touching its
-** siblings, as LS-MVBT does. The build includes this file in the amalgamation, right behind SQLite's
-** own balance_nonroot(), which it renames to balance_nonroot_stock().
+** onewrite's work on pages: a balance_nonroot() that splits an overfull page without touching its
+** siblings, as LS-MVBT does, and records that are written beside the old ones, as Doubleheader Logging does. The
+** build includes this file in the amalgamation, right behind SQLite's own balance_nonroot(), which it renames to
+** balance_nonroot_stock(); sqlite3BtreeInsert() calls owOverwrites(), owReplaceCell() and owInsertCell().
 **
 ** SQLite rebuilds an overfull page together with up to two siblings, so a random insert writes 1.77
 ** pages on average. Here an overfull page writes itself, one new page and the parent.
@@ -9,8 +10,9 @@
 ** The policy is the VFS's to say (ONEWRITE_FCNTL_SPLIT, asked at each call, which is less than once in
 ** ten inserts). Under a VFS that does not answer, SQLite's original runs.
 **
-**   lazy    The page keeps the cells left of the middle where they are; one new right sibling takes
-**           the rest. A page that deletes left sparse stays as it is until it is empty.
+**   lazy    The page keeps the cells on one side of the middle where they are; one new sibling takes the rest and
+**           the cell that did not fit, so that nothing is written over cells that are dropped. A page that deletes
+**           left sparse stays as it is until it is empty.
 **   legacy  MVBT's split: two new pages take the cells and the old one is left behind dead, that is,
 **           on the freelist. Sparse pages are SQLite's business.
 **   stock   SQLite's original.
@@ -20,8 +22,18 @@
 **   S1  a bulk load, or a child without cells (the original merges it away);
 **   S2  an overfull child while the parent has an overflow cell of its own: the original first takes
 **       that cell out of the parent;
-**   S3  everything fits one page (a root copied from page 1, whose header made it overfull);
+**   S3  everything fits one page (a root copied from page 1, whose header made it overfull), unless records go beside (B3);
 **   S4  too few cells to leave one on each side, or no place to cut (a large cell in the middle).
+**
+** Records beside (onewrite_split.beside, whatever the split): no record goes over bytes that were in use when the transaction began
+** (the VFS says which, ONEWRITE_FCNTL_IN_USE), and no page is defragmented unless half of it is free.
+**
+**   B1  A record that replaces another is written to free space first; then the old one is freed. SQLite's
+**       ways of writing over one of the same size are left out.
+**   B2  A record goes to a free block that was free when the transaction began, else into the gap.
+**   B3  If neither has room, though the page has, the page counts as overfull and is split.
+**
+** Wrong answers of the VFS cost room, or bytes of its undo record, and nothing else.
 **
 ** What keeps a failure harmless, and the tree sound:
 **
@@ -33,8 +45,8 @@
 **       would not know where to put them.
 **   L5  The parent's pointer to the page goes to the sibling before the divider, which points to the page,
 **       is inserted in front of it.
-**   L6  An interior page takes the divider's left child as its right child, the sibling the old right
-**       child.
+**   L6  Of two interior pages, the left one takes the divider's left child as its right child, the right one the old
+**       right child.
 **   L7  With auto_vacuum, the pointer map follows every child and overflow chain that moved, the
 **       sibling itself, and overflow cells that stay: balance_deeper() copies those without their entries.
 */
@@ -94,7 +106,7 @@ static int owSize(const OwCells *p, int i){
 ** ascending index would stay half empty. Either way both sides keep room for nReserve more cells of
 ** average size if that is possible.
 */
-static int owChooseCut(const OwCells *p, int bRightEnd, u32 nReserve, OwCut *pCut){
+static int owChooseCut(const OwCells *p, int bRightEnd, int bBeside, u32 nReserve, OwCut *pCut){
   MemPage *pPage = p->pPage;
   const int usable = pPage->pBt->usableSize - pPage->cellOffset;
   const int bDivider = !pPage->intKeyLeaf;
@@ -111,7 +123,7 @@ static int owChooseCut(const OwCells *p, int bRightEnd, u32 nReserve, OwCut *pCu
     }
     total += sz + 2;
   }
-  if( total<=usable || p->nCell<2+bDivider ) return SQLITE_OK;
+  if( (total<=usable && !bBeside) || p->nCell<2+bDivider ) return SQLITE_OK;
   for(iTry=(nReserve==0); iTry<2 && pCut->iCut==0; iTry++){
     i64 reserve = iTry ? 0 : (i64)nReserve * (total/p->nCell);
     int szLeft = 0;
@@ -206,6 +218,14 @@ static int owLink(MemPage *pParent, int iIdx, Pgno pgnoLeft, u8 *pDivider, int s
   return insertCell(pParent, iIdx, pDivider, szDivider, 0, pgnoLeft);
 }
 
+/* Drops cells [iFirst,iEnd) of those on the page. */
+static void owDrop(MemPage *pPage, int iFirst, int iEnd, int *pRc){
+  int i;
+  for(i=iEnd-1; i>=iFirst; i--){
+    dropCell(pPage, i, pPage->xCellSize(pPage, findCell(pPage, i)), pRc);
+  }
+}
+
 /* Leaves cells [0,iCut) on the page, overflow cells among them included. */
 static int owKeepLeft(const OwCells *p, int iCut){
   MemPage *pPage = p->pPage;
@@ -215,9 +235,7 @@ static int owKeepLeft(const OwCells *p, int iCut){
 
   if( iCut>p->iOvfl ) iDrop = MAX(p->iOvfl, iCut - p->nOvfl);
   pPage->nOverflow = 0;          /* L4 */
-  for(i=pPage->nCell-1; i>=iDrop; i--){
-    dropCell(pPage, i, pPage->xCellSize(pPage, findCell(pPage, i)), &rc);
-  }
+  owDrop(pPage, iDrop, pPage->nCell, &rc);
   for(i=p->iOvfl; i<iCut && i<p->iOvfl+p->nOvfl && rc==SQLITE_OK; i++){
     u8 *pCell = owCell(p, i);
     rc = insertCellFast(pPage, i, pCell, pPage->xCellSize(pPage, pCell));
@@ -229,6 +247,31 @@ static int owKeepLeft(const OwCells *p, int iCut){
   return rc;
 }
 
+/* The lazy split with the new page on the left: the page keeps cells [iRight,nCell), none of which is an overflow cell. */
+static int owSplitLazyLeft(const OwCells *p, const OwCut *pCut, MemPage *pParent, int iIdx, u8 *aOvflSpace){
+  MemPage *pPage = p->pPage;
+  MemPage *pNew = 0;
+  int szDivider = 0;
+  int rc;
+
+  rc = sqlite3PagerWrite(pPage->pDbPage);                                          /* L1 */
+  if( rc==SQLITE_OK ) rc = owNewPage(pPage, pParent, &pNew);
+  if( rc==SQLITE_OK ) rc = owAppend(p, 0, pCut->iCut, pNew);                       /* L2 */
+  if( rc==SQLITE_OK && !pPage->leaf ){
+    owSetRightChild(pNew, get4byte(owCell(p, pCut->iCut)), &rc);                   /* L6 */
+  }
+  if( rc==SQLITE_OK ){
+    owDivider(p, pCut, pParent, aOvflSpace, &szDivider);                           /* L3 */
+    rc = insertCell(pParent, iIdx, aOvflSpace, szDivider, 0, pNew->pgno);
+  }
+  if( rc==SQLITE_OK ){
+    pPage->nOverflow = 0;
+    owDrop(pPage, 0, pCut->iRight - p->nOvfl, &rc);
+  }
+  releasePage(pNew);
+  return rc;
+}
+
 /* The lazy split. */
 static int owSplitLazy(const OwCells *p, const OwCut *pCut, MemPage *pParent, int iIdx, u8 *aOvflSpace){
   MemPage *pPage = p->pPage;
@@ -237,6 +280,9 @@ static int owSplitLazy(const OwCells *p, const OwCut *pCut, MemPage *pParent, in
   int szDivider = 0;
   int rc;
 
+  if( p->iOvfl+p->nOvfl<=pCut->iCut ){
+    return owSplitLazyLeft(p, pCut, pParent, iIdx, aOvflSpace);
+  }
   rc = sqlite3PagerWrite(pPage->pDbPage);                                          /* L1 */
   if( rc==SQLITE_OK ) rc = owNewPage(pPage, pParent, &pNew);
   if( rc==SQLITE_OK ) rc = owAppend(p, pCut->iRight, p->nCell, pNew);              /* L2 */
@@ -330,7 +376,7 @@ static int balance_nonroot(
       owCells(pPage, &cells);
       bRightEnd = policy.policy==ONEWRITE_SPLIT_LAZY && iParentIdx==pParent->nCell
                && owIsOvfl(&cells, cells.nCell-1);
-      rc = owChooseCut(&cells, bRightEnd, policy.reserve_cells, &cut);
+      rc = owChooseCut(&cells, bRightEnd, policy.beside, policy.reserve_cells, &cut);
     }
   }
   if( rc==SQLITE_OK && cut.iCut>0 ){
@@ -347,4 +393,139 @@ static int balance_nonroot(
   releasePage(pPage);
   if( rc!=SQLITE_OK ) return rc;
   return balance_nonroot_stock(pParent, iParentIdx, aOvflSpace, isRoot, bBulk);
+}
+
+/* ---- Records beside the old ones. */
+
+/* Whether no record of this database may be written over an old one. */
+static int owBeside(BtShared *pBt){
+  onewrite_split policy;
+  return owPolicy(pBt, &policy)==SQLITE_OK && policy.beside;
+}
+
+/* Whether a record of the same size may be written over the old one (B1). */
+static int owOverwrites(BtCursor *pCur){
+  return !owBeside(pCur->pBt);
+}
+
+/* Whether bytes of the page were in use when the transaction began. */
+static int owInUse(MemPage *pPage, int iOffset, int nByte){
+  onewrite_in_use ask;
+  ask.page = pPage->pgno;
+  ask.offset = (u32)iOffset;
+  ask.bytes = (u32)nByte;
+  ask.in_use = 1;
+  return sqlite3OsFileControl(sqlite3PagerFile(pPage->pBt->pPager), ONEWRITE_FCNTL_IN_USE, &ask)==SQLITE_OK
+      && ask.in_use;
+}
+
+/*
+** Takes nByte bytes out of a free block or of the gap and sets *pIdx to their offset, to 0 if neither has room (B2). The gap
+** keeps room for nPtr more bytes of cell pointers.
+*/
+static int owTakeSpace(MemPage *pPage, int nByte, int nPtr, int *pIdx){
+  u8 * const data = pPage->aData;
+  const int hdr = pPage->hdrOffset;
+  const int usable = pPage->pBt->usableSize;
+  const int gap = pPage->cellOffset + 2*pPage->nCell + nPtr;
+  const int top = get2byteNotZero(&data[hdr+5]);
+  int iAddr = hdr+1;             /* Where the offset of the free block is */
+  int iFrom = top;               /* Where it begins at the earliest */
+  int pc;
+
+  *pIdx = 0;
+  if( top>usable ) return SQLITE_CORRUPT_PAGE(pPage);
+  if( gap>top ) return SQLITE_OK;
+  while( (pc = get2byte(&data[iAddr]))!=0 ){
+    int size, x;
+    if( pc<iFrom || pc>usable-4 ) return SQLITE_CORRUPT_PAGE(pPage);
+    size = get2byte(&data[pc+2]);
+    if( size<4 || pc+size>usable ) return SQLITE_CORRUPT_PAGE(pPage);
+    x = size - nByte;
+    if( x>=0 && (x>=4 || data[hdr+7]<=57) && !owInUse(pPage, x<4 ? pc : pc+x, nByte) ){
+      if( x<4 ){
+        memcpy(&data[iAddr], &data[pc], 2);
+        data[hdr+7] += (u8)x;
+        *pIdx = pc;
+      }else{
+        put2byte(&data[pc+2], x);
+        *pIdx = pc+x;
+      }
+      return SQLITE_OK;
+    }
+    iAddr = pc;
+    iFrom = pc+size;
+  }
+  if( gap+nByte<=top ){
+    *pIdx = top-nByte;
+    put2byte(&data[hdr+5], top-nByte);
+  }
+  return SQLITE_OK;
+}
+
+/*
+** Writes a cell in place of the idx-th, which has nOld bytes, beside it (B1). Returns 0 if SQLite is to do it: where records are written
+** over others, in interior pages, or where there is no room. The page is writable.
+*/
+static int owReplaceCell(MemPage *pPage, int idx, u8 *pCell, int sz, int nOld, int *pRc){
+  u8 * const data = pPage->aData;
+  u8 *pPtr;
+  int pc, iNew;
+
+  if( *pRc!=SQLITE_OK || !pPage->leaf || pPage->nOverflow || sz>pPage->nFree || !owBeside(pPage->pBt) ) return 0;
+  pPtr = &pPage->aCellIdx[2*idx];
+  pc = get2byte(pPtr);
+  if( pc+nOld>(int)pPage->pBt->usableSize || pc<get2byteNotZero(&data[pPage->hdrOffset+5]) ){
+    *pRc = SQLITE_CORRUPT_PAGE(pPage);
+    return 1;
+  }
+  *pRc = owTakeSpace(pPage, sz, 0, &iNew);
+  if( *pRc!=SQLITE_OK ) return 1;
+  if( iNew==0 ) return 0;
+  OW_WENT(BESIDE);
+  memcpy(&data[iNew], pCell, sz);
+  put2byte(pPtr, iNew);
+  pPage->nFree -= (u16)sz;
+  *pRc = freeSpace(pPage, pc, nOld);
+  if( ISAUTOVACUUM(pPage->pBt) ) ptrmapPutOvflPtr(pPage, pPage, pCell, pRc);
+  return 1;
+}
+
+/* Inserts a cell as insertCellFast() does, but not over what was in use, and without defragmenting a page (B2, B3). */
+static int owInsertCell(MemPage *pPage, int i, u8 *pCell, int sz){
+  u8 * const data = pPage->aData;
+  const int hdr = pPage->hdrOffset;
+  u8 *pIns;
+  int rc, idx;
+
+  if( pPage->nOverflow || !pPage->leaf || sz+2>pPage->nFree ) return insertCellFast(pPage, i, pCell, sz);
+  if( data[hdr+1]==0 && data[hdr+2]==0
+   && pPage->cellOffset+2*pPage->nCell+2+sz<=get2byteNotZero(&data[hdr+5])
+  ){
+    return insertCellFast(pPage, i, pCell, sz);
+  }
+  if( !owBeside(pPage->pBt) ) return insertCellFast(pPage, i, pCell, sz);
+  rc = sqlite3PagerWrite(pPage->pDbPage);
+  if( rc==SQLITE_OK ) rc = owTakeSpace(pPage, sz, 2, &idx);
+  if( rc!=SQLITE_OK ) return rc;
+  if( idx==0 ){
+    if( pPage->nCell==0 || pPage->nFree*2>(int)pPage->pBt->usableSize ){
+      OW_WENT(DEFRAGMENTED);
+      return insertCellFast(pPage, i, pCell, sz);
+    }
+    OW_WENT(CROWDED);
+    pPage->apOvfl[0] = pCell;
+    pPage->aiOvfl[0] = (u16)i;
+    pPage->nOverflow = 1;
+    return SQLITE_OK;
+  }
+  pPage->nFree -= (u16)(2 + sz);
+  memcpy(&data[idx], pCell, sz);
+  pIns = pPage->aCellIdx + i*2;
+  memmove(pIns+2, pIns, 2*(pPage->nCell - i));
+  put2byte(pIns, idx);
+  pPage->nCell++;
+  put2byte(&data[hdr+3], pPage->nCell);
+  if( ISAUTOVACUUM(pPage->pBt) ) ptrmapPutOvflPtr(pPage, pPage, pCell, &rc);
+  return rc;
 }

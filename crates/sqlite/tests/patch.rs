@@ -29,6 +29,15 @@ static int balance(BtCursor *pCur){
                        pCur->hints&BTREE_BULKLOAD);
   return rc;
 }
+SQLITE_PRIVATE int sqlite3BtreeInsert(
+  BtCursor *pCur
+){
+        return btreeOverwriteCell(pCur, pX);
+        return btreeOverwriteCell(pCur, &x2);
+    if( info.nSize==szNew && info.nLocal==info.nPayload
+    dropCell(pPage, idx, info.nSize, &rc);
+  rc = insertCellFast(pPage, idx, newCell, szNew);
+}
 ";
 
 /// The source the library was built from, as patched.
@@ -43,7 +52,11 @@ fn the_function_is_renamed_and_the_replacement_follows_it() {
     let include = patched.find("}\n#include \"split.c\"\nstatic int balance(").unwrap();
     assert!(stock < include);
     assert_eq!(patched.matches("balance_nonroot(").count(), 2, "the call and the comment are untouched");
-    let undone = patched.replace("_stock(", "(").replace("#include \"split.c\"\n", "");
+    let mut undone = patched.replace("_stock(", "(").replace("#include \"split.c\"\n", "");
+    for (before, after) in patch::INSERT_LINES {
+        assert_eq!(undone.matches(after).count(), 1, "{after}");
+        undone = undone.replace(after, before);
+    }
     assert_eq!(undone, SOURCE, "nothing else changed");
 }
 
@@ -70,6 +83,9 @@ fn a_source_that_changed_is_refused_with_what_changed() {
         (SOURCE.replace("  return rc;", "  rc = balance_nonroot(0, 0, 0, 0, 0);"), "found 2"),
         (SOURCE.replace("\n}\n", "\n }\n"), "does not end"),
         (SOURCE.replace("int other", "int balance_nonroot_stock"), "of its own"),
+        (SOURCE.replace("int sqlite3BtreeInsert", "int sqlite3BtreeInsert2"), "found 0"),
+        (SOURCE.replace("nPayload\n", "nPayload )\n"), "found 0"),
+        (SOURCE.replace("  rc = insertCellFast(", "  rc = insertCell("), "insertCellFast"),
     ];
     for (source, says) in cases {
         assert_ne!(source, SOURCE);
@@ -81,7 +97,10 @@ fn a_source_that_changed_is_refused_with_what_changed() {
 #[test]
 fn a_mutilated_copy_of_the_pinned_source_is_refused() {
     let original = built_source().replace("balance_nonroot_stock(", "balance_nonroot(");
-    let original = original.replace("#include \"split.c\"\n", "");
+    let mut original = original.replace("#include \"split.c\"\n", "");
+    for (before, after) in patch::INSERT_LINES {
+        original = original.replace(after, before);
+    }
     assert!(patch::patch(&original, "split.c").is_ok());
     let mutilated = original.replace("  int isRoot,                     /* True", "  /* True");
     assert_ne!(mutilated, original);

@@ -3,8 +3,9 @@
 ** onewrite's policy, the other as stock SQLite does. Both must hold the same rows after each
 ** transaction that is compared, and pass integrity_check. Optionally memory and disk fail now and then.
 **
-** Usage: proof PAGE_SIZE AUTO_VACUUM SECURE_DELETE POLICY RESERVE_CELLS OPERATIONS FAULTS SEED
+** Usage: proof PAGE_SIZE AUTO_VACUUM SECURE_DELETE POLICY RESERVE_CELLS BESIDE OPERATIONS FAULTS SEED
 ** POLICY -1 leaves SQLite's question unanswered; then the files must be the same to the byte.
+** BESIDE 1: records beside the old ones; what was in use is drawn, for the answer must not matter to the tree.
 ** Prints how often each way through balance_nonroot() was taken, or what is wrong, and exits with 1.
 */
 #include <stdio.h>
@@ -12,11 +13,13 @@
 
 enum Way {
   TABLE_LEAF, INDEX_LEAF, TABLE_INNER, INDEX_INNER,
-  LEFT_SPARSE, LEFT_SPARSE_BELOW_OVERFULL, SPARSE, CHILD_EMPTY, BOTH_OVERFULL, NO_CUT, WAYS
+  LEFT_SPARSE, LEFT_SPARSE_BELOW_OVERFULL, SPARSE, CHILD_EMPTY, BOTH_OVERFULL, NO_CUT,
+  BESIDE, CROWDED, DEFRAGMENTED, WAYS
 };
 static const char *const zWay[WAYS] = {
   "table_leaf", "index_leaf", "table_inner", "index_inner",
-  "left_sparse", "left_sparse_below_overfull", "sparse", "child_empty", "both_overfull", "no_cut"
+  "left_sparse", "left_sparse_below_overfull", "sparse", "child_empty", "both_overfull", "no_cut",
+  "beside", "crowded", "defragmented"
 };
 static long aWent[WAYS];
 #define OW_WENT(way) aWent[way]++
@@ -68,7 +71,14 @@ static int fLock(sqlite3_file *f, int level){ (void)f; (void)level; return SQLIT
 static int fReserved(sqlite3_file *f, int *p){ (void)f; *p = 0; return SQLITE_OK; }
 static int fControl(sqlite3_file *f, int op, void *pArg){
   Content *p = ((Handle*)f)->p;
-  if( op!=ONEWRITE_FCNTL_SPLIT || !p->bAnswers ) return SQLITE_NOTFOUND;
+  if( !p->bAnswers ) return SQLITE_NOTFOUND;
+  if( op==ONEWRITE_FCNTL_IN_USE ){
+    static u32 drawn = 1;
+    drawn = drawn*1103515245 + 12345;
+    ((onewrite_in_use*)pArg)->in_use = (drawn>>16) & 1;
+    return SQLITE_OK;
+  }
+  if( op!=ONEWRITE_FCNTL_SPLIT ) return SQLITE_NOTFOUND;
   *(onewrite_split*)pArg = p->policy;
   return SQLITE_OK;
 }
@@ -245,12 +255,12 @@ int main(int argc, char **argv){
   int i;
   char zSql[300];
 
-  if( argc!=9 ) return 2;
+  if( argc!=10 ) return 2;
   nPage = atoi(argv[1]);
   iAutoVacuum = atoi(argv[2]);
-  nOps = atol(argv[6]);
-  bFaults = atoi(argv[7]);
-  seed = 0x9e3779b97f4a7c15ull ^ (u64)atoll(argv[8])*1000003;
+  nOps = atol(argv[7]);
+  bFaults = atoi(argv[8]);
+  seed = 0x9e3779b97f4a7c15ull ^ (u64)atoll(argv[9])*1000003;
   for(i=0; i<(int)sizeof(aNoise); i++) aNoise[i] = (u8)rnd(256);
   nRowsMax = nPage<=1024 ? 1500 : nPage<=8192 ? 1000 : 600;
 
@@ -273,6 +283,7 @@ int main(int argc, char **argv){
   aContent[0].bAnswers = atoi(argv[4])>=0;
   aContent[0].policy.policy = atoi(argv[4]);
   aContent[0].policy.reserve_cells = atoi(argv[5]);
+  aContent[0].policy.beside = atoi(argv[6]);
   for(i=0; i<2; i++){
     if( sqlite3_open_v2(i ? "s" : "o", &aDb[i], SQLITE_OPEN_READWRITE|SQLITE_OPEN_CREATE, "proof") ) fail("open", 0);
     sqlite3_snprintf(sizeof(zSql), zSql,

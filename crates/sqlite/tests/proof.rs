@@ -16,6 +16,7 @@ const SMOKE_OPERATIONS: u64 = 600;
 const PAGE_SIZES: [u32; 8] = [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536];
 
 const UNANSWERED: i32 = -1;
+const STOCK: i32 = 0;
 const LAZY: i32 = 1;
 const LEGACY: i32 = 2;
 
@@ -48,6 +49,7 @@ struct Case {
     secure_delete: &'static str,
     policy: i32,
     reserve_cells: u32,
+    beside: bool,
     operations: u64,
     faults: bool,
 }
@@ -60,6 +62,7 @@ fn run(case: &Case, seed: u64, went: &mut BTreeMap<String, u64>) {
         case.secure_delete.to_owned(),
         case.policy.to_string(),
         case.reserve_cells.to_string(),
+        u32::from(case.beside).to_string(),
         case.operations.to_string(),
         u32::from(case.faults).to_string(),
         seed.to_string(),
@@ -81,7 +84,7 @@ fn assert_went(went: &BTreeMap<String, u64>, ways: &[&str]) {
 }
 
 /// Every page size, auto-vacuum mode and secure-delete setting.
-fn sweep(policy: i32, operations: u64, faults: bool) -> BTreeMap<String, u64> {
+fn sweep(policy: i32, beside: bool, operations: u64, faults: bool) -> BTreeMap<String, u64> {
     let mut went = BTreeMap::new();
     let mut seed = 1;
     for page_bytes in PAGE_SIZES {
@@ -90,7 +93,8 @@ fn sweep(policy: i32, operations: u64, faults: bool) -> BTreeMap<String, u64> {
                 let reserve_cells = seed as u32 % 3;
                 // Small pages make trees in which interior pages split, too.
                 let operations = if page_bytes == PAGE_SIZES[0] { 5 * operations } else { operations };
-                let case = Case { page_bytes, auto_vacuum, secure_delete, policy, reserve_cells, operations, faults };
+                let case =
+                    Case { page_bytes, auto_vacuum, secure_delete, policy, reserve_cells, beside, operations, faults };
                 run(&case, seed, &mut went);
                 seed += 1;
             }
@@ -101,7 +105,7 @@ fn sweep(policy: i32, operations: u64, faults: bool) -> BTreeMap<String, u64> {
 
 #[test]
 fn lazy_splits_keep_the_tree_sound_and_the_rows_the_same() {
-    let went = sweep(LAZY, operations(), false);
+    let went = sweep(LAZY, false, operations(), false);
     assert_went(
         &went,
         &["table_leaf", "index_leaf", "table_inner", "index_inner", "left_sparse", "child_empty", "no_cut"],
@@ -109,15 +113,23 @@ fn lazy_splits_keep_the_tree_sound_and_the_rows_the_same() {
 }
 
 #[test]
+fn records_beside_the_old_ones_keep_the_tree_sound_and_the_rows_the_same() {
+    let went = sweep(LAZY, true, operations(), false);
+    assert_went(&went, &["table_leaf", "index_leaf", "index_inner", "beside", "crowded", "defragmented"]);
+    let went = sweep(STOCK, true, operations(), false);
+    assert_went(&went, &["beside", "crowded", "defragmented"]);
+}
+
+#[test]
 fn legacy_splits_keep_the_tree_sound_and_the_rows_the_same() {
-    let went = sweep(LEGACY, operations(), false);
+    let went = sweep(LEGACY, false, operations(), false);
     assert_went(&went, &["table_leaf", "index_leaf", "table_inner", "index_inner", "sparse", "child_empty", "no_cut"]);
 }
 
 #[test]
 fn a_failure_of_memory_or_disk_in_a_split_does_no_harm() {
-    for policy in [LAZY, LEGACY] {
-        let went = sweep(policy, operations(), true);
+    for (policy, beside) in [(LAZY, false), (LAZY, true), (LEGACY, false)] {
+        let went = sweep(policy, beside, operations(), true);
         assert_went(&went, &["table_leaf", "index_leaf", "index_inner", "faults"]);
     }
 }
@@ -132,6 +144,7 @@ fn without_an_answer_the_file_is_stock_sqlites_to_the_byte() {
             secure_delete: "off",
             policy: UNANSWERED,
             reserve_cells: 0,
+            beside: false,
             operations: operations(),
             faults: false,
         };

@@ -73,10 +73,21 @@ const char *onewrite_last_error(void);
 typedef struct onewrite_split {
   int policy;                    /* One of ONEWRITE_SPLIT_... */
   unsigned int reserve_cells;    /* Cells that both halves of a split page keep room for */
+  int beside;                    /* 1: a transaction writes no record over what was there when it began */
 } onewrite_split;
 #define ONEWRITE_SPLIT_STOCK 0   /* With up to two siblings, as SQLite does */
 #define ONEWRITE_SPLIT_LAZY 1    /* Into itself and one new page */
 #define ONEWRITE_SPLIT_LEGACY 2  /* Into two new pages; the old one is freed */
+
+/* A file control that tells whether some bytes of a page were in use when the transaction began. onewrite's own
+** libsqlite3 asks it where records are written beside the old ones. */
+#define ONEWRITE_FCNTL_IN_USE 0x6f770002
+typedef struct onewrite_in_use {
+  unsigned int page;             /* Page number */
+  unsigned int offset;           /* First byte */
+  unsigned int bytes;            /* How many */
+  int in_use;                    /* The answer */
+} onewrite_in_use;
 
 /* Registers the VFS "onewrite" with the SQLite this code is linked to: see onewrite_register_api(). */
 static inline int onewrite_register(int make_default){

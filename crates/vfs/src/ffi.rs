@@ -201,6 +201,8 @@ pub mod fcntl {
     pub const PDB: c_int = 30;
     /// `ONEWRITE_FCNTL_SPLIT` of `onewrite.h`: onewrite's own.
     pub const SPLIT: c_int = 0x6f77_0001;
+    /// `ONEWRITE_FCNTL_IN_USE` of `onewrite.h`: onewrite's own.
+    pub const IN_USE: c_int = 0x6f77_0002;
 }
 
 /// `onewrite_split` of `onewrite.h`: the argument of [`fcntl::SPLIT`].
@@ -208,6 +210,16 @@ pub mod fcntl {
 pub struct SplitPolicy {
     pub policy: c_int,
     pub reserve_cells: c_uint,
+    pub beside: c_int,
+}
+
+/// `onewrite_in_use` of `onewrite.h`: the argument of [`fcntl::IN_USE`].
+#[repr(C)]
+pub struct InUse {
+    pub page: c_uint,
+    pub offset: c_uint,
+    pub bytes: c_uint,
+    pub in_use: c_int,
 }
 
 /// Values of [`SplitPolicy::policy`].

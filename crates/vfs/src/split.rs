@@ -1,32 +1,34 @@
 //! The policy for page splits, which only onewrite's own libsqlite3 asks for: how it is told, and what
 //! any other SQLite, which splits its own way, is told about settings it cannot honour.
 
+use std::ffi::c_int;
+
 use onewrite_core::Connection;
-use onewrite_core::Split;
+use onewrite_core::{Split, Updates};
 
 use crate::ffi::{SplitPolicy, split};
 
 /// What a SQLite that splits its own way does, as the options say it.
-const OTHERWISE: [(&str, &str); 2] = [("split", "stock"), ("reserve_cells", "0")];
+const OTHERWISE: [(&str, &str); 3] = [("split", "stock"), ("reserve_cells", "0"), ("updates", "over")];
 
 /// The answer to `ONEWRITE_FCNTL_SPLIT`.
 pub(crate) fn policy(conn: &Connection) -> SplitPolicy {
-    let (how, reserve_cells) = conn.split();
+    let (how, reserve_cells, updates) = conn.split();
     let policy = match how {
         Split::Stock => split::STOCK,
         Split::Lazy => split::LAZY,
         Split::Legacy => split::LEGACY,
     };
-    SplitPolicy { policy, reserve_cells }
+    SplitPolicy { policy, reserve_cells, beside: c_int::from(updates == Updates::Beside) }
 }
 
-/// An option as it is under a SQLite that splits its own way; `None` if it is not about splits.
+/// An option as it is under a SQLite that works on its pages its own way; `None` if it is not about that.
 /// Asking for anything else is refused with a message.
 pub(crate) fn without(option: &str, value: Option<&str>) -> Result<Option<String>, String> {
     let Some((_, only)) = OTHERWISE.iter().find(|(name, _)| *name == option) else { return Ok(None) };
     match value {
         Some(value) if !value.eq_ignore_ascii_case(only) => Err(format!(
-            "{option}={value}: this SQLite splits pages its own way ({option}={only}); \
+            "{option}={value}: this SQLite works on its pages its own way ({option}={only}); \
                  only onewrite's own libsqlite3 can do otherwise"
         )),
         _ => Ok(Some((*only).to_owned())),

@@ -65,9 +65,12 @@ pub fn truncate() -> Engine {
 pub struct Written {
     /// Pages that transactions changed.
     pub pages: u64,
-    /// Transactions that an in-page scheme sent through the log.
-    pub through_log: u64,
+    /// Transactions that an in-page scheme sent through the log; `None` of other schemes.
+    pub through_log: Option<u64>,
 }
+
+/// Presets that write pages in place where they can.
+const IN_PAGE: [&str; 5] = ["dhl-cc", "dhl-tc", "lsmvbt", "mvbt", "mvbt-opt"];
 
 impl Engine {
     pub fn page_bytes(mut self, bytes: u32) -> Engine {
@@ -130,7 +133,7 @@ impl Engine {
     /// What `db` has written so far.
     pub fn written(&self, db: &Db) -> Result<Written> {
         if let How::Stock { .. } = self.how {
-            return Ok(Written { pages: db.cache_writes()?, through_log: 0 });
+            return Ok(Written { pages: db.cache_writes()?, through_log: None });
         }
         let stats = db.query_text("PRAGMA onewrite_stats")?.unwrap_or_default();
         let count = |name: &str| -> Result<u64> {
@@ -146,6 +149,14 @@ impl Engine {
         } else {
             count("in_place_pages")? + count("record_pages")?
         };
-        Ok(Written { pages, through_log: count("undo_misfits")? })
+        let in_page = match &self.how {
+            How::Onewrite { options } => {
+                options.split('&').any(|o| o.strip_prefix("scheme=").is_some_and(|scheme| IN_PAGE.contains(&scheme)))
+            }
+            How::Stock { .. } => false,
+        };
+        let through_log =
+            in_page.then(|| Ok::<_, anyhow::Error>(count("commits")? - count("in_place")?)).transpose()?;
+        Ok(Written { pages, through_log })
     }
 }

@@ -67,7 +67,7 @@ impl Metric {
 
     pub fn digits(self) -> usize {
         match self {
-            Metric::UsPerTx | Metric::TxPerS | Metric::ThroughLog => 0,
+            Metric::UsPerTx | Metric::TxPerS => 0,
             Metric::Ratio | Metric::PagesPerTx | Metric::WritesPerTx | Metric::FlushesPerTx => 2,
             _ => 1,
         }
@@ -162,6 +162,7 @@ fn volumes(size: Size) -> Figure {
             Metric::KibTotal,
             Metric::WritesPerTx,
             Metric::FlushesPerTx,
+            Metric::ThroughLog,
         ],
         reference: None,
         cells: cells.collect(),
@@ -245,7 +246,7 @@ fn combinations(size: Size) -> Figure {
         name: "ls-mvbt-12",
         title: "LS-MVBT Fig. 12: single-row transactions with each combination of optimisations; 1000 rows before",
         varies: "operation",
-        metrics: &[Metric::TxPerS, Metric::Ratio],
+        metrics: &[Metric::TxPerS, Metric::Ratio, Metric::ThroughLog],
         reference: Some("WAL"),
         cells,
     }
@@ -263,7 +264,7 @@ fn single_operations(size: Size) -> Figure {
         name: "dhl-7",
         title: "DHL Fig. 7: latency of single-row transactions; 2000 rows before",
         varies: "operation",
-        metrics: &[Metric::UsPerTx, Metric::Ratio],
+        metrics: &[Metric::UsPerTx, Metric::Ratio, Metric::ThroughLog],
         reference: Some("off-opt"),
         cells,
     }

@@ -50,7 +50,14 @@ pub struct Timed {
     pub transactions: usize,
     pub seconds: f64,
     pub pages: u64,
-    pub through_log: u64,
+    pub through_log: Option<u64>,
+}
+
+impl Timed {
+    /// Of a hundred transactions, how many an in-page scheme sent through the log.
+    pub fn through_log_percent(&self) -> Option<f64> {
+        self.through_log.map(|n| 100.0 * n as f64 / self.transactions.max(1) as f64)
+    }
 }
 
 /// Something done right before the first and right after the last measured transaction.
@@ -219,6 +226,6 @@ pub fn section(
         transactions,
         seconds,
         pages: after.pages - before.pages,
-        through_log: after.through_log - before.through_log,
+        through_log: after.through_log.zip(before.through_log).map(|(after, before)| after - before),
     })
 }

@@ -226,7 +226,7 @@ impl Suite {
                 Ok(Some(Sample {
                     us_per_tx: each(timed.seconds * 1e6),
                     pages_per_tx: each(timed.pages as f64),
-                    through_log_percent: each(100.0 * timed.through_log as f64),
+                    through_log_percent: timed.through_log_percent(),
                     ..Sample::default()
                 }))
             }
@@ -237,8 +237,10 @@ impl Suite {
                 }
                 let Some(Ok(counter)) = &self.counter else { return Ok(None) };
                 let path = self.chosen.path.clone();
-                let volume = counter.section(&self.chosen.library, path, &cell.engine, load, &self.dir, seed)?;
-                Ok(Some(Sample { volume: Some(volume), ..Sample::default() }))
+                let (volume, timed) =
+                    counter.section(&self.chosen.library, path, &cell.engine, load, &self.dir, seed)?;
+                let through_log_percent = timed.through_log_percent();
+                Ok(Some(Sample { volume: Some(volume), through_log_percent, ..Sample::default() }))
             }
             Work::Recovery(crash) => {
                 let Chosen { library, path, .. } = &self.chosen;

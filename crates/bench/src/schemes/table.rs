@@ -103,7 +103,7 @@ pub fn render(figure: &Figure, values: &[Value]) -> String {
         return table.to_string();
     }
     for metric in figure.metrics {
-        let all_empty = |engine: &&str| points.iter().all(|at| matches!(find(engine, at, *metric).as_str(), "" | "0"));
+        let all_empty = |engine: &&str| points.iter().all(|at| find(engine, at, *metric).is_empty());
         if *metric == Metric::ThroughLog && engines.iter().all(&all_empty) {
             continue;
         }

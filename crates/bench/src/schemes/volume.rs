@@ -6,7 +6,7 @@
 
 use super::child::{Child, Work};
 use super::engine::Engine;
-use super::load::{self, Load, Watch};
+use super::load::{self, Load, Timed, Watch};
 use crate::device::{Counters, Device as Disk, Mount};
 use crate::sql::Library;
 use crate::syscalls;
@@ -69,7 +69,7 @@ impl Counter {
         load: &Load,
         dir: &Path,
         seed: u64,
-    ) -> Result<Volume> {
+    ) -> Result<(Volume, Timed)> {
         match self {
             Counter::Device(device) => on_device(device, library, engine, load, seed),
             Counter::Disk(disk) => {
@@ -83,14 +83,15 @@ impl Counter {
                 let calls = syscalls::count(child.command()?).map_err(anyhow::Error::msg)?;
                 let each = |n: u64| n as f64 / timed.transactions as f64;
                 let (database, log) = (each(calls.database_bytes) / 1024.0, each(calls.log_bytes) / 1024.0);
-                Ok(Volume {
+                let volume = Volume {
                     database,
                     log,
                     journal: (each(watch.during.bytes) / 1024.0 - database - log).max(0.0),
                     other: 0.0,
                     writes: each(watch.during.writes),
                     flushes: each(watch.during.flushes.unwrap_or(0)),
-                })
+                };
+                Ok((volume, timed))
             }
         }
     }
@@ -145,18 +146,25 @@ impl Watch for OnDevice<'_> {
     }
 }
 
-fn on_device(device: &Device, library: &Arc<Library>, engine: &Engine, load: &Load, seed: u64) -> Result<Volume> {
+fn on_device(
+    device: &Device,
+    library: &Arc<Library>,
+    engine: &Engine,
+    load: &Load,
+    seed: u64,
+) -> Result<(Volume, Timed)> {
     let dir = tempfile::tempdir_in(device.mountpoint())?;
     let mut watch = OnDevice { device, from: 0, volume: Volume::default() };
     let timed = load::section(library, engine, load, dir.path(), seed, None, &mut watch)?;
     let each = |n: f64| n / timed.transactions as f64;
     let Volume { database, log, journal, other, writes, flushes } = watch.volume;
-    Ok(Volume {
+    let volume = Volume {
         database: each(database),
         log: each(log),
         journal: each(journal),
         other: each(other),
         writes: each(writes),
         flushes: each(flushes),
-    })
+    };
+    Ok((volume, timed))
 }

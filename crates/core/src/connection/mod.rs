@@ -41,8 +41,10 @@ use crate::database::{Database, Phase};
 use crate::disk::FileId;
 use crate::error::{Error, Result};
 use crate::journal::VirtualJournal;
-use crate::options::{Options, Split, Wal};
+use crate::node::Shape;
+use crate::options::{Options, Split, Updates, Wal};
 use crate::queue::ConnectionId;
+use crate::types::PageNo;
 
 /// SQLite's lock levels (SQLite file locking, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,10 +160,26 @@ impl Connection {
         self.db.inner.lock().options.psow
     }
 
-    /// How pages are to be split, and how many cells both halves keep room for.
-    pub fn split(&self) -> (Split, u32) {
-        let inner = self.db.inner.lock();
-        (inner.options.bundle.split, inner.options.bundle.reserve_cells)
+    /// How pages are to be split, how many cells both halves keep room for, and where records are written anew.
+    pub fn split(&self) -> (Split, u32, Updates) {
+        let bundle = self.db.inner.lock().options.bundle;
+        (bundle.split, bundle.reserve_cells, bundle.updates)
+    }
+
+    /// Whether some of these bytes of a b-tree page were in use in the state that the transaction builds on.
+    pub fn in_use(&self, page: u32, offset: u32, bytes: u32) -> Result<bool> {
+        let Some(base) = self.role.txn().map(|txn| &txn.base).or(self.role.snapshot()) else { return Ok(true) };
+        let page = PageNo(page);
+        if page < PageNo::HEADER || page.0 > base.page_count {
+            return Ok(false);
+        }
+        let image = self.db.image(base, page)?;
+        let Some(node) = Shape::new(base.page_bytes, base.page_count, &base.header).node(page, &image) else {
+            return Ok(true);
+        };
+        let (from, to) = (offset as usize, offset.saturating_add(bytes) as usize);
+        let overlaps = |live: &std::ops::Range<usize>| live.start < to && from < live.end;
+        Ok(node.live_content().iter().any(overlaps) || from < node.pointers.end)
     }
 
     /// Whether the plain file is this connection's until its transaction ends.
@@ -231,6 +249,11 @@ impl Connection {
     }
 
     /// The database, for pragmas.
+    /// The snapshot it reads, if it reads one.
+    pub(crate) fn snapshot(&self) -> Option<&Arc<crate::home::State>> {
+        self.role.snapshot()
+    }
+
     pub(crate) fn database(&self) -> &Arc<Database> {
         &self.db
     }

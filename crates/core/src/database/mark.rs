@@ -232,7 +232,7 @@ impl Database {
     }
 
     /// Whether the live `slot` is of a session that took the mark off this home, and lost what it did to its log then: every
-    /// record is home (rule CloseWithoutSlot).
+    /// record is home (rule CloseWithoutSlot). Or a recovery took it off, with the counter at which the slot's ceiling is.
     fn has_ended(&self, log: &LogFile, slot: &Slot, state: &State) -> Result<bool> {
         // Counters go on by two as the mark comes off, and not at all until it is on.
         let ends = |counter: u32| state.change_counter.wrapping_sub(counter) <= 2;
@@ -242,7 +242,11 @@ impl Database {
             Ok(())
         })?;
         let home = self.home.id().context(|| self.what("cannot look at"))?;
-        Ok(ends(counter) && (end.is_empty() || (end.rot.is_none() && log.noted_home()? == Some(home.ino))))
+        let is_noted = || Ok::<_, Error>(log.noted_home()? == Some(home.ino));
+        if slot.is_in_page() && end.is_empty() && ends(slot.counter_ceiling) && is_noted()? {
+            return Ok(true);
+        }
+        Ok(ends(counter) && (end.is_empty() || (end.rot.is_none() && is_noted()?)))
     }
 
     /// Gives the log at `path`, which is another database's, a name of its own.

@@ -457,6 +457,12 @@ impl Log {
         Ok(())
     }
 
+    /// Whether there is something behind the ring, which [`Log::stream_reset`] cuts off.
+    fn is_longer(&self) -> Result<bool> {
+        let what = || format!("cannot read the length of {}", self.log.path.display());
+        Ok(self.log.file.len().context(what)? > self.ring_end())
+    }
+
     /// Cuts off what an earlier owner streamed behind the ring.
     pub fn stream_reset(&mut self) -> Result<()> {
         let what = || format!("cannot shorten the log {}", self.log.path.display());
@@ -606,7 +612,7 @@ impl Log {
         if stream == Stream::Drop { self.stream_reset() } else { Ok(()) }
     }
 
-    /// Writes the newest slot once more, durable, over the one before, whose ring is longer than what will be left of the log
+    /// Writes the newest slot once more, durable, over the one before, which needs more than what will be left of the log
     /// (rule LogGivenBack).
     pub fn repeat_slot(&mut self) -> Result<()> {
         self.older_slot = false;
@@ -614,9 +620,9 @@ impl Log {
     }
 
     /// What is behind the ring goes: what an earlier owner streamed, and the rest of a ring that was `ring_bytes` long, once no
-    /// slot leads there (rule LogGivenBack).
+    /// slot leads there (rules LogGivenBack and SlotsBeforeCut).
     pub fn give_rest_back(&mut self, ring_bytes: u64) -> Result<()> {
-        if ring_bytes > self.slot.ring_bytes {
+        if ring_bytes > self.slot.ring_bytes || self.is_longer()? {
             self.repeat_slot()?;
         }
         self.stream_reset()

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use crate::commit::place;
 use crate::database::{Database, Live};
-use crate::error::Result;
+use crate::error::{IoContext, Result};
 use crate::home::State;
 use crate::image_file::ImageFile;
 use crate::memory;
@@ -34,6 +34,8 @@ use crate::types::{PageNo, Tid};
 const USUAL_MAX: Duration = Duration::from_millis(4);
 /// Pages of a group that is written without waiting for more.
 const PAGES_MAX: usize = 1024;
+/// Pages that home is made longer by at a time, at most, so that most that are added change nothing in the file system.
+const AHEAD_PAGES: u64 = 32;
 
 /// A page of a group.
 struct Page {
@@ -56,6 +58,8 @@ pub struct Merge {
     expected: usize,
     /// How long a write usually takes.
     usual: Duration,
+    /// Pages that were added so far.
+    added: u64,
     waiting: Vec<Arc<Event>>,
 }
 
@@ -156,6 +160,7 @@ fn write_group(merge: &mut Merge, db: &Database, live: &mut Live, options: &Opti
     }
     let begun = Instant::now();
     live.log.group().flush(db)?;
+    lengthen(&mut merge.added, db, live, &state)?;
     place::commit(db, live, &state, &placed, options)?;
     merge.usual = (merge.usual * 7 + begun.elapsed().min(USUAL_MAX)) / 8;
     // Those it was for will be back, perhaps, and those that are in the queue come.
@@ -169,5 +174,25 @@ fn write_group(merge: &mut Merge, db: &Database, live: &mut Live, options: &Opti
         live.kept = ImageFile::default();
     }
     live.log.pass(state.tid);
+    Ok(())
+}
+
+/// Zeros behind the pages that `state` adds, in room that is reserved: the pages to come go over them, and their flush has no new
+/// length to write. As many as were added so far, since a process that adds few is better off without. The flush of the group covers
+/// them, and a close or a recovery cuts off what is left.
+fn lengthen(added: &mut u64, db: &Database, live: &mut Live, state: &State) -> Result<()> {
+    let page_bytes = u64::from(state.page_bytes.max(1));
+    if state.bytes() <= live.home.bytes {
+        return Ok(());
+    }
+    let ahead = (*added).min(AHEAD_PAGES);
+    *added += (state.bytes() - live.home.bytes) / page_bytes + ahead;
+    let end = live.home.reserved_bytes.min(state.bytes() + ahead * page_bytes);
+    let zeros = end.saturating_sub(state.bytes()) / page_bytes * page_bytes;
+    if zeros > 0 {
+        let zeros = memory::zeros(usize::try_from(zeros).unwrap_or(0))?;
+        db.home.write_at(&zeros, state.bytes()).context(|| db.what("cannot write"))?;
+        live.home.bytes = state.bytes() + zeros.len() as u64;
+    }
     Ok(())
 }

@@ -2,24 +2,31 @@
 //! belongs to in its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
 //!
 //! One transaction is in flight at a time: when it is flushed, the one before is whole and its undo records are waste.
-//! A transaction goes through the log, all of it, if one of its pages cannot carry its undo record; so do those that
-//! follow, until what the log holds has gone home, so that a page of home is never newer than a record.
+//! A transaction goes through the log, all of it, if one of its pages cannot carry its undo record. Before the next goes in
+//! place, what the log holds goes home, so that a page of home is never newer than a record; where such transactions are many,
+//! those between them go through the log, too, until so much is in it that its checkpoint does not count.
 
+mod freelist;
 mod merge;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
+use self::freelist::Freed;
 use self::merge::Merge;
+use crate::checkpoint::checkpoint;
 use crate::commit::place::PAGE_BYTES_MAX;
 use crate::commit::{self, record};
 use crate::database::{Database, Live};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
-use crate::layout::{put, trailer::BYTES};
+use crate::layout::put;
+use crate::layout::trailer::{BYTES, reserved_bytes};
 use crate::log::group::Durability;
 use crate::log::record::Encoder;
+use crate::log::ring::Stream;
 use crate::memory;
 use crate::node::Shape;
 use crate::options::{Garbage, Options};
@@ -36,11 +43,21 @@ use crate::undo::{self, Edit};
 /// do not count.
 const LOG_BYTES_MAX: u64 = 64 << 10;
 
+/// Transactions that pay for a checkpoint of its own for one that follows records.
+const CHECKPOINT_EVERY: u32 = 16;
+
 /// Pages that carry their undo records.
-#[derive(Default)]
 pub struct InPage {
     /// What is published and not written.
     merge: Mutex<Merge>,
+    /// Transactions that have not paid for a checkpoint, up to twice what one costs.
+    paid: AtomicU32,
+}
+
+impl Default for InPage {
+    fn default() -> InPage {
+        InPage { merge: Mutex::default(), paid: AtomicU32::new(CHECKPOINT_EVERY) }
+    }
 }
 
 impl Scheme for InPage {
@@ -73,11 +90,23 @@ impl Scheme for InPage {
 
     /// With room for the trailers, and of a size that the device writes whole: larger ones would be refused.
     fn new_pages(&self, db: &Database, options: &Options) -> Option<(u32, u8)> {
-        Some((db.atomic_unit(options).min(PAGE_BYTES_MAX), BYTES as u8))
+        let page_bytes = db.atomic_unit(options).min(PAGE_BYTES_MAX);
+        Some((page_bytes, reserved_bytes(page_bytes)))
     }
 
     fn prepare(&self, c: &mut Commit<'_>, state: State, mut changed: Vec<Changed>) -> Result<Prepared> {
-        let placed = place_all(c.db, c.live, &self.merge.lock(), c.txn, &changed, &state)?;
+        let after = After { txn: c.txn, changed: &changed, state: &state };
+        let mut placed = None;
+        if is_idle(c.db, c.live) {
+            placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
+        } else if self.paid.load(Ordering::Relaxed) >= CHECKPOINT_EVERY
+            && place_all(c.db, c.live, &self.merge.lock(), after)?.is_some()
+        {
+            // Over what the checkpoint brings home it will fit as well.
+            self.paid.fetch_sub(CHECKPOINT_EVERY, Ordering::Relaxed);
+            checkpoint(c.db, c.live, Stream::Drop)?;
+            placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
+        }
         if let Some(placed) = placed {
             return Ok(Prepared { in_place: Some(Box::new(placed)), ..Prepared::of(c.txn, state, changed)? });
         }
@@ -108,6 +137,8 @@ impl Scheme for InPage {
         prepared: &mut Prepared,
         _durability: Durability,
     ) -> Result<Outcome> {
+        let paid = self.paid.load(Ordering::Relaxed).saturating_add(1).min(2 * CHECKPOINT_EVERY);
+        self.paid.store(paid, Ordering::Relaxed);
         if let Some(placed) = prepared.in_place.take() {
             self.merge.lock().join(&c.txn.base, state, *placed);
             c.live.log.number(state.tid);
@@ -138,23 +169,30 @@ impl Scheme for InPage {
     }
 }
 
+/// A transaction and the state it makes.
+#[derive(Clone, Copy)]
+struct After<'a> {
+    txn: &'a Txn,
+    changed: &'a [Changed],
+    state: &'a State,
+}
+
+/// Whether home has everything but what waits to be written there.
+fn is_idle(db: &Database, live: &Live) -> bool {
+    (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Rule::HomeBeforeNext)
+}
+
 /// The pages as they will be written, if each can carry its undo record, which leads back to what home holds: to the state
 /// before those that wait to be written, too. `None` with some waiting: it may be possible once they are written.
-fn place_all(
-    db: &Database,
-    live: &Live,
-    merge: &Merge,
-    txn: &Txn,
-    changed: &[Changed],
-    state: &State,
-) -> Result<Option<Placement>> {
-    let idle = (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Rule::HomeBeforeNext);
-    if !(idle && txn.base.kind == Kind::Database && txn.streamed.is_empty() && merge.takes(state.page_count)) {
+fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Result<Option<Placement>> {
+    let After { txn, changed, state } = after;
+    if !(txn.base.kind == Kind::Database && txn.streamed.is_empty() && merge.takes(state.page_count)) {
         return Ok(None);
     }
     let base = merge.base().unwrap_or(&txn.base);
     let before = Shape::new(base.page_bytes, base.page_count, &base.header);
     let after = Shape::new(state.page_bytes, state.page_count, &state.header);
+    let freed = if merge.is_empty() { Freed::by(db, txn, changed, state)? } else { Freed::default() };
     // Page 1 of the group states the size of its newest state.
     let first = match merge.home(PageNo::HEADER) {
         Some(_) if !changed.iter().any(|c| c.page == PageNo::HEADER) => {
@@ -164,7 +202,8 @@ fn place_all(
         _ => None,
     };
     let mut pages: Vec<&Changed> = memory::list(changed.len() + 1)?;
-    pages.extend(first.iter().chain(changed));
+    // A page that becomes a leaf of the freelist stays as it is.
+    pages.extend(first.iter().chain(changed).filter(|c| c.old.is_none() || freed.live_after(c.page) != Some(0)));
     let sealed_by = Trailer {
         tid: state.tid,
         session: live.home.mark.session,
@@ -190,16 +229,16 @@ fn place_all(
                 sealed_by.seal(*page, &mut new);
                 new
             }
-            Some(old) => match undo::write(Edit { page: *page, old, before, new: &new, after }, sealed_by) {
-                Some(image) => {
-                    undo_bytes += Trailer::of(*page, &image).map_or(0, |t| u64::from(t.undo.1));
-                    image
-                }
-                None => {
+            Some(old) => {
+                let (was_free, is_free) = (freed.live_before(*page), freed.live_after(*page));
+                let edit = Edit { page: *page, old, before, was_free, new: &new, after, is_free };
+                let Some(image) = undo::write(edit, sealed_by) else {
                     Stats::add(&db.stats.undo_misfits, u64::from(merge.is_empty()));
                     return Ok(None);
-                }
-            },
+                };
+                undo_bytes += Trailer::of(*page, &image).map_or(0, |t| u64::from(t.undo.1));
+                image
+            }
         };
         placed.pages.push((*page, Image::from(image), held));
     }

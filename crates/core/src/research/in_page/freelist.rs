@@ -1,0 +1,81 @@
+//! Pages that a transaction takes from the freelist or gives to it (SQLite file format, section 1.5). Of a leaf of the
+//! freelist no byte means anything, of a trunk its head and the numbers of its leaves.
+
+use rustc_hash::FxHashMap;
+
+use crate::database::Database;
+use crate::error::Result;
+use crate::home::{Header, State};
+use crate::layout::be_u32;
+use crate::node::Shape;
+use crate::table::Image;
+use crate::txn::{Changed, Txn};
+use crate::types::PageNo;
+
+/// The first trunk and the number of pages, in the database header.
+const LIST: std::ops::Range<usize> = 32..40;
+/// Bytes of a trunk in front of the numbers: the next trunk, and how many there are.
+const TRUNK_HEAD: usize = 8;
+/// SQLite takes pages from the first trunks and gives them to these; a page further on counts as in use (rule
+/// UndoBesideOld).
+const TRUNKS_MAX: usize = 4;
+
+/// Freelist pages by their numbers, with how many of their first bytes mean something.
+type Live = FxHashMap<PageNo, usize>;
+
+/// The freelist before and after a transaction, as far as the two may differ.
+#[derive(Default)]
+pub struct Freed {
+    before: Live,
+    after: Live,
+}
+
+impl Freed {
+    /// By a transaction that changes these pages of its base and makes `state`.
+    pub fn by(db: &Database, txn: &Txn, changed: &[Changed], state: &State) -> Result<Freed> {
+        let base = &txn.base;
+        if base.header.get(LIST) == state.header.get(LIST) {
+            return Ok(Freed::default());
+        }
+        let in_base = |page: PageNo| if page.0 <= base.page_count { db.image(base, page).map(Some) } else { Ok(None) };
+        let in_new = |page: PageNo| match changed.iter().find(|c| c.page == page) {
+            Some(found) => Ok(Some(found.new.clone())),
+            None => in_base(page),
+        };
+        let shape = |state: &State| Shape::new(state.page_bytes, state.page_count, &state.header);
+        Ok(Freed {
+            before: walk(&base.header, shape(base), in_base)?,
+            after: walk(&state.header, shape(state), in_new)?,
+        })
+    }
+
+    /// How many first bytes of a page meant something, if it was on the freelist.
+    pub fn live_before(&self, page: PageNo) -> Option<usize> {
+        self.before.get(&page).copied()
+    }
+
+    /// How many mean something, if it is.
+    pub fn live_after(&self, page: PageNo) -> Option<usize> {
+        self.after.get(&page).copied()
+    }
+}
+
+fn walk(header: &Header, shape: Shape, read: impl Fn(PageNo) -> Result<Option<Image>>) -> Result<Live> {
+    let mut live = Live::default();
+    let mut trunk = PageNo(be_u32(header, LIST.start).unwrap_or(0));
+    for _ in 0..TRUNKS_MAX {
+        if trunk <= PageNo::HEADER || trunk.0 > shape.page_count || live.contains_key(&trunk) {
+            break;
+        }
+        let Some(image) = read(trunk)? else { break };
+        let count = be_u32(&image, TRUNK_HEAD / 2).unwrap_or(u32::MAX) as usize;
+        let Some(leaves) = image.get(TRUNK_HEAD..shape.usable()).and_then(|leaves| leaves.get(..count.checked_mul(4)?))
+        else {
+            break;
+        };
+        live.insert(trunk, TRUNK_HEAD + leaves.len());
+        live.extend(leaves.chunks_exact(4).filter_map(|leaf| be_u32(leaf, 0)).map(|leaf| (PageNo(leaf), 0)));
+        trunk = PageNo(be_u32(&image, 0).unwrap_or(0));
+    }
+    Ok(live)
+}

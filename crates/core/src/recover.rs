@@ -13,9 +13,9 @@ use parking_lot::MutexGuard;
 
 use crate::beside;
 use crate::checkpoint::{fit_length, write_pages};
-use crate::database::mark::{lock_log, random};
+use crate::database::mark::lock_log;
 use crate::database::{Database, HomeFile, Inner, Live, Phase};
-use crate::disk::{LockKind, OpenMode};
+use crate::disk::{LockKind, OpenMode, random};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
 use crate::log::file::{LogFile, log_path};

@@ -8,12 +8,13 @@ use super::engine::Engine;
 use super::said::Synchronous;
 use crate::commit;
 use crate::database::{Database, Inner, Phase};
+use crate::decide::is_over;
 use crate::disk::OpenMode;
 use crate::error::{Error, IoContext, Result};
 use crate::log::decision::{Decision, Part};
 use crate::log::file::{LogFile, log_path};
 use crate::scheme::Commit;
-use crate::several::{Several, databases_of, is_over};
+use crate::several::{Several, databases_of};
 use crate::txn::{Prepared, Stage};
 use crate::types::Tid;
 

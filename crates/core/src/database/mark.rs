@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Database, HomeFile, Inner, Live, Phase};
 use crate::beside;
-use crate::disk::{LockKind, OpenMode, read_part, system};
+use crate::disk::{LockKind, OpenMode, random, read_part};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Header, Kind, Mark, State};
 use crate::layout::{BLOCK_BYTES_MIN, home as at};
@@ -318,9 +318,4 @@ pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()>
         std::thread::sleep(Duration::from_micros(500));
     }
     Ok(())
-}
-
-/// A random number from the operating system.
-pub fn random() -> Result<u64> {
-    system::random().context(|| "cannot get a random number from the system".into())
 }

@@ -18,6 +18,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::error::IoContext;
 use shared::SharedWords;
 
 /// How to open a file.
@@ -179,6 +180,11 @@ pub fn read_all(file: &dyn DiskFile, buf: &mut [u8], offset: u64) -> io::Result<
         }
     }
     Ok(done)
+}
+
+/// A random number from the operating system.
+pub fn random() -> crate::error::Result<u64> {
+    system::random().context(|| "cannot get a random number from the system".into())
 }
 
 /// Reads into `buf` once; what was read, less than `buf` where the file ends.

@@ -4,6 +4,7 @@
 //! crate is its own.
 
 pub use crate::beside::{path as path_beside, second_path};
+pub use crate::log::decision::Decision;
 pub use crate::log::file::{LogFile, ScanEnd, log_path, next_places};
 pub use crate::log::record::{Change, Peek, Record};
 pub use crate::log::slot::{Slot, follows_session};

@@ -1,11 +1,11 @@
-//! The functions that decode bytes of files: header slot, record with its entries, home's header, rollback journal.
+//! The functions that decode bytes of files: header slot, record with its entries, decision, home's header, write-ahead log.
 //!
 //! The first byte of the input chooses one, and whether the checksum is made right first.
 
-use onewrite_core::inspect::Slot;
 use onewrite_core::inspect::home::{self, Kind, State};
-use onewrite_core::inspect::layout::{record, slot};
-use onewrite_core::inspect::{Change, Peek, Record};
+use onewrite_core::inspect::layout::{decision, record, slot, wal as wal_layout};
+use onewrite_core::inspect::wal::Head;
+use onewrite_core::inspect::{Change, Decision, Peek, Record, Slot};
 
 use crate::{Reach, files};
 
@@ -22,6 +22,13 @@ pub fn run(input: &[u8]) -> Reach {
             slot_of(&bytes)
         }
         1 => home_of(&bytes, u64::from(choice) << 9),
+        3 if choice & 4 == 0 => {
+            if sealed {
+                files::seal_decision(&mut bytes);
+            }
+            decision_of(&bytes)
+        }
+        3 => wal_of(&bytes),
         _ => {
             if sealed && bytes.len() > record::HEADER_BYTES + record::CRC_BYTES {
                 let len = bytes.len() / record::ALIGN * record::ALIGN;
@@ -42,6 +49,29 @@ fn slot_of(bytes: &[u8]) -> bool {
     let Some(found) = Slot::decode(bytes, 1 << 40) else { return false };
     assert_eq!(Some(&found.encode()[..]), bytes.get(..slot::BYTES), "another slot has the same bytes");
     true
+}
+
+/// A decision that was accepted is as long as it says, and says what its bytes say.
+fn decision_of(bytes: &[u8]) -> bool {
+    let Some((found, sectors)) = Decision::decode(bytes) else { return false };
+    assert!(
+        sectors.saturating_sub(1) * decision::SECTOR_BYTES < bytes.len(),
+        "{sectors} sectors of {} bytes",
+        bytes.len()
+    );
+    if let Some(again) = found.encode() {
+        assert_eq!(Decision::decode(&again), Some((found, again.len() / decision::SECTOR_BYTES)));
+    }
+    true
+}
+
+/// The frames of a write-ahead log, up to the first that does not follow.
+fn wal_of(bytes: &[u8]) -> bool {
+    let Head::Chain(mut chain) = Head::decode(bytes) else { return false };
+    let frames = bytes.get(wal_layout::HEADER_BYTES..).unwrap_or_default();
+    let frame_bytes = wal_layout::FRAME_HEAD_BYTES + chain.page_bytes as usize;
+    let pages = frames.chunks(frame_bytes).map_while(|frame| chain.next(frame));
+    pages.inspect(|(page, _)| assert_ne!(*page, 0, "page 0 was accepted")).count() > 0
 }
 
 fn home_of(bytes: &[u8], file_bytes: u64) -> bool {

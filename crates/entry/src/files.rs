@@ -15,7 +15,7 @@ use std::path::Path;
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::inspect::Slot;
 use onewrite_core::inspect::layout::{
-    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, le_u16, le_u32, le_u64, put, record, slot,
+    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, decision, le_u16, le_u32, le_u64, put, record, slot,
 };
 
 /// Largest database.
@@ -120,6 +120,15 @@ impl Files {
 pub fn seal_slot(bytes: &mut [u8]) {
     let crc = crc32c::crc32c(bytes.get(..slot::AT_CRC).unwrap_or_default());
     put(bytes, slot::AT_CRC, &crc.to_le_bytes());
+}
+
+/// Gives a decision, of which `bytes` may hold a part, its checksum.
+pub fn seal_decision(bytes: &mut [u8]) {
+    let Some(most) = bytes.len().checked_sub(decision::CRC_BYTES) else { return };
+    let Some(len) = le_u32(bytes, decision::AT_LEN).map(|len| most.min(len as usize)) else { return };
+    put(bytes, decision::AT_LEN, &u32::try_from(len).unwrap_or(0).to_le_bytes());
+    let crc = crc32c::crc32c(bytes.get(..len).unwrap_or_default());
+    put(bytes, len, &crc.to_le_bytes());
 }
 
 /// Gives a record, which is all of `bytes`, its checksum, and says it.

@@ -291,7 +291,10 @@ impl World {
             let _ = self.clients[other].db.execute_batch("ROLLBACK");
         }
         let begun = self.clients[other].db.execute_batch("BEGIN IMMEDIATE");
+        // A process that is dead is given every lock.
+        let alive = [i, other].iter().all(|client| self.levels[self.clients[*client].process].is_alive());
         let both = begun.is_ok()
+            && alive
             && self.clients[i].db.transaction_state(Some("main")).is_ok_and(|s| s == rusqlite::TransactionState::Write)
             && self.clients[i].main == self.clients[other].main;
         if !self.clients[other].db.is_autocommit() {

@@ -1,12 +1,14 @@
 //! `PRAGMA onewrite_*`: what is in force, what it has cost, and what went wrong.
 
+use std::fmt::Write;
+
 use crate::connection::Connection;
 use crate::database::Phase;
 use crate::error::{Error, Result};
 use crate::options::Options;
 
 /// Pragmas besides the options.
-pub const NAMES: [&str; 5] = ["stats", "status", "checkpoint", "error", "version"];
+pub const NAMES: [&str; 6] = ["stats", "status", "changes", "checkpoint", "error", "version"];
 
 /// Options that may change while the database is in use.
 const ANY_TIME: [&str; 6] = ["split", "reserve_cells", "updates", "table_size", "stream_size", "sticky"];
@@ -28,6 +30,7 @@ fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> Optio
     Some(match name.as_str() {
         "stats" => Ok(connection.database().stats.text()),
         "status" => Ok(status(connection)),
+        "changes" => Ok(changes(connection)),
         "checkpoint" => connection.checkpoint().map(|()| "ok".to_owned()),
         "error" => Ok(connection.last_error().unwrap_or("none").to_owned()),
         "version" => Ok(env!("CARGO_PKG_VERSION").to_owned()),
@@ -68,6 +71,22 @@ fn set(connection: &mut Connection, name: &str, value: &str) -> Result<String> {
     let mut inner = db.inner.lock();
     db.set_options(&mut inner, options);
     Ok(inner.options.get(name).unwrap_or_default())
+}
+
+/// The snapshot of the open transaction by session and TID, the pages that the log has of it, each with the TID that changed it
+/// last, and the TID after which none is missing. Several processes share such a log; else nothing is known.
+fn changes(connection: &Connection) -> String {
+    let db = connection.database();
+    let (Some(member), Some(state)) = (db.member(), connection.snapshot()) else { return "unknown".to_owned() };
+    let session = member.tail.lock().slot.session;
+    let Some((since, pages)) = db.table.read().changes(state.tid) else { return "unknown".to_owned() };
+    let mut text = format!("session={session:016x}\ntid={}\nsince={since}\npages=", state.tid);
+    for (n, (page, tid)) in pages.iter().enumerate() {
+        let comma = if n > 0 { "," } else { "" };
+        // Into a String: cannot fail.
+        let _ = write!(text, "{comma}{page}:{tid}");
+    }
+    text
 }
 
 fn status(connection: &Connection) -> String {

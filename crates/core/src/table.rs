@@ -200,6 +200,8 @@ pub struct PageTable {
     kept_bytes: u64,
     /// Of those, what was found to be needed when all were looked at last.
     needed_bytes: u64,
+    /// Every page that a transaction after this one has changed is listed; `None`: not known.
+    since: Option<Tid>,
     /// This process among others, who may have left images of home for the snapshots here.
     pub member: Option<Arc<Member>>,
 }
@@ -243,6 +245,23 @@ impl PageTable {
         let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid)).map(|v| v.tid);
         let layer = self.layer.as_ref().filter(|l| l.tid <= tid && l.streamed.get(page).is_some()).map(|l| l.tid);
         listed.max(layer)
+    }
+
+    /// From now on, what transactions after `tid` change is listed.
+    pub fn lists_since(&mut self, tid: Tid) {
+        self.since = Some(tid);
+    }
+
+    /// The pages that transactions up to `tid` have changed, each with the last of them, and the transaction after which none is
+    /// missing; `None`: some may be. `tid` is pinned.
+    pub fn changes(&self, tid: Tid) -> Option<(Tid, Vec<(PageNo, Tid)>)> {
+        let since = self.since?;
+        let made_by = |page: PageNo| Some((page, self.made_by(page, tid).filter(|made_by| *made_by > since)?));
+        let streamed = self.layer.iter().flat_map(|layer| layer.streamed.iter().map(|(page, ..)| page));
+        let streamed = streamed.filter(|page| !self.pages.contains_key(page));
+        let mut pages: Vec<_> = self.pages.keys().copied().chain(streamed).filter_map(made_by).collect();
+        pages.sort_unstable();
+        Some((since, pages))
     }
 
     /// Makes room for images of `more` pages.
@@ -325,6 +344,7 @@ impl PageTable {
     /// snapshot up to there, also for those that are yet to be pinned.
     pub fn hold(&mut self, page: PageNo, now: Tid, old: Place) {
         debug_assert!(self.newest_is_home(page), "page {page} has an image newer than home");
+        self.since = None;
         if let Place::Memory(image) = &old {
             self.kept_bytes += image.len() as u64;
         }
@@ -339,6 +359,7 @@ impl PageTable {
     /// Before home, which holds the state of `base`, gets the newest image of `page`, which is in memory: `old`, home's
     /// image, takes home's place for every snapshot up to there.
     pub fn hold_under(&mut self, page: PageNo, base: Tid, old: Place) {
+        self.since = None;
         if let Place::Memory(image) = &old {
             self.kept_bytes += image.len() as u64;
         }
@@ -355,6 +376,7 @@ impl PageTable {
 
     /// Home has the newest image of `page`, which was in memory: what nobody needs beside it is forgotten.
     pub fn brought_home(&mut self, page: PageNo, readers: Readers<'_>) {
+        self.since = None;
         if let Some(newest) = self.pages.get_mut(&page).and_then(|versions| versions.last_mut()) {
             self.new_bytes -= newest.bytes();
             newest.place = Place::Home;
@@ -380,6 +402,7 @@ impl PageTable {
     /// snapshot needs. Home has no version of the pages behind; they stay here for the snapshots that have them.
     pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, readers: Readers<'_>) {
         debug_assert!(home_tid <= readers.visible, "home gets nothing that readers may not see yet");
+        self.since = self.since.map(|since| since.max(home_tid));
         let layer = self.layer.take();
         self.new_bytes = 0;
         self.set_kept(0);
@@ -509,6 +532,33 @@ mod tests {
         assert_eq!(seen, [None, None, None, Some(3), Some(4), Some(4), Some(6), Some(6)]);
         assert_eq!(table.new_bytes(), 512);
         assert_eq!(table.kept_bytes(), 2 * 512);
+    }
+
+    #[test]
+    fn what_has_changed_is_told_from_where_nothing_is_missing() {
+        let snapshots = Snapshots::from([4]);
+        let mut table = PageTable::default();
+        assert!(table.changes(Tid(0)).is_none());
+        table.lists_since(Tid(1));
+        for (page, tid) in [(7, 2), (8, 3), (7, 4), (8, 5)] {
+            table.publish(PageNo(page), Tid(tid), Place::Memory(image(1)), readers(&snapshots, tid));
+        }
+        let changes = |table: &PageTable, tid| table.changes(Tid(tid)).unwrap();
+        assert_eq!(changes(&table, 5), (Tid(1), vec![(PageNo(7), Tid(4)), (PageNo(8), Tid(5))]));
+        assert_eq!(changes(&table, 4), (Tid(1), vec![(PageNo(7), Tid(4)), (PageNo(8), Tid(3))]));
+        // Home has them: what changed before is not known any more, though an image is kept.
+        table.checkpointed(Tid(5), 9, readers(&snapshots, 5));
+        table.publish(PageNo(9), Tid(6), Place::Memory(image(1)), readers(&snapshots, 6));
+        assert_eq!(changes(&table, 6), (Tid(5), vec![(PageNo(9), Tid(6))]));
+        let mut streamed = Streamed::default();
+        streamed.set(PageNo(3), 1 << 20, 5).unwrap();
+        let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
+        table.publish_layer(Tid(7), streamed, log);
+        assert_eq!(changes(&table, 7), (Tid(5), vec![(PageNo(3), Tid(7)), (PageNo(9), Tid(6))]));
+        // A page in place is in no record.
+        table.checkpointed(Tid(7), 9, readers(&snapshots, 7));
+        table.hold(PageNo(7), Tid(8), Place::Memory(image(4)));
+        assert!(table.changes(Tid(8)).is_none());
     }
 
     #[test]

@@ -25,9 +25,12 @@ struct Args {
     /// Rows that are there before
     #[arg(long, default_value_t = 20_000)]
     rows: u32,
-    /// Interval of shipping in seconds
-    #[arg(long, default_value_t = 1)]
-    interval: u32,
+    /// Interval of shipping
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// So often the shipper is killed while commits go on, and what the store has is compared (versitygw); 0: never
+    #[arg(long, default_value_t = 20)]
+    kills: u32,
     /// Pairs of runs as fast as it goes, without and with shipping; 0: none
     #[arg(long, default_value_t = 3)]
     pairs: u32,
@@ -60,13 +63,14 @@ impl Running {
         Ok(Running(command.spawn().with_context(|| format!("cannot run {command:?}"))?))
     }
 
-    /// User and system time so far.
+    /// Time that its threads have run so far.
     fn cpu(&self) -> Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        let (_, fields) = stat.rsplit_once(") ").context("no such process")?;
-        let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
-        // 100 a second on Linux.
-        Ok(Duration::from_millis(ticks * 10))
+        let mut nanos = 0;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.0.id()))? {
+            let times = fs::read_to_string(thread?.path().join("schedstat"))?;
+            nanos += times.split(' ').next().unwrap_or_default().parse::<u64>()?;
+        }
+        Ok(Duration::from_nanos(nanos))
     }
 }
 
@@ -166,19 +170,22 @@ impl<'a> Place<'a> {
                 command
             }
             System::Litestream => {
+                let every = humantime::format_duration(self.args.interval).to_string().replace(' ', "");
                 let replica = match &self.s3 {
                     Some((_, port)) => format!(
                         "{{type: s3, bucket: bucket, path: app, endpoint: 'http://127.0.0.1:{port}', region: us-east-1, \
-                         force-path-style: true, sync-interval: {}s}}",
-                        self.args.interval
+                         force-path-style: true, sync-interval: {every}}}"
                     ),
                     None => format!(
-                        "{{type: file, path: '{}', sync-interval: {}s}}",
-                        self.path("store/bucket").display(),
-                        self.args.interval
+                        "{{type: file, path: '{}', sync-interval: {every}}}",
+                        self.path("store/bucket").display()
                     ),
                 };
-                let config = format!("dbs:\n  - path: '{}'\n    replica: {replica}\n", self.path("app.db").display());
+                let db = self.path("app.db");
+                let config = format!(
+                    "dbs:\n  - path: '{}'\n    monitor-interval: {every}\n    replica: {replica}\n",
+                    db.display()
+                );
                 fs::write(self.path("litestream.yml"), config)?;
                 let mut command = Command::new("litestream");
                 command.arg(verb).arg("-config").arg(self.path("litestream.yml"));
@@ -194,7 +201,10 @@ impl<'a> Place<'a> {
     fn ship(&self) -> Result<Running> {
         let mut command = self.command(self.system, "replicate")?;
         if self.system == System::Onewrite {
-            command.args(["--interval", &format!("{}s", self.args.interval)]).arg(self.path("app.db")).arg(self.url());
+            command
+                .args(["--interval", &humantime::format_duration(self.args.interval).to_string()])
+                .arg(self.path("app.db"))
+                .arg(self.url());
         }
         let shipper = Running::start(&mut command)?;
         let db = fs::metadata(self.path("app.db"))?.len();
@@ -207,7 +217,7 @@ impl<'a> Place<'a> {
     fn settle(&self) {
         let mut before = size(&self.path("store/bucket"));
         loop {
-            thread::sleep(Duration::from_millis(1500) * self.args.interval);
+            thread::sleep((self.args.interval * 3 / 2).max(Duration::from_millis(300)));
             let now = size(&self.path("store/bucket"));
             if now == before {
                 return;
@@ -261,6 +271,55 @@ fn work(db: &Connection, rows: u32, time: Duration, rate: u32) -> Result<u32> {
     Ok(count)
 }
 
+/// What a store lacks when the machine is gone that ships into it: commits, and the age of the oldest of them.
+struct Loss {
+    commits: u32,
+    age: Duration,
+}
+
+/// Kills the shipper at a random moment, while commits number what they write.
+fn lose(place: &Place<'_>, db: &Connection, random: &mut fastrand::Rng, round: u32) -> Result<Loss> {
+    let args = place.args;
+    let shipper = place.ship()?;
+    let time = Duration::from_millis(random.u64(2000..4000)) + args.interval;
+    let (killed_at, made) = thread::scope(|scope| {
+        let kill = scope.spawn(move || {
+            thread::sleep(time);
+            let now = Instant::now();
+            drop(shipper);
+            now
+        });
+        let mut update = db.prepare("UPDATE t SET v = CAST(?2 AS BLOB) || randomblob(118) WHERE k = ?1")?;
+        let begun = Instant::now();
+        let mut made = Vec::new();
+        while !kill.is_finished() {
+            let number = format!("{round:04}{:06}", made.len());
+            update.execute(rusqlite::params![random.u32(1..=args.rows), number])?;
+            made.push(Instant::now());
+            let due = begun + Duration::from_secs(1) * u32::try_from(made.len())? / args.rate.max(1);
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        let killed_at = kill.join().ok().context("the thread that kills has panicked")?;
+        anyhow::Ok((killed_at, made))
+    })?;
+    // What of a request is on its way, and arrives.
+    thread::sleep(Duration::from_millis(100));
+    place.restore(place.system)?;
+    let restored = Connection::open_with_flags_and_vfs(place.path("restored.db"), Default::default(), c"unix")?;
+    let digits = "3[0-9]".repeat(10);
+    let sql = format!(
+        "SELECT count(*), max(CAST(substr(v, 5, 6) AS TEXT)) FROM t WHERE hex(substr(v, 1, 10)) GLOB '{digits}' AND \
+         CAST(substr(v, 1, 4) AS TEXT) = '{round:04}'"
+    );
+    let (rows, last): (u32, Option<String>) = restored.query_row(&sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let there = last.map_or(Ok(0), |last| last.parse::<usize>().map(|last| last + 1))?;
+    ensure!(rows as usize <= there && there <= made.len(), "{there} of {} commits, in {rows} rows", made.len());
+    let lost = made.get(there..).unwrap_or_default();
+    let lost: Vec<_> = lost.iter().filter(|at| **at <= killed_at).collect();
+    let age = lost.first().map_or(Duration::ZERO, |at| killed_at.saturating_duration_since(**at));
+    Ok(Loss { commits: u32::try_from(lost.len())?, age })
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
@@ -295,6 +354,22 @@ fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, Stri
     }
     drop(shipper);
 
+    if s3 && args.kills > 0 {
+        let mut random = fastrand::Rng::with_seed(7);
+        let losses = (0..args.kills).map(|round| lose(&place, &db, &mut random, round)).collect::<Result<Vec<_>>>()?;
+        let ages = || losses.iter().map(|loss| loss.age.as_secs_f64() * 1e3);
+        let commits = losses.iter().map(|loss| f64::from(loss.commits));
+        row(
+            "lost with the machine, median, most",
+            format!(
+                "{:.0} ms, {:.0} ms ({:.0}, {:.0} commits)",
+                median(ages().collect()),
+                ages().fold(0.0, f64::max),
+                median(commits.clone().collect()),
+                commits.fold(0.0, f64::max)
+            ),
+        );
+    }
     if args.pairs > 0 && !s3 {
         let mut losses = Vec::new();
         let mut rates = Vec::new();
@@ -332,11 +407,14 @@ fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, Stri
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    ensure!(args.seconds >= 4 && args.rows > 0 && args.interval > 0, "times and sizes are at least 4, 1 and 1");
+    ensure!(args.seconds >= 4 && args.rows > 0 && !args.interval.is_zero(), "a time or size is too small");
     let (litestream, versitygw) = (installed("litestream"), installed("versitygw"));
     println!(
-        "{} rows of 128 bytes, {} commits/s of one row at random keys for {} s, interval {} s",
-        args.rows, args.rate, args.seconds, args.interval
+        "{} rows of 128 bytes, {} commits/s of one row at random keys for {} s, interval {}",
+        args.rows,
+        args.rate,
+        args.seconds,
+        humantime::format_duration(args.interval)
     );
     for (s3, there) in [(false, true), (true, versitygw)] {
         for (system, name, there) in [

@@ -105,6 +105,7 @@ pub struct Counters {
     pages: AtomicU64,
     commits: AtomicU64,
     removed: AtomicU64,
+    compared: AtomicU64,
     txid: AtomicU64,
     commits_behind: AtomicU64,
     /// The newest moment of which is known that both sides had the same state, in milliseconds since 1970.
@@ -131,6 +132,7 @@ impl Counters {
             pages: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             removed: AtomicU64::new(0),
+            compared: AtomicU64::new(0),
             txid: AtomicU64::new(0),
             commits_behind: AtomicU64::new(0),
             same_ms: AtomicI64::new(0),
@@ -169,6 +171,11 @@ impl Counters {
     /// A file was removed from the store.
     pub fn removed(&self) {
         self.removed.fetch_add(1, Relaxed);
+    }
+
+    /// So many pages of the database were read to see whether they have changed.
+    pub fn compared(&self, pages: u32) {
+        self.compared.fetch_add(pages.into(), Relaxed);
     }
 
     /// At `time_ms` both sides had the state of transaction `txid`, which `commits` commits led to.
@@ -230,6 +237,12 @@ impl Counters {
         metric("file_bytes_total", "counter", "Bytes of these files, by level.", &levels(&self.bytes));
         metric("pages_total", "counter", "Pages in these files.", &one(&self.pages));
         metric("commits_total", "counter", "Commits of the database in batches.", &one(&self.commits));
+        metric(
+            "pages_compared_total",
+            "counter",
+            "Pages of the database read to see whether they have changed.",
+            &one(&self.compared),
+        );
         metric("files_removed_total", "counter", "Files removed from the store.", &one(&self.removed));
         metric("store_requests_total", "counter", "Requests to the store, tries counted, by kind.", &requests);
         metric("store_retries_total", "counter", "Requests sent again after an error.", &one(&self.retries));

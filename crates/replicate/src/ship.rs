@@ -12,11 +12,11 @@ use crate::fence::{Claim, Fenced, How, Node, Put};
 use crate::ltx::{self, Header, Merge, Reader, Writer};
 use crate::plan::{self, Target, plan};
 use crate::report::{COUNTERS, Level, now_ms, say};
-use crate::source::{Mark, Source};
-use crate::state::{State, byte_bar, hash, index, page_bar};
+use crate::source::{Changed, Mark, Place, Source};
+use crate::state::{PageHash, State, byte_bar, hash, index, page_bar};
 use crate::store::{self, BATCHES, Entry, Name, SNAPSHOTS, Store};
 use anyhow::{Context, Result, bail, ensure};
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,9 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 const TIDY_AFTER_ERROR: Duration = Duration::from_secs(60);
 /// So many are removed at a time, so that the next batch need not wait.
 const REMOVED_AT_ONCE: usize = 64;
+
+/// All pages are compared that often, also where the log tells what has changed: what goes past SQLite's locks is in no log.
+const COMPARE_EVERY: Duration = Duration::from_secs(600);
 
 /// How to ship.
 #[derive(Clone, Debug)]
@@ -65,6 +68,10 @@ struct At {
     last: Option<Name>,
     /// `None`: there is none, or its files make none.
     state: Option<State>,
+    /// Where in the database's log that state was read, if it was.
+    place: Option<Place>,
+    /// When all pages were compared last.
+    compared: Instant,
     /// Its files, in the order of their names.
     files: Vec<Entry>,
     /// Time of the newest file, and of the newest one that has every page.
@@ -77,6 +84,21 @@ impl At {
         let place = self.files.partition_point(|other| other.name < entry.name);
         self.files.insert(place, entry);
     }
+}
+
+/// A file that is to be made.
+struct NextFile<'a> {
+    name: Name,
+    /// The file that it goes on from.
+    last: Option<Name>,
+    /// Bytes of a page, and pages of the database.
+    size: (u32, u32),
+    pages: &'a [u32],
+    /// Of these pages, if they are in memory.
+    images: Option<Vec<u8>>,
+    /// Of all pages.
+    hashes: &'a [PageHash],
+    time_ms: i64,
 }
 
 /// What was shipped.
@@ -268,7 +290,8 @@ impl Shipper {
         let snapshots = entries.iter().filter(|e| e.name.min == 1 && matches!(e.name.level, BATCHES | SNAPSHOTS));
         let snapshot_ms = snapshots.map(|e| e.time_ms).max().unwrap_or(0);
         if entries.is_empty() {
-            return Ok(At { txid, last: None, state: None, files: entries, time_ms: 0, snapshot_ms });
+            let (compared, files) = (Instant::now(), entries);
+            return Ok(At { txid, last: None, state: None, place: None, compared, files, time_ms: 0, snapshot_ms });
         }
         let bar = byte_bar("reading the store");
         let state = plan(&entries, Target::Newest).and_then(|plan| {
@@ -290,67 +313,72 @@ impl Shipper {
         let listed_ms = || entries.iter().map(|e| e.time_ms).max().unwrap_or(0);
         let (state, time_ms) = state.map_or_else(|| (None, listed_ms()), |(state, time_ms)| (Some(state), time_ms));
         let last = entries.iter().map(|e| e.name).find(|name| name.max == txid);
-        Ok(At { txid, last, state, files: entries, time_ms, snapshot_ms })
-    }
-
-    /// A snapshot of the database. What the log cannot give up for it, a writer that needs the room waits for: no request is waited
-    /// for while it is held.
-    fn pin(&self, at: &At) -> Result<Option<(Source, Mark)>> {
-        let pinned = Source::pin(&self.file)?;
-        if pinned.is_none() && at.txid > 0 {
-            bail!("{} is empty, and what the store has is not", self.file.display());
-        }
-        Ok(pinned)
+        Ok(At { txid, last, state, place: None, compared: Instant::now(), files: entries, time_ms, snapshot_ms })
     }
 
     fn ship(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
-        let Some((source, mark)) = self.pin(at)? else { return Ok(()) };
+        // What the log cannot give up for a snapshot, a writer that needs the room waits for: no request is waited for while it is
+        // held.
+        let Some((source, mark)) = Source::pin(&self.file)? else {
+            if at.txid > 0 {
+                bail!("{} is empty, and what the store has is not", self.file.display());
+            }
+            return Ok(());
+        };
         if self.seen.as_ref() == Some(&mark) {
             return Ok(());
         }
-        let (source, mark) = match at.last {
-            None => (source, mark),
-            Some(last) => {
-                drop(source);
-                if !self.store.has(last)? {
-                    bail!("{last} is gone from the store: what is left there is looked at");
-                }
-                let Some(newest) = self.pin(at)? else { return Ok(()) };
-                newest
-            }
-        };
         // Behind the snapshot: what is in the file was committed before that time.
         let time_ms = now_ms().max(at.time_ms);
-        let before = at.state.as_ref().filter(|state| state.page_bytes == source.page_bytes);
-        let bar = page_bar("comparing");
-        let hashes = source.hashes(&bar)?;
-        bar.finish_and_clear();
-        let txid = at.txid.saturating_add(1);
-        let name = Name { level: BATCHES, min: txid, max: txid };
-        let pages: Vec<u32> = match before {
-            None => source.numbers().collect(),
-            Some(state) => {
-                let differs = |page: &u32| state.hashes.get(index(*page)) != hashes.get(index(*page));
-                let changed: Vec<u32> = source.numbers().filter(|page| differs(page)).collect();
-                if changed.is_empty() && state.hashes.len() == hashes.len() {
-                    self.seen = Some(mark);
-                    return Ok(());
-                }
-                // Page 1 in each file: followers look there for what has changed.
-                let first = (changed.first() != Some(&1)).then_some(1);
-                first.into_iter().chain(changed).collect()
-            }
-        };
-        let pages_before = before.map_or(0, |state| u32::try_from(state.hashes.len()).unwrap_or(u32::MAX));
+        let before = at.state.take().filter(|state| state.page_bytes == source.page_bytes);
+        let pages_before = before.as_ref().map_or(0, |state| state.hashes.len());
         // Nothing goes on behind what is there, pages of another size, or files that make no state: then a snapshot follows. The
         // batch comes before it all the same, as of those who ship one gets its name.
         let begins_anew = before.is_none() && at.txid > 0;
+        let place = source.place()?;
+        let told = match (&place, &at.place) {
+            (Some(now), Some(before)) if at.compared.elapsed() < COMPARE_EVERY => now.changed_since(before),
+            _ => None,
+        };
+        let by_log = told.is_some();
+        let bar = page_bar("comparing");
+        let changed = match (before, told) {
+            (None, _) => Changed {
+                is_same: false,
+                hashes: source.hashes(&bar)?,
+                pages: source.numbers().collect(),
+                images: None,
+            },
+            (Some(state), told) => {
+                if told.is_none() {
+                    at.compared = Instant::now();
+                }
+                source.compare(state.hashes, told.as_deref(), &bar)?
+            }
+        };
+        bar.finish_and_clear();
+        if cfg!(debug_assertions) && by_log {
+            let all = source.hashes(&ProgressBar::hidden())?;
+            assert!(changed.hashes == all, "the log tells of less than has changed");
+        }
+        let Changed { is_same, hashes, pages, images } = changed;
+        at.place = place.map(Place::without_pages);
         let page_bytes = source.page_bytes;
+        if is_same {
+            at.state = Some(State { page_bytes, hashes });
+            self.seen = Some(mark);
+            return Ok(());
+        }
+        let pages_before = u32::try_from(pages_before)?;
+        let txid = at.txid.saturating_add(1);
+        let name = Name { level: BATCHES, min: txid, max: txid };
         // But for a snapshot, which is of the same state.
         let snapshot = name.min > 1 && (begins_anew || self.snapshot_is_due(at, time_ms));
         let every_page: Vec<u32> = if snapshot { source.numbers().collect() } else { Vec::new() };
-        let mut source = Some(source);
-        let (shipped, copy) = self.create(name, &mut source, snapshot, &pages, &hashes, time_ms)?;
+        let size = (page_bytes, source.pages);
+        let mut source = Some(source).filter(|_| images.is_none() || snapshot);
+        let file = NextFile { name, last: at.last, size, pages: &pages, images, hashes: &hashes, time_ms };
+        let (shipped, copy) = self.create(&file, &mut source, snapshot)?;
         if self.settings.levels.is_some() && name.min > 1 {
             self.recent.keep(name, copy);
         }
@@ -364,7 +392,8 @@ impl Shipper {
         } else if snapshot {
             let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
             let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
-            let (shipped, _) = self.create(name, &mut source, false, &every_page, hashes, time_ms)?;
+            let file = NextFile { name, last: None, size, pages: &every_page, images: None, hashes, time_ms };
+            let (shipped, _) = self.create(&file, &mut source, false)?;
             at.add(Entry { name, time_ms, bytes: shipped.bytes });
             said(&Shipped { pages_before, ..shipped });
             at.snapshot_ms = time_ms;
@@ -381,17 +410,9 @@ impl Shipper {
         merges || age >= millis(self.settings.snapshot_interval)
     }
 
-    /// Makes a file of these pages, and gives the snapshot up once they are read, unless another file is made of it.
-    fn create(
-        &mut self,
-        name: Name,
-        source: &mut Option<Source>,
-        keeps: bool,
-        pages: &[u32],
-        hashes: &[u128],
-        time_ms: i64,
-    ) -> Result<(Shipped, Copy)> {
-        let Source { page_bytes, pages: pages_after, .. } = *source.as_ref().context("a snapshot is read once")?;
+    /// Makes a file, and gives the snapshot up once its pages are read, unless another file is made of it.
+    fn create(&mut self, file: &NextFile<'_>, source: &mut Option<Source>, keeps: bool) -> Result<(Shipped, Copy)> {
+        let NextFile { name, last, size: (page_bytes, pages_after), pages, ref images, hashes, time_ms } = *file;
         let (min, max, node) = (name.min, name.max, self.claim.node());
         let header = Header { page_bytes, pages: pages_after, min, max, time_ms, node };
         let bar = page_bar(if name.min == 1 { "snapshot" } else { "shipping" });
@@ -400,9 +421,15 @@ impl Shipper {
         let mut fill = |to: &mut dyn Write| {
             let mut writer = Writer::begin(Tee(to, &mut copy), header)?;
             let mut image = Vec::new();
-            let from = source.as_ref().context("a file is written once")?;
-            for page in pages {
-                from.read(*page, &mut image)?;
+            for (page, at) in pages.iter().zip((0usize..).step_by(usize::try_from(page_bytes)?)) {
+                match images {
+                    Some(images) => {
+                        let kept = images.get(at..).and_then(|rest| rest.get(..usize::try_from(page_bytes).ok()?));
+                        image.clear();
+                        image.extend_from_slice(kept.context("an image is missing")?);
+                    }
+                    None => source.as_ref().context("a file is written once")?.read(*page, &mut image)?,
+                }
                 // Else the store would not have what is taken to be there.
                 if hashes.get(index(*page)) != Some(&hash(&image)) {
                     bail!("page {page} has changed under a snapshot: something writes past SQLite's locks");
@@ -413,6 +440,11 @@ impl Shipper {
             bytes = writer.finish()?.1;
             if !keeps {
                 *source = None;
+            }
+            if let Some(last) = last
+                && !self.store.has(last)?
+            {
+                bail!("{last} is gone from the store: what is left there is looked at");
             }
             Ok(())
         };

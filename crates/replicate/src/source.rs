@@ -2,7 +2,8 @@
 //! waiting, a crash is recovered as any open does, and what stock SQLite does is seen, too.
 
 use crate::ltx::lock_page;
-use crate::state::{PageHash, hash};
+use crate::report::COUNTERS;
+use crate::state::{PageHash, hash, index};
 use anyhow::{Result, anyhow, bail};
 use indicatif::ProgressBar;
 use onewrite_rusqlite::{last_error, open_with_flags, read_file_at};
@@ -13,6 +14,8 @@ use std::time::Duration;
 
 /// Waits that long for one that has the database to itself.
 const BUSY: Duration = Duration::from_secs(5);
+/// Images of changed pages are kept in memory up to there, so that the snapshot can be given up.
+const IMAGES_BYTES: usize = 16 << 20;
 /// Bytes of page 1 that say which state this is.
 const HEADER_BYTES: usize = 100;
 
@@ -23,6 +26,63 @@ pub struct Source {
     pub page_bytes: u32,
     /// Number of pages.
     pub pages: u32,
+    identity: (u64, u64),
+}
+
+/// What has changed since a state.
+pub struct Changed {
+    /// Nothing.
+    pub is_same: bool,
+    /// Of all pages.
+    pub hashes: Vec<PageHash>,
+    /// Page 1, and the pages that differ.
+    pub pages: Vec<u32>,
+    /// Their images, one after the other; `None`: they are too many to be kept in memory.
+    pub images: Option<Vec<u8>>,
+}
+
+/// Where a snapshot is in a log that others share, which tells of what has changed.
+#[derive(Debug)]
+pub struct Place {
+    /// Of the file.
+    identity: (u64, u64),
+    session: String,
+    tid: u64,
+    /// Pages that transactions after this one have changed, each with the last of them.
+    since: u64,
+    pages: Vec<(u32, u64)>,
+}
+
+impl Place {
+    /// The pages that have changed since the snapshot at `before`, but for those that the database had not then; `None`: not known.
+    pub fn changed_since(&self, before: &Place) -> Option<Vec<u32>> {
+        let goes_on = (self.identity, &self.session) == (before.identity, &before.session);
+        let known = goes_on && self.since <= before.tid && before.tid <= self.tid;
+        let changed = self.pages.iter().filter(|(_, tid)| *tid > before.tid).map(|(page, _)| *page);
+        known.then(|| changed.collect())
+    }
+
+    /// To compare with later.
+    pub fn without_pages(mut self) -> Place {
+        self.pages = Vec::new();
+        self
+    }
+
+    /// What `PRAGMA onewrite_changes` says; `None`: nothing is known.
+    fn parse(text: &str, identity: (u64, u64)) -> Option<Place> {
+        let part = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        let pages = part("pages")?.split_terminator(',').map(|page| {
+            let (page, tid) = page.split_once(':')?;
+            Some((page.parse().ok()?, tid.parse().ok()?))
+        });
+        Some(Place {
+            identity,
+            session: part("session")?.to_owned(),
+            tid: part("tid")?.parse().ok()?,
+            since: part("since")?.parse().ok()?,
+            pages: pages.collect::<Option<_>>()?,
+        })
+    }
 }
 
 /// Which file, and which state of it: if they are the same twice, nothing has changed between.
@@ -92,11 +152,56 @@ impl Source {
         if pages == 0 {
             return Ok(None);
         }
-        let source = Source { db, page_bytes, pages };
+        let source = Source { db, page_bytes, pages, identity: file_mark.identity };
         let mut image = Vec::new();
         source.read(1, &mut image)?;
         image.truncate(HEADER_BYTES);
         Ok(Some((source, Mark { file: file_mark, header: image })))
+    }
+
+    /// Where it is in the log; `None`: no other process has the database open, or it does not say.
+    pub fn place(&self) -> Result<Option<Place>> {
+        let text: String = self.db.query_row("PRAGMA onewrite_changes", [], |row| row.get(0))?;
+        Ok(Place::parse(&text, self.identity))
+    }
+
+    /// What has changed since the state that had these hashes. `told`: what may have, but for pages that were not there; else all
+    /// pages are looked at.
+    pub fn compare(&self, mut hashes: Vec<PageHash>, told: Option<&[u32]>, bar: &ProgressBar) -> Result<Changed> {
+        let pages_before = u32::try_from(hashes.len())?;
+        let mut looked_at = vec![1];
+        match told {
+            None => looked_at.extend(2..=self.pages),
+            Some(told) => {
+                looked_at.extend(told.iter().filter(|page| **page <= pages_before.min(self.pages)));
+                looked_at.extend(pages_before.saturating_add(1)..=self.pages);
+                looked_at.sort_unstable();
+                looked_at.dedup();
+            }
+        }
+        COUNTERS.compared(u32::try_from(looked_at.len())?);
+        bar.set_length(looked_at.len() as u64);
+        hashes.resize(usize::try_from(self.pages)?, 0);
+        let lock = lock_page(self.page_bytes);
+        let (mut is_same, mut pages, mut images) = (pages_before == self.pages, Vec::new(), Some(Vec::new()));
+        let mut image = Vec::new();
+        for page in looked_at {
+            bar.inc(1);
+            let Some(known) = hashes.get_mut(index(page)).filter(|_| page != lock) else { continue };
+            self.read(page, &mut image)?;
+            let now = hash(&image);
+            is_same &= *known == now;
+            // Page 1 in each file: followers look there for what has changed.
+            if *known != now || page == 1 {
+                *known = now;
+                pages.push(page);
+                images = images.filter(|images: &Vec<u8>| images.len() < IMAGES_BYTES);
+                if let Some(images) = &mut images {
+                    images.extend_from_slice(&image);
+                }
+            }
+        }
+        Ok(Changed { is_same, hashes, pages, images })
     }
 
     /// Reads a page.

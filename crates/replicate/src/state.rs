@@ -115,6 +115,9 @@ pub fn page_bar(message: &'static str) -> ProgressBar {
 fn bar(message: &'static str, template: &str) -> ProgressBar {
     let bar = bars().add(ProgressBar::new(0).with_message(message));
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(250));
+    if !bar.is_hidden() {
+        // By a thread of its own.
+        bar.enable_steady_tick(Duration::from_millis(250));
+    }
     bar
 }

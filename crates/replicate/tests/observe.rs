@@ -64,6 +64,35 @@ fn counters_tell_what_was_shipped_and_what_was_not() {
 }
 
 #[test]
+fn where_the_log_tells_what_has_changed_nothing_else_is_read() {
+    let place = Place::new(5_000);
+    let db = place.open();
+    // Behind a checkpoint the log begins anew.
+    db.execute_batch("UPDATE t SET x = 'a' WHERE n = 1; PRAGMA onewrite_checkpoint").unwrap();
+    let mut shipper = place.replicate(&["--json", "--interval", "20ms", "--metrics", "127.0.0.1:0"]).spawn().unwrap();
+    let lines = BufReader::new(shipper.stderr.take().unwrap()).lines();
+    let _shipper = Killed(shipper);
+    let mut events = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let metrics = events.find(|event| event["event"] == "metrics").unwrap();
+    let counter = |name: &str| value(&get(metrics["address"].as_str().unwrap(), "/metrics"), name);
+    until("the first file is counted", || counter("onewrite_txid") == 1.0);
+    let pages = counter("onewrite_pages_total");
+    assert!(pages > 200.0 && counter("onewrite_pages_compared_total") == 0.0, "{pages}");
+    for n in 2..7 {
+        db.execute("UPDATE t SET x = 'b' WHERE n = ?1 * 500", [n]).unwrap();
+        until("it is shipped", || counter("onewrite_txid") == f64::from(n));
+    }
+    let compared = counter("onewrite_pages_compared_total");
+    assert!((5.0..=15.0).contains(&compared), "{compared} of {pages}");
+    let overtakes =
+        "UPDATE t SET x = x || 'c' WHERE n = 1; PRAGMA onewrite_checkpoint; UPDATE t SET x = x || 'c' WHERE n = 9";
+    until("a checkpoint between two looks", || {
+        db.execute_batch(overtakes).unwrap();
+        counter("onewrite_pages_compared_total") >= pages
+    });
+}
+
+#[test]
 fn counters_are_for_this_machine() {
     let place = Place::new(1);
     let output = place.replicate(&["--metrics", "0.0.0.0:0"]).output().unwrap();

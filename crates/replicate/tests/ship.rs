@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Tells the child which database to write.
 const WRITES: &str = "ONEWRITE_TEST_WRITES";
+const DOES_ANYTHING: &str = "ONEWRITE_TEST_DOES_ANYTHING";
 const ROWS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ";
 
 /// In a process of its own: moves money between two tables, now and then in large transactions, until it is killed.
@@ -30,6 +31,34 @@ fn child() {
              UPDATE noise SET v = randomblob(100 + k % 50) WHERE {wide}; COMMIT"
         ))
         .unwrap();
+    }
+}
+
+/// The same, with whatever else changes a database: pages added and cut off, large transactions, VACUUM.
+#[test]
+fn child_that_does_anything() {
+    let Some(path) = std::env::var_os(DOES_ANYTHING) else { return };
+    let uri = format!("file:{}?log_size=256k", Path::new(&path).display());
+    let db = onewrite_rusqlite::open(uri).unwrap();
+    db.busy_timeout(Duration::from_secs(20)).unwrap();
+    println!("writing");
+    let mut random = fastrand::Rng::new();
+    loop {
+        let (n, k) = (random.u32(1..300), random.u32(1..1000));
+        let sql = match random.u32(..40) {
+            0 => "VACUUM".to_owned(),
+            1..=3 => format!("DELETE FROM noise WHERE k > {k}; PRAGMA incremental_vacuum({n})"),
+            4 => format!("BEGIN IMMEDIATE; DELETE FROM noise; {ROWS}{n}) INSERT INTO noise SELECT i, i FROM n; COMMIT"),
+            5 => format!("{ROWS}{n}) INSERT OR REPLACE INTO noise SELECT i, randomblob(9000) FROM n"),
+            6..=9 => format!("{ROWS}{n}) INSERT INTO noise(v) SELECT randomblob(500) FROM n"),
+            10 => "CREATE TABLE more AS SELECT * FROM noise; DROP TABLE more".to_owned(),
+            _ => format!("INSERT OR REPLACE INTO noise VALUES ({k}, randomblob({n}))"),
+        };
+        match db.execute_batch(&sql) {
+            Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => {}
+            done => done.unwrap(),
+        }
+        std::thread::sleep(Duration::from_micros(random.u64(..8_000)));
     }
 }
 
@@ -122,9 +151,13 @@ impl Place {
 
     /// Starts a process that writes.
     fn writer(&self) -> Killed {
+        self.child("child", WRITES)
+    }
+
+    fn child(&self, test: &str, variable: &str) -> Killed {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["child", "--exact", "--nocapture"])
-            .env(WRITES, &self.file)
+            .args([test, "--exact", "--nocapture"])
+            .env(variable, &self.file)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -317,6 +350,24 @@ fn every_state_is_of_one_moment_while_others_write() {
         assert_of_one_moment(&restored);
     }
     assert_of_one_moment(&place.file);
+}
+
+/// What has changed is told by the log, if it reaches back; this build of the program compares all pages with that.
+#[test]
+fn the_log_tells_of_all_that_changes() {
+    let place = Place::new();
+    place.stock().execute_batch("PRAGMA auto_vacuum = 2; VACUUM").unwrap();
+    for _ in 0..2 {
+        let writers = [0, 1].map(|_| place.child("child_that_does_anything", DOES_ANYTHING));
+        let mut shipper = Killed(place.replicate(&["--interval", "5ms", "--verbose"]).spawn().unwrap());
+        let files = place.files().len();
+        wait_until(|| place.files().len() > files + 150 || shipper.0.try_wait().unwrap().is_some());
+        assert_eq!(shipper.0.try_wait().unwrap(), None, "it has ended");
+        drop(shipper);
+        drop(writers);
+    }
+    place.once();
+    place.assert_shipped();
 }
 
 #[test]

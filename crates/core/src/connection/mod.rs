@@ -249,6 +249,11 @@ impl Connection {
     }
 
     /// The database, for pragmas.
+    /// The snapshot it reads, if it reads one.
+    pub(crate) fn snapshot(&self) -> Option<&Arc<crate::home::State>> {
+        self.role.snapshot()
+    }
+
     pub(crate) fn database(&self) -> &Arc<Database> {
         &self.db
     }

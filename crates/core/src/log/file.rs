@@ -112,6 +112,14 @@ pub struct Window {
 }
 
 impl Window {
+    /// Whether it begins before what may follow `cursor` in a block of its own, and has the head of that.
+    pub(crate) fn reaches(&self, slot: &Slot, cursor: &Cursor) -> bool {
+        let next = cursor.tail.0.next_multiple_of(slot.block_bytes.into()) % slot.ring_bytes;
+        let from = slot.ring_at().saturating_add(next);
+        let end = self.at.saturating_add(self.bytes.len() as u64);
+        self.at <= from && from.saturating_add(at::HEADER_BYTES as u64) <= end
+    }
+
     fn read(&self, file: &dyn DiskFile, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
         let from = offset.checked_sub(self.at).and_then(|from| usize::try_from(from).ok());
         match from.and_then(|from| self.bytes.get(from..from.checked_add(buf.len())?)) {

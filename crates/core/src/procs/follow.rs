@@ -22,7 +22,7 @@ use crate::replay;
 use crate::table::Readers;
 use crate::types::{PageNo, PagePart, Tid};
 
-/// So many records fit the first window, usually; more are read with the second, in bytes.
+/// So many records fit the first window, usually; more are read with windows of the second size, in bytes.
 const FEW_RECORDS: u64 = 8;
 const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
 
@@ -31,7 +31,6 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach)
     let words = &member.words;
     let mut tail = member.tail.lock();
     let mut buf = Vec::new();
-    let mut window = Window::default();
     // Each round but the last sees another generation.
     for _ in 0..1000 {
         // In this order: a checkpoint of what is visible by now may be seen a round later, never one of less.
@@ -55,12 +54,15 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach)
             }
             member.generation.store(generation, Ordering::Relaxed);
         }
-        if inner.published.tid < goal {
-            // All of it is written by now.
-            let bytes = if goal.0 - inner.published.tid.0 <= FEW_RECORDS { WINDOW_BYTES.0 } else { WINDOW_BYTES.1 };
-            window = member.log.window(&tail.slot, &tail.cursor, bytes)?;
-        }
+        // What another round has read may have been given up since.
+        let mut window = Window::default();
         while inner.published.tid < goal {
+            if !window.reaches(&tail.slot, &tail.cursor) {
+                // All of it is written by now.
+                let few = goal.0 - inner.published.tid.0 <= FEW_RECORDS;
+                let bytes = if few { WINDOW_BYTES.0 } else { WINDOW_BYTES.1 };
+                window = member.log.window(&tail.slot, &tail.cursor, bytes)?;
+            }
             let Some(end) = member.log.next_record(&tail.slot, &tail.cursor, &window, &mut buf)? else { break };
             let Some(record) = Record::decode(&buf, tail.slot.page_bytes) else { break };
             if record.head.stream.count > 0 {
@@ -110,7 +112,10 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
             home::unmark(&mut first);
             state = state.after(home_tid, slot.page_bytes, slot.page_count, slot.change_counter, Some(first));
         }
-        db.table.write().checkpointed_elsewhere(home_tid, &inner.snapshots);
+        let mut table = db.table.write();
+        table.checkpointed_elsewhere(home_tid, &inner.snapshots);
+        table.lists_since(home_tid);
+        drop(table);
         inner.set_state(Arc::new(state));
         tail.cursor = Cursor::at(&slot);
     } else if newest == home_tid {
@@ -152,7 +157,12 @@ pub fn apply(
     let mut table = db.table.write();
     let home = |page: PageNo, image: &mut [u8]| read_home(db, member, before, page, slot.page_bytes, image);
     let source = replay::Source { db, log: &member.log, slot, home: &home };
-    replay::apply(&source, &mut table, state, record, readers, None)
+    let next = replay::apply(&source, &mut table, state, record, readers, None)?;
+    if next.tid != state.tid.next() || next.page_count < state.page_count {
+        // One without a record, or pages that may be there again without one.
+        table.lists_since(next.tid);
+    }
+    Ok(next)
 }
 
 /// Reads the image of `page` that the snapshot `tid` finds at home.

@@ -278,7 +278,7 @@ struct Loss {
 }
 
 /// Kills the shipper at a random moment, while commits number what they write.
-fn lose(place: &Place<'_>, db: &Connection, random: &mut fastrand::Rng) -> Result<Loss> {
+fn lose(place: &Place<'_>, db: &Connection, random: &mut fastrand::Rng, round: u32) -> Result<Loss> {
     let args = place.args;
     let shipper = place.ship()?;
     let time = Duration::from_millis(random.u64(2000..4000)) + args.interval;
@@ -293,7 +293,7 @@ fn lose(place: &Place<'_>, db: &Connection, random: &mut fastrand::Rng) -> Resul
         let begun = Instant::now();
         let mut made = Vec::new();
         while !kill.is_finished() {
-            let number = format!("{:010}", made.len());
+            let number = format!("{round:04}{:06}", made.len());
             update.execute(rusqlite::params![random.u32(1..=args.rows), number])?;
             made.push(Instant::now());
             let due = begun + Duration::from_secs(1) * u32::try_from(made.len())? / args.rate.max(1);
@@ -308,13 +308,12 @@ fn lose(place: &Place<'_>, db: &Connection, random: &mut fastrand::Rng) -> Resul
     let restored = Connection::open_with_flags_and_vfs(place.path("restored.db"), Default::default(), c"unix")?;
     let digits = "3[0-9]".repeat(10);
     let sql = format!(
-        "SELECT count(*), max(CAST(substr(v, 1, 10) AS TEXT)) FROM t WHERE hex(substr(v, 1, 10)) GLOB '{digits}'"
+        "SELECT count(*), max(CAST(substr(v, 5, 6) AS TEXT)) FROM t WHERE hex(substr(v, 1, 10)) GLOB '{digits}' AND \
+         CAST(substr(v, 1, 4) AS TEXT) = '{round:04}'"
     );
     let (rows, last): (u32, Option<String>) = restored.query_row(&sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let there = last.map_or(Ok(0), |last| last.parse::<usize>().map(|last| last + 1))?;
     ensure!(rows as usize <= there && there <= made.len(), "{there} of {} commits, in {rows} rows", made.len());
-    // The next time numbers begin anew.
-    db.execute("UPDATE t SET v = randomblob(128)", [])?;
     let lost = made.get(there..).unwrap_or_default();
     let lost: Vec<_> = lost.iter().filter(|at| **at <= killed_at).collect();
     let age = lost.first().map_or(Duration::ZERO, |at| killed_at.saturating_duration_since(**at));
@@ -357,7 +356,7 @@ fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, Stri
 
     if s3 && args.kills > 0 {
         let mut random = fastrand::Rng::with_seed(7);
-        let losses = (0..args.kills).map(|_| lose(&place, &db, &mut random)).collect::<Result<Vec<_>>>()?;
+        let losses = (0..args.kills).map(|round| lose(&place, &db, &mut random, round)).collect::<Result<Vec<_>>>()?;
         let ages = || losses.iter().map(|loss| loss.age.as_secs_f64() * 1e3);
         let commits = losses.iter().map(|loss| f64::from(loss.commits));
         row(

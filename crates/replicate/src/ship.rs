@@ -12,7 +12,7 @@ use crate::fence::{Claim, Fenced, How, Node, Put};
 use crate::ltx::{self, Header, Merge, Reader, Writer};
 use crate::plan::{self, Target, plan};
 use crate::report::{COUNTERS, Level, now_ms, say};
-use crate::source::{Mark, Place, Source};
+use crate::source::{Changed, Mark, Place, Source};
 use crate::state::{PageHash, State, byte_bar, hash, index, page_bar};
 use crate::store::{self, BATCHES, Entry, Name, SNAPSHOTS, Store};
 use anyhow::{Context, Result, bail, ensure};
@@ -91,7 +91,11 @@ struct NextFile<'a> {
     name: Name,
     /// The file that it goes on from.
     last: Option<Name>,
+    /// Bytes of a page, and pages of the database.
+    size: (u32, u32),
     pages: &'a [u32],
+    /// Of these pages, if they are in memory.
+    images: Option<Vec<u8>>,
     /// Of all pages.
     hashes: &'a [PageHash],
     time_ms: i64,
@@ -336,34 +340,34 @@ impl Shipper {
             (Some(now), Some(before)) if at.compared.elapsed() < COMPARE_EVERY => now.changed_since(before),
             _ => None,
         };
-        let (hashes, mut pages) = match (before, told) {
-            (None, _) => (all_hashes(&source)?, source.numbers().collect()),
-            (Some(state), Some(told)) => {
-                let changed = source.changed_of(state.hashes, &told)?;
-                if cfg!(debug_assertions) {
-                    let all = source.hashes(&ProgressBar::hidden())?;
-                    assert!(changed.0 == all, "the log tells of less than has changed");
+        let by_log = told.is_some();
+        let bar = page_bar("comparing");
+        let changed = match (before, told) {
+            (None, _) => Changed {
+                is_same: false,
+                hashes: source.hashes(&bar)?,
+                pages: source.numbers().collect(),
+                images: None,
+            },
+            (Some(state), told) => {
+                if told.is_none() {
+                    at.compared = Instant::now();
                 }
-                changed
-            }
-            (Some(state), None) => {
-                at.compared = Instant::now();
-                let hashes = all_hashes(&source)?;
-                let differs = |page: &u32| state.hashes.get(index(*page)) != hashes.get(index(*page));
-                let changed: Vec<u32> = source.numbers().filter(differs).collect();
-                (hashes, changed)
+                source.compare(state.hashes, told.as_deref(), &bar)?
             }
         };
+        bar.finish_and_clear();
+        if cfg!(debug_assertions) && by_log {
+            let all = source.hashes(&ProgressBar::hidden())?;
+            assert!(changed.hashes == all, "the log tells of less than has changed");
+        }
+        let Changed { is_same, hashes, pages, images } = changed;
         at.place = place.map(Place::without_pages);
         let page_bytes = source.page_bytes;
-        if pages.is_empty() && hashes.len() == pages_before {
+        if is_same {
             at.state = Some(State { page_bytes, hashes });
             self.seen = Some(mark);
             return Ok(());
-        }
-        // Page 1 in each file: followers look there for what has changed.
-        if pages.first() != Some(&1) {
-            pages.insert(0, 1);
         }
         let pages_before = u32::try_from(pages_before)?;
         let txid = at.txid.saturating_add(1);
@@ -371,8 +375,9 @@ impl Shipper {
         // But for a snapshot, which is of the same state.
         let snapshot = name.min > 1 && (begins_anew || self.snapshot_is_due(at, time_ms));
         let every_page: Vec<u32> = if snapshot { source.numbers().collect() } else { Vec::new() };
-        let mut source = Some(source);
-        let file = NextFile { name, last: at.last, pages: &pages, hashes: &hashes, time_ms };
+        let size = (page_bytes, source.pages);
+        let mut source = Some(source).filter(|_| images.is_none() || snapshot);
+        let file = NextFile { name, last: at.last, size, pages: &pages, images, hashes: &hashes, time_ms };
         let (shipped, copy) = self.create(&file, &mut source, snapshot)?;
         if self.settings.levels.is_some() && name.min > 1 {
             self.recent.keep(name, copy);
@@ -387,7 +392,7 @@ impl Shipper {
         } else if snapshot {
             let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
             let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
-            let file = NextFile { name, last: None, pages: &every_page, hashes, time_ms };
+            let file = NextFile { name, last: None, size, pages: &every_page, images: None, hashes, time_ms };
             let (shipped, _) = self.create(&file, &mut source, false)?;
             at.add(Entry { name, time_ms, bytes: shipped.bytes });
             said(&Shipped { pages_before, ..shipped });
@@ -407,8 +412,7 @@ impl Shipper {
 
     /// Makes a file, and gives the snapshot up once its pages are read, unless another file is made of it.
     fn create(&mut self, file: &NextFile<'_>, source: &mut Option<Source>, keeps: bool) -> Result<(Shipped, Copy)> {
-        let NextFile { name, last, pages, hashes, time_ms } = *file;
-        let Source { page_bytes, pages: pages_after, .. } = *source.as_ref().context("a snapshot is read once")?;
+        let NextFile { name, last, size: (page_bytes, pages_after), pages, ref images, hashes, time_ms } = *file;
         let (min, max, node) = (name.min, name.max, self.claim.node());
         let header = Header { page_bytes, pages: pages_after, min, max, time_ms, node };
         let bar = page_bar(if name.min == 1 { "snapshot" } else { "shipping" });
@@ -417,9 +421,15 @@ impl Shipper {
         let mut fill = |to: &mut dyn Write| {
             let mut writer = Writer::begin(Tee(to, &mut copy), header)?;
             let mut image = Vec::new();
-            let from = source.as_ref().context("a file is written once")?;
-            for page in pages {
-                from.read(*page, &mut image)?;
+            for (page, at) in pages.iter().zip((0usize..).step_by(usize::try_from(page_bytes)?)) {
+                match images {
+                    Some(images) => {
+                        let kept = images.get(at..).and_then(|rest| rest.get(..usize::try_from(page_bytes).ok()?));
+                        image.clear();
+                        image.extend_from_slice(kept.context("an image is missing")?);
+                    }
+                    None => source.as_ref().context("a file is written once")?.read(*page, &mut image)?,
+                }
                 // Else the store would not have what is taken to be there.
                 if hashes.get(index(*page)) != Some(&hash(&image)) {
                     bail!("page {page} has changed under a snapshot: something writes past SQLite's locks");
@@ -453,14 +463,6 @@ impl Shipper {
         COUNTERS.file(name.level, bytes, pages);
         Ok((Shipped { name, pages, bytes, pages_before: 0 }, copy))
     }
-}
-
-fn all_hashes(source: &Source) -> Result<Vec<PageHash>> {
-    let bar = page_bar("comparing");
-    let hashes = source.hashes(&bar);
-    bar.finish_and_clear();
-    COUNTERS.compared(source.pages);
-    hashes
 }
 
 impl std::fmt::Display for Shipped {

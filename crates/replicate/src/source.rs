@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Waits that long for one that has the database to itself.
 const BUSY: Duration = Duration::from_secs(5);
+/// Images of changed pages are kept in memory up to there, so that the snapshot can be given up.
+const IMAGES_BYTES: usize = 16 << 20;
 /// Bytes of page 1 that say which state this is.
 const HEADER_BYTES: usize = 100;
 
@@ -25,6 +27,18 @@ pub struct Source {
     /// Number of pages.
     pub pages: u32,
     identity: (u64, u64),
+}
+
+/// What has changed since a state.
+pub struct Changed {
+    /// Nothing.
+    pub is_same: bool,
+    /// Of all pages.
+    pub hashes: Vec<PageHash>,
+    /// Page 1, and the pages that differ.
+    pub pages: Vec<u32>,
+    /// Their images, one after the other; `None`: they are too many to be kept in memory.
+    pub images: Option<Vec<u8>>,
 }
 
 /// Where a snapshot is in a log that others share, which tells of what has changed.
@@ -151,29 +165,43 @@ impl Source {
         Ok(Place::parse(&text, self.identity))
     }
 
-    /// The hashes of all pages, and the pages that have changed, given those of a state before and what may have changed since;
-    /// pages that were not there may be left out.
-    pub fn changed_of(&self, mut hashes: Vec<PageHash>, told: &[u32]) -> Result<(Vec<PageHash>, Vec<u32>)> {
+    /// What has changed since the state that had these hashes. `told`: what may have, but for pages that were not there; else all
+    /// pages are looked at.
+    pub fn compare(&self, mut hashes: Vec<PageHash>, told: Option<&[u32]>, bar: &ProgressBar) -> Result<Changed> {
         let pages_before = u32::try_from(hashes.len())?;
-        hashes.resize(usize::try_from(self.pages)?, 0);
-        let mut looked_at: Vec<u32> = told.iter().copied().filter(|page| *page <= pages_before).collect();
-        looked_at.push(1);
-        looked_at.extend(pages_before.saturating_add(1)..=self.pages);
-        looked_at.sort_unstable();
-        looked_at.dedup();
+        let mut looked_at = vec![1];
+        match told {
+            None => looked_at.extend(2..=self.pages),
+            Some(told) => {
+                looked_at.extend(told.iter().filter(|page| **page <= pages_before.min(self.pages)));
+                looked_at.extend(pages_before.saturating_add(1)..=self.pages);
+                looked_at.sort_unstable();
+                looked_at.dedup();
+            }
+        }
         COUNTERS.compared(u32::try_from(looked_at.len())?);
+        bar.set_length(looked_at.len() as u64);
+        hashes.resize(usize::try_from(self.pages)?, 0);
         let lock = lock_page(self.page_bytes);
-        let (mut image, mut changed) = (Vec::new(), Vec::new());
+        let (mut is_same, mut pages, mut images) = (pages_before == self.pages, Vec::new(), Some(Vec::new()));
+        let mut image = Vec::new();
         for page in looked_at {
+            bar.inc(1);
             let Some(known) = hashes.get_mut(index(page)).filter(|_| page != lock) else { continue };
             self.read(page, &mut image)?;
             let now = hash(&image);
-            if *known != now {
+            is_same &= *known == now;
+            // Page 1 in each file: followers look there for what has changed.
+            if *known != now || page == 1 {
                 *known = now;
-                changed.push(page);
+                pages.push(page);
+                images = images.filter(|images: &Vec<u8>| images.len() < IMAGES_BYTES);
+                if let Some(images) = &mut images {
+                    images.extend_from_slice(&image);
+                }
             }
         }
-        Ok((hashes, changed))
+        Ok(Changed { is_same, hashes, pages, images })
     }
 
     /// Reads a page.

@@ -125,7 +125,9 @@ impl S3Store {
         let path = path.with_context(|| format!("{url}: a path is text in UTF-8"))?;
         let path = path.trim_matches('/');
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
-        let config = Agent::config_builder().http_status_as_error(false).timeout_connect(Some(Duration::from_secs(10)));
+        // A bucket of another region answers with a redirection that leads nowhere: what it says is told.
+        let config = Agent::config_builder().http_status_as_error(false).max_redirects(0);
+        let config = config.timeout_connect(Some(Duration::from_secs(10)));
         let config = config.timeout_recv_response(Some(PATIENCE)).timeout_per_read(Some(PATIENCE));
         let config = config.timeout_per_write(Some(PATIENCE)).tls_config(tls(variable(&["AWS_CA_BUNDLE"]))?);
         Ok(S3Store { bucket, credentials, prefix, agent: config.build().new_agent(), replaces_blindly: false })
@@ -313,18 +315,24 @@ fn refused_with(status: StatusCode, text: &str) -> Error {
         let (_, rest) = text.split_once(&format!("<{name}>"))?;
         Some(rest.split_once('<')?.0.to_owned())
     };
-    let code = part("Code").unwrap_or_default();
+    let (code, message) = (part("Code").unwrap_or_default(), part("Message").unwrap_or_default());
+    // Requests are signed for a time: one of another time is said to be denied.
+    let clock = ["expired", "not valid yet", "not yet valid"].iter().any(|words| message.contains(words));
     let advice = match (&*code, status) {
+        ("AccessDenied", _) if clock => "set this machine's clock",
         ("NoSuchBucket", _) => "make the bucket first",
         ("RequestTimeTooSkewed", _) => "set this machine's clock",
         ("InvalidAccessKeyId" | "SignatureDoesNotMatch", _) => "look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         ("ExpiredToken" | "InvalidToken", _) => "look at AWS_SESSION_TOKEN",
         ("PermanentRedirect" | "AuthorizationHeaderMalformed", _) => "name the bucket's region as ?region=",
+        ("QuotaExceeded", _) | (_, StatusCode::INSUFFICIENT_STORAGE) => {
+            "the store is full: make room, or ship with a shorter --retention"
+        }
         (_, StatusCode::FORBIDDEN) => "these keys may not do that: they need to list, get, put and delete objects",
         (_, StatusCode::NOT_IMPLEMENTED) => "the server has no conditional writes (If-None-Match), which this needs",
         _ => "",
     };
-    let said = [part("Message").unwrap_or_default(), advice.to_owned()].into_iter().filter(|part| !part.is_empty());
+    let said = [message, advice.to_owned()].into_iter().filter(|part| !part.is_empty());
     let said: Vec<_> = said.collect();
     let what = if code.is_empty() { status.to_string() } else { format!("{} {code}", status.as_u16()) };
     if said.is_empty() {

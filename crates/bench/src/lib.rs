@@ -12,7 +12,7 @@
 //! | `runner`, `progress` | which section when |
 //! | `measure`, `stats`, `results` | timing; medians and confidence intervals; the rows of the table |
 //! | `device`, `syscalls` | counting below and at the kernel's door |
-//! | `crowd/`, `schemes/`, `phone` | the other suites: several connections at once; the papers' schemes; slow flash |
+//! | `crowd/`, `schemes/`, `phone`, `vm` | the other suites: several connections at once; the papers' schemes; slow flash; F2FS |
 //! | `simulated`, `blocks` | a simulated device under the measurement, and what reaches it |
 //! | `compare`, `sweep`, `images`, `advise` | the subcommands |
 //! | `card`, `report`, `html/`, `leads`, `wear` | the parameters; table and JSON; the page and its first sentences; how long a card lasts |
@@ -44,6 +44,7 @@ mod stats;
 mod suite;
 mod sweep;
 mod syscalls;
+mod vm;
 mod wear;
 mod workload;
 
@@ -102,7 +103,8 @@ pub struct Args {
     /// connections get done together, in threads of one process or each in its own), schemes (the tables
     /// and figures of the papers on LS-MVBT and Doubleheader Logging; as many transactions as those with
     /// --transactions 1000 --runs 5), phone (apps and the benchmarks of phones on simulated eMMC, UFS and SD card,
-    /// with the years that a card lasts; as root)
+    /// with the years that a card lasts; as root), vm (what an insert writes on F2FS and other file systems of Debian's kernel, in a
+    /// virtual machine; as root, with QEMU, which is installed with apt-get where it is missing)
     #[arg(long, value_name = "NAME", default_value = suite::ALL[0].name)]
     pub(crate) suite: suite::Chosen,
     /// Measure only this one: stock/delete, stock/truncate, stock/persist, stock/wal-full, stock/wal-normal,
@@ -147,7 +149,11 @@ pub(crate) enum Subcommand {
 pub fn run(mut args: Args, given: Given) -> Result<()> {
     if let Some(json) = &args.traced {
         let suite = args.suite.0.name;
-        return if suite == schemes::NAME { schemes::traced(json) } else { runner::traced(json) };
+        return match suite {
+            schemes::NAME => schemes::traced(json),
+            vm::NAME => vm::guest(),
+            _ => runner::traced(json),
+        };
     }
     if let Some(json) = &args.crowd.worker {
         return crowd::process(json);

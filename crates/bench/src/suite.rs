@@ -24,7 +24,7 @@ const CROWD: &[&[&str]] = &[
 ];
 
 /// Every suite; the first is the one measured when nobody says `--suite`.
-pub static ALL: [Suite; 5] = [
+pub static ALL: [Suite; 6] = [
     Suite {
         name: "commit",
         about: "what one durable commit costs, side by side",
@@ -66,6 +66,12 @@ pub static ALL: [Suite; 5] = [
             &CARD,
         ],
         run: crate::phone::run,
+    },
+    Suite {
+        name: crate::vm::NAME,
+        about: "what an insert writes on F2FS and others, in a virtual machine",
+        heeds: &[&["--suite", "--library", "--transactions", "--seed", "--json"]],
+        run: crate::vm::run,
     },
 ];
 

@@ -56,8 +56,13 @@ pub fn wal_every(checkpoint_pages: u32) -> Engine {
 
 /// Stock SQLite's rollback journal, truncated at each commit.
 pub fn truncate() -> Engine {
-    let how = How::Stock { journal_mode: "truncate".to_owned(), checkpoint_pages: CHECKPOINT_PAGES };
-    Engine { name: "TRUNCATE".to_owned(), how, needs_drop_in: false, page_bytes: 4096 }
+    stock("TRUNCATE", "truncate")
+}
+
+/// Stock SQLite in this journal mode.
+pub fn stock(name: &str, journal_mode: &str) -> Engine {
+    let how = How::Stock { journal_mode: journal_mode.to_owned(), checkpoint_pages: CHECKPOINT_PAGES };
+    Engine { name: name.to_owned(), how, needs_drop_in: false, page_bytes: 4096 }
 }
 
 /// What a connection has written so far.

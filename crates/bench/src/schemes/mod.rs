@@ -12,9 +12,9 @@
 //! all of them.
 
 mod child;
-mod engine;
+pub mod engine;
 mod figures;
-mod load;
+pub mod load;
 mod page;
 mod recovery;
 mod table;
@@ -86,7 +86,7 @@ struct Chosen {
 }
 
 /// Where a build puts the drop-in library.
-fn built() -> Result<PathBuf> {
+pub fn built() -> Result<PathBuf> {
     let exe = std::env::current_exe()?;
     Ok(exe.parent().map(|dir| dir.join("drop-in/libsqlite3.so.0")).unwrap_or_default())
 }

@@ -4,6 +4,7 @@
 //! Its processor is emulated, so its clock says nothing: the table has what reached the device, and the time that flash would take
 //! over it. Each file system has a machine of its own, and all engines do their section in it one after the other.
 
+use crate::measure::INTERRUPTED;
 use crate::schemes::engine::{self, Engine};
 use crate::schemes::load::{self, Load, Operation, Watch};
 use crate::sql::Library;
@@ -14,6 +15,7 @@ use onewrite_device::vm::{self, BLOCK_PATH, Guest, Machine, MachineOptions};
 use onewrite_device::{Device, DeviceOptions, FileSystem, JOURNAL, METADATA, Profile, Region, regions, time_ns};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 /// On the command line.
 pub const NAME: &str = "vm";
@@ -157,6 +159,9 @@ pub fn run(args: &Args) -> Result<()> {
         for (engine, library) in &plan.engines {
             if engine.name == BATCH_ATOMIC && file_system != FileSystem::F2fs {
                 continue;
+            }
+            if INTERRUPTED.load(Ordering::Relaxed) {
+                bail!("interrupted");
             }
             eprintln!("{file_system}: {}", engine.name);
             let asked = Asked {

@@ -1,12 +1,13 @@
 //! After the last close nothing that was written can be read in the files beside the database (rule LogWiped).
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use onewrite_core::disk::OpenMode;
-use onewrite_core::disk::sim::{SimConfig, SimDisk};
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
 use onewrite_core::inspect::LogFile;
-use onewrite_core::{Connection, Engine, LockLevel};
+use onewrite_core::{Connection, Engine, Error, LockLevel};
 
 const PAGE: usize = 4096;
 const HOME: &str = "/db";
@@ -30,13 +31,17 @@ fn open(disk: &SimDisk, options: &[(&str, &str)]) -> Connection {
 }
 
 fn write(c: &mut Connection, pages: u32, byte: u8) {
-    c.lock(LockLevel::Shared).unwrap();
-    c.lock(LockLevel::Reserved).unwrap();
-    (0..u64::from(pages)).for_each(|n| c.write_at(&page(n, pages, byte), n * PAGE as u64).unwrap());
-    c.prepare(None).unwrap();
-    c.sync().unwrap();
-    c.commit().unwrap();
-    c.unlock(LockLevel::None).unwrap();
+    try_to_write(c, pages, byte).unwrap();
+}
+
+fn try_to_write(c: &mut Connection, pages: u32, byte: u8) -> Result<(), Error> {
+    c.lock(LockLevel::Shared)?;
+    c.lock(LockLevel::Reserved)?;
+    (0..u64::from(pages)).try_for_each(|n| c.write_at(&page(n, pages, byte), n * PAGE as u64))?;
+    c.prepare(None)?;
+    c.sync()?;
+    c.commit()?;
+    c.unlock(LockLevel::None)
 }
 
 /// Bytes behind the slots that are not zeros.
@@ -121,6 +126,39 @@ fn what_a_power_cut_brings_back_goes_with_the_next_session() {
         );
     }
     assert!(brought_back > 10, "{brought_back}");
+}
+
+/// A flush that fails leaves the zeros of the close before in the cache alone, and clean there.
+#[test]
+fn zeros_whose_flush_failed_are_written_again() {
+    // The session of `log` is flushed with its first record, that of `dash` by itself.
+    for scheme in ["log", "dash"] {
+        let mut failed = 0;
+        for nth in 1..5 {
+            let disk = SimDisk::new(SimConfig::default());
+            let options = [("log_size", "256k"), ("scheme", scheme)];
+            let mut c = open(&disk, &[("log_size", "256k")]);
+            (1..6).for_each(|n| write(&mut c, 2, n));
+            c.close().unwrap();
+            let mut c = open(&disk, &options);
+            disk.fail_nth(Op::Sync, nth, ErrorKind::Other);
+            failed += usize::from(try_to_write(&mut c, 3, 7).is_err());
+            drop(c);
+            let disk = disk.survive();
+            for n in 8..10 {
+                let mut c = open(&disk, &options);
+                write(&mut c, 3, n);
+                c.close().unwrap();
+            }
+            let mut c = open(&disk, &options);
+            write(&mut c, 3, 10);
+            let medium = disk.crash_by(&mut |_| 0);
+            let bytes = medium.snapshot_file(Path::new(LOG)).unwrap();
+            let there = (1..6).find(|n| bytes.windows(200).any(|w| w == [*n; 200]));
+            assert_eq!(there, None, "{scheme}, flush {nth}: content of the first session");
+        }
+        assert!(failed > 0, "{scheme}");
+    }
 }
 
 /// A log that an older version closed has what was written, and no slot says how far.

@@ -95,10 +95,16 @@ impl Database {
             in_place: facts.in_place,
         };
         let tentative = follows.is_some();
-        let mut log = match tentative {
-            true => Log::begin(log, slot, options.psow)?,
-            false => Log::start(log, slot, options.psow, created || used.is_some_and(|used| used > 0))?,
+        let file = log.clone();
+        let log = match tentative {
+            true => Log::begin(log, slot, options.psow),
+            false => Log::start(log, slot, options.psow, created || used.is_some_and(|used| used > 0)),
         };
+        if let (Err(_), Some(used), Some(slot)) = (&log, used, &old) {
+            // A flush that failed may have left the zeros clean: the next one is to find them dirty.
+            let _ = file.wipe_again(slot, used.min(ring_bytes));
+        }
+        let mut log = log?;
         if old.as_ref().is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
         }

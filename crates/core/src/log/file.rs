@@ -496,7 +496,13 @@ impl LogFile {
         self.wipe_range(slot.ring_at(), len)
     }
 
-    /// The same for the part of the ring that the records behind `slot`, up to `tail`, leave free.
+    /// The same where zeros that are there already may be in the cache alone, clean since a flush of them failed.
+    pub(crate) fn wipe_again(&self, slot: &Slot, len: u64) -> Result<()> {
+        self.wipe(slot, len)?;
+        self.rewrite(slot.ring_at(), len)
+    }
+
+    /// The same as [`LogFile::wipe`] for the part of the ring that the records behind `slot`, up to `tail`, leave free.
     pub(crate) fn wipe_free(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let end = slot.start.0 / block * block + slot.ring_bytes;

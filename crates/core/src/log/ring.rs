@@ -595,8 +595,11 @@ impl Log {
         let small = self.closed_bytes() - self.ring_at();
         let grown = self.slot.ring_bytes > small;
         let used = used.min(small);
+        // Behind a recovery nobody knows what a flush that failed left in the cache alone.
+        let wiped =
+            if self.slot.zeroed { self.log.wipe(&self.slot, used) } else { self.log.wipe_again(&self.slot, used) };
         // Where that fails (a file system that writes elsewhere is full), the next session knows and tries again.
-        self.slot.zeroed = keeps(Rule::LogWiped) && self.log.wipe(&self.slot, used).is_ok();
+        self.slot.zeroed = keeps(Rule::LogWiped) && wiped.is_ok();
         self.slot.start = LogOffset(used);
         self.slot.ring_bytes = small;
         // Nothing is in flight any more, so the next session may go on from here.

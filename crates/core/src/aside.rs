@@ -65,6 +65,13 @@ fn stale(e: Error) -> Error {
 pub fn reserve(db: &Database, me: ConnectionId) -> Result<()> {
     let member = {
         let mut inner = db.inner.lock();
+        // Rule OneFileWaits.
+        if inner.ships() {
+            return Err(Error::NotAlone(format!(
+                "commits to {} wait for a store: several files, another page size and WAL mode are not for it",
+                db.path.display()
+            )));
+        }
         if inner.reserved == Some(me) {
             return Ok(());
         }

@@ -56,6 +56,8 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     // Readers see `state` from here on (rule GroupFlushedFirst).
     if keeps(Rule::HomeNotAheadOfLog) {
         db.flush_published(live)?;
+        // Nor ahead of the store (rule HomeNotAheadOfStore).
+        db.wait_all_shipped()?;
     } else {
         live.log.group().hand_over(db)?;
     }

@@ -42,6 +42,10 @@ pub enum Error {
         "the database is closed to use after a failed write or flush ({0}); close all connections and open it again to recover"
     )]
     Poisoned(String),
+    /// Where commits wait for a store: it did not take a transaction in time, or belongs to another database by now. Whether it
+    /// has the transaction is not known.
+    #[error("{0}")]
+    Unshipped(String),
     /// The bytes of the database or its log contradict each other or themselves.
     #[error("{0}")]
     Corrupt(String),
@@ -83,10 +87,10 @@ impl Error {
         }
     }
 
-    /// Whether room was short, on the disk or in memory: nothing was overwritten that is still needed, so that what was
-    /// tried may be tried again.
+    /// Whether room was short, on the disk or in memory, or the store that is waited for slow: nothing was overwritten that is
+    /// still needed, so that what was tried may be tried again.
     pub fn is_short(&self) -> bool {
-        matches!(self, Error::Full(_) | Error::NoMemory)
+        matches!(self, Error::Full(_) | Error::NoMemory | Error::Unshipped(_))
     }
 }
 

@@ -39,6 +39,10 @@ pub trait Backing {
     fn get(&self, mark: Mark) -> Tid;
     /// All up to `tid` are of a kind.
     fn raise(&mut self, mark: Mark, tid: Tid);
+    /// Readers may see none behind this one, whatever is flushed: the store has no more (rule ShownWhenShipped).
+    fn shipped(&self) -> Tid {
+        Tid(u64::MAX)
+    }
 }
 
 /// The newest transaction of each kind.
@@ -78,7 +82,9 @@ impl<B: Backing> Frontier<B> {
         let published = self.published();
         let requested = self.0.get(Mark::Requested);
         let flushed = self.flushed();
-        self.raise(Mark::Visible, if requested <= flushed { published } else { published.min(flushed) });
+        let visible = if requested <= flushed { published } else { published.min(flushed) };
+        // Last: what is published after commits began to wait for the store is not taken for what was before.
+        self.raise(Mark::Visible, visible.min(self.0.shipped()));
     }
 
     /// The relations that hold in both backings. What only grows is read first where it must not be larger.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::checkpoint::checkpoint;
 use crate::database::{Database, Live};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::ring::Stream;
 use crate::options::Options;
 
@@ -36,6 +36,13 @@ pub fn empty(db: &Database, live: &mut Live, options: &Options, stream: Stream) 
 
 /// Before the first image of a transaction streams: the record that ends it has page 1 whole.
 pub fn before_stream(db: &Database, live: &mut Live, options: &Options, page_bytes: u32) -> Result<()> {
+    // Its images would go home before the store has them (rule HomeNotAheadOfStore).
+    if db.is_shipped() {
+        return Err(Error::Full(format!(
+            "a transaction of {} is larger than log_size or stream_size, which it may not be while commits wait for a store",
+            db.path.display()
+        )));
+    }
     fit(db, live, options, u64::from(page_bytes) + BESIDE_PAGE)
 }
 

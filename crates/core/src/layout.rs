@@ -13,6 +13,9 @@ pub const KEPT_SUFFIX: &str = "-onewrite-kept";
 /// The rollback journal's name is the database's with this added.
 pub const JOURNAL_SUFFIX: &str = "-journal";
 
+/// The name of the file that says that commits wait for the store is the database's with this added.
+pub const SYNC_SUFFIX: &str = "-onewrite-sync";
+
 /// The name of the second file of a scheme that has two is the database's with this added.
 pub const SECOND_SUFFIX: &str = "-onewrite-shadow";
 
@@ -47,7 +50,7 @@ pub mod words {
     pub const PROCESSES: usize = 48;
 
     /// Name and version of the layout.
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit4");
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit5");
 
     pub const AT_MAGIC: usize = 0;
     pub const AT_SESSION: usize = 1;
@@ -71,8 +74,13 @@ pub mod words {
     pub const AT_COVERED: usize = 30;
     pub const AT_FLUSH_ENDED: usize = 31;
     pub const AT_FLUSH_US: usize = 32;
+    pub const AT_SHIP: usize = 40;
+    pub const AT_SHIPPED: usize = 41;
+    pub const AT_SHIP_MS: usize = 42;
     /// The short that who waits for a flush sleeps on, behind the bells.
     pub const FLUSH_BELL: usize = PROCESSES;
+    /// The one that the shipper sleeps on.
+    pub const SHIP_BELL: usize = FLUSH_BELL + 1;
     /// The first process slot; each is a cache line.
     pub const AT_SLOTS: usize = 64;
     pub const SLOT_WORDS: usize = 8;

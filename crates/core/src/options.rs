@@ -195,6 +195,8 @@ pub struct Options {
     pub wal: Wal,
     /// Fail rather than work on the file past onewrite. Each connection's own.
     pub require: bool,
+    /// Begin a session also where commits wait for a store. Each connection's own, and the shipper's.
+    pub shipper: bool,
 }
 
 impl Default for Options {
@@ -228,11 +230,12 @@ impl Options {
             psow: true,
             wal: Wal::Absorb,
             require: false,
+            shipper: false,
         }
     }
 
     /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
-    pub const NAMES: [&'static str; 17] = [
+    pub const NAMES: [&'static str; 18] = [
         "scheme",
         "header_page",
         "commit_mark",
@@ -250,10 +253,11 @@ impl Options {
         "psow",
         "wal",
         "require",
+        "shipper",
     ];
 
     /// The options that are each connection's own: connections need not agree on them.
-    pub const OWN: [&'static str; 2] = ["busy_ms", "require"];
+    pub const OWN: [&'static str; 3] = ["busy_ms", "require", "shipper"];
 
     /// Options as somebody names them.
     pub fn given(given: &[(String, String)]) -> Result<Options> {
@@ -339,6 +343,7 @@ impl Options {
                 }
             }
             "require" => self.require = boolean(name, value)?,
+            "shipper" => self.shipper = boolean(name, value)?,
             "atomic_unit" => {
                 let choices = "0 (as the device claims), 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536";
                 let unit: u32 = value.parse().map_err(|_| bad(name, value, choices))?;
@@ -405,6 +410,7 @@ impl Options {
                 Wal::Stock => "stock".to_owned(),
             },
             "require" => u8::from(self.require).to_string(),
+            "shipper" => u8::from(self.shipper).to_string(),
             _ => return None,
         })
     }

@@ -183,6 +183,11 @@ pub fn attach(
             member::give_back(&log)?;
             return Err(left_marked(db));
         }
+        // Rule ShipperBegins.
+        if let Err(e) = db.check_begins(inner, options.shipper) {
+            member::give_back(&log)?;
+            return Err(e);
+        }
         check_name(db)?;
         let slot = slot_of(db, &log, session)?;
         let replayed = replay(db, &log, &slot, false)?;

@@ -138,7 +138,8 @@ impl fmt::Display for Owner {
 pub struct Fenced {
     /// Whose it is.
     pub owner: Owner,
-    same_node: bool,
+    /// By another process that ships the same database.
+    pub same_node: bool,
 }
 
 impl fmt::Display for Fenced {

@@ -13,12 +13,14 @@ use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin};
 use onewrite_replicate::report::{self, COUNTERS, Level, say, status_line};
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
+use onewrite_replicate::source::is_signed;
 use onewrite_replicate::store;
 use onewrite_replicate::verify::{Verdict, verify};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Keep a copy of a database in a store, in Litestream's format, and bring it back.
@@ -89,6 +91,12 @@ struct Replicate {
     /// Ship once, and end
     #[arg(long)]
     once: bool,
+    /// Commits wait until the store has them
+    #[arg(long, conflicts_with_all = ["once", "interval"])]
+    sync: bool,
+    /// How long a commit waits for the store before it fails
+    #[arg(long, value_name = "TIME", requires = "sync", default_value = "30s", value_parser = humantime::parse_duration)]
+    ship_timeout: Duration,
     /// Tell of each batch
     #[arg(short, long)]
     verbose: bool,
@@ -212,6 +220,9 @@ struct Verify {
 
 /// The status of one that may not write into the store: starting it again does not help.
 const FENCED: u8 = 3;
+/// Where commits wait for the store: the pause behind an error, and how often it is seen whether there is something else to do.
+const RETRY: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(100);
 
 fn txid(text: &str) -> Result<u64> {
     let number = u64::from_str_radix(text, 16).context("not a hexadecimal number")?;
@@ -258,7 +269,15 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     ensure!(args.levels.is_sorted(), "each level merges files of the one before: its time cannot be shorter");
     let levels = Levels { intervals: args.levels.clone(), keep_batches: args.keep_batches, retention: args.retention };
     let levels = (!args.no_compaction).then_some(levels);
-    let settings = Settings { snapshot_interval: args.snapshot_interval, levels };
+    ensure!(
+        args.sync || !is_signed(file)?,
+        "commits to {} wait for a store: add --sync. Where they are to wait no more, remove {0}-onewrite-sync first, while nothing \
+         uses the database",
+        file.display()
+    );
+    ensure!(!args.ship_timeout.is_zero(), "no commit can wait for nothing: --ship-timeout is 0");
+    let sync = args.sync.then_some(args.ship_timeout);
+    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, sync };
     let mut shipper = Shipper::new(file, store::open(url)?, settings)?;
     let mut tell = |shipped: &Shipped| {
         if args.verbose || shipped.name.min == 1 {
@@ -276,9 +295,12 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
         shipper.last_step(&mut tell)?;
         return Ok(ExitCode::SUCCESS);
     }
+    serve_metrics(args.metrics)?;
+    if args.sync {
+        return replicate_sync(args, shipper, &mut tell, &stopped);
+    }
     let every = humantime::format_duration(*interval);
     say(Level::Info, "began", &[], &format!("shipping {} to {url} every {every}", file.display()));
-    serve_metrics(args.metrics)?;
     let status = status_line();
     let mut trouble: Option<String> = None;
     let mut next = Instant::now();
@@ -313,6 +335,58 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => last = true,
         }
+    }
+}
+
+/// Ships whenever a commit waits for it.
+fn replicate_sync(
+    args: &Replicate,
+    mut shipper: Shipper,
+    tell: &mut dyn FnMut(&Shipped),
+    stopped: &mpsc::Receiver<()>,
+) -> Result<ExitCode> {
+    let Replicate { file, url, .. } = args;
+    let mut began = false;
+    let status = status_line();
+    let mut trouble: Option<String> = None;
+    loop {
+        let last = !matches!(stopped.try_recv(), Err(mpsc::TryRecvError::Empty));
+        match shipper.step(tell) {
+            Ok(()) => {
+                if trouble.take().is_some() {
+                    say(Level::Info, "goes_on", &[], "shipping goes on");
+                }
+                if !std::mem::replace(&mut began, true) {
+                    say(
+                        Level::Info,
+                        "began",
+                        &[],
+                        &format!("shipping {} to {url}, and commits wait for it", file.display()),
+                    );
+                }
+            }
+            Err(e) if e.is::<Taken>() || e.is::<Fenced>() => return Err(e),
+            Err(e) if last => bail!("not all is shipped, commits wait for the next shipper: {e:#}"),
+            Err(e) => {
+                COUNTERS.error();
+                let what = format!("{e:#}");
+                if trouble.as_ref() != Some(&what) {
+                    say(
+                        Level::Warning,
+                        "not_shipped",
+                        &[],
+                        &format!("not shipped, trying again, commits wait: {what}"),
+                    );
+                    trouble = Some(what);
+                }
+                thread::sleep(RETRY);
+            }
+        }
+        if last {
+            return Ok(ExitCode::SUCCESS);
+        }
+        status.set_message(format!("{}: {}", file.display(), COUNTERS.summary()));
+        shipper.wait(LOOK)?;
     }
 }
 

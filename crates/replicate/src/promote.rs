@@ -5,7 +5,7 @@ use crate::fence::{self, Claim, Fenced, How, Node, Owner, Tip, shut_out};
 use crate::follow::{self, Follower};
 use crate::plan::{Target, newest, plan};
 use crate::restore::{check_dest, restore};
-use crate::source::Source;
+use crate::source::{Source, unsign};
 use crate::state::{State, byte_bar, page_bar};
 use crate::store::{self, Store, list_all};
 use anyhow::{Context, Result, bail, ensure};
@@ -249,6 +249,8 @@ pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
             "the store belongs to this database ({owner}): what is here and not shipped yet would be lost. `onewrite replicate` ships it"
         );
     }
+    // Commits here wait for the store no more: what there may be is put aside.
+    unsign(file)?;
     let kept = with_suffix(file, ".diverged");
     let what = || format!("cannot look at {}", file.display());
     let inode = |path: &Path| path.symlink_metadata().map(|data| (data.dev(), data.ino()));

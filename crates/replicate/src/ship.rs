@@ -7,24 +7,32 @@
 //!
 //! What goes on behind the position is written under a [`Claim`], which tells when the store has become another's.
 
+mod background;
+
 use crate::compact::{Copy, Levels, Recent, Tee, millis, waits_for_snapshot};
 use crate::fence::{Claim, Fenced, How, Node, Put};
 use crate::ltx::{self, Header, Merge, Reader, Writer};
 use crate::plan::{self, Target, plan};
 use crate::report::{COUNTERS, Level, now_ms, say};
-use crate::source::{Changed, Mark, Place, Source};
+use crate::source::{Changed, Mark, Place, Session, Source};
 use crate::state::{PageHash, State, byte_bar, hash, index, page_bar};
 use crate::store::{self, BATCHES, Entry, Name, SNAPSHOTS, Store};
 use anyhow::{Context, Result, bail, ensure};
+use background::Background;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Files are not looked at more often, to see what is to be merged or removed, nor that soon after an error.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 const TIDY_AFTER_ERROR: Duration = Duration::from_secs(60);
+/// Where commits wait for the store, its newest file is looked for no more often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long those that go on are waited for.
+const GATHER_MAX: Duration = Duration::from_millis(20);
 /// So many are removed at a time, so that the next batch need not wait.
 const REMOVED_AT_ONCE: usize = 64;
 
@@ -38,12 +46,14 @@ pub struct Settings {
     pub snapshot_interval: Duration,
     /// When files are merged and removed; `None`: never.
     pub levels: Option<Levels>,
+    /// Commits wait for the store, so long at most; `None`: they do not.
+    pub sync: Option<Duration>,
 }
 
 /// Ships one database into one store.
 pub struct Shipper {
     file: PathBuf,
-    store: Box<dyn Store>,
+    store: Arc<dyn Store>,
     settings: Settings,
     claim: Claim,
     recent: Recent,
@@ -59,6 +69,18 @@ pub struct Shipper {
     seen: Option<Mark>,
     /// The newest one that was, also after an error.
     shipped: Option<Mark>,
+    /// Where commits wait for the store.
+    session: Option<Session>,
+    /// When the newest file was seen to be there.
+    looked_at: Instant,
+    /// Merges and removes, where commits wait for the store.
+    background: Option<Background>,
+    /// As many transactions will probably wait before long.
+    expected: u64,
+    /// How long the last batch took.
+    took: Duration,
+    /// The transaction of the database that the store has, since a batch of this process.
+    tid: Option<u64>,
 }
 
 /// What the store has.
@@ -126,15 +148,32 @@ impl Shipper {
     pub fn new(file: &Path, mut store: Box<dyn Store>, settings: Settings) -> Result<Shipper> {
         let node = Node::of(file)?;
         let conditions = store.begin(node.id)?;
-        if !(conditions.create && conditions.replace) {
+        let heeds = conditions.create && conditions.replace;
+        ensure!(
+            heeds || settings.sync.is_none(),
+            "the server does not heed the conditions of requests: of two databases that ship into the store, both would take their \
+             commits for stored"
+        );
+        if !heeds {
             let message = "the server does not heed the conditions of requests: if a second process ships into the store, perhaps \
                            nobody will notice";
             say(Level::Warning, "unconditional", &[], message);
         }
         let claim = Claim::take(&*store, &node, How::Resume)?;
         store.tidy()?;
-        Ok(Shipper {
-            file: file.to_owned(),
+        let sync = settings.sync;
+        let mut shipper = Shipper::idle(file.to_owned(), store.into(), settings, claim);
+        if let Some(patience) = sync {
+            // Before: nobody reads while it is not known what the store has.
+            shipper.at = Some(shipper.load()?);
+            shipper.session = Some(Session::begin(file, patience)?);
+        }
+        Ok(shipper)
+    }
+
+    fn idle(file: PathBuf, store: Arc<dyn Store>, settings: Settings, claim: Claim) -> Shipper {
+        Shipper {
+            file,
             store,
             settings,
             claim,
@@ -145,11 +184,35 @@ impl Shipper {
             at: None,
             seen: None,
             shipped: None,
-        })
+            session: None,
+            looked_at: Instant::now(),
+            background: None,
+            expected: 0,
+            took: Duration::ZERO,
+            tid: None,
+        }
+    }
+
+    /// Where commits wait for the store: whether there is one that does; waits for it, `nap` long at most.
+    pub fn wait(&self, nap: Duration) -> Result<bool> {
+        self.session.as_ref().map_or(Ok(false), |session| Ok(session.wait(1, nap)? > 0))
     }
 
     /// Ships what has changed since the last time; tells of each file it made.
     pub fn step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        let done = self.try_step(said);
+        if let (Err(e), Some(session)) = (&done, &self.session) {
+            match e.downcast_ref::<Fenced>() {
+                // Another process of this database goes on with the session.
+                Some(fenced) if fenced.same_node => {}
+                Some(_) => session.fence()?,
+                None => session.is_late()?,
+            }
+        }
+        done
+    }
+
+    fn try_step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         let mut at = match self.at.take() {
             Some(at) => at,
             None => {
@@ -159,14 +222,28 @@ impl Shipper {
         };
         // An error leaves the position unknown: it is read from the store the next time.
         let before_ms = now_ms();
-        self.ship(&mut at, said)?;
+        let before = self.tid;
+        match self.session.take() {
+            None => self.ship(&mut at, said)?,
+            Some(session) => {
+                let done = self.ship_waiting(&session, &mut at, said);
+                self.session = Some(session);
+                done?;
+            }
+        }
         let commits = match (&self.seen, &self.shipped) {
             (Some(seen), Some(shipped)) => seen.commits_since(shipped),
-            _ => 0,
+            _ => before
+                .zip(self.tid)
+                .map_or(0, |(before, tid)| u32::try_from(tid.saturating_sub(before)).unwrap_or(u32::MAX)),
         };
         self.shipped.clone_from(&self.seen);
         COUNTERS.same(at.txid, commits, before_ms);
-        if self.tidy(&mut at, said)? {
+        let is_certain = match &self.background {
+            Some(background) => background.tell(said),
+            None => self.tidy(&mut at, said)?,
+        };
+        if is_certain {
             self.at = Some(at);
         }
         Ok(())
@@ -284,6 +361,7 @@ impl Shipper {
 
     /// The position, from the store.
     fn load(&mut self) -> Result<At> {
+        self.background = None;
         let entries = store::list_all(&*self.store)?;
         self.claim.check_position(&*self.store)?;
         let txid = plan::newest(&entries);
@@ -328,6 +406,57 @@ impl Shipper {
         if self.seen.as_ref() == Some(&mark) {
             return Ok(());
         }
+        let last = at.last;
+        self.send(at, source, last, &mut || Ok(()), said)?;
+        self.seen = Some(mark);
+        Ok(())
+    }
+
+    /// Where commits wait for the store: ships what they have made, and lets them go on.
+    fn ship_waiting(&mut self, session: &Session, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        if session.wait(1, Duration::ZERO)? == 0 {
+            return Ok(());
+        }
+        if self.background.is_none() && self.settings.levels.is_some() {
+            self.background = Some(Background::start(self, at));
+            // The others are its.
+            at.files.retain(|entry| entry.name.min == 1);
+        }
+        // Those that the last batch let go on come back: else two halves of them would take turns.
+        session.wait(self.expected, (self.took / 4).min(GATHER_MAX))?;
+        let began = Instant::now();
+        let (source, tid) = session.pin()?;
+        let Some(source) = source else {
+            ensure!(at.txid == 0, "{} is empty, and what the store has is not", self.file.display());
+            return session.shipped(tid);
+        };
+        let looks = self.looked_at.elapsed() >= LOOK_EVERY;
+        let last = at.last.filter(|_| looks);
+        let mut expected = 0;
+        let stored = &mut || {
+            // With those that came meanwhile.
+            expected = session.wait(0, Duration::ZERO)?;
+            session.shipped(tid)
+        };
+        self.send(at, source, last, stored, said)?;
+        if looks {
+            self.looked_at = Instant::now();
+        }
+        (self.expected, self.tid) = (expected, Some(tid));
+        self.took = began.elapsed();
+        Ok(())
+    }
+
+    /// Ships what differs from what the store has, if anything does, and then perhaps a snapshot; `stored` when the store has it.
+    /// The file `last` must be there.
+    fn send(
+        &mut self,
+        at: &mut At,
+        source: Source,
+        last: Option<Name>,
+        stored: &mut dyn FnMut() -> Result<()>,
+        said: &mut dyn FnMut(&Shipped),
+    ) -> Result<()> {
         // Behind the snapshot: what is in the file was committed before that time.
         let time_ms = now_ms().max(at.time_ms);
         let before = at.state.take().filter(|state| state.page_bytes == source.page_bytes);
@@ -337,7 +466,10 @@ impl Shipper {
         let begins_anew = before.is_none() && at.txid > 0;
         let place = source.place()?;
         let told = match (&place, &at.place) {
-            (Some(now), Some(before)) if at.compared.elapsed() < COMPARE_EVERY => now.changed_since(before),
+            // Where commits wait for the store, nothing else changes the database.
+            (Some(now), Some(before)) if self.settings.sync.is_some() || at.compared.elapsed() < COMPARE_EVERY => {
+                now.changed_since(before)
+            }
             _ => None,
         };
         let by_log = told.is_some();
@@ -366,8 +498,7 @@ impl Shipper {
         let page_bytes = source.page_bytes;
         if is_same {
             at.state = Some(State { page_bytes, hashes });
-            self.seen = Some(mark);
-            return Ok(());
+            return stored();
         }
         let pages_before = u32::try_from(pages_before)?;
         let txid = at.txid.saturating_add(1);
@@ -377,12 +508,19 @@ impl Shipper {
         let every_page: Vec<u32> = if snapshot { source.numbers().collect() } else { Vec::new() };
         let size = (page_bytes, source.pages);
         let mut source = Some(source).filter(|_| images.is_none() || snapshot);
-        let file = NextFile { name, last: at.last, size, pages: &pages, images, hashes: &hashes, time_ms };
+        let file = NextFile { name, last, size, pages: &pages, images, hashes: &hashes, time_ms };
         let (shipped, copy) = self.create(&file, &mut source, snapshot)?;
-        if self.settings.levels.is_some() && name.min > 1 {
-            self.recent.keep(name, copy);
+        stored()?;
+        let entry = Entry { name, time_ms, bytes: shipped.bytes };
+        match &self.background {
+            Some(background) => background.add(entry, copy),
+            None if self.settings.levels.is_some() && name.min > 1 => self.recent.keep(name, copy),
+            None => {}
         }
-        at.add(Entry { name, time_ms, bytes: shipped.bytes });
+        // The others are of no use but to merge them.
+        if self.settings.sync.is_none() || name.min == 1 {
+            at.add(entry);
+        }
         said(&Shipped { pages_before, ..shipped });
         (at.txid, at.last) = (name.max, Some(name));
         at.state = Some(State { page_bytes, hashes });
@@ -394,11 +532,14 @@ impl Shipper {
             let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
             let file = NextFile { name, last: None, size, pages: &every_page, images: None, hashes, time_ms };
             let (shipped, _) = self.create(&file, &mut source, false)?;
-            at.add(Entry { name, time_ms, bytes: shipped.bytes });
+            let entry = Entry { name, time_ms, bytes: shipped.bytes };
+            if let Some(background) = &self.background {
+                background.add(entry, Copy::default());
+            }
+            at.add(entry);
             said(&Shipped { pages_before, ..shipped });
             at.snapshot_ms = time_ms;
         }
-        self.seen = Some(mark);
         Ok(())
     }
 

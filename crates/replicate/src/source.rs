@@ -4,13 +4,20 @@
 use crate::ltx::lock_page;
 use crate::report::COUNTERS;
 use crate::state::{PageHash, hash, index};
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use indicatif::ProgressBar;
+use onewrite_core::disk::OpenMode;
+use onewrite_core::disk::real::RealDisk;
+use onewrite_core::{Engine, Error, LockLevel};
 use onewrite_rusqlite::{last_error, open_with_flags, read_file_at};
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, OpenFlags};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Waits that long for one that has the database to itself.
 const BUSY: Duration = Duration::from_secs(5);
@@ -21,7 +28,7 @@ const HEADER_BYTES: usize = 100;
 
 /// A snapshot of the database, kept until dropped.
 pub struct Source {
-    db: Connection,
+    from: From,
     /// Bytes of a page.
     pub page_bytes: u32,
     /// Number of pages.
@@ -85,6 +92,22 @@ impl Place {
     }
 }
 
+/// Through what a snapshot is read.
+enum From {
+    Sqlite(Connection),
+    Session(Pinned),
+}
+
+/// A lock of the connection of a [`Session`], given back when dropped.
+struct Pinned(Arc<Mutex<onewrite_core::Connection>>);
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // What goes wrong is found by the next call.
+        let _ = locked(&self.0).unlock(LockLevel::None);
+    }
+}
+
 /// Which file, and which state of it: if they are the same twice, nothing has changed between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
@@ -136,7 +159,11 @@ impl Source {
         let explain = |e: rusqlite::Error| explain(file, &e);
         // Not only to read: after a crash, that could not recover. A file that cannot be written is opened to read.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = open_with_flags(file, flags).map_err(explain)?;
+        // Also where commits wait for a store, and nobody else may begin to use it.
+        let path = std::path::absolute(file).map_err(|e| anyhow!("cannot find {}: {e}", file.display()))?;
+        let path = percent_encode(path.as_os_str().as_bytes(), NON_ALPHANUMERIC);
+        let db =
+            open_with_flags(format!("file:{path}?shipper=1"), flags | OpenFlags::SQLITE_OPEN_URI).map_err(explain)?;
         db.busy_timeout(BUSY).map_err(explain)?;
         db.execute_batch("PRAGMA query_only=1; BEGIN").map_err(explain)?;
         db.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(explain)?;
@@ -152,7 +179,7 @@ impl Source {
         if pages == 0 {
             return Ok(None);
         }
-        let source = Source { db, page_bytes, pages, identity: file_mark.identity };
+        let source = Source { from: From::Sqlite(db), page_bytes, pages, identity: file_mark.identity };
         let mut image = Vec::new();
         source.read(1, &mut image)?;
         image.truncate(HEADER_BYTES);
@@ -161,7 +188,13 @@ impl Source {
 
     /// Where it is in the log; `None`: no other process has the database open, or it does not say.
     pub fn place(&self) -> Result<Option<Place>> {
-        let text: String = self.db.query_row("PRAGMA onewrite_changes", [], |row| row.get(0))?;
+        let text: String = match &self.from {
+            From::Sqlite(db) => db.query_row("PRAGMA onewrite_changes", [], |row| row.get(0))?,
+            From::Session(pinned) => {
+                let text = locked(&pinned.0).pragma("changes", None);
+                text.context("no such pragma")??
+            }
+        };
         Ok(Place::parse(&text, self.identity))
     }
 
@@ -208,10 +241,18 @@ impl Source {
     pub fn read(&self, page: u32, image: &mut Vec<u8>) -> Result<()> {
         image.resize(usize::try_from(self.page_bytes)?, 0);
         let offset = u64::from(page.saturating_sub(1)) * u64::from(self.page_bytes);
-        read_file_at(&self.db, image, offset).map_err(|e| match last_error() {
-            Some(why) => anyhow!("cannot read page {page}: {e}: {why}"),
-            None => anyhow!("cannot read page {page}: {e}"),
-        })
+        match &self.from {
+            From::Sqlite(db) => read_file_at(db, image, offset).map_err(|e| match last_error() {
+                Some(why) => anyhow!("cannot read page {page}: {e}: {why}"),
+                None => anyhow!("cannot read page {page}: {e}"),
+            }),
+            From::Session(pinned) => {
+                let read = locked(&pinned.0).read_at(image, offset);
+                let read = read.with_context(|| format!("cannot read page {page}"))?;
+                image.get_mut(read..).unwrap_or_default().fill(0);
+                Ok(())
+            }
+        }
     }
 
     /// Every page that files have, in order.
@@ -234,5 +275,89 @@ impl Source {
             bar.inc(1);
         }
         Ok(hashes)
+    }
+}
+
+/// The process that ships among those that use the database, whose commits wait for it.
+pub struct Session {
+    db: Arc<Mutex<onewrite_core::Connection>>,
+    identity: (u64, u64),
+}
+
+/// One thread at a time uses it, and none has panicked: that would have ended the process's shipping.
+fn locked(db: &Mutex<onewrite_core::Connection>) -> MutexGuard<'_, onewrite_core::Connection> {
+    db.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a file beside the database says that commits wait for a store.
+pub fn is_signed(file: &Path) -> Result<bool> {
+    Ok(Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &[])?.is_signed()?)
+}
+
+/// Takes that file away.
+pub fn unsign(file: &Path) -> Result<()> {
+    Ok(Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &[])?.unsign()?)
+}
+
+impl Session {
+    /// From here on commits to `file` wait for the store, `patience` long.
+    pub fn begin(file: &Path, patience: Duration) -> Result<Session> {
+        // A journal that waits to be rolled back is for SQLite.
+        Source::pin(file)?;
+        let what = || format!("commits to {} cannot wait for a store", file.display());
+        let given = [("shipper".to_owned(), "1".to_owned())];
+        let mut db = Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &given)?;
+        let deadline = Instant::now() + BUSY;
+        loop {
+            match db.begin_shipping(patience) {
+                Err(Error::Busy(_) | Error::BusySnapshot) if Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                begun => break begun.with_context(what)?,
+            }
+        }
+        Ok(Session { db: Arc::new(Mutex::new(db)), identity: FileMark::of(file)?.identity })
+    }
+
+    /// How many transactions there are to send; waits for so many, `nap` long at most.
+    pub fn wait(&self, count: u64, nap: Duration) -> Result<u64> {
+        Ok(locked(&self.db).wait_to_ship(count, nap)?)
+    }
+
+    /// The newest state that is durable here, and its transaction. No [`Source`]: it has no page yet.
+    pub fn pin(&self) -> Result<(Option<Source>, u64)> {
+        let tid = locked(&self.db).lock_to_ship()?;
+        let pinned = Pinned(self.db.clone());
+        let mut first = [0; HEADER_BYTES];
+        let (read, bytes) = {
+            let mut db = locked(&self.db);
+            (db.read_at(&mut first, 0)?, db.size()?)
+        };
+        if bytes == 0 {
+            return Ok((None, tid));
+        }
+        ensure!(read == first.len(), "the database has no header");
+        let page_bytes = match u32::from(u16::from_be_bytes([first[16], first[17]])) {
+            1 => 65_536,
+            bytes => bytes,
+        };
+        ensure!(page_bytes >= 512 && page_bytes.is_power_of_two(), "the database has pages of {page_bytes} bytes");
+        let pages = u32::try_from(bytes.div_euclid(page_bytes.into()))?;
+        Ok((Some(Source { from: From::Session(pinned), page_bytes, pages, identity: self.identity }), tid))
+    }
+
+    /// The store has everything up to this transaction, and still belongs to this database.
+    pub fn shipped(&self, tid: u64) -> Result<()> {
+        Ok(locked(&self.db).shipped(tid)?)
+    }
+
+    /// The store takes nothing now.
+    pub fn is_late(&self) -> Result<()> {
+        Ok(locked(&self.db).store_is_late()?)
+    }
+
+    /// The store belongs to another database.
+    pub fn fence(&self) -> Result<()> {
+        Ok(locked(&self.db).fence()?)
     }
 }

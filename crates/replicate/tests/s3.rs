@@ -3,7 +3,7 @@
 
 use rusqlite::Connection;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -18,6 +18,8 @@ enum Fault {
     Refused,
     /// It is done, and the answer says that it is not.
     AnswerLost,
+    /// It is not done, and the answer says that another request is under way.
+    Conflict,
 }
 
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ struct Bucket {
     refuses: Option<(u16, &'static str, &'static str)>,
     /// Every request is answered by 503.
     is_away: bool,
+    /// After so long.
+    pause: Duration,
     kill: Option<Kill>,
 }
 
@@ -115,6 +119,7 @@ fn answer(bucket: &mut Bucket, request: &mut Request) -> Response<std::io::Curso
     if bucket.is_away {
         return error(503, "ServiceUnavailable");
     }
+    thread::sleep(bucket.pause);
     if let Some((status, code, message)) = bucket.refuses {
         return xml(status, format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>"));
     }
@@ -128,8 +133,10 @@ fn answer(bucket: &mut Bucket, request: &mut Request) -> Response<std::io::Curso
             let mut bytes = Vec::new();
             request.as_reader().read_to_end(&mut bytes).unwrap();
             let fault = if key.ends_with(".ltx") { bucket.faults.pop_front() } else { None };
-            if fault == Some(Fault::Refused) {
-                return error(503, "SlowDown");
+            match fault {
+                Some(Fault::Refused) => return error(503, "SlowDown"),
+                Some(Fault::Conflict) => return error(409, "ConditionalRequestConflict"),
+                Some(Fault::AnswerLost) | None => {}
             }
             let there = bucket.objects.get(key).map(|object| etag(&object.bytes));
             let refuses = match &matches {
@@ -669,4 +676,250 @@ fn commits_go_on_while_the_store_is_away_and_are_shipped_then() {
     assert!(shipper.0.wait().unwrap().success(), "{text}");
     assert!(text.contains("not shipped, trying again") && text.contains("shipping goes on"), "{text}");
     assert_eq!(place.restored(&[]), place.here());
+}
+
+impl Place {
+    /// The shipper, from when commits wait for it.
+    fn sync(&self, more: &[&str]) -> Killed {
+        let url = self.url("a/b");
+        let mut command =
+            self.command(&[&["replicate", "--sync"], more, &[self.file.to_str().unwrap(), &url]].concat());
+        let mut child = command.spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut all = String::new();
+        while !all.contains("commits wait for it") {
+            assert!(said.read_line(&mut all).unwrap() > 0, "{all}");
+        }
+        thread::spawn(move || _ = std::io::copy(&mut said, &mut std::io::sink()));
+        Killed(child)
+    }
+
+    fn open(&self, timeout: Duration) -> Connection {
+        let db = onewrite_rusqlite::open(&self.file).unwrap();
+        db.busy_timeout(timeout).unwrap();
+        db
+    }
+}
+
+fn rows(db: &Connection) -> String {
+    db.query_row("SELECT group_concat(n) FROM (SELECT n FROM t ORDER BY n)", [], |row| row.get(0)).unwrap()
+}
+
+fn insert(db: &Connection, n: i64) -> Result<usize, String> {
+    let done = db.execute("INSERT INTO t VALUES (?1, 'x')", [n]);
+    done.map_err(|e| format!("{e}: {}", onewrite_rusqlite::last_error().unwrap_or_default()))
+}
+
+#[test]
+fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
+    let place = Place::new();
+    let _shipper = place.sync(&["--ship-timeout", "500ms"]);
+    let db = place.open(Duration::from_millis(100));
+    let outages: [fn(&mut Bucket, bool); 2] = [
+        |b, on| b.is_away = on,
+        |b, on| {
+            b.refuses = on.then_some((403, "AccessDenied", "Said so."));
+        },
+    ];
+    let mut n = 1;
+    let mut all = "1".to_owned();
+    for outage in outages {
+        outage(&mut place.bucket.lock().unwrap(), true);
+        n += 1;
+        let begun = Instant::now();
+        let error = insert(&db, n).unwrap_err();
+        assert!(error.contains("whether it is committed is not known"), "{error}");
+        assert!((500..3000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+        // Nobody sees it; nobody builds on it.
+        let begun = Instant::now();
+        let reader = place.open(Duration::ZERO);
+        for _ in 0..3 {
+            assert_eq!((rows(&reader), rows(&db)), (all.clone(), all.clone()));
+        }
+        let error = insert(&db, 1000).unwrap_err();
+        assert!(error.contains("locked"), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        outage(&mut place.bucket.lock().unwrap(), false);
+        // What was not known turns out to be committed.
+        all = format!("{all},{n}");
+        until("the store has it", || rows(&reader) == all);
+        n += 1;
+        until("commits go on", || insert(&db, n).is_ok());
+        all = format!("{all},{n}");
+        assert_eq!(rows(&reader), all);
+        assert_eq!(place.restored(&[]), place.here());
+    }
+    place.bucket.lock().unwrap().pause = Duration::from_millis(50);
+    let begun = Instant::now();
+    insert(&db, 100).unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(100), "{:?}", begun.elapsed());
+    // While nothing is committed, nothing is asked.
+    place.bucket.lock().unwrap().pause = Duration::ZERO;
+    thread::sleep(Duration::from_millis(300));
+    let before = place.bucket.lock().unwrap().requests.len();
+    rows(&db);
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(place.bucket.lock().unwrap().requests[before..], [""; 0]);
+}
+
+#[test]
+fn where_commits_wait_nobody_begins_without_the_shipper() {
+    let place = Place::new();
+    let mut shipper = place.sync(&["--ship-timeout", "300ms"]);
+    let db = place.open(Duration::from_millis(100));
+    insert(&db, 2).unwrap();
+    shipper.0.kill().unwrap();
+    shipper.0.wait().unwrap();
+    let error = insert(&db, 3).unwrap_err();
+    assert!(error.contains("is not known"), "{error}");
+    assert_eq!(rows(&db), "1,2");
+    drop(db);
+    // Nor does anybody see what the store lacks.
+    let db = place.open(Duration::from_millis(100));
+    let error = db.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0)).unwrap_err();
+    let why = onewrite_rusqlite::last_error().unwrap_or_default();
+    assert!(why.contains("replicate --sync"), "{error}: {why}");
+    let without = place.run(&["replicate", "--once", place.file.to_str().unwrap(), &place.url("a/b")]);
+    assert!(said(&without).contains("add --sync"), "{}", said(&without));
+    let shipper = place.sync(&[]);
+    until("the store has it", || db.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).ok() == Some(3));
+    insert(&db, 4).unwrap();
+    assert_eq!(place.restored(&[]), place.here());
+    drop(db);
+    // It ends the session: what is left is a plain file, and only read.
+    signal(shipper.0.id(), "TERM");
+    let mut shipper = shipper;
+    assert!(shipper.0.wait().unwrap().success());
+    let plain = Connection::open(&place.file).unwrap();
+    assert_eq!(rows(&plain), "1,2,3,4");
+    drop(plain);
+    let db = place.open(Duration::from_millis(100));
+    assert_eq!(rows(&db), "1,2,3,4");
+    let error = insert(&db, 5).unwrap_err();
+    assert!(error.contains("replicate --sync"), "{error}");
+}
+
+#[test]
+fn where_commits_wait_two_files_cannot_be_committed_together() {
+    let place = Place::new();
+    let _shipper = place.sync(&[]);
+    let db = place.open(Duration::from_millis(100));
+    let other = place.dir.path().join("other.db");
+    db.execute_batch(&format!("ATTACH '{}' AS other; CREATE TABLE other.t(x)", other.display())).unwrap();
+    let error =
+        db.execute_batch("BEGIN; INSERT INTO t VALUES (2, 'x'); INSERT INTO other.t VALUES (1); COMMIT").unwrap_err();
+    let why = onewrite_rusqlite::last_error().unwrap_or_default();
+    assert!(why.contains("several files"), "{error}: {why}");
+    db.execute_batch("ROLLBACK").unwrap_or(());
+    let error = db.execute_batch("PRAGMA page_size=8192; VACUUM").unwrap_err();
+    assert!(error.to_string().contains("lock"), "{error}");
+    insert(&db, 3).unwrap();
+    assert_eq!(place.restored(&[]), place.here());
+    assert_eq!(rows(&db), "1,3");
+    // Nor one that is larger than the log.
+    let error = db.execute("INSERT INTO t VALUES (4, randomblob(9000000))", []).unwrap_err();
+    assert!(error.to_string().contains("full"), "{error}");
+    db.execute("INSERT INTO t VALUES (5, randomblob(1000000))", []).unwrap();
+    assert_eq!(place.restored(&[]), place.here());
+}
+
+#[test]
+fn where_commits_wait_one_that_is_promoted_over_in_an_outage_is_fenced() {
+    let place = Place::new();
+    let mut first = place.sync(&["--ship-timeout", "20s"]);
+    insert(&place.open(Duration::ZERO), 2).unwrap();
+    place.bucket.lock().unwrap().is_away = true;
+    let file = place.file.clone();
+    let waits = thread::spawn(move || insert(&onewrite_rusqlite::open(file).unwrap(), 3).unwrap_err());
+    // It is stopped between two tries, and another is promoted.
+    thread::sleep(Duration::from_secs(2));
+    signal(first.0.id(), "STOP");
+    place.bucket.lock().unwrap().is_away = false;
+    let next = place.dir.path().join("next.db");
+    let promoted = place.run(&["promote", &place.url("a/b"), next.to_str().unwrap()]);
+    assert!(promoted.status.success(), "{}", said(&promoted));
+    signal(first.0.id(), "CONT");
+    let error = waits.join().unwrap();
+    assert!(error.contains("fenced"), "{error}");
+    assert_eq!(first.0.wait().unwrap().code(), Some(3));
+    // What was on its way when it was stopped may have arrived.
+    let there = rows(&Connection::open(&next).unwrap());
+    assert!(["1,2", "1,2,3"].contains(&&*there), "{there}");
+}
+
+/// Requests that are refused, done and not answered, or said to be in another's way: none is acknowledged that the store lacks.
+#[test]
+fn where_commits_wait_faults_of_the_store_cost_time_alone() {
+    let place = Place::new();
+    let _shipper = place.sync(&[]);
+    let told = Mutex::new(Vec::from([1]));
+    thread::scope(|scope| {
+        for first in [100, 200, 300] {
+            let (place, told) = (&place, &told);
+            scope.spawn(move || {
+                let db = place.open(Duration::from_secs(20));
+                for n in first..first + 8 {
+                    insert(&db, n).unwrap();
+                    told.lock().unwrap().push(n);
+                }
+            });
+        }
+        scope.spawn(|| {
+            while told.lock().unwrap().len() < 25 {
+                let all = [Fault::Refused, Fault::AnswerLost, Fault::Conflict];
+                let faults = (0..fastrand::usize(1..4)).map(|_| all[fastrand::usize(0..3)]);
+                place.bucket.lock().unwrap().faults = faults.collect();
+                let before = told.lock().unwrap().clone();
+                let there = place.restored(&[]);
+                let there: Vec<&str> = there.split(',').collect();
+                assert!(
+                    before.iter().all(|n| there.iter().any(|row| row.starts_with(&n.to_string()))),
+                    "{before:?} {there:?}"
+                );
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+    });
+    assert_eq!(place.restored(&[]), place.here());
+}
+
+#[test]
+fn where_commits_wait_one_that_is_promoted_over_acknowledges_nothing_more() {
+    for round in 0..5 {
+        let place = Place::new();
+        let mut first = place.sync(&["--ship-timeout", "5s"]);
+        let file = place.file.clone();
+        let writes = thread::spawn(move || {
+            let db = onewrite_rusqlite::open(file).unwrap();
+            db.busy_timeout(Duration::from_secs(5)).unwrap();
+            for n in 2.. {
+                if let Err(error) = insert(&db, n) {
+                    // What has been told before is 2 up to this.
+                    assert!(error.contains("fenced"), "{error}");
+                    let again = insert(&db, n + 1).unwrap_err();
+                    assert!(again.contains("fenced") && again.contains("rejoin"), "{again}");
+                    return (n, rows(&db));
+                }
+            }
+            unreachable!()
+        });
+        thread::sleep(Duration::from_millis(fastrand::u64(50..300)));
+        let next = place.dir.path().join("next.db");
+        let promoted = place.run(&["promote", &place.url("a/b"), next.to_str().unwrap()]);
+        assert!(promoted.status.success(), "{}", said(&promoted));
+        let (failed, seen) = writes.join().unwrap();
+        assert_eq!(first.0.wait().unwrap().code(), Some(3));
+        let told = (1..failed).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+        assert_eq!(seen, told, "round {round}");
+        let there = rows(&Connection::open(&next).unwrap());
+        assert!(there == told || there == format!("{told},{failed}"), "round {round}: {there} of {told}");
+        let moved = Place { file: next, bucket: place.bucket.clone(), server: place.server.clone(), ..Place::new() };
+        let _second = moved.sync(&[]);
+        insert(&moved.open(Duration::from_secs(5)), 100_000).unwrap();
+        let rejoined = place.run(&["rejoin", &place.url("a/b"), place.file.to_str().unwrap()]);
+        assert!(rejoined.status.success(), "{}", said(&rejoined));
+        assert_eq!(place.here(), moved.here());
+        let followed = place.run(&["follow", "--once", &place.url("a/b"), place.file.to_str().unwrap()]);
+        assert!(followed.status.success(), "{}", said(&followed));
+    }
 }

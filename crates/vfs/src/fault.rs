@@ -42,7 +42,7 @@ pub(crate) fn result_code(error: &Error, io_code: c_int) -> c_int {
             Some(libc::ENOMEM) => code::IOERR_NOMEM,
             _ => io_code,
         },
-        Error::Poisoned(_) | Error::WrittenLate(_) => io_code,
+        Error::Poisoned(_) | Error::WrittenLate(_) | Error::Unshipped(_) => io_code,
         Error::Corrupt(_) => code::CORRUPT,
         Error::NotADatabase(_) => code::NOTADB,
         Error::CantOpen(_) => code::CANTOPEN,

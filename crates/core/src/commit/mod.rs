@@ -78,6 +78,8 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     }
     if live.log.slot().page_bytes != txn.page_bytes {
         db.flush_published(live)?;
+        // Rule HomeNotAheadOfStore.
+        db.wait_all_shipped()?;
         live.log.checkpointed(&txn.base, facts, txn.page_bytes).map_err(|e| db.poison(e))?;
         db.tell_slot(live);
         // Under the slot before, of another page size, no record can be read (rule SlotsBeforeCut).

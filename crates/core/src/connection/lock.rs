@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::home::{Kind, State};
 use crate::locks;
 use crate::log::group::{Durability, Group};
+use crate::procs::words::Ship;
 use crate::queue::{Claim, Kept, Patience};
 use crate::recover;
 use crate::rules::{Rule, keeps};
@@ -85,15 +86,16 @@ impl Connection {
         self.check_process()?;
         let mut has_place = false;
         self.waits.begin();
-        let apart = {
+        let (apart, is_away) = {
             let inner = self.db.inner.lock();
             self.check_let_in(&inner)?;
-            self.runs_apart(&inner)
+            (self.runs_apart(&inner), inner.ship().is_away())
         };
         if self.said.exclusive && !self.db.read_only {
             return self.lock_for_good();
         }
-        if self.habit.may_write > 0 && !apart {
+        // What is newer than what readers see may stay so for long.
+        if self.habit.may_write > 0 && !apart && !is_away {
             // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
             has_place = self.take_tentative_place()?;
         }
@@ -154,7 +156,7 @@ impl Connection {
             }
             if inner.phase == Phase::Live && !std::mem::replace(&mut self.habit.has_pinned, true) {
                 db.hold_pending();
-                if is_undecided(&inner) {
+                if is_undecided(&inner) && !self.ships {
                     drop(inner);
                     return self.pin_decided(has_place);
                 }
@@ -194,7 +196,7 @@ impl Connection {
                     return Ok(());
                 }
                 self.habit.has_pinned = true;
-                if is_undecided(&inner) {
+                if is_undecided(&inner) && !self.ships {
                     drop(inner);
                     drop(writer);
                     return self.pin_decided(false);
@@ -211,7 +213,15 @@ impl Connection {
     }
 
     pub(super) fn pin(&mut self, inner: &mut Inner, has_place: bool) -> Result<()> {
-        let state = if has_place { self.db.pin_published(inner)? } else { self.db.pin(inner)? };
+        if inner.ship() == Ship::Begun && !self.ships {
+            return Err(Error::Busy(format!(
+                "it is not known yet what the store has of {}: `onewrite replicate --sync` is looking",
+                self.db.path.display()
+            )));
+        }
+        // The shipper cannot wait for what it is to ship.
+        let is_newest = has_place && !(self.ships && inner.ships());
+        let state = if is_newest { self.db.pin_published(inner)? } else { self.db.pin(inner)? };
         if let Err(e) = self.check_let_in(inner) {
             self.db.unpin(inner, &state)?;
             return Err(e);
@@ -243,6 +253,10 @@ impl Connection {
             match pinned {
                 Err(Error::Busy(_)) if Instant::now() < deadline => self.check_let_in(&db.inner.lock())?,
                 pinned => return pinned,
+            }
+            if db.inner.lock().ship() == Ship::Begun {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
             }
             // The turn of a dead process is had, and with it taken over.
             match db.enter(true, deadline.min(Instant::now() + HOME_WAIT)) {
@@ -321,6 +335,7 @@ impl Connection {
         while let Some(session) = mark {
             let mut options = inner.options.clone();
             options.busy_ms = u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX);
+            options.shipper = self.ships;
             if recover::attach(db, writer, inner, session, &options)? {
                 return Ok(());
             }
@@ -357,7 +372,18 @@ impl Connection {
             return Ok(());
         }
         self.habit.writes_now = true;
-        if !self.db.inner.lock().is_newest(&snapshot) {
+        let (is_newest, ship) = {
+            let inner = self.db.inner.lock();
+            (inner.is_newest(&snapshot), inner.ship())
+        };
+        if ship == Ship::Fenced && !self.ships {
+            return Err(Error::ReadOnly(format!(
+                "{} is fenced: its store belongs to another database. `onewrite rejoin` follows that one, `onewrite promote` takes \
+                 the store back",
+                self.db.path.display()
+            )));
+        }
+        if !is_newest {
             self.expect_place();
             return Err(Error::BusySnapshot);
         }
@@ -478,6 +504,8 @@ impl Connection {
             "rule WalFileStaysLocked: nothing else is marked"
         );
         if inner.phase == Phase::Unmarked {
+            // Rule ShipperBegins.
+            db.check_begins(&inner, self.ships)?;
             db.go_live(&mut writer, &mut inner)?;
             if let Some(member) = &inner.member {
                 member.take(true, Instant::now(), None)?;

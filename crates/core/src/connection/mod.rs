@@ -21,6 +21,7 @@ mod pages;
 mod role;
 mod said;
 mod several;
+mod ship;
 mod wait;
 mod wal;
 mod write;
@@ -81,6 +82,8 @@ pub struct Connection {
     busy_ms: u64,
     /// It fails rather than work on the file past the engine.
     requires: bool,
+    /// It is the shipper's.
+    ships: bool,
     /// What is left of tries that were in vain.
     waits: Waits,
     /// SQLite's lock.
@@ -119,6 +122,7 @@ impl Connection {
             id,
             busy_ms: options.busy_ms,
             requires: options.require,
+            ships: options.shipper,
             waits: Waits::default(),
             level: LockLevel::None,
             role: Role::Idle,
@@ -248,12 +252,12 @@ impl Connection {
         self.db.is_home(id)
     }
 
-    /// The database, for pragmas.
     /// The snapshot it reads, if it reads one.
     pub(crate) fn snapshot(&self) -> Option<&Arc<crate::home::State>> {
         self.role.snapshot()
     }
 
+    /// The database, for pragmas.
     pub(crate) fn database(&self) -> &Arc<Database> {
         &self.db
     }
@@ -336,12 +340,17 @@ impl Connection {
 
     /// The options in force, with what is this connection's own among them ([`Options::OWN`]).
     pub(crate) fn own_options(&self) -> Options {
-        Options { busy_ms: self.busy_ms, require: self.requires, ..self.db.inner.lock().options.clone() }
+        Options {
+            busy_ms: self.busy_ms,
+            require: self.requires,
+            shipper: self.ships,
+            ..self.db.inner.lock().options.clone()
+        }
     }
 
     /// Takes over what is each connection's own.
     pub(crate) fn set_own_options(&mut self, options: &Options) {
-        (self.busy_ms, self.requires) = (options.busy_ms, options.require);
+        (self.busy_ms, self.requires, self.ships) = (options.busy_ms, options.require, options.shipper);
     }
 
     /// Whether it fails rather than work on the file past the engine.

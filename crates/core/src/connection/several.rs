@@ -20,7 +20,8 @@ use crate::types::Tid;
 
 /// Whether the log of a database takes prepared records and decisions.
 pub(super) fn prepares(db: &Database, inner: &Inner) -> bool {
-    db.facts().all_in_log() && !inner.options.concurrent && inner.options.psow
+    // SQLite passes over the error of a store that lacks one of them (rule OneFileWaits).
+    db.facts().all_in_log() && !inner.options.concurrent && inner.options.psow && !inner.ships()
 }
 
 impl Engine {

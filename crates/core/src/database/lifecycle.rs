@@ -69,7 +69,7 @@ impl Database {
             let options = inner.options.clone();
             self.enrol(Member::found(self.files(), log, &slot, &options)?, inner);
         }
-        Ok(())
+        if self.is_signed()? { self.begin_signed(inner.member.as_deref()) } else { Ok(()) }
     }
 
     /// This process is one of several from now on.

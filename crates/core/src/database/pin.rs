@@ -20,11 +20,11 @@ impl Database {
         self.pin_newest(inner, Reach::Written)
     }
 
-    fn pin_newest(&self, inner: &mut Inner, reach: Reach) -> Result<Arc<State>> {
+    pub fn pin_newest(&self, inner: &mut Inner, reach: Reach) -> Result<Arc<State>> {
         let state = match (inner.member.clone(), reach) {
             (Some(member), _) => self.pin_shared(&member, inner, reach)?,
             (None, Reach::Visible) => inner.latest.clone(),
-            (None, Reach::Written) => inner.published.clone(),
+            (None, Reach::Written | Reach::Flushed) => inner.published.clone(),
         };
         Ok(self.count_pin(inner, state))
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::member::Member;
 use super::turn::now_us;
-use super::words::ProcessWords;
+use super::words::{ProcessWords, Ship};
 use crate::database::{Database, Live};
 use crate::disk::system;
 use crate::error::{Error, Result};
@@ -97,7 +97,17 @@ impl Database {
         member.awaits(true);
         let done = self.wait_for_flush(member, tid, durability, deadline);
         member.awaits(false);
-        done
+        done?;
+        // What the store waits for is on the medium, whatever the commit asked for.
+        if reached(&member.words, tid, durability) { Ok(()) } else { self.wait_shipped(member, tid, deadline) }
+    }
+
+    /// The same as far as this machine is concerned: the store may lack it.
+    pub fn wait_flushed_here(&self, member: &Member, tid: Tid) -> Result<()> {
+        while member.words.flushed() < tid {
+            self.wait_for_flush(member, tid, Durability::Flushed, None)?;
+        }
+        Ok(())
     }
 
     fn wait_for_flush(
@@ -114,7 +124,7 @@ impl Database {
         loop {
             let rung = words.flush_bell().load(SeqCst);
             words.show();
-            if reached(words, tid, durability) {
+            if reached(words, tid, durability) || (words.ship() != Ship::Off && words.flushed() >= tid) {
                 return Ok(());
             }
             self.inner.lock().check()?;

@@ -37,6 +37,7 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach)
         let goal = match reach {
             Reach::Visible => words.visible(),
             Reach::Written => words.written(),
+            Reach::Flushed => words.written().min(words.flushed()),
         };
         let generation = words.generation();
         inner.advance();

@@ -599,7 +599,8 @@ impl Member {
 
     /// Whether it is yet to be decided what a dead process left, or to be seen what was written.
     pub fn is_undecided(&self) -> bool {
-        self.words.busy_owner().is_some() || self.words.written() > self.words.visible()
+        let is_hidden = || self.words.written() > self.words.visible() && !self.words.ship().is_away();
+        self.words.busy_owner().is_some() || is_hidden()
     }
 
     /// Whether a write transaction of this process is under way.

@@ -5,6 +5,7 @@
 //!  read     follow.rs    follow the log; announce the snapshot; home's old images from kept.rs
 //!  write    turn.rs     take turns; after another process: catch up; after a dead one: take over (here)
 //!  commit   flush.rs    written in the turn, flushed after it, by one process for all
+//!           ship.rs     and perhaps sent to a store, by another
 //!  detach   member.rs   alone: checkpoint, mark off; else just leave
 //! ```
 //!
@@ -20,6 +21,9 @@ pub mod member;
 mod member_tests;
 #[cfg(test)]
 mod model_tests;
+pub mod ship;
+#[cfg(test)]
+mod ship_tests;
 pub mod tail;
 pub mod turn;
 pub mod words;
@@ -41,6 +45,7 @@ use crate::table::Place;
 use crate::types::{PageNo, PagePart, Tid};
 use member::{Member, Taken};
 use tail::Reach;
+use words::Ship;
 
 /// How long a process waits for another that attaches or leaves when it leaves itself: none does so for long.
 const ADMIN_WAIT: Duration = Duration::from_secs(20);
@@ -149,13 +154,14 @@ impl Database {
             let behind = match reach {
                 Reach::Visible => words.visible() > inner.latest.tid,
                 Reach::Written => words.written() > inner.published.tid,
+                Reach::Flushed => words.written().min(words.flushed()) > inner.published.tid,
             };
             if behind || words.generation() != member.generation.load(std::sync::atomic::Ordering::Relaxed) {
                 follow::catch_up(self, member, inner, reach)?;
             }
             let state = match reach {
                 Reach::Visible => inner.latest.clone(),
-                Reach::Written => inner.published.clone(),
+                Reach::Written | Reach::Flushed => inner.published.clone(),
             };
             let announced = inner.snapshots.has(state.tid) || !keeps(Rule::SnapshotsAnnounced);
             if announced || member.announce(state.tid)? {
@@ -213,6 +219,10 @@ impl Database {
         }
         member::admin(&member.log, ADMIN_WAIT)?;
         if self.read_only || !member.is_alone()? {
+            return Ok(false);
+        }
+        // The shipper goes on from here (rule ShipperBegins).
+        if member.words.ship() != Ship::Off && member.words.shipped_to() < member.words.written() {
             return Ok(false);
         }
         self.enter(true, Instant::now())?;
@@ -343,13 +353,19 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     debug_assert!(newest.tid == cursor.last_tid && before <= newest.tid, "what was adopted follows what was published");
     live.home_tid = tail.slot.base_tid;
     tail.cursor = cursor;
-    inner.set_state(newest);
+    let adopted = newest.tid;
+    match words.ship() {
+        Ship::Off => inner.set_state(newest),
+        // Readers of this process see it when all may (rule ShownWhenShipped).
+        _ => inner.hide(newest),
+    }
     if db.table.read().has_layer() {
         live.log.stream_found()?;
         words.publish(before, before);
     } else {
         live.log.stream_reset()?;
-        words.publish(inner.latest.tid, inner.latest.tid);
+        words.publish(adopted, adopted);
+        inner.advance();
     }
     words.ring();
     let visible = words.visible();

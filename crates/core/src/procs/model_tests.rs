@@ -101,7 +101,7 @@ impl Writer {
 /// Runs one schedule: who makes each step, first as in `path`, then the writer as long as it can. Each choice that
 /// there was is in `path` afterwards.
 fn run(words: &ProcessWords, path: &mut Vec<bool>, without: Without) -> Result<(), String> {
-    words.set_committing(&[0; 6]);
+    words.set_committing(&[0; 8]);
     words.set_home_floor(Tid(0));
     words.set_pin(1, Cell::Own(0), None);
     let mut world = World { words: words.clone(), home: 0, kept: Vec::new() };

@@ -10,6 +10,8 @@ pub enum Reach {
     Visible,
     /// All that is written: what the next transaction builds on.
     Written,
+    /// All that is written and on the medium: what the shipper sends.
+    Flushed,
 }
 
 /// Where a process is in the log.

@@ -17,7 +17,7 @@ use crate::types::Tid;
 const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
 const _: () = assert!(AT_SLOTS + PROCESSES * SLOT_WORDS == crate::disk::shared::LONGS);
 // The last short is not one of them: `AT_IN_PLACE_PAGE`.
-const _: () = assert!(FLUSH_BELL + 1 < crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
+const _: () = assert!(SHIP_BELL + 1 < crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
 
 pub use crate::layout::words::{PINS, PROCESSES};
 
@@ -25,10 +25,11 @@ pub use crate::layout::words::{PINS, PROCESSES};
 const NONE: u64 = u64::MAX;
 
 #[cfg(test)]
-const COMMITTING: [usize; 6] = [AT_VISIBLE, AT_FLUSHED, AT_WRITTEN, AT_WANTED, AT_FLUSHER, AT_POISON];
+const COMMITTING: [usize; 8] =
+    [AT_VISIBLE, AT_FLUSHED, AT_WRITTEN, AT_WANTED, AT_FLUSHER, AT_POISON, AT_SHIP, AT_SHIPPED];
 /// The values of those words.
 #[cfg(test)]
-pub(crate) type Committing = [u64; 6];
+pub(crate) type Committing = [u64; 8];
 
 /// Where a snapshot is announced: a word of its own, or the one for all the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,34 @@ impl Backing for &ProcessWords {
 
     fn raise(&mut self, mark: Mark, tid: Tid) {
         self.cell(word_of(mark)).fetch_max(tid.0, SeqCst);
+    }
+
+    fn shipped(&self) -> Tid {
+        if self.ship() == Ship::Off { Tid(u64::MAX) } else { self.shipped_to() }
+    }
+}
+
+/// Whether commits wait for a store, and how it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ship {
+    /// They do not.
+    Off,
+    /// What the session began with is not known to be in the store: only the shipper reads.
+    Begun,
+    /// They do.
+    On,
+    /// They do, and the store takes nothing now.
+    Late,
+    /// It belongs to another database: nothing is committed here any more.
+    Fenced,
+}
+
+impl Ship {
+    const ALL: [Ship; 5] = [Ship::Off, Ship::Begun, Ship::On, Ship::Late, Ship::Fenced];
+
+    /// Whether a transaction that begins had better not build on what readers may not see: it may be long before they may.
+    pub fn is_away(self) -> bool {
+        matches!(self, Ship::Late | Ship::Fenced)
     }
 }
 
@@ -199,11 +228,91 @@ impl ProcessWords {
     /// Transactions up to `tid` are written. A flush that begins from here on covers them.
     pub fn raise_written(&self, tid: Tid) {
         self.frontier().raise(Mark::Published, tid);
+        self.wake_shipper();
     }
 
     /// Transactions up to `tid` are durable.
     pub fn raise_flushed(&self, tid: Tid) {
         self.frontier().raise(Mark::Flushed, tid);
+        self.wake_shipper();
+    }
+
+    /// Whether commits wait for a store.
+    pub fn ship(&self) -> Ship {
+        let word = self.long(AT_SHIP).load(SeqCst);
+        // Damaged words are those of a store that is away: nothing is acknowledged.
+        usize::try_from(word).ok().and_then(|n| Ship::ALL.get(n).copied()).unwrap_or(Ship::Late)
+    }
+
+    fn change_ship(&self, from: Ship, to: Ship) {
+        // What another process has said since stays.
+        let _ = self.cell(AT_SHIP).compare_exchange(from as u64, to as u64, SeqCst, SeqCst);
+    }
+
+    /// The words were begun just now, by the shipper: commits wait for the store, and readers until it is known to have all.
+    pub fn begin_unshipped(&self, patience_ms: u64) {
+        self.cell(AT_SHIP_MS).store(patience_ms, SeqCst);
+        self.cell(AT_SHIP).store(Ship::Begun as u64, SeqCst);
+    }
+
+    /// Commits wait for the store from here on. The caller has the writer's place, and everything written is visible, or
+    /// commits waited before. The readers have seen what there is.
+    pub fn begin_shipping(&self, patience_ms: u64) {
+        self.cell(AT_SHIP_MS).store(patience_ms, SeqCst);
+        if self.ship() == Ship::Off {
+            self.cell(AT_SHIPPED).store(self.written().0, SeqCst);
+        }
+        self.change_ship(Ship::Off, Ship::On);
+        self.change_ship(Ship::Fenced, Ship::On);
+    }
+
+    /// The newest transaction that the store has.
+    pub fn shipped_to(&self) -> Tid {
+        Tid(self.long(AT_SHIPPED).load(SeqCst))
+    }
+
+    /// The store has everything up to `tid`, and belongs to this database.
+    pub fn raise_shipped(&self, tid: Tid) {
+        self.cell(AT_SHIPPED).fetch_max(tid.0, SeqCst);
+        self.change_ship(Ship::Begun, Ship::On);
+        self.change_ship(Ship::Late, Ship::On);
+        self.show();
+        self.ring();
+    }
+
+    /// The newest transaction that the store lacks and may get: whole, and on the medium here. `None`: it lacks nothing.
+    pub fn to_ship(&self) -> Option<Tid> {
+        let tid = self.flushed().min(self.written());
+        (tid > self.shipped_to() || self.ship() == Ship::Begun).then_some(tid)
+    }
+
+    /// The store takes nothing now.
+    pub fn note_late(&self) {
+        self.change_ship(Ship::On, Ship::Late);
+    }
+
+    /// The store belongs to another database.
+    pub fn fence(&self) {
+        self.cell(AT_SHIP).store(Ship::Fenced as u64, SeqCst);
+        self.ring();
+    }
+
+    /// How long a commit waits for the store.
+    pub fn ship_ms(&self) -> u64 {
+        self.long(AT_SHIP_MS).load(SeqCst)
+    }
+
+    /// What the shipper sleeps on.
+    pub fn ship_bell(&self) -> &AtomicU32 {
+        &self.0.shorts[SHIP_BELL]
+    }
+
+    fn wake_shipper(&self) {
+        if self.ship() != Ship::Off {
+            let bell = &self.0.to_write().shorts[SHIP_BELL];
+            bell.fetch_add(1, SeqCst);
+            system::wake(bell, true);
+        }
     }
 
     /// Lets readers see what they may: as durable as its commits and all before asked for.
@@ -215,7 +324,8 @@ impl ProcessWords {
     pub fn publish(&self, visible: Tid, flushed: Tid) {
         self.raise_written(visible);
         self.raise_flushed(flushed);
-        self.frontier().raise(Mark::Visible, visible);
+        let shipped = Backing::shipped(&self);
+        self.frontier().raise(Mark::Visible, visible.min(shipped));
     }
 
     /// Who flushes for all, see [`super::flush`].

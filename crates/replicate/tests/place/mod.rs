@@ -117,8 +117,8 @@ impl Place {
     }
 
     fn new_name(&self) -> PathBuf {
-        let n = fs::read_dir(self.dir.path()).unwrap().count();
-        self.dir.path().join(format!("restored-{n}.db"))
+        let mut names = (0..).map(|n| self.dir.path().join(format!("restored-{n}.db")));
+        names.find(|name| !name.exists()).unwrap()
     }
 
     /// Names of the files of a level.

@@ -349,10 +349,7 @@ impl PageTable {
             self.kept_bytes += image.len() as u64;
         }
         let versions = self.pages.entry(page).or_default();
-        match versions.last_mut() {
-            Some(newest) => newest.place = old,
-            None => versions.push(Version { tid: Tid::HOME, place: old }),
-        }
+        displace_home(versions, versions.len(), old);
         versions.push(Version { tid: now, place: Place::Home });
     }
 
@@ -365,13 +362,7 @@ impl PageTable {
         }
         let versions = self.pages.entry(page).or_default();
         let at = versions.partition_point(|v| v.tid <= base);
-        match at.checked_sub(1).and_then(|at| versions.get_mut(at)) {
-            Some(version) => {
-                debug_assert!(matches!(version.place, Place::Home), "page {page} has an image newer than home");
-                version.place = old;
-            }
-            None => versions.insert(0, Version { tid: Tid::HOME, place: old }),
-        }
+        displace_home(versions, at, old);
     }
 
     /// Home has the newest image of `page`, which was in memory: what nobody needs beside it is forgotten.
@@ -485,6 +476,21 @@ fn bytes(versions: &[Version]) -> u64 {
     versions.iter().map(Version::bytes).sum()
 }
 
+/// Home's image is `old`, of which it is about to lose the bytes: they take its place in the first `count` of `versions`. Several of them
+/// may say that home has them: a checkpoint that leaves a page behind the end of home marks it, and home keeps the same image.
+fn displace_home(versions: &mut Vec<Version>, count: usize, old: Place) {
+    let older = versions.get(..count).unwrap_or_default();
+    let from = older.iter().rposition(|v| !matches!(v.place, Place::Home)).map_or(0, |newest| newest + 1);
+    debug_assert!(from < count || count == 0, "a version is newer than home");
+    if from < count {
+        versions.drain(from + 1..count);
+    }
+    match versions.get_mut(from).filter(|_| from < count) {
+        Some(version) => version.place = old,
+        None => versions.insert(from, Version { tid: Tid::HOME, place: old }),
+    }
+}
+
 /// Keeps of `versions`, all older than `until`, those that somebody reads or may read.
 fn retain_needed(versions: &mut Vec<Version>, until: Tid, readers: Readers<'_>) {
     let mut next = until;
@@ -510,6 +516,30 @@ mod tests {
     /// Readers of `snapshots` and of what comes from `visible` on.
     fn readers(snapshots: &Snapshots, visible: u64) -> Readers<'_> {
         Readers { snapshots, visible: Tid(visible) }
+    }
+
+    /// Page 7 is behind the end of the database for a while, and of home never: an older snapshot goes on reading it there.
+    #[test]
+    fn a_page_that_is_added_again_leaves_home_to_no_older_snapshot() {
+        for under in [true, false] {
+            let mut table = PageTable::default();
+            let mut snapshots = Snapshots::default();
+            snapshots.pin(Tid(2));
+            table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 2));
+            table.hold_under(PageNo(7), Tid(2), Place::Memory(image(1)));
+            table.brought_home(PageNo(7), readers(&snapshots, 3));
+            snapshots.pin(Tid(4));
+            table.checkpointed(Tid(5), 6, readers(&snapshots, 5));
+            assert_eq!([2, 4].map(|tid| read(&table, tid)), [Some(1), None]);
+            if under {
+                table.publish(PageNo(7), Tid(6), Place::Memory(image(6)), readers(&snapshots, 5));
+                table.hold_under(PageNo(7), Tid(5), Place::Memory(image(3)));
+                table.brought_home(PageNo(7), readers(&snapshots, 6));
+            } else {
+                table.hold(PageNo(7), Tid(6), Place::Memory(image(3)));
+            }
+            assert_eq!([2, 4, 6].map(|tid| read(&table, tid)), [Some(1), Some(3), None]);
+        }
     }
 
     fn read(table: &PageTable, tid: u64) -> Option<u8> {

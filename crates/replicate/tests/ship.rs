@@ -384,7 +384,7 @@ fn a_shipper_that_is_killed_at_any_moment_leaves_no_gap() {
     place.once();
     place.assert_files_are_sound();
     place.assert_shipped();
-    assert!(place.files().len() > 25);
+    assert!(place.files().len() > 1, "one of them shipped while it lived");
     let unfinished = fs::read_dir(place.dir.path().join("store/ltx/0")).unwrap();
     assert!(unfinished.flatten().all(|file| file.path().extension() == Some(OsStr::new("ltx"))));
 }

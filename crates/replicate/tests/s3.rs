@@ -729,7 +729,7 @@ fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
         let begun = Instant::now();
         let error = insert(&db, n).unwrap_err();
         assert!(error.contains("whether it is committed is not known"), "{error}");
-        assert!((500..3000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+        assert!((500..30_000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
         // Nobody sees it; nobody builds on it.
         let begun = Instant::now();
         let reader = place.open(Duration::ZERO);
@@ -738,7 +738,7 @@ fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
         }
         let error = insert(&db, 1000).unwrap_err();
         assert!(error.contains("locked"), "{error}");
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
         outage(&mut place.bucket.lock().unwrap(), false);
         // What was not known turns out to be committed.
         all = format!("{all},{n}");

@@ -73,7 +73,7 @@ pub fn register_default() -> Result<(), Error> {
 }
 
 /// Asks for reserved bytes at the end of each page of a database that is still to be made, or of what `VACUUM INTO`
-/// makes of this one. The in-page schemes need 32.
+/// makes of this one. The in-page schemes need 32, and take more of large pages.
 pub fn reserve_bytes(db: &Connection, bytes: u8) -> rusqlite::Result<()> {
     let mut bytes = c_int::from(bytes);
     // SAFETY: the connection is open for as long as `db` is borrowed; this operation takes a pointer to an int, and

@@ -105,7 +105,7 @@ struct Side {
     attached: [String; 2],
     connections: Vec<Connection>,
     /// New databases get the room that those of the other side have.
-    reserves: bool,
+    reserves: Option<u8>,
 }
 
 fn connect(path: &Path, parameters: &str) -> Connection {
@@ -114,6 +114,13 @@ fn connect(path: &Path, parameters: &str) -> Connection {
     db.busy_timeout(std::time::Duration::ZERO).unwrap();
     add_noise(&db);
     db
+}
+
+/// Reserved bytes of the pages of a new database with these parameters.
+fn reserved(dir: &Path, parameters: &str) -> u8 {
+    let path = dir.join("reserved.db");
+    connect(&path, parameters).execute_batch("CREATE TABLE t(a)").unwrap();
+    fs::read(&path).unwrap()[20]
 }
 
 impl Side {
@@ -125,8 +132,8 @@ impl Side {
                 assert_eq!(one::<String>(db, "PRAGMA journal_mode=wal"), "wal");
             }
         }
-        if self.reserves {
-            self.connections.iter().for_each(|db| onewrite_rusqlite::reserve_bytes(db, 32).unwrap());
+        if let Some(bytes) = self.reserves {
+            self.connections.iter().for_each(|db| onewrite_rusqlite::reserve_bytes(db, bytes).unwrap());
         }
     }
 
@@ -268,7 +275,7 @@ fn differential(preset: &str, seed: u64, steps: u64) {
         let dir = dir.path().join(name);
         fs::create_dir(&dir).unwrap();
         let attached = [if name == "ours" { "vfs=onewrite" } else { "vfs=unix" }, "vfs=unix"].map(str::to_owned);
-        let reserves = name == "stock" && in_page(preset);
+        let reserves = (name == "stock" && in_page(preset)).then(|| reserved(dir.parent().unwrap(), &parameters));
         Side { dir, main, attached, connections: Vec::new(), reserves }
     });
     let shape = Shape { page_bytes, auto_vacuum, bytes_max, big_rows: 2500 };

@@ -108,6 +108,12 @@ impl Scheme for InPage {
             placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
         }
         if let Some(placed) = placed {
+            // What stays as it is in home has no newer image: who reads it reads home, until something else is written there.
+            debug_assert!(
+                placed.pages.is_sorted_by_key(|(page, ..)| *page),
+                "page 1 comes first, and the others as they were"
+            );
+            changed.retain(|c| placed.pages.binary_search_by_key(&c.page, |(page, ..)| *page).is_ok());
             return Ok(Prepared { in_place: Some(Box::new(placed)), ..Prepared::of(c.txn, state, changed)? });
         }
         if !self.merge.lock().is_empty() {

@@ -65,7 +65,7 @@ impl Database {
         // (rule LogWiped).
         let used = old.as_ref().map_or(Some(0), |slot| (slot.zeroed && !slot.live).then_some(slot.start.0));
         let ring_bytes = small_ring_bytes(block_bytes);
-        if let (Some(used), Some(slot)) = (used, &old) {
+        if let (Some(used), Some(slot), true) = (used, &old, keeps(Rule::LogWiped)) {
             log.wipe(slot, used.min(ring_bytes))?;
         }
         // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed. Nor is

@@ -498,8 +498,10 @@ impl LogFile {
 
     /// The same where zeros that are there already may be in the cache alone, clean since a flush of them failed.
     pub(crate) fn wipe_again(&self, slot: &Slot, len: u64) -> Result<()> {
-        self.wipe(slot, len)?;
-        self.rewrite(slot.ring_at(), len)
+        self.write_over(slot.ring_at(), len, 256 << 10, |part| {
+            part.fill(0);
+            true
+        })
     }
 
     /// The same as [`LogFile::wipe`] for the part of the ring that the records behind `slot`, up to `tail`, leave free.

@@ -599,7 +599,7 @@ impl Log {
         let wiped =
             if self.slot.zeroed { self.log.wipe(&self.slot, used) } else { self.log.wipe_again(&self.slot, used) };
         // Where that fails (a file system that writes elsewhere is full), the next session knows and tries again.
-        self.slot.zeroed = keeps(Rule::LogWiped) && wiped.is_ok();
+        self.slot.zeroed = wiped.is_ok();
         self.slot.start = LogOffset(used);
         self.slot.ring_bytes = small;
         // Nothing is in flight any more, so the next session may go on from here.

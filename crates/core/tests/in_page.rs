@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::leaves::{HOME, cells, disk, leaf, leaves, opaque, open, stat};
-use common::{PAGE, write};
+use common::{PAGE, write, write_and_sync};
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
 use onewrite_core::{Engine, Error, LockLevel};
@@ -58,13 +58,7 @@ fn a_transaction_of_which_a_page_is_missing_is_undone() {
         let mut c = open(&disk, scheme);
         write(&mut c, &leaves(1, 1..4));
         write(&mut c, &leaves(2, 1..6));
-        c.lock(LockLevel::Shared).unwrap();
-        c.lock(LockLevel::Reserved).unwrap();
-        for (index, page) in leaves(3, 2..5) {
-            c.write_at(&page, index * PAGE as u64).unwrap();
-        }
-        c.prepare(None).unwrap();
-        c.sync().unwrap();
+        write_and_sync(&mut c, &leaves(3, 2..5));
         disk.stop_after(if scheme == "dhl-cc" { 3 } else { 2 });
         c.commit().unwrap_err();
         std::mem::forget(c);
@@ -92,13 +86,7 @@ fn recovery_flushes_twice_and_leaves_a_plain_file() {
         let disk = disk(4096, 32);
         let mut c = open(&disk, "dhl-cc");
         write(&mut c, &leaves(1, 1..9));
-        c.lock(LockLevel::Shared).unwrap();
-        c.lock(LockLevel::Reserved).unwrap();
-        for (index, page) in leaves(2, 1..4) {
-            c.write_at(&page, index * PAGE as u64).unwrap();
-        }
-        c.prepare(None).unwrap();
-        c.sync().unwrap();
+        write_and_sync(&mut c, &leaves(2, 1..4));
         disk.stop_after(pages);
         c.commit().unwrap_err();
         std::mem::forget(c);
@@ -131,13 +119,7 @@ fn pages_whose_flush_failed_are_made_durable_before_anything_builds_on_them() {
     let mut c = open(&disk, "dhl-cc");
     write(&mut c, &leaves(1, 1..4));
     disk.fail_nth(Op::Sync, 1, std::io::ErrorKind::Other);
-    c.lock(LockLevel::Shared).unwrap();
-    c.lock(LockLevel::Reserved).unwrap();
-    for (index, page) in leaves(2, 1..4) {
-        c.write_at(&page, index * PAGE as u64).unwrap();
-    }
-    c.prepare(None).unwrap();
-    c.sync().unwrap();
+    write_and_sync(&mut c, &leaves(2, 1..4));
     c.commit().unwrap_err();
     drop(c);
     let next = disk.survive();
@@ -189,14 +171,9 @@ fn the_reserve_has_room_for_undo_records() {
     write(&mut c, &[(2, one)]);
     write(&mut c, &[(2, other), (3, roomy_leaf(1))]);
     assert_eq!((stat(&mut c, "in_place"), stat(&mut c, "undo_misfits")), (0, 2), "all of a page changed");
-    c.lock(LockLevel::Shared).unwrap();
-    c.lock(LockLevel::Reserved).unwrap();
-    c.write_at(&roomy_leaf(9), 3 * PAGE as u64).unwrap();
     let mut again = opaque(7);
     again[PAGE - 248..].fill(0);
-    c.write_at(&again, 2 * PAGE as u64).unwrap();
-    c.prepare(None).unwrap();
-    c.sync().unwrap();
+    write_and_sync(&mut c, &[(3, roomy_leaf(9)), (2, again)]);
     disk.stop_after(2);
     c.commit().unwrap_err();
     std::mem::forget(c);

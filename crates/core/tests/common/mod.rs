@@ -122,6 +122,13 @@ pub fn commit(c: &mut Connection, n: u64) {
 
 /// Commits whole pages, given with their index in the file.
 pub fn write(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
+    write_and_sync(c, pages);
+    c.commit().unwrap();
+    c.unlock(LockLevel::None).unwrap();
+}
+
+/// The same up to the commit.
+pub fn write_and_sync(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
     c.lock(LockLevel::Shared).unwrap();
     c.lock(LockLevel::Reserved).unwrap();
     for (index, bytes) in pages {
@@ -129,8 +136,6 @@ pub fn write(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
     }
     c.prepare(None).unwrap();
     c.sync().unwrap();
-    c.commit().unwrap();
-    c.unlock(LockLevel::None).unwrap();
 }
 
 /// A database with `count` transactions in its log, as a crash leaves it.

@@ -5,6 +5,7 @@
 //! before each commit, with what the replica holds before and after that, so that a start finds out, by reading the replica,
 //! where it is, and whether somebody else has changed it.
 
+use crate::local::{beside, directory, sync};
 use crate::ltx::{Header, Reader, lock_page};
 use crate::plan::{self, Target};
 use crate::report::{COUNTERS, now_ms};
@@ -99,12 +100,6 @@ fn leave_wal_mode(image: &mut [u8]) {
     image.get_mut(18..20).unwrap_or_default().fill(1);
 }
 
-fn beside(file: &Path, suffix: &str) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
-}
-
 fn place(value: &Value) -> Option<Place> {
     let txid = u64::from_str_radix(value["txid"].as_str()?, 16).ok()?;
     let content = u128::from_str_radix(value["content"].as_str()?, 16).ok()?;
@@ -119,12 +114,12 @@ fn told(place: Place) -> Value {
 fn write_record(file: &Path, url: &str, at: Place, next: Place) -> Result<()> {
     let path = beside(file, "-follow");
     let what = || format!("cannot write {}", path.display());
-    let dir = restore::directory(&path);
+    let dir = directory(&path);
     let mut new = tempfile::NamedTempFile::new_in(dir).with_context(what)?;
     writeln!(new, "{}", json!({"url": url, "at": told(at), "next": told(next)})).with_context(what)?;
     new.as_file().sync_all().with_context(what)?;
     new.persist(&path).map_err(|e| e.error).with_context(what)?;
-    restore::sync(dir)
+    sync(dir)
 }
 
 /// The record: for which store, and where the replica is, before and after a commit.
@@ -442,6 +437,6 @@ pub(crate) fn forget(file: &Path) -> Result<()> {
         Err(e) if e.kind() != ErrorKind::NotFound => {
             Err(e).with_context(|| format!("cannot remove {}", path.display()))
         }
-        _ => restore::sync(restore::directory(file)),
+        _ => sync(directory(file)),
     }
 }

@@ -3,7 +3,9 @@
 
 use crate::fence::{self, Claim, Fenced, How, Node, Owner, Tip, shut_out};
 use crate::follow::{self, Follower};
+use crate::local::{beside, directory, is_there, sync};
 use crate::plan::{Target, newest, plan};
+use crate::report::now_ms;
 use crate::restore::{check_dest, restore};
 use crate::source::{Source, unsign};
 use crate::state::{State, byte_bar, page_bar};
@@ -18,7 +20,6 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What a promotion has done.
 #[derive(Clone, Debug)]
@@ -112,20 +113,11 @@ fn catch_up(url: &str, file: &Path) -> Result<Tip> {
 
 /// Later than what is there.
 fn newest_ms(store: &dyn Store) -> Result<i64> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
+    let now = now_ms();
     let mut entries = list_all(store)?;
     store.tell_times(&mut entries, now)?;
     let newest = entries.iter().max_by_key(|entry| entry.name.max).map_or(0, |entry| entry.time_ms);
     Ok(now.max(newest))
-}
-
-fn is_there(file: &Path) -> Result<bool> {
-    match file.symlink_metadata() {
-        Ok(_) => Ok(true),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e).with_context(|| format!("cannot look at {}", file.display())),
-    }
 }
 
 /// The store's newest state, if the database at `file` is the same.
@@ -185,7 +177,7 @@ struct Aside {
 
 impl Aside {
     fn beside(file: &Path) -> Result<Aside> {
-        let dir = dir_of(file);
+        let dir = directory(file);
         let what = || format!("cannot write in {}", dir.display());
         let dir = tempfile::Builder::new().prefix(".onewrite-promote-").tempdir_in(dir).with_context(what)?;
         let database = dir.path().join("database");
@@ -204,19 +196,8 @@ impl Aside {
         fs::hard_link(&self.database, file)
             .with_context(|| format!("cannot give the database the name {}", file.display()))?;
         self.dir.close().context("cannot remove a temporary directory")?;
-        flush(dir_of(file))
+        sync(directory(file))
     }
-}
-
-fn dir_of(file: &Path) -> &Path {
-    match file.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    }
-}
-
-fn flush(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all()).with_context(|| format!("cannot flush {}", dir.display()))
 }
 
 /// What has become of a database that another was promoted over.
@@ -251,7 +232,7 @@ pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
     }
     // Commits here wait for the store no more: what there may be is put aside.
     unsign(file)?;
-    let kept = with_suffix(file, ".diverged");
+    let kept = beside(file, ".diverged");
     let what = || format!("cannot look at {}", file.display());
     let inode = |path: &Path| path.symlink_metadata().map(|data| (data.dev(), data.ino()));
     // What was begun before is gone on with.
@@ -289,13 +270,7 @@ pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
     follow::record(&aside.database, file, url, txid)?;
     fs::rename(&aside.database, file)
         .with_context(|| format!("cannot give what was restored the name {}", file.display()))?;
-    flush(dir_of(file))?;
+    sync(directory(file))?;
     drop(hold);
     Ok(Rejoined::Replaced { txid, pages, kept })
-}
-
-fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
-    let mut path = file.as_os_str().to_owned();
-    path.push(suffix);
-    path.into()
 }

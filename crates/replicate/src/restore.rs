@@ -1,5 +1,6 @@
 //! Restoring: the files of a state, applied one after the other, become a plain SQLite file.
 
+use crate::local::{beside, directory, is_there, sync};
 use crate::ltx::Header;
 use crate::plan::{Target, plan};
 use crate::state::{Sink, apply, byte_bar};
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use onewrite_core::inspect::log_path;
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tempfile::TempPath;
 
 /// So often it begins again, if a file was merged into another one and removed meanwhile.
@@ -65,32 +66,12 @@ pub(crate) fn name(file: &Path, dest: &Path) -> Result<()> {
     sync(directory(dest))
 }
 
-/// Where a file lies.
-pub(crate) fn directory(of: &Path) -> &Path {
-    of.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Makes names durable.
-pub(crate) fn sync(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all()).with_context(|| format!("cannot flush {}", dir.display()))
-}
-
 /// What lies beside a database would be taken for its own: a journal would be rolled back into it, a log would refuse it.
 pub(crate) fn check_dest(dest: &Path) -> Result<()> {
-    let beside = |suffix| {
-        let mut name = dest.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
-    let there = |path: &Path| match path.symlink_metadata() {
-        Ok(_) => Ok(true),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e).with_context(|| format!("cannot look at {}", path.display())),
-    };
-    ensure!(!there(dest)?, "{} is there already: move it away, or choose another name", dest.display());
-    for other in [beside("-journal"), beside("-wal"), log_path(dest)] {
+    ensure!(!is_there(dest)?, "{} is there already: move it away, or choose another name", dest.display());
+    for other in [beside(dest, "-journal"), beside(dest, "-wal"), log_path(dest)] {
         let belongs = "belongs to another database, and would be read with this one: move it away";
-        ensure!(!there(&other)?, "{} {belongs}", other.display());
+        ensure!(!is_there(&other)?, "{} {belongs}", other.display());
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! A store that is a directory, laid out as Litestream's `file` replicas are: the time of a state is the file's time.
 
 use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER, SNAPSHOTS, Store, Version};
+use crate::local::sync;
 use crate::report::{COUNTERS, Request};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, TryLockError};
@@ -51,7 +52,7 @@ fn make_dir(dir: &Path) -> Result<()> {
     match fs::create_dir(dir) {
         Ok(()) => {
             let parent = dir.parent().unwrap_or(Path::new("/"));
-            sync_dir(parent)
+            sync(parent)
         }
         Err(e) if e.kind() == ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
         Err(e) if e.kind() == ErrorKind::NotFound => bail!(
@@ -60,10 +61,6 @@ fn make_dir(dir: &Path) -> Result<()> {
         ),
         Err(e) => Err(e).with_context(|| format!("cannot make the directory {}", dir.display())),
     }
-}
-
-fn sync_dir(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all()).with_context(|| format!("cannot flush {}", dir.display()))
 }
 
 fn time(time_ms: i64) -> SystemTime {
@@ -145,7 +142,7 @@ impl Store for FileStore {
         file.write_all(record).with_context(what)?;
         file.as_file().sync_all().with_context(what)?;
         file.persist(&path).map_err(|e| e.error).with_context(what)?;
-        sync_dir(&self.dir)?;
+        sync(&self.dir)?;
         Ok(true)
     }
 
@@ -217,7 +214,7 @@ impl Store for FileStore {
             Err(e) if e.error.kind() == ErrorKind::AlreadyExists => return Ok(false),
             Err(e) => return Err(e.error).with_context(what),
         }
-        sync_dir(&dir)?;
+        sync(&dir)?;
         Ok(true)
     }
 

@@ -51,7 +51,7 @@ fn child_that_does_anything() {
             4 => format!("BEGIN IMMEDIATE; DELETE FROM noise; {ROWS}{n}) INSERT INTO noise SELECT i, i FROM n; COMMIT"),
             5 => format!("{ROWS}{n}) INSERT OR REPLACE INTO noise SELECT i, randomblob(9000) FROM n"),
             6..=9 => format!("{ROWS}{n}) INSERT INTO noise(v) SELECT randomblob(500) FROM n"),
-            10 => "CREATE TABLE more AS SELECT * FROM noise; DROP TABLE more".to_owned(),
+            10 => "CREATE TABLE IF NOT EXISTS more AS SELECT * FROM noise; DROP TABLE IF EXISTS more".to_owned(),
             _ => format!("INSERT OR REPLACE INTO noise VALUES ({k}, randomblob({n}))"),
         };
         match db.execute_batch(&sql) {

@@ -184,7 +184,7 @@ impl Untold {
     /// The record with this head ends at `end`. Where the last one ends that it calls durable, if it is known and not of before.
     fn next(&mut self, head: &Head, end: LogOffset) -> Option<LogOffset> {
         let told = self.0.iter().take_while(|(tid, _)| *tid <= head.durable_tid).count();
-        let last = self.0.drain(..told).last();
+        let last = self.0.drain(..told).next_back();
         if self.0.len() < Self::MOST {
             self.0.push_back((head.tid, end));
         }

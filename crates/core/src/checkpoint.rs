@@ -148,7 +148,7 @@ pub fn tell_recovery(db: &Database, live: &mut Live) -> Result<()> {
 
 fn tell_record(db: &Database, live: &mut Live, tid: Tid) -> Result<()> {
     if keeps(Rule::LeftoversFlushed) {
-        db.disk.sync_dir_of(&db.path).context(|| db.what("cannot flush the directory of"))?;
+        db.flush_names(live.log.file())?;
     }
     if !keeps(Rule::NewSession) {
         return Ok(());

@@ -39,6 +39,8 @@ pub const STREAM_UNIT: u64 = 512;
 pub mod shared {
     /// Number of the file (inode) that the log was last used for, u64; 0: not known.
     pub const AT_HOME_FILE: usize = 3968;
+    /// The names beside the database when they were flushed last, four u64; zeros: not known.
+    pub const AT_NAMES: usize = 3976;
     /// Number of the page that was last written in place, u32; 0: none since the session began.
     pub const AT_IN_PLACE_PAGE: usize = 4092;
 }

@@ -365,3 +365,35 @@ fn a_copy_of_the_file_is_not_the_file() {
     commit(&mut c, 2);
     assert_eq!(newest(&mut c).unwrap(), 2);
 }
+
+/// Names that were changed since the directory was flushed last are flushed before the mark, and only then (rule NamesFlushedOnce): a
+/// journal that another program removed must not come back.
+#[test]
+fn names_are_flushed_where_they_have_changed() {
+    let disk = disk();
+    let mut n = 0;
+    let mut session = |disk: &SimDisk, dir_syncs: u64, why: &str| {
+        disk.reset_counters();
+        let mut c = open(disk, DB);
+        n += 1;
+        commit(&mut c, n);
+        c.close().unwrap();
+        assert_eq!(disk.counters().dir_syncs, dir_syncs, "{why}");
+    };
+    session(&disk, 1, "the log was made");
+    session(&disk, 0, "nothing has changed");
+    let journal = Path::new("/db-journal");
+    for (path, why) in [(journal, "a journal came and went"), (Path::new("/other"), "so did another file")] {
+        let file = disk.open(path, OpenMode::Create).unwrap();
+        file.write_at(&[7; 600], 0).unwrap();
+        file.sync().unwrap();
+        disk.sync_dir_of(path).unwrap();
+        disk.remove(path).unwrap();
+        session(&disk, 1, why);
+        session(&disk, 0, "nothing has changed");
+        assert!(disk.crashes().all(|(_, after)| !after.exists(path).unwrap()), "{why}");
+    }
+    let restarted = disk.crash(0);
+    session(&restarted, 1, "nobody knows behind a power cut");
+    session(&restarted, 0, "nothing has changed");
+}

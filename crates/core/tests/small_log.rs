@@ -380,8 +380,8 @@ fn flushes() {
         (disk.counters().flushes(), disk.counters().flushes() - before_close)
     };
     let made = cost(1);
-    assert_eq!(cost(1), (5, 2));
+    assert_eq!(cost(1), (4, 2));
     let grown = cost(40);
-    assert_eq!(cost(1), (5, 2));
+    assert_eq!(cost(1), (4, 2));
     assert_eq!((made.0, grown.1), (6, 3), "to make the log, and to give it back");
 }

@@ -59,7 +59,7 @@ impl Database {
         } else {
             log.note_home(home)?
         }
-        self.end_leftovers(unlinked, old.as_ref().is_some_and(|slot| slot.live))?;
+        self.end_leftovers(&log, unlinked, old.as_ref().is_some_and(|slot| slot.live))?;
         // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut
         // may have brought some of it back: what is still in the cache alone becomes durable with the slot
         // (rule LogWiped).
@@ -120,7 +120,7 @@ impl Database {
     /// What a process before left unflushed when it died must not come back beside the new mark: a rollback journal it removed,
     /// cut or zeroed, the mark it took off while its slot, which goes now, was the newest (`is_slot_live`). Nor a name that is
     /// not on the disk yet.
-    fn end_leftovers(&self, is_unlinked: bool, is_slot_live: bool) -> Result<()> {
+    fn end_leftovers(&self, log: &LogFile, is_unlinked: bool, is_slot_live: bool) -> Result<()> {
         if !is_unlinked {
             match self.disk.remove(self.journal_path()) {
                 Ok(()) => {}
@@ -130,7 +130,7 @@ impl Database {
             // Home is whole: a second file that a close left means nothing.
             beside::remove_second(&*self.disk, &self.path)?;
             if keeps(Rule::LogBeforeMark) {
-                self.disk.sync_dir_of(&self.path).context(|| self.what("cannot flush the directory of"))?;
+                self.flush_names(log)?;
             }
         }
         if is_slot_live {

@@ -8,7 +8,7 @@ use crate::beside;
 use crate::disk::{DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::journal::super_journal;
-use crate::log::file::path_of_session;
+use crate::log::file::{LogFile, path_of_session};
 
 impl Database {
     /// Whether a rollback journal of a crashed stock SQLite waits to be rolled back.
@@ -48,6 +48,21 @@ impl Database {
                 Err(Error::io(self.what("cannot flush the directory of the super-journal of"), e))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// The names beside home are on the disk, those of home and of its log, and no journal that was removed. They need no flush if they
+    /// are as they were when `log` was told so (rule NamesFlushedOnce).
+    pub fn flush_names(&self, log: &LogFile) -> Result<()> {
+        let what = || self.what("cannot flush the directory of");
+        let stamp = self.disk.names_stamp(&self.path).context(what)?;
+        if stamp.is_some() && log.noted_names()? == stamp {
+            return Ok(());
+        }
+        self.disk.sync_dir_of(&self.path).context(what)?;
+        match stamp.filter(|stamp| matches!(self.disk.names_stamp(&self.path), Ok(Some(now)) if now == *stamp)) {
+            Some(stamp) => log.note_names(stamp),
+            None => Ok(()),
         }
     }
 

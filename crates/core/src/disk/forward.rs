@@ -52,6 +52,12 @@ macro_rules! forward_disk {
             $to.sync_dir_of(path)
         }
     };
+    (@ names_stamp $this:ident $to:expr) => {
+        fn names_stamp(&self, path: &std::path::Path) -> std::io::Result<Option<$crate::disk::NamesStamp>> {
+            let $this = self;
+            $to.names_stamp(path)
+        }
+    };
     (@ temp_file $this:ident $to:expr) => {
         fn temp_file(
             &self,

@@ -59,6 +59,10 @@ impl Access {
     }
 }
 
+/// The names in a directory, of one moment. Never all zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamesStamp(pub [u64; 4]);
+
 /// Strength of a byte-range lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
@@ -101,6 +105,12 @@ pub trait Disk: Send + Sync {
     }
     /// Makes creations, removals and changes of names in the directory that holds `path` durable.
     fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
+    /// A number for the names in the directory that holds `path` as they are: while it is given, none was made, changed or removed since it
+    /// was given first. `None` where that cannot be told, or not yet.
+    fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
+        let _has_no_clock = path;
+        Ok(None)
+    }
     /// A file without a name in the directory that holds `near`; it vanishes when dropped.
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>>;
 }

@@ -10,6 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -19,7 +20,7 @@ use rustix::fs::{FallocateFlags, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use super::forked::Opened;
-use super::{Access, Disk, DiskFile, FileId, LockKind, OpenMode, SharedWords, lock_range};
+use super::{Access, Disk, DiskFile, FileId, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
 
 /// The file system of this machine. Clones share what was learnt about devices.
 #[derive(Clone, Debug, Default)]
@@ -152,6 +153,26 @@ impl Disk for RealDisk {
             file.set_permissions(like.permissions())
         };
         self.wrap(|| make_own(path, give))
+    }
+
+    /// The time at which the directory was changed last, if that is long enough ago for the next change to get another one.
+    fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
+        static BOOT: OnceLock<Option<u64>> = OnceLock::new();
+        // Without a clock that runs while it is off, a machine may tell the same times after each start.
+        let Some(boot) = *BOOT.get_or_init(this_boot) else { return Ok(None) };
+        let dir = fs::metadata(directory_of(path))?;
+        let (Ok(changed), Ok(changed_ns)) = (u64::try_from(dir.ctime()), u64::try_from(dir.ctime_nsec())) else {
+            return Ok(None);
+        };
+        let changed_at = SystemTime::UNIX_EPOCH + Duration::new(changed, u32::try_from(changed_ns).unwrap_or(0));
+        // Where it keeps seconds only, a clock that was set back may well tell one of them twice.
+        let is_settled = SystemTime::now().duration_since(changed_at).is_ok_and(|age| age >= CLOCK_STEP);
+        Ok((is_settled && !changed_ns.is_multiple_of(COARSE_NS)).then_some(NamesStamp([
+            boot ^ dir.dev().rotate_left(32),
+            dir.ino(),
+            changed,
+            changed_ns,
+        ])))
     }
 
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
@@ -450,6 +471,19 @@ fn atomic_unit(physical_block: Option<u64>, fs_block: Option<u64>) -> u32 {
 }
 
 /// The directory that holds the name `path`.
+/// Times of a file system are those of a clock that steps every 10 ms at most.
+const CLOCK_STEP: Duration = Duration::from_millis(50);
+/// Those of one that keeps seconds or hundredths are multiples of this, in nanoseconds.
+const COARSE_NS: u64 = 10_000_000;
+
+/// A number of the system's for the time since it was started.
+fn this_boot() -> Option<u64> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(32).collect();
+    let id = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32)?;
+    u64::try_from((id >> 64) ^ (id & u128::from(u64::MAX))).ok()
+}
+
 fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
@@ -482,6 +516,42 @@ mod tests {
 
     fn open(dir: &tempfile::TempDir, name: &str) -> Arc<dyn DiskFile> {
         RealDisk::new().open(&dir.path().join(name), OpenMode::Create).unwrap()
+    }
+
+    /// Names have a stamp when they have been as they are for a while, and another one after each change.
+    #[test]
+    fn a_directory_that_changes_has_another_stamp() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, path) = (RealDisk::new(), dir.path().join("db"));
+        let stamp = || disk.names_stamp(&path).unwrap();
+        let settled = || {
+            let since = std::time::Instant::now();
+            loop {
+                match stamp() {
+                    Some(stamp) => return stamp,
+                    None => assert!(since.elapsed() < Duration::from_secs(9), "it never settles"),
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let mut seen = vec![settled()];
+        let changes: [&dyn Fn(); 3] = [
+            &|| drop(disk.open(&path, OpenMode::Create).unwrap()),
+            &|| disk.rename(&path, &dir.path().join("other")).unwrap(),
+            &|| disk.remove(&dir.path().join("other")).unwrap(),
+        ];
+        for change in changes {
+            change();
+            assert_eq!(stamp(), None, "just changed");
+            let now = settled();
+            assert!(!seen.contains(&now) && now == settled());
+            seen.push(now);
+        }
+        let file = disk.open(&dir.path().join("db2"), OpenMode::Create).unwrap();
+        let now = settled();
+        file.write_at(b"content", 0).unwrap();
+        file.sync().unwrap();
+        assert_eq!(settled(), now, "what is in a file is no name");
     }
 
     fn read_all(file: &dyn DiskFile) -> Vec<u8> {

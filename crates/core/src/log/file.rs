@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::record::{Decider, Head, Peek, Record};
 use super::slot::{Slot, follows_session};
 use crate::beside;
-use crate::disk::{Disk, DiskFile, FileId, OpenMode, read_part, system};
+use crate::disk::{Disk, DiskFile, FileId, NamesStamp, OpenMode, read_part, system};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Mark, mark};
 use crate::layout::home::HEADER_BYTES;
@@ -498,6 +498,21 @@ impl LogFile {
         let mut b = [0; 8];
         let b = read_part(&*self.file, &mut b, shared::AT_HOME_FILE as u64).context(|| self.what("cannot read"))?;
         Ok(le_u64(b, 0).filter(|file| *file != 0))
+    }
+
+    /// Notes which names are on the disk, not flushed: of no use behind a power cut.
+    pub(crate) fn note_names(&self, stamp: NamesStamp) -> Result<()> {
+        let mut b = [0; 32];
+        b.chunks_exact_mut(8).zip(stamp.0).for_each(|(to, part)| to.copy_from_slice(&part.to_le_bytes()));
+        self.file.write_at(&b, shared::AT_NAMES as u64).context(|| self.what("cannot write to"))
+    }
+
+    /// The names that were noted so.
+    pub(crate) fn noted_names(&self) -> Result<Option<NamesStamp>> {
+        let mut b = [0; 32];
+        let read = self.file.read_at(&mut b, shared::AT_NAMES as u64).context(|| self.what("cannot read"))?;
+        let stamp = NamesStamp([0, 1, 2, 3].map(|n| le_u64(&b, 8 * n).unwrap_or(0)));
+        Ok(Some(stamp).filter(|stamp| read == b.len() && stamp.0 != [0; 4]))
     }
 
     /// The page that was last written in place, if the owner before noted one.

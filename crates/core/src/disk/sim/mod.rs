@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 
 pub use self::faults::{Counters, Op, TraceEntry};
 pub use self::rng::SplitMix64;
-use super::{Disk, DiskFile, FileId, LockKind, OpenMode, SharedWords};
+use super::{Disk, DiskFile, FileId, LockKind, NamesStamp, OpenMode, SharedWords};
 use bytes::Bytes;
 use cache::CachedFile;
 use faults::{Fate, Faults, power_off};
@@ -402,6 +402,12 @@ impl Disk for SimDisk {
         state.names.sync_dir_of(&path);
         state.collect();
         Ok(())
+    }
+
+    fn names_stamp(&self, _: &Path) -> io::Result<Option<NamesStamp>> {
+        let state = self.state.lock();
+        state.powered()?;
+        Ok(Some(state.names.stamp()))
     }
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {

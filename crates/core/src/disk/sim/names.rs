@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use super::pick;
+use crate::disk::NamesStamp;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
@@ -11,6 +12,9 @@ pub(super) struct Names {
     medium: Map,
     /// What was done since the directory was last synced, in order.
     pending: Vec<Change>,
+    /// Crashes before, and changes since the last one.
+    crashes: u64,
+    changes: u64,
 }
 
 type Map = BTreeMap<PathBuf, u64>;
@@ -82,15 +86,22 @@ impl Names {
     }
 
     fn change(&mut self, change: Change) {
+        self.changes += 1;
         change.apply(&mut self.view);
         self.pending.push(change);
     }
 
     /// Names a file on the medium too.
     pub fn set_durable(&mut self, path: &Path, ino: u64) {
+        self.changes += 1;
         self.pending.retain(|change| !change.touches(path));
         set(&mut self.view, path, Some(ino));
         set(&mut self.medium, path, Some(ino));
+    }
+
+    /// A number for the names as processes see them.
+    pub fn stamp(&self) -> NamesStamp {
+        NamesStamp([1 + self.crashes, 0, self.changes, 0])
     }
 
     /// Makes what is pending in the directory that holds `path` durable.
@@ -146,7 +157,7 @@ impl Names {
             let arrived = pick(self.changes_of(&group).count() + 1, choose);
             self.changes_of(&group).take(arrived).for_each(|change| change.apply(&mut medium));
         }
-        Names { view: medium.clone(), medium, pending: Vec::new() }
+        Names { view: medium.clone(), medium, pending: Vec::new(), crashes: self.crashes + 1, changes: 0 }
     }
 
     /// Names with something pending; those that were exchanged for each other are one group, whose changes arrive in order.

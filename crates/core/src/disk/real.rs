@@ -155,7 +155,8 @@ impl Disk for RealDisk {
         self.wrap(|| make_own(path, give))
     }
 
-    /// The time at which the directory was changed last, if that is long enough ago for the next change to get another one.
+    /// The time at which the directory was changed last, if that is long enough ago for the next change to get another one (rule
+    /// NamesFlushedOnce).
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
         static BOOT: OnceLock<Option<u64>> = OnceLock::new();
         // Without a clock that runs while it is off, a machine may tell the same times after each start.

@@ -132,6 +132,36 @@ pub fn settle_mark(db: &Database, live: &mut Live) -> Result<()> {
     }
 }
 
+/// Before the first commit behind a recovery that left the live records where they were: the mark tells of the record of that
+/// recovery, as of a checkpoint to it that is not complete, so that no log from before fits (rule NewSession). What the process before
+/// left of names is on the disk then, too (rule LeftoversFlushed). An error poisons.
+pub fn tell_recovery(db: &Database, live: &mut Live) -> Result<()> {
+    let member = db.member();
+    let Some(tid) = member.as_ref().map_or(live.untold, |member| member.words.untold()) else { return Ok(()) };
+    tell_record(db, live, tid).map_err(|e| db.poison_unless_short(e))?;
+    live.untold = None;
+    if let Some(member) = &member {
+        member.words.set_untold(None);
+    }
+    Ok(())
+}
+
+fn tell_record(db: &Database, live: &mut Live, tid: Tid) -> Result<()> {
+    if keeps(Rule::LeftoversFlushed) {
+        db.disk.sync_dir_of(&db.path).context(|| db.what("cannot flush the directory of"))?;
+    }
+    if !keeps(Rule::NewSession) {
+        return Ok(());
+    }
+    live.home.mark = match db.read_mark()? {
+        // A checkpoint has told more since, here or in another process.
+        Some(mark) if mark.tid >= tid => mark,
+        _ => Mark { tid, partial: true, tentative: false, ..live.home.mark },
+    };
+    write_mark(db, live)?;
+    db.sync_home()
+}
+
 fn write_mark(db: &Database, live: &Live) -> Result<()> {
     let told = live.home.mark.encode();
     db.home.write_at(&told, at::SESSION as u64).context(|| db.what("cannot write the header of"))

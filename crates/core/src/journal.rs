@@ -79,22 +79,27 @@ impl VirtualJournal {
         if self.memory.capacity() == 0 {
             self.memory = spare();
         }
-        if self.memory.len() < in_memory {
-            self.memory.room(in_memory - self.memory.len())?;
-            self.memory.resize(in_memory, 0);
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(MEMORY_BYTES);
+        let here = data.get(..in_memory.saturating_sub(start)).unwrap_or_default();
+        self.memory.room(in_memory.saturating_sub(self.memory.len()))?;
+        if self.memory.len() < start {
+            self.memory.resize(start, 0);
         }
-        let mut done = 0;
-        if let Some(to) = usize::try_from(offset).ok().and_then(|o| self.memory.get_mut(o..)) {
-            done = to.len().min(data.len());
-            if let (Some(to), Some(from)) = (to.get_mut(..done), data.get(..done)) {
-                to.copy_from_slice(from);
-            }
+        let (over, behind) = here.split_at(here.len().min(self.memory.len() - start));
+        if let Some(to) = self.memory.get_mut(start..start + over.len()) {
+            to.copy_from_slice(over);
         }
+        self.memory.extend_from_slice(behind);
+        let done = here.len();
         if done < data.len() {
             let file = match &self.spill {
                 Some(file) => file,
                 None => self.spill.insert(temp()?),
             };
+            if offset > self.len {
+                // What was cut off is not what lies between.
+                file.set_len(self.len.saturating_sub(MEMORY_BYTES as u64)).context(what)?;
+            }
             let at = offset + done as u64 - MEMORY_BYTES as u64;
             file.write_at(data.get(done..).unwrap_or_default(), at).context(what)?;
         }
@@ -215,6 +220,37 @@ mod tests {
         j.truncate(5);
         assert_eq!(j.read_at(&mut short, 0).unwrap(), 5);
         assert!(j.spill.is_none());
+    }
+
+    #[test]
+    fn it_is_a_file_to_whoever_writes_anywhere() {
+        use proptest::prelude::*;
+        // Writes at, or up to, some distance from where memory ends, and from the end of what is there.
+        let step = (any::<bool>(), 0..3u8, 0..40_000u64, 1..9_000usize, any::<u8>());
+        let mut runner = proptest::test_runner::TestRunner::default();
+        let run = runner.run(&prop::collection::vec(step, 1..12), |steps| {
+            let (mut j, mut model) = (VirtualJournal::default(), Vec::new());
+            for (cuts, whence, distance, len, byte) in steps {
+                let at = match whence {
+                    0 => distance,
+                    1 => (MEMORY_BYTES as u64 + 10_000).saturating_sub(distance),
+                    _ => model.len() as u64 + distance % 3 * 100,
+                };
+                if cuts {
+                    j.truncate(at);
+                    model.truncate(at as usize);
+                } else {
+                    j.write_at(&vec![byte; len], at, temp).unwrap();
+                    model.resize(model.len().max(at as usize + len), 0);
+                    model[at as usize..at as usize + len].fill(byte);
+                }
+                let mut back = vec![1; model.len() + 10];
+                prop_assert_eq!(j.read_at(&mut back, 0).unwrap(), model.len());
+                prop_assert!(back.starts_with(&model));
+            }
+            Ok(())
+        });
+        run.unwrap();
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub mod words {
     pub const PROCESSES: usize = 48;
 
     /// Name and version of the layout.
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit5");
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit6");
 
     pub const AT_MAGIC: usize = 0;
     pub const AT_SESSION: usize = 1;
@@ -62,6 +62,7 @@ pub mod words {
     pub const AT_KEPT_UNTIL: usize = 7;
     pub const AT_EPOCH: usize = 8;
     pub const AT_ALONE: usize = 9;
+    pub const AT_UNTOLD: usize = 10;
     pub const AT_TURN: usize = 16;
     pub const AT_TURNS: usize = 17;
     pub const AT_WANTING: usize = 18;

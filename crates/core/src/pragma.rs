@@ -6,6 +6,7 @@ use crate::connection::Connection;
 use crate::database::Phase;
 use crate::error::{Error, Result};
 use crate::options::Options;
+use crate::procs::words::Ship;
 
 /// Pragmas besides the options.
 pub const NAMES: [&str; 6] = ["stats", "status", "changes", "checkpoint", "error", "version"];
@@ -98,9 +99,16 @@ fn status(connection: &Connection) -> String {
         Phase::Aside(_) => "a connection has stepped aside".to_owned(),
         Phase::Poisoned(why) => format!("closed to use: {why}"),
     };
+    let store = match inner.ship() {
+        Ship::Off => "commits wait for none",
+        Ship::Begun => "commits wait for it, and nobody reads before it has the newest state",
+        Ship::On => "commits wait for it",
+        Ship::Late => "commits wait for it, and it takes nothing now: writers are refused until it is back",
+        Ship::Fenced => "it belongs to another database: nothing is committed here any more",
+    };
     let table = db.table.read();
     format!(
-        "phase={phase}\nscheme={}\ntid={}\npages={}\npage_bytes={}\nchange_counter={}\nconnections={}\nsnapshots={}\n\
+        "phase={phase}\nstore={store}\nscheme={}\ntid={}\npages={}\npage_bytes={}\nchange_counter={}\nconnections={}\nsnapshots={}\n\
          table_bytes={}\nkept_bytes={}",
         inner.options.preset,
         inner.latest.tid,

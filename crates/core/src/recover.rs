@@ -13,16 +13,20 @@ use parking_lot::MutexGuard;
 
 use crate::beside;
 use crate::checkpoint::{fit_length, write_pages};
+use crate::commit::record;
 use crate::database::mark::lock_log;
 use crate::database::{Database, HomeFile, Inner, Live, Phase};
 use crate::disk::{LockKind, OpenMode, random};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Kind, Mark, State};
+use crate::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::log::file::{LogFile, log_path};
+use crate::log::group::{Audience, Durability};
+use crate::log::record::{Encoder, Head};
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::Slot;
 use crate::memory;
-use crate::options::Options;
+use crate::options::{LOG_BYTES_MAX, Options};
 use crate::procs::member::{self, Member};
 use crate::procs::tail::Reach;
 use crate::procs::{follow, kept};
@@ -197,7 +201,10 @@ pub fn attach(
             rest(db, &log, &slot, replayed, options)?;
             return Ok(false);
         }
-        take_over(db, writer, inner, log, &slot, replayed, options)?;
+        match can_stay(db, &log, &slot, &replayed, options)? {
+            true => go_on(db, writer, inner, log, &slot, replayed, options)?,
+            false => take_over(db, writer, inner, log, &slot, replayed, options)?,
+        }
         db.hold_pending();
         return Ok(true);
     }
@@ -378,6 +385,108 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     log.file.write_at(&ended.encode(), ended.position()).context(|| format!("cannot write to {}", log.path.display()))
 }
 
+/// How far the TID of a recovery's record is behind the last one found, at least and with a random part as large: more than records fit
+/// into a ring, so that none which a crash took back had a larger one (rule RecoveryRecord).
+const TIDS_APART: u64 = LOG_BYTES_MAX / 16;
+
+/// Whether the session can go on with its live records where they are: there are some, so the mark and the names were durable before
+/// them; all of their pages are in memory; nothing else is known to be in home or behind the ring; and there is room for one more.
+fn can_stay(db: &Database, log: &LogFile, slot: &Slot, replayed: &Replayed, options: &Options) -> Result<bool> {
+    let Replayed { table, state, report, cursor, .. } = replayed;
+    let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
+    Ok(db.facts().all_in_log()
+        && !slot.in_place
+        && slot.page_count != PAGE_COUNT_IN_HOME
+        && report.transactions > 0
+        && report.lost.is_none()
+        && state.kind == Kind::Database
+        && !table.has_layer()
+        && table.new_bytes() <= options.table_bytes
+        && log_bytes == slot.ring_at() + slot.ring_bytes
+        && cursor.last_tid.0.saturating_add(3 * TIDS_APART) < slot.tid_ceiling.0
+        && log.noted_in_place()?.is_none()
+        && log.slots()?.first().is_some_and(|newest| newest == slot)
+        && !db.is_signed()?)
+}
+
+/// Goes on with the session of a process that died, its live records where they are: their pages are in memory, and go home with the
+/// next checkpoint. One flush makes them durable, with the slot and a record of this recovery.
+fn go_on(
+    db: &Database,
+    writer: &mut MutexGuard<'_, Option<Live>>,
+    inner: &mut Inner,
+    log: LogFile,
+    slot: &Slot,
+    replayed: Replayed,
+    options: &Options,
+) -> Result<()> {
+    let what = || format!("cannot write to the log {}", log.path.display());
+    let mut encoder = Encoder::default();
+    encoder.clear();
+    let own_block = record::own_block(options);
+    // The ring behind the records is unknown: the last close overwrites all of it (rule LogWiped).
+    let slot = Slot { zeroed: false, ..slot.clone() };
+    let mut ring = Log::join(log.clone(), slot.clone(), options.psow);
+    ring.resume(&slot, &replayed.cursor, slot.base_tid)?;
+    if !ring.has_room(encoder.record_bytes() as u64, own_block) {
+        return take_over(db, writer, inner, log, &slot, replayed, options);
+    }
+    let Replayed { table, state, decider, .. } = replayed;
+    decider.map_or(Ok(()), |decider| db.keep_decision(&decider, &log, &slot))?;
+    let home = db.home.id().context(|| db.what("cannot look at"))?;
+    if log.noted_home()? != Some(home.ino) {
+        log.note_first_home(home)?;
+    }
+    // The owner before may have died after a failed flush, with a slot and records in the cache that are not on the disk.
+    if keeps(Rule::LeftoversFlushed) {
+        log.file.write_at(&slot.encode(), slot.position()).context(what)?;
+    }
+    if keeps(Rule::RecordsRewritten) {
+        log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
+    }
+    let apart = TIDS_APART + random()? % TIDS_APART;
+    let recovered = State { tid: Tid(ring.last_tid().0.saturating_add(apart)), ..state };
+    let head = Head {
+        salt: slot.salt,
+        tid: recovered.tid,
+        durable_tid: ring.group().recorded(),
+        prev_crc: ring.prev_crc(),
+        page_count: recovered.page_count,
+        change_counter: recovered.change_counter,
+        stream: Default::default(),
+    };
+    let recovered = Arc::new(recovered);
+    let (record, crc) = encoder.finish(&head);
+    ring.reserve(record.len(), own_block)?;
+    let way = ring.make_way(record, own_block, &Unseen)?;
+    let durability = if keeps(Rule::RecordsRewritten) { Durability::Flushed } else { Durability::Written };
+    ring.push(&way, record, crc, &recovered, durability);
+    ring.group().wait(recovered.tid, durability, &Unseen)?;
+    if log.slots()?.get(1).is_some_and(|older| older.live && older.session != slot.session) {
+        ring.distrust_older_slot();
+    }
+    let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
+    let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+    // Whatever room was asked for is given back by whoever writes home.
+    let home = HomeFile { mark, bytes, reserved_bytes: bytes, atomic_unit: db.atomic_unit(options) };
+    let untold = Some(recovered.tid);
+    *db.table.write() = table;
+    inner.set_state(recovered);
+    let live = Live { untold, ..db.begin(inner, ring, home, slot.base_tid) };
+    db.share(live, writer, inner)
+}
+
+/// Nobody reads yet.
+struct Unseen;
+
+impl Audience for Unseen {
+    fn show(&self, _: Arc<State>) {}
+
+    fn poison(&self, error: Error) -> Error {
+        error
+    }
+}
+
 /// Makes a replayed state home's, durable, and starts a new generation of the log.
 pub fn take_over(
     db: &Database,
@@ -388,7 +497,7 @@ pub fn take_over(
     replayed: Replayed,
     options: &Options,
 ) -> Result<()> {
-    let Replayed { table, state, report, tail, decider } = replayed;
+    let Replayed { table, state, report, cursor, decider, .. } = replayed;
     decider.map_or(Ok(()), |decider| db.keep_decision(&decider, &log, slot))?;
     log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
     let counted = report.transactions > 0 || slot.in_place;
@@ -407,7 +516,7 @@ pub fn take_over(
     if report.transactions > 0 {
         // The owner before may have died after a failed flush, with records in the cache that are not
         // on the disk: they are written again before home depends on them (invariant I3).
-        log.rewrite_live(slot, tail)?;
+        log.rewrite_live(slot, cursor.tail)?;
     }
     if report.transactions > 0 {
         write_pages(db, &*db.home, &mut home, &recovered, table.dirty(recovered.page_count)?)?;

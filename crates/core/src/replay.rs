@@ -11,7 +11,7 @@ use crate::home::{self, Header, Kind, State};
 use crate::image_file::ImageFile;
 use crate::layout::home as at;
 use crate::layout::slot::PAGE_COUNT_IN_HOME;
-use crate::log::file::LogFile;
+use crate::log::file::{Cursor, LogFile};
 use crate::log::record::Decider;
 use crate::log::record::{Change, Record};
 use crate::log::slot::Slot;
@@ -45,8 +45,10 @@ pub struct Replayed {
     pub state: State,
     /// For people.
     pub report: Report,
-    /// Position behind the last record.
-    pub tail: LogOffset,
+    /// Behind the last record.
+    pub cursor: Cursor,
+    /// Up to here at least, the records have called each other durable.
+    pub told_durable: LogOffset,
     /// What has decided the last one, if that was of a transaction over several files.
     pub decider: Option<Decider>,
 }
@@ -82,6 +84,8 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     let mut overflow = Overflow { db, images: ImageFile::default() };
     // Its owner is dead (rule UndecidedAsks).
     let mut decider = None;
+    // A checkpoint brings home what a record made; a log that goes on differently from there has none with its TID.
+    let mut fits = mark.is_none_or(|mark| mark.tid == slot.base_tid);
     let end = log.scan_decided(
         slot,
         |found| {
@@ -97,8 +101,11 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
             );
             state = apply(&source, &mut table, &state, record, nobody, Some(&mut overflow))?;
             page_count_min = page_count_min.min(state.page_count);
-            report.transactions += 1;
-            report.tids = Some((report.tids.map_or(record.head.tid, |t| t.0), record.head.tid));
+            fits |= mark.is_some_and(|mark| mark.tid == record.head.tid);
+            if !record.is_of_recovery() {
+                report.transactions += 1;
+                report.tids = Some((report.tids.map_or(record.head.tid, |t| t.0), record.head.tid));
+            }
             Ok(())
         },
     )?;
@@ -114,10 +121,11 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
         report.lost = Some((lost, seen));
     }
     // What went in place has no record.
-    if mark.is_some_and(|mark| mark.tid > end.last_tid && !slot.in_place) {
+    if !fits && !slot.in_place {
         return Err(copied_apart(db, log, "newer"));
     }
-    let replayed = Replayed { table, state, report, tail: end.tail, decider };
+    let cursor = Cursor { tail: end.tail, prev_crc: end.prev_crc, last_tid: end.last_tid, first: slot.start };
+    let replayed = Replayed { table, state, report, cursor, told_durable: end.told_durable, decider };
     this.check(replayed, page_count_min)
 }
 

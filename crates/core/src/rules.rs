@@ -48,7 +48,7 @@ rules! {
     JournalRemovalFlushed,
     /// Recovery flushes the slot that counts and the names.
     LeftoversFlushed,
-    /// A recovery begins a session of its own.
+    /// No log or home from before a recovery fits behind it.
     NewSession,
     /// A real journal becomes one when all of it is durable.
     JournalHeadLast,

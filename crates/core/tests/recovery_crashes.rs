@@ -2,13 +2,13 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{PAGE, page, plain};
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
-use onewrite_core::{Engine, LockLevel, Result};
+use onewrite_core::{Connection, Engine, LockLevel, Result};
 
 const HOME: &str = "/db";
 
@@ -79,4 +79,157 @@ fn recovery_crashes_anywhere_and_finishes_the_next_time() {
             }
         }
     }
+}
+
+fn open(disk: &SimDisk, options: &[(&str, &str)]) -> Connection {
+    let options: Vec<_> = options.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+    Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &options).unwrap()
+}
+
+/// What the transaction was that wrote page 2 last.
+fn newest(c: &mut Connection) -> u64 {
+    let mut seen = vec![0; PAGE];
+    c.lock(LockLevel::Shared).unwrap();
+    c.read_at(&mut seen, PAGE as u64).unwrap();
+    c.unlock(LockLevel::None).unwrap();
+    let n = u64::from_le_bytes(seen[200..208].try_into().unwrap());
+    assert!(seen == page(n), "a torn page");
+    n
+}
+
+/// A database of three pages that a process used and was killed behind `count` transactions.
+fn killed(count: u64, options: &[(&str, &str)]) -> SimDisk {
+    let disk = SimDisk::new(SimConfig::default());
+    disk.put_file(Path::new(HOME), &plain(0));
+    let mut c = open(&disk, options);
+    (1..=count).for_each(|n| common::commit(&mut c, n));
+    std::mem::forget(c);
+    disk.survive()
+}
+
+/// The records stay where they are: one flush, of the log, is all that the first row waits for. The next commit has home's mark and
+/// the names flushed first.
+#[test]
+fn the_first_row_takes_one_flush() {
+    let disk = killed(5, &[]);
+    let home = disk.snapshot_file(Path::new(HOME)).unwrap();
+    disk.reset_counters();
+    let mut c = open(&disk, &[]);
+    assert_eq!(newest(&mut c), 5);
+    assert_eq!((disk.counters().flushes(), disk.counters_of("-onewrite").flushes()), (1, 1));
+    assert!(disk.snapshot_file(Path::new(HOME)).unwrap() == home, "home is as it was");
+    let costs: Vec<_> = (6..9)
+        .map(|n| {
+            disk.reset_counters();
+            common::commit(&mut c, n);
+            disk.counters().flushes()
+        })
+        .collect();
+    assert_eq!(costs, [3, 1, 1]);
+    c.close().unwrap();
+    let home = disk.snapshot_file(Path::new(HOME)).unwrap();
+    assert!(home.len() == 3 * PAGE && home[19] == 1 && home[PAGE..2 * PAGE] == page(8));
+}
+
+/// What a process saw behind a kill is there after a power cut, also where it only read.
+#[test]
+fn what_was_shown_stays() {
+    let disk = killed(5, &[]);
+    let mut c = open(&disk, &[]);
+    assert_eq!(newest(&mut c), 5);
+    std::mem::forget(c);
+    for (choices, after) in disk.crashes() {
+        assert_eq!(newest(&mut open(&after, &[])), 5, "{choices:?}");
+    }
+}
+
+/// A power cut takes a transaction and leaves the record of the one behind it. Who does the first again writes what was written:
+/// the other must not join it (rule RecoveryRecord).
+#[test]
+fn a_record_that_a_power_cut_left_behind_stays_lost() {
+    // Records in blocks of their own, so that one can be lost without the other.
+    let options = [("psow", "0")];
+    let disk = SimDisk::new(SimConfig::default());
+    disk.put_file(Path::new(HOME), &plain(0));
+    let mut c = open(&disk, &options);
+    (1..=3).for_each(|n| common::commit(&mut c, n));
+    c.note_synchronous("normal");
+    let before = disk.snapshot_file(&log()).unwrap();
+    (4..=5).for_each(|n| commit_unflushed(&mut c, n));
+    let whole = disk.snapshot_file(&log()).unwrap();
+    let last = (0..whole.len() / PAGE).rev().find(|n| whole[n * PAGE..][..PAGE] != before[n * PAGE..][..PAGE]).unwrap();
+    std::mem::forget(c);
+    let mut left_behind = 0;
+    for (choices, after) in disk.crashes() {
+        let is_there = after.snapshot_file(&log()).unwrap()[last * PAGE..][..PAGE] == whole[last * PAGE..][..PAGE];
+        let mut c = open(&after, &options);
+        let found = newest(&mut c);
+        left_behind += u32::from(found == 3 && is_there);
+        for n in found + 1..=4 {
+            commit_unflushed(&mut c, n);
+            assert_eq!(newest(&mut c), n);
+        }
+        std::mem::forget(c);
+        let again = after.survive();
+        assert_eq!(newest(&mut open(&again, &options)), found.max(4), "{choices:?}");
+    }
+    assert!(left_behind > 0);
+}
+
+/// Transaction `n` under `synchronous=NORMAL`.
+fn commit_unflushed(c: &mut Connection, n: u64) {
+    c.note_synchronous("normal");
+    c.lock(LockLevel::Shared).unwrap();
+    c.lock(LockLevel::Reserved).unwrap();
+    c.write_at(&page(n), PAGE as u64).unwrap();
+    c.prepare(None).unwrap();
+    c.commit().unwrap();
+    c.unlock(LockLevel::None).unwrap();
+}
+
+fn log() -> PathBuf {
+    onewrite_core::inspect::log_path(Path::new(HOME))
+}
+
+/// The log of before a recovery does not fit behind the first commit after it, whichever process that is of (rule NewSession).
+#[test]
+fn another_process_tells_of_the_recovery() {
+    let disk = killed(5, &[]);
+    let before = disk.snapshot_file(&log()).unwrap();
+    let mut recovers = open(&disk, &[]);
+    assert_eq!(newest(&mut recovers), 5);
+    let mut joins = open(&disk, &[]);
+    common::commit(&mut joins, 6);
+    assert_eq!(newest(&mut recovers), 6);
+    std::mem::forget((recovers, joins));
+    let cut = disk.crash_by(&mut |_| 0);
+    cut.put_file(&log(), &before);
+    let error = Engine::new(Arc::new(cut.clone()))
+        .open(Path::new(HOME), OpenMode::ReadWrite, &[])
+        .and_then(|mut c| c.lock(LockLevel::Shared))
+        .unwrap_err();
+    assert!(error.to_string().contains("different moments"), "{error}");
+    assert_eq!(newest(&mut open(&disk.crash_by(&mut |_| 0), &[])), 6);
+}
+
+/// Crashed again and again, with and without transactions between, until the numbers up to the slot's ceiling are used up.
+#[test]
+fn recoveries_behind_recoveries() {
+    let mut disk = killed(3, &[]);
+    let mut n = 3;
+    for round in 0..200u64 {
+        let mut c = open(&disk, &[]);
+        assert_eq!(newest(&mut c), n, "round {round}");
+        if round % 3 == 2 {
+            n += 1;
+            common::commit(&mut c, n);
+        }
+        std::mem::forget(c);
+        disk = if round % 2 == 0 { disk.survive() } else { disk.crash(round) };
+    }
+    let mut c = open(&disk, &[]);
+    assert_eq!(newest(&mut c), n);
+    c.close().unwrap();
+    let home = disk.snapshot_file(Path::new(HOME)).unwrap();
+    assert!(home[19] == 1 && home[PAGE..2 * PAGE] == page(n));
 }

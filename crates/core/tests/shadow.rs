@@ -68,7 +68,7 @@ fn ends_with_all(disk: &SimDisk, c: Connection, n: u64) {
 }
 
 /// Rule SlotsAgree: what was committed without a record since the last recovery is not passed over for a home of the
-/// session before.
+/// session before. Where every record stayed in the log, that leads to the newest state.
 #[test]
 fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit() {
     for scheme in ["dash", "auto", "wal-opt"] {
@@ -83,8 +83,12 @@ fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit() {
         let again = crashed.survive();
         assert_eq!(newest(&mut open(&again.survive())).unwrap(), 2);
         again.put_file(Path::new(HOME), &older);
-        let error = newest(&mut open(&again)).unwrap_err();
-        assert!(error.to_string().contains("older state"), "{scheme}: {error}");
+        match newest(&mut open(&again)) {
+            Ok(found) => assert_eq!((scheme, found), ("wal-opt", 2)),
+            Err(error) => {
+                assert!(scheme != "wal-opt" && error.to_string().contains("older state"), "{scheme}: {error}")
+            }
+        }
     }
 }
 

@@ -43,6 +43,9 @@ struct Args {
     /// Where to work; beside it, the disk is measured
     #[arg(long, default_value = ".")]
     dir: PathBuf,
+    /// Where stores lie, be it another disk; without it, beside the database
+    #[arg(long)]
+    store_dir: Option<PathBuf>,
     /// Cargo says so
     #[arg(long, hide = true)]
     bench: bool,
@@ -107,19 +110,23 @@ struct Place<'a> {
     args: &'a Args,
     system: System,
     dir: tempfile::TempDir,
+    /// Where the store is, if it is elsewhere.
+    store_dir: Option<tempfile::TempDir>,
     s3: Option<(Running, u16)>,
 }
 
 impl<'a> Place<'a> {
     fn new(args: &'a Args, system: System, s3: bool) -> Result<Place<'a>> {
-        let dir = tempfile::Builder::new().prefix("measure-").tempdir_in(&args.dir)?;
-        fs::create_dir_all(dir.path().join("store/bucket"))?;
-        let mut place = Place { args, system, dir, s3: None };
+        let temp = |dir: &Path| tempfile::Builder::new().prefix("measure-").tempdir_in(dir);
+        let dir = temp(&args.dir)?;
+        let store_dir = args.store_dir.as_deref().map(temp).transpose()?;
+        let mut place = Place { args, system, dir, store_dir, s3: None };
+        fs::create_dir_all(place.bucket())?;
         if s3 {
             let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
             let mut server = Command::new("versitygw");
             server.args(["--port", &format!("127.0.0.1:{port}"), "--access-log"]).arg(place.path("requests"));
-            server.arg("posix").arg(place.path("store"));
+            server.arg("posix").arg(place.store());
             server.env("ROOT_ACCESS_KEY", "test").env("ROOT_SECRET_KEY", "testsecret");
             place.s3 = Some((Running::start(&mut server)?, port));
             let answers = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
@@ -130,6 +137,15 @@ impl<'a> Place<'a> {
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    fn store(&self) -> PathBuf {
+        self.store_dir.as_ref().unwrap_or(&self.dir).path().join("store")
+    }
+
+    /// The store's bucket, or the directory that is the store.
+    fn bucket(&self) -> PathBuf {
+        self.store().join("bucket")
     }
 
     fn open(&self) -> Result<Connection> {
@@ -158,7 +174,7 @@ impl<'a> Place<'a> {
     fn url(&self) -> String {
         match &self.s3 {
             Some((_, port)) => format!("s3://bucket/app?endpoint=http://127.0.0.1:{port}"),
-            None => format!("file://{}", self.path("store/bucket").display()),
+            None => format!("file://{}", self.bucket().display()),
         }
     }
 
@@ -176,10 +192,7 @@ impl<'a> Place<'a> {
                         "{{type: s3, bucket: bucket, path: app, endpoint: 'http://127.0.0.1:{port}', region: us-east-1, \
                          force-path-style: true, sync-interval: {every}}}"
                     ),
-                    None => format!(
-                        "{{type: file, path: '{}', sync-interval: {every}}}",
-                        self.path("store/bucket").display()
-                    ),
+                    None => format!("{{type: file, path: '{}', sync-interval: {every}}}", self.bucket().display()),
                 };
                 let db = self.path("app.db");
                 let config = format!(
@@ -208,17 +221,17 @@ impl<'a> Place<'a> {
         }
         let shipper = Running::start(&mut command)?;
         let db = fs::metadata(self.path("app.db"))?.len();
-        until("the first snapshot", || size(&self.path("store/bucket")).0 > db / 3)?;
+        until("the first snapshot", || size(&self.bucket()).0 > db / 3)?;
         self.settle();
         Ok(shipper)
     }
 
     /// Waits until the store stays as it is.
     fn settle(&self) {
-        let mut before = size(&self.path("store/bucket"));
+        let mut before = size(&self.bucket());
         loop {
             thread::sleep((self.args.interval * 3 / 2).max(Duration::from_millis(300)));
-            let now = size(&self.path("store/bucket"));
+            let now = size(&self.bucket());
             if now == before {
                 return;
             }
@@ -331,7 +344,7 @@ fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, Stri
     let place = Place::new(args, system, s3)?;
     let db = place.fill(args.rows)?;
     let shipper = place.ship()?;
-    let bucket = place.path("store/bucket");
+    let bucket = place.bucket();
     let (cpu, (bytes, files), requests) = (shipper.cpu()?, size(&bucket), place.requests());
     let commits = f64::from(work(&db, args.rows, time, args.rate)?);
     place.settle();

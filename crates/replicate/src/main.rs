@@ -277,7 +277,7 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     );
     ensure!(!args.ship_timeout.is_zero(), "no commit can wait for nothing: --ship-timeout is 0");
     let sync = args.sync.then_some(args.ship_timeout);
-    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, sync };
+    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, sync, background: !args.once };
     let mut shipper = Shipper::new(file, store::open(url)?, settings)?;
     let mut tell = |shipped: &Shipped| {
         if args.verbose || shipped.name.min == 1 {

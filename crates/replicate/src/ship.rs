@@ -48,6 +48,8 @@ pub struct Settings {
     pub levels: Option<Levels>,
     /// Commits wait for the store, so long at most; `None`: they do not.
     pub sync: Option<Duration>,
+    /// Merging and removing have a thread of their own, and keep no batch waiting; else each step ends with them.
+    pub background: bool,
 }
 
 /// Ships one database into one store.
@@ -73,7 +75,7 @@ pub struct Shipper {
     session: Option<Session>,
     /// When the newest file was seen to be there.
     looked_at: Instant,
-    /// Merges and removes, where commits wait for the store.
+    /// Merges and removes, where batches do not wait for that.
     background: Option<Background>,
     /// As many transactions will probably wait before long.
     expected: u64,
@@ -406,10 +408,19 @@ impl Shipper {
         if self.seen.as_ref() == Some(&mark) {
             return Ok(());
         }
+        self.start_background(at);
         let last = at.last;
         self.send(at, source, last, &mut || Ok(()), said)?;
         self.seen = Some(mark);
         Ok(())
+    }
+
+    fn start_background(&mut self, at: &mut At) {
+        if self.settings.background && self.background.is_none() && self.settings.levels.is_some() {
+            self.background = Some(Background::start(self, at));
+            // The others are its.
+            at.files.retain(|entry| entry.name.min == 1);
+        }
     }
 
     /// Where commits wait for the store: ships what they have made, and lets them go on.
@@ -417,11 +428,7 @@ impl Shipper {
         if session.wait(1, Duration::ZERO)? == 0 {
             return Ok(());
         }
-        if self.background.is_none() && self.settings.levels.is_some() {
-            self.background = Some(Background::start(self, at));
-            // The others are its.
-            at.files.retain(|entry| entry.name.min == 1);
-        }
+        self.start_background(at);
         // Those that the last batch let go on come back: else two halves of them would take turns.
         session.wait(self.expected, (self.took / 4).min(GATHER_MAX))?;
         let began = Instant::now();
@@ -518,7 +525,8 @@ impl Shipper {
             None => {}
         }
         // The others are of no use but to merge them.
-        if self.settings.sync.is_none() || name.min == 1 {
+        let merges = self.background.is_none() && self.settings.levels.is_some();
+        if merges || name.min == 1 {
             at.add(entry);
         }
         said(&Shipped { pages_before, ..shipped });

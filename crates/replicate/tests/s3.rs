@@ -710,6 +710,13 @@ fn insert(db: &Connection, n: i64) -> Result<usize, String> {
     done.map_err(|e| format!("{e}: {}", onewrite_rusqlite::last_error().unwrap_or_default()))
 }
 
+/// What `onewrite_status` says of the store.
+fn store_of(db: &Connection) -> String {
+    let status: String = db.query_row("PRAGMA onewrite_status", [], |row| row.get(0)).unwrap();
+    let store = status.lines().find_map(|line| line.strip_prefix("store=")).map(str::to_owned);
+    store.unwrap_or_else(|| panic!("{status}"))
+}
+
 #[test]
 fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
     let place = Place::new();
@@ -730,6 +737,7 @@ fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
         let error = insert(&db, n).unwrap_err();
         assert!(error.contains("whether it is committed is not known"), "{error}");
         assert!((500..30_000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+        assert!(store_of(&db).starts_with("commits wait for it, and it takes nothing now"), "{}", store_of(&db));
         // Nobody sees it; nobody builds on it.
         let begun = Instant::now();
         let reader = place.open(Duration::ZERO);
@@ -745,6 +753,7 @@ fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
         until("the store has it", || rows(&reader) == all);
         n += 1;
         until("commits go on", || insert(&db, n).is_ok());
+        assert_eq!(store_of(&db), "commits wait for it");
         all = format!("{all},{n}");
         assert_eq!(rows(&reader), all);
         assert_eq!(place.restored(&[]), place.here());
@@ -898,6 +907,7 @@ fn where_commits_wait_one_that_is_promoted_over_acknowledges_nothing_more() {
                     assert!(error.contains("fenced"), "{error}");
                     let again = insert(&db, n + 1).unwrap_err();
                     assert!(again.contains("fenced") && again.contains("rejoin"), "{again}");
+                    assert!(store_of(&db).starts_with("it belongs to another database"), "{}", store_of(&db));
                     return (n, rows(&db));
                 }
             }

@@ -12,7 +12,7 @@ pub mod record;
 
 use std::sync::Arc;
 
-use crate::checkpoint::{checkpoint, settle_mark};
+use crate::checkpoint::{checkpoint, settle_mark, tell_recovery};
 use crate::database::{Database, Inner, Live};
 use crate::error::{Error, Result};
 use crate::home::{self, Kind, State};
@@ -58,6 +58,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
         checkpoint(db, live, keep)?;
     }
     settle_mark(db, live)?;
+    tell_recovery(db, live)?;
     let scheme = live.scheme.clone();
     check_new(db, &*scheme, options, txn)?;
     let change_counter = txn.base.change_counter.wrapping_add(1);

@@ -11,6 +11,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::log::ring::Stream;
 use crate::procs::member::Member;
+use crate::procs::tail::Tail;
 use crate::rules::{Rule, keeps};
 use crate::types::Tid;
 
@@ -57,17 +58,18 @@ impl Database {
         }
     }
 
-    /// This process alone has made `live`, with every lock of the log: from here on others may join, unless the
-    /// scheme takes the file for one process.
+    /// This process alone has made `live`, with every lock of the log, and all of its records are durable: from here on others may
+    /// join, unless the scheme takes the file for one process. The newest state is that of the last record.
     pub fn share(&self, live: Live, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
-        let (slot, log) = (live.log.slot().clone(), live.log.file().clone());
+        let (slot, log, untold) = (live.log.slot().clone(), live.log.file().clone(), live.untold);
+        let cursor = live.log.cursor();
         inner.phase = Phase::Live;
         inner.home_tid = slot.base_tid;
-        inner.set_state(Arc::new(State { tid: slot.base_tid, ..(*inner.latest).clone() }));
+        inner.set_state(Arc::new(State { tid: cursor.last_tid, ..(*inner.latest).clone() }));
         **writer = Some(live);
         if self.facts().all_in_log() && !inner.options.concurrent {
             let options = inner.options.clone();
-            self.enrol(Member::found(self.files(), log, &slot, &options)?, inner);
+            self.enrol(Member::found(self.files(), log, Tail { slot, cursor }, untold, &options)?, inner);
         }
         if self.is_signed()? { self.begin_signed(inner.member.as_deref()) } else { Ok(()) }
     }

@@ -181,6 +181,9 @@ pub struct Live {
     pub scheme: Arc<dyn Scheme>,
     /// How many flushes there had been when the ring was emptied last because it was full, or begun.
     pub emptied_at: u64,
+    /// The record of the recovery that this log was taken over by, while home's mark does not tell of it (rule NewSession); among several
+    /// processes, the words say so.
+    pub untold: Option<Tid>,
 }
 
 impl Live {
@@ -188,7 +191,7 @@ impl Live {
     pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> Live {
         let (encoder, kept) = (Encoder::default(), ImageFile::default());
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
-        Live { log, home, home_tid, encoder, kept, scheme, emptied_at }
+        Live { log, home, home_tid, encoder, kept, scheme, emptied_at, untold: None }
     }
 }
 

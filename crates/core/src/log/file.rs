@@ -2,6 +2,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -145,6 +146,8 @@ pub struct ScanEnd {
     pub records: u64,
     /// A record that was once durable is broken: the TID that is missing, and a later one that proves it.
     pub rot: Option<(Tid, Tid)>,
+    /// Up to here at least, a later record calls all of them durable.
+    pub told_durable: LogOffset,
 }
 
 /// Where a walk over the records is: behind one of them, or at the start.
@@ -164,6 +167,28 @@ impl Cursor {
     /// At the start of the records behind `slot`.
     pub fn at(slot: &Slot) -> Cursor {
         Cursor { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, first: slot.start }
+    }
+}
+
+/// So much of the log is read at once to find records in, in bytes.
+const SCAN_BYTES: u64 = 64 << 10;
+
+/// Records that no later one has called durable yet.
+#[derive(Default)]
+struct Untold(VecDeque<(Tid, LogOffset)>);
+
+impl Untold {
+    /// Of so many it is known where they end: those that wait for a flush at once are few.
+    const MOST: usize = 128;
+
+    /// The record with this head ends at `end`. Where the last one ends that it calls durable, if it is known and not of before.
+    fn next(&mut self, head: &Head, end: LogOffset) -> Option<LogOffset> {
+        let told = self.0.iter().take_while(|(tid, _)| *tid <= head.durable_tid).count();
+        let last = self.0.drain(..told).next_back();
+        if self.0.len() < Self::MOST {
+            self.0.push_back((head.tid, end));
+        }
+        last.map(|(_, end)| end)
     }
 }
 
@@ -246,12 +271,23 @@ impl LogFile {
         mut visit: impl FnMut(&Record<'_>) -> Result<()>,
     ) -> Result<ScanEnd> {
         let ring_at = slot.ring_at();
-        let mut end =
-            ScanEnd { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, records: 0, rot: None };
+        let mut end = ScanEnd {
+            tail: slot.start,
+            prev_crc: slot.prev_crc,
+            last_tid: slot.base_tid,
+            records: 0,
+            rot: None,
+            told_durable: slot.start,
+        };
         let mut buf = Vec::new();
         let mut cursor = Cursor::at(slot);
-        let window = Window::default();
-        while let Some(next) = self.next_record(slot, &cursor, &window, &mut buf)? {
+        let mut window = Window::default();
+        let mut untold = Untold::default();
+        loop {
+            if !window.reaches(slot, &cursor) {
+                window = self.window(slot, &cursor, SCAN_BYTES)?;
+            }
+            let Some(next) = self.next_record(slot, &cursor, &window, &mut buf)? else { break };
             let Some(record) = Record::decode(&buf, slot.page_bytes) else { break };
             if let Some(decider) = self.undecided(slot, &record, &next)?
                 && !decide(&decider)?
@@ -261,6 +297,9 @@ impl LogFile {
             visit(&record)?;
             end.records += 1;
             cursor = next;
+            if let Some(told) = untold.next(&record.head, next.tail) {
+                end.told_durable = told;
+            }
         }
         (end.tail, end.prev_crc, end.last_tid) = (cursor.tail, cursor.prev_crc, cursor.last_tid);
         end.rot = self.find_rot(slot, ring_at, end.last_tid.next())?;
@@ -404,21 +443,24 @@ impl LogFile {
         }
         const WINDOW: u64 = 256 << 10;
         let salt = slot.salt.to_le_bytes();
-        let mut window = memory::zeros_of(slot.ring_bytes.min(WINDOW))?;
+        let len = usize::try_from(slot.ring_bytes.min(WINDOW)).map_err(|_| Error::NoMemory)?;
+        let mut window = Window { at: ring_at, bytes: memory::zeros(len)? };
         let mut buf = Vec::new();
         // Records do not overlap, so what might be one adds up to the ring, and a bit for data that looks like it.
         let mut left = 4 * slot.ring_bytes;
         let mut from = 0u64;
         while from < slot.ring_bytes {
-            let bytes = read_part(&*self.file, &mut window, ring_at + from).context(|| self.what("cannot read"))?;
-            for (n, word) in bytes.chunks_exact(at::ALIGN).enumerate() {
+            window.at = ring_at + from;
+            window.bytes.resize(len, 0);
+            let read = self.file.read_at(&mut window.bytes, window.at).context(|| self.what("cannot read"))?;
+            window.bytes.truncate(read);
+            for (n, word) in window.bytes.chunks_exact(at::ALIGN).enumerate() {
                 if word != salt {
                     continue;
                 }
                 let place = from + (n * at::ALIGN) as u64;
                 let at = LogOffset(place);
-                let none = Window::default();
-                if place >= slot.ring_bytes || !self.read_record(&none, slot, at, missing, &mut buf)? {
+                if place >= slot.ring_bytes || !self.read_record(&window, slot, at, missing, &mut buf)? {
                     continue;
                 }
                 left = left.checked_sub(buf.len() as u64).ok_or_else(|| {
@@ -471,9 +513,15 @@ impl LogFile {
         if !keeps(Rule::RecordsRewritten) {
             return Ok(());
         }
+        self.write_again(slot, slot.start, tail)?;
+        self.flush()
+    }
+
+    /// The same from `from` on, without a flush.
+    pub(crate) fn write_again(&self, slot: &Slot, from: LogOffset, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let ring_at = slot.ring_at();
-        let mut at = slot.start.0 / block * block;
+        let mut at = from.0 / block * block;
         while at < tail.0 {
             let in_ring = at % slot.ring_bytes;
             let n = (tail.0 - at).next_multiple_of(block).min(slot.ring_bytes - in_ring);
@@ -482,8 +530,7 @@ impl LogFile {
         }
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         let ring_end = ring_at + slot.ring_bytes;
-        self.rewrite(ring_end, file_bytes.saturating_sub(ring_end))?;
-        self.flush()
+        self.rewrite(ring_end, file_bytes.saturating_sub(ring_end))
     }
 
     /// Flushes. Any error is a failed flush, also one that says the disk is full.

@@ -353,6 +353,11 @@ impl<'a> Record<'a> {
         (at::HEADER_BYTES + self.entries.len() + at::CRC_BYTES) as u64
     }
 
+    /// Whether it is that of a recovery: it changes nothing (rule RecoveryRecord).
+    pub fn is_of_recovery(&self) -> bool {
+        self.entry_count == 0 && self.head.stream.count == 0
+    }
+
     /// What says whether the transaction counts, if it spans several files.
     pub fn decider(&self) -> Option<Decider> {
         le_u16(self.entries, 4).filter(|kind| *kind == at::KIND_DECIDER && self.entry_count > 0)?;

@@ -187,15 +187,22 @@ impl Member {
         }
     }
 
-    /// The first process: it has every lock byte, and `slot` is durable. Afterwards others may join. `None`, and
-    /// this process stays alone, where memory cannot be shared.
-    pub fn found(files: Files, log: LogFile, slot: &Slot, options: &Options) -> Result<Option<Arc<Member>>> {
+    /// The first process: it has every lock byte, and the records up to `tail` are durable. Afterwards others may join. `untold`: a
+    /// recovery's record that the mark is to tell of. `None`, and this process stays alone, where memory cannot be shared.
+    pub fn found(
+        files: Files,
+        log: LogFile,
+        tail: Tail,
+        untold: Option<Tid>,
+        options: &Options,
+    ) -> Result<Option<Arc<Member>>> {
         let Ok(words) = log.file.shared_words() else { return Ok(None) };
         let words = ProcessWords::new(words);
-        words.found(slot.session, settings(options), slot.sequence, slot.base_tid);
+        words.found(tail.slot.session, settings(options), tail.slot.sequence, tail.cursor.last_tid);
+        words.set_untold(untold);
         let me = 0;
         words.enter(me);
-        let member = Member::new(files, log, words, me, Tail::at(slot.clone()));
+        let member = Member::new(files, log, words, me, tail);
         member.turns().found();
         member.local.lock().seen_turns = member.words.turns().load(SeqCst);
         let what = || format!("cannot lock the log {}", member.log.path.display());

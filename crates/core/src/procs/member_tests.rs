@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use super::member::{Member, Taken, try_alone};
+use super::tail::Tail;
 use crate::database::Database;
 use crate::disk::sim::{SimConfig, SimDisk};
 use crate::disk::{Disk, LockKind, OpenMode};
@@ -45,7 +46,8 @@ fn two() -> [Arc<Member>; 2] {
     };
     let started = Log::start(created.clone(), slot, true, true).unwrap();
     let options = Options::default();
-    let first = Member::found(database().files(), created, started.slot(), &options).unwrap().unwrap();
+    let first =
+        Member::found(database().files(), created, Tail::at(started.slot().clone()), None, &options).unwrap().unwrap();
     let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
     let second = Member::join(database().files(), log, started.slot().session, &options).unwrap();
     [first, second]

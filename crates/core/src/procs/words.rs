@@ -145,6 +145,16 @@ impl ProcessWords {
         self.cell(AT_MAGIC).store(MAGIC, SeqCst);
     }
 
+    /// The record of the recovery that the words were begun behind, while home's mark does not tell of it (rule NewSession).
+    pub fn untold(&self) -> Option<Tid> {
+        Some(Tid(self.long(AT_UNTOLD).load(SeqCst))).filter(|tid| *tid != Tid(0))
+    }
+
+    /// The mark does not tell of the record `tid`; `None`: of none that it should.
+    pub fn set_untold(&self, tid: Option<Tid>) {
+        self.cell(AT_UNTOLD).store(tid.map_or(0, |tid| tid.0), SeqCst);
+    }
+
     /// What commits change.
     #[cfg(test)]
     pub(crate) fn committing(&self) -> Committing {

@@ -1,4 +1,4 @@
-//! Merging and removing on a thread of its own: where commits wait for the store, they do not wait for that.
+//! Merging and removing on a thread of its own, so that no batch waits for that.
 
 use super::{At, Settings, Shipped, Shipper};
 use crate::compact::Copy;
@@ -26,7 +26,7 @@ enum Told {
 impl Background {
     /// Goes on from what the store has.
     pub(super) fn start(shipper: &Shipper, at: &At) -> Background {
-        let settings = Settings { sync: None, ..shipper.settings.clone() };
+        let settings = Settings { sync: None, background: false, ..shipper.settings.clone() };
         let (file, store, claim) = (shipper.file.clone(), shipper.store.clone(), shipper.claim.clone());
         let other = Shipper::idle(file, store, settings, claim);
         let at = At { state: None, place: None, files: at.files.clone(), ..*at };

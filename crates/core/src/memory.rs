@@ -6,7 +6,7 @@
 //! was reserved before (rule MemoryBeforePublication of `docs/commit.md`).
 
 use std::collections::HashMap;
-use std::collections::TryReserveError;
+use std::collections::{TryReserveError, VecDeque};
 use std::hash::{BuildHasher, Hash};
 
 use parking_lot::Mutex;
@@ -20,6 +20,12 @@ pub trait Room {
 }
 
 impl<T> Room for Vec<T> {
+    fn room(&mut self, more: usize) -> Result<()> {
+        self.try_reserve(more).map_err(no_memory)
+    }
+}
+
+impl<T> Room for VecDeque<T> {
     fn room(&mut self, more: usize) -> Result<()> {
         self.try_reserve(more).map_err(no_memory)
     }

@@ -6,6 +6,11 @@
 //! the queue, and is nobody else's, once it has been left free for a slice of time ([`SLICE`]), or if the first comes again
 //! with a ticket.
 //!
+//! One that gives the place back and is seen to want it again at once ([`SOON`]: its commits wait for no flush) has it for the whole
+//! slice: the place is *kept* for it meanwhile. Two that took turns on two processors would find their caches emptied by each
+//! other. The first in the queue looks now and then whether it has come, and is called to wait without sleeping when the
+//! slice is over.
+//!
 //! A connection that usually writes takes the place *tentatively* before its snapshot, so that its upgrade is never stale. A
 //! tentative holder that does not begin to write although it could loses the place to the next: who was seen asleep,
 //! or busy with something else, for its grace. A thread that is kept from its processor keeps the place.
@@ -33,6 +38,12 @@ const SPIN: Duration = Duration::from_micros(50);
 /// The place is left free to whoever comes for so long, before the first in the queue has it for certain; and for so long
 /// until each of those that wait has had it.
 const SLICE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(8));
+
+/// Whoever gives the place back and usually has it again so soon finds it as it was, within its slice: two that take turns
+/// on two processors find their caches emptied by each other.
+pub const SOON: Duration = Duration::from_micros(50);
+/// So often the first in the queue looks whether such a one has not come again.
+const AWAY: Duration = Duration::from_micros(250);
 
 /// How the place is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,8 +122,31 @@ struct Waiter {
     is_called: AtomicBool,
     /// It does not sleep.
     spins: AtomicBool,
+    /// It looks again before long, without being called. Changed under the lock.
+    is_alert: AtomicBool,
     /// It has tried before.
     again: bool,
+}
+
+/// What one that waits is to do.
+enum Look {
+    /// It has the place.
+    Has,
+    /// To wait until it is called.
+    Sleep,
+    /// To look again soon: the place is another's for the rest of a slice.
+    Nap,
+    /// To wait without sleeping: the slice is over.
+    Spin,
+}
+
+/// One connection has the place again and again.
+#[derive(Clone, Copy)]
+struct Run {
+    connection: ConnectionId,
+    thread: ThreadId,
+    /// While the place is free, it is kept for the connection until then.
+    kept_until: Instant,
 }
 
 #[derive(Default)]
@@ -121,6 +155,8 @@ struct Inner {
     waiting: VecDeque<Arc<Waiter>>,
     /// When the place was handed over last, or the first one began to wait.
     handed_over: Option<Instant>,
+    /// Whose slice it is, if that one comes again soon.
+    run: Option<Run>,
     turns: u64,
     tickets: u64,
     /// What the first in the queue sees of the holder.
@@ -133,6 +169,7 @@ struct Inner {
 
 impl Inner {
     fn take(&mut self, me: Holder) {
+        self.run = self.run.filter(|run| run.connection == me.connection);
         self.turns += 1;
         self.holder = Some(Holder { since: Instant::now(), turn: self.turns, ..me });
     }
@@ -147,45 +184,91 @@ impl Inner {
         if self.idle.0 == holder.turn { self.idle.1 } else { Duration::ZERO }
     }
 
+    /// How much of a slice is over: 0 to 3 quarters, 4 for all of it, and so on.
+    fn quarters(&self, now: Instant) -> u128 {
+        let slice = SLICE.0.min(SLICE.1 / u32::try_from(self.waiting.len()).unwrap_or(u32::MAX).max(1));
+        let passed = self.handed_over.map(|at| now.saturating_duration_since(at).as_nanos());
+        passed.map_or(u128::MAX, |passed| 4 * passed / slice.as_nanos().max(1))
+    }
+
+    /// Whether the place, which is free, is kept for another than `me`.
+    fn is_kept_from(&self, me: &Holder, now: Instant) -> bool {
+        let is_others = |run: Run| run.connection != me.connection && run.thread != me.thread;
+        self.run.is_some_and(|run| is_others(run) && now < run.kept_until)
+    }
+
     /// A waiter looks whether it has the place: it was handed over, or is free. If not, it may be called again.
-    fn look(&mut self, waiter: &Arc<Waiter>) -> bool {
+    fn look(&mut self, waiter: &Arc<Waiter>) -> Look {
+        let now = Instant::now();
         let at = self.waiting.iter().position(|w| Arc::ptr_eq(w, waiter));
-        match (&mut self.holder, at) {
-            (None, Some(at)) => {
+        match (&self.holder, at) {
+            (None, Some(at)) if !self.is_kept_from(&waiter.holder, now) => {
                 self.waiting.remove(at);
                 self.take(waiter.holder);
-                true
+                Look::Has
             }
-            (Some(_), Some(_)) => {
+            (holder, Some(at)) => {
                 waiter.is_called.store(false, Relaxed);
                 waiter.called.reset();
-                false
+                if holder.is_some_and(|h| now.saturating_duration_since(h.since) > 2 * SPIN) {
+                    // It does something else than before.
+                    self.run = None;
+                }
+                let alert = at == 0 && self.run.is_some();
+                waiter.is_alert.store(alert, Relaxed);
+                let over = alert && self.quarters(now) >= 4;
+                match (alert, over) {
+                    (false, _) => Look::Sleep,
+                    (true, false) => Look::Nap,
+                    (true, true) => {
+                        waiter.spins.store(true, Relaxed);
+                        Look::Spin
+                    }
+                }
             }
-            // Handed over. The time it took to wake up is not its own.
-            (Some(h), None) if h.connection == waiter.holder.connection => {
-                h.since = Instant::now();
-                true
+            (_, None) => {
+                if let Some(h) = self.holder.as_mut().filter(|h| h.connection == waiter.holder.connection) {
+                    // Handed over. The time it took to wake up is not its own.
+                    h.since = now;
+                }
+                Look::Has
             }
-            (_, None) => true,
         }
+    }
+
+    /// A waiter leaves without the place; who is to be told.
+    fn leave(&mut self, at: usize) -> Option<Arc<Waiter>> {
+        self.waiting.remove(at);
+        let next = self.waiting.front().filter(|_| self.holder.is_none())?;
+        (!next.is_called.swap(true, Relaxed)).then(|| next.clone())
     }
 
     /// Gives the place to the first in the queue, who is to be told.
     fn hand_over(&mut self, now: Instant) -> Option<Arc<Waiter>> {
-        self.holder = None;
+        (self.holder, self.run) = (None, None);
         self.handed_over = Some(now);
         let next = self.waiting.pop_front()?;
         self.take(next.holder);
         Some(next)
     }
 
-    /// Leaves the place free, or to the first in the queue if it is that one's by now; who is to be told.
-    fn let_go(&mut self, now: Instant) -> Option<Arc<Waiter>> {
-        self.holder = None;
+    /// `by` leaves the place free, or to the first in the queue if it is that one's by now; who is to be told. `comes_again`:
+    /// soon, and finds it as it was.
+    fn let_go(&mut self, by: &Holder, now: Instant, comes_again: bool) -> Option<Arc<Waiter>> {
+        (self.holder, self.run) = (None, None);
         let first = self.waiting.front()?;
-        let slice = SLICE.0.min(SLICE.1 / u32::try_from(self.waiting.len()).unwrap_or(u32::MAX));
-        if first.again || self.handed_over.is_none_or(|at| now - at >= slice) {
+        let quarters = self.quarters(now);
+        // Where one comes again, the next is to wake up before it has the place.
+        let is_awake = !comes_again || first.spins.load(Relaxed);
+        if first.again || quarters >= if is_awake { 4 } else { 5 } {
             return self.hand_over(now);
+        }
+        if comes_again {
+            self.run = Some(Run { connection: by.connection, thread: by.thread, kept_until: now + SOON });
+            if first.is_alert.load(Relaxed) && quarters < 4 {
+                return None;
+            }
+            return (!first.is_called.swap(true, Relaxed)).then(|| first.clone());
         }
         let spins = self.waiting.iter().find(|w| w.spins.load(Relaxed));
         let next = spins.unwrap_or(first);
@@ -225,11 +308,13 @@ impl WriterQueue {
             let since = Instant::now();
             let me = Holder { connection, thread, task, claim, ticket: mine, turn: 0, since };
             *ticket = None;
+            let is_kept = !patience.all.is_zero() && inner.is_kept_from(&me, since);
             match &mut inner.holder {
-                None => {
+                None if !is_kept => {
                     inner.take(me);
                     return true;
                 }
+                None => {}
                 Some(h) if h.connection == connection => {
                     if h.is_tentative() {
                         *h = Holder { claim, thread, task, ..*h };
@@ -255,12 +340,14 @@ impl WriterQueue {
                 *ticket = Some(mine);
                 return false;
             }
-            let spins = inner.usual < 2 * SPIN && !inner.waiting.iter().any(|w| w.spins.load(Relaxed));
+            let others_spin = inner.waiting.iter().any(|w| w.spins.load(Relaxed));
+            let spins = inner.usual < 2 * SPIN && inner.run.is_none() && !others_spin;
             let waiter = Arc::new(Waiter {
                 holder: me,
                 called: Event::new(),
                 is_called: AtomicBool::new(false),
                 spins: AtomicBool::new(spins),
+                is_alert: AtomicBool::new(false),
                 again,
             });
             if inner.waiting.is_empty() {
@@ -282,7 +369,7 @@ impl WriterQueue {
         let begun = Instant::now();
         let mut left = spin;
         while !left.is_zero() && waiter.called.spin(left) {
-            if self.look(waiter) {
+            if matches!(self.look(waiter), Look::Has) {
                 return true;
             }
             left = spin.saturating_sub(begun.elapsed());
@@ -292,7 +379,7 @@ impl WriterQueue {
     }
 
     /// Whether a waiter that was called, or has woken up, has the place now.
-    fn look(&self, waiter: &Arc<Waiter>) -> bool {
+    fn look(&self, waiter: &Arc<Waiter>) -> Look {
         self.inner.lock().look(waiter)
     }
 
@@ -303,8 +390,20 @@ impl WriterQueue {
         // The turn that was seen last, and since when.
         let mut seen = (0, Duration::ZERO);
         loop {
-            if self.look(waiter) {
-                return true;
+            let look = self.look(waiter);
+            let left = patience.all.saturating_sub(waited);
+            match look {
+                Look::Has => return true,
+                Look::Nap | Look::Spin if !left.is_zero() => {
+                    let begun = Instant::now();
+                    if matches!(look, Look::Spin) && self.spin(waiter, SPIN.min(left)) {
+                        return true;
+                    }
+                    waiter.called.nap(AWAY.min(left));
+                    waited += begun.elapsed().min(SPIN + AWAY);
+                    continue;
+                }
+                Look::Nap | Look::Spin | Look::Sleep => {}
             }
             let first = self.is_first(waiter);
             nap = match nap.is_zero() {
@@ -323,8 +422,10 @@ impl WriterQueue {
             let over = waited >= patience.all;
             self.watch(waiter, this_nap);
             let mut inner = self.inner.lock();
-            if inner.look(waiter) {
-                return true;
+            match inner.look(waiter) {
+                Look::Has => return true,
+                Look::Nap | Look::Spin if !over => continue,
+                Look::Nap | Look::Spin | Look::Sleep => {}
             }
             let Some(at) = inner.waiting.iter().position(|w| Arc::ptr_eq(w, waiter)) else { return true };
             let mut gives_up = over;
@@ -348,7 +449,11 @@ impl WriterQueue {
                 return true;
             }
             if gives_up {
-                inner.waiting.remove(at);
+                let next = inner.leave(at);
+                drop(inner);
+                if let Some(next) = next {
+                    next.called.set();
+                }
                 return false;
             }
         }
@@ -433,12 +538,17 @@ impl WriterQueue {
 
     /// Gives the place back, if `connection` has it. Returns how long a turn usually takes.
     pub fn release(&self, connection: ConnectionId) -> Duration {
+        self.release_for(connection, false)
+    }
+
+    /// The same. `comes_again`: before long ([`SOON`]), to have the place again.
+    pub fn release_for(&self, connection: ConnectionId, comes_again: bool) -> Duration {
         let (next, usual) = {
             let mut inner = self.inner.lock();
             let Some(h) = inner.holder.filter(|h| h.connection == connection) else { return inner.usual };
             let now = Instant::now();
             inner.usual = (inner.usual * 7 + now.saturating_duration_since(h.since)) / 8;
-            (inner.let_go(now), inner.usual)
+            (inner.let_go(&h, now, comes_again), inner.usual)
         };
         if let Some(next) = next {
             next.called.set();

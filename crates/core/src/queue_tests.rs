@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::queue::{Claim, ConnectionId, Kept, Patience, WriterQueue};
+use crate::queue::{Claim, ConnectionId, Kept, Patience, SOON, WriterQueue};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const GRACE: Duration = Duration::from_millis(2);
@@ -205,6 +205,62 @@ fn whoever_runs_may_have_the_place_before_one_that_has_to_wake_up() {
         })
     };
     assert!((0..1000).any(|_| faster()));
+}
+
+#[test]
+fn the_place_is_kept_for_one_that_comes_again_soon() {
+    let q = WriterQueue::default();
+    let again = || {
+        assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+        beside_one_that_waits(&q, || {
+            q.release_for(ConnectionId(1), true);
+            // The one that waits finds it kept.
+            std::thread::sleep(SOON / 4);
+            let again = q.acquire(ConnectionId(1), Claim::Firm, Duration::ZERO);
+            q.release(ConnectionId(1));
+            again
+        })
+    };
+    assert!((0..1000).any(|_| again()));
+}
+
+#[test]
+fn a_place_that_is_kept_for_one_that_does_not_come_goes_to_the_next() {
+    let q = WriterQueue::default();
+    for _ in 0..50 {
+        assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+        let begun = std::time::Instant::now();
+        // Two that wait get it, and one that comes now.
+        beside_one_that_waits(&q, || {
+            q.release_for(ConnectionId(1), true);
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    assert!(q.acquire(ConnectionId(3), Claim::Firm, LONG));
+                    q.release_for(ConnectionId(3), true);
+                });
+            });
+        });
+        assert!(begun.elapsed() < Duration::from_secs(10), "nobody wakes up");
+    }
+}
+
+#[test]
+fn one_that_comes_again_and_again_keeps_nobody_waiting_for_long() {
+    let q = WriterQueue::default();
+    for _ in 0..50 {
+        assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+        beside_one_that_waits(&q, || {
+            let begun = std::time::Instant::now();
+            while q.has_waiters(1) {
+                assert!(begun.elapsed() < Duration::from_secs(10), "it starves");
+                q.release_for(ConnectionId(1), true);
+                if !q.acquire(ConnectionId(1), Claim::Firm, Duration::ZERO) {
+                    break;
+                }
+            }
+            q.release(ConnectionId(1));
+        });
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 //! A snapshot at S reads the newest version of a page whose TID is at most S, and home where there is
 //! none (invariant I4). [`Place::Home`] marks the version home holds where older ones are kept beside it.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 
 use crate::disk::DiskFile;
 use crate::error::{Error, Result};
+use crate::home::State;
 use crate::layout::STREAM_UNIT;
 use crate::memory::{self, Room};
 use crate::procs::member::Member;
@@ -188,6 +189,26 @@ impl Readers<'_> {
 /// Bytes of kept images in memory below which nobody looks for those that nobody needs any more.
 const TRIM_BYTES: u64 = 1 << 20;
 
+/// So many of the newest transactions are told apart by what they changed, and so many pages of each.
+const STEPS: usize = 64;
+const STEP_PAGES: usize = 16;
+
+/// Which state it is: a log begun anew gives what home holds the TID of the transaction before, and what a connection that
+/// stepped aside wrote there has another counter.
+pub type Is = (Tid, u32);
+
+/// Of a state.
+pub fn is(state: &State) -> Is {
+    (state.tid, state.change_counter)
+}
+
+/// What one transaction changed.
+struct Step {
+    from: Is,
+    to: Is,
+    pages: Vec<PageNo>,
+}
+
 /// Page → versions.
 #[derive(Default)]
 pub struct PageTable {
@@ -202,6 +223,8 @@ pub struct PageTable {
     needed_bytes: u64,
     /// Every page that a transaction after this one has changed is listed; `None`: not known.
     since: Option<Tid>,
+    /// The newest transactions of this process, the oldest first.
+    steps: VecDeque<Step>,
     /// This process among others, who may have left images of home for the snapshots here.
     pub member: Option<Arc<Member>>,
 }
@@ -262,6 +285,39 @@ impl PageTable {
         let mut pages: Vec<_> = self.pages.keys().copied().chain(streamed).filter_map(made_by).collect();
         pages.sort_unstable();
         Some((since, pages))
+    }
+
+    /// A transaction made `to` of `from`, and all that differs is in `pages`. One that is too big is not told: whoever
+    /// looks from behind it finds nothing (rule KeptPagesUnchanged).
+    pub fn note_step(&mut self, from: &State, to: &State, pages: impl ExactSizeIterator<Item = PageNo>) {
+        if pages.len() > STEP_PAGES || from.page_bytes != to.page_bytes || to.page_count < from.page_count {
+            return;
+        }
+        let oldest = if self.steps.len() < STEPS { None } else { self.steps.pop_front() };
+        let mut list = oldest.map_or_else(Vec::new, |step| step.pages);
+        list.clear();
+        // Without memory it is not told either.
+        if list.room(pages.len()).is_err() || self.steps.room(1).is_err() {
+            return;
+        }
+        list.extend(pages);
+        self.steps.push_back(Step { from: is(from), to: is(to), pages: list });
+    }
+
+    /// Adds the pages that may differ between two states to `pages`; false: nothing is known.
+    pub fn changed_between(&self, from: Is, to: Is, pages: &mut Vec<u32>) -> bool {
+        let mut at = to;
+        for step in self.steps.iter().rev().skip_while(|step| step.to != to) {
+            if at == from {
+                break;
+            }
+            if step.to != at || pages.room(step.pages.len()).is_err() {
+                return false;
+            }
+            pages.extend(step.pages.iter().map(|page| page.0));
+            at = step.from;
+        }
+        at == from
     }
 
     /// Makes room for images of `more` pages.

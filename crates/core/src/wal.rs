@@ -164,17 +164,14 @@ fn scan(file: &dyn DiskFile, what: &dyn Fn() -> String) -> Result<Found> {
 
 /// The names of the WAL and of its index.
 fn names(db: &Database) -> [PathBuf; 2] {
-    [wal::SUFFIX, wal::INDEX_SUFFIX].map(|suffix| {
-        let mut name = db.path.as_os_str().to_owned();
-        name.push(suffix);
-        name.into()
-    })
+    let mut index = db.path.as_os_str().to_owned();
+    index.push(wal::INDEX_SUFFIX);
+    [db.wal_path().to_owned(), index.into()]
 }
 
 /// Whether a WAL lies beside the file. What lies beside its name is another's if the file has lost it.
 pub fn is_beside(db: &Database) -> Result<bool> {
-    let [log, _] = names(db);
-    Ok(db.disk.exists(&log).context(|| db.what("cannot look for the WAL of"))? && db.has_name()?)
+    Ok(db.disk.exists(db.wal_path()).context(|| db.what("cannot look for the WAL of"))? && db.has_name()?)
 }
 
 /// Takes the database, of which `state` is what its first bytes say, out of WAL mode, up to the removal of the WAL
@@ -241,9 +238,8 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
 /// beside a file that has changed since (rule WalGoneFirst).
 pub fn discard(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the WAL of");
-    let [log, _] = names(db);
-    remove(db, &log).context(what)?;
-    db.disk.sync_dir_of(&log).context(what)
+    remove(db, db.wal_path()).context(what)?;
+    db.disk.sync_dir_of(db.wal_path()).context(what)
 }
 
 /// Removes a file; false if there is none.

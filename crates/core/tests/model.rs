@@ -376,7 +376,7 @@ impl Model {
             self.group.push(&writer.to_le_bytes(), false, &Arc::new(State::empty(Tid(*writer))), durability);
             (*writer, beside)
         };
-        self.queue.release(me);
+        self.queue.release_for(me, rng.r#gen());
         let waited = if rng.r#gen() {
             self.group.wait(Tid(tid), durability, self)
         } else {

@@ -1,6 +1,6 @@
 //! Patches SQLite's amalgamation: `balance_nonroot` gets another name, onewrite's replacement is
-//! included right behind it, and `sqlite3BtreeInsert` asks it before it writes a record. Refuses, saying what changed, a source
-//! that is not as expected.
+//! included right behind it, `sqlite3BtreeInsert` asks it before it writes a record, and `sqlite3PagerSharedLock` before it empties the
+//! cache. Refuses, saying what changed, a source that is not as expected.
 
 /// The definition as the replacement implements it, spaces and comments aside.
 const DEFINITION: &str =
@@ -12,10 +12,19 @@ const CALL: &str = "rc=balance_nonroot(pParent,iIdx,pSpace,iPage==1,pCur->hints&
 /// First line of the definition.
 const START: &str = "static int balance_nonroot(";
 
+/// First line of the function that begins a read transaction.
+const BEGIN: &str = "SQLITE_PRIVATE int sqlite3PagerSharedLock(Pager *pPager){";
+
+/// Its lines that change, each of which is there once: before and after.
+pub const BEGIN_LINES: [(&str, &str); 2] = [
+    (BEGIN, "static int owKeepsCache(Pager*);\nSQLITE_PRIVATE int sqlite3PagerSharedLock(Pager *pPager){"),
+    ("        pager_reset(pPager);", "        if( !owKeepsCache(pPager) ) pager_reset(pPager);"),
+];
+
 /// First line of the function that writes records.
 const INSERT: &str = "SQLITE_PRIVATE int sqlite3BtreeInsert(";
 
-/// Its lines that change, each of which is there once: before and after.
+/// As [`BEGIN_LINES`].
 pub const INSERT_LINES: [(&str, &str); 5] = [
     (
         "        return btreeOverwriteCell(pCur, pX);",
@@ -66,26 +75,27 @@ pub fn patch(source: &str, include: &str) -> Result<String, String> {
     }
 
     let renamed = rest[..end - start].replacen("balance_nonroot(", &format!("{STOCK}("), 1);
-    let behind = writes_beside(&source[end..])?;
-    Ok(format!("{}{renamed}#include \"{include}\"\n{behind}", &source[..start]))
+    let before = with_lines(&source[..start], BEGIN, &BEGIN_LINES)?;
+    let behind = with_lines(&source[end..], INSERT, &INSERT_LINES)?;
+    Ok(format!("{before}{renamed}#include \"{include}\"\n{behind}"))
 }
 
-/// The source behind `balance_nonroot`, in which `sqlite3BtreeInsert` asks before it writes a record.
-fn writes_beside(source: &str) -> Result<String, String> {
-    let starts: Vec<usize> = lines(source).filter(|(_, line)| *line == INSERT).map(|(at, _)| at).collect();
+/// The source, in which lines of the function that begins with the line `head` are others.
+fn with_lines(source: &str, head: &str, changes: &[(&str, &str)]) -> Result<String, String> {
+    let starts: Vec<usize> = lines(source).filter(|(_, line)| *line == head).map(|(at, _)| at).collect();
     let [start] = starts[..] else {
-        return Err(format!("expected one line `{INSERT}`, found {}", starts.len()));
+        return Err(format!("expected one line `{head}`, found {}", starts.len()));
     };
-    let end = lines(&source[start..]).find(|(_, line)| *line == "}").ok_or("sqlite3BtreeInsert does not end")?.0;
-    let mut insert = source[start..start + end].to_owned();
-    for (before, after) in INSERT_LINES {
-        let found: Vec<usize> = lines(&insert).filter(|(_, line)| *line == before).map(|(at, _)| at).collect();
+    let end = lines(&source[start..]).find(|(_, line)| *line == "}").ok_or_else(|| format!("`{head}` does not end"))?.0;
+    let mut function = source[start..start + end].to_owned();
+    for (before, after) in changes {
+        let found: Vec<usize> = lines(&function).filter(|(_, line)| line == before).map(|(at, _)| at).collect();
         let [at] = found[..] else {
-            return Err(format!("expected one line `{before}` in sqlite3BtreeInsert, found {}", found.len()));
+            return Err(format!("expected one line `{before}` in `{head}`, found {}", found.len()));
         };
-        insert.replace_range(at..at + before.len(), after);
+        function.replace_range(at..at + before.len(), after);
     }
-    Ok(format!("{}{insert}{}", &source[..start], &source[start + end..]))
+    Ok(format!("{}{function}{}", &source[..start], &source[start + end..]))
 }
 
 /// The lines with their offsets.

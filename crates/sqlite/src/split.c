@@ -52,6 +52,26 @@
 */
 #include "onewrite.h"
 
+/* Takes a page out of the cache. */
+static void owForgetPage(Pager *pPager, Pgno pgno){
+  sqlite3_pcache_page *pBase = sqlite3PcacheFetch(pPager->pPCache, pgno, 0);
+  if( pBase ) sqlite3PcacheDrop(sqlite3PcacheFetchFinish(pPager->pPCache, pgno, pBase));
+}
+
+/* Others have changed the database since the cache was filled: forgets the pages that differ, and is true; or false, if the VFS
+** does not know them. Called by sqlite3PagerSharedLock(), with no page in use. */
+static int owKeepsCache(Pager *pPager){
+  onewrite_changed changed = {0, 0};
+  size_t i;
+  if( sqlite3OsFileControl(pPager->fd, ONEWRITE_FCNTL_CHANGED, &changed)!=SQLITE_OK ) return 0;
+  /* As pager_reset() does. Page 1 is read again for its change counter. */
+  pPager->iDataVersion++;
+  sqlite3BackupRestart(pPager->pBackup);
+  owForgetPage(pPager, 1);
+  for(i=0; i<changed.count; i++) owForgetPage(pPager, changed.pages[i]);
+  return 1;
+}
+
 /* Lets a test count which way each call went. */
 #ifndef OW_WENT
 # define OW_WENT(way)

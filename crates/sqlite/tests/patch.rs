@@ -11,6 +11,9 @@ const SOURCE: &str = "
 static int other(void){
   return 0; /* balance_nonroot() */
 }
+SQLITE_PRIVATE int sqlite3PagerSharedLock(Pager *pPager){
+        pager_reset(pPager);
+}
 /* About it. */
 static int balance_nonroot(
   MemPage *pParent,               /* Parent page of siblings being balanced */
@@ -53,7 +56,7 @@ fn the_function_is_renamed_and_the_replacement_follows_it() {
     assert!(stock < include);
     assert_eq!(patched.matches("balance_nonroot(").count(), 2, "the call and the comment are untouched");
     let mut undone = patched.replace("_stock(", "(").replace("#include \"split.c\"\n", "");
-    for (before, after) in patch::INSERT_LINES {
+    for (before, after) in patch::INSERT_LINES.into_iter().chain(patch::BEGIN_LINES) {
         assert_eq!(undone.matches(after).count(), 1, "{after}");
         undone = undone.replace(after, before);
     }
@@ -84,6 +87,8 @@ fn a_source_that_changed_is_refused_with_what_changed() {
         (SOURCE.replace("\n}\n", "\n }\n"), "does not end"),
         (SOURCE.replace("int other", "int balance_nonroot_stock"), "of its own"),
         (SOURCE.replace("int sqlite3BtreeInsert", "int sqlite3BtreeInsert2"), "found 0"),
+        (SOURCE.replace("int sqlite3PagerSharedLock", "int sqlite3PagerShared"), "found 0"),
+        (SOURCE.replace("  pager_reset(pPager);", "  pager_reset(pPager, 0);"), "pager_reset"),
         (SOURCE.replace("nPayload\n", "nPayload )\n"), "found 0"),
         (SOURCE.replace("  rc = insertCellFast(", "  rc = insertCell("), "insertCellFast"),
     ];
@@ -98,7 +103,7 @@ fn a_source_that_changed_is_refused_with_what_changed() {
 fn a_mutilated_copy_of_the_pinned_source_is_refused() {
     let original = built_source().replace("balance_nonroot_stock(", "balance_nonroot(");
     let mut original = original.replace("#include \"split.c\"\n", "");
-    for (before, after) in patch::INSERT_LINES {
+    for (before, after) in patch::INSERT_LINES.into_iter().chain(patch::BEGIN_LINES) {
         original = original.replace(after, before);
     }
     assert!(patch::patch(&original, "split.c").is_ok());

@@ -89,6 +89,15 @@ typedef struct onewrite_in_use {
   int in_use;                    /* The answer */
 } onewrite_in_use;
 
+/* A file control that tells which pages of the cache are not those of the transaction that has just begun: whoever keeps the
+** others need not read them again. Page 1 is old in any case. Asked under SHARED, before anything but the change counter is read;
+** the list is valid until the next call. SQLITE_NOTFOUND: any may be old. onewrite's own libsqlite3 asks it. */
+#define ONEWRITE_FCNTL_CHANGED 0x6f770003
+typedef struct onewrite_changed {
+  const unsigned int *pages;     /* Page numbers, some of them perhaps more than once */
+  size_t count;                  /* How many */
+} onewrite_changed;
+
 /* Registers the VFS "onewrite" with the SQLite this code is linked to: see onewrite_register_api(). */
 static inline int onewrite_register(int make_default){
   onewrite_api api;

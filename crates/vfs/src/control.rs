@@ -8,7 +8,7 @@ use onewrite_core::Options;
 use onewrite_core::{Connection, Error, Mode, PRAGMAS};
 
 use crate::fault::{Fault, Outcome, last};
-use crate::ffi::{InUse, SplitPolicy, code, fcntl};
+use crate::ffi::{Changed, InUse, SplitPolicy, code, fcntl};
 use crate::journal_mode::{self, Answer};
 use crate::main_file::{State, path_of};
 use crate::siblings::Siblings;
@@ -110,6 +110,14 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
                 // SAFETY: the argument of this control is such a structure.
                 let asked = unsafe { &mut *arg.cast::<InUse>() };
                 asked.in_use = c_int::from(conn.in_use(asked.page, asked.offset, asked.bytes)?);
+                Ok(code::OK)
+            }
+            None => Ok(code::NOTFOUND),
+        },
+        fcntl::CHANGED => match state.engine().and_then(Connection::changed_pages) {
+            Some(pages) => {
+                // SAFETY: the argument of this control is such a structure.
+                unsafe { arg.cast::<Changed>().write(Changed { pages: pages.as_ptr(), count: pages.len() }) };
                 Ok(code::OK)
             }
             None => Ok(code::NOTFOUND),

@@ -203,6 +203,8 @@ pub mod fcntl {
     pub const SPLIT: c_int = 0x6f77_0001;
     /// `ONEWRITE_FCNTL_IN_USE` of `onewrite.h`: onewrite's own.
     pub const IN_USE: c_int = 0x6f77_0002;
+    /// `ONEWRITE_FCNTL_CHANGED` of `onewrite.h`: onewrite's own.
+    pub const CHANGED: c_int = 0x6f77_0003;
 }
 
 /// `onewrite_split` of `onewrite.h`: the argument of [`fcntl::SPLIT`].
@@ -220,6 +222,13 @@ pub struct InUse {
     pub offset: c_uint,
     pub bytes: c_uint,
     pub in_use: c_int,
+}
+
+/// `onewrite_changed` of `onewrite.h`: the argument of [`fcntl::CHANGED`].
+#[repr(C)]
+pub struct Changed {
+    pub pages: *const c_uint,
+    pub count: usize,
 }
 
 /// Values of [`SplitPolicy::policy`].

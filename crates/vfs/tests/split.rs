@@ -52,10 +52,12 @@ fn the_file_control_answers_with_the_structure_of_the_header() {
 
     assert_eq!((size_of::<ffi::SplitPolicy>(), offset_of!(ffi::SplitPolicy, reserve_cells)), (12, 4));
     assert_eq!((size_of::<ffi::InUse>(), offset_of!(ffi::InUse, in_use)), (16, 12));
+    assert_eq!((size_of::<ffi::Changed>(), offset_of!(ffi::Changed, count)), (16, 8));
     let header = include_str!("../include/onewrite.h");
     let names = [
         ("ONEWRITE_FCNTL_SPLIT 0x", format!("{:x}", ffi::fcntl::SPLIT)),
         ("ONEWRITE_FCNTL_IN_USE 0x", format!("{:x}", ffi::fcntl::IN_USE)),
+        ("ONEWRITE_FCNTL_CHANGED 0x", format!("{:x}", ffi::fcntl::CHANGED)),
         ("ONEWRITE_SPLIT_STOCK ", ffi::split::STOCK.to_string()),
         ("ONEWRITE_SPLIT_LAZY ", ffi::split::LAZY.to_string()),
         ("ONEWRITE_SPLIT_LEGACY ", ffi::split::LEGACY.to_string()),

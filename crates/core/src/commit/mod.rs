@@ -25,7 +25,7 @@ use crate::node::Shape;
 use crate::options::{HeaderPage, Images, Options};
 use crate::procs::member::Member;
 use crate::rules::{Rule, keeps};
-use crate::scheme::{Commit, Outcome, Scheme};
+use crate::scheme::{Commit, Facts, Outcome, Scheme};
 use crate::several::Undecided;
 use crate::stats::Stats;
 use crate::table::{Image, PageTable, Place};
@@ -301,7 +301,7 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     match outcome {
         Outcome::Nothing => {}
         Outcome::Record(ready) => {
-            show_record(db, live, txn, &inner, state.tid, prepared.images);
+            show_record(db, live, txn, &inner, &state, prepared.images);
             let mut in_group = durability;
             if let Some(member) = &inner.member {
                 live.log.group().flushed_elsewhere(member.words.flushed());
@@ -314,7 +314,7 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
             hide(live, &mut inner, &state);
         }
         Outcome::Written(written) => {
-            show_record(db, live, txn, &inner, state.tid, prepared.images);
+            show_record(db, live, txn, &inner, &state, prepared.images);
             if let Some(member) = &inner.member {
                 live.log.group().flushed_elsewhere(member.words.flushed());
             }
@@ -351,12 +351,16 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
 }
 
 /// The images of a record are the newest of their pages, in memory and behind the ring.
-fn show_record(db: &Database, live: &Live, txn: &mut Txn, inner: &Inner, tid: Tid, images: Vec<(PageNo, Image)>) {
+fn show_record(db: &Database, live: &Live, txn: &mut Txn, inner: &Inner, state: &State, images: Vec<(PageNo, Image)>) {
     let mut table = db.table.write();
-    show(&mut table, inner, tid, images);
+    let is_told = txn.streamed.is_empty() && live.scheme.facts() == Facts::LOG && !inner.options.concurrent;
+    if is_told {
+        table.note_step(&txn.base, state, images.iter().map(|(page, _)| *page));
+    }
+    show(&mut table, inner, state.tid, images);
     if !txn.streamed.is_empty() {
         let file = live.log.file().file.clone();
-        table.publish_layer(tid, std::mem::take(&mut txn.streamed), file);
+        table.publish_layer(state.tid, std::mem::take(&mut txn.streamed), file);
     }
     if table.should_trim() {
         table.trim(inner.readers());

@@ -111,6 +111,7 @@ impl Connection {
 
     /// Whether the transaction that begins has the writer's place, which it probably needs. Without it, it may read.
     fn take_tentative_place(&mut self) -> Result<bool> {
+        self.habit.comes_for_place();
         if self.others_keep(TENTATIVE_WAIT)? {
             // It would be waited for behind a thread of this process that waits for it.
             return Ok(false);

@@ -103,6 +103,16 @@ impl Connection {
         Ok(len)
     }
 
+    /// The pages of SQLite's cache that are not those of the snapshot, but for page 1, which may be among them; `None`: any may
+    /// be.
+    pub fn changed_pages(&mut self) -> Option<&[u32]> {
+        let snapshot = match &self.role {
+            Role::Reader(Reader { state, looked: None, .. }) => state,
+            _ => return None,
+        };
+        self.cache.changed(snapshot, &self.db.table.read())
+    }
+
     /// Whether a read may show a state that readers may not see yet, or more than a write transaction begins with.
     fn may_show_too_much(&self) -> bool {
         let doubtless = self.place == Place::Tentative { doubtless: true };

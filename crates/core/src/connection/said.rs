@@ -1,5 +1,9 @@
 //! What SQLite let the VFS see of its settings, and what a connection was seen to do.
 
+use std::time::Instant;
+
+use crate::queue::SOON;
+
 /// `PRAGMA synchronous`, as far as a connection was told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Synchronous {
@@ -39,6 +43,9 @@ const TURNS: u8 = 2;
 /// After so many transactions in a row that wrote, the next one is taken to write, too.
 const SURE_WRITER: u32 = 3;
 
+/// Who was back for the writer's place so often before others could have had it is taken to be, the next time.
+const OFTEN: u32 = 2;
+
 /// What the transactions of a connection were like, by which the next one is judged.
 #[derive(Debug)]
 pub(super) struct Habit {
@@ -54,13 +61,35 @@ pub(super) struct Habit {
     pub(super) returns_lock: bool,
     /// It has had a snapshot of a database that this process uses.
     pub(super) has_pinned: bool,
+    /// When it gave the writer's place to the next with its commit, since it came for the place last.
+    gave_at: Option<Instant>,
+    /// As often running it was back so soon that the place had better been kept for it.
+    soon: u32,
 }
 
 impl Habit {
     /// Of one that has done nothing yet.
     pub(super) fn new(reads_only: bool) -> Habit {
         let may_write = if reads_only { 0 } else { TURNS };
-        Habit { may_write, writes_now: false, in_a_row: 0, returns_lock: false, has_pinned: false }
+        let gave_at = None;
+        Habit { may_write, writes_now: false, in_a_row: 0, returns_lock: false, has_pinned: false, gave_at, soon: 0 }
+    }
+
+    /// It gives the writer's place to the next.
+    pub(super) fn gives_place(&mut self) {
+        self.gave_at = Some(Instant::now());
+    }
+
+    /// It comes for the writer's place.
+    pub(super) fn comes_for_place(&mut self) {
+        if let Some(gave_at) = self.gave_at.take() {
+            self.soon = if gave_at.elapsed() <= SOON { self.soon.saturating_add(1) } else { 0 };
+        }
+    }
+
+    /// Whether it is probably back soon.
+    pub(super) fn comes_again(&self) -> bool {
+        self.soon >= OFTEN
     }
 
     /// Whether the next transaction writes, as sure as it can be.

@@ -213,7 +213,8 @@ impl Connection {
         if goes_on {
             // The next writer builds on this transaction while this one waits for its flush, perhaps the same one.
             self.place = Place::Given { in_turn: true };
-            let turn = db.queue.release(self.id);
+            let turn = db.queue.release_for(self.id, self.habit.comes_again());
+            self.habit.gives_place();
             if published.is_shared() {
                 published.write(&db)?;
                 self.leave(db.queue.is_idle());

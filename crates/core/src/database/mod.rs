@@ -213,6 +213,7 @@ pub struct Database {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) path: PathBuf,
     journal_path: PathBuf,
+    wal_path: PathBuf,
     pub(crate) home: Arc<dyn DiskFile>,
     /// Home cannot be written by this process: it joins others, and neither takes their place nor ends their session.
     pub(crate) read_only: bool,
@@ -246,12 +247,16 @@ impl Database {
         let scheme = Mutex::new(schemes(options.bundle.scheme));
         let stats = Arc::new(Stats::default());
         let empty = Arc::new(State::empty(Tid::HOME));
-        let mut journal_path = path.as_os_str().to_owned();
-        journal_path.push(crate::layout::JOURNAL_SUFFIX);
+        let with = |suffix: &str| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(suffix);
+            PathBuf::from(name)
+        };
         Database {
             disk,
             path: path.to_owned(),
-            journal_path: journal_path.into(),
+            journal_path: with(crate::layout::JOURNAL_SUFFIX),
+            wal_path: with(crate::layout::wal::SUFFIX),
             home: CountedFile::wrap(home, stats.clone()),
             read_only: false,
             stats,
@@ -284,6 +289,11 @@ impl Database {
     /// Path of the real rollback journal.
     pub fn journal_path(&self) -> &Path {
         &self.journal_path
+    }
+
+    /// Path of the WAL of stock SQLite.
+    pub fn wal_path(&self) -> &Path {
+        &self.wal_path
     }
 
     /// What a member uses of it.

@@ -239,12 +239,16 @@ fn run_bytes(words: impl Iterator<Item = u64>) -> usize {
 /// How many bytes from `from` on are equal before the first that differs; `None` if all are.
 fn next_difference(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<usize> {
     const WORD: usize = 32;
+    const RUN: usize = 256;
     let new = new.get(from..)?;
     match base {
         Some(base) => {
             let base = base.get(from..)?;
-            let words = new.chunks_exact(WORD).zip(base.chunks_exact(WORD)).take_while(|(a, b)| a == b).count();
-            let at = words * WORD;
+            // Most of a page is as it was: long runs are compared by the library, which has wide instructions.
+            let runs = new.chunks_exact(RUN).zip(base.chunks_exact(RUN)).take_while(|(a, b)| a == b).count() * RUN;
+            let (rest, old) = (new.get(runs..)?, base.get(runs..)?);
+            let words = rest.chunks_exact(WORD).zip(old.chunks_exact(WORD)).take_while(|(a, b)| a == b).count();
+            let at = runs + words * WORD;
             new.iter().zip(base).skip(at).position(|(a, b)| a != b).map(|i| at + i)
         }
         None => {

@@ -539,7 +539,7 @@ pub fn take_over(
             .write_durable_at(&slot.encode(), slot_at)
             .context(|| format!("cannot write {}", log.path.display()))?;
         // So may the names of the files: a commit on top would be lost with them (invariant I3).
-        db.disk.sync_dir_of(&db.path).context(|| db.what("cannot flush the directory of"))?;
+        db.flush_names(&log)?;
     }
     // The name of the database is certain by now: a second file beside it means nothing.
     beside::remove_second(&*db.disk, &db.path)?;

@@ -483,14 +483,22 @@ impl Log {
     pub fn checkpointed(&mut self, state: &State, facts: Facts, page_bytes: u32) -> Result<()> {
         debug_assert!(self.group.is_quiet(), "home holds durable states only (invariant I1)");
         debug_assert!(state.tid == self.last_tid, "home holds the newest state: {} of {}", state.tid, self.last_tid);
-        self.slot.start = self.tail;
-        self.slot.base_tid = self.last_tid;
-        self.slot.prev_crc = self.prev_crc;
-        self.slot.page_count = slot_page_count(state, facts);
         self.slot.page_bytes = page_bytes;
+        self.begin_at(&self.cursor(), state, facts)
+    }
+
+    /// After home holds all pages of `state`, that of the record before `from`, durable: a new slot says so, and the live records
+    /// begin at `from`.
+    pub fn begin_at(&mut self, from: &Cursor, state: &State, facts: Facts) -> Result<()> {
+        debug_assert!(state.tid == from.last_tid && from.tail <= self.tail, "{from:?} is not behind {}", state.tid);
+        debug_assert!(self.slot.start <= from.tail && self.group.durable() >= state.tid, "rule SlotBehindSweep");
+        self.slot.start = from.tail;
+        self.slot.base_tid = from.last_tid;
+        self.slot.prev_crc = from.prev_crc;
+        self.slot.page_count = slot_page_count(state, facts);
         let change_counter = state.change_counter;
         self.slot.change_counter = change_counter;
-        self.slot.tid_ceiling = Tid(self.last_tid.0.saturating_add(TID_STEP));
+        self.slot.tid_ceiling = Tid(from.last_tid.0.saturating_add(TID_STEP));
         self.slot.counter_ceiling = change_counter.wrapping_add(COUNTER_STEP);
         self.slot.in_place = facts.in_place;
         self.older_slot = true;

@@ -88,7 +88,8 @@ pub struct Log {
     noted: u32,
     /// The newest slot is written and not flushed: the first flush of a record covers it (rule SlotWithFirstRecord).
     tentative: bool,
-    /// The slot before the newest is live, and of a session before this one.
+    /// This process goes on with a session, perhaps behind a recovery, and has written no slot since: a home of before may fit the
+    /// newest slot, or the one before, which is of another session. So the close is flushed (rule SlotWithFirstRecord).
     recovered: bool,
 }
 
@@ -149,7 +150,7 @@ impl Log {
     /// The same without a flush: the slot, and whatever else of the log is in the cache alone, becomes durable with the first
     /// record. `slot` is of a session that follows the one before (rule SlotWithFirstRecord).
     pub fn begin(log: LogFile, slot: Slot, pack: bool) -> Result<Log> {
-        let mut begun = Log { older_slot: false, tentative: true, ..Log::join(log, slot, pack) };
+        let mut begun = Log { older_slot: false, tentative: true, recovered: false, ..Log::join(log, slot, pack) };
         begun.put_slot()?;
         if keeps(Rule::SlotWithFirstRecord) {
             begun.group.written_beside();
@@ -181,7 +182,7 @@ impl Log {
             older_slot: true,
             noted: 0,
             tentative: false,
-            recovered: false,
+            recovered: true,
         }
     }
 

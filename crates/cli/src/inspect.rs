@@ -136,11 +136,11 @@ fn home_text(look: &Look) -> String {
 
 fn mark_text(look: &Look) -> String {
     match home::mark(&look.first) {
-        Some(Mark { session, tid, partial, .. }) => {
-            let told = match (tid.0, partial) {
+        Some(Mark { session, tid, whole, .. }) => {
+            let told = match (tid.0, whole.0) {
                 (0, _) => String::new(),
-                (tid, false) => format!(", home has TID {}", grouped(tid)),
-                (tid, true) => format!(", a checkpoint to TID {} is under way", grouped(tid)),
+                (tid, whole) if whole == tid => format!(", home has TID {}", grouped(tid)),
+                (tid, whole) => format!(", home has TID {} and pages up to TID {}", grouped(whole), grouped(tid)),
             };
             if look.in_use {
                 format!("on, session {session:016x}{told}: in use")

@@ -68,13 +68,15 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     );
     debug_assert!(db.inner.lock().latest.tid >= state.tid, "rule GroupFlushedFirst: readers see {}", state.tid);
     let pages = db.table.read().dirty(state.page_count)?;
-    tell(db, live, true)?;
+    let (last, whole) = (live.log.last_tid(), live.log.slot().base_tid);
+    tell(db, live, last, whole)?;
     write_home(db, live, &state, pages)?;
     scheme.fit_home(db, live, &state)?;
-    tell(db, live, false)?;
+    tell(db, live, last, last)?;
     if keeps(Rule::HomeBeforeSlot) {
         db.sync_home()?;
     }
+    live.sweep = None;
     Stats::add(&db.stats.checkpoints, 1);
     let Then::Slot(stream) = then else { return Ok(()) };
     live.log.checkpointed(&state, scheme.facts(), state.page_bytes.max(512))?;
@@ -106,15 +108,14 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     Ok(())
 }
 
-/// The mark says before the first page and behind the last one which transaction this checkpoint brings home, not
+/// The mark says before the first page and behind the last one up to which transaction pages go home, and up to which all did, not
 /// flushed: a copy of home made before, within or after does not fit a log of another moment (rule HomeFitsLog).
-fn tell(db: &Database, live: &mut Live, partial: bool) -> Result<()> {
-    let tid = live.log.last_tid();
+pub fn tell(db: &Database, live: &mut Live, tid: Tid, whole: Tid) -> Result<()> {
     if live.home.mark.tid == Tid(0) || tid == live.log.slot().base_tid {
         return Ok(());
     }
     debug_assert!(live.log.has_begun(), "home gets what is durable");
-    live.home.mark = Mark { tid, partial, tentative: false, ..live.home.mark };
+    live.home.mark = Mark { tid, whole, tentative: false, ..live.home.mark };
     write_mark(db, live)
 }
 
@@ -156,7 +157,7 @@ fn tell_record(db: &Database, live: &mut Live, tid: Tid) -> Result<()> {
     live.home.mark = match db.read_mark()? {
         // A checkpoint has told more since, here or in another process.
         Some(mark) if mark.tid >= tid => mark,
-        _ => Mark { tid, partial: true, tentative: false, ..live.home.mark },
+        _ => Mark { tid, whole: live.log.slot().base_tid, tentative: false, ..live.home.mark },
     };
     write_mark(db, live)?;
     db.sync_home()

@@ -63,7 +63,8 @@ pub fn fit(db: &Database, live: &mut Live, options: &Options, len: u64) -> Resul
     }
 }
 
-fn ring_bytes_max(live: &Live, options: &Options) -> u64 {
+/// How long the ring may become.
+pub fn ring_bytes_max(live: &Live, options: &Options) -> u64 {
     let slot = live.log.slot();
     options.log_bytes.next_multiple_of(u64::from(slot.block_bytes)).max(slot.ring_bytes)
 }

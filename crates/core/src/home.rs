@@ -26,11 +26,11 @@ pub enum Kind {
 pub struct Mark {
     /// As in the log's slots.
     pub session: u64,
-    /// The transaction that the newest checkpoint brought home; 0: not told (schemes that have no checkpoints, and files that
-    /// an older version marked).
+    /// The newest transaction of which pages went home; 0: not told (schemes that have no checkpoints, and files that an older
+    /// version marked).
     pub tid: Tid,
-    /// That checkpoint has not written all of its pages yet.
-    pub partial: bool,
+    /// The newest one of which all pages did, and all of those before; below `tid` while a checkpoint is on its way.
+    pub whole: Tid,
     /// The slot of the session may not be durable yet, and nothing of the session is (rule SlotWithFirstRecord).
     pub tentative: bool,
 }
@@ -39,11 +39,14 @@ pub struct Mark {
 const PARTIAL: u32 = 1;
 /// The session may have left nothing in the log.
 const TENTATIVE: u32 = 2;
+/// Above the flags: by how many transactions `whole` is behind; 0 where an older version wrote that the checkpoint is not complete.
+const BEHIND_SHIFT: u32 = 2;
+const BEHIND_MAX: u64 = (1 << (u32::BITS - BEHIND_SHIFT)) - 1;
 
 impl Mark {
     /// Of a session whose slot is durable and whose checkpoints are complete.
     pub fn new(session: u64, tid: Tid) -> Mark {
-        Mark { session, tid, partial: false, tentative: false }
+        Mark { session, tid, whole: tid, tentative: false }
     }
 
     /// Its bytes from [`at::SESSION`] on.
@@ -52,7 +55,8 @@ impl Mark {
         put(&mut b, 0, &self.session.to_le_bytes());
         put(&mut b, at::TID - at::SESSION, &self.tid.0.to_le_bytes());
         let flag = |on: bool, bit: u32| if on { bit } else { 0 };
-        let flags = flag(self.partial, PARTIAL) | flag(self.tentative, TENTATIVE);
+        let behind = self.tid.0.saturating_sub(self.whole.0).min(BEHIND_MAX) as u32;
+        let flags = flag(behind > 0, PARTIAL) | flag(self.tentative, TENTATIVE) | behind << BEHIND_SHIFT;
         put(&mut b, at::FLAGS - at::SESSION, &flags.to_le_bytes());
         b
     }
@@ -248,7 +252,9 @@ pub fn mark(header: &[u8]) -> Option<Mark> {
     let session = le_u64(header, at::SESSION).filter(|_| marked)?;
     // Of a header that was cut short within them, nothing is told.
     let (tid, flags) = (le_u64(header, at::TID).unwrap_or(0), le_u32(header, at::FLAGS).unwrap_or(0));
-    Some(Mark { session, tid: Tid(tid), partial: flags & PARTIAL != 0, tentative: flags & TENTATIVE != 0 })
+    let behind = if flags & PARTIAL != 0 { u64::from(flags >> BEHIND_SHIFT).max(1) } else { 0 };
+    let whole = Tid(tid.saturating_sub(behind));
+    Some(Mark { session, tid: Tid(tid), whole, tentative: flags & TENTATIVE != 0 })
 }
 
 /// Takes the mark out of a header.
@@ -313,7 +319,7 @@ mod tests {
     fn a_mark_comes_off_without_a_trace_and_each_header_on_home_has_another_counter() {
         let state = State::of_home(&header(), 3 * 4096);
         assert_eq!((state.kind, state.page_count, state.change_counter), (Kind::Database, 3, 7));
-        let on = Mark { session: 99, tid: Tid(98), partial: true, tentative: true };
+        let on = Mark { session: 99, tid: Tid(98), whole: Tid(90), tentative: true };
         let mut marked = state.marked_header(on);
         assert_eq!(mark(&marked), Some(on));
         assert_ne!(marked[24..28], state.header[24..28]);

@@ -43,6 +43,7 @@ mod scheme;
 mod several;
 mod snapshots;
 mod stats;
+mod sweep;
 mod sync;
 mod table;
 mod trailer;

@@ -69,7 +69,7 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     let mut first = [0; at::HEADER_BYTES];
     db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
     let mark = home::mark(&first).filter(|mark| mark.tid != Tid(0) && keeps(Rule::HomeFitsLog));
-    if mark.is_some_and(|mark| mark.tid < slot.base_tid || (mark.partial && mark.tid == slot.base_tid)) {
+    if mark.is_some_and(|mark| mark.whole < slot.base_tid) {
         return Err(copied_apart(db, log, "older"));
     }
     let (mut table, mut report) = (PageTable::default(), Report::default());

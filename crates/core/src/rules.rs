@@ -118,6 +118,8 @@ rules! {
     DecisionFlushed,
     /// A decision stays while somebody may ask for it.
     DecisionKept,
+    /// The slot gives up the records of a sweep when all of its pages are home.
+    SlotBehindSweep,
 }
 
 /// Whether `rule` is kept: always.

@@ -75,6 +75,11 @@ struct Version {
 }
 
 impl Version {
+    /// Whether the newest version of a page, being this one, is yet to go home.
+    fn is_newer_than_home(&self) -> bool {
+        !matches!(self.place, Place::Home | Place::Kept(..))
+    }
+
     /// Its bytes in memory.
     fn bytes(&self) -> u64 {
         match &self.place {
@@ -353,7 +358,7 @@ impl PageTable {
             .filter(|(page, _)| page.0 <= page_count)
             .filter_map(|(page, versions)| Some((*page, versions.last()?)))
             .filter(|(page, last)| {
-                !matches!(last.place, Place::Home | Place::Kept(..))
+                last.is_newer_than_home()
                     && self.layer.as_ref().is_none_or(|l| last.tid >= l.tid || l.streamed.get(*page).is_none())
             })
             .map(|(page, last)| (page, last.place.clone()));
@@ -429,6 +434,45 @@ impl PageTable {
             newest.place = Place::Home;
         }
         self.release(page, readers);
+    }
+
+    /// Home has got the newest image of `page`, of which a record is in the log: what nobody needs beside it is forgotten.
+    pub fn swept(&mut self, page: PageNo, readers: Readers<'_>) {
+        let Some(newest) = self.pages.get_mut(&page).and_then(|versions| versions.last_mut()) else { return };
+        self.since = self.since.map(|since| since.max(newest.tid));
+        self.new_bytes -= newest.bytes();
+        newest.place = Place::Home;
+        self.release(page, readers);
+    }
+
+    /// Home has, by a checkpoint elsewhere, every image up to `home_tid`: those of pages that nothing newer is listed for are
+    /// forgotten, as far as nobody needs them.
+    pub fn swept_elsewhere(&mut self, home_tid: Tid, readers: Readers<'_>) {
+        let in_home = |v: &&Version| v.tid <= home_tid && v.is_newer_than_home();
+        let swept: Vec<PageNo> =
+            self.pages.iter().filter(|(_, v)| v.last().filter(in_home).is_some()).map(|(page, _)| *page).collect();
+        swept.into_iter().for_each(|page| self.swept(page, readers));
+    }
+
+    /// The newest image of `page`, if it is newer than home, and the transaction that made it.
+    pub fn to_sweep(&self, page: PageNo) -> Option<(Tid, Place)> {
+        let newest = self.pages.get(&page)?.last().filter(|newest| newest.is_newer_than_home())?;
+        Some((newest.tid, newest.place.clone()))
+    }
+
+    /// The pages up to `page_count` that have an image newer than home, in order; streamed ones are not looked at.
+    pub fn newer_than_home(&self, page_count: u32) -> Result<Vec<PageNo>> {
+        let is_newer = |v: &&Version| v.is_newer_than_home();
+        let mut pages = memory::list(self.pages.len())?;
+        let newer = self.pages.iter().filter(|(page, v)| page.0 <= page_count && v.last().filter(is_newer).is_some());
+        pages.extend(newer.map(|(page, _)| *page));
+        pages.sort_unstable();
+        Ok(pages)
+    }
+
+    /// Whether an image is kept in a temporary file.
+    pub fn keeps_in_file(&self) -> bool {
+        self.pages.values().flatten().any(|version| matches!(version.place, Place::Kept(..)))
     }
 
     /// Forgets the kept versions of `page` that nobody needs.

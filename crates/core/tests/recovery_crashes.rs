@@ -233,3 +233,37 @@ fn recoveries_behind_recoveries() {
     let home = disk.snapshot_file(Path::new(HOME)).unwrap();
     assert!(home[19] == 1 && home[PAGE..2 * PAGE] == page(n));
 }
+
+/// A home that was copied before the recovery is not taken for the newest once the log was closed behind it, whichever process
+/// closed it, and whatever a power cut leaves of that: refused, or the newest state (rules NewSession and SlotWithFirstRecord).
+#[test]
+fn an_older_home_does_not_fit_a_log_that_was_closed() {
+    for (commits, another) in [(0, false), (2, false), (0, true), (2, true)] {
+        let disk = killed(5, &[]);
+        let before = disk.snapshot_file(Path::new(HOME)).unwrap();
+        let mut c = open(&disk, &[]);
+        assert_eq!(newest(&mut c), 5);
+        if another {
+            let mut joins = open(&disk, &[]);
+            assert_eq!(newest(&mut joins), 5);
+            std::mem::replace(&mut c, joins).close().unwrap();
+        }
+        let last = 5 + commits;
+        (6..=last).for_each(|n| common::commit(&mut c, n));
+        c.close().unwrap();
+        let mut refused = 0;
+        for seed in 0..64 {
+            let cut = disk.crash(seed);
+            cut.put_file(Path::new(HOME), &before);
+            let mut c = open(&cut, &[]);
+            match c.lock(LockLevel::Shared) {
+                Err(_) => refused += 1,
+                Ok(()) => {
+                    c.unlock(LockLevel::None).unwrap();
+                    assert_eq!(newest(&mut c), last, "{commits} commits, {another}, seed {seed}");
+                }
+            }
+        }
+        assert!(refused > 0, "{commits} commits, {another}");
+    }
+}

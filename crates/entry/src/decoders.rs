@@ -77,7 +77,12 @@ fn wal_of(bytes: &[u8]) -> bool {
 fn home_of(bytes: &[u8], file_bytes: u64) -> bool {
     let state = State::of_home(bytes, file_bytes);
     if state.kind == Kind::Database {
-        let mark = home::Mark { session: 9, tid: onewrite_core::inspect::Tid(8), partial: true, tentative: true };
+        let mark = home::Mark {
+            session: 9,
+            tid: onewrite_core::inspect::Tid(8),
+            whole: onewrite_core::inspect::Tid(5),
+            tentative: true,
+        };
         assert_eq!(home::mark(&state.marked_header(mark)), Some(mark));
         assert_eq!(home::mark(&state.final_header()), None);
     }

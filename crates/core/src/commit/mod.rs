@@ -28,6 +28,7 @@ use crate::rules::{Rule, keeps};
 use crate::scheme::{Commit, Facts, Outcome, Scheme};
 use crate::several::Undecided;
 use crate::stats::Stats;
+use crate::sweep;
 use crate::table::{Image, PageTable, Place};
 use crate::txn::{Changed, Prepared, Stage, Txn};
 use crate::types::{LogOffset, PageNo, Tid};
@@ -56,6 +57,8 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     if pressed {
         let keep = if txn.streamed.is_empty() { Stream::Drop } else { Stream::Keep };
         checkpoint(db, live, keep)?;
+    } else {
+        sweep::advance(db, live, options)?;
     }
     settle_mark(db, live)?;
     tell_recovery(db, live)?;

@@ -134,6 +134,8 @@ impl Connection {
     pub fn commit(&mut self) -> Result<()> {
         self.db.queue.set_inside(self.id, true);
         let committed = self.commit_txn();
+        // The medium is free by now: while it writes those pages, the application prepares its next transaction.
+        self.db.begin_write_back();
         self.db.queue.set_inside(self.id, false);
         self.noted(committed)
     }

@@ -46,6 +46,7 @@ use crate::scheme::{Facts, Scheme};
 use crate::several::Undecided;
 use crate::snapshots::Snapshots;
 use crate::stats::{CountedFile, Stats};
+use crate::sweep::Sweep;
 use crate::table::{PageTable, Readers};
 use crate::types::Tid;
 
@@ -181,6 +182,8 @@ pub struct Live {
     pub scheme: Arc<dyn Scheme>,
     /// How many flushes there had been when the ring was emptied last because it was full, or begun.
     pub emptied_at: u64,
+    /// The checkpoint in slices that is under way.
+    pub sweep: Option<Sweep>,
     /// The record of the recovery that this log was taken over by, while home's mark does not tell of it (rule NewSession); among several
     /// processes, the words say so.
     pub untold: Option<Tid>,
@@ -191,7 +194,7 @@ impl Live {
     pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> Live {
         let (encoder, kept) = (Encoder::default(), ImageFile::default());
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
-        Live { log, home, home_tid, encoder, kept, scheme, emptied_at, untold: None }
+        Live { log, home, home_tid, encoder, kept, scheme, emptied_at, sweep: None, untold: None }
     }
 }
 
@@ -224,6 +227,8 @@ pub struct Database {
     pub(crate) epoch: AtomicU64,
     pub(crate) inner: Mutex<Inner>,
     pub(crate) writer: Mutex<Option<Live>>,
+    /// Bytes of home that were written and that nobody has asked the system to begin to write to the medium.
+    pub(crate) write_back: Mutex<Option<(u64, u64)>>,
     /// The record of this process that waits for its decision. It is the last one in the log, and whoever wrote it has
     /// the writer's place (rule NothingBehindUndecided).
     pub(crate) undecided: Mutex<Option<Undecided>>,
@@ -279,6 +284,7 @@ impl Database {
                 home_tid: Tid::HOME,
             }),
             writer: Mutex::new(None),
+            write_back: Mutex::new(None),
             undecided: Mutex::new(None),
             spans_aside: AtomicBool::new(false),
             schemes,
@@ -376,6 +382,13 @@ impl Database {
     pub fn write_header(&self, header: &home::Header) -> Result<()> {
         self.home.write_at(header, 0).context(|| self.what("cannot write the header of"))?;
         self.sync_home()
+    }
+
+    /// Asks the system to begin to write what went home in a slice.
+    pub fn begin_write_back(&self) {
+        if let Some((from, to)) = self.write_back.lock().take() {
+            self.home.begin_write_back(from, to - from);
+        }
     }
 
     /// Flushes home. Any error is a failed flush, also one that says the disk is full.

@@ -108,6 +108,9 @@ macro_rules! forward_disk_file {
     (@ sync $this:ident $to:expr) => {
         fn sync(&self) -> std::io::Result<()> { let $this = self; $to.sync() }
     };
+    (@ begin_write_back $this:ident $to:expr) => {
+        fn begin_write_back(&self, offset: u64, len: u64) { let $this = self; $to.begin_write_back(offset, len) }
+    };
     (@ set_len $this:ident $to:expr) => {
         fn set_len(&self, len: u64) -> std::io::Result<()> { let $this = self; $to.set_len(len) }
     };

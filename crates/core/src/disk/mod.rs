@@ -13,6 +13,7 @@ pub mod real;
 pub mod shared;
 pub mod sim;
 pub mod system;
+mod write_back;
 
 use std::io;
 use std::path::Path;
@@ -143,6 +144,11 @@ pub trait DiskFile: Send + Sync {
     fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     /// Makes everything written to this file, and its length, durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
+    /// Asks the system to begin to write these bytes to the medium, without waiting: a flush that follows finds less to do. Says
+    /// nothing of durability, fails silently, and changes nothing on a disk that may write what it likes at any time.
+    fn begin_write_back(&self, offset: u64, len: u64) {
+        let _nothing_to_ask = (offset, len);
+    }
     /// Sets the length in bytes; a longer file reads as zeros there.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Asks for room for the first `len` bytes without changing the length. `StorageFull` if there

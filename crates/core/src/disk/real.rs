@@ -359,6 +359,10 @@ impl DiskFile for RealFile {
         Ok(done)
     }
 
+    fn begin_write_back(&self, offset: u64, len: u64) {
+        super::write_back::begin(&self.file, offset, len);
+    }
+
     fn write_at(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
         check_limit(offset, buf)?;
         while !buf.is_empty() {

@@ -88,7 +88,8 @@ pub struct Log {
     noted: u32,
     /// The newest slot is written and not flushed: the first flush of a record covers it (rule SlotWithFirstRecord).
     tentative: bool,
-    /// The slot before the newest is live, and of a session before this one.
+    /// This process goes on with a session, perhaps behind a recovery, and has written no slot since: a home of before may fit the
+    /// newest slot, or the one before, which is of another session. So the close is flushed (rule SlotWithFirstRecord).
     recovered: bool,
 }
 
@@ -149,7 +150,7 @@ impl Log {
     /// The same without a flush: the slot, and whatever else of the log is in the cache alone, becomes durable with the first
     /// record. `slot` is of a session that follows the one before (rule SlotWithFirstRecord).
     pub fn begin(log: LogFile, slot: Slot, pack: bool) -> Result<Log> {
-        let mut begun = Log { older_slot: false, tentative: true, ..Log::join(log, slot, pack) };
+        let mut begun = Log { older_slot: false, tentative: true, recovered: false, ..Log::join(log, slot, pack) };
         begun.put_slot()?;
         if keeps(Rule::SlotWithFirstRecord) {
             begun.group.written_beside();
@@ -181,7 +182,7 @@ impl Log {
             older_slot: true,
             noted: 0,
             tentative: false,
-            recovered: false,
+            recovered: true,
         }
     }
 
@@ -483,14 +484,22 @@ impl Log {
     pub fn checkpointed(&mut self, state: &State, facts: Facts, page_bytes: u32) -> Result<()> {
         debug_assert!(self.group.is_quiet(), "home holds durable states only (invariant I1)");
         debug_assert!(state.tid == self.last_tid, "home holds the newest state: {} of {}", state.tid, self.last_tid);
-        self.slot.start = self.tail;
-        self.slot.base_tid = self.last_tid;
-        self.slot.prev_crc = self.prev_crc;
-        self.slot.page_count = slot_page_count(state, facts);
         self.slot.page_bytes = page_bytes;
+        self.begin_at(&self.cursor(), state, facts)
+    }
+
+    /// After home holds all pages of `state`, that of the record before `from`, durable: a new slot says so, and the live records
+    /// begin at `from`.
+    pub fn begin_at(&mut self, from: &Cursor, state: &State, facts: Facts) -> Result<()> {
+        debug_assert!(state.tid == from.last_tid && from.tail <= self.tail, "{from:?} is not behind {}", state.tid);
+        debug_assert!(self.slot.start <= from.tail && self.group.durable() >= state.tid, "rule SlotBehindSweep");
+        self.slot.start = from.tail;
+        self.slot.base_tid = from.last_tid;
+        self.slot.prev_crc = from.prev_crc;
+        self.slot.page_count = slot_page_count(state, facts);
         let change_counter = state.change_counter;
         self.slot.change_counter = change_counter;
-        self.slot.tid_ceiling = Tid(self.last_tid.0.saturating_add(TID_STEP));
+        self.slot.tid_ceiling = Tid(from.last_tid.0.saturating_add(TID_STEP));
         self.slot.counter_ceiling = change_counter.wrapping_add(COUNTER_STEP);
         self.slot.in_place = facts.in_place;
         self.older_slot = true;

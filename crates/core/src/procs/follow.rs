@@ -129,6 +129,13 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
             None => return Ok(false),
         }
     }
+    if newest > home_tid {
+        tail.cursor.first = tail.cursor.first.max(slot.start);
+        if member.observes {
+            // Sweeps go on beside it, and no whole checkpoint ends what it keeps. Nobody asks it what has changed.
+            db.table.write().swept_elsewhere(home_tid, inner.readers());
+        }
+    }
     tail.slot = slot;
     Ok(true)
 }

@@ -410,6 +410,11 @@ impl Member {
         Ok(all)
     }
 
+    /// Whether another process that may write uses the log. One that is dead may be taken for one.
+    pub fn has_others(&self) -> bool {
+        (0..PROCESSES).any(|process| process != self.me && self.words.is_used(process))
+    }
+
     /// The oldest snapshot that observers read. Those that begin from here on look at the floor afterwards (rule
     /// ObserversPinByLock).
     fn oldest_observed(&self) -> Result<Option<Tid>> {

@@ -290,6 +290,7 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     debug_assert!(member.words.busy_owner() == Some(member.me), "rule OneProcessWrites");
     let same_home = live.log.slot().sequence == tail.slot.sequence;
     live.log.resume(&tail.slot, &tail.cursor, flushed)?;
+    live.sweep = None;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     if !same_home {
         // Whatever room was asked for is given back by whoever writes home.
@@ -348,6 +349,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     // A record in part: the last close overwrites the ring as far as records reached.
     member.log.wipe_free(&tail.slot, cursor.tail)?;
     live.log.resume(&tail.slot, &cursor, cursor.last_tid)?;
+    live.sweep = None;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     live.home.reserved_bytes = live.home.bytes;
     debug_assert!(newest.tid == cursor.last_tid && before <= newest.tid, "what was adopted follows what was published");

@@ -46,9 +46,17 @@ pub fn step_aside(
             return Err(e);
         }
     };
-    let done = plain_commit(db, writer, txn, journal, &log.0, me);
-    // All that streamed is home, or given up. If this fails, the next session does it.
-    let _ = log.0.set_len(log.1);
+    let unmarked = {
+        let mut inner = db.inner.lock();
+        db.take_off_mark(writer, &mut inner, Stream::Keep).map(|()| inner.phase = Phase::Aside(me))
+    };
+    // Where the mark may still be on the disk, home needs the whole log.
+    let done = unmarked.and_then(|()| {
+        let done = plain_commit(db, txn, journal, &log.0);
+        // All that streamed is home, or given up. If this fails, the next session does it.
+        let _ = log.0.set_len(log.1);
+        done
+    });
     done.map_err(|e| if db.inner.lock().phase == Phase::Unmarked { e } else { db.poison(e) })
 }
 
@@ -128,19 +136,12 @@ fn make_room(
 
 fn plain_commit(
     db: &Database,
-    writer: &mut Option<Live>,
     txn: &Txn,
     journal: &VirtualJournal,
     log: &Arc<dyn DiskFile>,
-    me: ConnectionId,
 ) -> Result<Arc<dyn DiskFile>> {
     let what = || db.what("cannot write");
     let mut buf = memory::zeros(txn.page_bytes as usize)?;
-    {
-        let mut inner = db.inner.lock();
-        db.take_off_mark(writer, &mut inner, Stream::Keep)?;
-        inner.phase = Phase::Aside(me);
-    }
     let real = match write_journal(db, journal) {
         Ok(real) => real,
         Err(e) => {

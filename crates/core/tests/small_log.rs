@@ -385,3 +385,36 @@ fn flushes() {
     assert_eq!(cost(1), (4, 2));
     assert_eq!((made.0, grown.1), (6, 3), "to make the log, and to give it back");
 }
+
+/// A connection that steps aside, and cannot take the mark off for good, leaves the log as long as it is: home may need it.
+#[test]
+fn a_mark_that_may_be_on_the_disk_keeps_the_log() {
+    let (mut failed, mut grown) = (0, 0);
+    for nth in 1..20 {
+        let disk = database(None);
+        let mut c = open(&disk, &[]);
+        for n in 1..=40 {
+            try_write(&mut c, n, 11).unwrap();
+        }
+        grown += usize::from(disk.snapshot_file(Path::new(LOG)).unwrap().len() > SMALL);
+        c.lock(LockLevel::Shared).unwrap();
+        c.lock(LockLevel::Reserved).unwrap();
+        c.write_at(&image(41), PAGE as u64).unwrap();
+        disk.fail_nth(Op::Sync, nth, ErrorKind::Other);
+        if c.prepare(Some(Path::new("/another-mj"))).is_ok() || disk.snapshot_file(Path::new("/db-journal")).is_some() {
+            // From there on SQLite's journal rolls back.
+            break;
+        }
+        failed += 1;
+        std::mem::forget(c);
+        for seed in 0..16 {
+            let cut = disk.crash(seed);
+            let mut c = open(&cut, &[]);
+            c.lock(LockLevel::Shared).unwrap_or_else(|e| panic!("flush {nth}, seed {seed}: {e}"));
+            let mut page = vec![0; PAGE];
+            c.read_at(&mut page, PAGE as u64).unwrap();
+            assert!(page == image(40), "flush {nth}, seed {seed}");
+        }
+    }
+    assert!(failed > 1 && grown > failed, "{failed} {grown}");
+}

@@ -84,6 +84,11 @@ impl<S: Clone> Oracle<S> {
         self.floor = self.committed;
     }
 
+    /// A recovery is done, and the log goes on: what it found is durable, and nothing proves more of it than before.
+    pub fn go_on(&mut self) {
+        self.floor = self.committed;
+    }
+
     /// A process recovers and finds the state at `index` of [`Self::states`]; until it is done, a crash may still
     /// take back what was not durable before.
     pub fn recovers(&mut self, index: usize) {

@@ -208,7 +208,8 @@ impl World {
                 Err(e) => return Err(self.bad(format!("cannot recover once more: {}", said(&e)))),
             }
             if !uncertain {
-                self.oracles.lock().files[file].settle();
+                let oracle = &mut self.oracles.lock().files[file];
+                if stays { oracle.go_on() } else { oracle.settle() }
             }
         }
         self.note(|w| format!("recovered; floor, committed: {:?}", w.marks()));

@@ -402,6 +402,8 @@ fn can_stay(db: &Database, log: &LogFile, slot: &Slot, replayed: &Replayed, opti
         && state.kind == Kind::Database
         && !table.has_layer()
         && table.new_bytes() <= options.table_bytes
+        // A slot that was not the newest may lead further, as the space before its first record was of use.
+        && cursor.tail.0.saturating_sub(slot.start.0) <= slot.ring_bytes
         && log_bytes == slot.ring_at() + slot.ring_bytes
         && cursor.last_tid.0.saturating_add(3 * TIDS_APART) < slot.tid_ceiling.0
         && log.noted_in_place()?.is_none()

@@ -475,7 +475,6 @@ fn atomic_unit(physical_block: Option<u64>, fs_block: Option<u64>) -> u32 {
     power.max(ATOMIC_UNIT_BYTES_MIN)
 }
 
-/// The directory that holds the name `path`.
 /// Times of a file system are those of a clock that steps every 10 ms at most.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 /// Those of one that keeps seconds or hundredths are multiples of this, in nanoseconds.
@@ -489,6 +488,7 @@ fn this_boot() -> Option<u64> {
     u64::try_from((id >> 64) ^ (id & u128::from(u64::MAX))).ok()
 }
 
+/// The directory that holds the name `path`.
 fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(dir) if dir.as_os_str().is_empty() => Path::new("."),

@@ -130,7 +130,7 @@ fn begin(db: &Database, live: &mut Live, then: Then) -> Result<Sweep> {
     let to = live.log.cursor();
     debug_assert!(state.tid == to.last_tid, "the newest state is that of the last record");
     let table = db.table.read();
-    let pages = table.newer_than_home(state.page_count)?;
+    let pages = table.dirty(state.page_count)?.into_iter().map(|(page, _)| page).collect();
     let free_bytes = live.log.slot().ring_bytes.saturating_sub(live.log.live_bytes());
     let begun_bytes = table.new_bytes();
     Ok(Sweep {

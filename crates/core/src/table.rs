@@ -429,20 +429,23 @@ impl PageTable {
     /// Home has the newest image of `page`, which was in memory: what nobody needs beside it is forgotten.
     pub fn brought_home(&mut self, page: PageNo, readers: Readers<'_>) {
         self.since = None;
-        if let Some(newest) = self.pages.get_mut(&page).and_then(|versions| versions.last_mut()) {
-            self.new_bytes -= newest.bytes();
-            newest.place = Place::Home;
-        }
-        self.release(page, readers);
+        self.is_home(page, readers);
     }
 
     /// Home has got the newest image of `page`, of which a record is in the log: what nobody needs beside it is forgotten.
     pub fn swept(&mut self, page: PageNo, readers: Readers<'_>) {
-        let Some(newest) = self.pages.get_mut(&page).and_then(|versions| versions.last_mut()) else { return };
-        self.since = self.since.map(|since| since.max(newest.tid));
+        let Some(tid) = self.is_home(page, readers) else { return };
+        self.since = self.since.map(|since| since.max(tid));
+    }
+
+    /// Home has the newest image of `page`: forgets what nobody needs beside it. Which transaction made it.
+    fn is_home(&mut self, page: PageNo, readers: Readers<'_>) -> Option<Tid> {
+        let newest = self.pages.get_mut(&page)?.last_mut()?;
+        let tid = newest.tid;
         self.new_bytes -= newest.bytes();
         newest.place = Place::Home;
         self.release(page, readers);
+        Some(tid)
     }
 
     /// Home has, by a checkpoint elsewhere, every image up to `home_tid`: those of pages that nothing newer is listed for are
@@ -458,16 +461,6 @@ impl PageTable {
     pub fn to_sweep(&self, page: PageNo) -> Option<(Tid, Place)> {
         let newest = self.pages.get(&page)?.last().filter(|newest| newest.is_newer_than_home())?;
         Some((newest.tid, newest.place.clone()))
-    }
-
-    /// The pages up to `page_count` that have an image newer than home, in order; streamed ones are not looked at.
-    pub fn newer_than_home(&self, page_count: u32) -> Result<Vec<PageNo>> {
-        let is_newer = |v: &&Version| v.is_newer_than_home();
-        let mut pages = memory::list(self.pages.len())?;
-        let newer = self.pages.iter().filter(|(page, v)| page.0 <= page_count && v.last().filter(is_newer).is_some());
-        pages.extend(newer.map(|(page, _)| *page));
-        pages.sort_unstable();
-        Ok(pages)
     }
 
     /// Whether an image is kept in a temporary file.

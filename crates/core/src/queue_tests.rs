@@ -178,8 +178,9 @@ fn a_ticket_keeps_the_turn_and_the_place_waits_for_nobody_that_is_away() {
     assert!(q.acquire(ConnectionId(4), Claim::Firm, Duration::ZERO));
 }
 
-/// Does it while another thread waits for the place, which this one has.
+/// Takes the place, and does it while another thread waits for that.
 fn beside_one_that_waits<T>(q: &WriterQueue, f: impl FnOnce() -> T) -> T {
+    assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
     std::thread::scope(|s| {
         s.spawn(|| {
             assert!(q.acquire(ConnectionId(2), Claim::Firm, LONG));
@@ -196,7 +197,6 @@ fn beside_one_that_waits<T>(q: &WriterQueue, f: impl FnOnce() -> T) -> T {
 fn whoever_runs_may_have_the_place_before_one_that_has_to_wake_up() {
     let q = WriterQueue::default();
     let faster = || {
-        assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
         beside_one_that_waits(&q, || {
             q.release(ConnectionId(1));
             let taken = q.acquire(ConnectionId(1), Claim::Firm, Duration::ZERO);
@@ -215,7 +215,6 @@ fn whoever_runs_may_have_the_place_before_one_that_has_to_wake_up() {
 fn the_place_is_kept_for_one_that_comes_again_soon() {
     let q = WriterQueue::default();
     let again = || {
-        assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
         beside_one_that_waits(&q, || {
             q.release_for(ConnectionId(1), true);
             // The one that waits finds it kept.
@@ -232,8 +231,7 @@ fn the_place_is_kept_for_one_that_comes_again_soon() {
 fn a_place_that_is_kept_for_one_that_does_not_come_goes_to_the_next() {
     let q = WriterQueue::default();
     for _ in 0..50 {
-        assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         // Two that wait get it, and one that comes now.
         beside_one_that_waits(&q, || {
             q.release_for(ConnectionId(1), true);
@@ -252,9 +250,8 @@ fn a_place_that_is_kept_for_one_that_does_not_come_goes_to_the_next() {
 fn one_that_comes_again_and_again_keeps_nobody_waiting_for_long() {
     let q = WriterQueue::default();
     for _ in 0..50 {
-        assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
         beside_one_that_waits(&q, || {
-            let begun = std::time::Instant::now();
+            let begun = Instant::now();
             while q.has_waiters(1) {
                 assert!(begun.elapsed() < Duration::from_secs(10), "it starves");
                 q.release_for(ConnectionId(1), true);
@@ -271,9 +268,8 @@ fn one_that_comes_again_and_again_keeps_nobody_waiting_for_long() {
 fn one_that_waits_has_the_place_before_long_whoever_else_comes() {
     let q = WriterQueue::default();
     for _ in 0..50 {
-        assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
         beside_one_that_waits(&q, || {
-            let begun = std::time::Instant::now();
+            let begun = Instant::now();
             while q.has_waiters(1) {
                 assert!(begun.elapsed() < Duration::from_secs(10), "it starves");
                 q.release(ConnectionId(1));

@@ -22,7 +22,7 @@ use crate::home::{Kind, Mark, State};
 use crate::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::log::file::{LogFile, log_path};
 use crate::log::group::{Audience, Durability};
-use crate::log::record::{Encoder, Head};
+use crate::log::record::Encoder;
 use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::Slot;
 use crate::memory;
@@ -448,15 +448,7 @@ fn go_on(
     }
     let apart = TIDS_APART + random()? % TIDS_APART;
     let recovered = State { tid: Tid(ring.last_tid().0.saturating_add(apart)), ..state };
-    let head = Head {
-        salt: slot.salt,
-        tid: recovered.tid,
-        durable_tid: ring.group().recorded(),
-        prev_crc: ring.prev_crc(),
-        page_count: recovered.page_count,
-        change_counter: recovered.change_counter,
-        stream: Default::default(),
-    };
+    let head = ring.head(&recovered, Default::default());
     let recovered = Arc::new(recovered);
     let (record, crc) = encoder.finish(&head);
     ring.reserve(record.len(), own_block)?;

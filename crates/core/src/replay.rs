@@ -383,7 +383,7 @@ mod tests {
     use crate::disk::{Disk, OpenMode};
     use crate::layout::home as at;
     use crate::log::group::{Audience, Durability};
-    use crate::log::record::{Encoder, Head, Stream};
+    use crate::log::record::{Encoder, Stream};
     use crate::log::ring::Log;
     use crate::options::Options;
     use std::path::Path;
@@ -441,15 +441,9 @@ mod tests {
                 image[usize::from(round)] = page as u8 | 1;
                 e.add_delta(PageNo(page), (round > 1).then_some(zeros.as_slice()), &image).unwrap();
             }
-            let head = Head {
-                salt: 2,
-                tid: log.last_tid().next(),
-                durable_tid: log.group().recorded(),
-                prev_crc: log.prev_crc(),
-                page_count: PAGES,
-                change_counter: u32::from(round),
-                stream: Stream::default(),
-            };
+            let made =
+                State { page_count: PAGES, change_counter: u32::from(round), ..State::empty(log.last_tid().next()) };
+            let head = log.head(&made, Stream::default());
             let (record, crc) = e.finish(&head);
             let way = log.make_way(record, false, &Nobody).unwrap();
             log.push(&way, record, crc, &Arc::new(State::empty(head.tid)), Durability::Flushed);

@@ -8,7 +8,7 @@ use crate::growth;
 use crate::home::State;
 use crate::layout::record as at;
 use crate::log::group::Durability;
-use crate::log::record::{Head, Stream};
+use crate::log::record::Stream;
 use crate::log::ring::{Ready, Stream as Streams, Written};
 use crate::memory;
 use crate::options::{Images, Options};
@@ -131,15 +131,7 @@ pub fn finish(c: &mut Commit<'_>, state: &State, stream: Stream) -> Result<Ready
 
 /// Finishes the prepared record; its crc32c.
 pub fn seal(db: &Database, live: &mut Live, state: &State, stream: Stream) -> u32 {
-    let head = Head {
-        salt: live.log.slot().salt,
-        tid: state.tid,
-        durable_tid: live.log.group().recorded(),
-        prev_crc: live.log.prev_crc(),
-        page_count: state.page_count,
-        change_counter: state.change_counter,
-        stream,
-    };
+    let head = live.log.head(state, stream);
     Stats::add(&db.stats.record_pages, u64::from(live.encoder.entry_count()));
     let (record, crc) = live.encoder.finish(&head);
     Stats::add(&db.stats.records, 1);

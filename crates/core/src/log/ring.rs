@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::file::{Cursor, LogFile};
 use super::group::{Audience, Durability, Group};
+use super::record::{self, Head};
 use super::slot::Slot;
 use crate::disk::shared::BYTES as SHARED_BYTES;
 use crate::error::{Error, IoContext, Result};
@@ -186,6 +187,19 @@ impl Log {
         }
     }
 
+    /// The head of the next record, which makes `state`.
+    pub fn head(&self, state: &State, stream: record::Stream) -> Head {
+        Head {
+            salt: self.slot.salt,
+            tid: state.tid,
+            durable_tid: self.group.recorded(),
+            prev_crc: self.prev_crc,
+            page_count: state.page_count,
+            change_counter: state.change_counter,
+            stream,
+        }
+    }
+
     /// Goes on behind what other processes wrote up to `cursor`, of which all up to `durable` is; `slot` is the newest.
     /// Nothing of this process waits to be written.
     pub fn resume(&mut self, slot: &Slot, cursor: &Cursor, durable: Tid) -> Result<()> {
@@ -253,11 +267,6 @@ impl Log {
     /// TID of the last record pushed.
     pub fn last_tid(&self) -> Tid {
         self.last_tid
-    }
-
-    /// crc32c the next record must chain to.
-    pub fn prev_crc(&self) -> u32 {
-        self.prev_crc
     }
 
     /// Bytes of live records.
@@ -704,7 +713,7 @@ mod tests {
     use crate::disk::sim::{Op, SimConfig, SimDisk, TraceEntry};
     use crate::disk::{Disk, OpenMode};
     use crate::log::file::ScanEnd;
-    use crate::log::record::{Encoder, Head, Stream as RecordStream};
+    use crate::log::record::{Encoder, Stream as RecordStream};
     use crate::types::PageNo;
 
     const RING: u64 = 1 << 20;
@@ -760,15 +769,8 @@ mod tests {
         for page in 1..=pages {
             e.add_delta(PageNo(page), None, &[page as u8 | 1; 512]).unwrap();
         }
-        let head = Head {
-            salt: 2,
-            tid: log.last_tid().next(),
-            durable_tid: log.group().recorded(),
-            prev_crc: log.prev_crc(),
-            page_count: pages,
-            change_counter: 1,
-            stream: RecordStream::default(),
-        };
+        let made = State { page_count: pages, change_counter: 1, ..State::empty(log.last_tid().next()) };
+        let head = log.head(&made, RecordStream::default());
         let (record, crc) = e.finish(&head);
         assert!(log.has_room(record.len() as u64, false));
         let way = log.make_way(record, false, &Nobody).unwrap();

@@ -13,6 +13,7 @@
 //!   owners: what they may have on its way has this name, or one before.
 //! - Only the owner merges and removes.
 
+use crate::local::{beside, directory, sync};
 use crate::ltx::{Error, Header, Reader, Writer};
 use crate::store::{BATCHES, Fill, Name, SNAPSHOTS, Store};
 use anyhow::{Context, Result, bail};
@@ -65,9 +66,7 @@ impl Node {
 
 /// Where the number of a database's place is kept.
 pub fn node_path(file: &Path) -> PathBuf {
-    let mut path = file.as_os_str().to_owned();
-    path.push("-node");
-    path.into()
+    beside(file, "-node")
 }
 
 fn read_id(path: &Path) -> Result<Option<u64>> {
@@ -85,7 +84,7 @@ fn read_id(path: &Path) -> Result<Option<u64>> {
 /// Draws one for the database at `of`, whose owner it gets.
 fn draw_id(path: &Path, of: &Path) -> Result<()> {
     let what = || format!("cannot write {}", path.display());
-    let dir = path.parent().unwrap_or(Path::new("/"));
+    let dir = directory(path);
     let access = Permissions::from_mode(0o644);
     let mut file =
         tempfile::Builder::new().prefix(".onewrite-node-").permissions(access).tempfile_in(dir).with_context(what)?;
@@ -100,7 +99,7 @@ fn draw_id(path: &Path, of: &Path) -> Result<()> {
         Err(e) if e.error.kind() != ErrorKind::AlreadyExists => return Err(e.error).with_context(what),
         _ => {}
     }
-    std::fs::File::open(dir).and_then(|dir| dir.sync_all()).with_context(what)
+    sync(dir).with_context(what)
 }
 
 /// The record of a store that says who may write into it.

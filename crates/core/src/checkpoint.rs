@@ -186,8 +186,11 @@ pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(Pag
 pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state: &State) -> Result<()> {
     if state.kind != Kind::Empty && home.bytes != state.bytes() {
         file.set_len(state.bytes()).context(|| db.what("cannot fit the length of"))?;
+        if state.bytes() < home.bytes {
+            // Blocks behind a nearer end are given back, those behind a further one stay.
+            home.reserved_bytes = home.reserved_bytes.min(state.bytes());
+        }
         home.bytes = state.bytes();
-        home.reserved_bytes = home.reserved_bytes.min(home.bytes);
     }
     Ok(())
 }
@@ -205,7 +208,7 @@ pub fn write_pages(
     }
     let what = || db.what("cannot write");
     let size = state.page_bytes as usize;
-    if home.bytes < state.bytes() {
+    if home.room_bytes() < state.bytes() {
         // Fails here, before anything is overwritten, if the disk is full.
         file.reserve(state.bytes()).context(what)?;
     }

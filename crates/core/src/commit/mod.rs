@@ -74,7 +74,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
         return Ok(Prepared::nothing(&txn.base));
     }
     let bytes = u64::from(page_count) * u64::from(txn.page_bytes);
-    if bytes > live.home.bytes.max(live.home.reserved_bytes) {
+    if bytes > live.home.room_bytes() {
         let want = reserve_bytes(bytes);
         let what = || db.what("no room for the pages added to");
         crate::error::IoContext::context(db.home.reserve(want), what)?;

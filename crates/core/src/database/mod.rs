@@ -211,6 +211,13 @@ pub struct HomeFile {
     pub atomic_unit: u32,
 }
 
+impl HomeFile {
+    /// Bytes from the beginning that it has blocks for, or that were asked for.
+    pub fn room_bytes(&self) -> u64 {
+        self.bytes.max(self.reserved_bytes)
+    }
+}
+
 /// A database.
 pub struct Database {
     pub(crate) disk: Arc<dyn Disk>,

@@ -123,7 +123,7 @@ impl Dash {
                 second.insert(made)
             }
         };
-        if bytes > shadow.home.bytes.max(shadow.home.reserved_bytes) {
+        if bytes > shadow.home.room_bytes() {
             let want = reserve_bytes(bytes);
             shadow.file.reserve(want).context(|| db.what("no room for the pages added to the second file of"))?;
             shadow.home.reserved_bytes = want;

@@ -210,7 +210,7 @@ fn commits_a_second() {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let server = format!("127.0.0.1:{port}");
             let mut command = Command::new(&versitygw);
-            command.args(["--port", &server, "posix"]).arg(&bucket).env("ROOT_ACCESS_KEY", "test");
+            command.args(["--port", &server, "--keep-alive", "posix"]).arg(&bucket).env("ROOT_ACCESS_KEY", "test");
             command
                 .env("ROOT_SECRET_KEY", "testsecret")
                 .stdin(Stdio::null())

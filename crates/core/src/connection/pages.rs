@@ -259,7 +259,6 @@ impl Connection {
 
     /// xTruncate of the database file.
     pub fn truncate(&mut self, len: u64) -> Result<()> {
-        let db = self.db.clone();
         if self.is_aside() {
             let cut = self.cut_home(len);
             return self.noted(cut);

@@ -293,6 +293,13 @@ pub fn embed_page_count(new: &mut [u8], count_of: &[u8]) {
     }
 }
 
+/// Whether an image of page 1 differs from `old` in no more than its counters.
+pub fn differs_in_counters_only(new: &[u8], old: &[u8]) -> bool {
+    let (one, two) = (at::CHANGE_COUNTER, at::VERSION_VALID_FOR);
+    let same = |range: std::ops::Range<usize>| new.get(range.clone()).is_some_and(|part| old.get(range) == Some(part));
+    new.len() == old.len() && same(0..one) && same(one + 4..two) && same(two + 4..new.len())
+}
+
 /// Makes `header` state this size in pages.
 pub fn put_page_count(header: &mut [u8], page_count: u32) {
     put(header, at::PAGE_COUNT, &page_count.to_be_bytes());

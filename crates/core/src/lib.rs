@@ -12,6 +12,7 @@ mod checkpoint;
 mod commit;
 mod connection;
 mod database;
+mod deadline;
 mod decide;
 pub mod disk;
 mod error;

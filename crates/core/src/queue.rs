@@ -128,6 +128,15 @@ struct Waiter {
     again: bool,
 }
 
+/// The place was given back.
+#[derive(Clone, Copy, Debug)]
+pub struct Released {
+    /// How long a turn usually takes.
+    pub usual: Duration,
+    /// When it was, if others waited for it.
+    pub waited_for: Option<Instant>,
+}
+
 /// What one that waits is to do.
 enum Look {
     /// It has the place.
@@ -168,10 +177,10 @@ struct Inner {
 }
 
 impl Inner {
-    fn take(&mut self, me: Holder) {
+    fn take(&mut self, me: Holder, now: Instant) {
         self.run = self.run.filter(|run| run.connection == me.connection);
         self.turns += 1;
-        self.holder = Some(Holder { since: Instant::now(), turn: self.turns, ..me });
+        self.holder = Some(Holder { since: now, turn: self.turns, ..me });
     }
 
     fn ticket(&mut self) -> Ticket {
@@ -204,7 +213,7 @@ impl Inner {
         match (&self.holder, at) {
             (None, Some(at)) if !self.is_kept_from(&waiter.holder, now) => {
                 self.waiting.remove(at);
-                self.take(waiter.holder);
+                self.take(waiter.holder, now);
                 Look::Has
             }
             (holder, Some(at)) => {
@@ -248,7 +257,7 @@ impl Inner {
         (self.holder, self.run) = (None, None);
         self.handed_over = Some(now);
         let next = self.waiting.pop_front()?;
-        self.take(next.holder);
+        self.take(next.holder, now);
         Some(next)
     }
 
@@ -303,24 +312,25 @@ impl WriterQueue {
         let (thread, task) = (thread::current().id(), Task::current());
         let (waiter, spin) = {
             let mut inner = self.inner.lock();
+            if let Some(h) = inner.holder.as_mut().filter(|h| h.connection == connection) {
+                *ticket = None;
+                if h.is_tentative() {
+                    *h = Holder { claim, thread, task, ..*h };
+                }
+                return true;
+            }
             let again = ticket.is_some();
             let mine = ticket.unwrap_or_else(|| inner.ticket());
             let since = Instant::now();
             let me = Holder { connection, thread, task, claim, ticket: mine, turn: 0, since };
             *ticket = None;
             let is_kept = !patience.all.is_zero() && inner.is_kept_from(&me, since);
-            match &mut inner.holder {
+            match &inner.holder {
                 None if !is_kept => {
-                    inner.take(me);
+                    inner.take(me, since);
                     return true;
                 }
                 None => {}
-                Some(h) if h.connection == connection => {
-                    if h.is_tentative() {
-                        *h = Holder { claim, thread, task, ..*h };
-                    }
-                    return true;
-                }
                 // The holder cannot go on while this thread waits for it: two connections of one
                 // thread must not deadlock.
                 Some(h) if h.thread == me.thread => {
@@ -328,7 +338,7 @@ impl WriterQueue {
                         *ticket = Some(mine);
                         return false;
                     }
-                    inner.take(me);
+                    inner.take(me, since);
                     return true;
                 }
                 Some(_) => {}
@@ -536,23 +546,26 @@ impl WriterQueue {
         ticket
     }
 
-    /// Gives the place back, if `connection` has it. Returns how long a turn usually takes.
-    pub fn release(&self, connection: ConnectionId) -> Duration {
+    /// Gives the place back, if `connection` has it.
+    pub fn release(&self, connection: ConnectionId) -> Released {
         self.release_for(connection, false)
     }
 
     /// The same. `comes_again`: before long ([`SOON`]), to have the place again.
-    pub fn release_for(&self, connection: ConnectionId, comes_again: bool) -> Duration {
-        let (next, usual) = {
+    pub fn release_for(&self, connection: ConnectionId, comes_again: bool) -> Released {
+        let (next, released) = {
             let mut inner = self.inner.lock();
-            let Some(h) = inner.holder.filter(|h| h.connection == connection) else { return inner.usual };
+            let Some(h) = inner.holder.filter(|h| h.connection == connection) else {
+                return Released { usual: inner.usual, waited_for: None };
+            };
             let now = Instant::now();
             inner.usual = (inner.usual * 7 + now.saturating_duration_since(h.since)) / 8;
-            (inner.let_go(&h, now, comes_again), inner.usual)
+            let waited_for = (!inner.waiting.is_empty()).then_some(now);
+            (inner.let_go(&h, now, comes_again), Released { usual: inner.usual, waited_for })
         };
         if let Some(next) = next {
             next.called.set();
         }
-        usual
+        released
     }
 }

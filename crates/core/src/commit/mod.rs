@@ -69,7 +69,10 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     record::begin(db, live, txn)?;
     let facts = scheme.facts();
     let encoder = (facts.records && options.bundle.images == Images::Delta).then_some(&mut live.encoder);
-    let (changed, header) = changes(db, txn, options, page_count, change_counter, facts.in_gaps, encoder)?;
+    let known = live.first_page.take().filter(|(state, _)| Arc::ptr_eq(state, &txn.base)).map(|(_, image)| image);
+    let Changes { changed, header, first_page } =
+        changes(db, txn, options, Numbers { page_count, change_counter }, facts.in_gaps, encoder, known)?;
+    live.first_page = first_page.filter(|_| facts == Facts::LOG).map(|image| (txn.base.clone(), image));
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
         return Ok(Prepared::nothing(&txn.base));
     }
@@ -145,17 +148,33 @@ fn page_count(txn: &Txn) -> u32 {
     }
 }
 
-/// The pages whose images differ from the base, in page order, and the new header if page 1 does. Their
-/// deltas go into `encoder`. The base is what this engine has, never what SQLite's journal says (rule BaseFromState).
+/// What the header says after the transaction.
+struct Numbers {
+    page_count: u32,
+    change_counter: u32,
+}
+
+/// What differs from the base.
+struct Changes {
+    /// The pages, in page order.
+    changed: Vec<Changed>,
+    /// The new header, if page 1 is among them.
+    header: Option<home::Header>,
+    /// Page 1 of the base, if it is not, but for its counters.
+    first_page: Option<Image>,
+}
+
+/// The pages whose images differ from the base. Their deltas go into `encoder`. The base is what this engine has, never what SQLite's
+/// journal says (rule BaseFromState). `first_page`: page 1 of the base, if it is known, but for its counters.
 fn changes(
     db: &Database,
     txn: &Txn,
     options: &Options,
-    page_count: u32,
-    change_counter: u32,
+    Numbers { page_count, change_counter }: Numbers,
     in_gaps: bool,
     mut encoder: Option<&mut Encoder>,
-) -> Result<(Vec<Changed>, Option<home::Header>)> {
+    mut first_page: Option<Image>,
+) -> Result<Changes> {
     let end_of_base = txn.base_limit.min(txn.base.page_count);
     let added = page_count.saturating_sub(end_of_base);
     let mut pages: Vec<PageNo> = memory::list(txn.pages.len() + added as usize + 1)?;
@@ -172,7 +191,12 @@ fn changes(
     let mut header = None;
     let mut changed = memory::list(pages.len())?;
     let shape = Shape::new(txn.page_bytes, page_count.max(txn.base.page_count), &txn.base.header);
+    let embeds = options.bundle.header_page == HeaderPage::Embed && !in_gaps;
     for page in pages {
+        let known = first_page.as_ref().filter(|_| page == PageNo::HEADER && embeds);
+        if known.zip(txn.pages.get(&page)).is_some_and(|(old, new)| home::differs_in_counters_only(new, old)) {
+            continue;
+        }
         let base = if page.0 <= txn.base.page_count { Some(db.image(&txn.base, page)?) } else { None };
         let mut new = match (txn.pages.get(&page), &base) {
             (Some(image), _) => image.clone(),
@@ -206,9 +230,11 @@ fn changes(
             }
             let old = base.filter(|_| in_gaps);
             changed.push(Changed { page, new, old });
+        } else if page == PageNo::HEADER {
+            first_page = base;
         }
     }
-    Ok((changed, header))
+    Ok(Changes { changed, header, first_page: first_page.filter(|_| header.is_none()) })
 }
 
 /// A transaction that is published: what is left is to wait for it.
@@ -289,6 +315,10 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
         (None, false) => (Outcome::Nothing, durability),
     };
     let Commit { live, txn, .. } = c.parts();
+    live.first_page = live.first_page.take().filter(|(of, _)| Arc::ptr_eq(of, &txn.base) && txn.streamed.is_empty());
+    if let Some((of, _)) = live.first_page.as_mut().filter(|_| prepared.changed) {
+        *of = state.clone();
+    }
     // Readers pin under `inner`, so they see the table and the state change as one (invariant I4, rule
     // TableAndStateAtOnce).
     debug_assert!(db.undecided.lock().is_none(), "rule NothingBehindUndecided");

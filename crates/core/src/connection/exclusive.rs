@@ -1,7 +1,7 @@
 //! `locking_mode=exclusive`: a connection that never gives its locks back, nor looks again whether its cache still holds; and
 //! how one has the database for itself.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::role::{Place, Role};
 use super::{Connection, LockLevel};
@@ -101,7 +101,7 @@ impl Connection {
         let wait = Duration::from_millis(self.busy_ms);
         let had = self.db.queue.holds(self.id);
         self.acquire_place()?;
-        let entered = self.db.enter(true, Instant::now() + wait);
+        let entered = self.db.enter(true, wait);
         if entered.is_ok() {
             self.place = Place::Firm;
         }

@@ -56,7 +56,7 @@ impl Connection {
     /// xWrite of the rollback journal.
     pub fn journal_write_at(&mut self, data: &[u8], offset: u64) -> Result<()> {
         self.note_begun();
-        let db = self.db.clone();
+        let db = &self.db;
         let written = match self.role.real_journal() {
             Some(RealJournal { file, .. }) => {
                 file.write_at(data, offset).context(|| db.what("cannot write the rollback journal of"))

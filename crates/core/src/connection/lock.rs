@@ -123,8 +123,7 @@ impl Connection {
         if !self.db.queue.acquire_with(self.id, claim, patience, &mut self.waits.ticket) {
             return Ok(false);
         }
-        let entered =
-            self.db.enter_soon(false, Instant::now() + TENTATIVE_WAIT.min(patience.all), Some(TENTATIVE_WAIT));
+        let entered = self.db.enter_soon(false, TENTATIVE_WAIT.min(patience.all), Some(TENTATIVE_WAIT));
         if entered.is_err() {
             self.waits.ticket = self.db.queue.give_up(self.id);
         }
@@ -441,8 +440,7 @@ impl Connection {
 
     /// Keeps other processes from writing, unless one is; the writer's place is lost otherwise.
     pub(super) fn enter_for_good(&mut self) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_millis(self.busy_ms);
-        let entered = self.db.enter_soon(true, deadline, Some(FIRM_WAIT));
+        let entered = self.db.enter_soon(true, Duration::from_millis(self.busy_ms), Some(FIRM_WAIT));
         self.place = if entered.is_ok() { Place::Firm } else { Place::None };
         if entered.is_err() {
             self.waits.ticket = self.db.queue.give_up(self.id);
@@ -509,7 +507,7 @@ impl Connection {
             db.check_begins(&inner, self.ships)?;
             db.go_live(&mut writer, &mut inner)?;
             if let Some(member) = &inner.member {
-                member.take(true, Instant::now(), None)?;
+                member.take(true, &Duration::ZERO.into(), None)?;
                 if self.shuts_out {
                     member.words.shut_out(member.me);
                 }
@@ -628,7 +626,7 @@ impl Connection {
         let Place::Given { in_turn } = self.place else { return Ok(()) };
         self.habit.returns_lock = false;
         self.acquire_place()?;
-        if !in_turn && let Err(e) = self.db.enter(true, Instant::now() + Duration::from_millis(self.busy_ms)) {
+        if !in_turn && let Err(e) = self.db.enter(true, Duration::from_millis(self.busy_ms)) {
             self.db.queue.release(self.id);
             return Err(e);
         }

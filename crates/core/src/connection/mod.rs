@@ -309,7 +309,7 @@ impl Connection {
         if !had {
             self.acquire_place()?;
         }
-        let entered = db.enter(true, std::time::Instant::now() + wait);
+        let entered = db.enter(true, wait);
         let done = entered.and_then(|()| {
             let done = match db.writer.lock().as_mut() {
                 Some(live) => crate::checkpoint::checkpoint(&db, live, crate::log::ring::Stream::Drop),

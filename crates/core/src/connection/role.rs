@@ -180,25 +180,25 @@ impl Role {
 
     /// Reader → Writer, or a Writer with another transaction.
     pub(super) fn write(&mut self, txn: Txn) {
-        *self = match std::mem::replace(self, Role::Lost) {
-            Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => {
-                Role::Writer(Writer { reader, txn, has_just_begun: false })
+        match self {
+            Role::Writer(writer) => (writer.txn, writer.has_just_begun) = (txn, false),
+            Role::Reader(_) => {
+                if let Some(reader) = self.take_reader() {
+                    *self = Role::Writer(Writer { reader, txn, has_just_begun: false });
+                }
             }
-            other => {
-                debug_assert!(false, "one that is {} does not begin to write", other.name());
-                other
-            }
-        };
+            other => debug_assert!(false, "one that is {} does not begin to write", other.name()),
+        }
     }
 
     /// Writer → Reader: takes the transaction away.
     pub(super) fn end_txn(&mut self) -> Option<Txn> {
-        let (role, txn) = match std::mem::replace(self, Role::Lost) {
-            Role::Writer(Writer { reader, txn, .. }) => (Role::Reader(reader), Some(txn)),
-            other => (other, None),
-        };
-        *self = role;
-        txn
+        let Role::Writer(Writer { reader, .. }) = self else { return None };
+        let reader = Reader { state: reader.state.clone(), looked: reader.looked.take(), ..*reader };
+        match std::mem::replace(self, Role::Reader(reader)) {
+            Role::Writer(Writer { txn, .. }) => Some(txn),
+            _ => None,
+        }
     }
 
     /// The plain file is ours, with this journal; the transaction is in it.

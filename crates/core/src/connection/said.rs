@@ -75,9 +75,9 @@ impl Habit {
         Habit { may_write, writes_now: false, in_a_row: 0, returns_lock: false, has_pinned: false, gave_at, soon: 0 }
     }
 
-    /// It gives the writer's place to the next.
-    pub(super) fn gives_place(&mut self) {
-        self.gave_at = Some(Instant::now());
+    /// It gave the writer's place to the next, at that time; `None`: to nobody.
+    pub(super) fn gave_place(&mut self, at: Option<Instant>) {
+        self.gave_at = at;
     }
 
     /// It comes for the writer's place.

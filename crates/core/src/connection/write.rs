@@ -215,14 +215,14 @@ impl Connection {
         if goes_on {
             // The next writer builds on this transaction while this one waits for its flush, perhaps the same one.
             self.place = Place::Given { in_turn: true };
-            let turn = db.queue.release_for(self.id, self.habit.comes_again());
-            self.habit.gives_place();
+            let released = db.queue.release_for(self.id, self.habit.comes_again());
+            self.habit.gave_place(released.waited_for);
             if published.is_shared() {
                 published.write(&db)?;
                 self.leave(db.queue.is_idle());
                 self.place = Place::Given { in_turn: false };
             }
-            return published.wait(&db, Some(turn));
+            return published.wait(&db, Some(released.usual));
         }
         published.wait(&db, None)
     }

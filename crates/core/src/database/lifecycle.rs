@@ -96,7 +96,7 @@ impl Database {
         let member = self.member();
         if let Some(member) = &member {
             self.be_alone(member, std::time::Duration::ZERO)?;
-            if let Err(e) = self.enter(true, std::time::Instant::now()) {
+            if let Err(e) = self.enter(true, std::time::Duration::ZERO) {
                 member.not_alone()?;
                 return Err(e);
             }

@@ -47,7 +47,7 @@ use crate::several::Undecided;
 use crate::snapshots::Snapshots;
 use crate::stats::{CountedFile, Stats};
 use crate::sweep::Sweep;
-use crate::table::{PageTable, Readers};
+use crate::table::{Image, PageTable, Readers};
 use crate::types::Tid;
 
 /// See the state machine above.
@@ -176,6 +176,8 @@ pub struct Live {
     pub home_tid: Tid,
     /// Buffer for the record being built.
     pub encoder: Encoder,
+    /// Page 1 of a state but for its counters, which most transactions leave as it is.
+    pub first_page: Option<(Arc<State>, Image)>,
     /// Images kept for snapshots.
     pub kept: ImageFile,
     /// How commits become durable, and what that has under way.
@@ -194,7 +196,8 @@ impl Live {
     pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> Live {
         let (encoder, kept) = (Encoder::default(), ImageFile::default());
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
-        Live { log, home, home_tid, encoder, kept, scheme, emptied_at, sweep: None, untold: None }
+        let first_page = None;
+        Live { log, home, home_tid, encoder, first_page, kept, scheme, emptied_at, sweep: None, untold: None }
     }
 }
 

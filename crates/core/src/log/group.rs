@@ -121,13 +121,14 @@ impl Pending {
         Some((taken, position))
     }
 
-    /// Takes the buffer of a leader back. Where nothing was added meanwhile it is the larger one that goes on, so that the other need
-    /// not grow: a database that one connection writes has one of the size of its transactions, and one block.
+    /// Takes the buffer of a leader back. Where nothing was added meanwhile, and what was written would not fit the other, it is this one
+    /// that goes on, so that the other need not grow: a database that one connection writes has one of the size of its transactions,
+    /// and one block.
     fn give_back(&mut self, mut buffer: Vec<u8>, block: usize) {
         let written = buffer.len();
         buffer.clear();
         buffer.shrink_to(BUFFER_BYTES);
-        if self.bytes.len() == self.taken && self.bytes.capacity() < buffer.capacity() {
+        if self.bytes.len() == self.taken && self.bytes.capacity() < (written + 2 * block).min(buffer.capacity()) {
             buffer.extend_from_slice(&self.bytes);
             std::mem::swap(&mut self.bytes, &mut buffer);
             self.bytes.shrink_to(written + 2 * block);
@@ -445,6 +446,8 @@ impl Group {
         let newest = p.newest.take();
         debug_assert!(newest.as_ref().is_none_or(|state| state.tid == target), "the last one published is the newest");
         let led = std::mem::take(&mut p.joined);
+        // How long it takes matters to those who wait for it, or with it.
+        let begun = (led > 1 || !p.waiting.is_empty() || p.usual.is_zero()).then(Instant::now);
         let flush = durability == Durability::Flushed || p.frontier.wants_flush();
         let bytes = p.take(self.block);
         let sync = flush && (p.beside || p.frontier.is_ahead_of_medium() || bytes.is_none());
@@ -452,14 +455,13 @@ impl Group {
         // CoverBeforeFlush).
         p.beside &= !flush;
         drop(p);
-        let begun = Instant::now();
         let mut watch = Watch { group: self, finished: false };
         if let Err(e) = self.write(bytes.as_ref(), flush, sync) {
             let e = audience.poison(e);
             watch.fail(&e);
             return Err(e);
         }
-        let took = begun.elapsed();
+        let took = begun.map(|begun| begun.elapsed().min(USUAL_MAX));
         let is_to_publish = audience.is_to_publish();
         let mut p = self.pending.lock();
         if let Some((buffer, _)) = bytes {
@@ -478,7 +480,9 @@ impl Group {
         p.frontier.end_write(target, flush);
         // Those it was for will be back, perhaps, and those that have joined meanwhile are here.
         p.expected = led + p.joined;
-        p.usual = (p.usual * 7 + took.min(USUAL_MAX)) / 8;
+        if let Some(took) = took {
+            p.usual = (p.usual * 7 + took) / 8;
+        }
         watch.finished = true;
         let told = p.end_write(is_to_publish);
         if told.is_empty() {

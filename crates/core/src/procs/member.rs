@@ -21,8 +21,9 @@ use parking_lot::{Condvar, Mutex};
 
 use super::kept::{Kept, kept_path};
 use super::tail::Tail;
-use super::turn::{Turn, Turns};
+use super::turn::{Turn, Turns, now_us};
 use super::words::{Cell, PINS, PROCESSES, Pins, ProcessWords};
+use crate::deadline::Deadline;
 use crate::disk::{Disk, DiskFile, LockKind};
 use crate::error::{Error, IoContext, Result};
 use crate::layout::lock_bytes::{ADMIN, ATTACH, BYTES, OBSERVED, OBSERVED_BYTES, SLOTS};
@@ -107,8 +108,8 @@ struct Local {
     since: Instant,
     /// When another process was found to have had the turn last.
     others_at: Option<Instant>,
-    /// When PENDING was asked for last.
-    pending_at: Instant,
+    /// When PENDING was asked for last, on the clock of all processes.
+    pending_at_us: u64,
     /// A dead process whose lock byte is held until it is taken over.
     dead: Option<usize>,
 }
@@ -179,7 +180,7 @@ impl Member {
                 seen_turns: u64::MAX,
                 since: Instant::now(),
                 others_at: None,
-                pending_at: Instant::now(),
+                pending_at_us: now_us(),
                 dead: None,
             }),
             idle: Condvar::new(),
@@ -487,12 +488,13 @@ impl Member {
     /// Takes the writer's place among the processes: firmly, for a transaction that [`Member::leave`] ends, or as a
     /// lease; not from a process that has had it for `kept`. After `FromDead`, also of a lease, the caller takes over and then calls [`Member::settle`] and
     /// [`Member::leave`], after a firm `Anew` just these.
-    pub fn take(&self, firm: bool, deadline: Instant, kept: Option<Duration>) -> Result<Taken> {
+    pub fn take(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<Taken> {
         // A thread that waits for the turn of another process has it.
-        let Some(mut local) = self.local.try_lock_until(deadline) else { return Ok(Taken::Not) };
+        let local = self.local.try_lock().or_else(|| self.local.try_lock_until(deadline.at()));
+        let Some(mut local) = local else { return Ok(Taken::Not) };
         // More of ours, unless it is not in order yet, or others have waited long enough.
         while local.settling || (firm && local.in_flight > 0 && self.turns().should_pass_on(local.since)) {
-            if self.idle.wait_until(&mut local, deadline).timed_out() {
+            if self.idle.wait_until(&mut local, deadline.at()).timed_out() {
                 return Ok(Taken::Not);
             }
         }
@@ -518,8 +520,9 @@ impl Member {
             Turn::Ours => Taken::Anew,
         };
         let takes_over = matches!(taken, Taken::FromDead(_));
-        if takes_over || (firm && local.pending_at.elapsed() >= PENDING_EVERY) {
-            local.pending_at = Instant::now();
+        let is_ours = taken != Taken::Not;
+        if takes_over || (firm && is_ours && self.turns().taken_since(local.pending_at_us) >= PENDING_EVERY) {
+            local.pending_at_us = now_us();
             self.pending_due.store(true, Relaxed);
         }
         local.in_flight = usize::from(takes_over || (firm && taken != Taken::Not));

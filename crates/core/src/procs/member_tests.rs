@@ -57,11 +57,11 @@ fn two() -> [Arc<Member>; 2] {
 fn nobody_goes_on_while_what_others_wrote_is_not_in_order() {
     let [_, member] = two();
     let far = Instant::now() + Duration::from_secs(60);
-    assert_eq!(member.take(true, far, None).unwrap(), Taken::Anew);
+    assert_eq!(member.take(true, &far.into(), None).unwrap(), Taken::Anew);
     let soon = || Instant::now() + Duration::from_millis(1);
-    assert_eq!([true, false].map(|firm| member.take(firm, soon(), None).unwrap()), [Taken::Not; 2]);
+    assert_eq!([true, false].map(|firm| member.take(firm, &soon().into(), None).unwrap()), [Taken::Not; 2]);
     member.settle().unwrap();
-    assert_eq!([true, false].map(|firm| member.take(firm, soon(), None).unwrap()), [Taken::Again; 2]);
+    assert_eq!([true, false].map(|firm| member.take(firm, &soon().into(), None).unwrap()), [Taken::Again; 2]);
     member.leave(true, false);
     assert!(member.is_busy());
     member.leave(true, false);
@@ -81,7 +81,7 @@ fn threads_that_let_another_process_go_first_wait_for_what_it_wrote() {
             let (member, early, entered, resuming) = (&members[n], &early, &entered[n], &resuming[n]);
             scope.spawn(move || {
                 while Instant::now() < end {
-                    let taken = member.take(true, Instant::now() + Duration::from_secs(60), None).unwrap();
+                    let taken = member.take(true, &Duration::from_secs(60).into(), None).unwrap();
                     if taken == Taken::Anew {
                         resuming.store(true, SeqCst);
                         std::thread::sleep(Duration::from_micros(300));

@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use crate::checkpoint::checkpoint;
 use crate::database::{Database, Inner, Live};
+use crate::deadline::Deadline;
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::log::file::Window;
@@ -56,20 +57,20 @@ impl Database {
         self.inner.lock().member.clone()
     }
 
-    /// Takes the writer's place among the processes, waiting until `deadline` at most. With `firm`, a
+    /// Takes the writer's place among the processes, waiting until `deadline` at most, or so long. With `firm`, a
     /// transaction begins, which [`Database::leave`] ends; else the place is leased, so that a snapshot pinned next
     /// is probably still the newest at its first write.
-    pub fn enter(&self, firm: bool, deadline: Instant) -> Result<()> {
+    pub fn enter(&self, firm: bool, deadline: impl Into<Deadline>) -> Result<()> {
         self.enter_soon(firm, deadline, None)
     }
 
     /// The same; no process is waited for that has had the place for `kept`.
-    pub fn enter_soon(&self, firm: bool, deadline: Instant, kept: Option<Duration>) -> Result<()> {
+    pub fn enter_soon(&self, firm: bool, deadline: impl Into<Deadline>, kept: Option<Duration>) -> Result<()> {
         let Some(member) = self.member() else { return Ok(()) };
         if self.read_only {
             return Err(Error::Busy(format!("{} may only be read by this process", self.path.display())));
         }
-        let taken = member.take(firm, deadline, kept)?;
+        let taken = member.take(firm, &deadline.into(), kept)?;
         if member.should_hold_pending() {
             // Another process may have left or died that held PENDING (rule PendingHeld).
             self.hold_pending();
@@ -177,7 +178,7 @@ impl Database {
     pub fn decide(&self, deadline: Instant) -> Result<()> {
         let Some(member) = self.member() else { return Ok(()) };
         while member.words.busy_owner().is_some() {
-            match self.enter(true, Instant::now()) {
+            match self.enter(true, Duration::ZERO) {
                 Ok(()) => self.leave(false),
                 Err(Error::Busy(_)) => {}
                 Err(e) => return Err(e),
@@ -225,7 +226,7 @@ impl Database {
         if member.words.ship() != Ship::Off && member.words.shipped_to() < member.words.written() {
             return Ok(false);
         }
-        self.enter(true, Instant::now())?;
+        self.enter(true, Duration::ZERO)?;
         Ok(true)
     }
 

@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use super::words::{PROCESSES, ProcessWords};
+use crate::deadline::Deadline;
 use crate::disk::system;
 use crate::error::Result;
 
@@ -143,7 +144,7 @@ impl Turns<'_> {
     pub fn take(
         &self,
         firm: bool,
-        deadline: Instant,
+        deadline: &Deadline,
         kept: Option<Duration>,
         is_dead: &mut dyn FnMut(usize) -> Result<bool>,
     ) -> Result<Turn> {
@@ -155,11 +156,6 @@ impl Turns<'_> {
             let rung = bell.load(SeqCst);
             let word = self.words.turn().load(SeqCst);
             let place = Place::of(word);
-            let now = Instant::now();
-            let age = place.age();
-            let age_us = age.as_micros() as u64;
-            let over = now >= deadline || (place.busy && kept.is_some_and(|kept| age >= kept));
-            let mut nap = POLL;
             if place.owner == self.me {
                 // Busy and ours: what is in flight of ours keeps it, and this is more of it.
                 if !place.busy || firm {
@@ -170,7 +166,13 @@ impl Turns<'_> {
                     continue;
                 }
                 break Turn::Ours;
-            } else if !place.busy {
+            }
+            let now = Instant::now();
+            let age = place.age();
+            let age_us = age.as_micros() as u64;
+            let over = now >= deadline.at() || (place.busy && kept.is_some_and(|kept| age >= kept));
+            let mut nap = POLL;
+            if !place.busy {
                 let others_wait = self.words.wanting().load(SeqCst) & !bit != 0;
                 let old = age_us >= place.grace_us() && (waiting || !others_wait);
                 if old || over {
@@ -201,13 +203,19 @@ impl Turns<'_> {
                 self.words.wanting().fetch_or(bit, SeqCst);
                 continue;
             }
-            let nap = nap.min(deadline.saturating_duration_since(now));
+            let nap = nap.min(deadline.at().saturating_duration_since(now));
             system::wait(bell, rung, nap);
         };
         if waiting {
             self.words.wanting().fetch_and(!bit, SeqCst);
         }
         Ok(turn)
+    }
+
+    /// How long ago it was at `then_us` on the clock of all processes, when the place was taken or given back last.
+    pub fn taken_since(&self, then_us: u64) -> Duration {
+        let place = Place::of(self.words.turn().load(SeqCst));
+        Duration::from_micros(place.stamp_us.wrapping_sub(then_us) & STAMP_MAX)
     }
 
     /// What a dead process left is decided; the place stays busy.
@@ -284,15 +292,15 @@ mod tests {
         let turns = words.turns().load(SeqCst);
         let far = Instant::now() + Duration::from_secs(60);
         for _ in 0..3 {
-            assert_eq!(a.take(true, far, None, &mut alive).unwrap(), Turn::Ours);
-            assert_eq!(b.take(true, Instant::now(), None, &mut alive).unwrap(), Turn::Theirs);
+            assert_eq!(a.take(true, &far.into(), None, &mut alive).unwrap(), Turn::Ours);
+            assert_eq!(b.take(true, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Theirs);
             a.leave(false);
         }
         assert_eq!(words.turns().load(SeqCst), turns);
         // Nobody uses it: it is had without a hand-over.
-        assert_eq!(b.take(true, far, None, &mut alive).unwrap(), Turn::Ours);
+        assert_eq!(b.take(true, &far.into(), None, &mut alive).unwrap(), Turn::Ours);
         assert_eq!(words.turns().load(SeqCst), turns + 1);
-        assert_eq!(a.take(true, Instant::now(), None, &mut alive).unwrap(), Turn::Theirs);
+        assert_eq!(a.take(true, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Theirs);
         assert_eq!(words.wanting().load(SeqCst), 0, "who gives up does not wait any more");
     }
 
@@ -300,9 +308,9 @@ mod tests {
     fn a_busy_place_is_taken_from_the_dead_and_no_one_else() {
         let words = words();
         let (a, b) = (Turns { words: &words, me: 0 }, Turns { words: &words, me: 1 });
-        assert_eq!(a.take(true, Instant::now(), None, &mut alive).unwrap(), Turn::Ours);
-        assert_eq!(b.take(false, Instant::now(), None, &mut alive).unwrap(), Turn::Theirs);
-        let got = b.take(false, Instant::now(), None, &mut |process| Ok(process == 0)).unwrap();
+        assert_eq!(a.take(true, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Ours);
+        assert_eq!(b.take(false, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Theirs);
+        let got = b.take(false, &Duration::ZERO.into(), None, &mut |process| Ok(process == 0)).unwrap();
         assert_eq!(got, Turn::OfTheDead(0));
         assert!(a.is_taken_by_another(), "even a lease is busy until the take-over is done");
     }
@@ -323,7 +331,7 @@ mod tests {
                         let mut seen = u64::MAX;
                         while Instant::now() < done {
                             let far = Instant::now() + Duration::from_secs(60);
-                            assert_eq!(turns.take(true, far, None, &mut alive).unwrap(), Turn::Ours);
+                            assert_eq!(turns.take(true, &far.into(), None, &mut alive).unwrap(), Turn::Ours);
                             assert_eq!(inside.fetch_add(1, SeqCst), 0);
                             let now = words.turns().load(SeqCst);
                             if seen != now {

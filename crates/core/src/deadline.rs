@@ -1,0 +1,49 @@
+//! When waiting is over.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// A moment, or so long after somebody begins to wait: who has not to wait reads no clock.
+#[derive(Clone, Debug)]
+pub struct Deadline {
+    at: Cell<Option<Instant>>,
+    wait: Duration,
+}
+
+impl Deadline {
+    /// The moment: from the first call on it is the same.
+    pub fn at(&self) -> Instant {
+        let at = self.at.get().unwrap_or_else(|| Instant::now() + self.wait);
+        self.at.set(Some(at));
+        at
+    }
+}
+
+impl From<Instant> for Deadline {
+    fn from(at: Instant) -> Deadline {
+        Deadline { at: Cell::new(Some(at)), wait: Duration::ZERO }
+    }
+}
+
+/// So long after the first call of [`Deadline::at`].
+impl From<Duration> for Deadline {
+    fn from(wait: Duration) -> Deadline {
+        Deadline { at: Cell::new(None), wait }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_stays_where_it_was_first_seen() {
+        let begun = Instant::now();
+        let deadline = Deadline::from(Duration::from_secs(60));
+        let at = deadline.at();
+        assert!(at >= begun + Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(deadline.at(), at);
+        assert_eq!(Deadline::from(begun).at(), begun);
+    }
+}

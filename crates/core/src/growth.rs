@@ -1,5 +1,5 @@
-//! How long the ring of the log is: small at first, twice as long when checkpoints come faster than is worth it, up to
-//! `log_size` (rule RingGrownBeforeSlot); small again when the log is closed (rule LogGivenBack).
+//! How long the ring of the log is: small at first, twice as long when it is full, if checkpoints would come faster than is worth it, up
+//! to `log_size` (rule RingGrownBeforeSlot); small again when the log is closed (rule LogGivenBack).
 
 use std::sync::atomic::Ordering;
 
@@ -16,22 +16,58 @@ const TRANSACTIONS_PER_PAGE: u64 = 16;
 /// No record of one page is longer than the page by more than this.
 const BESIDE_PAGE: u64 = 512;
 
-/// Empties a ring that has no room, and makes it longer if that pays. An empty ring is left as it is.
-pub fn empty(db: &Database, live: &mut Live, options: &Options, stream: Stream) -> Result<()> {
+/// Makes room in a ring that has none for a record of `len` bytes, which has blocks of its own or not: the ring becomes longer if that
+/// pays, with the records that it has if it can, and is emptied else. An empty ring is left as it is.
+pub fn make_room(
+    db: &Database,
+    live: &mut Live,
+    options: &Options,
+    (len, own_block): (u64, bool),
+    stream: Stream,
+) -> Result<()> {
     let was_full = live.log.live_bytes() > 0;
-    let transactions = live.log.last_tid().0.saturating_sub(live.log.slot().base_tid.0);
+    let longer = live.log.slot().ring_bytes.saturating_mul(2).min(ring_bytes_max(live, options));
+    let new_pages = db.table.read().new_bytes() / u64::from(live.log.slot().page_bytes.max(1));
+    if was_full && pays(db, live, new_pages) && may_grow_full(db, live, longer) {
+        grow(db, live, longer)?;
+        if live.log.has_room(len, own_block) {
+            return Ok(());
+        }
+    }
     let written = || db.stats.checkpoint_pages.load(Ordering::Relaxed);
-    let before = written();
+    let (before, transactions) = (written(), transactions(live));
     checkpoint(db, live, stream)?;
-    let pages = written().saturating_sub(before);
-    let flushes = db.stats.flushes.load(Ordering::Relaxed);
-    let between = flushes.saturating_sub(std::mem::replace(&mut live.emptied_at, flushes));
-    let is_rare = between >= FLUSHES_BETWEEN && pages.saturating_mul(TRANSACTIONS_PER_PAGE) <= transactions;
-    if was_full && !is_rare {
+    let pays = was_full && pays_for(db, live, written().saturating_sub(before), transactions);
+    live.emptied_at = db.stats.flushes.load(Ordering::Relaxed);
+    if pays && live.log.live_bytes() == 0 && !live.log.has_streamed() {
         let longer = live.log.slot().ring_bytes.saturating_mul(2).min(ring_bytes_max(live, options));
         grow(db, live, longer)?;
     }
     Ok(())
+}
+
+/// Whether a longer ring is worth its room, where a checkpoint now writes so many pages.
+fn pays(db: &Database, live: &Live, pages: u64) -> bool {
+    pays_for(db, live, pages, transactions(live))
+}
+
+/// The same where it wrote them, for so many transactions.
+fn pays_for(db: &Database, live: &Live, pages: u64, transactions: u64) -> bool {
+    let between = db.stats.flushes.load(Ordering::Relaxed).saturating_sub(live.emptied_at);
+    between < FLUSHES_BETWEEN || pages.saturating_mul(TRANSACTIONS_PER_PAGE) > transactions
+}
+
+/// Transactions that have records in the ring.
+fn transactions(live: &Live) -> u64 {
+    live.log.last_tid().0.saturating_sub(live.log.slot().base_tid.0)
+}
+
+/// Whether a ring can become so long with the records that it has. Other processes would have to find their places in it anew.
+pub fn may_grow_full(db: &Database, live: &Live, ring_bytes: u64) -> bool {
+    ring_bytes > live.log.slot().ring_bytes
+        && live.log.fits_longer(ring_bytes)
+        && !live.log.has_streamed()
+        && db.member().is_none_or(|member| !member.has_others())
 }
 
 /// Before the first image of a transaction streams: the record that ends it has page 1 whole.
@@ -56,10 +92,15 @@ pub fn fit(db: &Database, live: &mut Live, options: &Options, len: u64) -> Resul
     if live.log.record_bytes_max() >= len || live.log.record_bytes_max_of(longer) < len {
         return Ok(());
     }
+    if may_grow_full(db, live, longer) {
+        return grow(db, live, longer);
+    }
     match checkpoint(db, live, Stream::Drop) {
         // The images stream, and the checkpoint is tried again.
         Err(e) if e.is_short() => Ok(()),
-        done => done.and_then(|()| grow(db, live, longer)),
+        Err(e) => Err(e),
+        Ok(()) if live.log.live_bytes() > 0 || live.log.has_streamed() => Ok(()),
+        Ok(()) => grow(db, live, longer),
     }
 }
 
@@ -69,10 +110,10 @@ pub fn ring_bytes_max(live: &Live, options: &Options) -> u64 {
     options.log_bytes.next_multiple_of(u64::from(slot.block_bytes)).max(slot.ring_bytes)
 }
 
-/// Makes an empty ring longer. Where the disk has no room it stays as it is: that only costs checkpoints.
+/// Makes the ring longer, one that is empty or that [`may_grow_full`]. Where the disk has no room it stays as it is: that only costs
+/// checkpoints.
 fn grow(db: &Database, live: &mut Live, ring_bytes: u64) -> Result<()> {
-    let is_empty = live.log.live_bytes() == 0 && !live.log.has_streamed();
-    if !is_empty || ring_bytes <= live.log.slot().ring_bytes || !live.log.grow(ring_bytes).map_err(|e| db.poison(e))? {
+    if ring_bytes <= live.log.slot().ring_bytes || !live.log.grow(ring_bytes).map_err(|e| db.poison(e))? {
         return Ok(());
     }
     // Both slots tell of the new ring before it has a record (rule SlotsBeforeCut), and others know each before the next.

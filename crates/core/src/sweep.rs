@@ -121,7 +121,9 @@ fn due(db: &Database, live: &Live, options: &Options) -> Option<Then> {
     {
         return Some(Then::Slot);
     }
-    (!is_long && live_bytes >= ring_bytes / 2 && new_bytes >= options.table_bytes / 2).then_some(Then::Nothing)
+    let ends_in_checkpoint = || !growth::may_grow_full(db, live, ring_bytes.saturating_mul(2));
+    (!is_long && live_bytes >= ring_bytes / 2 && new_bytes >= options.table_bytes / 2 && ends_in_checkpoint())
+        .then_some(Then::Nothing)
 }
 
 fn begin(db: &Database, live: &mut Live, then: Then) -> Result<Sweep> {

@@ -7,6 +7,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rustc_hash::FxHashMap;
 
@@ -230,6 +232,8 @@ pub struct PageTable {
     since: Option<Tid>,
     /// The newest transactions of this process, the oldest first.
     steps: VecDeque<Step>,
+    /// Somebody wants to know of the steps. Stock SQLite does not.
+    is_asked: AtomicBool,
     /// This process among others, who may have left images of home for the snapshots here.
     pub member: Option<Arc<Member>>,
 }
@@ -292,10 +296,14 @@ impl PageTable {
         Some((since, pages))
     }
 
-    /// A transaction made `to` of `from`, and all that differs is in `pages`. One that is too big is not told: whoever
-    /// looks from behind it finds nothing (rule KeptPagesUnchanged).
+    /// A transaction made `to` of `from`, and all that differs is in `pages`. One that is too big is not told, nor is any before somebody
+    /// has asked: whoever looks from behind those finds nothing (rule KeptPagesUnchanged).
     pub fn note_step(&mut self, from: &State, to: &State, pages: impl ExactSizeIterator<Item = PageNo>) {
-        if pages.len() > STEP_PAGES || from.page_bytes != to.page_bytes || to.page_count < from.page_count {
+        if !*self.is_asked.get_mut()
+            || pages.len() > STEP_PAGES
+            || from.page_bytes != to.page_bytes
+            || to.page_count < from.page_count
+        {
             return;
         }
         let oldest = if self.steps.len() < STEPS { None } else { self.steps.pop_front() };
@@ -311,6 +319,7 @@ impl PageTable {
 
     /// Adds the pages that may differ between two states to `pages`; false: nothing is known.
     pub fn changed_between(&self, from: Is, to: Is, pages: &mut Vec<u32>) -> bool {
+        self.is_asked.store(true, Relaxed);
         let mut at = to;
         for step in self.steps.iter().rev().skip_while(|step| step.to != to) {
             if at == from {

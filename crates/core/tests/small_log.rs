@@ -175,14 +175,13 @@ fn where_the_disk_is_full_it_stays_as_it_is() {
 /// What fails on the way to a longer ring poisons, as anything else that fails, and nothing acknowledged is lost.
 #[test]
 fn what_fails_while_it_grows_poisons() {
-    for (op, times) in [(Op::Write, 4), (Op::Sync, 2), (Op::Reserve, 1)] {
+    for (op, times) in [(Op::Write, 1), (Op::Sync, 1), (Op::Reserve, 1), (Op::WriteDurable, 2)] {
         for nth in 1..=times {
             let case = format!("{op:?} {nth}");
             let disk = database(None);
             let mut c = open(&disk, &[]);
             (1..5).for_each(|n| write(&mut c, n, 3));
             assert_eq!(log_bytes(&disk), SMALL);
-            // The checkpoint of a full ring writes home and flushes it before the log is lengthened.
             disk.fail_nth(op, nth, ErrorKind::Other);
             assert!(try_write(&mut c, 5, 3).is_err(), "{case}");
             assert!(try_write(&mut c, 6, 1).is_err(), "{case}");
@@ -196,14 +195,41 @@ fn what_fails_while_it_grows_poisons() {
     }
 }
 
+/// Where the records are when the ring becomes longer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Growing {
+    /// In the first lap: they stay where they are.
+    Full,
+    /// In a later one: a checkpoint empties the ring first.
+    Wrapped,
+    /// As does one where another process follows them.
+    Followed,
+}
+
 /// The power goes at each operation of a session that grows, closes, and of the next one.
 #[test]
 fn a_power_cut_anywhere() {
+    for growing in [Growing::Full, Growing::Wrapped, Growing::Followed] {
+        cut_anywhere(growing);
+    }
+}
+
+fn cut_anywhere(growing: Growing) {
     let session = |disk: &SimDisk, from: u64, done: &mut u64| -> Result<()> {
         let mut c = try_open(disk, &[("log_size", "256k")])?;
         for n in from..from + 12 {
+            if n == from + 2 && growing == Growing::Wrapped {
+                c.checkpoint()?;
+            }
             try_write(&mut c, n, 3)?;
             *done = n;
+            if n == from && growing == Growing::Followed {
+                // Not closed: it lives until the power goes.
+                let mut other = try_open(disk, &[("log_size", "256k")])?;
+                other.lock(LockLevel::Shared)?;
+                other.unlock(LockLevel::None)?;
+                std::mem::forget(other);
+            }
         }
         c.close()
     };
@@ -220,7 +246,7 @@ fn a_power_cut_anywhere() {
         disk.stop_after(stop);
         let done = run(&disk);
         for seed in 0..12 {
-            let case = format!("operation {stop}, seed {seed}, {done} acknowledged");
+            let case = format!("{growing:?}, operation {stop}, seed {seed}, {done} acknowledged");
             let after = match seed {
                 0 => disk.crash_by(&mut |_| 0),
                 1 => disk.crash_by(&mut |choices| choices - 1),
@@ -417,4 +443,25 @@ fn a_mark_that_may_be_on_the_disk_keeps_the_log() {
         }
     }
     assert!(failed > 1 && grown > failed, "{failed} {grown}");
+}
+
+/// In its first lap a ring becomes longer with the records that it has: nothing goes home for it.
+#[test]
+fn a_full_ring_becomes_longer_with_its_records() {
+    let disk = database(None);
+    let mut c = open(&disk, &[("log_size", "256k")]);
+    let before = home_page(&disk, 3);
+    let mut n = 0;
+    while log_bytes(&disk) < HEAD + (256 << 10) {
+        n += 1;
+        write(&mut c, n, 3);
+        assert!(home_page(&disk, 3) == before, "{n} transactions");
+    }
+    std::mem::forget(c);
+    for seed in 0..8 {
+        let after = disk.crash(seed);
+        let mut c = open(&after, &[]);
+        assert!(read(&mut c, 3) == image(n), "seed {seed}");
+        c.close().unwrap();
+    }
 }

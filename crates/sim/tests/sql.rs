@@ -136,6 +136,38 @@ fn wal_mode_is_left_under_a_lock_through_any_crash() {
     assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20);
 }
 
+/// SQLite cuts the file once its journal is removed: a VACUUM to larger pages has no copy of what it cuts off, and so the removal is on
+/// the disk before (rule JournalRemovalFlushed).
+#[test]
+fn a_vacuum_to_larger_pages_survives_a_crash_while_the_file_is_cut() {
+    let (setting, sim, process) = (setting(), sim(), level(0));
+    let allowed: Arc<Mutex<Option<Allowed>>> = Arc::default();
+    let broken: Arc<Mutex<Option<Violation>>> = Arc::default();
+    let (inner, at_point, at_allowed) = (broken.clone(), setting.clone(), allowed.clone());
+    let mut rng = SplitMix64::new(1);
+    let point = Box::new(move |operation: onewrite_sim::hook::Operation<'_>, inside: &dyn Fn() -> SimDisk| {
+        let Some(allowed) = at_allowed.lock().clone().filter(|_| operation.op != Op::Write) else { return };
+        for _ in 0..20 {
+            let crashed = inside().crash(rng.next_u64());
+            if inner.lock().is_none() {
+                *inner.lock() = check(&at_point, &crashed, &allowed, &allowed, &mut rng, 1, 0).err();
+            }
+        }
+    });
+    process.boot(HookDisk::new(sim, Some(point)));
+    let db = process.open(0, &setting.options).unwrap();
+    db.execute_batch(
+        "PRAGMA page_size=512; CREATE TABLE t(a); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
+         INSERT INTO t SELECT printf('%0150d', i) FROM n; DELETE FROM t WHERE rowid % 2 > 0",
+    )
+    .unwrap();
+    *allowed.lock() = Some(Allowed::only([print(&db, "main").unwrap(), empty()]));
+    db.execute_batch("PRAGMA page_size=2048; VACUUM").unwrap();
+    let page_bytes: u32 = db.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
+    assert_eq!((page_bytes, broken.lock().take().map(|v| v.what)), (2048, None));
+    assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20);
+}
+
 /// A process is killed between the removal of a super-journal and its flush; what recovers the first file believes the
 /// removal, and power goes before the second is looked at (I1, rule SuperJournalNameFlushed).
 #[test]

@@ -60,7 +60,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Resu
     let len = live.encoder.record_bytes() as u64;
     if !live.log.has_room(len, own_block(options)) {
         let keep = if txn.streamed.is_empty() { Streams::Drop } else { Streams::Keep };
-        growth::empty(db, live, options, keep)?;
+        growth::make_room(db, live, options, (len, own_block(options)), keep)?;
         if !live.log.has_room(len, own_block(options)) && live.log.live_bytes() == 0 {
             live.log.rewind().map_err(|e| db.poison(e))?;
             db.tell_slot(live);

@@ -128,6 +128,7 @@ mod tests {
     #[test]
     fn what_changed_since_is_known_as_long_as_no_step_is_missing() {
         let mut table = PageTable::default();
+        assert!(!table.changed_between((Tid(6), 6), (Tid(7), 7), &mut Vec::new()), "told from here on");
         let of = |pages: &[u32]| pages.iter().map(|page| PageNo(*page)).collect::<Vec<_>>();
         for (tid, pages) in [(8, vec![1, 4]), (9, vec![1, 5]), (11, vec![6])] {
             let (from, to) = (state(tid - 1, tid as u32 - 1), state(tid, tid as u32));

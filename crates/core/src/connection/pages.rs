@@ -12,6 +12,7 @@ use crate::growth;
 use crate::home::{self, Kind, Mark};
 use crate::layout::{home as at, put};
 use crate::memory::{self, Room};
+use crate::rules::{Rule, keeps};
 use crate::table::{Image, part};
 use crate::txn::{Stage, Txn};
 use crate::types::{PageNo, Tid};
@@ -258,9 +259,8 @@ impl Connection {
 
     /// xTruncate of the database file.
     pub fn truncate(&mut self, len: u64) -> Result<()> {
-        let db = self.db.clone();
         if self.is_aside() {
-            let cut = db.home.set_len(len).context(|| db.what("cannot shorten"));
+            let cut = self.cut_home(len);
             return self.noted(cut);
         }
         if let Some(Txn { stage: Stage::Prepared(prepared), .. }) = self.role.txn()
@@ -276,6 +276,16 @@ impl Connection {
             None => return Err(Error::Misuse("a truncation without a write lock".into())),
         }
         Ok(())
+    }
+
+    /// The same aside. SQLite cuts off what its journal has no copy of once that is removed, and a removal may be undone by a power cut
+    /// (rule JournalRemovalFlushed).
+    fn cut_home(&mut self, len: u64) -> Result<()> {
+        let db = self.db.clone();
+        if self.role.real_journal().is_none() && keeps(Rule::JournalRemovalFlushed) {
+            db.disk.sync_dir_of(db.journal_path()).context(|| db.what("cannot flush the directory of"))?;
+        }
+        db.home.set_len(len).context(|| db.what("cannot shorten"))
     }
 
     /// xFileSize.

@@ -527,14 +527,21 @@ impl Log {
         self.write_slot()
     }
 
-    /// Makes the empty ring `ring_bytes` long, from its first byte on. The new part is durable before the slot that says so
-    /// (rule RingGrownBeforeSlot), and the slot before this one does not lead to its records: [`Log::settle_slots`] follows, when
-    /// other processes know this one. Where room is short, the ring stays as it is: false.
+    /// Whether the live records are where they are in a ring of `ring_bytes`, too: they lie in one lap that begins with one of the
+    /// longer ring.
+    pub fn fits_longer(&self, ring_bytes: u64) -> bool {
+        let begin = self.slot.start.0 - self.slot.start.0 % self.slot.ring_bytes;
+        begin.is_multiple_of(ring_bytes) && self.tail.0 - begin <= self.slot.ring_bytes
+    }
+
+    /// Makes the ring `ring_bytes` long: an empty one from its first byte on, one that [`Log::fits_longer`]
+    /// with its records where they are. The new part is durable before the slot that says so (rule RingGrownBeforeSlot), and the slot before this one does not
+    /// lead to its records: [`Log::settle_slots`] follows, when other processes know this one. Where room is short, the ring stays as it
+    /// is: false.
     pub fn grow(&mut self, ring_bytes: u64) -> Result<bool> {
-        debug_assert!(
-            self.live_bytes() == 0 && self.group.is_quiet() && !self.has_streamed(),
-            "only an empty ring grows"
-        );
+        let is_empty = self.live_bytes() == 0;
+        debug_assert!(!self.has_streamed(), "what streams is behind the ring");
+        debug_assert!(is_empty || self.fits_longer(ring_bytes), "rule RingGrownBeforeSlot: records do not move");
         let (from, to) = (self.ring_end(), self.ring_at() + ring_bytes);
         match write_zeros(&self.log, from, to, || self.log.what("cannot lengthen")) {
             Err(e) if e.is_short() => {
@@ -547,10 +554,13 @@ impl Log {
             self.log.flush()?;
         }
         self.slot.ring_bytes = ring_bytes;
-        self.tail = LogOffset(self.tail.0.next_multiple_of(ring_bytes));
-        self.slot.start = self.tail;
         self.stream_tail = self.ring_end();
-        self.group.move_to(self.ring_at());
+        if is_empty {
+            debug_assert!(self.group.is_quiet(), "an empty ring has nothing that waits to be written");
+            self.tail = LogOffset(self.tail.0.next_multiple_of(ring_bytes));
+            self.slot.start = self.tail;
+            self.group.move_to(self.ring_at());
+        }
         self.older_slot = true;
         self.check();
         self.write_slot()?;

@@ -11,7 +11,7 @@ pub const EVERYWHERE: [&str; 5] = ["--dir", "--json", "--html", "--runs", "--see
 /// Of measurements that go on until medians are known.
 pub const RUNS: [&str; 1] = ["--minutes"];
 /// Of a simulated device.
-pub const DEVICE: [&str; 4] = ["--device", "--fs", "--device-mib", "--trace"];
+pub const DEVICE: [&str; 6] = ["--device", "--fs", "--device-mib", "--write-us", "--flush-us", "--trace"];
 /// Of the flash card that commits wear out.
 pub const CARD: [&str; 5] = ["--wear", "--card-gb", "--card-cycles", "--card-amplification", "--commits-per-s"];
 /// Of workloads, each of which heeds some of them.

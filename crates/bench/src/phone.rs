@@ -1,18 +1,25 @@
 //! The suite `phone`: what apps and the benchmarks of phones do, on simulated eMMC, UFS and SD card, in one table and on one
-//! page: transactions per second, KiB, flushes, and how long a card lasts.
+//! page: transactions per second, KiB, flushes, and how long a card lasts. On F2FS, which only a virtual machine has, what is
+//! counted there, and the rates that the devices would reach.
 
 use crate::engines::{self, Engine};
 use crate::html::{self, plots};
+use crate::options::Common;
 use crate::report::{Row, wrap};
 use crate::runner::{self, Case, Job, Outcome};
 use crate::simulated;
 use crate::sql::Library;
 use crate::stats::{self, Ratio};
+use crate::vm::{self, OnF2fs};
+use crate::wear::Wear;
 use crate::workload::Asked;
+use crate::workload::Workload;
 use crate::{Args, Files, card, report};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use onewrite_device::Profile;
+use serde::Serialize;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 const DEVICES: [Profile; 3] = [Profile::Emmc, Profile::Ufs, Profile::SdCard];
@@ -30,12 +37,16 @@ const SCHEMES: [&str; 4] = ["log", "lsmvbt", "mvbt-opt", "dhl-cc"];
 /// What ratios refer to.
 const REFERENCE: &str = "stock/delete";
 
-/// An engine that has its place in the table and no numbers here, and why.
-const ELSEWHERE: (&str, &str) = (
-    "stock/delete, batch-atomic",
-    "batch-atomic writes need F2FS and a SQLite built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE; simulated devices use this \
-     kernel's file systems, and F2FS is not among them",
-);
+/// What has no numbers but those counted on F2FS, in a virtual machine: stock's rollback mode as Android's SQLite runs it, and
+/// onewrite's default beside it.
+const BATCH_ATOMIC: &str = "batch-atomic, F2FS";
+const LOG: &str = "onewrite/log, F2FS";
+/// How those are had.
+const BATCH_ATOMIC_HOW: &str = "batch-atomic writes are left out: name with --library a libsqlite3 that was built with \
+     SQLITE_ENABLE_BATCH_ATOMIC_WRITE, and they are counted on F2FS, in a virtual machine";
+const ON_F2FS: &str = ", F2FS";
+/// Behind a rate that was computed.
+const COMPUTED: &str = "*";
 
 /// A number of each line.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,7 +103,9 @@ pub fn run(args: &Args) -> Result<()> {
         asked => Asked::all(asked),
     };
     ensure!(workloads.iter().all(|w| !w.reads() && !w.recovers()), "the suite phone takes workloads that write");
-    let (engines, mut notes) = engines(args)?;
+    let libraries = Libraries::named(args)?;
+    let (engines, mut notes) = engines(args, libraries.drop_in.clone())?;
+    let on_f2fs = on_f2fs(args, &common, &workloads, &libraries, &mut notes)?;
     let mut cases = Vec::new();
     for profile in DEVICES.into_iter().filter(|p| common.simulated.device.is_none_or(|device| device == *p)) {
         let options = simulated::Options {
@@ -110,7 +123,6 @@ pub fn run(args: &Args) -> Result<()> {
         }));
     }
     ensure!(!cases.is_empty(), "--device: the suite phone has {}", DEVICES.map(Profile::name).join(", "));
-    notes.push(format!("{}: n/a: {}", ELSEWHERE.0, ELSEWHERE.1));
     common.simulated.device = None;
     let job = Job { common, cases, workloads, defaults_only: false, reference: None, count_calls: false, notes };
     let mut outcome = runner::run(job)?;
@@ -121,19 +133,96 @@ pub fn run(args: &Args) -> Result<()> {
         let device = name.split('/').next().unwrap_or_default().to_owned();
         outcome.parameters.machines.entry(device).or_insert(machine);
     }
-    print(&outcome);
-    let json = report::Json { parameters: &outcome.parameters, results: &outcome.rows };
-    files.write(&json, || page(&outcome))
+    print(&outcome, &on_f2fs);
+    let json = Json {
+        measured: report::Json { parameters: &outcome.parameters, results: &outcome.rows },
+        counted_on_f2fs: &on_f2fs,
+    };
+    files.write(&json, || page(&outcome, &on_f2fs))
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    #[serde(flatten)]
+    measured: report::Json<'a>,
+    counted_on_f2fs: &'a [OnF2fs],
+}
+
+/// The libraries that the command line names, told apart by what they can do.
+struct Libraries {
+    drop_in: Option<PathBuf>,
+    batch_atomic: Option<PathBuf>,
+}
+
+impl Libraries {
+    fn named(args: &Args) -> Result<Libraries> {
+        let (mut drop_in, mut batch_atomic) = (None, None);
+        for path in &args.library {
+            let path = std::fs::canonicalize(path).with_context(|| path.display().to_string())?;
+            let of = match (Library::load(&path)?.has_vfs("onewrite"), vm::has_batch_atomic(&path)?) {
+                (true, _) => &mut drop_in,
+                (false, true) => &mut batch_atomic,
+                (false, false) => bail!(
+                    "{} has neither onewrite in it, as the drop-in library, nor batch-atomic writes \
+                     (SQLITE_ENABLE_BATCH_ATOMIC_WRITE): the suite phone takes one of each",
+                    path.display()
+                ),
+            };
+            ensure!(of.replace(path).is_none(), "the suite phone takes one --library of a kind");
+        }
+        if drop_in.is_none() {
+            let built = crate::schemes::built()?;
+            drop_in = built.exists().then(|| std::fs::canonicalize(&built)).transpose()?;
+        }
+        Ok(Libraries { drop_in, batch_atomic })
+    }
+}
+
+/// Counts in a virtual machine what needs F2FS; nothing where that cannot be or is not asked for, as `notes` then say.
+fn on_f2fs(
+    args: &Args,
+    common: &Common,
+    workloads: &[Workload],
+    libraries: &Libraries,
+    notes: &mut Vec<String>,
+) -> Result<Vec<OnF2fs>> {
+    let Some(batch_atomic) = &libraries.batch_atomic else {
+        notes.push(BATCH_ATOMIC_HOW.to_owned());
+        return Ok(Vec::new());
+    };
+    let all = engines::all();
+    let mode = |name: &str, library: Option<PathBuf>| -> Result<Engine> {
+        Ok(of_phone(engines::named(name, &all).map_err(anyhow::Error::msg)?, library))
+    };
+    let mut engines = vec![
+        (BATCH_ATOMIC, mode(REFERENCE, Some(batch_atomic.clone()))?),
+        (LOG, of_phone(engines::onewrite(SCHEMES[0]), libraries.drop_in.clone())),
+    ];
+    engines.retain(|(name, _)| args.only.is_empty() || args.only.iter().any(|only| only == name));
+    if engines.is_empty() {
+        return Ok(Vec::new());
+    }
+    match vm::on_f2fs(&engines, workloads, common)? {
+        Ok(counted) => {
+            notes.push(format!(
+                "F2FS: counted in a virtual machine; batch-atomic is {REFERENCE} in a SQLite that uses F2FS's atomic writes, as Android's \
+                 does. Transactions per second with {COMPUTED} are computed from its requests, for a \
+                 device that has nothing else to do and a processor that takes no time: compare them with each other"
+            ));
+            Ok(counted)
+        }
+        Err(why) => {
+            notes.push(format!("F2FS and batch-atomic writes are left out: {why}"));
+            Ok(Vec::new())
+        }
+    }
 }
 
 /// All in one SQLite: the drop-in library where there is one, since some schemes split pages as only that does.
-fn engines(args: &Args) -> Result<(Vec<Engine>, Vec<String>)> {
+fn engines(args: &Args, path: Option<PathBuf>) -> Result<(Vec<Engine>, Vec<String>)> {
     let mut notes = Vec::new();
-    let path = crate::schemes::drop_in(args)?;
     let schemes: &[&str] = match &path {
         Some(path) => {
-            let has = Library::load(path)?.has_vfs("onewrite");
-            ensure!(has, "{} has no onewrite in it: the suite phone needs the drop-in library", path.display());
             notes.push(format!("everything runs in the SQLite of {}", path.display()));
             &SCHEMES
         }
@@ -150,11 +239,21 @@ fn engines(args: &Args) -> Result<(Vec<Engine>, Vec<String>)> {
     let stock = engines::all().into_iter().filter(|e| e.engine == "stock" && STOCK.contains(&e.preset.as_str()));
     let all: Vec<Engine> = stock
         .chain(schemes.iter().map(|scheme| engines::onewrite(scheme)))
-        .map(|e| Engine { library: path.clone(), pragmas: vec![("page_size".to_owned(), PAGE_BYTES.to_string())], ..e })
+        .map(|e| of_phone(e, path.clone()))
         .collect();
-    let named = args.only.iter().map(|name| engines::named(name, &all).map_err(anyhow::Error::msg));
+    let here = args.only.iter().filter(|name| ![BATCH_ATOMIC, LOG].contains(&name.as_str()));
+    let named = here.map(|name| engines::named(name, &all).map_err(anyhow::Error::msg));
     let named = named.collect::<Result<Vec<_>>>().context("--only")?;
+    ensure!(
+        args.only.is_empty() || !named.is_empty(),
+        "--only: one at least that is measured here, beside those on F2FS"
+    );
     Ok((if named.is_empty() { all } else { named }, notes))
+}
+
+/// An engine in this library, with the pages of the suite.
+fn of_phone(engine: Engine, library: Option<PathBuf>) -> Engine {
+    Engine { library, pragmas: vec![("page_size".to_owned(), PAGE_BYTES.to_string())], ..engine }
 }
 
 fn of<'r>(rows: &'r [Row], device: &str, workload: &str, engine: &str) -> Option<&'r Row> {
@@ -184,7 +283,40 @@ fn distinct<'r>(names: impl Iterator<Item = &'r str>) -> Vec<&'r str> {
     found
 }
 
-/// Devices, workloads and engines of these rows.
+/// All that is known: what was measured, and what was counted on F2FS.
+#[derive(Clone, Copy)]
+struct Figures<'r> {
+    rows: &'r [Row],
+    on_f2fs: &'r [OnF2fs],
+    wear: &'r Wear,
+}
+
+impl Figures<'_> {
+    fn value(self, (metric, device): (Metric, &str), workload: &str, engine: &str) -> Option<f64> {
+        if let Some(row) = of(self.rows, device, workload, engine) {
+            return metric.of(row);
+        }
+        let counted = self.on_f2fs.iter().find(|c| c.workload == workload && c.engine == engine)?;
+        match metric {
+            Metric::Rate => counted.tx_per_s.iter().find(|(name, _)| *name == device).map(|(_, rate)| *rate),
+            Metric::Kib => Some(counted.kib),
+            Metric::Flushes => Some(counted.flushes),
+            Metric::Years => self.wear.of(counted.kib).map(|worn| worn.years),
+        }
+    }
+
+    /// Behind what there is of it: whether it was computed.
+    fn mark(self, metric: Metric, engine: &str) -> &'static str {
+        let is_computed = metric == Metric::Rate && self.on_f2fs.iter().any(|c| c.engine == engine);
+        if is_computed { COMPUTED } else { "" }
+    }
+
+    fn label(self, metric: Metric, engine: &str) -> String {
+        format!("{engine}{}", self.mark(metric, engine))
+    }
+}
+
+/// Devices, workloads and engines of these figures.
 struct Names<'r> {
     devices: Vec<&'r str>,
     workloads: Vec<&'r str>,
@@ -192,11 +324,12 @@ struct Names<'r> {
 }
 
 impl<'r> Names<'r> {
-    fn of(rows: &'r [Row]) -> Names<'r> {
+    fn of(figures: Figures<'r>) -> Names<'r> {
+        let engines = figures.rows.iter().map(|r| r.preset.as_str());
         Names {
-            devices: distinct(rows.iter().map(|r| r.engine.as_str())),
-            workloads: distinct(rows.iter().map(|r| r.workload)),
-            engines: distinct(rows.iter().map(|r| r.preset.as_str())),
+            devices: distinct(figures.rows.iter().map(|r| r.engine.as_str())),
+            workloads: distinct(figures.rows.iter().map(|r| r.workload)),
+            engines: distinct(engines.chain(figures.on_f2fs.iter().map(|c| c.engine.as_str()))),
         }
     }
 
@@ -208,14 +341,15 @@ impl<'r> Names<'r> {
     }
 
     fn heads(&self, first: &str) -> Vec<String> {
-        let engines = self.engines.iter().copied().chain([ELSEWHERE.0]);
-        std::iter::once(first).chain(engines).map(str::to_owned).collect()
+        std::iter::once(first).chain(self.engines.iter().copied()).map(str::to_owned).collect()
     }
 
-    fn cells(&self, rows: &[Row], (metric, device): (Metric, &str), workload: &str) -> Vec<String> {
-        let value = |engine: &&str| metric.shown(of(rows, device, workload, engine).and_then(|r| metric.of(r)));
-        let own = std::iter::once(workload.to_owned()).chain(self.engines.iter().map(value));
-        own.chain(["n/a".to_owned()]).collect()
+    fn cells(&self, figures: Figures<'_>, part: (Metric, &str), workload: &str) -> Vec<String> {
+        let value = |engine: &&str| {
+            let value = figures.value(part, workload, engine);
+            format!("{}{}", part.0.shown(value), figures.mark(part.0, engine))
+        };
+        std::iter::once(workload.to_owned()).chain(self.engines.iter().map(value)).collect()
     }
 
     /// By how many percent a count differs between devices at most.
@@ -232,33 +366,51 @@ impl<'r> Names<'r> {
     }
 }
 
-/// A sentence for each workload: who won on which device, and by how much.
-fn leads(rows: &[Row]) -> Vec<String> {
-    let names = Names::of(rows);
+/// How far one must be ahead to have won, where runs are too few to tell.
+const AHEAD: f64 = 1.1;
+
+/// A sentence for each workload: who won on which device, and by how much; and among those that are computed.
+fn leads(figures: Figures<'_>) -> Vec<String> {
+    let (rows, names) = (figures.rows, Names::of(figures));
+    let shown = |rate: f64| Metric::Rate.shown(Some(rate));
     let on = |workload: &str, device: &str| -> Option<String> {
         let mut all: Vec<&Row> = rows.iter().filter(|r| r.engine == device && r.workload == workload).collect();
         all.sort_by(|a, b| b.tx_per_s.total_cmp(&a.tx_per_s));
         let (first, next) = (all.first()?, all.get(1)?);
         let ratio = Ratio::paired(&first.tx_per_s_runs, &next.tx_per_s_runs)?;
+        let is_known = if ratio.confidence > 0.0 { ratio.low > 1.0 } else { ratio.median >= AHEAD };
+        if !is_known {
+            let rates = [first, next].map(|row| format!("{} {}/s", row.preset, shown(row.tx_per_s)));
+            return Some(format!("nobody for certain on {device} ({})", rates.join(", ")));
+        }
         let mark = if ratio.safe { "" } else { "~" };
-        Some(format!(
-            "{} on {device} ({}/s, {:.2}{mark} times {})",
-            first.preset,
-            Metric::Rate.shown(Some(first.tx_per_s)),
-            ratio.median,
-            next.preset
-        ))
+        let rate = shown(first.tx_per_s);
+        Some(format!("{} on {device} ({rate}/s, {:.2}{mark} times {})", first.preset, ratio.median, next.preset))
+    };
+    let computed = |workload: &str| -> Option<String> {
+        let each = names.devices.iter().filter_map(|device| {
+            let rate = |c: &OnF2fs| c.tx_per_s.iter().find(|(name, _)| name == device).map(|(_, rate)| *rate);
+            let counted = figures.on_f2fs.iter().filter(|c| c.workload == workload);
+            let mut all: Vec<(f64, &str)> = counted.filter_map(|c| Some((rate(c)?, c.engine.as_str()))).collect();
+            all.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let (first, next) = (all.first()?, all.get(1)?);
+            let name = first.1.trim_end_matches(ON_F2FS);
+            Some(format!("{name} on {device} ({}{COMPUTED}/s, {:.2} times)", shown(first.0), first.0 / next.0))
+        });
+        let each: Vec<String> = each.collect();
+        (!each.is_empty()).then(|| format!(" With F2FS: {}.", each.join(", ")))
     };
     let sentence = |workload: &&str| {
         let each: Vec<String> = names.devices.iter().filter_map(|device| on(workload, device)).collect();
-        (!each.is_empty()).then(|| format!("{workload}: won by {}.", each.join(", ")))
+        let computed = computed(workload).unwrap_or_default();
+        (!each.is_empty()).then(|| format!("{workload}: won by {}.{computed}", each.join(", ")))
     };
     names.workloads.iter().filter_map(sentence).collect()
 }
 
-fn notes(outcome: &Outcome) -> Vec<String> {
+fn notes(outcome: &Outcome, figures: Figures<'_>) -> Vec<String> {
     let (rows, parameters) = (&outcome.rows, &outcome.parameters);
-    let names = Names::of(rows);
+    let names = Names::of(figures);
     let apart = [Metric::Kib, Metric::Flushes].map(|metric| names.apart(rows, metric));
     let mut lines = vec![
         format!(
@@ -273,9 +425,9 @@ fn notes(outcome: &Outcome) -> Vec<String> {
     lines
 }
 
-fn print(outcome: &Outcome) {
-    let rows = &outcome.rows;
-    let names = Names::of(rows);
+fn print(outcome: &Outcome, on_f2fs: &[OnF2fs]) {
+    let figures = Figures { rows: &outcome.rows, on_f2fs, wear: &outcome.parameters.wear };
+    let names = Names::of(figures);
     for part in names.parts() {
         let mut t = Table::new();
         t.load_style(TableStyle::new());
@@ -283,7 +435,7 @@ fn print(outcome: &Outcome) {
         let title = format!("{}\n{}", part.0.name(), if part.0 == Metric::Rate { part.1 } else { "" });
         t.set_header(names.heads(&title).into_iter().enumerate().map(|(i, h)| if i == 0 { h } else { breaking(h) }));
         for workload in &names.workloads {
-            t.add_row(names.cells(rows, part, workload));
+            t.add_row(names.cells(figures, part, workload));
         }
         for (i, column) in t.column_iter_mut().enumerate() {
             column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
@@ -291,7 +443,7 @@ fn print(outcome: &Outcome) {
         }
         println!("{t}\n");
     }
-    for line in leads(rows).iter().chain(&notes(outcome)) {
+    for line in leads(figures).iter().chain(&notes(outcome, figures)) {
         println!("{}", wrap(line, 118, 2));
     }
     println!();
@@ -301,18 +453,19 @@ fn print(outcome: &Outcome) {
 }
 
 /// The geometric mean over the workloads of a metric, by that of the engine that ratios refer to.
-fn overall(rows: &[Row], names: &Names<'_>, (metric, device): (Metric, &str), engine: &str) -> Option<f64> {
+fn overall(figures: Figures<'_>, names: &Names<'_>, part: (Metric, &str), engine: &str) -> Option<f64> {
     let by = |workload: &&str| {
-        let value = |engine| metric.of(of(rows, device, workload, engine)?);
+        let value = |engine| figures.value(part, workload, engine);
         Some((value(engine)? / value(REFERENCE)?).ln()).filter(|v| v.is_finite())
     };
     let all: Option<Vec<f64>> = names.workloads.iter().map(by).collect();
     all.filter(|all| !all.is_empty()).map(|all| (all.iter().sum::<f64>() / all.len() as f64).exp())
 }
 
-fn page(outcome: &Outcome) -> Result<String> {
+fn page(outcome: &Outcome, on_f2fs: &[OnF2fs]) -> Result<String> {
     let (rows, parameters) = (&outcome.rows, &outcome.parameters);
-    let names = Names::of(rows);
+    let figures = Figures { rows, on_f2fs, wear: &parameters.wear };
+    let names = Names::of(figures);
     let text = format!(
         "Simulated {}, which write 4 KiB whole or not at all; {} transactions each, {} runs, SQLite {}. Transactions per second are of one app that does nothing else; the parameter \
          card is at the end.",
@@ -321,12 +474,12 @@ fn page(outcome: &Outcome) -> Result<String> {
         parameters.runs,
         parameters.sqlite_version
     );
-    let mut out = html::begin("Phones and small computers", &leads(rows), &text, &parameters.unknown)?;
+    let mut out = html::begin("Phones and small computers", &leads(figures), &text, &parameters.unknown)?;
     out.push_str("<h2>All workloads</h2>\n<div class=\"plots\">\n");
     for part in names.parts() {
         let lines = names.engines.iter().enumerate().filter_map(|(color, engine)| {
-            let median = overall(rows, &names, part, engine)?;
-            Some(plots::Measured { label: (*engine).to_owned(), color, median, runs: Vec::new() })
+            let median = overall(figures, &names, part, engine)?;
+            Some(plots::Measured { label: figures.label(part.0, engine), color, median, runs: Vec::new() })
         });
         let lines: Vec<_> = lines.collect();
         if !lines.is_empty() {
@@ -336,31 +489,40 @@ fn page(outcome: &Outcome) -> Result<String> {
                 part.0.name().to_owned()
             };
             let svg = plots::medians(&lines, &format!("× {REFERENCE}"))?;
-            html::figure(&mut out, &html::escape(&title), "geometric mean over the workloads", &svg)?;
+            let computed = names.engines.iter().any(|engine| !figures.mark(part.0, engine).is_empty());
+            let text = if computed {
+                "geometric mean over the workloads; * computed"
+            } else {
+                "geometric mean over the workloads"
+            };
+            html::figure(&mut out, &html::escape(&title), text, &svg)?;
         }
     }
     out.push_str("</div>\n");
     for part in names.parts() {
         let title =
             if part.0 == Metric::Rate { format!("{}, {}", part.0.name(), part.1) } else { part.0.name().to_owned() };
-        let lines: Vec<_> = names.workloads.iter().map(|w| (None, names.cells(rows, part, w))).collect();
+        let lines: Vec<_> = names.workloads.iter().map(|w| (None, names.cells(figures, part, w))).collect();
         html::table(&mut out, &names.heads(&title), &lines)?;
     }
     for workload in &names.workloads {
         out.push_str(&format!("<h2>{}</h2>\n<div class=\"plots\">\n", html::escape(workload)));
         for (metric, device) in names.parts() {
             let measured = |(color, engine): (usize, &&str)| {
-                let row = of(rows, device, workload, engine)?;
-                let runs = if metric == Metric::Rate { row.tx_per_s_runs.clone() } else { Vec::new() };
-                Some(plots::Measured { label: (*engine).to_owned(), color, median: metric.of(row)?, runs })
+                let measured = of(rows, device, workload, engine).filter(|_| metric == Metric::Rate);
+                let runs = measured.map_or(Vec::new(), |row| row.tx_per_s_runs.clone());
+                let median = figures.value((metric, device), workload, engine)?;
+                Some(plots::Measured { label: figures.label(metric, engine), color, median, runs })
             };
             let lines: Vec<_> = names.engines.iter().enumerate().filter_map(measured).collect();
+            // By where they went, of those measured here.
             if metric == Metric::Kib {
                 let group: Vec<&Row> = names.engines.iter().filter_map(|e| of(rows, device, workload, e)).collect();
                 if let Some(svg) = plots::volume(&group, |row| row.preset.clone())? {
                     html::figure(&mut out, metric.name(), &html::parts(plots::volume_parts(&group).into_iter()), &svg)?;
                 }
-            } else if !lines.is_empty() {
+            }
+            if !lines.is_empty() && (metric != Metric::Kib || !on_f2fs.is_empty()) {
                 let title = if metric == Metric::Rate { format!("on {device}") } else { metric.name().to_owned() };
                 html::figure(&mut out, &html::escape(&title), "", &plots::medians(&lines, metric.name())?)?;
             }
@@ -368,7 +530,7 @@ fn page(outcome: &Outcome) -> Result<String> {
         out.push_str("</div>\n");
     }
     html::card(&mut out, outcome, &parameters.wear)?;
-    html::end(out, &notes(outcome))
+    html::end(out, &notes(outcome, figures))
 }
 
 #[cfg(test)]
@@ -393,34 +555,63 @@ mod tests {
         rows
     }
 
+    fn wear() -> Wear {
+        Wear { wear: true, card_gb: 32.0, card_cycles: 3000.0, card_amplification: 4.0, commits_per_s: 10.0 }
+    }
+
     #[test]
     fn ratios_are_to_the_same_device() {
-        let rows = rows();
+        let (rows, wear) = (rows(), wear());
         for device in ["emmc", "ufs"] {
             assert_eq!(of(&rows, device, "rl", "onewrite/log").unwrap().ratio.unwrap().median, 3.0);
             assert_eq!(of(&rows, device, "rl", "onewrite/log").unwrap().ratio_to_wal_full, Some(1.5));
         }
-        let names = Names::of(&rows);
+        let figures = Figures { rows: &rows, on_f2fs: &[], wear: &wear };
+        let names = Names::of(figures);
         assert_eq!(names.apart(&rows, Metric::Kib), 0.0);
         assert_eq!(names.apart(&rows, Metric::Rate).round(), 200.0);
-        let overall = overall(&rows, &names, (Metric::Rate, "ufs"), "onewrite/log").unwrap();
+        let overall = overall(figures, &names, (Metric::Rate, "ufs"), "onewrite/log").unwrap();
         assert!((overall - 3.0).abs() < 1e-9);
-        let leads = leads(&rows);
+        let leads = leads(figures);
         assert_eq!(leads.len(), 2);
-        assert!(
-            leads[0]
-                .contains("rl: won by onewrite/log on emmc (300/s, 1.50~ times stock/wal-full), onewrite/log on ufs"),
-            "{leads:?}"
-        );
+        let expected = "rl: won by onewrite/log on emmc (300/s, 1.50~ times stock/wal-full), onewrite/log on ufs";
+        assert!(leads[0].contains(expected), "{leads:?}");
+        let mut near = rows.clone();
+        for row in near.iter_mut().filter(|r| r.preset == "onewrite/log") {
+            row.tx_per_s *= 1.05 * 2.0 / 3.0;
+            row.tx_per_s_runs = vec![row.tx_per_s];
+        }
+        let near = super::leads(Figures { rows: &near, ..figures });
+        assert!(near[0].contains("nobody for certain on emmc (onewrite/log 210/s, stock/wal-full 200/s)"), "{near:?}");
     }
 
     #[test]
-    fn batch_atomic_writes_have_their_place() {
-        let rows = rows();
-        let names = Names::of(&rows);
-        assert_eq!(names.heads("x").last().unwrap(), ELSEWHERE.0);
-        let cells = names.cells(&rows, (Metric::Rate, "emmc"), "gmail");
-        assert_eq!(cells, ["gmail", "100", "200", "300", "n/a"]);
+    fn what_is_counted_on_f2fs_has_columns_in_the_same_table() {
+        let (rows, wear) = (rows(), wear());
+        let counted = |workload| OnF2fs {
+            workload,
+            engine: BATCH_ATOMIC.to_owned(),
+            kib: 20.0,
+            flushes: 3.0,
+            tx_per_s: vec![("emmc", 400.0), ("ufs", 600.0)],
+        };
+        let on_f2fs = [counted("gmail"), counted("rl")];
+        let figures = Figures { rows: &rows, on_f2fs: &on_f2fs, wear: &wear };
+        let names = Names::of(figures);
+        assert_eq!(names.heads("x").last().unwrap(), BATCH_ATOMIC);
+        assert_eq!(names.cells(figures, (Metric::Rate, "emmc"), "gmail"), ["gmail", "100", "200", "300", "400*"]);
+        assert_eq!(names.cells(figures, (Metric::Flushes, "emmc"), "rl").last().unwrap(), "3.00");
+        let years = figures.value((Metric::Years, "ufs"), "rl", BATCH_ATOMIC).unwrap();
+        assert!((years - wear.years(20.0 * 1024.0)).abs() < 0.001);
+        let overall = overall(figures, &names, (Metric::Rate, "ufs"), BATCH_ATOMIC).unwrap();
+        assert!((overall - 2.0).abs() < 1e-9, "600/s by DELETE's 300");
+        assert!(leads(figures).iter().all(|lead| !lead.contains("F2FS")), "one alone wins nothing");
+        let log = OnF2fs { engine: LOG.to_owned(), tx_per_s: vec![("emmc", 200.0), ("ufs", 1200.0)], ..counted("rl") };
+        let on_f2fs = [counted("gmail"), counted("rl"), log];
+        let leads = leads(Figures { on_f2fs: &on_f2fs, ..figures });
+        let expected =
+            " With F2FS: batch-atomic on emmc (400*/s, 2.00 times), onewrite/log on ufs (1200*/s, 2.00 times).";
+        assert!(leads.iter().any(|lead| lead.starts_with("rl") && lead.ends_with(expected)), "{leads:?}");
     }
 
     #[test]

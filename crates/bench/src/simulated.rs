@@ -2,8 +2,8 @@
 //! the trace of what reaches it.
 
 use crate::blocks::Blocks;
-use anyhow::{Context, Result};
-use onewrite_device::{Device, DeviceOptions, FileSystem, Profile};
+use anyhow::{Context, Result, ensure};
+use onewrite_device::{Device, DeviceOptions, FileSystem, Profile, Timing};
 use serde::Serialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,12 @@ pub struct Options {
     /// Write the block trace of the first run to this file, as CSV
     #[arg(long, value_name = "FILE", requires = "device")]
     pub trace: Option<PathBuf>,
+    /// A random write of 4 KiB takes it so long, instead of as long as the profile says
+    #[arg(long, value_name = "MICROSECONDS", requires = "device", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub write_us: Option<u64>,
+    /// And a flush that has something to do so long
+    #[arg(long, value_name = "MICROSECONDS", requires = "device", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub flush_us: Option<u64>,
     /// What it writes whole or not at all, if not what devices say by default.
     #[arg(skip)]
     pub block_bytes: Option<u32>,
@@ -41,12 +47,32 @@ impl Options {
         let usual = DeviceOptions::default();
         let options = DeviceOptions {
             profile,
+            timing: self.timing(profile)?,
             file_system: Some(file_system),
             size_bytes,
             block_bytes: self.block_bytes.unwrap_or(usual.block_bytes),
             ..usual
         };
         Simulated::start(options, file_system).with_context(|| format!("--device {profile}")).map(Some)
+    }
+}
+
+impl Options {
+    /// The times of the device, where they are not the profile's.
+    fn timing(&self, profile: Profile) -> Result<Option<Timing>> {
+        if self.write_us.or(self.flush_us).is_none() {
+            return Ok(None);
+        }
+        let timing = profile.timing();
+        ensure!(
+            timing.is_some(),
+            "--write-us and --flush-us are of a device that takes time, which --device {profile} does not"
+        );
+        Ok(timing.map(|t| Timing {
+            random_write_us: self.write_us.unwrap_or(t.random_write_us),
+            flush_us: self.flush_us.unwrap_or(t.flush_us),
+            ..t
+        }))
     }
 }
 
@@ -89,8 +115,8 @@ impl Simulated {
             onewrite_device::own_mounts().context("a namespace for its mounts")?;
         }
         let (profile, size_bytes, block_bytes) = (options.profile, options.size_bytes, options.block_bytes);
+        let timing = options.timing.or(profile.timing());
         let device = Device::start(options)?;
-        let timing = profile.timing();
         let described = Described {
             profile: profile.name(),
             size_bytes,

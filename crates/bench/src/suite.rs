@@ -20,7 +20,7 @@ pub struct Suite {
 const CROWD: &[&[&str]] = &[
     &EVERYWHERE,
     &["--suite", "--only", "--part", "--section-ms", "--connections", "--think-rows"],
-    &["--transactions", "--device", "--fs", "--device-mib"],
+    &["--transactions", "--device", "--fs", "--device-mib", "--write-us", "--flush-us"],
 ];
 
 /// Every suite; the first is the one measured when nobody says `--suite`.

@@ -4,11 +4,13 @@
 //! Its processor is emulated, so its clock says nothing: the table has what reached the device, and the time that flash would take
 //! over it. Each file system has a machine of its own, and all engines do their section in it one after the other.
 
-use crate::measure::INTERRUPTED;
+use crate::measure::{INTERRUPTED, Probe};
+use crate::options::Common;
 use crate::schemes::engine::{self, Engine};
 use crate::schemes::load::{self, Load, Operation, Watch};
-use crate::sql::Library;
-use crate::{Args, Files, schemes};
+use crate::sql::{Libraries, Library};
+use crate::workload::{self, Size, Stage, Workload};
+use crate::{Args, Files, engines, schemes};
 use anyhow::{Context, Result, bail};
 use comfy_table::{Cell, CellAlignment, Table, TableStyle};
 use onewrite_device::vm::{self, BLOCK_PATH, Guest, Machine, MachineOptions};
@@ -37,20 +39,30 @@ const PROFILES: [Profile; 3] = [Profile::Emmc, Profile::Ufs, Profile::SdCard];
 #[derive(Serialize, Deserialize)]
 struct Asked {
     file_system: String,
-    engine: Engine,
-    library: Option<PathBuf>,
-    load: Load,
+    work: Work,
     seed: u64,
+}
+
+/// What is done in it.
+#[derive(Serialize, Deserialize)]
+enum Work {
+    /// Of this suite.
+    Load { engine: Engine, library: Option<PathBuf>, load: Load },
+    /// A workload by its name, of the suite `phone`.
+    Workload { engine: Box<engines::Engine>, workload: String, size: Box<Size> },
 }
 
 /// What the guest says of it, in this order.
 #[derive(Serialize, Deserialize)]
 enum Said {
-    /// The first measured transaction follows.
+    /// The first measured transaction of a part follows.
     Begin,
     /// The last one is done; where the files lie.
     End(Vec<Region>),
-    Done,
+    /// What the part left in the kernel's cache has been written, too.
+    Left,
+    /// Of so many transactions.
+    Done(usize),
     Failed(String),
 }
 
@@ -68,6 +80,23 @@ struct Counts {
     flushes: f64,
     /// Of the device, by profile.
     ms: Vec<(&'static str, f64)>,
+}
+
+impl Counts {
+    /// Of one of so many transactions.
+    fn each(self, transactions: usize) -> Counts {
+        let of = |n: f64| n / transactions.max(1) as f64;
+        Counts {
+            kib: of(self.kib),
+            kib_database: of(self.kib_database),
+            kib_log: of(self.kib_log),
+            kib_file_system: of(self.kib_file_system),
+            requests: of(self.requests),
+            flushes: of(self.flushes),
+            ms: self.ms.iter().map(|(name, ms)| (*name, of(*ms))).collect(),
+            ..self
+        }
+    }
 }
 
 /// What is measured, and which library each runs in.
@@ -92,11 +121,9 @@ impl Plan {
             ),
             [path] => {
                 let path = std::fs::canonicalize(path).with_context(|| path.display().to_string())?;
-                let db = crate::sql::Db::open(&Library::load(&path)?, ":memory:", false)?;
-                if db.query_int("SELECT sqlite_compileoption_used('ENABLE_BATCH_ATOMIC_WRITE')")? != Some(1) {
+                if !has_batch_atomic(&path)? {
                     bail!("{} was built without SQLITE_ENABLE_BATCH_ATOMIC_WRITE", path.display());
                 }
-                db.close()?;
                 engines.push((engine::stock(BATCH_ATOMIC, "delete"), Some(path)));
             }
             _ => bail!("the suite {NAME} takes one --library: a libsqlite3 with batch-atomic writes"),
@@ -119,6 +146,14 @@ impl Plan {
         all.dedup();
         all
     }
+}
+
+/// Whether the library at `path` was built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE.
+pub fn has_batch_atomic(path: &Path) -> Result<bool> {
+    let db = crate::sql::Db::open(&Library::load(path)?, ":memory:", false)?;
+    let used = db.query_int("SELECT sqlite_compileoption_used('ENABLE_BATCH_ATOMIC_WRITE')")?;
+    db.close()?;
+    Ok(used == Some(1))
 }
 
 /// Measures and prints; where there can be no virtual machine it says why and does nothing.
@@ -164,16 +199,11 @@ pub fn run(args: &Args) -> Result<()> {
                 bail!("interrupted");
             }
             eprintln!("{file_system}: {}", engine.name);
-            let asked = Asked {
-                file_system: file_system.to_string(),
-                engine: engine.clone(),
-                library: library.clone(),
-                load: load.clone(),
-                seed: args.common.seed,
-            };
+            let work = Work::Load { engine: engine.clone(), library: library.clone(), load: load.clone() };
+            let asked = Asked { file_system: file_system.to_string(), work, seed: args.common.seed };
             let counts =
                 section(&device, &mut machine, &asked).with_context(|| format!("{} on {file_system}", engine.name))?;
-            all.push(counts);
+            all.push(Counts { file_system: asked.file_system, engine: engine.name.clone(), ..counts });
         }
     }
     files.write(&all, || bail!("the suite {NAME} has no page"))?;
@@ -191,10 +221,10 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// One section in the machine.
+/// One section in the machine; what it counted has no names yet.
 fn section(device: &Device, machine: &mut Machine, asked: &Asked) -> Result<Counts> {
     machine.send(asked)?;
-    let (mut from, mut counts) = (0, None);
+    let (mut from, mut counts) = (0, Counts::default());
     loop {
         match machine.receive()? {
             Said::Begin => {
@@ -202,28 +232,33 @@ fn section(device: &Device, machine: &mut Machine, asked: &Asked) -> Result<Coun
                 machine.send(&())?;
             }
             Said::End(regions) => {
-                counts = Some(count(device, from..device.position(), &regions, asked));
+                count(&mut counts, device, from..device.position(), &regions);
+                from = device.position();
                 machine.send(&())?;
             }
-            Said::Done => return counts.context("the guest measured nothing"),
+            Said::Left => {
+                counts.kib += device.trace().summary(from..device.position(), &[]).write_bytes as f64 / 1024.0;
+                machine.send(&())?;
+            }
+            Said::Done(0) => bail!("the guest measured nothing"),
+            Said::Done(transactions) => return Ok(counts.each(transactions)),
             Said::Failed(why) => bail!("{why}"),
         }
     }
 }
 
-fn count(device: &Device, positions: std::ops::Range<usize>, regions: &[Region], asked: &Asked) -> Counts {
-    let each = |n: f64| n / asked.load.transactions.max(1) as f64;
+/// Adds a part of a section.
+fn count(counts: &mut Counts, device: &Device, positions: std::ops::Range<usize>, regions: &[Region]) {
     let summary = device.trace().summary(positions.clone(), regions);
     let events = device.events(positions);
-    let mut counts = Counts {
-        file_system: asked.file_system.clone(),
-        engine: asked.engine.name.clone(),
-        kib: each(summary.write_bytes as f64 / 1024.0),
-        requests: each(summary.writes as f64),
-        flushes: each(summary.flushes as f64),
-        ms: PROFILES.map(|profile| (profile.name(), each(time_ns(profile, &events) as f64 / 1e6))).to_vec(),
-        ..Counts::default()
-    };
+    counts.kib += summary.write_bytes as f64 / 1024.0;
+    counts.requests += summary.writes as f64;
+    counts.flushes += summary.flushes as f64;
+    counts.ms.resize(PROFILES.len(), ("", 0.0));
+    for (profile, (name, ms)) in PROFILES.into_iter().zip(&mut counts.ms) {
+        *name = profile.name();
+        *ms += time_ns(profile, &events) as f64 / 1e6;
+    }
     for volume in &summary.regions {
         let is_log = ["-journal", "-wal", "-onewrite"].iter().any(|suffix| volume.region.ends_with(suffix));
         let part = match volume.region.as_str() {
@@ -232,9 +267,74 @@ fn count(device: &Device, positions: std::ops::Range<usize>, regions: &[Region],
             region if region.ends_with("/db") => &mut counts.kib_database,
             _ => continue,
         };
-        *part += each(volume.bytes as f64 / 1024.0);
+        *part += volume.bytes as f64 / 1024.0;
     }
-    counts
+}
+
+/// What a transaction of a workload of the suite `phone` wrote, and how many per second a device does that has nothing
+/// else to do and no processor to wait for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OnF2fs {
+    pub workload: &'static str,
+    pub engine: String,
+    pub kib: f64,
+    pub flushes: f64,
+    /// By the name of the device.
+    pub tx_per_s: Vec<(&'static str, f64)>,
+}
+
+/// The suite `phone` on F2FS: each of these engines, which have names of their own there, doing each workload. Why not, where
+/// there can be no virtual machine.
+pub fn on_f2fs(
+    engines: &[(&str, engines::Engine)],
+    workloads: &[Workload],
+    common: &Common,
+) -> Result<Result<Vec<OnF2fs>, String>> {
+    let file_system = FileSystem::F2fs;
+    if let Some(why) = vm::prepare(&[file_system]).or_else(|| file_system.unmakeable()) {
+        return Ok(Err(why));
+    }
+    let device = Device::start(DeviceOptions {
+        size_bytes: DEVICE_BYTES,
+        block_bytes: BLOCK_BYTES,
+        ..DeviceOptions::default()
+    })?;
+    device.format(file_system, &[])?;
+    let mut libraries: Vec<PathBuf> = engines.iter().filter_map(|(_, engine)| engine.library.clone()).collect();
+    libraries.sort();
+    libraries.dedup();
+    let mut machine = Machine::boot(
+        &device,
+        &MachineOptions {
+            arguments: &["bench", "--suite", NAME, "--traced", "guest"],
+            file_systems: &[file_system],
+            libraries: &libraries,
+            block_bytes: BLOCK_BYTES,
+        },
+    )?;
+    let mut all = Vec::new();
+    for (workload, (name, engine)) in workloads.iter().flat_map(|w| engines.iter().map(move |e| (w, e))) {
+        if INTERRUPTED.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+        let what = format!("{}: {name}", workload.name());
+        eprintln!("in a virtual machine, {what}");
+        let work = Work::Workload {
+            engine: Box::new(engine.clone()),
+            workload: workload.name().to_owned(),
+            size: Box::new(common.size(*workload, None)),
+        };
+        let asked = Asked { file_system: file_system.to_string(), work, seed: common.seed };
+        let counts = section(&device, &mut machine, &asked).context(what)?;
+        all.push(OnF2fs {
+            workload: workload.name(),
+            engine: (*name).to_owned(),
+            kib: counts.kib,
+            flushes: counts.flushes,
+            tx_per_s: counts.ms.iter().map(|(device, ms)| (*device, 1000.0 / ms)).collect(),
+        });
+    }
+    Ok(Ok(all))
 }
 
 fn table(all: &[Counts]) -> Table {
@@ -262,7 +362,7 @@ pub fn guest() -> ! {
     Guest::run(|guest| {
         while let Some(asked) = guest.receive::<Asked>()? {
             let done = measure(guest, &asked);
-            guest.send(&done.map_or_else(|e| Said::Failed(format!("{e:#}")), |()| Said::Done))?;
+            guest.send(&done.map_or_else(|e| Said::Failed(format!("{e:#}")), Said::Done))?;
         }
         Ok(())
     })
@@ -273,40 +373,97 @@ struct Inside<'g> {
     file_system: FileSystem,
 }
 
-impl Watch for Inside<'_> {
-    fn begin(&mut self) -> Result<()> {
+impl Inside<'_> {
+    fn begin(&self) -> Result<()> {
         self.guest.ask(&Said::Begin)
     }
 
-    fn end(&mut self) -> Result<()> {
+    fn end(&self) -> Result<()> {
         let regions = regions(self.file_system, Path::new(BLOCK_PATH), Path::new(MOUNTPOINT))?;
         self.guest.ask(&Said::End(regions))
     }
 }
 
-fn measure(guest: &Guest, asked: &Asked) -> Result<()> {
-    let library = match &asked.library {
-        Some(path) => Library::load(path)?,
-        None => {
-            crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
-            Library::linked()
-        }
-    };
+impl Watch for Inside<'_> {
+    fn begin(&mut self) -> Result<()> {
+        Inside::begin(self)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        Inside::end(self)
+    }
+}
+
+/// The suite `phone` counts what stays in the kernel's cache as well.
+impl Probe for Inside<'_> {
+    fn begin(&mut self) -> Result<()> {
+        Inside::begin(self)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        Inside::end(self)?;
+        rustix::fs::syncfs(std::fs::File::open(MOUNTPOINT)?)?;
+        self.guest.ask(&Said::Left)
+    }
+}
+
+fn measure(guest: &Guest, asked: &Asked) -> Result<usize> {
     let file_system: FileSystem = asked.file_system.parse().map_err(anyhow::Error::msg)?;
     let mountpoint = Path::new(MOUNTPOINT);
     file_system.mount(Path::new(BLOCK_PATH), mountpoint).context("mounting")?;
+    let mut inside = Inside { guest, file_system };
     let result = tempfile::tempdir_in(mountpoint).map_err(anyhow::Error::from).and_then(|dir| {
-        let mut watch = Inside { guest, file_system };
-        load::section(&library, &asked.engine, &asked.load, dir.path(), asked.seed, None, &mut watch)?;
-        dir.close().context("removing the directory of the section")
+        let transactions = match &asked.work {
+            Work::Load { engine, library, load } => {
+                let library = match library {
+                    Some(path) => Library::load(path)?,
+                    None => {
+                        engines::register_onewrite().map_err(anyhow::Error::msg)?;
+                        Library::linked()
+                    }
+                };
+                load::section(&library, engine, load, dir.path(), asked.seed, None, &mut inside)?.transactions
+            }
+            Work::Workload { engine, workload, size } => {
+                run_workload(engine, workload, size, asked.seed, dir.path(), &mut inside)?
+            }
+        };
+        dir.close().context("removing the directory of the section")?;
+        Ok(transactions)
     });
     nix::mount::umount(mountpoint).context("unmounting")?;
     result
 }
 
+fn run_workload(
+    engine: &engines::Engine,
+    workload: &str,
+    size: &Size,
+    seed: u64,
+    dir: &Path,
+    probe: &mut Inside<'_>,
+) -> Result<usize> {
+    let workload: Workload = workload.parse().map_err(anyhow::Error::msg)?;
+    if engine.is_onewrite() {
+        engines::register_onewrite().map_err(anyhow::Error::msg)?;
+    }
+    let libraries = Libraries::load(&engine.library)?;
+    let plan = workload::Plan::draw(workload, size, seed, 0)?;
+    let ready = Box::new(|| Ok(rustix::fs::syncfs(std::fs::File::open(dir)?)?));
+    let stage = Stage { libraries: &libraries, dir, original: None, ready, probe };
+    Ok(workload::run(engine, workload, &plan, size, stage)?.0.transactions)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_are_of_one_transaction() {
+        let all = Counts { kib: 40.0, requests: 8.0, flushes: 4.0, ms: vec![("emmc", 6.0)], ..Counts::default() };
+        let each = all.each(4);
+        assert_eq!((each.kib, each.requests, each.flushes, each.ms), (10.0, 2.0, 1.0, vec![("emmc", 1.5)]));
+    }
 
     #[test]
     fn a_table_says_what_is_not_known() {

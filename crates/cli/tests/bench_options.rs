@@ -49,7 +49,7 @@ fn every_option_of_advice_changes_the_card_or_is_refused_by_name() {
 }
 
 /// A value for each option that has one, unlike those above and the defaults.
-const VALUES: [(&str, &str); 33] = [
+const VALUES: [(&str, &str); 35] = [
     ("--only", "onewrite/log"),
     ("--workload", "mobibench-insert"),
     ("--rows", "30"),
@@ -83,6 +83,8 @@ const VALUES: [(&str, &str); 33] = [
     ("--device", "floppy"),
     ("--fs", "fat"),
     ("--device-mib", "1"),
+    ("--write-us", "0"),
+    ("--flush-us", "0"),
     ("--trace", "out.csv"),
 ];
 

@@ -13,7 +13,7 @@ use crate::layout::home as at;
 use crate::layout::le_u64;
 use crate::layout::trailer::{AT_SESSION, AT_TID, BYTES};
 use crate::log::slot::Slot;
-use crate::memory;
+use crate::memory::{self, Room};
 use crate::node::Shape;
 use crate::options::STREAM_BYTES_MAX;
 use crate::rules::{Rule, keeps};
@@ -24,7 +24,7 @@ use crate::types::{PageNo, Tid};
 use crate::undo;
 
 /// Bytes of home read at once.
-const RUN_BYTES: usize = 1 << 20;
+const RUN_BYTES: u64 = 256 << 10;
 
 /// What the scan found, and did to the images in `table`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,15 +40,22 @@ pub struct Scan {
 pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Scan> {
     let mut last: Option<Trailer> = None;
     let mut count = 0u64;
+    // Where its pages are: no more than a transaction writes in place, which is looked at below.
+    let mut pages: Vec<PageNo> = Vec::new();
     for_each_page(db, slot.page_bytes, PageNo::HEADER, |page, image| {
         let Some(trailer) = of_session(db, slot, page, image, accept_loss)? else { return Ok(()) };
         match &last {
-            Some(newest) if newest.tid > trailer.tid => {}
+            Some(newest) if newest.tid > trailer.tid => return Ok(()),
             Some(newest) if newest.tid == trailer.tid => count += 1,
             _ => {
                 last = Some(trailer);
                 count = 1;
+                pages.clear();
             }
+        }
+        if pages.len() as u64 * u64::from(slot.page_bytes) <= STREAM_BYTES_MAX {
+            pages.room(1)?;
+            pages.push(page);
         }
         Ok(())
     })?;
@@ -77,27 +84,28 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
     let snapshots = Snapshots::default();
     let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
     let mut first = None;
-    for_each_page(db, slot.page_bytes, PageNo::HEADER, |page, image| {
-        let Some(trailer) = of_session(db, slot, page, image, accept_loss)?.filter(|t| t.tid == last.tid) else {
-            return Ok(());
+    for page in pages {
+        let mut image = memory::zeros(slot.page_bytes as usize)?;
+        db.home.read_at(&mut image, page.offset(slot.page_bytes)).context(|| db.what("cannot read"))?;
+        let trailer = of_session(db, slot, page, &image, accept_loss)?.filter(|t| t.tid == last.tid);
+        let Some(trailer) = trailer else {
+            return Err(Error::Corrupt(format!("page {page} of {} changed while it was recovered", db.path.display())));
         };
-        let image = if !undone {
-            memory::copy(image)?
-        } else if trailer.undo.1 == 0 {
-            return Ok(()); // Beyond the end of the state before.
-        } else {
-            undo::restore(page, image, &trailer, shape, shape).ok_or_else(|| {
+        if undone {
+            if trailer.undo.1 == 0 {
+                continue; // Beyond the end of the state before.
+            }
+            image = undo::restore(page, &image, &trailer, shape, shape).ok_or_else(|| {
                 Error::Corrupt(format!("{} is damaged: the undo record of page {page} is broken", db.path.display()))
-            })?
-        };
+            })?;
+        }
         if page == PageNo::HEADER {
             first = Some(image);
         } else {
             table.room(1)?;
             table.publish(page, last.tid, Place::Memory(Image::from(image)), nobody);
         }
-        Ok(())
-    })?;
+    }
     let lost = undone.then_some(last.tid);
     if let Some(first) = with_size(db, slot, first, lost)? {
         table.publish(PageNo::HEADER, last.tid, Place::Memory(Image::from(first)), nobody);
@@ -191,18 +199,22 @@ fn for_each_page(
     mut visit: impl FnMut(PageNo, &[u8]) -> Result<()>,
 ) -> Result<()> {
     let what = || db.what("cannot read");
-    let size = page_bytes as usize;
-    let mut run = memory::zeros((RUN_BYTES / size.max(1)).max(1) * size)?;
+    let page_len = u64::from(page_bytes.max(1));
+    // No more than there is to read: most of what a small file costs is memory that nobody had.
+    let left = (db.home.len().context(what)? / page_len).saturating_sub(u64::from(from.0.saturating_sub(1)));
+    let run_pages = (RUN_BYTES / page_len).max(1).min(left);
+    let mut run = memory::zeros_of(run_pages * page_len)?;
     let mut number = from.0;
-    loop {
+    while !run.is_empty() {
         let read = db.home.read_at(&mut run, PageNo(number).offset(page_bytes)).context(what)?;
-        for image in run.get(..read).unwrap_or_default().chunks_exact(size.max(1)) {
+        for image in run.get(..read).unwrap_or_default().chunks_exact(page_bytes.max(1) as usize) {
             visit(PageNo(number), image)?;
             let Some(next) = number.checked_add(1) else { return Ok(()) };
             number = next;
         }
         if read < run.len() {
-            return Ok(());
+            break;
         }
     }
+    Ok(())
 }

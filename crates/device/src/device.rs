@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::file_system::{FileSystem, run, tool};
 use crate::fs::{Server, Shared};
 use crate::image::Image;
-use crate::profile::Profile;
+use crate::profile::{Profile, Timing};
 use crate::sys;
 use crate::trace::{Event, Trace};
 
@@ -33,6 +33,8 @@ pub struct DeviceOptions {
     pub block_bytes: u32,
     /// Which device it is as slow as.
     pub profile: Profile,
+    /// Other times than that one's.
+    pub timing: Option<Timing>,
     /// Whether the trace has the bytes of each write, which power cuts need and which take memory.
     pub keep_data: bool,
     /// What is on it; zeros otherwise. Its size goes before `size_bytes`.
@@ -51,6 +53,7 @@ impl Default for DeviceOptions {
             size_bytes: 64 << 20,
             block_bytes: 512,
             profile: Profile::None,
+            timing: None,
             keep_data: false,
             image: None,
             file_system: None,
@@ -121,7 +124,8 @@ impl Device {
         std::fs::create_dir(&served)?;
         let mountpoint = options.mountpoint.unwrap_or_else(|| directory.path().join("mnt"));
         std::fs::create_dir_all(&mountpoint)?;
-        let shared = Arc::new(Shared::new(image, options.profile, options.keep_data));
+        let timing = options.timing.or(options.profile.timing());
+        let shared = Arc::new(Shared::new(image, timing, options.keep_data));
         let server = serve(shared.clone(), served.clone())?;
         // From here on dropping it cleans up.
         let mut device = Device {

@@ -16,7 +16,7 @@ use fuser::{
 use parking_lot::{Condvar, Mutex};
 
 use crate::image::Image;
-use crate::profile::{Profile, Queue};
+use crate::profile::{Queue, Timing};
 use crate::trace::{Event, Operation, Trace};
 
 /// Largest request; the kernel splits what is larger.
@@ -40,9 +40,9 @@ struct State {
 }
 
 impl Shared {
-    pub fn new(image: Image, profile: Profile, keep_data: bool) -> Shared {
+    pub fn new(image: Image, timing: Option<Timing>, keep_data: bool) -> Shared {
         let len_bytes = image.len_bytes();
-        let state = State { image, trace: Trace::default(), queue: Queue::new(profile) };
+        let state = State { image, trace: Trace::default(), queue: Queue::with(timing) };
         Shared { state: Mutex::new(state), started: Instant::now(), len_bytes, keep_data }
     }
 

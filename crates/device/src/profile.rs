@@ -167,7 +167,11 @@ pub struct Queue {
 impl Queue {
     /// An idle device.
     pub fn new(profile: Profile) -> Queue {
-        let timing = profile.timing();
+        Queue::with(profile.timing())
+    }
+
+    /// One with these times.
+    pub fn with(timing: Option<Timing>) -> Queue {
         let channels = timing.map_or(0, |t| t.channels);
         Queue { timing, channels_free_ns: vec![0; channels], last_done_ns: 0, next_offset: u64::MAX, dirty: false }
     }

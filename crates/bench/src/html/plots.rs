@@ -269,12 +269,31 @@ pub fn stacked(lines: &[(String, Vec<f64>)], unit: &str) -> Result<String> {
     bars(&lines.iter().map(bar).collect::<Vec<_>>(), unit)
 }
 
+/// Characters of all labels below a picture that fit beside each other.
+const CHARACTERS: usize = 60;
+
+/// Labels that fit beside each other: where they would not, the first word of each is three letters long, and is left out
+/// where the one before has the same.
+fn fitting(points: &[&str]) -> Vec<String> {
+    if points.iter().map(|p| p.len() + 2).sum::<usize>() <= CHARACTERS {
+        return points.iter().map(|p| (*p).to_owned()).collect();
+    }
+    let mut before = None;
+    let short = |point: &&str| match point.split_once(' ') {
+        Some((first, rest)) if before.replace(first.to_owned()).as_deref() == Some(first) => rest.to_owned(),
+        Some((first, rest)) => format!("{} {rest}", first.chars().take(3).collect::<String>()),
+        None => (*point).to_owned(),
+    };
+    points.iter().map(short).collect()
+}
+
 /// A line for each series over points that have names; what a series lacks is left out.
 pub fn over_points(series: &[Vec<Option<f64>>], points: &[&str], (x_title, y_title): (&str, &str)) -> Result<String> {
     let values = || series.iter().flatten().flatten().copied();
     let high = values().fold(0.0, f64::max).max(1e-9) * 1.05;
+    let names = fitting(points);
     draw(290, |root| {
-        let name = |i: &i32| usize::try_from(*i).ok().and_then(|i| points.get(i)).map_or("", |p| *p).to_owned();
+        let name = |i: &i32| usize::try_from(*i).ok().and_then(|i| names.get(i)).cloned().unwrap_or_default();
         let frame = Frame {
             margin_top: 12,
             label_width: 72,
@@ -367,6 +386,13 @@ mod tests {
             assert!(svg.contains(word), "{word} is missing in {svg}");
         }
         assert_eq!(svg.matches("<circle").count(), 2, "{svg}");
+    }
+
+    #[test]
+    fn labels_that_would_overlap_say_their_word_once() {
+        assert_eq!(fitting(&["insert 1", "insert 2"]), ["insert 1", "insert 2"]);
+        let many = ["insert 1", "insert 2", "insert 4", "update 1", "update 2", "update 4", "delete 1", "delete 16"];
+        assert_eq!(fitting(&many), ["ins 1", "2", "4", "upd 1", "2", "4", "del 1", "16"]);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! A file goes only while the one that stands in for it is there, and the batches of one file in the order of their age, the newest
 //! first: so what is left makes every state that can be asked for, however far it got.
 
+use crate::rules::{Rule, keeps};
 use crate::store::{BATCHES, Entry, Name, SNAPSHOTS};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +79,9 @@ impl Levels {
         };
         let mut names: Vec<(Name, Name)> = level(files, BATCHES).iter().filter_map(in_it).collect();
         names.sort_by_key(|(batch, into)| (into.min, Reverse(batch.min)));
+        if !keeps(Rule::NewestFirst) {
+            names.reverse();
+        }
         let old = level(files, SNAPSHOTS).iter().filter(|e| e.name.min == 1 && is_old(e, self.retention, now_ms));
         if let Some(base) = old.map(|e| e.name).max_by_key(|name| name.max) {
             let of_before = |name: &Name| match name.level {

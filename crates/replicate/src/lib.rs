@@ -16,6 +16,7 @@ pub mod plan;
 pub mod promote;
 pub mod report;
 pub mod restore;
+mod rules;
 pub mod ship;
 pub mod source;
 pub mod state;

@@ -66,7 +66,14 @@ pub fn promote(url: &str, file: &Path) -> Result<Promoted> {
     let node = Node::of(file)?;
     let conditions = store.begin(node.id)?;
     let before = fence::owner(store)?;
-    let mut claim = Claim::take(store, &node, How::Promote)?;
+    begin(file)?;
+    let mut claim = Claim::take(store, &node, How::Promote).or_else(|e| {
+        if e.is::<Fenced>() {
+            // Nothing has begun.
+            end(file)?;
+        }
+        Err(e)
+    })?;
     let epoch = claim.epoch();
     let taken = take_over(store, &mut claim, url, file, was);
     let txid = taken.map_err(|e| match e.is::<Fenced>() {
@@ -75,8 +82,45 @@ pub fn promote(url: &str, file: &Path) -> Result<Promoted> {
             "the store is this node's since a moment ago (epoch {epoch}), and nobody ships into it: promote again, here or elsewhere"
         )),
     })?;
+    end(file)?;
     let heeds = conditions.create && conditions.replace;
     Ok(Promoted { epoch, txid, before, was, heeds })
+}
+
+/// Lies beside a database from before it is claimed for until it is what the store has.
+fn mark(file: &Path) -> PathBuf {
+    beside(file, "-promoting")
+}
+
+fn begin(file: &Path) -> Result<()> {
+    let mark = mark(file);
+    File::create(&mark).with_context(|| format!("cannot write {}", mark.display()))?;
+    sync(directory(file))
+}
+
+fn end(file: &Path) -> Result<()> {
+    let mark = mark(file);
+    match fs::remove_file(&mark) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("cannot remove {}", mark.display()))
+        }
+        _ => sync(directory(file)),
+    }
+}
+
+/// That the database at `file` may be shipped. What the store has and it lacks would be taken back by what it has instead: so it is
+/// no replica, and a promotion of it came to its end.
+pub(crate) fn check_ended(file: &Path) -> Result<()> {
+    let path = file.display();
+    ensure!(
+        !is_there(&mark(file))?,
+        "{path} was being promoted, and that has not come to its end: `onewrite promote` it again"
+    );
+    ensure!(
+        !follow::is_replica(file)?,
+        "{path} is a replica: `onewrite promote` makes it the database that is shipped"
+    );
+    Ok(())
 }
 
 fn take_over(store: &dyn Store, claim: &mut Claim, url: &str, file: &Path, was: Was) -> Result<u64> {
@@ -225,8 +269,9 @@ pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
     let file = &file.canonicalize().with_context(|| format!("there is no database {}", file.display()))?;
     if let Some(owner) = fence::owner(store)? {
         let node = Node::of(file)?;
+        // A promotion that has not come to its end has shipped nothing of what is here.
         ensure!(
-            owner.node != format!("{:016x}", node.id),
+            owner.node != format!("{:016x}", node.id) || is_there(&mark(file))?,
             "the store belongs to this database ({owner}): what is here and not shipped yet would be lost. `onewrite replicate` ships it"
         );
     }

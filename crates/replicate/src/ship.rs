@@ -8,12 +8,16 @@
 //! What goes on behind the position is written under a [`Claim`], which tells when the store has become another's.
 
 mod background;
+#[cfg(test)]
+mod sim;
 
 use crate::compact::{Copy, Levels, Recent, Tee, millis, waits_for_snapshot};
-use crate::fence::{Claim, Fenced, How, Node, Put};
+use crate::fence::{self, Claim, Fenced, How, Node, Put, check_is_free};
 use crate::ltx::{self, Header, Merge, Reader, Writer};
 use crate::plan::{self, Target, plan};
+use crate::promote::check_ended;
 use crate::report::{COUNTERS, Level, now_ms, say};
+use crate::rules::{Rule, keeps};
 use crate::source::{Changed, Mark, Place, Session, Source};
 use crate::state::{PageHash, State, byte_bar, hash, index, page_bar};
 use crate::store::{self, BATCHES, Entry, Name, SNAPSHOTS, Store};
@@ -28,7 +32,7 @@ use std::time::{Duration, Instant};
 
 /// Files are not looked at more often, to see what is to be merged or removed, nor that soon after an error.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
-const TIDY_AFTER_ERROR: Duration = Duration::from_secs(60);
+const TIDY_AFTER_ERROR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(60) };
 /// Where commits wait for the store, its newest file is looked for no more often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long those that go on are waited for.
@@ -149,6 +153,13 @@ impl Shipper {
     /// Claims `store`, to ship `file` into it from here alone.
     pub fn new(file: &Path, mut store: Box<dyn Store>, settings: Settings) -> Result<Shipper> {
         let node = Node::of(file)?;
+        if keeps(Rule::Ended)
+            && let Err(e) = check_ended(file)
+        {
+            // To start one again that is fenced helps even less.
+            check_is_free(fence::owner(&*store)?.as_ref(), &node)?;
+            return Err(e);
+        }
         let conditions = store.begin(node.id)?;
         let heeds = conditions.create && conditions.replace;
         ensure!(
@@ -285,7 +296,7 @@ impl Shipper {
 
     fn merge(&mut self, levels: &Levels, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         while let Some((name, run)) = levels.to_merge(&at.files, &self.bad, now_ms().max(at.time_ms)) {
-            self.claim.check(&*self.store)?;
+            self.ask_before()?;
             let mut merge = Merge::default();
             for entry in &run {
                 let added = match self.recent.get(entry.name) {
@@ -322,15 +333,20 @@ impl Shipper {
         Ok(())
     }
 
+    /// Only the owner merges and removes.
+    fn ask_before(&self) -> Result<()> {
+        if keeps(Rule::AskBefore) { self.claim.check(&*self.store) } else { Ok(()) }
+    }
+
     /// Removes what may go; `false`: not yet all of it.
     fn remove(&mut self, levels: &Levels, at: &mut At) -> Result<bool> {
         let names = levels.to_remove(&at.files, at.txid, now_ms().max(at.time_ms));
         if !names.is_empty() {
-            self.claim.check(&*self.store)?;
+            self.ask_before()?;
         }
         let mut there = None;
         for (name, stands_in) in names.iter().take(REMOVED_AT_ONCE) {
-            if there != Some(*stands_in) && !self.store.has(*stands_in)? {
+            if there != Some(*stands_in) && keeps(Rule::StandInIsThere) && !self.store.has(*stands_in)? {
                 // Nor does it stand in for anything from now on.
                 at.files.retain(|entry| entry.name != *stands_in);
                 bail!("{stands_in} is gone from the store: {name} stays");
@@ -560,7 +576,7 @@ impl Shipper {
     }
 
     /// Makes a file, and gives the snapshot up once its pages are read, unless another file is made of it.
-    fn create(&mut self, file: &NextFile<'_>, source: &mut Option<Source>, keeps: bool) -> Result<(Shipped, Copy)> {
+    fn create(&mut self, file: &NextFile<'_>, source: &mut Option<Source>, again: bool) -> Result<(Shipped, Copy)> {
         let NextFile { name, last, size: (page_bytes, pages_after), pages, ref images, hashes, time_ms } = *file;
         let (min, max, node) = (name.min, name.max, self.claim.node());
         let header = Header { page_bytes, pages: pages_after, min, max, time_ms, node };
@@ -587,10 +603,11 @@ impl Shipper {
                 bar.inc(1);
             }
             bytes = writer.finish()?.1;
-            if !keeps {
+            if !again {
                 *source = None;
             }
             if let Some(last) = last
+                && keeps(Rule::LastIsThere)
                 && !self.store.has(last)?
             {
                 bail!("{last} is gone from the store: what is left there is looked at");

@@ -561,6 +561,38 @@ fn a_promotion_that_is_killed_at_any_request_can_be_repeated() {
     assert_eq!(left, ["app.db"]);
 }
 
+/// What a replica lacks, or a database that was compared before the store was taken over, would be taken back.
+#[test]
+fn what_was_not_promoted_to_the_end_is_not_shipped() {
+    let place = Place::new();
+    let replica = place.dir.path().join("replica.db");
+    let (url, file) = (place.url("a/b"), replica.to_str().unwrap());
+    for requests in 1.. {
+        place.bucket.lock().unwrap().objects.clear();
+        place.ship();
+        for suffix in ["", "-follow", "-promoting", "-onewrite"] {
+            let _ = std::fs::remove_file(format!("{file}{suffix}"));
+        }
+        let followed = place.run(&["follow", "--once", &url, file]);
+        assert!(followed.status.success(), "{}", said(&followed));
+        let refused = place.run(&["replicate", "--once", file, &url]);
+        assert_eq!(refused.status.code(), Some(3), "{}", said(&refused));
+        let is_killed = place.is_killed(&["promote", &url, file], requests, true);
+        let shipped = place.run(&["replicate", "--once", file, &url]);
+        if !is_killed {
+            assert!(shipped.status.success() && requests > 4, "{requests}: {}", said(&shipped));
+            break;
+        }
+        assert!(!shipped.status.success(), "request {requests}: {}", said(&shipped));
+        if shipped.status.code() != Some(3) {
+            assert!(said(&shipped).contains("onewrite promote"), "{}", said(&shipped));
+            let promoted = place.run(&["promote", &url, file]);
+            assert!(promoted.status.success(), "{}", said(&promoted));
+            assert!(place.run(&["replicate", "--once", file, &url]).status.success());
+        }
+    }
+}
+
 #[test]
 fn of_promotions_that_race_one_wins_each_epoch() {
     let place = Place::new();

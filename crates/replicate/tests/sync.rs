@@ -210,7 +210,7 @@ fn commits_a_second() {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let server = format!("127.0.0.1:{port}");
             let mut command = Command::new(&versitygw);
-            command.args(["--port", &server, "posix"]).arg(&bucket).env("ROOT_ACCESS_KEY", "test");
+            command.args(["--port", &server, "--keep-alive", "posix"]).arg(&bucket).env("ROOT_ACCESS_KEY", "test");
             command
                 .env("ROOT_SECRET_KEY", "testsecret")
                 .stdin(Stdio::null())
@@ -253,22 +253,50 @@ fn nothing_is_lost_with_machine_and_disk() {
     vanishes(20);
 }
 
+fn signal(process: u32, name: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status().unwrap().success());
+}
+
+/// Stops a process; returns after a while.
+fn stop(process: u32) {
+    signal(process, "STOP");
+    std::thread::sleep(Duration::from_millis(fastrand::u64(1..300)));
+}
+
 #[test]
-fn processes_that_are_killed_and_started_again_lose_nothing() {
+fn processes_that_are_stopped_or_killed_and_started_again_lose_nothing() {
     let place = Place::new(1);
     let mut shipper = Some(sync(&place, &[]));
     let mut writers = vec![writer(&place.file, 3, 1), writer(&place.file, 2, 2)];
     let mut all = BTreeSet::new();
-    for round in 3..18 {
+    for round in 3..31 {
         std::thread::sleep(Duration::from_millis(fastrand::u64(20..150)));
-        if round % 2 == 0 {
-            drop(shipper.take());
-            shipper = Some(sync(&place, &MERGES));
-        } else {
-            let mut killed = writers.remove(0);
-            killed.kill().unwrap();
-            writers.push(writer(&place.file, 3, round));
-            all.append(&mut lines(killed));
+        match round % 4 {
+            0 => {
+                drop(shipper.take());
+                shipper = Some(sync(&place, &MERGES));
+            }
+            1 => {
+                let mut killed = writers.remove(0);
+                killed.kill().unwrap();
+                writers.push(writer(&place.file, 3, round));
+                all.append(&mut lines(killed));
+            }
+            // Perhaps killed then, in the middle of what it was stopped in.
+            2 => {
+                stop(shipper.as_ref().unwrap().0.id());
+                if fastrand::bool() {
+                    drop(shipper.take());
+                    shipper = Some(sync(&place, &[]));
+                } else {
+                    signal(shipper.as_ref().unwrap().0.id(), "CONT");
+                }
+            }
+            _ => {
+                stop(writers[0].id());
+                signal(writers[0].id(), "CONT");
+                writers.rotate_left(1);
+            }
         }
     }
     std::thread::sleep(Duration::from_millis(100));

@@ -7,6 +7,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use memchr::memmem;
+
 use super::record::{Decider, Head, Peek, Record};
 use super::slot::{Slot, follows_session};
 use crate::beside;
@@ -302,7 +304,7 @@ impl LogFile {
             }
         }
         (end.tail, end.prev_crc, end.last_tid) = (cursor.tail, cursor.prev_crc, cursor.last_tid);
-        end.rot = self.find_rot(slot, ring_at, end.last_tid.next())?;
+        end.rot = self.find_rot(slot, ring_at, &end)?;
         Ok(end)
     }
 
@@ -435,14 +437,19 @@ impl LogFile {
         Ok(true)
     }
 
-    /// Searches the ring for a valid record that says TID `missing` was durable: then its absence is
-    /// damage and not the end of the log.
-    fn find_rot(&self, slot: &Slot, ring_at: u64, missing: Tid) -> Result<Option<(Tid, Tid)>> {
+    /// Searches the ring but for what was walked over, up to `end`, for a valid record that says the TID behind it was durable: then its
+    /// absence is damage and not the end of the log.
+    fn find_rot(&self, slot: &Slot, ring_at: u64, end: &ScanEnd) -> Result<Option<(Tid, Tid)>> {
         if !keeps(Rule::LaterRecordProves) {
             return Ok(None);
         }
         const WINDOW: u64 = 256 << 10;
+        let missing = end.last_tid.next();
         let salt = slot.salt.to_le_bytes();
+        let salt = memmem::Finder::new(&salt);
+        let (begin, walked) = (slot.start.0 % slot.ring_bytes, end.tail.0 - slot.start.0);
+        // Nothing, where the records go on in the next lap: between the laps may be what is older.
+        let walked = if begin + walked <= slot.ring_bytes { begin..begin + walked } else { 0..0 };
         let len = usize::try_from(slot.ring_bytes.min(WINDOW)).map_err(|_| Error::NoMemory)?;
         let mut window = Window { at: ring_at, bytes: memory::zeros(len)? };
         let mut buf = Vec::new();
@@ -450,15 +457,22 @@ impl LogFile {
         let mut left = 4 * slot.ring_bytes;
         let mut from = 0u64;
         while from < slot.ring_bytes {
+            if walked.contains(&from) && walked.end / at::ALIGN as u64 * at::ALIGN as u64 > from {
+                from = walked.end / at::ALIGN as u64 * at::ALIGN as u64;
+                continue;
+            }
             window.at = ring_at + from;
             window.bytes.resize(len, 0);
             let read = self.file.read_at(&mut window.bytes, window.at).context(|| self.what("cannot read"))?;
             window.bytes.truncate(read);
-            for (n, word) in window.bytes.chunks_exact(at::ALIGN).enumerate() {
-                if word != salt {
+            let mut looked = 0;
+            while let Some(found) = window.bytes.get(looked..).and_then(|bytes| salt.find(bytes)) {
+                let found = looked + found;
+                looked = found + 1;
+                if !found.is_multiple_of(at::ALIGN) {
                     continue;
                 }
-                let place = from + (n * at::ALIGN) as u64;
+                let place = from + found as u64;
                 let at = LogOffset(place);
                 if place >= slot.ring_bytes || !self.read_record(&window, slot, at, missing, &mut buf)? {
                     continue;

@@ -4,185 +4,20 @@
 
 use super::*;
 use crate::plan::{Target, newest, plan};
+use crate::rules::model;
 use crate::state::Sink;
-use crate::store::{Conditions, Entry, Version, list_all};
-use anyhow::anyhow;
+use crate::store::memory::{Faults, Memory, trace};
+use crate::store::{Entry, list_all};
 use shuttle::rand::Rng;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Mutex;
 use shuttle::thread;
 use shuttle::{Config, Runner};
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Cursor, Read};
 use std::ops::Range;
-use std::panic::catch_unwind;
 use std::sync::Arc;
 
-/// A rule that does not hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LeftOut {
-    Nothing,
-    CheckPosition,
-    CheckClaim,
-    CheckSlot,
-    /// Creates replace.
-    Create,
-    /// The owner is replaced without a condition.
-    Replace,
-}
-
-thread_local! {
-    static LEFT_OUT: Cell<Option<LeftOut>> = const { Cell::new(None) };
-}
-
-impl LeftOut {
-    pub(super) fn current() -> LeftOut {
-        LEFT_OUT.get().unwrap_or(LeftOut::Nothing)
-    }
-}
-
-pub(super) fn pause(time: Duration) {
-    if LEFT_OUT.get().is_some() { thread::yield_now() } else { std::thread::sleep(time) }
-}
-
-/// With `ONEWRITE_MODEL_TRACE`, and one run of a seed that failed: what happens.
-macro_rules! trace {
-    ($($what:tt)*) => {
-        if std::env::var_os("ONEWRITE_MODEL_TRACE").is_some() {
-            println!($($what)*);
-        }
-    };
-}
-
 const PAGE_BYTES: u32 = 512;
-
-#[derive(Default)]
-struct Inner {
-    files: BTreeMap<Name, Vec<u8>>,
-    owner: Option<(Vec<u8>, u64)>,
-    versions: u64,
-}
-
-/// What becomes of a request that changes something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Done,
-    /// Not done, and that is what is said.
-    Refused,
-    /// Done, and nothing is said.
-    AnswerLost,
-    /// Nothing is said, and done later.
-    Late,
-    /// Not done as another request is under way.
-    Conflict,
-}
-
-#[derive(Clone)]
-struct Memory {
-    inner: Arc<Mutex<Inner>>,
-    /// One request in so many goes wrong; 0: none.
-    faults: u32,
-}
-
-impl Memory {
-    fn new(faults: u32) -> Memory {
-        Memory { inner: Arc::new(Mutex::new(Inner::default())), faults }
-    }
-
-    /// Does `what` at once, later or not, and tells what the sender hears.
-    fn change(&self, named: &str, what: impl FnOnce(&mut Inner) -> bool + Send + 'static) -> Result<bool> {
-        let fate = if self.faults > 0 && shuttle::rand::thread_rng().gen_ratio(1, self.faults) {
-            [Fate::Refused, Fate::AnswerLost, Fate::Late, Fate::Conflict][shuttle::rand::thread_rng().gen_range(0..4)]
-        } else {
-            Fate::Done
-        };
-        if fate != Fate::Done {
-            trace!("{named}: {fate:?}");
-        }
-        match fate {
-            Fate::Done => Ok(what(&mut self.inner.lock().unwrap())),
-            Fate::Refused => Err(anyhow!("refused")),
-            Fate::AnswerLost => {
-                what(&mut self.inner.lock().unwrap());
-                Err(anyhow!("the answer was lost"))
-            }
-            Fate::Late => {
-                let (inner, named) = (self.inner.clone(), named.to_owned());
-                thread::spawn(move || {
-                    for _ in 0..shuttle::rand::thread_rng().gen_range(0..20) {
-                        thread::yield_now();
-                    }
-                    trace!("late: {named}");
-                    what(&mut inner.lock().unwrap());
-                });
-                Err(anyhow!("no answer"))
-            }
-            Fate::Conflict => Ok(false),
-        }
-    }
-}
-
-impl Store for Memory {
-    fn remove(&self, name: Name) -> Result<()> {
-        self.change(&format!("removal of {name}"), move |inner| inner.files.remove(&name).is_some()).map(drop)
-    }
-
-    fn begin(&mut self, _: u64) -> Result<Conditions> {
-        Ok(Conditions { create: true, replace: true })
-    }
-
-    fn owner(&self) -> Result<Option<(Vec<u8>, Version)>> {
-        let owner = self.inner.lock().unwrap().owner.clone();
-        Ok(owner.map(|(record, version)| (record, Version(version.to_string()))))
-    }
-
-    fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool> {
-        let blindly = LeftOut::current() == LeftOut::Replace;
-        let (was, record) = (was.cloned(), record.to_owned());
-        self.change("set_owner", move |inner| {
-            let now = inner.owner.as_ref().map(|(_, version)| Version(version.to_string()));
-            if now != was && !blindly {
-                return false;
-            }
-            inner.versions += 1;
-            inner.owner = Some((record, inner.versions));
-            true
-        })
-    }
-
-    fn list(&self, level: u8) -> Result<Vec<Entry>> {
-        let inner = self.inner.lock().unwrap();
-        let named = inner.files.iter().filter(|(name, _)| name.level == level);
-        Ok(named.map(|(name, bytes)| Entry { name: *name, time_ms: 0, bytes: bytes.len() as u64 }).collect())
-    }
-
-    fn has(&self, name: Name) -> Result<bool> {
-        Ok(self.inner.lock().unwrap().files.contains_key(&name))
-    }
-
-    fn open(&self, name: Name) -> Result<Box<dyn Read>> {
-        let file = self.inner.lock().unwrap().files.get(&name).cloned();
-        Ok(Box::new(Cursor::new(file.context("there is none")?)))
-    }
-
-    fn read_part(&self, _: Name, _: u64, _: u64) -> Result<Vec<u8>> {
-        bail!("files are read whole here")
-    }
-
-    fn create(&self, name: Name, _: i64, fill: Fill<'_>) -> Result<bool> {
-        let replaces = LeftOut::current() == LeftOut::Create;
-        let mut bytes = Vec::new();
-        fill(&mut bytes)?;
-        self.change(&name.to_string(), move |inner| {
-            if inner.files.contains_key(&name) && !replaces {
-                return false;
-            }
-            inner.files.insert(name, bytes);
-            true
-        })
-    }
-}
 
 /// A database: which commits are in it. Each has a page of its own behind page 1, so a file that is replaced, or left out, is
 /// missed.
@@ -324,7 +159,7 @@ impl World {
                     }
                     Ok(Put::Beaten) => at = None,
                     // What is missed has to be a commit.
-                    Ok(Put::Foreign) if LeftOut::current() != LeftOut::Nothing => return,
+                    Ok(Put::Foreign) if !model::keeps_all() => return,
                     Ok(Put::Foreign) => panic!("all of them keep to the rules"),
                     Err(e) if e.is::<Fenced>() => return,
                     Err(_) => at = None,
@@ -459,13 +294,14 @@ fn node(id: u64) -> Node {
 }
 
 fn run(faults: u32) {
-    let store = Memory::new(0);
+    let store = Memory::new(Faults::default());
     let known = Arc::default();
     let world = World { store, known };
     let mut first = world.take(&node(1), How::Resume).unwrap();
     let mut rows = [false; ROWS];
     world.ship(&mut first, &mut rows, 0..1);
-    let world = World { store: Memory { faults, ..world.store }, ..world };
+    let faults = Faults { changes: faults, late: true, ..Faults::default() };
+    let world = World { store: world.store.with(faults), ..world };
     // One owner, and one who takes over, in a third of the runs.
     let one_merges = shuttle::rand::thread_rng().gen_ratio(1, 3);
     let threads: Vec<_> = (1..=3)
@@ -503,17 +339,14 @@ fn run(faults: u32) {
 }
 
 /// Whether something goes wrong in so many runs.
-fn goes_wrong(left_out: LeftOut, faults: u32, seed: u64, runs: usize) -> bool {
-    LEFT_OUT.set(Some(left_out));
+fn goes_wrong(left_out: Option<Rule>, faults: u32, seed: u64, runs: usize) -> bool {
     let mut config = Config::new();
     config.stack_size = 1 << 18;
-    let result = catch_unwind(move || {
+    !model::is_right(left_out, || {
         // Half of them change between threads seldom.
         Runner::new(PctScheduler::new_from_seed(seed, 4, runs / 2), config.clone()).run(move || run(faults));
         Runner::new(RandomScheduler::new_from_seed(seed, runs - runs / 2), config).run(move || run(faults));
-    });
-    LEFT_OUT.set(None);
-    result.is_err()
+    })
 }
 
 fn runs() -> usize {
@@ -524,16 +357,17 @@ fn runs() -> usize {
 fn nothing_acknowledged_is_lost() {
     let seed = std::env::var("ONEWRITE_MODEL_SEED").ok().map_or(1, |seed| seed.parse().unwrap());
     for faults in [0, 12, 4] {
-        assert!(!goes_wrong(LeftOut::Nothing, faults, seed, runs()), "faults: {faults}");
+        assert!(!goes_wrong(None, faults, seed, runs()), "seed {seed}, faults: {faults}");
     }
 }
 
 #[test]
 fn each_rule_is_missed() {
-    use LeftOut::*;
+    use Rule::*;
     // The third takes long to find from the first seed on.
-    for (left_out, from) in [(CheckPosition, 1), (CheckClaim, 1), (CheckSlot, 28), (Create, 1), (Replace, 1)] {
-        let found = (from..from + 60).find(|seed| goes_wrong(left_out, 12, *seed, 1000));
+    for (left_out, from) in [(CheckPosition, 1), (CheckClaim, 1), (CheckSlot, 28), (CreateOnce, 1), (ReplaceIfRead, 1)]
+    {
+        let found = (from..from + 60).find(|seed| goes_wrong(Some(left_out), 12, *seed, 1000));
         assert!(found.is_some(), "{left_out:?} can be left out");
         println!("{left_out:?}: found with seed {found:?}");
     }

@@ -1,6 +1,8 @@
 //! Where files are kept, and what they are called.
 
 mod file;
+#[cfg(test)]
+pub(crate) mod memory;
 mod s3;
 
 use anyhow::{Result, bail, ensure};
@@ -115,6 +117,10 @@ pub fn open(url: &str) -> Result<Box<dyn Store>> {
     let Some((scheme, rest)) = url.split_once("://") else { bail!("{url} is no URL: {EXAMPLE}") };
     if scheme == "s3" {
         return Ok(Box::new(s3::S3Store::new(url)?));
+    }
+    #[cfg(test)]
+    if scheme == "memory" {
+        return Ok(Box::new(memory::named(rest)?));
     }
     ensure!(scheme == "file", "stores of the kind {scheme}:// are not supported: {EXAMPLE}");
     ensure!(!rest.contains(['?', '#']), "{url} has a ? or a #: in a name, write %3F or %23");

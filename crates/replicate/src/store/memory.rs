@@ -1,0 +1,345 @@
+//! A store in memory, for models: it fails before and after it has done something, says that another request is under way, does
+//! later what was given up, and holds requests and answers up. What becomes of a request is the model checker's choice, and so
+//! its seed's.
+
+use super::{Conditions, Entry, Fill, Name, Store, Version};
+use crate::rules::{Rule, keeps, model};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use shuttle::rand::Rng;
+use shuttle::thread;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::{Cursor, Read};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What there is.
+#[derive(Default)]
+pub(crate) struct Contents {
+    /// Bytes, and the time of their state.
+    files: BTreeMap<Name, (Vec<u8>, i64)>,
+    owner: Option<(Vec<u8>, u64)>,
+    versions: u64,
+    /// Requests that were given up and are still to be done.
+    late: usize,
+    /// What became of each request that was to change something.
+    log: Vec<String>,
+    /// Panics if something is wrong with the files.
+    check: Option<fn(&[Entry])>,
+}
+
+impl Contents {
+    fn entries(&self) -> Vec<Entry> {
+        let entry = |(name, (bytes, time_ms)): (&Name, &(Vec<u8>, i64))| Entry {
+            name: *name,
+            time_ms: *time_ms,
+            bytes: bytes.len() as u64,
+        };
+        self.files.iter().map(entry).collect()
+    }
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    /// One request that changes something in so many; 0: none.
+    pub(crate) changes: u32,
+    /// One that reads in so many; 0: none.
+    pub(crate) reads: u32,
+    /// Requests that were given up may be done later.
+    pub(crate) late: bool,
+    /// Some requests, and some answers, are held up while others get so many turns at most.
+    pub(crate) stall: u32,
+}
+
+/// What becomes of a request that changes something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Done,
+    /// Not done, and that is what is said.
+    Refused,
+    /// Done, and nothing is said.
+    AnswerLost,
+    /// Nothing is said, and done later.
+    Late,
+    /// Not done as another request is under way.
+    Conflict,
+}
+
+/// A process that sends requests.
+pub(crate) struct Process {
+    /// Requests until it is killed.
+    left: AtomicI64,
+    tidied: AtomicU64,
+}
+
+/// The store as one process has it.
+#[derive(Clone)]
+pub(crate) struct Memory {
+    contents: Arc<Mutex<Contents>>,
+    /// Where another task may go on.
+    turn: Arc<shuttle::sync::Mutex<()>>,
+    process: Arc<Process>,
+    faults: Faults,
+}
+
+/// Of so many that read, and that change something, one is held up on its way, and one answer.
+const STALLED_READS: u32 = 24;
+const STALLED_CHANGES: u32 = 4;
+
+thread_local! {
+    static NAMED: RefCell<BTreeMap<String, Memory>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// The store at `memory://name`.
+pub(super) fn named(name: &str) -> Result<Memory> {
+    NAMED.with_borrow(|all| all.get(name).cloned()).context("there is no such store")
+}
+
+/// With `ONEWRITE_MODEL_TRACE`, and one run of a seed that failed: what happens.
+macro_rules! trace {
+    ($($what:tt)*) => {
+        if std::env::var_os("ONEWRITE_MODEL_TRACE").is_some() {
+            println!($($what)*);
+        }
+    };
+}
+pub(crate) use trace;
+
+impl Memory {
+    pub(crate) fn new(faults: Faults) -> Memory {
+        NAMED.take();
+        let process = Arc::new(Process { left: AtomicI64::new(i64::MAX), tidied: AtomicU64::new(0) });
+        Memory { contents: Arc::default(), turn: Arc::default(), process, faults }
+    }
+
+    /// The same, where other things go wrong.
+    pub(crate) fn with(&self, faults: Faults) -> Memory {
+        Memory { faults, ..self.clone() }
+    }
+
+    /// The same for another process, which is killed at one of its requests, and finds it as `memory://name`.
+    pub(crate) fn process(&self, name: &str, requests: i64) -> Memory {
+        let process = Arc::new(Process { left: AtomicI64::new(requests), tidied: AtomicU64::new(0) });
+        let memory = Memory { process, ..self.clone() };
+        NAMED.with_borrow_mut(|all| all.insert(name.to_owned(), memory.clone()));
+        memory
+    }
+
+    /// From here on `check` looks at the files behind each change.
+    pub(crate) fn check_always(&self, check: fn(&[Entry])) {
+        self.lock().check = Some(check);
+    }
+
+    pub(crate) fn is_killed(&self) -> bool {
+        self.process.left.load(SeqCst) < 0
+    }
+
+    /// How many requests to merge or to remove were sent.
+    pub(crate) fn tidied(&self) -> u64 {
+        self.process.tidied.load(SeqCst)
+    }
+
+    /// The owner's record and the files, without a request.
+    pub(crate) fn peek(&self) -> (Option<Vec<u8>>, Vec<Entry>) {
+        let contents = self.lock();
+        (contents.owner.as_ref().map(|(record, _)| record.clone()), contents.entries())
+    }
+
+    /// Somebody removes a file by hand, if `may` likes what is left.
+    pub(crate) fn vandalize(&self, name: Name, may: impl Fn(&[Entry]) -> bool) -> bool {
+        let mut contents = self.lock();
+        let mut left = contents.entries();
+        left.retain(|entry| entry.name != name);
+        if !may(&left) {
+            return false;
+        }
+        trace!("removed by hand: {name}");
+        contents.files.remove(&name).is_some()
+    }
+
+    /// Waits for what is still to be done.
+    pub(crate) fn settle(&self) {
+        while self.lock().late > 0 {
+            thread::yield_now();
+        }
+    }
+
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.lock().log.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_turn(&self) {
+        drop(self.turn.lock().unwrap());
+    }
+
+    fn stall(&self, one_in: u32) {
+        if self.faults.stall > 0 && shuttle::rand::thread_rng().gen_ratio(1, one_in) {
+            // As often for long as for a short time.
+            let most = shuttle::rand::thread_rng().gen_range(0..=self.faults.stall.ilog2());
+            for _ in 0..shuttle::rand::thread_rng().gen_range(0..=1 << most) {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Whether the process is killed at this request, and then whether the request was sent.
+    fn is_last(&self) -> Result<bool> {
+        match self.process.left.fetch_sub(1, SeqCst) {
+            1.. => Ok(false),
+            0 => Ok(true),
+            _ => Err(anyhow!("it was killed")),
+        }
+    }
+
+    fn read<T>(&self, what: impl FnOnce(&Contents) -> T) -> Result<T> {
+        if !model::is_on() {
+            // A thread that helps reading, while the one that started it waits.
+            ensure!(!self.is_killed(), "it was killed");
+            return Ok(what(&self.lock()));
+        }
+        self.stall(STALLED_READS);
+        self.take_turn();
+        ensure!(!self.is_last()?, "it was killed");
+        let refused = self.faults.reads > 0 && shuttle::rand::thread_rng().gen_ratio(1, self.faults.reads);
+        ensure!(!refused, "refused");
+        let read = what(&self.lock());
+        self.stall(STALLED_READS);
+        Ok(read)
+    }
+
+    /// Does `what` at once, later or not, and tells what the sender hears.
+    fn change(&self, named: &str, what: impl FnOnce(&mut Contents) -> bool + Send + 'static) -> Result<bool> {
+        self.stall(STALLED_CHANGES);
+        let mut fate = Fate::Done;
+        if self.faults.changes > 0 && shuttle::rand::thread_rng().gen_ratio(1, self.faults.changes) {
+            let late = if self.faults.late { Fate::Late } else { Fate::AnswerLost };
+            let all = [Fate::Refused, Fate::AnswerLost, late, Fate::Conflict];
+            fate = all[shuttle::rand::thread_rng().gen_range(0..all.len())];
+        }
+        if self.is_last()? {
+            let all = [Fate::Refused, Fate::AnswerLost, if self.faults.late { Fate::Late } else { Fate::Refused }];
+            fate = all[shuttle::rand::thread_rng().gen_range(0..all.len())];
+        }
+        let told = format!("{named}: {fate:?}");
+        trace!("{told}");
+        self.lock().log.push(told);
+        let done = match fate {
+            Fate::Done => Ok(self.apply(what)),
+            Fate::Refused => Err(anyhow!("refused")),
+            Fate::AnswerLost => {
+                self.apply(what);
+                Err(anyhow!("the answer was lost"))
+            }
+            Fate::Late => {
+                self.lock().late += 1;
+                let (memory, named, most) = (self.clone(), named.to_owned(), self.faults.stall.max(20));
+                thread::spawn(move || {
+                    for _ in 0..shuttle::rand::thread_rng().gen_range(0..most) {
+                        thread::yield_now();
+                    }
+                    trace!("late: {named}");
+                    memory.apply(what);
+                    memory.lock().late -= 1;
+                });
+                Err(anyhow!("no answer"))
+            }
+            Fate::Conflict => Ok(false),
+        };
+        self.stall(STALLED_CHANGES);
+        done
+    }
+
+    fn apply(&self, what: impl FnOnce(&mut Contents) -> bool) -> bool {
+        self.take_turn();
+        let mut contents = self.lock();
+        let done = what(&mut contents);
+        let checked = contents.check.map(|check| (check, contents.entries()));
+        drop(contents);
+        if let Some((check, entries)) = checked {
+            check(&entries);
+        }
+        done
+    }
+}
+
+impl Store for Memory {
+    fn begin(&mut self, _: u64) -> Result<Conditions> {
+        Ok(Conditions { create: true, replace: true })
+    }
+
+    fn owner(&self) -> Result<Option<(Vec<u8>, Version)>> {
+        let owner = self.read(|contents| contents.owner.clone())?;
+        Ok(owner.map(|(record, version)| (record, Version(version.to_string()))))
+    }
+
+    fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool> {
+        let blindly = !keeps(Rule::ReplaceIfRead);
+        let (was, record) = (was.cloned(), record.to_owned());
+        self.change("owner", move |contents| {
+            let now = contents.owner.as_ref().map(|(_, version)| Version(version.to_string()));
+            if now != was && !blindly {
+                return false;
+            }
+            contents.versions += 1;
+            contents.owner = Some((record, contents.versions));
+            true
+        })
+    }
+
+    fn list(&self, level: u8) -> Result<Vec<Entry>> {
+        self.read(|contents| contents.entries().into_iter().filter(|entry| entry.name.level == level).collect())
+    }
+
+    fn has(&self, name: Name) -> Result<bool> {
+        self.read(|contents| contents.files.contains_key(&name))
+    }
+
+    fn open(&self, name: Name) -> Result<Box<dyn Read>> {
+        let file = self.read(|contents| contents.files.get(&name).cloned())?;
+        Ok(Box::new(Cursor::new(file.context("there is none")?.0)))
+    }
+
+    fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        let part = self.read(|contents| {
+            let (all, _) = contents.files.get(&name)?;
+            let begin = usize::try_from(offset).ok()?.min(all.len());
+            let end = begin.saturating_add(usize::try_from(bytes).ok()?).min(all.len());
+            all.get(begin..end).map(<[u8]>::to_vec)
+        })?;
+        match part {
+            Some(part) => Ok(part),
+            None => bail!("there is none"),
+        }
+    }
+
+    fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
+        let replaces = !keeps(Rule::CreateOnce);
+        let mut bytes = Vec::new();
+        fill(&mut bytes)?;
+        if name.level > super::BATCHES && name.level < super::SNAPSHOTS {
+            self.process.tidied.fetch_add(1, SeqCst);
+        }
+        self.change(&name.to_string(), move |contents| {
+            if contents.files.contains_key(&name) && !replaces {
+                return false;
+            }
+            contents.files.insert(name, (bytes, time_ms));
+            true
+        })
+    }
+
+    fn remove(&self, name: Name) -> Result<()> {
+        self.process.tidied.fetch_add(1, SeqCst);
+        let done = self.change(&format!("removal of {name}"), move |contents| {
+            contents.files.remove(&name);
+            true
+        });
+        ensure!(done?, "another request is under way");
+        Ok(())
+    }
+}

@@ -223,6 +223,8 @@ const FENCED: u8 = 3;
 /// Where commits wait for the store: the pause behind an error, and how often it is seen whether there is something else to do.
 const RETRY: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(100);
+/// With a shorter interval the shipper stays among the database's processes while there are commits.
+const STAYS_BELOW: Duration = Duration::from_millis(100);
 
 fn txid(text: &str) -> Result<u64> {
     let number = u64::from_str_radix(text, 16).context("not a hexadecimal number")?;
@@ -277,7 +279,8 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     );
     ensure!(!args.ship_timeout.is_zero(), "no commit can wait for nothing: --ship-timeout is 0");
     let sync = args.sync.then_some(args.ship_timeout);
-    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, sync, background: !args.once };
+    let stays = *interval <= STAYS_BELOW;
+    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, sync, background: !args.once, stays };
     let mut shipper = Shipper::new(file, store::open(url)?, settings)?;
     let mut tell = |shipped: &Shipped| {
         if args.verbose || shipped.name.min == 1 {

@@ -18,7 +18,7 @@ use crate::plan::{self, Target, plan};
 use crate::promote::check_ended;
 use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::rules::{Rule, keeps};
-use crate::source::{Changed, Mark, Place, Session, Source};
+use crate::source::{Changed, Kept, Mark, Place, Session, Source};
 use crate::state::{PageHash, State, byte_bar, hash, index, page_bar};
 use crate::store::{self, BATCHES, Entry, Name, SNAPSHOTS, Store};
 use anyhow::{Context, Result, bail, ensure};
@@ -39,6 +39,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const GATHER_MAX: Duration = Duration::from_millis(20);
 /// So many are removed at a time, so that the next batch need not wait.
 const REMOVED_AT_ONCE: usize = 64;
+/// A process stays so long, at most, among those of the database.
+const STAYS_MAX: Duration = Duration::from_secs(1);
 
 /// All pages are compared that often, also where the log tells what has changed: what goes past SQLite's locks is in no log.
 const COMPARE_EVERY: Duration = Duration::from_secs(600);
@@ -54,6 +56,8 @@ pub struct Settings {
     pub sync: Option<Duration>,
     /// Merging and removing have a thread of their own, and keep no batch waiting; else each step ends with them.
     pub background: bool,
+    /// Stays among the processes of the database between two looks, while each finds something.
+    pub stays: bool,
 }
 
 /// Ships one database into one store.
@@ -75,6 +79,9 @@ pub struct Shipper {
     seen: Option<Mark>,
     /// The newest one that was, also after an error.
     shipped: Option<Mark>,
+    /// With which connection it stays among the database's processes, and since when.
+    kept: Kept,
+    stays_since: Option<Instant>,
     /// Where commits wait for the store.
     session: Option<Session>,
     /// When the newest file was seen to be there.
@@ -197,6 +204,8 @@ impl Shipper {
             at: None,
             seen: None,
             shipped: None,
+            kept: Kept::default(),
+            stays_since: None,
             session: None,
             looked_at: Instant::now(),
             background: None,
@@ -214,6 +223,9 @@ impl Shipper {
     /// Ships what has changed since the last time; tells of each file it made.
     pub fn step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         let done = self.try_step(said);
+        if done.is_err() {
+            self.leave();
+        }
         if let (Err(e), Some(session)) = (&done, &self.session) {
             match e.downcast_ref::<Fenced>() {
                 // Another process of this database goes on with the session.
@@ -373,6 +385,7 @@ impl Shipper {
     /// A [`step`](Shipper::step) to end with: also what this process itself has changed by closing the database behind a
     /// crash, or as the last one, is shipped.
     pub fn last_step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        self.settings.stays = false;
         self.step(said)?;
         self.step(said)
     }
@@ -412,23 +425,40 @@ impl Shipper {
         Ok(At { txid, last, state, place: None, compared: Instant::now(), files: entries, time_ms, snapshot_ms })
     }
 
+    /// Ships, and then leaves the database's processes, unless more is to be expected: who needs the database alone finds it so
+    /// once nothing is committed, or before long.
     fn ship(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        let shipped = self.ship_and_stay(at, said);
+        let since = *self.stays_since.get_or_insert_with(Instant::now);
+        if !self.settings.stays || !matches!(shipped, Ok(true)) || since.elapsed() >= STAYS_MAX {
+            self.leave();
+        }
+        shipped.map(drop)
+    }
+
+    fn leave(&mut self) {
+        self.kept.close();
+        self.stays_since = None;
+    }
+
+    /// Whether there was something to ship.
+    fn ship_and_stay(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<bool> {
         // What the log cannot give up for a snapshot, a writer that needs the room waits for: no request is waited for while it is
         // held.
-        let Some((source, mark)) = Source::pin(&self.file)? else {
+        let Some((source, mark)) = Source::pin_by(&self.file, &self.kept)? else {
             if at.txid > 0 {
                 bail!("{} is empty, and what the store has is not", self.file.display());
             }
-            return Ok(());
+            return Ok(false);
         };
         if self.seen.as_ref() == Some(&mark) {
-            return Ok(());
+            return Ok(false);
         }
         self.start_background(at);
         let last = at.last;
         self.send(at, source, last, &mut || Ok(()), said)?;
         self.seen = Some(mark);
-        Ok(())
+        Ok(true)
     }
 
     fn start_background(&mut self, at: &mut At) {

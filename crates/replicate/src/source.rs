@@ -92,9 +92,50 @@ impl Place {
     }
 }
 
+/// A connection between two snapshots, for one that looks often: with it the process stays among those of the database, and needs
+/// not read the log anew.
+#[derive(Clone, Default)]
+pub struct Kept(Arc<Mutex<Option<Open>>>);
+
+struct Open {
+    db: Connection,
+    identity: (u64, u64),
+}
+
+impl Kept {
+    fn swap(&self, with: Option<Open>) -> Option<Open> {
+        // Nobody panics in between.
+        std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), with)
+    }
+
+    /// Leaves the processes of the database.
+    pub fn close(&self) {
+        drop(self.swap(None));
+    }
+}
+
+/// A connection within a transaction, which is perhaps kept for the next one.
+struct Lent {
+    open: Option<Open>,
+    to: Kept,
+}
+
+impl Lent {
+    fn db(&self) -> Result<&Connection> {
+        Ok(&self.open.as_ref().context("no connection")?.db)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let open = self.open.take();
+        self.to.swap(open.filter(|open| open.db.execute_batch("COMMIT").is_ok()));
+    }
+}
+
 /// Through what a snapshot is read.
 enum From {
-    Sqlite(Connection),
+    Sqlite(Lent),
     Session(Pinned),
 }
 
@@ -154,18 +195,23 @@ fn explain(file: &Path, error: &rusqlite::Error) -> anyhow::Error {
 impl Source {
     /// A snapshot of the newest state, and what marks it. `None`: the database has no page yet.
     pub fn pin(file: &Path) -> Result<Option<(Source, Mark)>> {
+        Source::pin_by(file, &Kept::default())
+    }
+
+    /// The same through the connection that is kept, which is opened if there is none of this file, and given back with the
+    /// snapshot.
+    pub fn pin_by(file: &Path, kept: &Kept) -> Result<Option<(Source, Mark)>> {
         // Before the snapshot: what comes between is looked at again.
         let file_mark = FileMark::of(file)?;
         let explain = |e: rusqlite::Error| explain(file, &e);
-        // Not only to read: after a crash, that could not recover. A file that cannot be written is opened to read.
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        // Also where commits wait for a store, and nobody else may begin to use it.
-        let path = std::path::absolute(file).map_err(|e| anyhow!("cannot find {}: {e}", file.display()))?;
-        let path = percent_encode(path.as_os_str().as_bytes(), NON_ALPHANUMERIC);
-        let db =
-            open_with_flags(format!("file:{path}?shipper=1"), flags | OpenFlags::SQLITE_OPEN_URI).map_err(explain)?;
-        db.busy_timeout(BUSY).map_err(explain)?;
-        db.execute_batch("PRAGMA query_only=1; BEGIN").map_err(explain)?;
+        let identity = file_mark.identity;
+        let open = match kept.swap(None).filter(|open| open.identity == identity) {
+            Some(open) => open,
+            None => Open { db: Source::connect(file)?, identity },
+        };
+        let lent = Lent { open: Some(open), to: kept.clone() };
+        let db = lent.db()?;
+        db.execute_batch("BEGIN").map_err(explain)?;
         db.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(explain)?;
         let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(explain)?;
         if mode == "wal" {
@@ -179,17 +225,31 @@ impl Source {
         if pages == 0 {
             return Ok(None);
         }
-        let source = Source { from: From::Sqlite(db), page_bytes, pages, identity: file_mark.identity };
+        let source = Source { from: From::Sqlite(lent), page_bytes, pages, identity };
         let mut image = Vec::new();
         source.read(1, &mut image)?;
         image.truncate(HEADER_BYTES);
         Ok(Some((source, Mark { file: file_mark, header: image })))
     }
 
+    fn connect(file: &Path) -> Result<Connection> {
+        let explain = |e: rusqlite::Error| explain(file, &e);
+        // Not only to read: after a crash, that could not recover. A file that cannot be written is opened to read.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        // Also where commits wait for a store, and nobody else may begin to use it.
+        let path = std::path::absolute(file).map_err(|e| anyhow!("cannot find {}: {e}", file.display()))?;
+        let path = percent_encode(path.as_os_str().as_bytes(), NON_ALPHANUMERIC);
+        let db =
+            open_with_flags(format!("file:{path}?shipper=1"), flags | OpenFlags::SQLITE_OPEN_URI).map_err(explain)?;
+        db.busy_timeout(BUSY).map_err(explain)?;
+        db.execute_batch("PRAGMA query_only=1").map_err(explain)?;
+        Ok(db)
+    }
+
     /// Where it is in the log; `None`: no other process has the database open, or it does not say.
     pub fn place(&self) -> Result<Option<Place>> {
         let text: String = match &self.from {
-            From::Sqlite(db) => db.query_row("PRAGMA onewrite_changes", [], |row| row.get(0))?,
+            From::Sqlite(lent) => lent.db()?.query_row("PRAGMA onewrite_changes", [], |row| row.get(0))?,
             From::Session(pinned) => {
                 let text = locked(&pinned.0).pragma("changes", None);
                 text.context("no such pragma")??
@@ -242,7 +302,7 @@ impl Source {
         image.resize(usize::try_from(self.page_bytes)?, 0);
         let offset = u64::from(page.saturating_sub(1)) * u64::from(self.page_bytes);
         match &self.from {
-            From::Sqlite(db) => read_file_at(db, image, offset).map_err(|e| match last_error() {
+            From::Sqlite(lent) => read_file_at(lent.db()?, image, offset).map_err(|e| match last_error() {
                 Some(why) => anyhow!("cannot read page {page}: {e}: {why}"),
                 None => anyhow!("cannot read page {page}: {e}"),
             }),

@@ -146,7 +146,7 @@ fn batches_stay_if_what_stands_in_for_them_is_gone() {
     let (zero, hour) = (Duration::ZERO, Duration::from_secs(3600));
     let settings = |keep_batches| {
         let levels = Some(Levels { intervals: vec![zero], keep_batches, retention: hour });
-        Settings { snapshot_interval: zero, levels, sync: None, background: false }
+        Settings { snapshot_interval: zero, levels, sync: None, background: false, stays: false }
     };
     let step = |shipper: &mut Shipper, n: u32| {
         place.sql(&format!("UPDATE t SET x = {n} WHERE n = 1"));
@@ -237,8 +237,13 @@ fn ships(file: &Path, store: impl Fn() -> Box<dyn Store>, settings: &Settings) -
 fn cut_off_after_any_call_the_newest_state_is_there() {
     let zero = Duration::ZERO;
     let levels = Levels { intervals: vec![zero, zero, zero], keep_batches: zero, retention: zero };
-    let settings =
-        |snapshot_interval| Settings { snapshot_interval, levels: Some(levels.clone()), sync: None, background: false };
+    let settings = |snapshot_interval| Settings {
+        snapshot_interval,
+        levels: Some(levels.clone()),
+        sync: None,
+        background: false,
+        stays: false,
+    };
     let (mut calls, mut ended) = (0, false);
     while !ended {
         for after in [false, true] {

@@ -523,6 +523,29 @@ fn a_database_that_others_may_not_share_is_shipped_later() {
     place.assert_shipped();
 }
 
+/// One that looks often stays among the database's processes while there are commits, and leaves then.
+#[test]
+fn who_needs_the_database_alone_gets_it_from_one_that_looks_often() {
+    let place = Place::new();
+    let _shipper = Killed(place.replicate(&["--interval", "5ms"]).stderr(Stdio::null()).spawn().unwrap());
+    wait_until(|| !place.files().is_empty());
+    for bytes in [1024, 4096, 2048] {
+        let db = onewrite_rusqlite::open(&place.file).unwrap();
+        for n in 0..200 {
+            db.execute("UPDATE noise SET v = randomblob(50) WHERE k = ?1", [n]).unwrap();
+        }
+        let sql = format!("PRAGMA page_size={bytes}; VACUUM");
+        wait_until(|| db.execute_batch(&sql).is_ok());
+        assert_eq!(db.query_row("PRAGMA page_size", [], |row| row.get(0)), Ok(bytes));
+        drop(db);
+        // It is a plain file before long.
+        wait_until(|| {
+            Connection::open(&place.file).unwrap().execute_batch("UPDATE noise SET v = 's' WHERE k = 1").is_ok()
+        });
+    }
+    wait_until(|| place.verify().status.success());
+}
+
 /// A store that cannot be written is tried again, and then has everything.
 #[test]
 fn a_store_that_is_away_for_a_while() {

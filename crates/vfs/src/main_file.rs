@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use onewrite_core::disk::{FileId, OpenMode};
 use onewrite_core::inspect::home::mark;
@@ -63,6 +64,8 @@ pub(crate) struct State {
     identity: Option<(u64, u64)>,
     /// What [`State::has_moved`] will say, if this transaction looked already.
     moved: Option<bool>,
+    /// When the name was found to be the file's last.
+    named_at: Option<Instant>,
     /// The other files of the same SQLite connection.
     pub(crate) siblings: Siblings,
     /// What `PRAGMA journal_mode` was answered with.
@@ -74,6 +77,10 @@ pub(crate) struct State {
     /// Why no call is served any more.
     dead: Option<&'static str>,
 }
+
+/// How long a look at the name holds for transactions that follow. One may lose its name at any moment behind the look as well, and
+/// nothing of what is marked or recovered depends on it (rule LostNameNotMarked).
+const NAMED: Duration = Duration::from_millis(1);
 
 /// Says what to do about a mark found by an open that cannot write.
 pub(crate) const MARKED: &str = "the database is in use through onewrite, or was when its process ended: its newest transactions are in its log, \
@@ -103,6 +110,7 @@ impl Main {
             psow: None,
             identity,
             moved: None,
+            named_at: None,
             siblings: Siblings::default(),
             journal_mode: JournalMode::default(),
             generation: fork::generation(),
@@ -314,7 +322,8 @@ impl State {
         self.adopt_engine()?;
         if level == LockLevel::Shared && self.engine().is_some_and(|conn| conn.probably_writes()) {
             // SQLite asks when it opens the journal; others wait for the writer's place then.
-            self.moved = Some(self.look_whether_moved());
+            let lately = self.named_at.is_some_and(|at| at.elapsed() < NAMED);
+            self.moved = Some(!lately && self.look_whether_moved());
         }
         if self.conn.is_none() {
             let raised = self.raise_base(level);
@@ -492,7 +501,9 @@ impl State {
         let named = identity(&self.path);
         // Two files may take turns in having the name.
         let is_ours = |(dev, ino)| self.conn.as_ref().is_some_and(|conn| conn.has_file(FileId { dev, ino }));
-        self.identity != named && !named.is_some_and(is_ours)
+        let moved = self.identity != named && !named.is_some_and(is_ours);
+        self.named_at = (!moved).then(Instant::now);
+        moved
     }
 }
 

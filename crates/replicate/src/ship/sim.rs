@@ -395,7 +395,7 @@ fn settings(is_hasty: bool) -> Settings {
     let (keep_batches, retention, snapshot_interval) = (time(), time(), time());
     let levels = Levels { intervals: vec![zero; 1 + random(2) as usize], keep_batches, retention };
     let levels = Some(levels).filter(|_| is_hasty || random(6) > 0);
-    Settings { snapshot_interval, levels, sync: None, background: false }
+    Settings { snapshot_interval, levels, sync: None, background: false, stays: snapshot_interval.is_zero() }
 }
 
 /// Three machines, of which the others are promoted over the first, and over each other.

@@ -89,6 +89,8 @@ pub struct Blocks {
     pub left: Volume,
     /// In order, during its transactions.
     pub requests: Vec<Request>,
+    /// How long the device takes over what came during them if nothing else is to be waited for; of one that takes time.
+    pub device_ns: Option<u64>,
 }
 
 impl Blocks {
@@ -126,13 +128,17 @@ impl Blocks {
             (volume, requests)
         };
         let (during, requests) = look(during);
-        Blocks { during, left: look(left).0, requests }
+        Blocks { during, left: look(left).0, requests, device_ns: None }
     }
 
     /// With those of a later part of the section, whose requests follow at once.
     pub fn add(&mut self, more: Blocks) {
         self.during.add(&more.during);
         self.left.add(&more.left);
+        self.device_ns = match (self.device_ns, more.device_ns) {
+            (Some(all), Some(more)) => Some(all + more),
+            (all, more) => all.or(more),
+        };
         let end_us = self.requests.last().map_or(0, |r| r.at_us);
         self.requests.extend(more.requests.into_iter().map(|r| Request { at_us: end_us + r.at_us, ..r }));
     }
@@ -174,6 +180,9 @@ pub struct PerTx {
     pub flushes_per_tx: f64,
     /// Of the writes, those that begin in the one before or at its end, from 0 to 1.
     pub sequential_share: f64,
+    /// How long the device takes over it if nothing else is to be waited for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_ms_per_tx: Option<f64>,
 }
 
 impl PerTx {
@@ -187,6 +196,7 @@ impl PerTx {
             median(runs.clone().map(bytes)).map(|v| round(v, 3))
         };
         let sequential = |(_, b): (usize, &Blocks)| b.during.sequential as f64 / b.during.writes.max(1) as f64;
+        let device_ms = |(n, b): (usize, &Blocks)| Some(b.device_ns? as f64 / 1e6 / n as f64);
         Some(PerTx {
             kib_database_per_tx: kib(Part::Database)?,
             kib_log_per_tx: kib(Part::Log)?,
@@ -197,6 +207,7 @@ impl PerTx {
             writes_per_tx: per_tx(&|b| b.during.writes)?,
             flushes_per_tx: per_tx(&|b| b.during.flushes)?,
             sequential_share: round(median(runs.clone().map(sequential))?, 3),
+            device_ms_per_tx: median(runs.clone().filter_map(device_ms)).map(|v| round(v, 4)),
         })
     }
 
@@ -248,6 +259,10 @@ mod tests {
         let per_tx = PerTx::of([(10, &blocks), (5, &blocks), (1, &blocks)].into_iter()).unwrap();
         assert_eq!((per_tx.writes_per_tx, per_tx.flushes_per_tx, per_tx.sequential_share), (0.8, 0.2, 0.25));
         assert_eq!(per_tx.kib()[2], 0.1);
+        assert_eq!(per_tx.device_ms_per_tx, None, "a device that takes no time");
+        let mut timed = Blocks { device_ns: Some(6_000_000), ..blocks.clone() };
+        timed.add(timed.clone());
+        assert_eq!(PerTx::of([(4, &timed)].into_iter()).unwrap().device_ms_per_tx, Some(3.0));
         assert!(PerTx::of(std::iter::empty()).is_none());
     }
 }

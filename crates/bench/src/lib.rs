@@ -122,7 +122,8 @@ pub struct Args {
     /// on each [default: insert, update, delete]
     #[arg(long, value_name = "NAME")]
     pub(crate) workload: Vec<workload::Asked>,
-    /// Measure the stock modes of this libsqlite3.so too; may be repeated
+    /// Measure the stock modes of this libsqlite3.so too; may be repeated. Of the suites phone and vm: one built with
+    /// SQLITE_ENABLE_BATCH_ATOMIC_WRITE, for what is counted on F2FS
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Vec<PathBuf>,
     /// Measure LMDB and redb too: the bare commit of a key-value store, as durable

@@ -45,13 +45,13 @@ const LOG: &str = "onewrite/log, F2FS";
 const BATCH_ATOMIC_HOW: &str = "batch-atomic writes are left out: name with --library a libsqlite3 that was built with \
      SQLITE_ENABLE_BATCH_ATOMIC_WRITE, and they are counted on F2FS, in a virtual machine";
 const ON_F2FS: &str = ", F2FS";
-/// Behind a rate that was computed.
-const COMPUTED: &str = "*";
 
 /// A number of each line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Metric {
     Rate,
+    /// As many as the device could take, computed from its requests: what others do with the machine changes nothing.
+    DeviceRate,
     Kib,
     Flushes,
     Years,
@@ -61,6 +61,7 @@ impl Metric {
     fn of(self, row: &Row) -> Option<f64> {
         match self {
             Metric::Rate => Some(row.tx_per_s),
+            Metric::DeviceRate => row.blocks?.device_ms_per_tx.map(|ms| 1000.0 / ms),
             Metric::Kib => row.kib_per_tx.map(|kib| kib + row.blocks.map_or(0.0, |b| b.kib_left_per_tx)),
             Metric::Flushes => row.flushes_per_tx,
             Metric::Years => row.wear.map(|w| w.years),
@@ -70,10 +71,16 @@ impl Metric {
     fn name(self) -> &'static str {
         match self {
             Metric::Rate => "transactions/s",
+            Metric::DeviceRate => "transactions/s, by the device alone",
             Metric::Kib => "KiB per transaction",
             Metric::Flushes => "flushes per transaction",
             Metric::Years => "years of a card's life",
         }
+    }
+
+    /// Whether each device has its own.
+    fn is_rate(self) -> bool {
+        matches!(self, Metric::Rate | Metric::DeviceRate)
     }
 
     fn shown(self, value: Option<f64>) -> String {
@@ -206,8 +213,7 @@ fn on_f2fs(
         Ok(counted) => {
             notes.push(format!(
                 "F2FS: counted in a virtual machine; batch-atomic is {REFERENCE} in a SQLite that uses F2FS's atomic writes, as Android's \
-                 does. Transactions per second with {COMPUTED} are computed from its requests, for a \
-                 device that has nothing else to do and a processor that takes no time: compare them with each other"
+                 does"
             ));
             Ok(counted)
         }
@@ -298,21 +304,12 @@ impl Figures<'_> {
         }
         let counted = self.on_f2fs.iter().find(|c| c.workload == workload && c.engine == engine)?;
         match metric {
-            Metric::Rate => counted.tx_per_s.iter().find(|(name, _)| *name == device).map(|(_, rate)| *rate),
+            Metric::Rate => None,
+            Metric::DeviceRate => counted.tx_per_s.iter().find(|(name, _)| *name == device).map(|(_, rate)| *rate),
             Metric::Kib => Some(counted.kib),
             Metric::Flushes => Some(counted.flushes),
             Metric::Years => self.wear.of(counted.kib).map(|worn| worn.years),
         }
-    }
-
-    /// Behind what there is of it: whether it was computed.
-    fn mark(self, metric: Metric, engine: &str) -> &'static str {
-        let is_computed = metric == Metric::Rate && self.on_f2fs.iter().any(|c| c.engine == engine);
-        if is_computed { COMPUTED } else { "" }
-    }
-
-    fn label(self, metric: Metric, engine: &str) -> String {
-        format!("{engine}{}", self.mark(metric, engine))
     }
 }
 
@@ -333,10 +330,10 @@ impl<'r> Names<'r> {
         }
     }
 
-    /// What is shown of which device: rates of all, counts of the first, which the others share.
+    /// What is shown of which device: rates of each, counts of the first, which the others share.
     fn parts(&self) -> Vec<(Metric, &'r str)> {
         let counts = [Metric::Kib, Metric::Flushes, Metric::Years];
-        let rates = self.devices.iter().map(|device| (Metric::Rate, *device));
+        let rates = self.devices.iter().flat_map(|device| [(Metric::Rate, *device), (Metric::DeviceRate, *device)]);
         rates.chain(counts.map(|metric| (metric, self.devices[0]))).collect()
     }
 
@@ -345,10 +342,7 @@ impl<'r> Names<'r> {
     }
 
     fn cells(&self, figures: Figures<'_>, part: (Metric, &str), workload: &str) -> Vec<String> {
-        let value = |engine: &&str| {
-            let value = figures.value(part, workload, engine);
-            format!("{}{}", part.0.shown(value), figures.mark(part.0, engine))
-        };
+        let value = |engine: &&str| part.0.shown(figures.value(part, workload, engine));
         std::iter::once(workload.to_owned()).chain(self.engines.iter().map(value)).collect()
     }
 
@@ -394,11 +388,11 @@ fn leads(figures: Figures<'_>) -> Vec<String> {
             let mut all: Vec<(f64, &str)> = counted.filter_map(|c| Some((rate(c)?, c.engine.as_str()))).collect();
             all.sort_by(|a, b| b.0.total_cmp(&a.0));
             let (first, next) = (all.first()?, all.get(1)?);
-            let name = first.1.trim_end_matches(ON_F2FS);
-            Some(format!("{name} on {device} ({}{COMPUTED}/s, {:.2} times)", shown(first.0), first.0 / next.0))
+            let [name, other] = [first, next].map(|(_, name)| name.trim_end_matches(ON_F2FS));
+            Some(format!("{name} on {device} ({}/s, {:.2} times {other})", shown(first.0), first.0 / next.0))
         });
         let each: Vec<String> = each.collect();
-        (!each.is_empty()).then(|| format!(" With F2FS: {}.", each.join(", ")))
+        (!each.is_empty()).then(|| format!(" On F2FS, by the device alone: {}.", each.join(", ")))
     };
     let sentence = |workload: &&str| {
         let each: Vec<String> = names.devices.iter().filter_map(|device| on(workload, device)).collect();
@@ -418,6 +412,9 @@ fn notes(outcome: &Outcome, figures: Figures<'_>) -> Vec<String> {
              include the file system's journal, and what the last transaction left in the kernel's cache.",
             names.devices[0], apart[0], apart[1]
         ),
+        "By the device alone: computed from the requests, for a device that has nothing else to do and a processor that takes no \
+         time. What others do with the machine does not disturb it, and it is all that is known of F2FS, which runs in a virtual machine."
+            .to_owned(),
         format!("Years: {}; a transaction that only reads counts as one, too.", parameters.wear.describe()),
         stats::EXPLAINED.to_owned(),
     ];
@@ -432,7 +429,7 @@ fn print(outcome: &Outcome, on_f2fs: &[OnF2fs]) {
         let mut t = Table::new();
         t.load_style(TableStyle::new());
         let breaking = |head: String| head.replacen('/', "/\n", 1).replace(", ", ",\n");
-        let title = format!("{}\n{}", part.0.name(), if part.0 == Metric::Rate { part.1 } else { "" });
+        let title = format!("{}\n{}", part.0.name(), if part.0.is_rate() { part.1 } else { "" });
         t.set_header(names.heads(&title).into_iter().enumerate().map(|(i, h)| if i == 0 { h } else { breaking(h) }));
         for workload in &names.workloads {
             t.add_row(names.cells(figures, part, workload));
@@ -479,29 +476,20 @@ fn page(outcome: &Outcome, on_f2fs: &[OnF2fs]) -> Result<String> {
     for part in names.parts() {
         let lines = names.engines.iter().enumerate().filter_map(|(color, engine)| {
             let median = overall(figures, &names, part, engine)?;
-            Some(plots::Measured { label: figures.label(part.0, engine), color, median, runs: Vec::new() })
+            Some(plots::Measured { label: (*engine).to_owned(), color, median, runs: Vec::new() })
         });
         let lines: Vec<_> = lines.collect();
         if !lines.is_empty() {
-            let title = if part.0 == Metric::Rate {
-                format!("{} on {}", part.0.name(), part.1)
-            } else {
-                part.0.name().to_owned()
-            };
+            let title =
+                if part.0.is_rate() { format!("{} on {}", part.0.name(), part.1) } else { part.0.name().to_owned() };
             let svg = plots::medians(&lines, &format!("× {REFERENCE}"))?;
-            let computed = names.engines.iter().any(|engine| !figures.mark(part.0, engine).is_empty());
-            let text = if computed {
-                "geometric mean over the workloads; * computed"
-            } else {
-                "geometric mean over the workloads"
-            };
+            let text = "geometric mean over the workloads";
             html::figure(&mut out, &html::escape(&title), text, &svg)?;
         }
     }
     out.push_str("</div>\n");
     for part in names.parts() {
-        let title =
-            if part.0 == Metric::Rate { format!("{}, {}", part.0.name(), part.1) } else { part.0.name().to_owned() };
+        let title = if part.0.is_rate() { format!("{}, {}", part.0.name(), part.1) } else { part.0.name().to_owned() };
         let lines: Vec<_> = names.workloads.iter().map(|w| (None, names.cells(figures, part, w))).collect();
         html::table(&mut out, &names.heads(&title), &lines)?;
     }
@@ -512,7 +500,7 @@ fn page(outcome: &Outcome, on_f2fs: &[OnF2fs]) -> Result<String> {
                 let measured = of(rows, device, workload, engine).filter(|_| metric == Metric::Rate);
                 let runs = measured.map_or(Vec::new(), |row| row.tx_per_s_runs.clone());
                 let median = figures.value((metric, device), workload, engine)?;
-                Some(plots::Measured { label: figures.label(metric, engine), color, median, runs })
+                Some(plots::Measured { label: (*engine).to_owned(), color, median, runs })
             };
             let lines: Vec<_> = names.engines.iter().enumerate().filter_map(measured).collect();
             // By where they went, of those measured here.
@@ -523,7 +511,11 @@ fn page(outcome: &Outcome, on_f2fs: &[OnF2fs]) -> Result<String> {
                 }
             }
             if !lines.is_empty() && (metric != Metric::Kib || !on_f2fs.is_empty()) {
-                let title = if metric == Metric::Rate { format!("on {device}") } else { metric.name().to_owned() };
+                let title = match metric {
+                    Metric::Rate => format!("on {device}"),
+                    Metric::DeviceRate => format!("by {device} alone"),
+                    _ => metric.name().to_owned(),
+                };
                 html::figure(&mut out, &html::escape(&title), "", &plots::medians(&lines, metric.name())?)?;
             }
         }
@@ -536,6 +528,7 @@ fn page(outcome: &Outcome, on_f2fs: &[OnF2fs]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocks::PerTx;
     use crate::engines::Kind;
     use crate::report::tests::rows as all_rows;
 
@@ -548,6 +541,9 @@ mod tests {
                 row.engine = device.to_owned();
                 row.tx_per_s = rate * (1 + i % 3) as f64;
                 row.tx_per_s_runs = vec![row.tx_per_s];
+                // The device could take five times as many.
+                let device_ms_per_tx = Some(200.0 / row.tx_per_s);
+                row.blocks = Some(PerTx { device_ms_per_tx, ..all_rows().iter().find_map(|r| r.blocks).unwrap() });
                 rows.push(row);
             }
         }
@@ -599,18 +595,22 @@ mod tests {
         let figures = Figures { rows: &rows, on_f2fs: &on_f2fs, wear: &wear };
         let names = Names::of(figures);
         assert_eq!(names.heads("x").last().unwrap(), BATCH_ATOMIC);
-        assert_eq!(names.cells(figures, (Metric::Rate, "emmc"), "gmail"), ["gmail", "100", "200", "300", "400*"]);
+        assert_eq!(names.cells(figures, (Metric::Rate, "emmc"), "gmail"), ["gmail", "100", "200", "300", "n/a"]);
+        assert_eq!(
+            names.cells(figures, (Metric::DeviceRate, "emmc"), "gmail"),
+            ["gmail", "500", "1000", "1500", "400"]
+        );
         assert_eq!(names.cells(figures, (Metric::Flushes, "emmc"), "rl").last().unwrap(), "3.00");
         let years = figures.value((Metric::Years, "ufs"), "rl", BATCH_ATOMIC).unwrap();
         assert!((years - wear.years(20.0 * 1024.0)).abs() < 0.001);
-        let overall = overall(figures, &names, (Metric::Rate, "ufs"), BATCH_ATOMIC).unwrap();
-        assert!((overall - 2.0).abs() < 1e-9, "600/s by DELETE's 300");
+        let overall = |metric| overall(figures, &names, (metric, "ufs"), BATCH_ATOMIC);
+        assert!((overall(Metric::DeviceRate).unwrap() - 0.4).abs() < 1e-9, "600/s by DELETE's 1500");
+        assert_eq!(overall(Metric::Rate), None);
         assert!(leads(figures).iter().all(|lead| !lead.contains("F2FS")), "one alone wins nothing");
         let log = OnF2fs { engine: LOG.to_owned(), tx_per_s: vec![("emmc", 200.0), ("ufs", 1200.0)], ..counted("rl") };
         let on_f2fs = [counted("gmail"), counted("rl"), log];
         let leads = leads(Figures { on_f2fs: &on_f2fs, ..figures });
-        let expected =
-            " With F2FS: batch-atomic on emmc (400*/s, 2.00 times), onewrite/log on ufs (1200*/s, 2.00 times).";
+        let expected = " On F2FS, by the device alone: batch-atomic on emmc (400/s, 2.00 times onewrite/log), onewrite/log on ufs (1200/s, 2.00 times batch-atomic).";
         assert!(leads.iter().any(|lead| lead.starts_with("rl") && lead.ends_with(expected)), "{leads:?}");
     }
 

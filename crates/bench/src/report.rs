@@ -366,6 +366,7 @@ pub mod tests {
                         writes_per_tx: 9.99,
                         flushes_per_tx: 12.34,
                         sequential_share: 0.25,
+                        device_ms_per_tx: None,
                     }),
                     wear: Some(Worn { bytes_per_commit: 123_456.0, years: 1234.5 }),
                     floors: Some(2.0),

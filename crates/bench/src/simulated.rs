@@ -3,7 +3,7 @@
 
 use crate::blocks::Blocks;
 use anyhow::{Context, Result, ensure};
-use onewrite_device::{Device, DeviceOptions, FileSystem, Profile, Timing};
+use onewrite_device::{Device, DeviceOptions, FileSystem, Profile, Timing, time_ns};
 use serde::Serialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -97,6 +97,7 @@ pub struct Described {
 pub struct Simulated {
     device: Device,
     file_system: FileSystem,
+    timing: Option<Timing>,
     described: Described,
 }
 
@@ -126,7 +127,7 @@ impl Simulated {
             flush_us: timing.map(|t| t.flush_us),
             channels: timing.map(|t| t.channels),
         };
-        Ok(Simulated { device, file_system, described })
+        Ok(Simulated { device, file_system, timing, described })
     }
 
     /// Where its file system is mounted.
@@ -152,6 +153,7 @@ impl Simulated {
         let (during, left) = (self.device.events(from..to), self.device.events(to..self.position()));
         // What on ext4 is neither its own nor a file's was a file's: of a rollback journal that is gone.
         let gone_is_journal = self.file_system.kind() == "ext4";
-        Ok(Blocks::of(&during, &left, &regions, gone_is_journal))
+        let device_ns = self.timing.map(|_| time_ns(self.timing, &during));
+        Ok(Blocks { device_ns, ..Blocks::of(&during, &left, &regions, gone_is_journal) })
     }
 }

@@ -257,7 +257,7 @@ fn count(counts: &mut Counts, device: &Device, positions: std::ops::Range<usize>
     counts.ms.resize(PROFILES.len(), ("", 0.0));
     for (profile, (name, ms)) in PROFILES.into_iter().zip(&mut counts.ms) {
         *name = profile.name();
-        *ms += time_ns(profile, &events) as f64 / 1e6;
+        *ms += time_ns(profile.timing(), &events) as f64 / 1e6;
     }
     for volume in &summary.regions {
         let is_log = ["-journal", "-wal", "-onewrite"].iter().any(|suffix| volume.region.ends_with(suffix));

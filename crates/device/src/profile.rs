@@ -139,8 +139,8 @@ impl FromStr for Profile {
 
 /// How long a device takes over requests that were recorded elsewhere, in nanoseconds: those between two flushes come at
 /// once, a flush and what is after it when all before is answered, and nobody thinks in between.
-pub fn time_ns(profile: Profile, events: &[Event]) -> u64 {
-    let mut queue = Queue::new(profile);
+pub fn time_ns(timing: Option<Timing>, events: &[Event]) -> u64 {
+    let mut queue = Queue::with(timing);
     let (mut now, mut done) = (0, 0);
     for event in events {
         match event.operation {
@@ -242,7 +242,7 @@ mod tests {
         let event = |operation| Event { arrived_ns: 5, done_ns: 5, operation };
         let write = |offset| event(Operation::Write { offset, len: 4096, data: None });
         let events = [write(0), write(1 << 20), event(Operation::Flush), write(1 << 21), event(Operation::Flush)];
-        let us = |profile| time_ns(profile, &events) / 1000;
+        let us = |profile: Profile| time_ns(profile.timing(), &events) / 1000;
         assert_eq!(us(Profile::Emmc), 3 * 250 + 2 * 650);
         assert_eq!(us(Profile::Ufs), 2 * 130 + 2 * 450, "two writes at once");
         assert_eq!(us(Profile::None), 0);

@@ -63,6 +63,12 @@ impl Shape {
         self.usable()..(self.page_bytes as usize).saturating_sub(trailer::BYTES)
     }
 
+    /// The page that holds the bytes that SQLite locks, and nothing else, if the file has it.
+    pub fn pending_page(self) -> Option<u32> {
+        let pending = PENDING_BYTE.checked_div(self.page_bytes)?.saturating_add(1);
+        (pending <= self.page_count).then_some(pending)
+    }
+
     /// Whether `page` is a pointer map (SQLite file format, section 1.8).
     fn is_pointer_map(self, page: PageNo) -> bool {
         let Ok(usable) = u32::try_from(self.usable()) else { return true };

@@ -10,19 +10,22 @@
 //! ```
 //!
 //! So each transaction that commits might have run at once, in the order of the commits: what it read was still so
-//! when it committed. The sizes on page 1 are not part of that for who neither adds nor frees pages: they are left as
-//! the others made them.
+//! when it committed. The sizes on page 1 are not part of that for who frees no pages: they are left as
+//! the others made them, and pages that it adds follow behind theirs ([`super::renumber`]).
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use super::Connection;
-use super::looked::{Looked, Stage};
+use super::looked::{Looked, Own, Stage};
+use super::renumber::renumbered;
 use super::role::{Place, Reader, Writer};
 use super::write::needs_plain_file;
 use crate::database::{Database, Inner, Phase};
 use crate::error::{Error, Result};
-use crate::home::{Kind, State};
+use crate::home::{self, Kind, State};
 use crate::layout::home as at;
+use crate::memory;
+use crate::node::Shape;
 use crate::table::Image;
 use crate::txn::Txn;
 use crate::types::PageNo;
@@ -57,7 +60,7 @@ impl Connection {
 
     /// Whether it has committed on top of what others did: SQLite must give its lock back before it writes again.
     pub(super) fn has_merged(&self) -> bool {
-        matches!(self.looked(), Some(Looked { stage: Stage::Merged | Stage::Committed(_), .. }))
+        matches!(self.looked(), Some(Looked { stage: Stage::Merged(_) | Stage::Committed(_), .. }))
     }
 
     /// Takes the writer's place for a transaction that ran apart. With `alone`, only if nobody has committed since its
@@ -102,15 +105,36 @@ impl Connection {
         if alone || needs_plain_file(txn) || !txn.streamed.is_empty() {
             return Err(Error::BusySnapshot);
         }
-        let writes_header = still_holds(&db, txn, &looked.pages, &newest)?;
+        let on_page_1 = still_holds(&db, txn, &looked.pages, &newest)?;
+        let mut own = Own { pages: txn.pages.clone(), file_bytes: txn.file_bytes };
         // What SQLite wrote there is of the snapshot (rule MergeSparesPage1).
-        if !writes_header {
+        if on_page_1 != OnPage1::More {
             txn.pages.remove(&PageNo::HEADER);
         }
+        let mut page_count = newest.page_count;
+        // Rule AddedPagesRenumbered.
+        if let OnPage1::Added(added) = on_page_1 {
+            let first = txn.base.page_count + 1;
+            page_count = newest.page_count.checked_add(added).ok_or(Error::BusySnapshot)?;
+            // These schemes have no trailers: all that is not reserved is SQLite's.
+            let reserved_bytes = home::reserved(&newest.header).map_or(0, u32::from);
+            let shape = Shape { reserved_bytes, ..Shape::new(newest.page_bytes, page_count, &newest.header) };
+            match renumbered(&txn.pages, shape, first, added, newest.page_count - txn.base.page_count) {
+                Ok(pages) => txn.pages = pages,
+                Err(e) => {
+                    // It is rolled back as it was.
+                    txn.pages = std::mem::take(&mut own.pages);
+                    return Err(e);
+                }
+            }
+            let mut first_page = memory::copy(&db.image(&newest, PageNo::HEADER)?)?;
+            home::put_page_count(&mut first_page, page_count);
+            txn.pages.insert(PageNo::HEADER, Image::from(first_page));
+        }
         txn.base_limit = newest.page_count;
-        txn.file_bytes = newest.bytes();
+        txn.file_bytes = u64::from(page_count) * u64::from(newest.page_bytes);
         txn.base = newest;
-        looked.stage = Stage::Merged;
+        looked.stage = Stage::Merged(own);
         Ok(())
     }
 
@@ -120,7 +144,7 @@ impl Connection {
             // SQLite's cache is behind: it must give its lock back first.
             Some(Looked { stage: Stage::Committed(_), .. }) => Err(Error::BusySnapshot),
             // SQLite plays its journal back.
-            Some(Looked { stage: Stage::Merged, .. }) => {
+            Some(Looked { stage: Stage::Merged(_), .. }) => {
                 self.doom();
                 Ok(())
             }
@@ -140,39 +164,72 @@ impl Connection {
         if self.role.is_doomed() { Err(Error::BusySnapshot) } else { Ok(()) }
     }
 
-    /// The pages of a merged transaction that is about to be published.
-    pub(super) fn own_pages(&self) -> Option<FxHashMap<PageNo, Image>> {
-        let merged = matches!(self.looked(), Some(Looked { stage: Stage::Merged, .. }));
-        self.role.txn().filter(|_| merged).map(|txn| txn.pages.clone())
+    /// What SQLite has of a merged transaction that is about to be published.
+    pub(super) fn own_pages(&self) -> Option<Own> {
+        match self.looked() {
+            Some(Looked { stage: Stage::Merged(own), .. }) => Some(own.clone()),
+            _ => None,
+        }
     }
 }
 
-/// Whether everything the transaction has read or written is in `newest` as it was in its snapshot. Returns whether its
-/// page 1 is more than counters.
-fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &State) -> Result<bool> {
+/// What a transaction changes on page 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnPage1 {
+    /// No more than counters.
+    Counters,
+    /// The size, too, by so many pages that it adds.
+    Added(u32),
+    /// More.
+    More,
+}
+
+/// Whether everything the transaction has read or written is in `newest` as it was in its snapshot. Returns what its page 1 is.
+fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &State) -> Result<OnPage1> {
     let base = &txn.base;
-    let resized = txn.file_bytes != base.bytes() || newest.page_bytes != base.page_bytes;
     // Pages that were cut off have no newer image to tell.
-    if resized || newest.kind != base.kind || newest.page_count < base.page_count {
+    let cut = txn.base_limit < base.page_count || newest.page_count < base.page_count;
+    if cut || newest.page_bytes != base.page_bytes || newest.kind != base.kind {
         return Err(Error::BusySnapshot);
     }
+    let page_count =
+        u32::try_from(txn.file_bytes / u64::from(base.page_bytes.max(1))).map_err(|_| Error::BusySnapshot)?;
+    let added = page_count.checked_sub(base.page_count).ok_or(Error::BusySnapshot)?;
     let (now, before) = (db.image(newest, PageNo::HEADER)?, db.image(base, PageNo::HEADER)?);
-    let writes_header = txn.pages.get(&PageNo::HEADER).is_some_and(|own| !same_header(own, &before, false));
-    if !same_header(&now, &before, !writes_header) {
+    let own = txn.pages.get(&PageNo::HEADER);
+    let is_same = |but: usize| own.is_none_or(|own| same_header(own, &before, but));
+    let on_page_1 = match added {
+        0 if is_same(COUNTERS) => OnPage1::Counters,
+        0 => OnPage1::More,
+        // Else it has used the freelist as well, or changed the schema.
+        _ if is_same(PAGE_COUNT) && own.and_then(|own| home::page_count(own)) == Some(page_count) => {
+            OnPage1::Added(added)
+        }
+        _ => return Err(Error::BusySnapshot),
+    };
+    if !same_header(&now, &before, if on_page_1 == OnPage1::More { COUNTERS } else { SIZES }) {
         return Err(Error::BusySnapshot);
     }
     let table = db.table.read();
-    let mut pages = looked.iter().chain(txn.pages.keys()).filter(|page| **page != PageNo::HEADER);
+    // What it adds is nobody else's: pages of others may have the numbers.
+    let is_old = |page: &&PageNo| **page != PageNo::HEADER && page.0 <= base.page_count;
+    let mut pages = looked.iter().chain(txn.pages.keys()).filter(is_old);
     // The snapshot is pinned, so whatever was written since is in the table, even if it is home as well.
     if pages.any(|page| table.newest_tid(*page).is_some_and(|tid| tid > base.tid)) {
         return Err(Error::BusySnapshot);
     }
-    Ok(writes_header)
+    Ok(on_page_1)
 }
 
-/// Whether two images of page 1 say the same but for counters, and perhaps sizes.
-fn same_header(a: &[u8], b: &[u8], but_for_sizes: bool) -> bool {
-    let from = if but_for_sizes { at::CHANGE_COUNTER + 16 } else { at::CHANGE_COUNTER + 4 };
+/// Bytes of page 1 from the change counter on that two images may differ in: it alone; the size in pages as well; and what page 1 says of
+/// the freelist.
+const COUNTERS: usize = 4;
+const PAGE_COUNT: usize = 8;
+const SIZES: usize = 16;
+
+/// Whether two images of page 1 say the same but for counters, and `but` bytes from the change counter on.
+fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
+    let from = at::CHANGE_COUNTER + but;
     let part = |range: std::ops::Range<usize>| a.get(range.clone()) == b.get(range);
     a.len() == b.len()
         && part(0..at::CHANGE_COUNTER)

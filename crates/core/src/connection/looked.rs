@@ -21,23 +21,38 @@ pub(super) enum Stage {
     Apart,
     /// It has the writer's place, and others had committed nothing since its snapshot.
     Ordinary,
-    /// It has the writer's place and builds on what others committed since its snapshot.
-    Merged,
-    /// Committed so. SQLite's cache is of the snapshot and of these pages of its own, and so is what it reads, until it
-    /// gives its lock back.
-    Committed(FxHashMap<PageNo, Image>),
+    /// It has the writer's place and builds on what others committed since its snapshot. SQLite's cache is of the snapshot and of these
+    /// pages of its own, and so is what it reads, until it gives its lock back.
+    Merged(Own),
+    /// Committed so.
+    Committed(Own),
+}
+
+/// The pages of a transaction as SQLite knows them, and how long the file is with them, in bytes.
+#[derive(Clone)]
+pub(super) struct Own {
+    pub(super) pages: FxHashMap<PageNo, Image>,
+    pub(super) file_bytes: u64,
 }
 
 impl Looked {
-    /// Notes a page that SQLite reads; where the transaction has committed, what it is to read.
+    /// How long the file is that SQLite reads, where its pages are not those of the newest state any more.
+    pub(super) fn file_bytes(&self) -> Option<u64> {
+        match &self.stage {
+            Stage::Merged(own) | Stage::Committed(own) => Some(own.file_bytes),
+            Stage::Apart | Stage::Ordinary => None,
+        }
+    }
+
+    /// Notes a page that SQLite reads; where the transaction has lined up behind others, what it is to read.
     pub(super) fn read(&mut self, page: PageNo) -> Option<&Image> {
         match &self.stage {
             Stage::Apart => {
                 self.pages.insert(page);
                 None
             }
-            Stage::Ordinary | Stage::Merged => None,
-            Stage::Committed(own) => own.get(&page),
+            Stage::Ordinary => None,
+            Stage::Merged(own) | Stage::Committed(own) => own.pages.get(&page),
         }
     }
 }

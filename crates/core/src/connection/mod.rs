@@ -18,6 +18,7 @@ mod journal_file;
 mod lock;
 mod looked;
 mod pages;
+mod renumber;
 mod role;
 mod said;
 mod several;

@@ -82,6 +82,7 @@ impl Connection {
             Some(txn) => (txn.page_bytes, txn.file_bytes),
             None => (snapshot.page_bytes, snapshot.bytes()),
         };
+        let limit = looked.as_ref().and_then(|looked| looked.file_bytes()).unwrap_or(limit);
         let len = usize::try_from(limit.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
         let asks_for_sizes = offset == SIZES.start as u64 && len == SIZES.len();
         let strange = asks_for_sizes && txn.is_none() && looked.is_some();

@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use onewrite_entry::files::Files;
 use onewrite_entry::{ALL, Entry, Reach};
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
@@ -115,6 +116,17 @@ fn decoders_take_any_bytes() {
 #[test]
 fn recovery_takes_any_bytes() {
     bounded("recovery", onewrite_entry::recovery::run, 300);
+}
+
+/// Its header asks for WAL mode, and there is neither a WAL nor a mark.
+#[test]
+fn a_file_that_ends_within_its_first_page_is_an_error_for_who_reads_it() {
+    let mut home = b"SQLite format 3\0".to_vec();
+    home.resize(100, 0);
+    home[16..24].copy_from_slice(&[0x10, 0, 2, 2, 0, 64, 32, 32]);
+    let files = Files { atomic_unit: 512, home, log: None };
+    let reach = onewrite_entry::recovery::run(&files.encode());
+    assert_eq!((reach.accepted, reach.refused), (0, 1));
 }
 
 #[test]

@@ -46,7 +46,7 @@ use crate::scheme::{Facts, Scheme};
 use crate::several::Undecided;
 use crate::snapshots::Snapshots;
 use crate::stats::{CountedFile, Stats};
-use crate::sweep::Sweep;
+use crate::sweep::progress::Sweep;
 use crate::table::{Image, PageTable, Readers};
 use crate::types::Tid;
 

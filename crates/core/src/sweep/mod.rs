@@ -14,6 +14,8 @@
 //! checkpoint that was cut short: the records from the slot on hold absolute bytes, so that replay gives the same (rule
 //! ReplayCopiesBytes). So a sweep can be given up at any time, and a whole checkpoint ends it.
 
+pub mod progress;
+
 use std::sync::Arc;
 
 use crate::checkpoint::{tell, write_home};
@@ -22,13 +24,13 @@ use crate::error::Result;
 use crate::growth;
 use crate::home::State;
 use crate::image_file::ImageFile;
-use crate::log::file::Cursor;
 use crate::memory;
 use crate::options::Options;
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::Place;
 use crate::types::PageNo;
+use progress::{Sweep, Then};
 
 /// A slice has so many pages, and shorter sweeps have shorter slices, of so many at least: fewer wait for more to come, for pages that
 /// are written together cost less, and commits without a slice nothing.
@@ -38,49 +40,6 @@ const SLICES: usize = 32;
 
 /// Bytes of pages that a whole checkpoint brings home in a moment.
 const FEW_BYTES: u64 = 128 << 10;
-
-/// A checkpoint in slices.
-pub struct Sweep {
-    /// Where the live records will begin.
-    to: Cursor,
-    /// What the transactions before that made.
-    state: Arc<State>,
-    /// The pages that had an image newer than home, in order.
-    pages: Vec<PageNo>,
-    /// How many of them had their turn.
-    next: usize,
-    /// Those whose newest image was not durable in their turn.
-    later: Vec<PageNo>,
-    /// Bytes in the table when it began, and of those that it took away since.
-    begun_bytes: u64,
-    swept_bytes: u64,
-    /// Free bytes of the ring when it began.
-    free_bytes: u64,
-    /// Home has all of it, flushed.
-    flushed: bool,
-    then: Then,
-}
-
-/// What follows when all of a sweep is home.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    /// Home is flushed, and the slot moves.
-    Slot,
-    /// Nothing: the ring will grow when it is full, with a whole checkpoint, to which little is left then.
-    Nothing,
-}
-
-impl Sweep {
-    /// How many of its pages should be home by now: all of them, before three quarters of the room that is left are used, and of as
-    /// many pages as it brings home.
-    fn due(&self, live: &Live, new_bytes: u64) -> usize {
-        let share = |used: u64, room: u64| used.saturating_mul(4) as f64 / room.saturating_mul(3).max(1) as f64;
-        let added = (new_bytes + self.swept_bytes).saturating_sub(self.begun_bytes);
-        let appended = live.log.cursor().tail.0 - self.to.tail.0;
-        let share = share(added, self.begun_bytes).max(share(appended, self.free_bytes));
-        if share >= 1.0 { self.pages.len() } else { (self.pages.len() as f64 * share) as usize }
-    }
-}
 
 /// Goes on with the checkpoint in slices, or begins one, if there is need. The caller has the writer's place, and what is published
 /// is the newest state. Where room is short, it is given up, for a whole checkpoint to fail.
@@ -165,7 +124,8 @@ fn step(db: &Database, live: &mut Live, sweep: &mut Sweep) -> Result<bool> {
         sweep.flushed = true;
         return Ok(false);
     }
-    let due = if keeps(Rule::SlotBehindSweep) { sweep.due(live, db.table.read().new_bytes()) } else { 0 };
+    let due =
+        if keeps(Rule::SlotBehindSweep) { sweep.due(live.log.cursor().tail, db.table.read().new_bytes()) } else { 0 };
     let is_last = due == sweep.pages.len() || !keeps(Rule::SlotBehindSweep);
     let slice_pages = (sweep.pages.len() / SLICES).clamp(SLICE_PAGES.0, SLICE_PAGES.1);
     if due < sweep.next + slice_pages && !is_last {

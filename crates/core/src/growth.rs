@@ -26,10 +26,9 @@ pub fn make_room(
     stream: Stream,
 ) -> Result<()> {
     let was_full = live.log.live_bytes() > 0;
-    let longer = live.log.slot().ring_bytes.saturating_mul(2).min(ring_bytes_max(live, options));
     let new_pages = db.table.read().new_bytes() / u64::from(live.log.slot().page_bytes.max(1));
-    if was_full && pays(db, live, new_pages) && may_grow_full(db, live, longer) {
-        grow(db, live, longer)?;
+    if was_full && pays(db, live, new_pages, transactions(live)) && may_grow_full(db, live, longer(live, options)) {
+        grow(db, live, longer(live, options))?;
         if live.log.has_room(len, own_block) {
             return Ok(());
         }
@@ -37,22 +36,18 @@ pub fn make_room(
     let written = || db.stats.checkpoint_pages.load(Ordering::Relaxed);
     let (before, transactions) = (written(), transactions(live));
     checkpoint(db, live, stream)?;
-    let pays = was_full && pays_for(db, live, written().saturating_sub(before), transactions);
+    let pays = was_full && pays(db, live, written().saturating_sub(before), transactions);
     live.emptied_at = db.stats.flushes.load(Ordering::Relaxed);
-    if pays && live.log.live_bytes() == 0 && !live.log.has_streamed() {
-        let longer = live.log.slot().ring_bytes.saturating_mul(2).min(ring_bytes_max(live, options));
-        grow(db, live, longer)?;
-    }
-    Ok(())
+    if pays { grow_empty(db, live, longer(live, options)) } else { Ok(()) }
 }
 
-/// Whether a longer ring is worth its room, where a checkpoint now writes so many pages.
-fn pays(db: &Database, live: &Live, pages: u64) -> bool {
-    pays_for(db, live, pages, transactions(live))
+/// How long a ring becomes next.
+pub fn longer(live: &Live, options: &Options) -> u64 {
+    live.log.slot().ring_bytes.saturating_mul(2).min(ring_bytes_max(live, options))
 }
 
-/// The same where it wrote them, for so many transactions.
-fn pays_for(db: &Database, live: &Live, pages: u64, transactions: u64) -> bool {
+/// Whether a longer ring is worth its room, where a checkpoint writes so many pages for so many transactions.
+fn pays(db: &Database, live: &Live, pages: u64, transactions: u64) -> bool {
     let between = db.stats.flushes.load(Ordering::Relaxed).saturating_sub(live.emptied_at);
     between < FLUSHES_BETWEEN || pages.saturating_mul(TRANSACTIONS_PER_PAGE) > transactions
 }
@@ -98,9 +93,7 @@ pub fn fit(db: &Database, live: &mut Live, options: &Options, len: u64) -> Resul
     match checkpoint(db, live, Stream::Drop) {
         // The images stream, and the checkpoint is tried again.
         Err(e) if e.is_short() => Ok(()),
-        Err(e) => Err(e),
-        Ok(()) if live.log.live_bytes() > 0 || live.log.has_streamed() => Ok(()),
-        Ok(()) => grow(db, live, longer),
+        done => done.and_then(|()| grow_empty(db, live, longer)),
     }
 }
 
@@ -108,6 +101,12 @@ pub fn fit(db: &Database, live: &mut Live, options: &Options, len: u64) -> Resul
 pub fn ring_bytes_max(live: &Live, options: &Options) -> u64 {
     let slot = live.log.slot();
     options.log_bytes.next_multiple_of(u64::from(slot.block_bytes)).max(slot.ring_bytes)
+}
+
+/// Makes the ring longer if it is empty.
+fn grow_empty(db: &Database, live: &mut Live, ring_bytes: u64) -> Result<()> {
+    let is_empty = live.log.live_bytes() == 0 && !live.log.has_streamed();
+    if is_empty { grow(db, live, ring_bytes) } else { Ok(()) }
 }
 
 /// Makes the ring longer, one that is empty or that [`may_grow_full`]. Where the disk has no room it stays as it is: that only costs

@@ -80,7 +80,7 @@ fn due(db: &Database, live: &Live, options: &Options) -> Option<Then> {
     {
         return Some(Then::Slot);
     }
-    let ends_in_checkpoint = || !growth::may_grow_full(db, live, ring_bytes.saturating_mul(2));
+    let ends_in_checkpoint = || !growth::may_grow_full(db, live, growth::longer(live, options));
     (!is_long && live_bytes >= ring_bytes / 2 && new_bytes >= options.table_bytes / 2 && ends_in_checkpoint())
         .then_some(Then::Nothing)
 }

@@ -447,9 +447,10 @@ impl LogFile {
         let missing = end.last_tid.next();
         let salt = slot.salt.to_le_bytes();
         let salt = memmem::Finder::new(&salt);
-        let (begin, walked) = (slot.start.0 % slot.ring_bytes, end.tail.0 - slot.start.0);
+        let begin = slot.start.0 % slot.ring_bytes;
+        let behind = begin + (end.tail.0 - slot.start.0);
         // Nothing, where the records go on in the next lap: between the laps may be what is older.
-        let walked = if begin + walked <= slot.ring_bytes { begin..begin + walked } else { 0..0 };
+        let walked = if behind <= slot.ring_bytes { begin..behind - behind % at::ALIGN as u64 } else { 0..0 };
         let len = usize::try_from(slot.ring_bytes.min(WINDOW)).map_err(|_| Error::NoMemory)?;
         let mut window = Window { at: ring_at, bytes: memory::zeros(len)? };
         let mut buf = Vec::new();
@@ -457,8 +458,8 @@ impl LogFile {
         let mut left = 4 * slot.ring_bytes;
         let mut from = 0u64;
         while from < slot.ring_bytes {
-            if walked.contains(&from) && walked.end / at::ALIGN as u64 * at::ALIGN as u64 > from {
-                from = walked.end / at::ALIGN as u64 * at::ALIGN as u64;
+            if walked.contains(&from) {
+                from = walked.end;
                 continue;
             }
             window.at = ring_at + from;

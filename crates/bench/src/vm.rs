@@ -16,6 +16,7 @@ use comfy_table::{Cell, CellAlignment, Table, TableStyle};
 use onewrite_device::vm::{self, BLOCK_PATH, Guest, Machine, MachineOptions};
 use onewrite_device::{Device, DeviceOptions, FileSystem, JOURNAL, METADATA, Profile, Region, regions, time_ns};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -139,13 +140,6 @@ impl Plan {
         }
         Ok(Plan { engines, notes })
     }
-
-    fn libraries(&self) -> Vec<PathBuf> {
-        let mut all: Vec<PathBuf> = self.engines.iter().filter_map(|(_, path)| path.clone()).collect();
-        all.sort();
-        all.dedup();
-        all
-    }
 }
 
 /// Whether the library at `path` was built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE.
@@ -174,22 +168,9 @@ pub fn run(args: &Args) -> Result<()> {
             notes.push(format!("{file_system} is left out: {why}"));
             continue;
         }
-        let device = Device::start(DeviceOptions {
-            size_bytes: DEVICE_BYTES,
-            block_bytes: BLOCK_BYTES,
-            ..DeviceOptions::default()
-        })?;
-        device.format(file_system, &[])?;
-        let libraries = plan.libraries();
-        let mut machine = Machine::boot(
-            &device,
-            &MachineOptions {
-                arguments: &["bench", "--suite", NAME, "--traced", "guest"],
-                file_systems: &[file_system],
-                libraries: &libraries,
-                block_bytes: BLOCK_BYTES,
-            },
-        )?;
+        let device = device(file_system)?;
+        let libraries = plan.engines.iter().filter_map(|(_, path)| path.clone());
+        let mut machine = boot(&device, file_system, libraries)?;
         machine.release().clone_into(&mut release);
         for (engine, library) in &plan.engines {
             if engine.name == BATCH_ATOMIC && file_system != FileSystem::F2fs {
@@ -219,6 +200,26 @@ pub fn run(args: &Args) -> Result<()> {
     );
     notes.iter().for_each(|note| println!("{note}"));
     Ok(())
+}
+
+/// A device with this file system on it.
+fn device(file_system: FileSystem) -> Result<Device> {
+    let options = DeviceOptions { size_bytes: DEVICE_BYTES, block_bytes: BLOCK_BYTES, ..DeviceOptions::default() };
+    let device = Device::start(options)?;
+    device.format(file_system, &[])?;
+    Ok(device)
+}
+
+/// A machine with the device, which can mount the file system and open these libraries.
+fn boot(device: &Device, file_system: FileSystem, libraries: impl Iterator<Item = PathBuf>) -> Result<Machine<'_>> {
+    let libraries: Vec<PathBuf> = libraries.collect::<BTreeSet<_>>().into_iter().collect();
+    let options = MachineOptions {
+        arguments: &["bench", "--suite", NAME, "--traced", "guest"],
+        file_systems: &[file_system],
+        libraries: &libraries,
+        block_bytes: BLOCK_BYTES,
+    };
+    Machine::boot(device, &options)
 }
 
 /// One section in the machine; what it counted has no names yet.
@@ -294,24 +295,9 @@ pub fn on_f2fs(
     if let Some(why) = vm::prepare(&[file_system]).or_else(|| file_system.unmakeable()) {
         return Ok(Err(why));
     }
-    let device = Device::start(DeviceOptions {
-        size_bytes: DEVICE_BYTES,
-        block_bytes: BLOCK_BYTES,
-        ..DeviceOptions::default()
-    })?;
-    device.format(file_system, &[])?;
-    let mut libraries: Vec<PathBuf> = engines.iter().filter_map(|(_, engine)| engine.library.clone()).collect();
-    libraries.sort();
-    libraries.dedup();
-    let mut machine = Machine::boot(
-        &device,
-        &MachineOptions {
-            arguments: &["bench", "--suite", NAME, "--traced", "guest"],
-            file_systems: &[file_system],
-            libraries: &libraries,
-            block_bytes: BLOCK_BYTES,
-        },
-    )?;
+    let device = device(file_system)?;
+    let libraries = engines.iter().filter_map(|(_, engine)| engine.library.clone());
+    let mut machine = boot(&device, file_system, libraries)?;
     let mut all = Vec::new();
     for (workload, (name, engine)) in workloads.iter().flat_map(|w| engines.iter().map(move |e| (w, e))) {
         if INTERRUPTED.load(Ordering::Relaxed) {

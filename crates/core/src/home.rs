@@ -293,11 +293,20 @@ pub fn embed_page_count(new: &mut [u8], count_of: &[u8]) {
     }
 }
 
-/// Whether an image of page 1 differs from `old` in no more than its counters.
-pub fn differs_in_counters_only(new: &[u8], old: &[u8]) -> bool {
-    let (one, two) = (at::CHANGE_COUNTER, at::VERSION_VALID_FOR);
-    let same = |range: std::ops::Range<usize>| new.get(range.clone()).is_some_and(|part| old.get(range) == Some(part));
-    new.len() == old.len() && same(0..one) && same(one + 4..two) && same(two + 4..new.len())
+/// Bytes of page 1 from the change counter on that two images may differ in: it alone; the size in pages as well; and what page 1 says of
+/// the freelist.
+pub const COUNTERS: usize = 4;
+pub const PAGE_COUNT: usize = 8;
+pub const SIZES: usize = 16;
+
+/// Whether two images of page 1 say the same but for counters, and `but` bytes from the change counter on.
+pub fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
+    let from = at::CHANGE_COUNTER + but;
+    let part = |range: std::ops::Range<usize>| a.get(range.clone()) == b.get(range);
+    a.len() == b.len()
+        && part(0..at::CHANGE_COUNTER)
+        && part(from..at::VERSION_VALID_FOR)
+        && part(at::VERSION_VALID_FOR + 4..a.len())
 }
 
 /// Makes `header` state this size in pages.

@@ -63,10 +63,9 @@ impl Shape {
         self.usable()..(self.page_bytes as usize).saturating_sub(trailer::BYTES)
     }
 
-    /// The page that holds the bytes that SQLite locks, and nothing else, if the file has it.
-    pub fn pending_page(self) -> Option<u32> {
-        let pending = PENDING_BYTE.checked_div(self.page_bytes)?.saturating_add(1);
-        (pending <= self.page_count).then_some(pending)
+    /// The page that would hold the bytes that SQLite locks, and nothing else.
+    pub fn pending_page(self) -> u32 {
+        PENDING_BYTE.checked_div(self.page_bytes).unwrap_or(0).saturating_add(1)
     }
 
     /// Whether `page` is a pointer map (SQLite file format, section 1.8).
@@ -74,8 +73,7 @@ impl Shape {
         let Ok(usable) = u32::try_from(self.usable()) else { return true };
         let (Some(group), Some(mut first)) = ((usable / 5).checked_add(1), page.0.checked_sub(2)) else { return false };
         first = first.wrapping_sub(first.checked_rem(group).unwrap_or(0)).saturating_add(2);
-        let pending = PENDING_BYTE.checked_div(self.page_bytes).unwrap_or(0).saturating_add(1);
-        page.0 == if first == pending { first.saturating_add(1) } else { first }
+        page.0 == if first == self.pending_page() { first.saturating_add(1) } else { first }
     }
 
     /// Where what is of `image`, if it is a b-tree page for sure. Every other kind of page begins with a page number

@@ -194,7 +194,7 @@ fn changes(
     let embeds = options.bundle.header_page == HeaderPage::Embed && !in_gaps;
     for page in pages {
         let known = first_page.as_ref().filter(|_| page == PageNo::HEADER && embeds);
-        if known.zip(txn.pages.get(&page)).is_some_and(|(old, new)| home::differs_in_counters_only(new, old)) {
+        if known.zip(txn.pages.get(&page)).is_some_and(|(old, new)| home::same_header(new, old, home::COUNTERS)) {
             continue;
         }
         let base = if page.0 <= txn.base.page_count { Some(db.image(&txn.base, page)?) } else { None };

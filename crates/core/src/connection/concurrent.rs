@@ -106,10 +106,10 @@ impl Connection {
             return Err(Error::BusySnapshot);
         }
         let on_page_1 = still_holds(&db, txn, &looked.pages, &newest)?;
-        let mut own = Own { pages: txn.pages.clone(), file_bytes: txn.file_bytes };
+        let mut pages = txn.pages.clone();
         // What SQLite wrote there is of the snapshot (rule MergeSparesPage1).
         if on_page_1 != OnPage1::More {
-            txn.pages.remove(&PageNo::HEADER);
+            pages.remove(&PageNo::HEADER);
         }
         let mut page_count = newest.page_count;
         // Rule AddedPagesRenumbered.
@@ -119,18 +119,12 @@ impl Connection {
             // These schemes have no trailers: all that is not reserved is SQLite's.
             let reserved_bytes = home::reserved(&newest.header).map_or(0, u32::from);
             let shape = Shape { reserved_bytes, ..Shape::new(newest.page_bytes, page_count, &newest.header) };
-            match renumbered(&txn.pages, shape, first, added, newest.page_count - txn.base.page_count) {
-                Ok(pages) => txn.pages = pages,
-                Err(e) => {
-                    // It is rolled back as it was.
-                    txn.pages = std::mem::take(&mut own.pages);
-                    return Err(e);
-                }
-            }
+            pages = renumbered(&pages, shape, first, added, newest.page_count - txn.base.page_count)?;
             let mut first_page = memory::copy(&db.image(&newest, PageNo::HEADER)?)?;
             home::put_page_count(&mut first_page, page_count);
-            txn.pages.insert(PageNo::HEADER, Image::from(first_page));
+            pages.insert(PageNo::HEADER, Image::from(first_page));
         }
+        let own = Own { pages: std::mem::replace(&mut txn.pages, pages), file_bytes: txn.file_bytes };
         txn.base_limit = newest.page_count;
         txn.file_bytes = u64::from(page_count) * u64::from(newest.page_bytes);
         txn.base = newest;
@@ -164,12 +158,9 @@ impl Connection {
         if self.role.is_doomed() { Err(Error::BusySnapshot) } else { Ok(()) }
     }
 
-    /// What SQLite has of a merged transaction that is about to be published.
-    pub(super) fn own_pages(&self) -> Option<Own> {
-        match self.looked() {
-            Some(Looked { stage: Stage::Merged(own), .. }) => Some(own.clone()),
-            _ => None,
-        }
+    /// Whether the transaction builds on what others committed since its snapshot.
+    pub(super) fn is_merged(&self) -> bool {
+        matches!(self.looked(), Some(Looked { stage: Stage::Merged(_), .. }))
     }
 }
 
@@ -197,17 +188,17 @@ fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &St
     let added = page_count.checked_sub(base.page_count).ok_or(Error::BusySnapshot)?;
     let (now, before) = (db.image(newest, PageNo::HEADER)?, db.image(base, PageNo::HEADER)?);
     let own = txn.pages.get(&PageNo::HEADER);
-    let is_same = |but: usize| own.is_none_or(|own| same_header(own, &before, but));
+    let is_same = |but: usize| own.is_none_or(|own| home::same_header(own, &before, but));
     let on_page_1 = match added {
-        0 if is_same(COUNTERS) => OnPage1::Counters,
+        0 if is_same(home::COUNTERS) => OnPage1::Counters,
         0 => OnPage1::More,
         // Else it has used the freelist as well, or changed the schema.
-        _ if is_same(PAGE_COUNT) && own.and_then(|own| home::page_count(own)) == Some(page_count) => {
+        _ if is_same(home::PAGE_COUNT) && own.and_then(|own| home::page_count(own)) == Some(page_count) => {
             OnPage1::Added(added)
         }
         _ => return Err(Error::BusySnapshot),
     };
-    if !same_header(&now, &before, if on_page_1 == OnPage1::More { COUNTERS } else { SIZES }) {
+    if !home::same_header(&now, &before, if on_page_1 == OnPage1::More { home::COUNTERS } else { home::SIZES }) {
         return Err(Error::BusySnapshot);
     }
     let table = db.table.read();
@@ -219,20 +210,4 @@ fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &St
         return Err(Error::BusySnapshot);
     }
     Ok(on_page_1)
-}
-
-/// Bytes of page 1 from the change counter on that two images may differ in: it alone; the size in pages as well; and what page 1 says of
-/// the freelist.
-const COUNTERS: usize = 4;
-const PAGE_COUNT: usize = 8;
-const SIZES: usize = 16;
-
-/// Whether two images of page 1 say the same but for counters, and `but` bytes from the change counter on.
-fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
-    let from = at::CHANGE_COUNTER + but;
-    let part = |range: std::ops::Range<usize>| a.get(range.clone()) == b.get(range);
-    a.len() == b.len()
-        && part(0..at::CHANGE_COUNTER)
-        && part(from..at::VERSION_VALID_FOR)
-        && part(at::VERSION_VALID_FOR + 4..a.len())
 }

@@ -29,7 +29,6 @@ pub(super) enum Stage {
 }
 
 /// The pages of a transaction as SQLite knows them, and how long the file is with them, in bytes.
-#[derive(Clone)]
 pub(super) struct Own {
     pub(super) pages: FxHashMap<PageNo, Image>,
     pub(super) file_bytes: u64,
@@ -42,6 +41,14 @@ impl Looked {
             Stage::Merged(own) | Stage::Committed(own) => Some(own.file_bytes),
             Stage::Apart | Stage::Ordinary => None,
         }
+    }
+
+    /// Merged → Committed.
+    pub(super) fn commit(&mut self) {
+        self.stage = match std::mem::take(&mut self.stage) {
+            Stage::Merged(own) => Stage::Committed(own),
+            other => other,
+        };
     }
 
     /// Notes a page that SQLite reads; where the transaction has lined up behind others, what it is to read.

@@ -8,7 +8,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::error::{Error, Result};
-use crate::layout::be_u32;
+use crate::layout::{be_u32, put};
 use crate::memory::{self, Room};
 use crate::node::{Node, Shape};
 use crate::table::Image;
@@ -27,7 +27,7 @@ pub(super) fn renumbered(
     by: u32,
 ) -> Result<FxHashMap<PageNo, Image>> {
     let index = |page: u32| page.checked_sub(first).filter(|n| *n < added);
-    if shape.pointer_maps || shape.pending_page().is_some_and(|pending| pending >= first) {
+    if shape.pointer_maps || (first..=shape.page_count).contains(&shape.pending_page()) {
         return Err(Error::BusySnapshot);
     }
     let mut refers: Vec<bool> = memory::list(added as usize)?;
@@ -48,8 +48,7 @@ pub(super) fn renumbered(
                 return Err(Error::BusySnapshot);
             }
             let mut changed = memory::copy(&image)?;
-            let to = changed.get_mut(at..at + 4).ok_or(Error::BusySnapshot)?;
-            to.copy_from_slice(&(child + by).to_be_bytes());
+            put(&mut changed, at, &(child + by).to_be_bytes());
             image = Image::from(changed);
         }
         moved.insert(PageNo(if is_added { page.0 + by } else { page.0 }), image);

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::Connection;
 use super::role::{Place, Writer};
 use super::said::Synchronous;
-use super::{Connection, looked};
 use crate::aside;
 use crate::commit;
 use crate::database::Database;
@@ -183,28 +183,28 @@ impl Connection {
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         // The writer's own snapshot ends here (rule OwnSnapshotEndsFirst): kept pinned, every image that the commit
         // replaces, or that its checkpoint overwrites, would be kept for it.
-        let merged = self.own_pages();
+        let is_merged = self.is_merged();
         let goes_on = self.habit.returns_lock && !self.said.exclusive;
         let Some(Writer { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
         let pin_again = |own: &Arc<State>| drop(db.pin_state(&mut db.inner.lock(), own.clone()));
-        if merged.is_none() {
+        if !is_merged {
             db.unpin(&mut db.inner.lock(), &reader.state).inspect_err(|_| pin_again(&reader.state))?;
         }
         let published =
             match commit::publish(&mut Commit { db: &db, live, txn, options: &options }, durability, goes_on) {
                 Ok(published) => published,
                 Err(e) => {
-                    if merged.is_none() {
+                    if !is_merged {
                         pin_again(&reader.state);
                     }
                     return Err(e);
                 }
             };
-        match (merged, &mut reader.looked) {
-            (Some(pages), Some(looked)) => {
+        match &mut reader.looked {
+            Some(looked) if is_merged => {
                 // SQLite's cache is of the old snapshot and of its own pages; so is what it reads until it unlocks.
                 db.unpin(&mut db.inner.lock(), &published.state)?;
-                looked.stage = looked::Stage::Committed(pages);
+                looked.commit();
             }
             _ => reader.state = published.state.clone(),
         }

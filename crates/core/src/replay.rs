@@ -285,7 +285,8 @@ impl Overflow<'_> {
     }
 }
 
-/// Applies a record to `state`; its images become versions in `table`, all of them in memory without `overflow`.
+/// Applies a record to `state`; its images become versions in `table`, all of them in memory without `overflow`. With it nobody reads,
+/// and each page has one version.
 pub fn apply(
     source: &Source<'_>,
     table: &mut PageTable,
@@ -303,23 +304,27 @@ pub fn apply(
         if failed.is_some() {
             return;
         }
+        let note = |header: &mut Option<Header>, image: &[u8]| {
+            if page == PageNo::HEADER {
+                *header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
+            }
+        };
+        if overflow.is_some()
+            && let Some(image) = table.amend(page, tid)
+        {
+            change.apply(image);
+            note(&mut header, image);
+            return;
+        }
         let old = table.find(page, tid);
         let image = match change {
-            Change::Fresh(ranges) => memory::zeros(page_bytes).map(|mut image| {
-                ranges.apply(&mut image);
-                image
-            }),
-            Change::Image(image) => memory::copy(image),
-            Change::Delta(ranges) => previous_image(source, page, &old).map(|mut image| {
-                ranges.apply(&mut image);
-                image
-            }),
+            Change::Delta(_) => previous_image(source, page, &old),
+            Change::Fresh(_) | Change::Image(_) => memory::zeros(page_bytes),
         };
-        let placed = image.and_then(|image| {
+        let placed = image.and_then(|mut image| {
             table.room(1)?;
-            if page == PageNo::HEADER {
-                header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
-            }
+            change.apply(&mut image);
+            note(&mut header, &image);
             match &mut overflow {
                 Some(overflow) => overflow.place(table, &old, image),
                 None => Ok(Place::Memory(Image::from(image))),

@@ -29,6 +29,7 @@ use crate::memory;
 use crate::options::{LOG_BYTES_MAX, Options};
 use crate::procs::member::{self, Member};
 use crate::procs::tail::Reach;
+use crate::procs::words::ProcessWords;
 use crate::procs::{follow, kept};
 use crate::replay::{Replayed, replay};
 use crate::rules::{Rule, keeps};
@@ -200,7 +201,7 @@ pub fn attach(
         check_name(db)?;
         let slots = log.slots()?;
         let slot = slot_of(db, &log, &slots, session)?;
-        let replayed = replay(db, &log, &slot, false)?;
+        let replayed = replay(db, &log, &slot, told_end(db, &log, session), false)?;
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
         let found = Found { log, slots, slot, replayed };
@@ -266,6 +267,12 @@ fn observe(
         db.quit(inner)?;
     }
     followed.map(|()| true)
+}
+
+/// The newest transaction that processes which died have written, if they died in this start of the system: then the words that they shared
+/// are as they left them (rule EndTold).
+fn told_end(db: &Database, log: &LogFile, session: u64) -> Option<Tid> {
+    ProcessWords::new(log.file.shared_words().ok()?).end(session, db.disk.system_start()?)
 }
 
 /// The file that was opened must be the one that has the name: not if another process exchanged it (a scheme of two files), or

@@ -190,7 +190,9 @@ impl Cursor {
     }
 }
 
-/// So much of the log is read at once to find records in, in bytes.
+/// So much of the log is read to find the first records in, in bytes, twice as much next, and so on.
+const SCAN_BYTES_FIRST: u64 = 8 << 10;
+/// So much is read at once at most.
 const SCAN_BYTES: u64 = 64 << 10;
 
 /// Records that no later one has called durable yet.
@@ -278,14 +280,16 @@ impl LogFile {
     /// Walks the live records below `slot` in order, verified, calling `visit` with each, also with the last one if that
     /// is of a transaction over several files.
     pub fn scan(&self, slot: &Slot, visit: impl FnMut(&Record<'_>) -> Result<()>) -> Result<ScanEnd> {
-        self.scan_decided(slot, |_| Ok(true), visit)
+        self.scan_decided(slot, None, |_| Ok(true), visit)
     }
 
     /// The same; whether the last record counts, if it is of a transaction over several files, is for `decide` to say, which is
-    /// given what decides it. Every other one counts: nothing is appended before that (rule NothingBehindUndecided).
+    /// given what decides it. Every other one counts: nothing is appended before that (rule NothingBehindUndecided). `told`: the newest
+    /// transaction that was written, where that is known (rule EndTold).
     pub fn scan_decided(
         &self,
         slot: &Slot,
+        told: Option<Tid>,
         mut decide: impl FnMut(&Decider) -> Result<bool>,
         mut visit: impl FnMut(&Record<'_>) -> Result<()>,
     ) -> Result<ScanEnd> {
@@ -301,9 +305,11 @@ impl LogFile {
         let mut cursor = Cursor::at(slot);
         let mut window = Window::default();
         let mut untold = Untold::default();
+        let mut len = SCAN_BYTES_FIRST;
         loop {
             if !window.reaches(slot, &cursor) {
-                self.look(&mut window, slot, &cursor, SCAN_BYTES)?;
+                self.look(&mut window, slot, &cursor, len)?;
+                len = SCAN_BYTES.min(2 * len);
             }
             let next = self.next_record(slot, &cursor, &window, &mut buf, |next, record| {
                 if let Some(decider) = self.undecided(slot, record, &next)?
@@ -322,7 +328,9 @@ impl LogFile {
             }
         }
         (end.tail, end.prev_crc, end.last_tid) = (cursor.tail, cursor.prev_crc, cursor.last_tid);
-        end.rot = self.find_rot(slot, window, &end)?;
+        if told != Some(end.last_tid) {
+            end.rot = self.find_rot(slot, window, &end)?;
+        }
         Ok(end)
     }
 

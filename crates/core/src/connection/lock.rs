@@ -12,9 +12,10 @@ use super::wait::{self, Waits};
 use super::write::stays_here;
 use super::{Connection, LockLevel};
 use crate::aside;
-use crate::database::{Database, Inner, Live, Phase};
+use crate::database::{Database, Inner, Live, Phase, state_of};
 use crate::error::{Error, Result};
 use crate::home::{Kind, State};
+use crate::layout::home as at;
 use crate::locks;
 use crate::log::group::{Durability, Group};
 use crate::procs::words::Ship;
@@ -180,9 +181,10 @@ impl Connection {
             Phase::Aside(_) => return Err(busy_aside()),
             _ if !inner.snapshots.is_empty() => {}
             _ => {
-                let deadline = Instant::now() + MARK_WAIT.min(self.patience());
-                while !db.lock_shared()? {
-                    if Instant::now() >= deadline {
+                let mut deadline = None;
+                while !db.lock_shared(&mut inner)? {
+                    let now = Instant::now();
+                    if now >= *deadline.get_or_insert_with(|| now + MARK_WAIT.min(self.patience())) {
                         return Err(Error::Busy("another process is writing the database without onewrite".into()));
                     }
                     std::thread::sleep(Duration::from_micros(200));
@@ -305,7 +307,15 @@ impl Connection {
         writer: &mut parking_lot::MutexGuard<'_, Option<Live>>,
         inner: &mut Inner,
     ) -> Result<()> {
-        let (mut state, mut mark) = db.read_state()?;
+        let mut first = [0; at::HEADER_BYTES];
+        let (first, bytes) = db.read_first(&mut first)?;
+        // Rule WalComesWithHeader.
+        if inner.is_plain(first, bytes) && !db.has_hot_journal()? {
+            self.has_no_wal = true;
+            return Ok(());
+        }
+        let (mut state, mut mark) = state_of(first, bytes);
+        let is_unmarked = mark.is_none();
         if db.has_hot_journal()? && keeps(Rule::HotJournalFirst) {
             if mark.is_some() {
                 return Err(Error::CantOpen(format!(
@@ -348,6 +358,9 @@ impl Connection {
             state = db.read_state()?.0;
         }
         inner.find_state(state);
+        if self.has_no_wal && is_unmarked {
+            inner.note_plain(first, bytes);
+        }
         Ok(())
     }
 

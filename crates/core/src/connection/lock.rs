@@ -146,6 +146,13 @@ impl Connection {
         if self.waits.is_retry() { Duration::ZERO } else { Duration::from_millis(self.busy_ms) }
     }
 
+    /// Whether another process that marks the file, or looks at it, was waited for long enough. `deadline`: none when it is asked
+    /// first.
+    fn is_over(&self, deadline: &mut Option<Instant>) -> bool {
+        let now = Instant::now();
+        now >= *deadline.get_or_insert_with(|| now + MARK_WAIT.min(self.patience()))
+    }
+
     /// `has_place`: the newest state of all may be seen, as far as [`Connection::settle`] lets it.
     pub(super) fn pin_snapshot(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
@@ -183,8 +190,7 @@ impl Connection {
             _ => {
                 let mut deadline = None;
                 while !db.lock_shared(&mut inner)? {
-                    let now = Instant::now();
-                    if now >= *deadline.get_or_insert_with(|| now + MARK_WAIT.min(self.patience())) {
+                    if self.is_over(&mut deadline) {
                         return Err(Error::Busy("another process is writing the database without onewrite".into()));
                     }
                     std::thread::sleep(Duration::from_micros(200));
@@ -404,11 +410,11 @@ impl Connection {
         if !kept {
             self.take_place()?;
         }
-        let deadline = Instant::now() + MARK_WAIT.min(self.patience());
+        let mut deadline = None;
         let begun = loop {
             match self.begin_write(&snapshot) {
                 // Two processes that waited for each other's SHARED would wait for ever: who has RESERVED waits.
-                Err(Error::Busy(_)) if Instant::now() < deadline && locks::reserve(&*self.db.home)? => {
+                Err(Error::Busy(_)) if !self.is_over(&mut deadline) && locks::reserve(&*self.db.home)? => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 result => break result,

@@ -265,6 +265,8 @@ pub struct Database {
     /// Grows before bytes that a reader may be reading are overwritten, and again before they are cut off.
     pub(crate) epoch: AtomicU64,
     pub(crate) inner: Mutex<Inner>,
+    /// As the options say: SQLite asks several times in a transaction.
+    pub(crate) psow: AtomicBool,
     pub(crate) writer: Mutex<Option<Live>>,
     /// Bytes of home that were written and that nobody has asked the system to begin to write to the medium.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
@@ -307,6 +309,7 @@ impl Database {
             queue: WriterQueue::default(),
             table: RwLock::default(),
             epoch: AtomicU64::new(0),
+            psow: AtomicBool::new(options.psow),
             inner: Mutex::new(Inner {
                 phase: Phase::Unmarked,
                 latest: empty.clone(),
@@ -364,6 +367,7 @@ impl Database {
             debug_assert!(inner.phase != Phase::Live, "a live log keeps its scheme");
             *self.scheme.lock() = (self.schemes)(options.bundle.scheme);
         }
+        self.psow.store(options.psow, Ordering::Relaxed);
         inner.options = options;
     }
 

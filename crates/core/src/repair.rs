@@ -124,7 +124,7 @@ impl Repair {
     pub fn preview(&self, session: u64, accept_loss: bool) -> Result<(Report, State)> {
         self.check_journal()?;
         let (log, slot) = open_log(&self.db, session, OpenMode::ReadOnly)?;
-        let replayed = replay(&self.db, &log, &slot, accept_loss)?;
+        let replayed = replay(&self.db, &log, &slot, None, accept_loss)?;
         Ok((replayed.report, replayed.state))
     }
 
@@ -134,7 +134,7 @@ impl Repair {
         self.check_journal()?;
         let db = &self.db;
         let (log, slot) = open_log(db, session, OpenMode::ReadWrite)?;
-        let replayed = replay(db, &log, &slot, accept_loss)?;
+        let replayed = replay(db, &log, &slot, None, accept_loss)?;
         kept::remove(&*self.disk, &log.path, session)?;
         let report = replayed.report.clone();
         {

@@ -58,6 +58,9 @@ macro_rules! forward_disk {
             $to.names_stamp(path)
         }
     };
+    (@ system_start $this:ident $to:expr) => {
+        fn system_start(&self) -> Option<u64> { let $this = self; $to.system_start() }
+    };
     (@ temp_file $this:ident $to:expr) => {
         fn temp_file(
             &self,

@@ -107,6 +107,11 @@ pub trait Disk: Send + Sync {
     }
     /// Makes creations, removals and changes of names in the directory that holds `path` durable.
     fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
+    /// A number for the time since the system was started: it keeps what was written, and what is in shared memory, until the next start.
+    /// `None` where that cannot be told.
+    fn system_start(&self) -> Option<u64> {
+        None
+    }
     /// A number for the names in the directory that holds `path` as they are: while it is given, none was made, changed or removed since it
     /// was given first. `None` where that cannot be told, or not yet.
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {

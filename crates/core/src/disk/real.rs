@@ -40,6 +40,7 @@ impl RealDisk {
         Ok(Arc::new(RealFile {
             file: Opened::by(|| at_descriptor(open()?, 3))?,
             id: OnceLock::new(),
+            words: OnceLock::new(),
             atomic_unit: OnceLock::new(),
             without_dsync: AtomicBool::new(false),
             atomic_units: self.atomic_units.clone(),
@@ -155,12 +156,16 @@ impl Disk for RealDisk {
         self.wrap(|| make_own(path, give))
     }
 
+    fn system_start(&self) -> Option<u64> {
+        static BOOT: OnceLock<Option<u64>> = OnceLock::new();
+        *BOOT.get_or_init(this_boot)
+    }
+
     /// The time at which the directory was changed last, if that is long enough ago for the next change to get another one (rule
     /// NamesFlushedOnce).
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
-        static BOOT: OnceLock<Option<u64>> = OnceLock::new();
         // Without a clock that runs while it is off, a machine may tell the same times after each start.
-        let Some(boot) = *BOOT.get_or_init(this_boot) else { return Ok(None) };
+        let Some(boot) = self.system_start() else { return Ok(None) };
         let dir = fs::metadata(directory_of(path))?;
         let (Ok(changed), Ok(changed_ns)) = (u64::try_from(dir.ctime()), u64::try_from(dir.ctime_nsec())) else {
             return Ok(None);
@@ -265,6 +270,7 @@ fn restrict(file: &File, access: Access) -> io::Result<()> {
 struct RealFile {
     file: Opened,
     id: OnceLock<FileId>,
+    words: OnceLock<Arc<SharedWords>>,
     atomic_unit: OnceLock<u32>,
     /// Set when the kernel or the file system turned `RWF_DSYNC` down.
     without_dsync: AtomicBool,
@@ -442,7 +448,11 @@ impl DiskFile for RealFile {
     }
 
     fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
-        SharedWords::map(&self.file).map(Arc::new)
+        if let Some(words) = self.words.get() {
+            return Ok(words.clone());
+        }
+        let words = Arc::new(SharedWords::map(&self.file)?);
+        Ok(self.words.get_or_init(|| words).clone())
     }
 
     fn atomic_unit_bytes(&self) -> u32 {
@@ -622,6 +632,7 @@ mod tests {
         let file = RealFile {
             file: Opened::by(|| OpenOptions::new().read(true).write(true).create_new(true).open(path)).unwrap(),
             id: OnceLock::new(),
+            words: OnceLock::new(),
             atomic_unit: OnceLock::new(),
             without_dsync: AtomicBool::new(true),
             atomic_units: AtomicUnits::default(),

@@ -447,6 +447,20 @@ pub enum Change<'a> {
     Image(&'a [u8]),
 }
 
+impl Change<'_> {
+    /// Makes the new image of the one before, which does not matter unless this is a delta.
+    pub fn apply(&self, image: &mut [u8]) {
+        match self {
+            Change::Delta(ranges) => ranges.apply(image),
+            Change::Fresh(ranges) => {
+                image.fill(0);
+                ranges.apply(image);
+            }
+            Change::Image(new) => put(image, 0, new),
+        }
+    }
+}
+
 /// Verified ranges of one entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranges<'a> {

@@ -145,6 +145,17 @@ impl ProcessWords {
         self.cell(AT_MAGIC).store(MAGIC, SeqCst);
     }
 
+    /// They were begun in this start of the system, if it is known which that is.
+    pub fn set_start(&self, start: Option<u64>) {
+        self.cell(AT_START).store(start.unwrap_or(0), SeqCst);
+    }
+
+    /// The newest transaction that was written, as processes left it of which none is there any more: if these are words of `session`
+    /// that were begun in this `start` of the system (rule EndTold).
+    pub fn end(&self, session: u64, start: u64) -> Option<Tid> {
+        (self.fit(session) && start != 0 && self.long(AT_START).load(SeqCst) == start).then(|| self.written())
+    }
+
     /// The record of the recovery that the words were begun behind, while home's mark does not tell of it (rule NewSession).
     pub fn untold(&self) -> Option<Tid> {
         Some(Tid(self.long(AT_UNTOLD).load(SeqCst))).filter(|tid| *tid != Tid(0))

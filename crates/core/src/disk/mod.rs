@@ -18,6 +18,7 @@ mod write_back;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::error::IoContext;
 use shared::SharedWords;
@@ -171,6 +172,18 @@ pub trait DiskFile: Send + Sync {
             self.unlock(offset, len)?;
         }
         Ok(!free)
+    }
+    /// The same for who may be told a little late: lately there was none. `free_at`: when that was; it is kept for these
+    /// bytes from one call to the next. A disk without a clock always looks.
+    fn conflicts_lately(
+        &self,
+        offset: u64,
+        len: u64,
+        kind: LockKind,
+        free_at: &mut Option<Instant>,
+    ) -> io::Result<bool> {
+        let _has_no_clock = free_at;
+        self.conflicts(offset, len, kind)
     }
     /// Bytes the device writes all or nothing when aligned: a power of two, at least 512.
     fn atomic_unit_bytes(&self) -> u32;

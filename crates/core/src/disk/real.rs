@@ -10,13 +10,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use rustix::fs::{FallocateFlags, RenameFlags};
+use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use super::forked::Opened;
@@ -348,8 +348,8 @@ impl DiskFile for RealFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        let stat = rustix::fs::fstat(&self.file)?;
-        u64::try_from(stat.st_size).map_err(|_| io::Error::other("a file of negative length"))
+        // Cheaper than a look at all that is to be known of the file. Nobody reads or writes where this leaves the offset.
+        Ok(rustix::fs::seek(&self.file, SeekFrom::End(0))?)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -431,6 +431,22 @@ impl DiskFile for RealFile {
         Ok(i32::from(lock.l_type) != libc::F_UNLCK)
     }
 
+    fn conflicts_lately(
+        &self,
+        offset: u64,
+        len: u64,
+        kind: LockKind,
+        free_at: &mut Option<Instant>,
+    ) -> io::Result<bool> {
+        let now = Instant::now();
+        if free_at.is_some_and(|at| now.saturating_duration_since(at) < LATELY) {
+            return Ok(false);
+        }
+        let conflicts = self.conflicts(offset, len, kind)?;
+        *free_at = (!conflicts).then_some(now);
+        Ok(conflicts)
+    }
+
     fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
         if let Some(words) = self.words.get() {
             return Ok(words.clone());
@@ -443,6 +459,9 @@ impl DiskFile for RealFile {
         *self.atomic_unit.get_or_init(|| self.atomic_units.of(&self.file))
     }
 }
+
+/// How long nobody is taken to have taken a lock that was free, where it does not matter much.
+const LATELY: Duration = Duration::from_micros(100);
 
 /// Atomic unit of each device asked about so far.
 #[derive(Clone, Debug, Default)]

@@ -5,8 +5,6 @@
 
 use std::ops::Range;
 
-use memchr::memmem;
-
 use crate::layout::{be_u16, home, le_u16, put, record as at};
 use crate::types::PageNo;
 
@@ -150,13 +148,16 @@ impl Numbers {
     /// Of the numbers in `bytes`, if it is shorter to tell them so, as a piece of its own within others.
     fn of(bytes: &[u8]) -> Option<Numbers> {
         let first = be_u16(bytes, 0)?;
-        let (mut least, mut most, mut step) = (first, first, 0);
+        let (mut least, mut most, mut step) = (first, first, Step::of(0));
         for number in numbers(bytes) {
             (least, most) = (least.min(number), most.max(number));
-            step = divisor(number.abs_diff(first), step);
+            let difference = number.abs_diff(first);
+            if !step.divides(difference) {
+                step = Step::of(divisor(difference, step.len));
+            }
         }
-        // All the same: no steps.
-        let steps = most.abs_diff(least).checked_div(step).unwrap_or(0);
+        let steps = step.count(most.abs_diff(least));
+        let step = step.len;
         let bits = u16::BITS - steps.leading_zeros();
         let told = at::NUMBERS_HEAD_BYTES + Numbers::packed_bytes(bytes.len() / 2, bits)? + 2 * NEXT_HEAD_BYTES_MAX;
         (told <= bytes.len()).then_some(Numbers { least, step, bits })
@@ -172,8 +173,9 @@ impl Numbers {
         buf.extend_from_slice(&self.step.to_le_bytes());
         buf.push(self.bits as u8);
         let (mut held, mut held_bits) = (0u32, 0);
+        let step = Step::of(self.step);
         for number in numbers(bytes) {
-            let steps = number.abs_diff(self.least).checked_div(self.step).unwrap_or(0);
+            let steps = step.count(number.abs_diff(self.least));
             held |= u32::from(steps) << held_bits;
             held_bits += self.bits;
             while held_bits >= 8 {
@@ -201,6 +203,29 @@ impl Numbers {
             let value = self.least.wrapping_add(self.step.wrapping_mul(steps as u16));
             put(number, 0, &value.to_be_bytes());
         }
+    }
+}
+
+/// Counts steps of a length without dividing each time.
+#[derive(Clone, Copy)]
+struct Step {
+    len: u16,
+    /// 2^32 / len, and a little more: times a number of 16 bits that is off by less than a step would be.
+    inverse: u64,
+}
+
+impl Step {
+    fn of(len: u16) -> Step {
+        Step { len, inverse: (1u64 << 32).checked_div(len.into()).map_or(0, |inverse| inverse + 1) }
+    }
+
+    /// How many are in `distance`; none have no length.
+    fn count(self, distance: u16) -> u16 {
+        ((u64::from(distance) * self.inverse) >> 32) as u16
+    }
+
+    fn divides(self, distance: u16) -> bool {
+        self.count(distance).wrapping_mul(self.len) == distance
     }
 }
 
@@ -285,10 +310,9 @@ impl<'a> Iterator for Pieces<'a> {
             None => {}
         }
         let run = self.new.get(start..end)?;
-        let zeros_at = if run.len() < ZEROS_BYTES { None } else { memmem::find(run, &[0; ZEROS_BYTES]) };
-        let piece = match zeros_at {
-            Some(0) => Piece::Zeros(start, run.iter().take_while(|byte| **byte == 0).count()),
-            Some(len) => Piece::Bytes(start, run.get(..len)?),
+        let piece = match zeros(run) {
+            Some(zeros) if zeros.start == 0 => Piece::Zeros(start, zeros.len()),
+            Some(zeros) => Piece::Bytes(start, run.get(..zeros.start)?),
             None => Piece::Bytes(start, run),
         };
         self.at += match &piece {
@@ -298,6 +322,18 @@ impl<'a> Iterator for Pieces<'a> {
         };
         Some(piece)
     }
+}
+
+/// The first run of zeros that is worth telling.
+fn zeros(bytes: &[u8]) -> Option<Range<usize>> {
+    const { assert!(ZEROS_BYTES >= 15, "eight of them that begin at a multiple of eight are among the run") };
+    let is_zero = |byte: &&u8| **byte == 0;
+    bytes.chunks_exact(8).enumerate().filter(|(_, eight)| word(eight) == 0).find_map(|(n, _)| {
+        let (before, behind) = bytes.split_at_checked(8 * n)?;
+        let start = before.len() - before.iter().rev().take_while(is_zero).count();
+        let end = before.len() + behind.iter().take_while(is_zero).count();
+        (end - start >= ZEROS_BYTES).then_some(start..end)
+    })
 }
 
 /// Where the cell pointers of a page are, if it looks like one of a b-tree.
@@ -432,6 +468,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn steps_are_counted_as_by_division(len: u16, distance: u16) {
+            for len in [len, len >> 8, len >> 12, 1] {
+                prop_assert_eq!(Step::of(len).count(distance), distance.checked_div(len).unwrap_or(0));
+                prop_assert_eq!(Step::of(len).divides(distance), distance.checked_rem(len).unwrap_or(distance) == 0);
+            }
+        }
+
         #[test]
         fn what_is_told_is_what_was(
             places in proptest::collection::vec(0..512u16, 2..400), step in 1..9u16, at in any::<proptest::sample::Index>(),

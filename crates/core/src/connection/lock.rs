@@ -509,14 +509,14 @@ impl Connection {
     }
 
     pub(super) fn begin_write(&mut self, snapshot: &Arc<State>) -> Result<()> {
-        let db = self.db.clone();
+        let db = &*self.db;
         let mut writer = db.writer.lock();
         let mut inner = db.inner.lock();
         inner.check()?;
         if !inner.is_newest(snapshot) {
             return Err(Error::BusySnapshot);
         }
-        db.scheme().check(&db, &inner.options, &inner.published)?;
+        db.scheme().check(db, &inner.options, &inner.published)?;
         debug_assert!(
             matches!(inner.published.kind, Kind::Empty | Kind::Database),
             "rule WalFileStaysLocked: nothing else is marked"
@@ -664,9 +664,9 @@ impl Connection {
         let Some(txn) = self.role.end_txn() else { return Ok(()) };
         // A record that waits for its decision and could not be cancelled, or that an error left in doubt, may count: it
         // needs them.
-        let in_doubt = self.db.undecided.lock().is_some() || self.db.inner.lock().check().is_err();
+        let in_doubt = || self.db.undecided.lock().is_some() || self.db.inner.lock().check().is_err();
         if !txn.streamed.is_empty()
-            && !in_doubt
+            && !in_doubt()
             && let Some(live) = self.db.writer.lock().as_mut()
         {
             live.log.stream_drop(txn.stream_from)?;

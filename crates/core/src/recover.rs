@@ -455,7 +455,8 @@ fn go_on(
     let slot = Slot { zeroed: false, ..slot };
     let mut ring = Log::join(log.clone(), slot.clone(), options.psow);
     ring.resume(&slot, &replayed.cursor, slot.base_tid)?;
-    if !ring.has_room(encoder.record_bytes() as u64, own_block) {
+    // Whoever knows the version before alone must find nothing of a session that has records of this one.
+    if !ring.has_room(encoder.record_bytes() as u64, own_block) || !log.is_of_this_version(&slot)? {
         return take_over(db, writer, inner, log, &slot, replayed, options);
     }
     let Replayed { table, state, decider, .. } = replayed;

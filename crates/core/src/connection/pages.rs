@@ -339,12 +339,7 @@ fn stream_out(live: &mut crate::database::Live, txn: &mut Txn) -> Result<()> {
     let mut pages: Vec<PageNo> = memory::list(txn.pages.len())?;
     pages.extend(txn.pages.keys().copied().filter(|p| *p != PageNo::HEADER));
     pages.sort_unstable();
-    for page in pages {
-        if let Some(image) = txn.pages.get(&page).cloned() {
-            commit::record::stream_page(live, txn, page, &image)?;
-            txn.pages.remove(&page);
-        }
-    }
+    commit::record::stream_pages(live, txn, &pages)?;
     txn.pages.shrink_to(64);
     Ok(())
 }

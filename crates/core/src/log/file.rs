@@ -255,6 +255,13 @@ impl LogFile {
         Ok(found)
     }
 
+    /// Whether `slot`, as it lies in the file, is of this version of the log, and not of the one before.
+    pub fn is_of_this_version(&self, slot: &Slot) -> Result<bool> {
+        let mut b = [0; slot::BYTES];
+        self.file.read_at(&mut b, slot.position()).context(|| self.what("cannot read"))?;
+        Ok(le_u32(&b, slot::AT_VERSION) == Some(slot::VERSION))
+    }
+
     /// Whether the session of `mark` never wrote to this log, whose newest slot is `newest`: the mark is tentative, it follows that
     /// one, and neither slot is damaged, which may have been its own (rule SlotWithFirstRecord).
     pub fn has_nothing_of(&self, mark: &Mark, newest: &Slot) -> Result<bool> {

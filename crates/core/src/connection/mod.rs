@@ -231,8 +231,8 @@ impl Connection {
     /// xAccess of the `-wal` name: a marked database has none, nor one for which none was found under this lock; `None`: ask
     /// the file system.
     pub fn wal_exists(&mut self) -> Result<Option<bool>> {
-        let live = self.db.inner.lock().phase == Phase::Live;
-        Ok((live || self.has_no_wal).then_some(false))
+        let has_none = self.has_no_wal || self.db.inner.lock().phase == Phase::Live;
+        Ok(has_none.then_some(false))
     }
 
     /// `PRAGMA synchronous=…` was seen.

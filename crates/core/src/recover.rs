@@ -13,6 +13,7 @@ use parking_lot::MutexGuard;
 
 use crate::beside;
 use crate::checkpoint::{fit_length, write_pages};
+use crate::closed::{close_again, closed};
 use crate::commit::record;
 use crate::database::mark::lock_log;
 use crate::database::{Database, HomeFile, Inner, Live, Phase};
@@ -37,13 +38,19 @@ use crate::table::Place;
 use crate::types::{LogOffset, PageNo, Tid};
 
 /// The log that belongs to a home marked with `session`, locked for this process (to be read only, if `mode`
-/// says so), and its newest slot. Every way in which the two may not fit has its own message.
-pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<(LogFile, Slot)> {
+/// says so).
+pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     let log = find_log(db, session, mode)?;
     lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive }, Duration::ZERO)?;
     check_name(db)?;
-    let slot = slot_of(db, &log, session)?;
-    Ok((log, slot))
+    Ok(log)
+}
+
+/// What the log of `session`, which nobody else uses, leads to, and its newest slot. Every way in which home and log may not fit has
+/// its own message.
+pub fn replay_session(db: &Database, log: &LogFile, session: u64, accept_loss: bool) -> Result<(Replayed, Slot)> {
+    let slot = slot_of(db, log, session)?;
+    Ok((replay(db, log, &slot, accept_loss)?, slot))
 }
 
 fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
@@ -101,6 +108,23 @@ fn slot_of(db: &Database, log: &LogFile, session: u64) -> Result<Slot> {
         )));
     }
     Ok(slot)
+}
+
+/// Ends a session once more whose close is proven by what is left of it: false if it is not.
+pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
+    let Some(closed) = closed(db, log, session)? else { return Ok(false) };
+    kept::remove(&*db.disk, &log.path, session)?;
+    close_again(db, log, closed)?;
+    Ok(true)
+}
+
+/// The same where a rollback journal waits, which then is of a transaction behind the close. The caller has home to itself.
+pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
+    let log = match find_log(db, session, OpenMode::ReadWrite) {
+        Err(Error::CantOpen(_)) => return Ok(false),
+        log => log?,
+    };
+    Ok(member::try_alone(&log, LockKind::Exclusive)? && end_again(db, &log, session)?)
 }
 
 /// The slot of a session that was cut off from power before its first flush of the log: the mark says so, and names a session
@@ -193,8 +217,10 @@ pub fn attach(
             return Err(e);
         }
         check_name(db)?;
-        let slot = slot_of(db, &log, session)?;
-        let replayed = replay(db, &log, &slot, false)?;
+        let (replayed, slot) = match replay_session(db, &log, session, false) {
+            Ok(found) => found,
+            Err(e) => return if end_again(db, &log, session)? { Ok(false) } else { Err(e) },
+        };
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
         if can_rest(&log, &slot, &replayed)? {
@@ -373,7 +399,7 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     beside::remove_second(&*db.disk, &db.path)?;
     db.write_header(&recovered.final_header())?;
     // What is not flushed of it the next session finds: it looks at all of the ring.
-    log.wipe(slot, slot.ring_bytes)?;
+    log.wipe(slot, slot.ring_bytes, &slot.tombstone())?;
     let ended = Slot {
         sequence: slot.sequence.saturating_add(1),
         start: LogOffset(0),

@@ -235,6 +235,8 @@ pub struct Database {
     pub(crate) table: RwLock<PageTable>,
     /// Grows before bytes that a reader may be reading are overwritten, and again before they are cut off.
     pub(crate) epoch: AtomicU64,
+    /// Whether the last close flushes the mark's removal: `PRAGMA synchronous=EXTRA`.
+    pub(crate) flushes_close: AtomicBool,
     pub(crate) inner: Mutex<Inner>,
     pub(crate) writer: Mutex<Option<Live>>,
     /// Bytes of home that were written and that nobody has asked the system to begin to write to the medium.
@@ -278,6 +280,7 @@ impl Database {
             queue: WriterQueue::default(),
             table: RwLock::default(),
             epoch: AtomicU64::new(0),
+            flushes_close: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 phase: Phase::Unmarked,
                 latest: empty.clone(),

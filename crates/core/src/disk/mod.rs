@@ -106,6 +106,8 @@ pub trait Disk: Send + Sync {
     }
     /// Makes creations, removals and changes of names in the directory that holds `path` durable.
     fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
+    /// Makes all that was written to any file of the file system that holds `path` durable (`syncfs`).
+    fn sync_all_beside(&self, path: &Path) -> io::Result<()>;
     /// A number for the names in the directory that holds `path` as they are: while it is given, none was made, changed or removed since it
     /// was given first. `None` where that cannot be told, or not yet.
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {

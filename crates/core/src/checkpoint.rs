@@ -3,6 +3,7 @@
 //! Only durable transactions go home, for recovery must be able to finish what a crash tears
 //! (invariants I1, I3). Images that older snapshots read are kept first (I4).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::database::{Database, HomeFile, Live};
@@ -215,7 +216,9 @@ pub fn write_pages(
     let mut run: Vec<u8> = Vec::new();
     let mut run_at = 0u64;
     let mut count = 0u64;
-    for (page, place) in pages {
+    let mut rest = pages.as_slice();
+    while let Some(((page, place), others)) = rest.split_first() {
+        rest = others;
         let at = page.offset(state.page_bytes);
         if !run.is_empty() && (run_at + run.len() as u64 != at || run.len() >= RUN_BYTES) {
             file.write_at(&run, run_at).context(what)?;
@@ -227,17 +230,26 @@ pub fn write_pages(
         run.room(size)?;
         let from = run.len();
         match place {
-            Place::Memory(image) => run.extend_from_slice(&image),
+            Place::Memory(image) => run.extend_from_slice(image),
             Place::Log(images, position) | Place::Kept(images, position) => {
-                run.resize(from + size, 0);
+                let more = others.iter().take(RUN_BYTES.saturating_sub(from + 1) / size.max(1)).zip(1..);
+                let more =
+                    more.take_while(|((next, place), n)| follows((*page, images, *position), *n, *next, place, size));
+                let bytes = size * (1 + more.count());
+                run.room(bytes)?;
+                run.resize(from + bytes, 0);
                 let to = run.get_mut(from..).unwrap_or_default();
-                if images.read_at(to, position).context(what)? != size {
-                    return Err(ends_within(page));
+                let read = images.read_at(to, *position).context(what)?;
+                if read != bytes {
+                    return Err(ends_within(PageNo(page.0 + (read / size.max(1)) as u32)));
                 }
+                let followed = bytes / size.max(1) - 1;
+                rest = others.get(followed..).unwrap_or_default();
+                count += followed as u64;
             }
             Place::Home => continue,
         }
-        if page == PageNo::HEADER && keeps(Rule::MarkStays) {
+        if *page == PageNo::HEADER && keeps(Rule::MarkStays) {
             // The mark stays on while the log is in use.
             let header = state.marked_header(home.mark);
             run.get_mut(from..from + header.len()).unwrap_or_default().copy_from_slice(&header);
@@ -249,6 +261,15 @@ pub fn write_pages(
     }
     Stats::add(&db.stats.checkpoint_pages, count);
     if home.bytes < state.bytes() { fit_length(db, file, home, state) } else { Ok(()) }
+}
+
+/// Whether an image lies behind that of the page `n` before it, in home and where it streamed to.
+fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place: &Place, size: usize) -> bool {
+    let (Place::Log(images, position) | Place::Kept(images, position)) = place else { return false };
+    let (first_page, first_images, first_position) = first;
+    page.0.checked_sub(n) == Some(first_page.0)
+        && Arc::ptr_eq(images, first_images)
+        && position.checked_sub(u64::from(n) * size as u64) == Some(first_position)
 }
 
 /// The log ends where an image should be: zeros would be a wrong answer (invariant I7).

@@ -70,6 +70,13 @@ impl VirtualJournal {
         temp: impl FnOnce() -> Result<Arc<dyn DiskFile>>,
     ) -> Result<()> {
         self.last_write_was_header = data.len() == HEADER_WRITE_BYTES && data.starts_with(&MAGIC);
+        // SQLite mostly writes behind what it wrote last, and there is room.
+        let at_end = offset == self.len && self.len == self.memory.len() as u64;
+        if at_end && data.len() <= self.memory.capacity().min(MEMORY_BYTES).saturating_sub(self.memory.len()) {
+            self.memory.extend_from_slice(data);
+            self.len += data.len() as u64;
+            return Ok(());
+        }
         self.put(data, offset, temp)
     }
 

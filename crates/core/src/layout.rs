@@ -52,7 +52,7 @@ pub mod words {
     pub const PROCESSES: usize = 48;
 
     /// Name and version of the layout.
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit6");
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit7");
 
     pub const AT_MAGIC: usize = 0;
     pub const AT_SESSION: usize = 1;
@@ -65,6 +65,7 @@ pub mod words {
     pub const AT_EPOCH: usize = 8;
     pub const AT_ALONE: usize = 9;
     pub const AT_UNTOLD: usize = 10;
+    pub const AT_START: usize = 11;
     pub const AT_TURN: usize = 16;
     pub const AT_TURNS: usize = 17;
     pub const AT_WANTING: usize = 18;
@@ -184,7 +185,9 @@ pub mod slot {
     /// Name of the format.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrite");
     /// Version of the format.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
+    /// The one before is read, too: its records tell pages with ranges instead of pieces.
+    pub const VERSION_READ: u32 = 1;
     pub const AT_MAGIC: usize = 0;
     pub const AT_VERSION: usize = AT_MAGIC + 8;
     pub const AT_BLOCK_BYTES: usize = AT_VERSION + 4;
@@ -275,18 +278,32 @@ pub mod record {
     pub const ALIGN: usize = 8;
     /// Length of an entry's head: page number u32, kind u16, count u16.
     pub const ENTRY_BYTES: usize = 8;
-    /// Length of a range's head: offset u16, length minus one u16.
+    /// Length of a range's head in version 1: offset u16, length minus one u16.
     pub const RANGE_BYTES: usize = 4;
     /// Length of one item of a stream index: page number, position, crc32c, each u32.
     pub const STREAM_ITEM_BYTES: usize = 12;
-    /// Ranges over the page's previous image.
+    /// Ranges over the page's previous image, in version 1.
     pub const KIND_DELTA: u16 = 1;
-    /// Ranges over zeros: the page was beyond the end of the database.
+    /// The same over zeros.
     pub const KIND_FRESH: u16 = 2;
     /// Whole images, aligned to blocks.
     pub const KIND_FRAMES: u16 = 3;
     /// What decides a transaction that spans several files: token u64, session u64, path of a database.
     pub const KIND_DECIDER: u16 = 4;
+    /// Pieces over the page's previous image.
+    pub const KIND_COMPACT_DELTA: u16 = 5;
+    /// Pieces over zeros: the page was beyond the end of the database.
+    pub const KIND_COMPACT_FRESH: u16 = 6;
+    /// The lowest bits of a piece's length say what it is made of.
+    pub const PIECE_BITS: u32 = 2;
+    /// Bytes.
+    pub const PIECE_BYTES: u32 = 0;
+    /// Zeros.
+    pub const PIECE_ZEROS: u32 = 1;
+    /// Numbers of 16 bits, big-endian: the smallest, a step, and how many steps each is above the smallest.
+    pub const PIECE_NUMBERS: u32 = 2;
+    /// What says how numbers are told: smallest u16, step u16, bits of each count of steps u8.
+    pub const NUMBERS_HEAD_BYTES: usize = 5;
     pub const AT_DECIDER_TOKEN: usize = 0;
     pub const AT_DECIDER_SESSION: usize = AT_DECIDER_TOKEN + 8;
     pub const AT_DECIDER_PATH: usize = AT_DECIDER_SESSION + 8;
@@ -332,7 +349,7 @@ pub mod undo {
     pub const HEADER_BYTES: usize = 12;
     /// Length of the fixed part; the old middle of the cell pointer array and the ranges follow.
     pub const FIXED_BYTES: usize = AT_HEADER + HEADER_BYTES;
-    /// Length of a range's head: offset u16, length minus one u16.
+    /// Length of a range's head in version 1: offset u16, length minus one u16.
     pub const RANGE_BYTES: usize = 4;
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Connections of this process do not lock each other with these: that is done in memory.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use crate::disk::{DiskFile, LockKind};
@@ -23,10 +24,28 @@ fn what() -> String {
 /// SQLite holds a lock on PENDING while it takes SHARED. To take SHARED and then look at PENDING keeps out of the same
 /// writers' way with a system call less: one who has PENDING by then is seen, one who takes it later waits for this reader.
 pub fn shared_if(home: &dyn DiskFile, is_live: impl FnOnce() -> Result<bool>) -> Result<bool> {
+    shared_unless_pending(home, || home.conflicts(PENDING, 1, LockKind::Shared), is_live)
+}
+
+/// The same for one that comes again and again: whoever takes PENDING waits for it a moment longer, as if it had come a moment
+/// later. `free_at`: when nobody had PENDING, kept from one call to the next.
+pub fn shared_again(
+    home: &dyn DiskFile,
+    free_at: &mut Option<Instant>,
+    is_live: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    shared_unless_pending(home, || home.conflicts_lately(PENDING, 1, LockKind::Shared, free_at), is_live)
+}
+
+fn shared_unless_pending(
+    home: &dyn DiskFile,
+    is_pending: impl FnOnce() -> io::Result<bool>,
+    is_live: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
     if !home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)? {
         return Ok(false);
     }
-    let free = match home.conflicts(PENDING, 1, LockKind::Shared).context(what) {
+    let free = match is_pending().context(what) {
         Ok(false) => Ok(true),
         Ok(true) => is_live(),
         Err(e) => Err(e),
@@ -172,6 +191,31 @@ mod tests {
             assert!(writer.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).unwrap(), "the refused left nothing");
             none(&*writer).unwrap();
             assert!(shared(&*comer).unwrap() && !is_reserved(&*reader).unwrap());
+        }
+    }
+
+    #[test]
+    fn who_reads_again_and_again_makes_way_before_long() {
+        let sim = SimDisk::new(SimConfig::default());
+        for (disk, at_once) in [(&sim as &dyn Disk, true), (&RealDisk::new(), false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let open = || disk.open(&dir.path().join("db"), OpenMode::Create).unwrap();
+            let (reader, writer) = (open(), open());
+            let mut free_at = None;
+            let mut reads = |is_live| {
+                let locked = shared_again(&*reader, &mut free_at, || Ok(is_live)).unwrap();
+                none(&*reader).unwrap();
+                locked
+            };
+            assert!(reads(false));
+            assert!(pending(&*writer).unwrap());
+            let began = Instant::now();
+            while reads(false) {
+                assert!(!at_once && began.elapsed() < Duration::from_secs(9));
+            }
+            assert!(!reads(false) && reads(true) && !reads(false), "until PENDING is given back");
+            none(&*writer).unwrap();
+            assert!(reads(false));
         }
     }
 

@@ -43,21 +43,28 @@ impl Database {
             && epochs.others.as_ref().is_none_or(|(member, epoch)| member.words.same_epoch(*epoch))
     }
 
-    /// Reads bytes of one page as the snapshot `state` sees it; the page is within its size.
-    pub fn read_page(&self, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<()> {
+    /// Reads bytes of one page as the snapshot `state` sees it; the page is within its size. Whether they were in home.
+    pub fn read_page(&self, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<bool> {
         if page == PageNo::HEADER
             && state.kind != Kind::Foreign
             && let Some(from) = state.header.get(in_page..in_page + buf.len())
         {
             // SQLite looks at the change counter in every transaction; the state has it.
             buf.copy_from_slice(from);
-            return Ok(());
+            return Ok(false);
         }
         self.read_found(self.look_up(page, state.tid), state, page, in_page, buf)
     }
 
-    /// Reads bytes of a page that was just found.
-    fn read_found(&self, mut found: Found, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<()> {
+    /// Reads bytes of a page that was just found. Whether they were in home.
+    fn read_found(
+        &self,
+        mut found: Found,
+        state: &State,
+        page: PageNo,
+        in_page: usize,
+        buf: &mut [u8],
+    ) -> Result<bool> {
         let what = || self.what("cannot read");
         loop {
             let read = match &found.place {
@@ -93,7 +100,7 @@ impl Database {
                 to.copy_from_slice(from);
             }
         }
-        Ok(())
+        Ok(matches!(found.place, Place::Home))
     }
 
     /// Reads one whole page as the snapshot `state` sees it, and pages behind it if the connection has
@@ -102,7 +109,7 @@ impl Database {
         let size = state.page_bytes;
         let found = self.look_up(page, state.tid);
         if page == PageNo::HEADER || !matches!(found.place, Place::Home) {
-            return self.read_found(found, state, page, 0, buf);
+            return self.read_found(found, state, page, 0, buf).map(drop);
         }
         if let Some(image) = ahead.get(page, size) {
             buf.copy_from_slice(image);
@@ -116,9 +123,9 @@ impl Database {
                 return Ok(());
             }
             // Home was being overwritten, or is shorter.
-            return self.read_page(state, page, 0, buf);
+            return self.read_page(state, page, 0, buf).map(drop);
         }
-        self.read_found(found, state, page, 0, buf)
+        self.read_found(found, state, page, 0, buf).map(drop)
     }
 
     /// Reads `count` pages of home from `first` on with one call, if none is overwritten meanwhile. `epochs`: from before.

@@ -30,6 +30,7 @@ use crate::memory;
 use crate::options::{LOG_BYTES_MAX, Options};
 use crate::procs::member::{self, Member};
 use crate::procs::tail::Reach;
+use crate::procs::words::ProcessWords;
 use crate::procs::{follow, kept};
 use crate::replay::{Replayed, replay};
 use crate::rules::{Rule, keeps};
@@ -46,14 +47,27 @@ pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> 
     Ok(log)
 }
 
-/// What the log of `session`, which nobody else uses, leads to, and its newest slot. Every way in which home and log may not fit has
-/// its own message.
-pub fn replay_session(db: &Database, log: &LogFile, session: u64, accept_loss: bool) -> Result<(Replayed, Slot)> {
-    let slot = slot_of(db, log, session)?;
-    Ok((replay(db, log, &slot, accept_loss)?, slot))
+/// What the log of `session`, which nobody else uses, leads to, its newest slot and all of them. Every way in which home and log may not
+/// fit has its own message. `told`: where the words of the dead say that the records end (rule EndTold).
+pub fn replay_session(
+    db: &Database,
+    log: &LogFile,
+    session: u64,
+    told: Option<Tid>,
+    accept_loss: bool,
+) -> Result<(Replayed, Slot, Vec<Slot>)> {
+    let slots = log.slots()?;
+    let slot = slot_of(db, log, &slots, session)?;
+    Ok((replay(db, log, &slot, told, accept_loss)?, slot, slots))
 }
 
 fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
+    // Where it should be, it mostly is.
+    if let Ok(Some(log)) = LogFile::open(&*db.disk, &log_path(&db.path), mode)
+        && log.slots().is_ok_and(|slots| slots.iter().any(|slot| slot.session == session))
+    {
+        return Ok(log);
+    }
     let path = db.path_of_log(session)?;
     let home = db.path.display();
     let Some(log) = LogFile::open(&*db.disk, &path, mode)? else {
@@ -67,11 +81,10 @@ fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     Ok(log)
 }
 
-/// The slot that counts, in a log that nobody else uses.
-fn slot_of(db: &Database, log: &LogFile, session: u64) -> Result<Slot> {
+/// The slot that counts, of the valid ones in a log that nobody else uses.
+fn slot_of(db: &Database, log: &LogFile, slots: &[Slot], session: u64) -> Result<Slot> {
     let path = &log.path;
     let home = db.path.display();
-    let slots = log.slots()?;
     let Some(newest) = slots.first() else {
         return Err(Error::Corrupt(format!(
             "the log {} has no valid header slot: it is damaged, cut short or not a log. {home} needs it; `onewrite \
@@ -217,19 +230,21 @@ pub fn attach(
             return Err(e);
         }
         check_name(db)?;
-        let (replayed, slot) = match replay_session(db, &log, session, false) {
+        let told = told_end(db, &log, session);
+        let (replayed, slot, slots) = match replay_session(db, &log, session, told, false) {
             Ok(found) => found,
             Err(e) => return if end_again(db, &log, session)? { Ok(false) } else { Err(e) },
         };
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
-        if can_rest(&log, &slot, &replayed)? {
-            rest(db, &log, &slot, replayed, options)?;
+        let found = Found { log, slots, slot, replayed };
+        if can_rest(&found)? {
+            rest(db, &found.log, &found.slot, found.replayed, options)?;
             return Ok(false);
         }
-        match can_stay(db, &log, &slot, &replayed, options)? {
-            true => go_on(db, writer, inner, log, &slot, replayed, options)?,
-            false => take_over(db, writer, inner, log, &slot, replayed, options)?,
+        match can_stay(db, &found, options)? {
+            true => go_on(db, writer, inner, found, options)?,
+            false => take_over(db, writer, inner, found.log, &found.slot, found.replayed, options)?,
         }
         db.hold_pending();
         return Ok(true);
@@ -244,6 +259,16 @@ pub fn attach(
     joined?;
     db.hold_pending();
     Ok(true)
+}
+
+/// A log that a process which died has left.
+struct Found {
+    log: LogFile,
+    /// Its valid slots, the newest first.
+    slots: Vec<Slot>,
+    /// The one that counts.
+    slot: Slot,
+    replayed: Replayed,
 }
 
 fn left_marked(db: &Database) -> Error {
@@ -275,6 +300,12 @@ fn observe(
         db.quit(inner)?;
     }
     followed.map(|()| true)
+}
+
+/// The newest transaction that processes which died have written, if they died in this start of the system: then the words that they shared
+/// are as they left them (rule EndTold).
+fn told_end(db: &Database, log: &LogFile, session: u64) -> Option<Tid> {
+    ProcessWords::new(log.file.shared_words().ok()?).end(session, db.disk.system_start()?)
 }
 
 /// The file that was opened must be the one that has the name: not if another process exchanged it (a scheme of two files), or
@@ -360,14 +391,15 @@ fn follow(
 
 /// Whether all that counts is in home, of an in-page scheme whose log has nothing to replay and nothing to give back: then home can
 /// be a plain file again, without a session that nobody may need.
-fn can_rest(log: &LogFile, slot: &Slot, replayed: &Replayed) -> Result<bool> {
+fn can_rest(found: &Found) -> Result<bool> {
+    let Found { log, slots, slot, replayed } = found;
     let is_newest = |newest: &Slot| newest.session == slot.session && newest.sequence == slot.sequence;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
     Ok(slot.is_in_page()
         && replayed.state.kind == Kind::Database
         && slot.ring_bytes <= small_ring_bytes(slot.block_bytes)
         && log_bytes <= slot.ring_at() + slot.ring_bytes
-        && log.slots()?.first().is_some_and(is_newest)
+        && slots.first().is_some_and(is_newest)
         && log.scan(slot, |_| Ok(()))?.is_empty())
 }
 
@@ -417,7 +449,8 @@ const TIDS_APART: u64 = LOG_BYTES_MAX / 16;
 
 /// Whether the session can go on with its live records where they are: there are some, so the mark and the names were durable before
 /// them; all of their pages are in memory; nothing else is known to be in home or behind the ring; and there is room for one more.
-fn can_stay(db: &Database, log: &LogFile, slot: &Slot, replayed: &Replayed, options: &Options) -> Result<bool> {
+fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
+    let Found { log, slots, slot, replayed } = found;
     let Replayed { table, state, report, cursor, .. } = replayed;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
     Ok(db.facts().all_in_log()
@@ -433,7 +466,7 @@ fn can_stay(db: &Database, log: &LogFile, slot: &Slot, replayed: &Replayed, opti
         && log_bytes == slot.ring_at() + slot.ring_bytes
         && cursor.last_tid.0.saturating_add(3 * TIDS_APART) < slot.tid_ceiling.0
         && log.noted_in_place()?.is_none()
-        && log.slots()?.first().is_some_and(|newest| newest == slot)
+        && slots.first().is_some_and(|newest| newest == slot)
         && !db.is_signed()?)
 }
 
@@ -443,20 +476,20 @@ fn go_on(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
     inner: &mut Inner,
-    log: LogFile,
-    slot: &Slot,
-    replayed: Replayed,
+    found: Found,
     options: &Options,
 ) -> Result<()> {
+    let Found { log, slots, slot, replayed } = found;
     let what = || format!("cannot write to the log {}", log.path.display());
     let mut encoder = Encoder::default();
     encoder.clear();
     let own_block = record::own_block(options);
     // The ring behind the records is unknown: the last close overwrites all of it (rule LogWiped).
-    let slot = Slot { zeroed: false, ..slot.clone() };
+    let slot = Slot { zeroed: false, ..slot };
     let mut ring = Log::join(log.clone(), slot.clone(), options.psow);
     ring.resume(&slot, &replayed.cursor, slot.base_tid)?;
-    if !ring.has_room(encoder.record_bytes() as u64, own_block) {
+    // Whoever knows the version before alone must find nothing of a session that has records of this one.
+    if !ring.has_room(encoder.record_bytes() as u64, own_block) || !log.is_of_this_version(&slot)? {
         return take_over(db, writer, inner, log, &slot, replayed, options);
     }
     let Replayed { table, state, decider, .. } = replayed;
@@ -482,7 +515,7 @@ fn go_on(
     let durability = if keeps(Rule::RecordsRewritten) { Durability::Flushed } else { Durability::Written };
     ring.push(&way, record, crc, &recovered, durability);
     ring.group().wait(recovered.tid, durability, &Unseen)?;
-    if log.slots()?.get(1).is_some_and(|older| older.live && older.session != slot.session) {
+    if slots.get(1).is_some_and(|older| older.live && older.session != slot.session) {
         ring.distrust_older_slot();
     }
     let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };

@@ -128,7 +128,7 @@ impl Repair {
             return Ok((Report::default(), closed.state));
         }
         self.check_journal()?;
-        let (replayed, _) = recover::replay_session(&self.db, &log, session, accept_loss)?;
+        let (replayed, ..) = recover::replay_session(&self.db, &log, session, None, accept_loss)?;
         Ok((replayed.report, replayed.state))
     }
 
@@ -151,7 +151,7 @@ impl Repair {
             return Ok(Report::default());
         }
         self.check_journal()?;
-        let (replayed, slot) = recover::replay_session(db, &log, session, accept_loss)?;
+        let (replayed, slot, _) = recover::replay_session(db, &log, session, None, accept_loss)?;
         kept::remove(&*self.disk, &log.path, session)?;
         let report = replayed.report.clone();
         {

@@ -63,8 +63,9 @@ struct Replay<'a> {
 }
 
 /// Replays the records of `log` behind `slot` over what `db` holds in home. Nothing is written.
-/// With `accept_loss`, a damaged record ends the log instead of being an error.
-pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> Result<Replayed> {
+/// With `accept_loss`, a damaged record ends the log instead of being an error. `told`: the newest transaction that was written, where that
+/// is known.
+pub fn replay(db: &Database, log: &LogFile, slot: &Slot, told: Option<Tid>, accept_loss: bool) -> Result<Replayed> {
     let this = Replay { db, log, slot, accept_loss };
     let mut first = [0; at::HEADER_BYTES];
     db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
@@ -88,6 +89,7 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, accept_loss: bool) -> R
     let mut fits = mark.is_none_or(|mark| mark.tid == slot.base_tid);
     let end = log.scan_decided(
         slot,
+        told,
         |found| {
             let committed = db.is_committed(found, log, slot)?;
             decider = committed.then(|| found.clone());
@@ -285,7 +287,8 @@ impl Overflow<'_> {
     }
 }
 
-/// Applies a record to `state`; its images become versions in `table`, all of them in memory without `overflow`.
+/// Applies a record to `state`; its images become versions in `table`, all of them in memory without `overflow`. With it nobody reads,
+/// and each page has one version.
 pub fn apply(
     source: &Source<'_>,
     table: &mut PageTable,
@@ -303,23 +306,27 @@ pub fn apply(
         if failed.is_some() {
             return;
         }
+        let note = |header: &mut Option<Header>, image: &[u8]| {
+            if page == PageNo::HEADER {
+                *header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
+            }
+        };
+        if overflow.is_some()
+            && let Some(image) = table.amend(page, tid)
+        {
+            change.apply(image);
+            note(&mut header, image);
+            return;
+        }
         let old = table.find(page, tid);
         let image = match change {
-            Change::Fresh(ranges) => memory::zeros(page_bytes).map(|mut image| {
-                ranges.apply(&mut image);
-                image
-            }),
-            Change::Image(image) => memory::copy(image),
-            Change::Delta(ranges) => previous_image(source, page, &old).map(|mut image| {
-                ranges.apply(&mut image);
-                image
-            }),
+            Change::Delta(_) => previous_image(source, page, &old),
+            Change::Fresh(_) | Change::Image(_) => memory::zeros(page_bytes),
         };
-        let placed = image.and_then(|image| {
+        let placed = image.and_then(|mut image| {
             table.room(1)?;
-            if page == PageNo::HEADER {
-                header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
-            }
+            change.apply(&mut image);
+            note(&mut header, &image);
             match &mut overflow {
                 Some(overflow) => overflow.place(table, &old, image),
                 None => Ok(Place::Memory(Image::from(image))),
@@ -450,7 +457,7 @@ mod tests {
             log.group().wait(head.tid, Durability::Flushed, &Nobody).unwrap();
         }
         let db = Database::new(Arc::new(disk), Path::new("/db"), home, Options::default(), crate::scheme::table::of);
-        let replayed = replay(&db, log.file(), log.slot(), false).unwrap();
+        let replayed = replay(&db, log.file(), log.slot(), None, false).unwrap();
         assert_eq!((replayed.report.transactions, replayed.report.pages), (2, u64::from(PAGES) - 1));
         assert!(replayed.table.new_bytes() < REPLAYED_BYTES + PAGE as u64);
         let mut temporary = 0;

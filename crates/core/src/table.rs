@@ -351,6 +351,16 @@ impl PageTable {
         versions.push(added);
     }
 
+    /// The newest image of `page`, to become that at `tid` where it is; `None` unless it is in memory, and the table alone has it. Nobody
+    /// reads.
+    pub fn amend(&mut self, page: PageNo, tid: Tid) -> Option<&mut [u8]> {
+        let newest = self.pages.get_mut(&page).filter(|_| self.layer.is_none())?.last_mut()?;
+        let Place::Memory(image) = &mut newest.place else { return None };
+        let image = Arc::get_mut(&mut image.0)?;
+        newest.tid = tid;
+        Some(image)
+    }
+
     /// Adds the streamed images of the transaction `tid`.
     pub fn publish_layer(&mut self, tid: Tid, streamed: Streamed, log: Arc<dyn DiskFile>) {
         debug_assert!(self.layer.is_none(), "a checkpoint follows each big transaction");

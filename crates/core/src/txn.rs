@@ -80,6 +80,9 @@ pub struct Placement {
     pub count: usize,
 }
 
+/// So many pages are kept that a transaction read: those of a small one.
+const READ_PAGES: usize = 16;
+
 /// The overlay of one connection.
 pub struct Txn {
     /// The state it builds on.
@@ -88,6 +91,9 @@ pub struct Txn {
     pub page_bytes: u32,
     /// Pages in memory.
     pub pages: FxHashMap<PageNo, Image>,
+    /// Pages that SQLite read of the base since the transaction writes, as home has them: most of them are written, and compared
+    /// with that.
+    pub read: Vec<(PageNo, Image)>,
     /// Pages that streamed into the log.
     pub streamed: Streamed,
     /// Where the log's streamed images began to be this transaction's, in bytes.
@@ -114,6 +120,7 @@ impl Txn {
         Txn {
             page_bytes: base.page_bytes,
             pages: FxHashMap::default(),
+            read: Vec::new(),
             streamed: Streamed::default(),
             stream_from: 0,
             base_limit: base.page_count,
@@ -125,6 +132,27 @@ impl Txn {
             normal: false,
             base,
         }
+    }
+
+    /// SQLite was given `bytes` as what the base has of `page`.
+    pub fn note_read(&mut self, page: PageNo, bytes: &[u8]) {
+        if self.read.len() < READ_PAGES
+            && let Ok(image) = Image::copy(bytes)
+        {
+            self.read.push((page, image));
+        }
+    }
+
+    /// What the base has of `page`, if SQLite was given it.
+    pub fn take_read(&mut self, page: PageNo) -> Option<Image> {
+        let at = self.read.iter().position(|(read, _)| *read == page)?;
+        Some(self.read.swap_remove(at).1)
+    }
+
+    /// It builds on another state.
+    pub fn rebase(&mut self, base: Arc<State>) {
+        self.read.clear();
+        self.base = base;
     }
 
     /// Whether SQLite changed nothing.

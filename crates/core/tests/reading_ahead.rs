@@ -44,6 +44,42 @@ fn read(c: &mut Connection, page: u64) -> Vec<u8> {
     b
 }
 
+/// A commit compares each page with what was there before: with what SQLite read, if that was in home.
+#[test]
+fn a_page_that_its_writer_read_is_not_read_again() {
+    let (disk, engine) = database();
+    let mut c = open(&engine);
+    let mut commit = |read_first: &[u64], written: &[u64], version| {
+        c.lock(LockLevel::Shared).unwrap();
+        c.lock(LockLevel::Reserved).unwrap();
+        for p in read_first {
+            assert_eq!(read(&mut c, *p), stamped(*p, 0));
+        }
+        let before = disk.counters_of("/db").reads;
+        for p in written {
+            c.write_at(&stamped(*p, version), p * PAGE as u64).unwrap();
+        }
+        c.prepare(None).unwrap();
+        c.sync().unwrap();
+        c.commit().unwrap();
+        c.unlock(LockLevel::None).unwrap();
+        disk.counters_of("/db").reads - before
+    };
+    commit(&[], &[3], 1);
+    assert_eq!(commit(&[9, 11], &[11, 9], 2), 0);
+    assert_eq!(commit(&[12], &[12, 13], 3), 1);
+    // More than are kept, and none of a transaction before.
+    let many: Vec<u64> = (15..PAGES).collect();
+    assert_eq!(commit(&many, &[15, PAGES - 1], 4), 1);
+    assert_eq!(commit(&[], &[16], 5), 1);
+    let versions = [(3, 1), (9, 2), (11, 2), (12, 3), (13, 3), (15, 4), (16, 5), (17, 0), (PAGES - 1, 4)];
+    let mut c = open(&Engine::new(Arc::new(disk.crash_by(&mut |_| 0))));
+    c.lock(LockLevel::Shared).unwrap();
+    for (p, version) in versions {
+        assert_eq!(read(&mut c, p), stamped(p, version), "page {p}");
+    }
+}
+
 #[test]
 fn a_scan_takes_a_few_reads_of_home() {
     let (disk, engine) = database();

@@ -4,11 +4,12 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use common::{PAGE, page, plain};
-use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
-use onewrite_core::{Connection, Engine, LockLevel, Result};
+use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::{Connection, Engine, Error, LockLevel, Result};
 
 const HOME: &str = "/db";
 
@@ -129,6 +130,71 @@ fn the_first_row_takes_one_flush() {
     c.close().unwrap();
     let home = disk.snapshot_file(Path::new(HOME)).unwrap();
     assert!(home.len() == 3 * PAGE && home[19] == 1 && home[PAGE..2 * PAGE] == page(8));
+}
+
+/// Number of the word that tells the newest written transaction.
+const AT_WRITTEN: usize = 26;
+
+/// What [`killed`] leaves, with damage to the record of a transaction, and words that tell `told` as the last one.
+fn damaged_behind_end(damaged: u64, told: u64) -> SimDisk {
+    let disk = killed(5, &[]);
+    let log = disk.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap();
+    let number = |at: u64, bytes: usize| {
+        let mut b = [0; 8];
+        assert_eq!(log.read_at(&mut b[..bytes], at).unwrap(), bytes);
+        u64::from_le_bytes(b)
+    };
+    let mut at = 3 * 4096;
+    let tids: Vec<u64> = (1..=5)
+        .map(|n| {
+            let tid = number(at + 8, 8);
+            if n == damaged {
+                log.write_at(&[!(number(at + 60, 1) as u8)], at + 60).unwrap();
+            }
+            at += number(at + 28, 4);
+            tid
+        })
+        .collect();
+    let words = log.shared_words().unwrap();
+    assert_eq!(words.longs[AT_WRITTEN].load(Relaxed), tids[4], "each commit is told");
+    words.longs[AT_WRITTEN].store(tids[told as usize - 1], Relaxed);
+    log.sync().unwrap();
+    disk
+}
+
+/// Bytes of the log that are read from open to the first row.
+fn read_of_log(disk: &SimDisk) -> u64 {
+    disk.reset_counters();
+    let mut c = open(disk, &[]);
+    newest(&mut c);
+    let read = disk.counters_of("-onewrite").bytes_read;
+    std::mem::forget(c);
+    read
+}
+
+/// Where the words tell the end, the rest of the ring is not searched (rule EndTold).
+#[test]
+fn the_rest_of_the_ring_is_not_read_where_the_end_is_told() {
+    const RING: u64 = 52 << 10;
+    let disk = killed(5, &[]);
+    assert!(read_of_log(&disk.survive()) < RING / 2);
+    assert!(read_of_log(&disk.crash(0)) > RING, "the system was started since");
+    let words = disk.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap().shared_words().unwrap();
+    words.longs[AT_WRITTEN].fetch_add(1, Relaxed);
+    assert!(read_of_log(&disk.survive()) > RING, "one more was written, and may be damaged");
+}
+
+/// Damage is found wherever the words tell another end, and after each start of the system.
+#[test]
+fn damage_that_words_do_not_hide() {
+    for (damaged, told, starts) in [(3, 5, false), (3, 5, true), (3, 3, false), (3, 2, true), (1, 2, false)] {
+        let disk = damaged_behind_end(damaged, told);
+        let disk = if starts { disk.crash(0) } else { disk.survive() };
+        let mut c = open(&disk, &[]);
+        let refused = c.lock(LockLevel::Shared).unwrap_err();
+        let case = format!("{damaged} is damaged, {told} told, {starts}: {refused}");
+        assert!(matches!(refused, Error::Corrupt(_)), "{case}");
+    }
 }
 
 /// What a process saw behind a kill is there after a power cut, also where it only read.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use common::{PAGE, plain};
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
+use onewrite_core::inspect::layout::slot as at;
 use onewrite_core::inspect::{LogFile, Slot, is_wiped};
 use onewrite_core::{Connection, Engine, LockLevel, Result};
 
@@ -328,18 +329,26 @@ fn another_process_follows_a_log_that_grows() {
     }
 }
 
-/// Versions before this one made a log as long as `log_size`, and left it so.
+/// Versions before this one made a log as long as `log_size`, and left it so. No session goes on where a slot of theirs is left.
 #[test]
-fn logs_of_4_mib_are_recovered_and_become_small() {
+fn logs_of_the_version_before_are_recovered_and_become_small() {
     const OLD: u64 = 4 << 20;
     let old_log = |disk: &SimDisk| {
         let log = LogFile::open(disk, Path::new(LOG), OpenMode::ReadWrite).unwrap().unwrap();
         log.file.set_len(HEAD as u64 + OLD).unwrap();
         for slot in log.slots().unwrap() {
             let old = Slot { ring_bytes: OLD, ..slot.clone() };
-            log.file.write_durable_at(&old.encode(), (1 + slot.sequence % 2) * PAGE as u64).unwrap();
+            let mut bytes = old.encode();
+            bytes[at::AT_VERSION..][..4].copy_from_slice(&at::VERSION_READ.to_le_bytes());
+            let crc = crc32c::crc32c(&bytes[..at::AT_CRC]);
+            bytes[at::AT_CRC..][..4].copy_from_slice(&crc.to_le_bytes());
+            log.file.write_durable_at(&bytes, (1 + slot.sequence % 2) * PAGE as u64).unwrap();
         }
         log.file.sync().unwrap();
+    };
+    let newest_session = |disk: &SimDisk| {
+        let log = LogFile::open(disk, Path::new(LOG), OpenMode::ReadOnly).unwrap().unwrap();
+        log.slots().unwrap()[0].session
     };
     // Crashed: the records begin at the first byte of the ring, of either length.
     let crashed = database(None);
@@ -363,6 +372,11 @@ fn logs_of_4_mib_are_recovered_and_become_small() {
             c.unlock(LockLevel::None)?;
             assert!(page == image(9), "{name}");
             try_write(&mut c, 10, 2)?;
+            assert_ne!(
+                newest_session(disk),
+                newest_session(&old),
+                "{name}: who knows that version alone finds it, and not all records"
+            );
             c.close()
         };
         let whole = old.survive();

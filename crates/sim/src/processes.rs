@@ -141,7 +141,7 @@ impl Disk for ProcessDisk {
         Ok(self.wrap(self.sim.temp_file(near)?))
     }
 
-    onewrite_core::forward_disk!(this => this.sim; identify, resolve, names_beside, names_stamp);
+    onewrite_core::forward_disk!(this => this.sim; identify, resolve, names_beside, names_stamp, system_start);
 }
 
 struct ProcessFile {

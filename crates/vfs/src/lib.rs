@@ -29,6 +29,7 @@ mod siblings;
 mod split;
 mod stats_table;
 mod super_journal;
+mod taken;
 mod uri;
 mod vfs;
 

@@ -16,7 +16,7 @@ use onewrite_core::disk::{FileId, OpenMode};
 use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::{Connection, LockLevel, Mode};
-use parking_lot::Mutex;
+use parking_lot::lock_api::Mutex;
 
 use crate::base::{BaseFile, check};
 use crate::fault::{Fault, Outcome};
@@ -24,6 +24,7 @@ use crate::ffi::{code, open};
 use crate::fork;
 use crate::journal_mode::JournalMode;
 use crate::siblings::Siblings;
+use crate::taken::Taken;
 use crate::vfs::Onewrite;
 
 /// A name SQLite passed to `xOpen`: it and the URI parameters behind it live until `xClose` returns.
@@ -38,7 +39,7 @@ unsafe impl Send for Name {}
 pub(crate) struct Main {
     pub(crate) vfs: &'static Onewrite,
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<Taken, State>,
 }
 
 /// What a main database is at the moment.
@@ -220,7 +221,16 @@ pub(crate) fn offset_from(offset: i64, io_code: c_int) -> Outcome<u64> {
 }
 
 impl State {
+    #[inline]
     fn check_alive(&self, io_code: c_int) -> Outcome {
+        if self.generation == fork::generation() && self.dead.is_none() {
+            return Ok(());
+        }
+        self.not_alive(io_code)
+    }
+
+    #[cold]
+    fn not_alive(&self, io_code: c_int) -> Outcome {
         if self.generation != fork::generation() {
             let message = "this connection was opened before the process forked; open a new one in the child";
             return Err(Fault::Own(io_code, message.to_owned()));

@@ -54,6 +54,7 @@ pub(crate) enum NameOf {
 
 impl Onewrite {
     pub(crate) fn new(api: Api, base: Base, name: &CStr, disk: Arc<dyn Disk>, passes_through: bool) -> Onewrite {
+        fork::watch();
         let engine = Engine::in_process(Arc::clone(&disk), fork::generation);
         Onewrite {
             api,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use common::{explain, one, open, open_stock, setup};
 use onewrite_core::inspect::layout::home::{MARK, READ_VERSION};
-use rusqlite::{Connection, ffi};
+use rusqlite::{Connection, ErrorCode, ffi};
 
 const TABLE: &str = "CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT); INSERT INTO t(v) VALUES ('one'), ('two')";
 
@@ -396,6 +396,29 @@ fn a_wal_beside_a_file_with_a_rollback_journal_goes_home_as_well() {
     let db = open(&path, "require=1").unwrap();
     assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 500);
     assert_eq!(leftovers(&path), [""; 0]);
+}
+
+/// A connection that reads again and again looks for a WAL where the header is another one.
+#[test]
+fn a_wal_that_comes_between_two_transactions_is_found() {
+    let dir = setup();
+    let path = dir.path().join("comes.db");
+    open_stock(&path).execute_batch(TABLE).unwrap();
+    let db = open(&path, "require=1").unwrap();
+    for _ in 0..5 {
+        assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 2);
+    }
+    killed_in_wal_mode(&path);
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 500);
+    assert_eq!(leftovers(&path), [""; 0]);
+    for _ in 0..5 {
+        assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 500);
+    }
+    // The same bytes in front, and less behind them.
+    let bytes = fs::metadata(&path).unwrap().len();
+    fs::File::options().write(true).open(&path).unwrap().set_len(bytes - 1024).unwrap();
+    let refused = db.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0)).unwrap_err();
+    assert_eq!(refused.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt));
 }
 
 #[test]

@@ -168,7 +168,7 @@ struct Changes {
 /// journal says (rule BaseFromState). `first_page`: page 1 of the base, if it is known, but for its counters.
 fn changes(
     db: &Database,
-    txn: &Txn,
+    txn: &mut Txn,
     options: &Options,
     Numbers { page_count, change_counter }: Numbers,
     in_gaps: bool,
@@ -197,7 +197,12 @@ fn changes(
         if known.zip(txn.pages.get(&page)).is_some_and(|(old, new)| home::same_header(new, old, home::COUNTERS)) {
             continue;
         }
-        let base = if page.0 <= txn.base.page_count { Some(db.image(&txn.base, page)?) } else { None };
+        let read = txn.take_read(page).filter(|image| !in_gaps && image.len() == txn.page_bytes as usize);
+        let base = match read {
+            Some(image) => Some(image),
+            None if page.0 <= txn.base.page_count => Some(db.image(&txn.base, page)?),
+            None => None,
+        };
         let mut new = match (txn.pages.get(&page), &base) {
             (Some(image), _) => image.clone(),
             (None, Some(base)) if page == PageNo::HEADER => base.clone(),

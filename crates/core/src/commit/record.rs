@@ -77,6 +77,9 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Resu
     Ok(stream)
 }
 
+/// Bytes of streamed images that are written with one call.
+const RUN_BYTES: usize = 256 << 10;
+
 /// Whether each record has blocks of its own.
 pub fn own_block(options: &Options) -> bool {
     options.bundle.images == Images::Full
@@ -90,6 +93,27 @@ pub fn stream_page(live: &mut Live, txn: &mut Txn, page: PageNo, image: &Image) 
     let at = txn.streamed.get(page).map(|(at, _)| at);
     let at = live.log.stream(image, at)?;
     txn.streamed.set(page, at, crc32c::crc32c(image))
+}
+
+/// The same for images in the overlay, in this order; they leave it. Many are written with one call.
+pub fn stream_pages(live: &mut Live, txn: &mut Txn, pages: &[PageNo]) -> Result<()> {
+    let size = txn.page_bytes as usize;
+    let mut run = memory::list(RUN_BYTES.max(size))?;
+    for pages in pages.chunks((RUN_BYTES / size.max(1)).max(1)) {
+        if txn.streamed.is_empty() {
+            txn.stream_from = live.log.stream_tail();
+        }
+        run.clear();
+        pages.iter().filter_map(|page| txn.pages.get(page)).for_each(|image| run.extend_from_slice(image));
+        debug_assert!(run.len() == pages.len() * size, "all are in the overlay");
+        let mut at = live.log.stream(&run, None)?;
+        for (page, image) in pages.iter().zip(run.chunks(size.max(1))) {
+            txn.streamed.set(*page, at, crc32c::crc32c(image))?;
+            txn.pages.remove(page);
+            at += image.len() as u64;
+        }
+    }
+    Ok(())
 }
 
 /// Writes the index of the streamed images behind them.

@@ -127,7 +127,7 @@ impl Connection {
         let own = Own { pages: std::mem::replace(&mut txn.pages, pages), file_bytes: txn.file_bytes };
         txn.base_limit = newest.page_count;
         txn.file_bytes = u64::from(page_count) * u64::from(newest.page_bytes);
-        txn.base = newest;
+        txn.rebase(newest);
         looked.stage = Stage::Merged(own);
         Ok(())
     }

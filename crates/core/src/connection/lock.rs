@@ -12,9 +12,10 @@ use super::wait::{self, Waits};
 use super::write::stays_here;
 use super::{Connection, LockLevel};
 use crate::aside;
-use crate::database::{Database, Inner, Live, Phase};
+use crate::database::{Database, Inner, Live, Phase, state_of};
 use crate::error::{Error, Result};
 use crate::home::{Kind, State};
+use crate::layout::home as at;
 use crate::locks;
 use crate::log::group::{Durability, Group};
 use crate::procs::words::Ship;
@@ -145,6 +146,13 @@ impl Connection {
         if self.waits.is_retry() { Duration::ZERO } else { Duration::from_millis(self.busy_ms) }
     }
 
+    /// Whether another process that marks the file, or looks at it, was waited for long enough. `deadline`: none when it is asked
+    /// first.
+    fn is_over(&self, deadline: &mut Option<Instant>) -> bool {
+        let now = Instant::now();
+        now >= *deadline.get_or_insert_with(|| now + MARK_WAIT.min(self.patience()))
+    }
+
     /// `has_place`: the newest state of all may be seen, as far as [`Connection::settle`] lets it.
     pub(super) fn pin_snapshot(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
@@ -180,9 +188,9 @@ impl Connection {
             Phase::Aside(_) => return Err(busy_aside()),
             _ if !inner.snapshots.is_empty() => {}
             _ => {
-                let deadline = Instant::now() + MARK_WAIT.min(self.patience());
-                while !db.lock_shared()? {
-                    if Instant::now() >= deadline {
+                let mut deadline = None;
+                while !db.lock_shared(&mut inner)? {
+                    if self.is_over(&mut deadline) {
                         return Err(Error::Busy("another process is writing the database without onewrite".into()));
                     }
                     std::thread::sleep(Duration::from_micros(200));
@@ -305,7 +313,15 @@ impl Connection {
         writer: &mut parking_lot::MutexGuard<'_, Option<Live>>,
         inner: &mut Inner,
     ) -> Result<()> {
-        let (mut state, mut mark) = db.read_state()?;
+        let mut first = [0; at::HEADER_BYTES];
+        let (first, bytes) = db.read_first(&mut first)?;
+        // Rule WalComesWithHeader.
+        if inner.is_plain(first, bytes) && !db.has_hot_journal()? {
+            self.has_no_wal = true;
+            return Ok(());
+        }
+        let (mut state, mut mark) = state_of(first, bytes);
+        let is_unmarked = mark.is_none();
         if db.has_hot_journal()? && keeps(Rule::HotJournalFirst) {
             if db.read_only {
                 return Err(Error::CantOpen(format!(
@@ -351,6 +367,9 @@ impl Connection {
             state = db.read_state()?.0;
         }
         inner.find_state(state);
+        if self.has_no_wal && is_unmarked {
+            inner.note_plain(first, bytes);
+        }
         Ok(())
     }
 
@@ -394,11 +413,11 @@ impl Connection {
         if !kept {
             self.take_place()?;
         }
-        let deadline = Instant::now() + MARK_WAIT.min(self.patience());
+        let mut deadline = None;
         let begun = loop {
             match self.begin_write(&snapshot) {
                 // Two processes that waited for each other's SHARED would wait for ever: who has RESERVED waits.
-                Err(Error::Busy(_)) if Instant::now() < deadline && locks::reserve(&*self.db.home)? => {
+                Err(Error::Busy(_)) if !self.is_over(&mut deadline) && locks::reserve(&*self.db.home)? => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 result => break result,

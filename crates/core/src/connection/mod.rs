@@ -163,7 +163,7 @@ impl Connection {
 
     /// Whether writes may be assumed to leave their neighbours in a sector alone.
     pub fn psow(&self) -> bool {
-        self.db.inner.lock().options.psow
+        self.db.psow.load(Ordering::Relaxed)
     }
 
     /// How pages are to be split, how many cells both halves keep room for, and where records are written anew.
@@ -203,15 +203,21 @@ impl Connection {
         self.last_error.as_deref()
     }
 
+    #[inline]
     pub(crate) fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
-            self.last_error = Some(e.to_string());
+            self.note_error(e);
         }
         // In a child of a fork a lock may be one that nobody gives back.
         if cfg!(debug_assertions) && self.check_process().is_ok() {
             self.assert_state();
         }
         result
+    }
+
+    #[cold]
+    fn note_error(&mut self, error: &Error) {
+        self.last_error = Some(error.to_string());
     }
 
     fn check_process(&self) -> Result<()> {

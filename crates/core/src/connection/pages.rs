@@ -59,9 +59,9 @@ impl Connection {
         }
         let db = &*self.db;
         let is_aside = self.is_aside();
-        let (reader, txn) = match &mut self.role {
+        let (reader, mut txn) = match &mut self.role {
             Role::Reader(reader) | Role::Below(Some(reader)) => (Some(reader), None),
-            Role::Writer(Writer { reader, txn, .. }) => (Some(reader), Some(&*txn)),
+            Role::Writer(Writer { reader, txn, .. }) => (Some(reader), Some(txn)),
             Role::Idle | Role::Aside(_) | Role::Below(None) | Role::Lost => (None, None),
         };
         let Some(Reader { state: snapshot, looked, .. }) = reader.filter(|r| r.state.kind != Kind::Foreign) else {
@@ -78,7 +78,7 @@ impl Connection {
             }
             return Ok(n);
         };
-        let (size, limit) = match txn {
+        let (size, limit) = match &txn {
             Some(txn) => (txn.page_bytes, txn.file_bytes),
             None => (snapshot.page_bytes, snapshot.bytes()),
         };
@@ -93,10 +93,15 @@ impl Connection {
                 to.copy_from_slice(part(own, in_page, to.len())?);
                 continue;
             }
-            match txn {
-                Some(txn) => read_overlay(db, txn, page, in_page, to)?,
+            match &mut txn {
+                Some(txn) => {
+                    let is_home = read_overlay(db, txn, page, in_page, to)?;
+                    if is_home && to.len() == size as usize {
+                        txn.note_read(page, to);
+                    }
+                }
                 None if to.len() == size as usize => db.read_page_ahead(snapshot, page, &mut self.ahead, to)?,
-                None => db.read_page(snapshot, page, in_page, to)?,
+                None => drop(db.read_page(snapshot, page, in_page, to)?),
             }
         }
         if strange {
@@ -307,7 +312,8 @@ fn without_sizes(image: &[u8]) -> [Option<&[u8]>; 3] {
     parts.map(|part| image.get(part))
 }
 
-fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut [u8]) -> Result<()> {
+/// Whether they were in home.
+fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut [u8]) -> Result<bool> {
     if let Some(image) = txn.pages.get(&page) {
         to.copy_from_slice(part(image, in_page, to.len())?);
     } else if let Some((at, _)) = txn.streamed.get(page) {
@@ -318,11 +324,11 @@ fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut
             return Err(ends_within(page));
         }
     } else if page.0 <= txn.base_limit && page.0 <= txn.base.page_count {
-        db.read_page(&txn.base, page, in_page, to)?;
+        return db.read_page(&txn.base, page, in_page, to);
     } else {
         to.fill(0);
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Moves a big transaction's pages out of memory. Page 1 stays: the commit needs it.
@@ -330,12 +336,7 @@ fn stream_out(live: &mut crate::database::Live, txn: &mut Txn) -> Result<()> {
     let mut pages: Vec<PageNo> = memory::list(txn.pages.len())?;
     pages.extend(txn.pages.keys().copied().filter(|p| *p != PageNo::HEADER));
     pages.sort_unstable();
-    for page in pages {
-        if let Some(image) = txn.pages.get(&page).cloned() {
-            commit::record::stream_page(live, txn, page, &image)?;
-            txn.pages.remove(&page);
-        }
-    }
+    commit::record::stream_pages(live, txn, &pages)?;
     txn.pages.shrink_to(64);
     Ok(())
 }

@@ -48,8 +48,9 @@ impl Database {
 
     /// Takes SHARED on home, whose PENDING another process may hold that uses it through onewrite. False while somebody is
     /// about to write it without.
-    pub fn lock_shared(&self) -> Result<bool> {
-        crate::locks::shared_if(&*self.home, || Ok(self.read_mark()?.is_some()))
+    pub fn lock_shared(&self, inner: &mut Inner) -> Result<bool> {
+        let is_live = || Ok(self.read_mark()?.is_some());
+        crate::locks::shared_again(&*self.home, &mut inner.pending_free_at, is_live)
     }
 
     /// Stock SQLite gets BUSY while home is marked and in use, as long as one of the processes holds PENDING: this one, if no

@@ -27,12 +27,13 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::disk::{Disk, DiskFile, FileId, read_part};
 use crate::error::{Error, IoContext, Result};
-use crate::home::{self, Mark, State};
+use crate::home::{self, Header, Kind, Mark, State};
 use crate::image_file::ImageFile;
 use crate::layout::home as at;
 use crate::log::group::Audience;
@@ -63,6 +64,14 @@ pub enum Phase {
     Poisoned(String),
 }
 
+/// A home without a mark, in rollback mode, that has no WAL beside it.
+pub struct Plain {
+    first: Header,
+    bytes: u64,
+    /// The state that it is in.
+    state: Arc<State>,
+}
+
 /// What changes under the lock `inner`.
 pub struct Inner {
     /// Phase.
@@ -82,6 +91,10 @@ pub struct Inner {
     pub options: Options,
     /// Why the file was left in WAL mode, when this process last looked at one that is.
     pub stays_wal: Option<String>,
+    /// What home was when it was found to be a plain file without a WAL beside it.
+    pub plain: Option<Plain>,
+    /// When no other process was about to write home without onewrite.
+    pub pending_free_at: Option<Instant>,
     /// The connection that lets no other begin to read.
     pub alone: Option<ConnectionId>,
     /// Open connections.
@@ -113,6 +126,22 @@ impl Inner {
         if *self.latest != state || !Arc::ptr_eq(&self.latest, &self.published) {
             self.set_state(Arc::new(state));
         }
+    }
+
+    /// Home, with these first bytes and so long, is what `latest` says, and no WAL lies beside it.
+    pub fn note_plain(&mut self, first: &[u8], bytes: u64) {
+        let first = Header::try_from(first).ok().filter(|_| self.latest.kind == Kind::Database);
+        self.plain = first.map(|first| Plain { first, bytes, state: self.latest.clone() });
+    }
+
+    /// Whether that still holds for a home which is found with these first bytes and so long (rule WalComesWithHeader).
+    pub fn is_plain(&self, first: &[u8], bytes: u64) -> bool {
+        self.plain.as_ref().is_some_and(|plain| {
+            plain.first == *first
+                && plain.bytes == bytes
+                && Arc::ptr_eq(&plain.state, &self.latest)
+                && Arc::ptr_eq(&self.latest, &self.published)
+        })
     }
 
     /// A state after the newest, for the next writer, whichever process it is of.
@@ -238,6 +267,8 @@ pub struct Database {
     /// Whether the last close flushes the mark's removal: `PRAGMA synchronous=EXTRA`.
     pub(crate) flushes_close: AtomicBool,
     pub(crate) inner: Mutex<Inner>,
+    /// As the options say: SQLite asks several times in a transaction.
+    pub(crate) psow: AtomicBool,
     pub(crate) writer: Mutex<Option<Live>>,
     /// Bytes of home that were written and that nobody has asked the system to begin to write to the medium.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
@@ -281,6 +312,7 @@ impl Database {
             table: RwLock::default(),
             epoch: AtomicU64::new(0),
             flushes_close: AtomicBool::new(false),
+            psow: AtomicBool::new(options.psow),
             inner: Mutex::new(Inner {
                 phase: Phase::Unmarked,
                 latest: empty.clone(),
@@ -290,6 +322,8 @@ impl Database {
                 snapshots: Snapshots::default(),
                 options,
                 stays_wal: None,
+                plain: None,
+                pending_free_at: None,
                 alone: None,
                 connections: 0,
                 recovers: true,
@@ -336,6 +370,7 @@ impl Database {
             debug_assert!(inner.phase != Phase::Live, "a live log keeps its scheme");
             *self.scheme.lock() = (self.schemes)(options.bundle.scheme);
         }
+        self.psow.store(options.psow, Ordering::Relaxed);
         inner.options = options;
     }
 
@@ -374,9 +409,15 @@ impl Database {
     /// What home's first bytes say, and the session id if the mark is on. The caller holds SHARED or more.
     pub fn read_state(&self) -> Result<(State, Option<u64>)> {
         let mut first = [0; at::HEADER_BYTES];
-        let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
+        let (first, bytes) = self.read_first(&mut first)?;
+        Ok(state_of(first, bytes))
+    }
+
+    /// Home's first bytes, all of them unless it is shorter, and its length.
+    pub fn read_first<'a>(&self, first: &'a mut home::Header) -> Result<(&'a [u8], u64)> {
+        let first = read_part(&*self.home, first, 0).context(|| self.what("cannot read"))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
-        Ok((State::of_home(first, bytes), home::mark(first).map(|mark| mark.session)))
+        Ok((first, bytes))
     }
 
     /// The mark of home, if it is on.
@@ -408,6 +449,11 @@ impl Database {
     pub fn sync_home(&self) -> Result<()> {
         self.home.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
+}
+
+/// The state that a home with these first bytes and this length is in, and the session id if the mark is on.
+pub fn state_of(first: &[u8], bytes: u64) -> (State, Option<u64>) {
+    (State::of_home(first, bytes), home::mark(first).map(|mark| mark.session))
 }
 
 impl Audience for Database {

@@ -64,6 +64,9 @@ macro_rules! forward_disk {
             $to.names_stamp(path)
         }
     };
+    (@ system_start $this:ident $to:expr) => {
+        fn system_start(&self) -> Option<u64> { let $this = self; $to.system_start() }
+    };
     (@ temp_file $this:ident $to:expr) => {
         fn temp_file(
             &self,
@@ -136,6 +139,18 @@ macro_rules! forward_disk_file {
         fn conflicts(&self, offset: u64, len: u64, kind: $crate::disk::LockKind) -> std::io::Result<bool> {
             let $this = self;
             $to.conflicts(offset, len, kind)
+        }
+    };
+    (@ conflicts_lately $this:ident $to:expr) => {
+        fn conflicts_lately(
+            &self,
+            offset: u64,
+            len: u64,
+            kind: $crate::disk::LockKind,
+            free_at: &mut Option<std::time::Instant>,
+        ) -> std::io::Result<bool> {
+            let $this = self;
+            $to.conflicts_lately(offset, len, kind, free_at)
         }
     };
     (@ atomic_unit_bytes $this:ident $to:expr) => {

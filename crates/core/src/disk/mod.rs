@@ -18,6 +18,7 @@ mod write_back;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::error::IoContext;
 use shared::SharedWords;
@@ -108,6 +109,11 @@ pub trait Disk: Send + Sync {
     fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
     /// Makes all that was written to any file of the file system that holds `path` durable (`syncfs`).
     fn sync_all_beside(&self, path: &Path) -> io::Result<()>;
+    /// A number for the time since the system was started: it keeps what was written, and what is in shared memory, until the next start.
+    /// `None` where that cannot be told.
+    fn system_start(&self) -> Option<u64> {
+        None
+    }
     /// A number for the names in the directory that holds `path` as they are: while it is given, none was made, changed or removed since it
     /// was given first. `None` where that cannot be told, or not yet.
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
@@ -168,6 +174,18 @@ pub trait DiskFile: Send + Sync {
             self.unlock(offset, len)?;
         }
         Ok(!free)
+    }
+    /// The same for who may be told a little late: lately there was none. `free_at`: when that was; it is kept for these
+    /// bytes from one call to the next. A disk without a clock always looks.
+    fn conflicts_lately(
+        &self,
+        offset: u64,
+        len: u64,
+        kind: LockKind,
+        free_at: &mut Option<Instant>,
+    ) -> io::Result<bool> {
+        let _has_no_clock = free_at;
+        self.conflicts(offset, len, kind)
     }
     /// Bytes the device writes all or nothing when aligned: a power of two, at least 512.
     fn atomic_unit_bytes(&self) -> u32;

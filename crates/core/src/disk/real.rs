@@ -10,13 +10,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use rustix::fs::{FallocateFlags, RenameFlags};
+use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use super::forked::Opened;
@@ -40,6 +40,7 @@ impl RealDisk {
         Ok(Arc::new(RealFile {
             file: Opened::by(|| at_descriptor(open()?, 3))?,
             id: OnceLock::new(),
+            words: OnceLock::new(),
             atomic_unit: OnceLock::new(),
             without_dsync: AtomicBool::new(false),
             atomic_units: self.atomic_units.clone(),
@@ -155,12 +156,16 @@ impl Disk for RealDisk {
         self.wrap(|| make_own(path, give))
     }
 
+    fn system_start(&self) -> Option<u64> {
+        static BOOT: OnceLock<Option<u64>> = OnceLock::new();
+        *BOOT.get_or_init(this_boot)
+    }
+
     /// The time at which the directory was changed last, if that is long enough ago for the next change to get another one (rule
     /// NamesFlushedOnce).
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
-        static BOOT: OnceLock<Option<u64>> = OnceLock::new();
         // Without a clock that runs while it is off, a machine may tell the same times after each start.
-        let Some(boot) = *BOOT.get_or_init(this_boot) else { return Ok(None) };
+        let Some(boot) = self.system_start() else { return Ok(None) };
         let dir = fs::metadata(directory_of(path))?;
         let (Ok(changed), Ok(changed_ns)) = (u64::try_from(dir.ctime()), u64::try_from(dir.ctime_nsec())) else {
             return Ok(None);
@@ -269,6 +274,7 @@ fn restrict(file: &File, access: Access) -> io::Result<()> {
 struct RealFile {
     file: Opened,
     id: OnceLock<FileId>,
+    words: OnceLock<Arc<SharedWords>>,
     atomic_unit: OnceLock<u32>,
     /// Set when the kernel or the file system turned `RWF_DSYNC` down.
     without_dsync: AtomicBool,
@@ -346,8 +352,8 @@ impl DiskFile for RealFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        let stat = rustix::fs::fstat(&self.file)?;
-        u64::try_from(stat.st_size).map_err(|_| io::Error::other("a file of negative length"))
+        // Cheaper than a look at all that is to be known of the file. Nobody reads or writes where this leaves the offset.
+        Ok(rustix::fs::seek(&self.file, SeekFrom::End(0))?)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -429,14 +435,37 @@ impl DiskFile for RealFile {
         Ok(i32::from(lock.l_type) != libc::F_UNLCK)
     }
 
+    fn conflicts_lately(
+        &self,
+        offset: u64,
+        len: u64,
+        kind: LockKind,
+        free_at: &mut Option<Instant>,
+    ) -> io::Result<bool> {
+        let now = Instant::now();
+        if free_at.is_some_and(|at| now.saturating_duration_since(at) < LATELY) {
+            return Ok(false);
+        }
+        let conflicts = self.conflicts(offset, len, kind)?;
+        *free_at = (!conflicts).then_some(now);
+        Ok(conflicts)
+    }
+
     fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
-        SharedWords::map(&self.file).map(Arc::new)
+        if let Some(words) = self.words.get() {
+            return Ok(words.clone());
+        }
+        let words = Arc::new(SharedWords::map(&self.file)?);
+        Ok(self.words.get_or_init(|| words).clone())
     }
 
     fn atomic_unit_bytes(&self) -> u32 {
         *self.atomic_unit.get_or_init(|| self.atomic_units.of(&self.file))
     }
 }
+
+/// How long nobody is taken to have taken a lock that was free, where it does not matter much.
+const LATELY: Duration = Duration::from_micros(100);
 
 /// Atomic unit of each device asked about so far.
 #[derive(Clone, Debug, Default)]
@@ -607,6 +636,7 @@ mod tests {
         let file = RealFile {
             file: Opened::by(|| OpenOptions::new().read(true).write(true).create_new(true).open(path)).unwrap(),
             id: OnceLock::new(),
+            words: OnceLock::new(),
             atomic_unit: OnceLock::new(),
             without_dsync: AtomicBool::new(true),
             atomic_units: AtomicUnits::default(),

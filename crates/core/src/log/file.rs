@@ -117,6 +117,23 @@ pub struct Window {
 }
 
 impl Window {
+    /// Reads `len` bytes from `at` on, fewer where the file ends.
+    fn fill(&mut self, log: &LogFile, at: u64, len: usize) -> Result<()> {
+        self.at = at;
+        self.bytes.truncate(len);
+        self.bytes.room(len - self.bytes.len())?;
+        self.bytes.resize(len, 0);
+        let read = log.file.read_at(&mut self.bytes, at).context(|| log.what("cannot read"))?;
+        self.bytes.truncate(read);
+        Ok(())
+    }
+
+    /// `len` bytes from `offset` of the file on, if they were read.
+    fn part(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let from = offset.checked_sub(self.at).and_then(|from| usize::try_from(from).ok())?;
+        self.bytes.get(from..from.checked_add(len)?)
+    }
+
     /// Whether it begins before what may follow `cursor` in a block of its own, and has the head of that.
     pub(crate) fn reaches(&self, slot: &Slot, cursor: &Cursor) -> bool {
         let next = cursor.tail.0.next_multiple_of(slot.block_bytes.into()) % slot.ring_bytes;
@@ -125,15 +142,16 @@ impl Window {
         self.at <= from && from.saturating_add(at::HEADER_BYTES as u64) <= end
     }
 
-    fn read(&self, file: &dyn DiskFile, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
-        let from = offset.checked_sub(self.at).and_then(|from| usize::try_from(from).ok());
-        match from.and_then(|from| self.bytes.get(from..from.checked_add(buf.len())?)) {
-            Some(bytes) => {
-                buf.copy_from_slice(bytes);
-                Ok(buf.len())
-            }
-            None => file.read_at(buf, offset),
+    /// `len` bytes from `offset` of the file on, fewer where it ends; read into `buf` unless they were read before.
+    fn read<'a>(&'a self, log: &LogFile, buf: &'a mut Vec<u8>, offset: u64, len: usize) -> Result<&'a [u8]> {
+        if let Some(bytes) = self.part(offset, len) {
+            return Ok(bytes);
         }
+        buf.clear();
+        buf.room(len)?;
+        buf.resize(len, 0);
+        let part = read_part(&*log.file, buf, offset).context(|| log.what("cannot read"))?;
+        Ok(part)
     }
 }
 
@@ -174,7 +192,9 @@ impl Cursor {
     }
 }
 
-/// So much of the log is read at once to find records in, in bytes.
+/// So much of the log is read to find the first records in, in bytes, twice as much next, and so on.
+const SCAN_BYTES_FIRST: u64 = 8 << 10;
+/// So much is read at once at most.
 const SCAN_BYTES: u64 = 64 << 10;
 
 /// Records that no later one has called durable yet.
@@ -224,18 +244,24 @@ impl LogFile {
     pub fn slots(&self) -> Result<Vec<Slot>> {
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         let mut found: Vec<Slot> = Vec::new();
-        let mut block = BLOCK_BYTES_MIN;
-        while block <= BLOCK_BYTES_MAX {
-            for n in 1..=2u64 {
-                let mut b = [0; slot::BYTES];
-                let b = read_part(&*self.file, &mut b, n * u64::from(block)).context(|| self.what("cannot read"))?;
-                let slot = Slot::decode(b, file_bytes);
-                found.extend(slot.filter(|s| s.block_bytes == block));
-            }
-            block *= 2;
+        let mut at = u64::from(BLOCK_BYTES_MIN);
+        while at <= 2 * u64::from(BLOCK_BYTES_MAX) {
+            let mut b = [0; slot::BYTES];
+            let b = read_part(&*self.file, &mut b, at).context(|| self.what("cannot read"))?;
+            // The first or the second one of a log with such blocks.
+            let slot = Slot::decode(b, file_bytes);
+            found.extend(slot.filter(|s| [at, at / 2].contains(&u64::from(s.block_bytes))));
+            at *= 2;
         }
         found.sort_by_key(|s| std::cmp::Reverse(s.sequence));
         Ok(found)
+    }
+
+    /// Whether `slot`, as it lies in the file, is of this version of the log, and not of the one before.
+    pub fn is_of_this_version(&self, slot: &Slot) -> Result<bool> {
+        let mut b = [0; slot::BYTES];
+        self.file.read_at(&mut b, slot.position()).context(|| self.what("cannot read"))?;
+        Ok(le_u32(&b, slot::AT_VERSION) == Some(slot::VERSION))
     }
 
     /// Whether the session of `mark` never wrote to this log, whose newest slot is `newest`: the mark is tentative, it follows that
@@ -263,18 +289,19 @@ impl LogFile {
     /// Walks the live records below `slot` in order, verified, calling `visit` with each, also with the last one if that
     /// is of a transaction over several files.
     pub fn scan(&self, slot: &Slot, visit: impl FnMut(&Record<'_>) -> Result<()>) -> Result<ScanEnd> {
-        self.scan_decided(slot, |_| Ok(true), visit)
+        self.scan_decided(slot, None, |_| Ok(true), visit)
     }
 
     /// The same; whether the last record counts, if it is of a transaction over several files, is for `decide` to say, which is
-    /// given what decides it. Every other one counts: nothing is appended before that (rule NothingBehindUndecided).
+    /// given what decides it. Every other one counts: nothing is appended before that (rule NothingBehindUndecided). `told`: the newest
+    /// transaction that was written, where that is known (rule EndTold).
     pub fn scan_decided(
         &self,
         slot: &Slot,
+        told: Option<Tid>,
         mut decide: impl FnMut(&Decider) -> Result<bool>,
         mut visit: impl FnMut(&Record<'_>) -> Result<()>,
     ) -> Result<ScanEnd> {
-        let ring_at = slot.ring_at();
         let mut end = ScanEnd {
             tail: slot.start,
             prev_crc: slot.prev_crc,
@@ -287,33 +314,39 @@ impl LogFile {
         let mut cursor = Cursor::at(slot);
         let mut window = Window::default();
         let mut untold = Untold::default();
+        let mut len = SCAN_BYTES_FIRST;
         loop {
             if !window.reaches(slot, &cursor) {
-                window = self.window(slot, &cursor, SCAN_BYTES)?;
+                self.look(&mut window, slot, &cursor, len)?;
+                len = SCAN_BYTES.min(2 * len);
             }
-            let Some(next) = self.next_record(slot, &cursor, &window, &mut buf)? else { break };
-            let Some(record) = Record::decode(&buf, slot.page_bytes) else { break };
-            if let Some(decider) = self.undecided(slot, &record, &next)?
-                && !decide(&decider)?
-            {
-                break;
-            }
-            visit(&record)?;
+            let next = self.next_record(slot, &cursor, &window, &mut buf, |next, record| {
+                if let Some(decider) = self.undecided(slot, record, &next)?
+                    && !decide(&decider)?
+                {
+                    return Ok(None);
+                }
+                visit(record)?;
+                Ok(Some((next, record.head)))
+            })?;
+            let Some((next, head)) = next.flatten() else { break };
             end.records += 1;
             cursor = next;
-            if let Some(told) = untold.next(&record.head, next.tail) {
+            if let Some(told) = untold.next(&head, next.tail) {
                 end.told_durable = told;
             }
         }
         (end.tail, end.prev_crc, end.last_tid) = (cursor.tail, cursor.prev_crc, cursor.last_tid);
-        end.rot = self.find_rot(slot, ring_at, &end)?;
+        if told != Some(end.last_tid) {
+            end.rot = self.find_rot(slot, window, &end)?;
+        }
         Ok(end)
     }
 
     /// What says whether `record` counts, which ends at `next`: nothing follows it.
     pub fn undecided(&self, slot: &Slot, record: &Record<'_>, next: &Cursor) -> Result<Option<Decider>> {
         let Some(decider) = record.decider() else { return Ok(None) };
-        let follows = self.next_record(slot, next, &Window::default(), &mut Vec::new())?;
+        let follows = self.next_record(slot, next, &Window::default(), &mut Vec::new(), |_, _| Ok(()))?;
         Ok(follows.is_none().then_some(decider))
     }
 
@@ -324,67 +357,62 @@ impl LogFile {
         self.flush()
     }
 
-    /// Reads `len` bytes from `cursor` on at once, fewer at the end of the ring.
-    pub(crate) fn window(&self, slot: &Slot, cursor: &Cursor, len: u64) -> Result<Window> {
+    /// Reads `len` bytes from `cursor` on into `window`, fewer at the end of the ring.
+    pub(crate) fn look(&self, window: &mut Window, slot: &Slot, cursor: &Cursor, len: u64) -> Result<()> {
         let in_ring = cursor.tail.0 % slot.ring_bytes;
-        let at = slot.ring_at() + in_ring;
-        let mut bytes = memory::zeros_of(len.min(slot.ring_bytes - in_ring))?;
-        let read = self.file.read_at(&mut bytes, at).context(|| self.what("cannot read"))?;
-        bytes.truncate(read);
-        Ok(Window { at, bytes })
+        let len = usize::try_from(len.min(slot.ring_bytes - in_ring)).map_err(|_| Error::NoMemory)?;
+        window.fill(self, slot.ring_at() + in_ring, len)
     }
 
-    /// Reads the record that follows `cursor` into `buf`, verified; where the walk is behind it, or `None` if there
-    /// is none. What `window` has is taken from there.
-    pub(crate) fn next_record(
+    /// Calls `visit` with the record that follows `cursor`, verified, and where the walk is behind it; `None` if there is none. What
+    /// `window` has is taken from there, all else is read into `buf`.
+    pub(crate) fn next_record<T>(
         &self,
         slot: &Slot,
         cursor: &Cursor,
         window: &Window,
         buf: &mut Vec<u8>,
-    ) -> Result<Option<Cursor>> {
+        visit: impl FnOnce(Cursor, &Record<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
         for at in next_places(slot, cursor.tail) {
             // The first may have begun the next lap, and those after it may then reach into what it left free.
             let first = if cursor.tail == slot.start { at } else { cursor.first };
             if at.0.saturating_sub(first.0) < slot.ring_bytes
-                && self.read_record(window, slot, at, cursor.last_tid, buf)?
+                && let Some(bytes) = self.read_record(window, slot, at, cursor.last_tid, buf)?
                 // One that ends in the next lap lies over the first.
-                && (at.0 - first.0).saturating_add(buf.len() as u64) <= slot.ring_bytes
-                && let Some(record) = Record::decode(buf, slot.page_bytes)
+                && (at.0 - first.0).saturating_add(bytes.len() as u64) <= slot.ring_bytes
+                && let Some(record) = Record::decode(bytes, slot.page_bytes)
                 && follows(&record.head, slot, cursor)
                 && self.stream_is_whole(&record, slot)?
             {
                 let tail = LogOffset(at.0 + record.bytes());
-                return Ok(Some(Cursor { tail, prev_crc: record.crc, last_tid: record.head.tid, first }));
+                let next = Cursor { tail, prev_crc: record.crc, last_tid: record.head.tid, first };
+                return visit(next, &record).map(Some);
             }
         }
         Ok(None)
     }
 
-    /// Reads the bytes of the record that might be at `at` and be newer than `newer_than` into `buf`; false
-    /// if none can be.
-    fn read_record(
+    /// The bytes of the record that might be at `at` and be newer than `newer_than`, perhaps read into `buf`; `None` if none can be.
+    fn read_record<'a>(
         &self,
-        window: &Window,
+        window: &'a Window,
         slot: &Slot,
         at: LogOffset,
         newer_than: Tid,
-        buf: &mut Vec<u8>,
-    ) -> Result<bool> {
-        let (ring_at, in_ring) = (slot.ring_at(), at.0 % slot.ring_bytes);
-        let mut head = [0; at::HEADER_BYTES];
-        let read = window.read(&*self.file, &mut head, ring_at + in_ring).context(|| self.what("cannot read"))?;
-        let Some(peek) = Peek::at(head.get(..read).unwrap_or_default()) else { return Ok(false) };
+        buf: &'a mut Vec<u8>,
+    ) -> Result<Option<&'a [u8]>> {
+        let in_ring = at.0 % slot.ring_bytes;
+        let from = slot.ring_at() + in_ring;
+        let head = window.read(self, buf, from, at::HEADER_BYTES)?;
+        let Some(peek) = Peek::at(head) else { return Ok(None) };
         let follows = (peek.salt == slot.salt && peek.tid > newer_than) || !keeps(Rule::RecordChain);
         if !follows || in_ring + u64::from(peek.len) > slot.ring_bytes {
-            return Ok(false);
+            return Ok(None);
         }
         let len = usize::try_from(peek.len).map_err(|_| Error::NoMemory)?;
-        buf.clear();
-        buf.room(len)?;
-        buf.resize(len, 0);
-        let read = window.read(&*self.file, buf, ring_at + in_ring).context(|| self.what("cannot read"))?;
-        Ok(read == buf.len())
+        let bytes = window.read(self, buf, from, len)?;
+        Ok((bytes.len() == len).then_some(bytes))
     }
 
     /// Whether every image that streamed out before the commit of `record` is on the disk.
@@ -440,12 +468,11 @@ impl LogFile {
     }
 
     /// Searches the ring but for what was walked over, up to `end`, for a valid record that says the TID behind it was durable: then its
-    /// absence is damage and not the end of the log.
-    fn find_rot(&self, slot: &Slot, ring_at: u64, end: &ScanEnd) -> Result<Option<(Tid, Tid)>> {
+    /// absence is damage and not the end of the log. `window` is what was read last.
+    fn find_rot(&self, slot: &Slot, mut window: Window, end: &ScanEnd) -> Result<Option<(Tid, Tid)>> {
         if !keeps(Rule::LaterRecordProves) {
             return Ok(None);
         }
-        const WINDOW: u64 = 256 << 10;
         let missing = end.last_tid.next();
         let salt = slot.salt.to_le_bytes();
         let salt = memmem::Finder::new(&salt);
@@ -453,8 +480,6 @@ impl LogFile {
         let behind = begin + (end.tail.0 - slot.start.0);
         // Nothing, where the records go on in the next lap: between the laps may be what is older.
         let walked = if behind <= slot.ring_bytes { begin..behind - behind % at::ALIGN as u64 } else { 0..0 };
-        let len = usize::try_from(slot.ring_bytes.min(WINDOW)).map_err(|_| Error::NoMemory)?;
-        let mut window = Window { at: ring_at, bytes: memory::zeros(len)? };
         let mut buf = Vec::new();
         // Records do not overlap, so what might be one adds up to the ring, and a bit for data that looks like it.
         let mut left = 4 * slot.ring_bytes;
@@ -464,33 +489,38 @@ impl LogFile {
                 from = walked.end;
                 continue;
             }
-            window.at = ring_at + from;
-            window.bytes.resize(len, 0);
-            let read = self.file.read_at(&mut window.bytes, window.at).context(|| self.what("cannot read"))?;
-            window.bytes.truncate(read);
-            let mut looked = 0;
+            let here = slot.ring_at() + from;
+            if window.part(here, at::HEADER_BYTES).is_none() {
+                let len = usize::try_from(SCAN_BYTES.min(slot.ring_bytes - from)).map_err(|_| Error::NoMemory)?;
+                window.fill(self, here, len)?;
+            }
+            let skip = usize::try_from(here - window.at).map_err(|_| Error::NoMemory)?;
+            let mut looked = skip;
             while let Some(found) = window.bytes.get(looked..).and_then(|bytes| salt.find(bytes)) {
                 let found = looked + found;
                 looked = found + 1;
-                if !found.is_multiple_of(at::ALIGN) {
+                let place = from + (found - skip) as u64;
+                if !place.is_multiple_of(at::ALIGN as u64) || place >= slot.ring_bytes {
                     continue;
                 }
-                let place = from + found as u64;
-                let at = LogOffset(place);
-                if place >= slot.ring_bytes || !self.read_record(&window, slot, at, missing, &mut buf)? {
+                let Some(bytes) = self.read_record(&window, slot, LogOffset(place), missing, &mut buf)? else {
                     continue;
-                }
-                left = left.checked_sub(buf.len() as u64).ok_or_else(|| {
+                };
+                left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
                     Error::Corrupt(format!("the log {} is damaged: its records overlap", self.path.display()))
                 })?;
                 // Sealed is enough: under a slot that is not its own the entries may not fit the page size.
-                if let Some((head, _)) = Head::sealed(&buf)
+                if let Some((head, _)) = Head::sealed(bytes)
                     && head.durable_tid >= missing
                 {
                     return Ok(Some((missing, head.tid)));
                 }
             }
-            from += WINDOW;
+            let read = window.bytes.len().saturating_sub(skip) as u64;
+            if read < at::ALIGN as u64 {
+                break;
+            }
+            from += read - read % at::ALIGN as u64;
         }
         Ok(None)
     }

@@ -233,6 +233,12 @@ impl Group {
         p.frontier.has_hidden() || p.bytes.len() != p.taken
     }
 
+    /// Whether the tail block is to be written with a record that no leader has taken yet.
+    pub fn is_filling(&self) -> bool {
+        let p = self.pending.lock();
+        p.bytes.len() != p.taken
+    }
+
     /// Takes the memory for a record of `len` bytes and its write, whatever leaders take until it is pushed: what is
     /// published must be written (rule MemoryBeforePublication).
     pub fn reserve(&self, len: usize, own_block: bool) -> Result<()> {

@@ -2,6 +2,7 @@
 //! that big transactions streamed out of memory.
 
 pub mod decision;
+mod delta;
 pub mod file;
 pub mod group;
 #[cfg(test)]

@@ -14,6 +14,8 @@ use crate::layout::{le_u16, le_u32, le_u64, put, record as at};
 use crate::memory::{self, Room};
 use crate::types::{PageNo, Tid};
 
+use super::delta;
+
 /// The head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -66,9 +68,6 @@ pub struct Encoder {
 /// What [`Encoder::finish`] adds behind the last entry: up to the next multiple of 8, and the checksum.
 const END_BYTES: usize = at::ALIGN + at::CRC_BYTES;
 
-/// A shorter run of equal bytes between two changed ones is cheaper to repeat than to skip.
-const MERGE_BYTES: usize = at::RANGE_BYTES + 4;
-
 impl Encoder {
     /// Starts an empty record.
     pub fn clear(&mut self) {
@@ -88,30 +87,17 @@ impl Encoder {
     /// Adds the ranges in which `new` differs from `base`; without a base, from zeros, and then the
     /// entry is added even if there are none. False if nothing was added.
     pub fn add_delta(&mut self, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> Result<bool> {
-        // Ranges are MERGE_BYTES apart or more: a second one's head takes less room than what lies between.
-        let most = at::ENTRY_BYTES + at::RANGE_BYTES + new.len() + END_BYTES;
-        self.buf.room(most)?;
+        self.buf.room(at::ENTRY_BYTES + delta::bytes_max(new.len()) + END_BYTES)?;
         let entry_at = self.buf.len();
-        let kind = if base.is_some() { at::KIND_DELTA } else { at::KIND_FRESH };
+        let kind = if base.is_some() { at::KIND_COMPACT_DELTA } else { at::KIND_COMPACT_FRESH };
         self.buf.extend_from_slice(&page.0.to_le_bytes());
         self.buf.extend_from_slice(&kind.to_le_bytes());
-        self.buf.extend_from_slice(&0u16.to_le_bytes());
-        let mut count = 0u16;
-        let mut from = 0;
-        while let Some((start, end)) = next_range(base, new, from) {
-            // A page has at most 65536 / (MERGE_BYTES + 1) separate ranges, so the count fits.
-            count = count.saturating_add(1);
-            let last = u16::try_from(end - start - 1).unwrap_or(u16::MAX);
-            self.buf.extend_from_slice(&u16::try_from(start).unwrap_or(u16::MAX).to_le_bytes());
-            self.buf.extend_from_slice(&last.to_le_bytes());
-            self.buf.extend_from_slice(new.get(start..end).unwrap_or_default());
-            from = end;
-        }
+        self.buf.extend_from_slice(&[0; 2]);
+        let count = delta::encode(&mut self.buf, page, base, new);
         if count == 0 && base.is_some() {
             self.buf.truncate(entry_at);
             return Ok(false);
         }
-        debug_assert!(self.buf.len() + END_BYTES <= entry_at + most, "a delta is longer than thought");
         put(&mut self.buf, entry_at + 6, &count.to_le_bytes());
         self.entries += 1;
         Ok(true)
@@ -197,65 +183,6 @@ impl Encoder {
     /// The record that was finished last.
     pub fn finished(&self) -> &[u8] {
         &self.buf
-    }
-}
-
-/// The next run of bytes from `from` on in which `new` differs from `base` (or from zeros).
-fn next_range(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<(usize, usize)> {
-    let start = from + next_difference(base, new, from)?;
-    let rest = new.get(start..)?.chunks(8).map(word);
-    let len = match base {
-        Some(base) => run_bytes(rest.zip(base.get(start..)?.chunks(8).map(word)).map(|(new, old)| new ^ old)),
-        None => run_bytes(rest),
-    };
-    Some((start, start + len))
-}
-
-/// Up to eight bytes as a number, the first one lowest.
-fn word(bytes: &[u8]) -> u64 {
-    let mut word = [0; 8];
-    match bytes.try_into() {
-        Ok(whole) => word = whole,
-        Err(_) => word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from),
-    }
-    u64::from_le_bytes(word)
-}
-
-/// Length of the run of differences that something begins with, over gaps that are too short to end it. A byte of
-/// `words` that is not zero is a difference.
-fn run_bytes(words: impl Iterator<Item = u64>) -> usize {
-    const { assert!(MERGE_BYTES == 8, "no gap within a word ends a run, and a word without a difference does") };
-    let mut end = 0;
-    for (n, word) in words.enumerate() {
-        let first = 8 * n + word.trailing_zeros() as usize / 8;
-        if word == 0 || first - end >= MERGE_BYTES {
-            break;
-        }
-        end = 8 * (n + 1) - word.leading_zeros() as usize / 8;
-    }
-    end
-}
-
-/// How many bytes from `from` on are equal before the first that differs; `None` if all are.
-fn next_difference(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<usize> {
-    const WORD: usize = 32;
-    const RUN: usize = 256;
-    let new = new.get(from..)?;
-    match base {
-        Some(base) => {
-            let base = base.get(from..)?;
-            // Most of a page is as it was: long runs are compared by the library, which has wide instructions.
-            let runs = new.chunks_exact(RUN).zip(base.chunks_exact(RUN)).take_while(|(a, b)| a == b).count() * RUN;
-            let (rest, old) = (new.get(runs..)?, base.get(runs..)?);
-            let words = rest.chunks_exact(WORD).zip(old.chunks_exact(WORD)).take_while(|(a, b)| a == b).count();
-            let at = runs + words * WORD;
-            new.iter().zip(base).skip(at).position(|(a, b)| a != b).map(|i| at + i)
-        }
-        None => {
-            let words = new.chunks_exact(WORD).take_while(|a| a.iter().all(|&x| x == 0)).count();
-            let at = words * WORD;
-            new.iter().skip(at).position(|&a| a != 0).map(|i| at + i)
-        }
     }
 }
 
@@ -391,22 +318,21 @@ impl<'a> Record<'a> {
             let count = le_u16(rest, 6)?;
             *rest = rest.get(at::ENTRY_BYTES..)?;
             match kind {
-                at::KIND_DELTA | at::KIND_FRESH => {
-                    if kind == at::KIND_DELTA && count == 0 {
+                at::KIND_DELTA | at::KIND_FRESH | at::KIND_COMPACT_DELTA | at::KIND_COMPACT_FRESH => {
+                    let is_fresh = matches!(kind, at::KIND_FRESH | at::KIND_COMPACT_FRESH);
+                    let is_compact = matches!(kind, at::KIND_COMPACT_DELTA | at::KIND_COMPACT_FRESH);
+                    if !is_fresh && count == 0 {
                         return None;
                     }
                     let start = *rest;
-                    for _ in 0..count {
-                        let offset = usize::from(le_u16(rest, 0)?);
-                        let len = usize::from(le_u16(rest, 2)?).checked_add(1)?;
-                        if offset.checked_add(len)? > page_bytes {
-                            return None;
-                        }
-                        *rest = rest.get(at::RANGE_BYTES.checked_add(len)?..)?;
+                    if is_compact {
+                        delta::walk(rest, count, page_bytes)?;
+                    } else {
+                        walk_ranges(rest, count, page_bytes)?;
                     }
-                    let ranges = Ranges { bytes: start.get(..start.len().checked_sub(rest.len())?)? };
-                    let change = if kind == at::KIND_FRESH { Change::Fresh(ranges) } else { Change::Delta(ranges) };
-                    apply(page, change);
+                    let bytes = start.get(..start.len().checked_sub(rest.len())?)?;
+                    let ranges = Ranges { bytes, is_compact };
+                    apply(page, if is_fresh { Change::Fresh(ranges) } else { Change::Delta(ranges) });
                 }
                 at::KIND_FRAMES => {
                     let pad = usize::try_from(le_u32(rest, 0)?).ok()?;
@@ -436,6 +362,23 @@ impl<'a> Record<'a> {
     }
 }
 
+/// Takes the ranges of an entry from the beginning of `rest`.
+fn walk_ranges(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
+    for _ in 0..count {
+        let (offset, len) = range(rest)?;
+        if offset.checked_add(len)? > page_bytes {
+            return None;
+        }
+        *rest = rest.get(at::RANGE_BYTES.checked_add(len)?..)?;
+    }
+    Some(())
+}
+
+/// Where a range begins and how long it is, by its head.
+fn range(head: &[u8]) -> Option<(usize, usize)> {
+    Some((usize::from(le_u16(head, 0)?), usize::from(le_u16(head, 2)?).checked_add(1)?))
+}
+
 /// How a record changes a page.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
@@ -447,20 +390,37 @@ pub enum Change<'a> {
     Image(&'a [u8]),
 }
 
+impl Change<'_> {
+    /// Makes the new image of the one before, which does not matter unless this is a delta.
+    pub fn apply(&self, image: &mut [u8]) {
+        match self {
+            Change::Delta(ranges) => ranges.apply(image),
+            Change::Fresh(ranges) => {
+                image.fill(0);
+                ranges.apply(image);
+            }
+            Change::Image(new) => put(image, 0, new),
+        }
+    }
+}
+
 /// Verified ranges of one entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranges<'a> {
     bytes: &'a [u8],
+    is_compact: bool,
 }
 
 impl Ranges<'_> {
     /// Copies the ranges into `image`, which has the size of a page.
     pub fn apply(&self, image: &mut [u8]) {
+        if self.is_compact {
+            return delta::apply(self.bytes, image);
+        }
         let mut rest = self.bytes;
-        while let (Some(offset), Some(last)) = (le_u16(rest, 0), le_u16(rest, 2)) {
-            let len = usize::from(last) + 1;
+        while let Some((offset, len)) = range(rest) {
             let Some(bytes) = rest.get(at::RANGE_BYTES..at::RANGE_BYTES + len) else { return };
-            put(image, usize::from(offset), bytes);
+            put(image, offset, bytes);
             rest = rest.get(at::RANGE_BYTES + len..).unwrap_or_default();
         }
     }
@@ -506,6 +466,36 @@ mod tests {
         assert!(e.add_delta(PageNo(1), None, &[0; 512]).unwrap(), "a fresh page is said even if it is all zeros");
     }
 
+    /// As version 1 of the log has them.
+    #[test]
+    fn ranges_with_heads_of_four_bytes_are_read() {
+        let entry = |kind: u16, count: u16, ranges: &[(u16, &[u8])]| {
+            let mut e = Encoder::default();
+            e.clear();
+            e.buf.extend_from_slice(&1u32.to_le_bytes());
+            e.buf.extend_from_slice(&kind.to_le_bytes());
+            e.buf.extend_from_slice(&count.to_le_bytes());
+            for (offset, bytes) in ranges {
+                e.buf.extend_from_slice(&offset.to_le_bytes());
+                e.buf.extend_from_slice(&(bytes.len() as u16 - 1).to_le_bytes());
+                e.buf.extend_from_slice(bytes);
+            }
+            e.entries = 1;
+            Record::decode(e.finish(&head()).0, 512).map(|record| replay(&record, &[7; 512]))
+        };
+        let (mut delta, mut fresh) = ([7; 512], [0; 512]);
+        for image in [&mut delta, &mut fresh] {
+            image[3..5].copy_from_slice(&[1, 2]);
+            image[511] = 3;
+        }
+        let ranges: &[(u16, &[u8])] = &[(3, &[1, 2]), (511, &[3])];
+        assert_eq!(entry(at::KIND_DELTA, 2, ranges).as_deref(), Some(&delta[..]));
+        assert_eq!(entry(at::KIND_FRESH, 2, ranges).as_deref(), Some(&fresh[..]));
+        assert_eq!(entry(at::KIND_FRESH, 0, &[]).as_deref(), Some(&[0; 512][..]));
+        assert_eq!(entry(at::KIND_DELTA, 0, &[]), None);
+        assert_eq!(entry(at::KIND_DELTA, 1, &[(511, &[1, 2])]), None);
+    }
+
     #[test]
     fn frames_are_aligned_and_come_back() {
         let (a, b) = ([1u8; 4096], [2u8; 4096]);
@@ -526,7 +516,9 @@ mod tests {
 
     /// A base and an image that differs from it in a few places, as b-tree edits do.
     fn pair() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
-        let edits = proptest::collection::vec((0..4096usize, proptest::collection::vec(any::<u8>(), 1..64)), 0..20);
+        let bytes = proptest::collection::vec(any::<u8>(), 1..64);
+        let zeros = (1..600usize).prop_map(|len| vec![0; len]);
+        let edits = proptest::collection::vec((0..4096usize, prop_oneof![3 => bytes, 1 => zeros]), 0..20);
         (any::<u8>(), edits).prop_map(|(fill, edits)| {
             let base: Vec<u8> = (0..4096usize).map(|i| fill.wrapping_add((i / 7) as u8)).collect();
             let mut new = base.clone();

@@ -303,11 +303,15 @@ impl Log {
     }
 
     /// Where a record of `len` bytes would begin; `None` if the ring is too full for it.
-    /// Aligned to a block if `own_block`.
     fn place(&self, len: u64, own_block: bool) -> Option<LogOffset> {
+        self.place_aligned(len, own_block || !self.pack || (self.saves_block(len) && !self.group.is_filling()))
+    }
+
+    /// The same; aligned to a block if `aligned`.
+    fn place_aligned(&self, len: u64, aligned: bool) -> Option<LogOffset> {
         let block = u64::from(self.slot.block_bytes);
         let mut at = self.tail.0;
-        if own_block || !self.pack {
+        if aligned {
             at = at.next_multiple_of(block);
         }
         if at % self.slot.ring_bytes + len > self.slot.ring_bytes {
@@ -318,15 +322,21 @@ impl Log {
         (end <= self.slot.start.0 / block * block + self.slot.ring_bytes).then_some(LogOffset(at))
     }
 
-    /// Whether a record of `len` bytes fits without a checkpoint.
+    /// Whether a record of `len` bytes, written alone, is one block instead of two if it leaves the rest of the tail block free.
+    fn saves_block(&self, len: u64) -> bool {
+        let block = u64::from(self.slot.block_bytes);
+        len <= block && self.tail.0 % block + len > block
+    }
+
+    /// Whether a record of `len` bytes fits without a checkpoint, wherever it begins.
     pub fn has_room(&self, len: u64, own_block: bool) -> bool {
-        self.place(len, own_block).is_some()
+        self.place_aligned(len, own_block || !self.pack || self.saves_block(len)).is_some()
     }
 
     /// Takes the memory for a record of `len` bytes: making way for it and pushing it take none.
     pub fn reserve(&mut self, len: usize, own_block: bool) -> Result<()> {
         if len <= LONG_RECORD {
-            return self.group.reserve(len, own_block);
+            return self.group.reserve(len, own_block || self.saves_block(len as u64));
         }
         self.part.clear();
         self.part.room(usize::try_from(self.slot.block_bytes).unwrap_or(0))?;
@@ -893,6 +903,38 @@ mod tests {
         }
         let c = disk.counters();
         assert_eq!((c.writes, c.durable_writes, c.syncs), (0, 100, 0));
+    }
+
+    /// One that the tail block has no room for begins the next; those that wait for one write share blocks.
+    #[test]
+    fn a_commit_alone_is_one_block() {
+        let disk = SimDisk::new(SimConfig { trace: true, ..SimConfig::default() });
+        let mut log = log(&disk);
+        let writes_from = disk.trace().len();
+        let mut records = 0;
+        let mut used = 0;
+        for pages in [1, 3, 6, 1, 5, 7, 2, 6, 1].repeat(4) {
+            used += append(&mut log, pages, Durability::Flushed);
+            records += 1;
+        }
+        assert!(used > 4 * 4096 && log.live_bytes() > used, "some leave the rest of a block free");
+        let lengths: Vec<_> = disk.trace()[writes_from..]
+            .iter()
+            .filter_map(|t| match t {
+                TraceEntry::Call { op: Op::WriteDurable, len, .. } => Some(*len),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(lengths, vec![4096; records]);
+        let before = log.live_bytes().next_multiple_of(4096);
+        let first = push(&mut log, 7, Durability::Flushed);
+        let begins = log.live_bytes() - first;
+        assert!(begins == before || begins + first <= before);
+        let rest: u64 = (0..9).map(|_| push(&mut log, 3, Durability::Flushed)).sum();
+        assert_eq!(log.live_bytes(), begins + first + rest, "those that wait lie side by side");
+        log.group().wait(log.last_tid(), Durability::Flushed, &Nobody).unwrap();
+        let end = scan(&log, log.slot());
+        assert_eq!((end.records, end.tail, end.rot), (records as u64 + 10, log.tail, None));
     }
 
     #[test]

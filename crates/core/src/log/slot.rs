@@ -110,10 +110,11 @@ impl Slot {
         b
     }
 
-    /// Reads a slot; `None` unless name, version, checksum and every number are possible and the
+    /// Reads a slot; `None` unless name, version (this or the one before), checksum and every number are possible and the
     /// file, of `file_bytes`, holds the ring.
     pub fn decode(b: &[u8], file_bytes: u64) -> Option<Slot> {
-        if le_u64(b, at::AT_MAGIC)? != at::MAGIC || le_u32(b, at::AT_VERSION)? != at::VERSION {
+        let version = le_u32(b, at::AT_VERSION)?;
+        if le_u64(b, at::AT_MAGIC)? != at::MAGIC || !(at::VERSION_READ..=at::VERSION).contains(&version) {
             return None;
         }
         if le_u32(b, at::AT_CRC)? != crc32c::crc32c(b.get(..at::AT_CRC)?) {
@@ -191,6 +192,18 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         assert_eq!(Slot::decode(&slot().encode(), 2 << 20), Some(slot()));
+    }
+
+    #[test]
+    fn a_slot_of_the_version_before_is_read_and_one_of_the_next_is_not() {
+        let of = |version: u32| {
+            let mut b = slot().encode();
+            put(&mut b, at::AT_VERSION, &version.to_le_bytes());
+            let crc = crc32c::crc32c(&b[..at::AT_CRC]);
+            put(&mut b, at::AT_CRC, &crc.to_le_bytes());
+            Slot::decode(&b, 2 << 20)
+        };
+        assert_eq!([0, 1, 2, 3].map(of), [None, Some(slot()), Some(slot()), None]);
     }
 
     #[test]

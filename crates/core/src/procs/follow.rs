@@ -62,17 +62,18 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach)
                 // All of it is written by now.
                 let few = goal.0 - inner.published.tid.0 <= FEW_RECORDS;
                 let bytes = if few { WINDOW_BYTES.0 } else { WINDOW_BYTES.1 };
-                window = member.log.window(&tail.slot, &tail.cursor, bytes)?;
+                member.log.look(&mut window, &tail.slot, &tail.cursor, bytes)?;
             }
-            let Some(end) = member.log.next_record(&tail.slot, &tail.cursor, &window, &mut buf)? else { break };
-            let Some(record) = Record::decode(&buf, tail.slot.page_bytes) else { break };
-            if record.head.stream.count > 0 {
-                break; // Visible, so it is home, and a newer slot says so.
-            }
-            // Of what is visible, readers see none but the newest from here on.
-            let visible = words.visible().min(record.head.tid).max(inner.latest.tid);
-            let readers = Readers { snapshots: &inner.snapshots, visible };
-            let state = apply(db, member, &tail.slot, &record, &inner.published, readers)?;
+            let next = member.log.next_record(&tail.slot, &tail.cursor, &window, &mut buf, |end, record| {
+                if record.head.stream.count > 0 {
+                    return Ok(None); // Visible, so it is home, and a newer slot says so.
+                }
+                // Of what is visible, readers see none but the newest from here on.
+                let visible = words.visible().min(record.head.tid).max(inner.latest.tid);
+                let readers = Readers { snapshots: &inner.snapshots, visible };
+                Ok(Some((end, apply(db, member, &tail.slot, record, &inner.published, readers)?)))
+            })?;
+            let Some((end, state)) = next.flatten() else { break };
             tail.cursor = end;
             inner.hide(Arc::new(state));
             inner.advance();
@@ -146,7 +147,8 @@ fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<Cursor
     let mut cursor = Cursor::at(slot);
     let mut buf = Vec::new();
     while cursor.last_tid < tid {
-        let Some(next) = member.log.next_record(slot, &cursor, &Window::default(), &mut buf)? else { return Ok(None) };
+        let next = member.log.next_record(slot, &cursor, &Window::default(), &mut buf, |next, _| Ok(next))?;
+        let Some(next) = next else { return Ok(None) };
         cursor = next;
     }
     Ok(Some(cursor))

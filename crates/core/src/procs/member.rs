@@ -201,6 +201,7 @@ impl Member {
         let words = ProcessWords::new(words);
         words.found(tail.slot.session, settings(options), tail.slot.sequence, tail.cursor.last_tid);
         words.set_untold(untold);
+        words.set_start(files.disk.system_start());
         let me = 0;
         words.enter(me);
         let member = Member::new(files, log, words, me, tail);

@@ -38,7 +38,6 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::log::file::Window;
 use crate::log::group::Durability;
-use crate::log::record::Record;
 use crate::log::ring::Stream;
 use crate::memory;
 use crate::rules::{Rule, keeps};
@@ -331,19 +330,24 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let before = inner.published.tid;
     let mut newest = inner.published.clone();
     let mut cursor = tail.cursor;
-    while let Some(end) = member.log.next_record(&tail.slot, &cursor, &Window::default(), &mut buf)? {
-        let Some(record) = Record::decode(&buf, tail.slot.page_bytes) else { break };
-        // Nobody else can finish it (rule UndecidedAsks).
-        if let Some(decider) = member.log.undecided(&tail.slot, &record, &end)? {
-            if !db.is_committed(&decider, &member.log, &tail.slot)? {
-                break;
+    loop {
+        let next = member.log.next_record(&tail.slot, &cursor, &Window::default(), &mut buf, |end, record| {
+            // Nobody else can finish it (rule UndecidedAsks).
+            if let Some(decider) = member.log.undecided(&tail.slot, record, &end)? {
+                if !db.is_committed(&decider, &member.log, &tail.slot)? {
+                    return Ok(None);
+                }
+                db.keep_decision(&decider, &member.log, &tail.slot)?;
             }
-            db.keep_decision(&decider, &member.log, &tail.slot)?;
-        }
-        newest = Arc::new(follow::apply(db, member, &tail.slot, &record, &newest, inner.readers())?);
+            let state = follow::apply(db, member, &tail.slot, record, &newest, inner.readers())?;
+            // Nothing follows one before it is home.
+            Ok(Some((end, state, record.head.stream.count > 0)))
+        })?;
+        let Some((end, state, is_last)) = next.flatten() else { break };
+        newest = Arc::new(state);
         cursor = end;
-        if record.head.stream.count > 0 {
-            break; // Nothing follows one before it is home.
+        if is_last {
+            break;
         }
     }
     member.log.rewrite_live(&tail.slot, cursor.tail)?;

@@ -4,7 +4,7 @@
 //! word, so a process may die between any two of them; what must hold then is said at each.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use crate::disk::shared::SharedWords;
@@ -130,12 +130,15 @@ impl ProcessWords {
 
     /// Begins them: the caller is alone.
     pub fn found(&self, session: u64, settings: u64, generation: u64, newest: Tid) {
-        for word in &self.0.to_write().longs {
-            word.store(0, SeqCst);
+        // Who dies on the way leaves the words of no session.
+        self.cell(AT_MAGIC).store(0, SeqCst);
+        fence(SeqCst);
+        for (at, word) in self.0.to_write().longs.iter().enumerate() {
+            let in_slot = at.checked_sub(AT_SLOTS).map_or(IN_SLOT_USED, |n| n % SLOT_WORDS);
+            // Nobody else looks: one by one is no matter.
+            word.store(if in_slot == IN_SLOT_USED { 0 } else { NONE }, Relaxed);
         }
-        for process in 0..PROCESSES {
-            self.clear(process);
-        }
+        fence(SeqCst);
         self.cell(AT_SESSION).store(session, SeqCst);
         self.cell(AT_SETTINGS).store(settings, SeqCst);
         self.cell(AT_GENERATION).store(generation, SeqCst);
@@ -143,6 +146,17 @@ impl ProcessWords {
             self.cell(at).store(newest.0, SeqCst);
         }
         self.cell(AT_MAGIC).store(MAGIC, SeqCst);
+    }
+
+    /// They were begun in this start of the system, if it is known which that is.
+    pub fn set_start(&self, start: Option<u64>) {
+        self.cell(AT_START).store(start.unwrap_or(0), SeqCst);
+    }
+
+    /// The newest transaction that was written, as processes left it of which none is there any more: if these are words of `session`
+    /// that were begun in this `start` of the system (rule EndTold).
+    pub fn end(&self, session: u64, start: u64) -> Option<Tid> {
+        (self.fit(session) && start != 0 && self.long(AT_START).load(SeqCst) == start).then(|| self.written())
     }
 
     /// The record of the recovery that the words were begun behind, while home's mark does not tell of it (rule NewSession).

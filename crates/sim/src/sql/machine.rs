@@ -136,6 +136,10 @@ impl Disk for Socket {
         machine.wrap(machine.disk.temp_file(near)?)
     }
 
+    fn system_start(&self) -> Option<u64> {
+        self.machine().ok()?.disk.system_start()
+    }
+
     onewrite_core::forward_disk!(
         this => this.machine()?.disk;
         remove, rename, names_beside, exchange, resolve, exists, sync_dir_of, sync_all_beside, names_stamp

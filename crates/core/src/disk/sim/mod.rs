@@ -421,6 +421,10 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn system_start(&self) -> Option<u64> {
+        Some(self.state.lock().names.start())
+    }
+
     fn names_stamp(&self, _: &Path) -> io::Result<Option<NamesStamp>> {
         let state = self.state.lock();
         state.powered()?;

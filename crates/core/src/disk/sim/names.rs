@@ -101,7 +101,12 @@ impl Names {
 
     /// A number for the names as processes see them.
     pub fn stamp(&self) -> NamesStamp {
-        NamesStamp([1 + self.crashes, 0, self.changes, 0])
+        NamesStamp([self.start(), 0, self.changes, 0])
+    }
+
+    /// A number for the time since the last power cut.
+    pub fn start(&self) -> u64 {
+        1 + self.crashes
     }
 
     /// Makes what is pending in the directory that holds `path` durable.

@@ -1,0 +1,473 @@
+//! What of a page differs from its base, as records tell it: pieces of absolute bytes, in order. Zeros are told and not repeated, and
+//! the cell pointers of a b-tree page, of which an insert moves half, as numbers of few bits.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use std::ops::Range;
+
+use memchr::memmem;
+
+use crate::layout::{be_u16, home, le_u16, put, record as at};
+use crate::types::PageNo;
+
+/// A shorter run of equal bytes between two changed ones is cheaper to repeat than to skip: no piece's head is longer.
+const MERGE_BYTES: usize = 8;
+/// Longest head of a piece.
+const HEAD_BYTES_MAX: usize = 6;
+/// The same of one that follows without a gap.
+const NEXT_HEAD_BYTES_MAX: usize = 4;
+/// A shorter run of zeros is cheaper to repeat among the bytes beside it than to tell.
+const ZEROS_BYTES: usize = 16;
+
+const _: () = assert!(HEAD_BYTES_MAX <= MERGE_BYTES && 2 * NEXT_HEAD_BYTES_MAX <= ZEROS_BYTES);
+
+/// Most bytes that [`encode`] adds for a page of `len`.
+pub fn bytes_max(len: usize) -> usize {
+    HEAD_BYTES_MAX + len
+}
+
+/// Adds the pieces in which `new` differs from `base`, or from zeros, to `buf`, which has room for [`bytes_max`]. Returns how many.
+pub fn encode(buf: &mut Vec<u8>, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> u16 {
+    let begin = buf.len();
+    let (mut count, mut behind) = (0u16, 0);
+    for piece in Pieces::of(page, base, new) {
+        // A page has at most 65536 / (MERGE_BYTES + 1) pieces, so the count fits.
+        count = count.saturating_add(1);
+        let (start, len, made_of) = match &piece {
+            Piece::Bytes(start, bytes) => (*start, bytes.len(), at::PIECE_BYTES),
+            Piece::Zeros(start, len) => (*start, *len, at::PIECE_ZEROS),
+            Piece::Numbers(start, bytes, _) => (*start, bytes.len(), at::PIECE_NUMBERS),
+        };
+        debug_assert!(start >= behind, "pieces are in order");
+        put_number(buf, (start - behind) as u32);
+        put_number(buf, ((len - 1) as u32) << at::PIECE_BITS | made_of);
+        match piece {
+            Piece::Bytes(_, bytes) => buf.extend_from_slice(bytes),
+            Piece::Zeros(..) => {}
+            Piece::Numbers(_, bytes, numbers) => numbers.encode(bytes, buf),
+        }
+        behind = start + len;
+    }
+    debug_assert!(buf.len() - begin <= bytes_max(new.len()), "a delta is longer than thought");
+    count
+}
+
+/// Takes `count` pieces from the beginning of `rest`, if a page of `page_bytes` has room for them.
+pub fn walk(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
+    let mut behind = 0usize;
+    for _ in 0..count {
+        let (start, len, told) = next_piece(rest, behind)?;
+        behind = start.checked_add(len).filter(|end| *end <= page_bytes)?;
+        if let Told::Numbers(numbers, _) = &told
+            && (len % 2 != 0 || numbers.bits > u16::BITS)
+        {
+            return None;
+        }
+    }
+    Some(())
+}
+
+/// Puts the pieces, which [`walk`] took, into `image`, which has the size of a page.
+pub fn apply(mut pieces: &[u8], image: &mut [u8]) {
+    let mut behind = 0;
+    while !pieces.is_empty()
+        && let Some((start, len, told)) = next_piece(&mut pieces, behind)
+    {
+        behind = start + len;
+        let Some(part) = image.get_mut(start..behind) else { return };
+        match told {
+            Told::Bytes(bytes) => part.copy_from_slice(bytes),
+            Told::Zeros => part.fill(0),
+            Told::Numbers(numbers, packed) => numbers.decode(packed, part),
+        }
+    }
+}
+
+/// A piece as it is told.
+enum Told<'a> {
+    Bytes(&'a [u8]),
+    Zeros,
+    Numbers(Numbers, &'a [u8]),
+}
+
+/// Takes a piece: where it begins, which is not before `behind`, and how long it is.
+fn next_piece<'a>(rest: &mut &'a [u8], behind: usize) -> Option<(usize, usize, Told<'a>)> {
+    let start = behind.checked_add(usize::try_from(take_number(rest)?).ok()?)?;
+    let head = take_number(rest)?;
+    let len = usize::try_from(head >> at::PIECE_BITS).ok()?.checked_add(1)?;
+    let told = match head & ((1 << at::PIECE_BITS) - 1) {
+        at::PIECE_BYTES => Told::Bytes(take(rest, len)?),
+        at::PIECE_ZEROS => Told::Zeros,
+        at::PIECE_NUMBERS => {
+            let head = take(rest, at::NUMBERS_HEAD_BYTES)?;
+            let bits = u32::from(*head.get(4)?);
+            let numbers = Numbers { least: le_u16(head, 0)?, step: le_u16(head, 2)?, bits };
+            Told::Numbers(numbers, take(rest, Numbers::packed_bytes(len / 2, bits)?)?)
+        }
+        _ => return None,
+    };
+    Some((start, len, told))
+}
+
+/// Takes `len` bytes.
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (bytes, behind) = rest.split_at_checked(len)?;
+    *rest = behind;
+    Some(bytes)
+}
+
+/// Adds a number below 2^21, seven bits a byte, the lowest first; the highest bit of a byte says that one more follows.
+fn put_number(buf: &mut Vec<u8>, mut number: u32) {
+    while number >= 0x80 {
+        buf.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    buf.push(number as u8);
+}
+
+/// Takes such a number, of three bytes at most.
+fn take_number(rest: &mut &[u8]) -> Option<u32> {
+    let mut number = 0;
+    for n in 0..3 {
+        let byte = *take(rest, 1)?.first()?;
+        number |= u32::from(byte & 0x7f) << (7 * n);
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// How numbers of 16 bits are told: the smallest, and how many steps each is above that.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    least: u16,
+    step: u16,
+    bits: u32,
+}
+
+impl Numbers {
+    /// Of the numbers in `bytes`, if it is shorter to tell them so, as a piece of its own within others.
+    fn of(bytes: &[u8]) -> Option<Numbers> {
+        let first = be_u16(bytes, 0)?;
+        let (mut least, mut most, mut step) = (first, first, 0);
+        for number in numbers(bytes) {
+            (least, most) = (least.min(number), most.max(number));
+            step = divisor(number.abs_diff(first), step);
+        }
+        // All the same: no steps.
+        let steps = most.abs_diff(least).checked_div(step).unwrap_or(0);
+        let bits = u16::BITS - steps.leading_zeros();
+        let told = at::NUMBERS_HEAD_BYTES + Numbers::packed_bytes(bytes.len() / 2, bits)? + 2 * NEXT_HEAD_BYTES_MAX;
+        (told <= bytes.len()).then_some(Numbers { least, step, bits })
+    }
+
+    /// Length of so many counts of steps.
+    fn packed_bytes(count: usize, bits: u32) -> Option<usize> {
+        Some(count.checked_mul(usize::try_from(bits).ok()?)?.div_ceil(8))
+    }
+
+    fn encode(self, bytes: &[u8], buf: &mut Vec<u8>) {
+        buf.extend_from_slice(&self.least.to_le_bytes());
+        buf.extend_from_slice(&self.step.to_le_bytes());
+        buf.push(self.bits as u8);
+        let (mut held, mut held_bits) = (0u32, 0);
+        for number in numbers(bytes) {
+            let steps = number.abs_diff(self.least).checked_div(self.step).unwrap_or(0);
+            held |= u32::from(steps) << held_bits;
+            held_bits += self.bits;
+            while held_bits >= 8 {
+                buf.push(held as u8);
+                held >>= 8;
+                held_bits -= 8;
+            }
+        }
+        if held_bits > 0 {
+            buf.push(held as u8);
+        }
+    }
+
+    fn decode(self, packed: &[u8], to: &mut [u8]) {
+        let (mut held, mut held_bits) = (0u32, 0);
+        let mut packed = packed.iter();
+        for number in to.chunks_exact_mut(2) {
+            while held_bits < self.bits {
+                held |= u32::from(packed.next().copied().unwrap_or(0)) << held_bits;
+                held_bits += 8;
+            }
+            let steps = held & ((1 << self.bits) - 1);
+            held >>= self.bits;
+            held_bits -= self.bits;
+            let value = self.least.wrapping_add(self.step.wrapping_mul(steps as u16));
+            put(number, 0, &value.to_be_bytes());
+        }
+    }
+}
+
+/// The numbers of 16 bits in `bytes`.
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
+    bytes.chunks_exact(2).filter_map(|two| be_u16(two, 0))
+}
+
+/// The greatest number that divides both.
+fn divisor(mut a: u16, mut b: u16) -> u16 {
+    while let Some(rest) = a.checked_rem(b) {
+        (a, b) = (b, rest);
+    }
+    a
+}
+
+/// A part of a page that differs from the base.
+enum Piece<'a> {
+    /// From here on it has these bytes.
+    Bytes(usize, &'a [u8]),
+    /// From here on so many are zeros.
+    Zeros(usize, usize),
+    /// From here on it has these bytes, which are numbers.
+    Numbers(usize, &'a [u8], Numbers),
+}
+
+/// The parts of `new` that differ from `base`, in order.
+struct Pieces<'a> {
+    base: Option<&'a [u8]>,
+    new: &'a [u8],
+    /// The cell pointers, if it is a b-tree page: nothing is wrong if it only looks like one.
+    pointers: Range<usize>,
+    at: usize,
+    /// Where the run of differences ends that `at` is in.
+    end: usize,
+    /// Numbers in that run.
+    numbers: Option<(Range<usize>, Numbers)>,
+}
+
+impl<'a> Pieces<'a> {
+    fn of(page: PageNo, base: Option<&'a [u8]>, new: &'a [u8]) -> Pieces<'a> {
+        let pointers = pointers(page, new).unwrap_or(0..0);
+        Pieces { base, new, pointers, at: 0, end: 0, numbers: None }
+    }
+
+    /// The cell pointers in the run of differences, whole, if they are shorter to tell as numbers.
+    fn find_numbers(&self) -> Option<(Range<usize>, Numbers)> {
+        let first = self.pointers.start;
+        let start = self.at.max(first);
+        let end = self.end.min(self.pointers.end);
+        if start >= end {
+            return None;
+        }
+        let whole = start - (start - first) % 2..end + (end - first) % 2;
+        let numbers = Numbers::of(self.new.get(whole.clone())?)?;
+        Some((whole, numbers))
+    }
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
+
+    fn next(&mut self) -> Option<Piece<'a>> {
+        if self.at == self.end {
+            (self.at, self.end) = next_range(self.base, self.new, self.end)?;
+            self.numbers = self.find_numbers();
+            if let Some((whole, _)) = &self.numbers {
+                (self.at, self.end) = (self.at.min(whole.start), self.end.max(whole.end));
+            }
+        }
+        let start = self.at;
+        let mut end = self.end;
+        match self.numbers.take() {
+            Some((whole, numbers)) if whole.start == start => {
+                self.at = whole.end;
+                return Some(Piece::Numbers(start, self.new.get(whole)?, numbers));
+            }
+            Some((whole, numbers)) => {
+                end = whole.start;
+                self.numbers = Some((whole, numbers));
+            }
+            None => {}
+        }
+        let run = self.new.get(start..end)?;
+        let zeros_at = if run.len() < ZEROS_BYTES { None } else { memmem::find(run, &[0; ZEROS_BYTES]) };
+        let piece = match zeros_at {
+            Some(0) => Piece::Zeros(start, run.iter().take_while(|byte| **byte == 0).count()),
+            Some(len) => Piece::Bytes(start, run.get(..len)?),
+            None => Piece::Bytes(start, run),
+        };
+        self.at += match &piece {
+            Piece::Bytes(_, bytes) => bytes.len(),
+            Piece::Zeros(_, len) => *len,
+            Piece::Numbers(..) => 0,
+        };
+        Some(piece)
+    }
+}
+
+/// Where the cell pointers of a page are, if it looks like one of a b-tree.
+fn pointers(page: PageNo, image: &[u8]) -> Option<Range<usize>> {
+    let header_at = if page == PageNo::HEADER { home::HEADER_BYTES } else { 0 };
+    let header_bytes = match image.get(header_at)? {
+        2 | 5 => 12,
+        10 | 13 => 8,
+        _ => return None,
+    };
+    let from = header_at + header_bytes;
+    let pointers = from..from + 2 * usize::from(be_u16(image, header_at + 3)?);
+    (pointers.end <= image.len()).then_some(pointers)
+}
+
+/// The next run of bytes from `from` on in which `new` differs from `base` (or from zeros).
+fn next_range(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<(usize, usize)> {
+    let start = from + next_difference(base, new, from)?;
+    let rest = new.get(start..)?.chunks(8).map(word);
+    let len = match base {
+        Some(base) => run_bytes(rest.zip(base.get(start..)?.chunks(8).map(word)).map(|(new, old)| new ^ old)),
+        None => run_bytes(rest),
+    };
+    Some((start, start + len))
+}
+
+/// Up to eight bytes as a number, the first one lowest.
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    match bytes.try_into() {
+        Ok(whole) => word = whole,
+        Err(_) => word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from),
+    }
+    u64::from_le_bytes(word)
+}
+
+/// Length of the run of differences that something begins with, over gaps that are too short to end it. A byte of
+/// `words` that is not zero is a difference.
+fn run_bytes(words: impl Iterator<Item = u64>) -> usize {
+    const { assert!(MERGE_BYTES == 8, "no gap within a word ends a run, and a word without a difference does") };
+    let mut end = 0;
+    for (n, word) in words.enumerate() {
+        let first = 8 * n + word.trailing_zeros() as usize / 8;
+        if word == 0 || first - end >= MERGE_BYTES {
+            break;
+        }
+        end = 8 * (n + 1) - word.leading_zeros() as usize / 8;
+    }
+    end
+}
+
+/// How many bytes from `from` on are equal before the first that differs; `None` if all are.
+fn next_difference(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<usize> {
+    const WORD: usize = 32;
+    const RUN: usize = 256;
+    let new = new.get(from..)?;
+    match base {
+        Some(base) => {
+            let base = base.get(from..)?;
+            // Most of a page is as it was: long runs are compared by the library, which has wide instructions.
+            let runs = new.chunks_exact(RUN).zip(base.chunks_exact(RUN)).take_while(|(a, b)| a == b).count() * RUN;
+            let (rest, old) = (new.get(runs..)?, base.get(runs..)?);
+            let words = rest.chunks_exact(WORD).zip(old.chunks_exact(WORD)).take_while(|(a, b)| a == b).count();
+            let at = runs + words * WORD;
+            new.iter().zip(base).skip(at).position(|(a, b)| a != b).map(|i| at + i)
+        }
+        None => {
+            let words = new.chunks_exact(WORD).take_while(|a| a.iter().all(|&x| x == 0)).count();
+            let at = words * WORD;
+            new.iter().skip(at).position(|&a| a != 0).map(|i| at + i)
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGE: usize = 4096;
+
+    /// Encodes, walks, and applies over `base`, over what a checkpoint tore, and over the new image (invariant I8). Returns the length.
+    fn told(base: Option<&[u8]>, new: &[u8]) -> usize {
+        let mut buf = Vec::new();
+        let count = encode(&mut buf, PageNo(2), base, new);
+        let mut rest = &buf[..];
+        walk(&mut rest, count, PAGE).unwrap();
+        assert!(rest.is_empty());
+        for tear in [0, 512, 2048, PAGE] {
+            let mut image = base.map_or(vec![0; PAGE], <[u8]>::to_vec);
+            image[..tear].copy_from_slice(&new[..tear]);
+            apply(&buf, &mut image);
+            assert_eq!(image, new);
+        }
+        buf.len()
+    }
+
+    /// A leaf of an index with cells at these places.
+    fn leaf(cells: &[u16]) -> Vec<u8> {
+        let mut page: Vec<u8> = (0..PAGE).map(|i| (i * 31 % 251) as u8).collect();
+        page[..3].copy_from_slice(&[10, 0, 0]);
+        page[3..5].copy_from_slice(&(cells.len() as u16).to_be_bytes());
+        for (n, cell) in cells.iter().enumerate() {
+            page[8 + 2 * n..][..2].copy_from_slice(&cell.to_be_bytes());
+        }
+        page
+    }
+
+    /// As cells that `secure_delete` drops, or a split.
+    #[test]
+    fn zeros_are_told_and_not_repeated() {
+        let base = [7; PAGE];
+        let mut new = base;
+        new[10] = 1;
+        new[100..2100].fill(0);
+        new[2100..2140].fill(9);
+        new[3000..3015].fill(0);
+        new[4000..].fill(0);
+        assert_eq!(told(Some(&base), &new), (2 + 1) + 3 + (3 + 40) + (3 + 15) + 4);
+    }
+
+    /// Half of the cell pointers move when a cell comes between: a bit for each power of two of cells is enough.
+    #[test]
+    fn cell_pointers_are_numbers_of_few_bits() {
+        let mut cells: Vec<u16> = (0..128u16).map(|n| 4096 - 20 * (1 + n * 37 % 128)).collect();
+        let base = leaf(&cells);
+        cells.insert(28, 4096 - 20 * 129);
+        let len = told(Some(&base), &leaf(&cells));
+        // 101 pointers of eight bits, and what says so; the number of cells.
+        assert!(len <= 101 + at::NUMBERS_HEAD_BYTES + 3 + 3, "{len}");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_told_is_what_was(
+            places in proptest::collection::vec(0..512u16, 2..400), step in 1..9u16, at in any::<proptest::sample::Index>(),
+            edits in proptest::collection::vec((0..PAGE, 1..300usize, any::<bool>()), 0..8), fresh: bool,
+        ) {
+            let mut cells: Vec<u16> = places.iter().map(|place| place * step).collect();
+            let base = leaf(&cells);
+            let at = at.index(cells.len());
+            cells.insert(at, cells[0] ^ 1);
+            let mut new = leaf(&cells);
+            for (from, len, zeros) in edits {
+                let to = (from + len).min(PAGE);
+                new[from..to].iter_mut().for_each(|b| *b = if zeros { 0 } else { b.wrapping_mul(29).wrapping_add(1) });
+            }
+            let len = told((!fresh).then_some(&base), &new);
+            prop_assert!(len <= bytes_max(PAGE));
+        }
+
+        #[test]
+        fn numbers_of_any_width_come_back(numbers in proptest::collection::vec(any::<u16>(), 16..200), shift in 0..16u32) {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|n| (n >> shift).to_be_bytes()).collect();
+            if let Some(numbers) = Numbers::of(&bytes) {
+                let mut packed = Vec::new();
+                numbers.encode(&bytes, &mut packed);
+                let mut to = vec![0; bytes.len()];
+                numbers.decode(&packed[at::NUMBERS_HEAD_BYTES..], &mut to);
+                prop_assert_eq!(to, bytes);
+            }
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0..12u8], 0..200), count in 0..20u16) {
+            let mut rest = &bytes[..];
+            if walk(&mut rest, count, 512).is_some() {
+                apply(&bytes[..bytes.len() - rest.len()], &mut [0; 512]);
+            }
+        }
+    }
+}

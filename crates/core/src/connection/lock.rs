@@ -323,14 +323,6 @@ impl Connection {
         let (mut state, mut mark) = state_of(first, bytes);
         let is_unmarked = mark.is_none();
         if db.has_hot_journal()? && keeps(Rule::HotJournalFirst) {
-            if mark.is_some() {
-                return Err(Error::CantOpen(format!(
-                    "{} carries onewrite's mark and has a rollback journal beside it ({}): one of the two belongs to \
-                     another copy. Move the journal away if the database was last used through onewrite",
-                    db.path.display(),
-                    db.journal_path().display()
-                )));
-            }
             if db.read_only {
                 return Err(Error::CantOpen(format!(
                     "a rollback journal waits to be rolled back ({}), which needs a connection that may write",
@@ -338,6 +330,17 @@ impl Connection {
                 )));
             }
             if locks::exclusive(&*db.home)? {
+                // SQLite without onewrite came behind a close of which a power cut brought the mark back.
+                if let Some(session) = mark
+                    && !recover::end_behind_journal(db, session)?
+                {
+                    return Err(Error::CantOpen(format!(
+                        "{} carries onewrite's mark and has a rollback journal beside it ({}): one of the two belongs to \
+                         another copy. Move the journal away if the database was last used through onewrite",
+                        db.path.display(),
+                        db.journal_path().display()
+                    )));
+                }
                 db.settle_super_journal()?;
                 // SQLite rolls it back itself, through the plain file.
                 inner.phase = Phase::Aside(self.id);

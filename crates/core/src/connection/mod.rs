@@ -238,6 +238,7 @@ impl Connection {
     /// `PRAGMA synchronous=…` was seen.
     pub fn note_synchronous(&mut self, value: &str) {
         self.said.synchronous = Synchronous::of(value);
+        self.db.flushes_close.store(said::is_extra(value), Ordering::Relaxed);
     }
 
     /// `PRAGMA journal_mode=…` was seen. SQLite answers with the new mode before the transaction that changes to WAL

@@ -264,6 +264,8 @@ pub struct Database {
     pub(crate) table: RwLock<PageTable>,
     /// Grows before bytes that a reader may be reading are overwritten, and again before they are cut off.
     pub(crate) epoch: AtomicU64,
+    /// Whether the last close flushes the mark's removal: `PRAGMA synchronous=EXTRA`.
+    pub(crate) flushes_close: AtomicBool,
     pub(crate) inner: Mutex<Inner>,
     /// As the options say, which are asked several times in a transaction.
     pub(crate) psow: AtomicBool,
@@ -311,6 +313,7 @@ impl Database {
             queue: WriterQueue::default(),
             table: RwLock::default(),
             epoch: AtomicU64::new(0),
+            flushes_close: AtomicBool::new(false),
             psow: AtomicBool::new(options.psow),
             stream_bytes: AtomicU64::new(options.stream_bytes),
             inner: Mutex::new(Inner {

@@ -279,7 +279,7 @@ enum Kind {
     Msync,
 }
 
-const CALLS: [(libc::c_long, &str, Kind); 11] = [
+const CALLS: [(libc::c_long, &str, Kind); 10] = [
     (libc::SYS_write, "write", Kind::Write),
     (libc::SYS_pwrite64, "pwrite64", Kind::Write),
     (libc::SYS_writev, "writev", Kind::Write),
@@ -287,7 +287,6 @@ const CALLS: [(libc::c_long, &str, Kind); 11] = [
     (libc::SYS_pwritev2, "pwritev2", Kind::WriteWithFlags),
     (libc::SYS_fsync, "fsync", Kind::Sync),
     (libc::SYS_fdatasync, "fdatasync", Kind::Sync),
-    (libc::SYS_sync_file_range, "sync_file_range", Kind::Sync),
     (libc::SYS_syncfs, "syncfs", Kind::Sync),
     (libc::SYS_sync, "sync", Kind::Sync),
     (libc::SYS_msync, "msync", Kind::Msync),

@@ -283,7 +283,7 @@ fn progress(bytes: u64, what: &'static str) -> ProgressBar {
 fn check_journal(look: &Look, f: &mut Findings) {
     let Some(journal) = &look.hot_journal else { return };
     let journal = journal.display();
-    if look.mark.is_some() {
+    if look.mark.is_some() && !was_closed(look) {
         f.damage(format!(
             "the mark is on and a rollback journal is there as well ({journal}): one of the two belongs to another copy. \
              Move the journal away if the database was last used through onewrite"
@@ -291,6 +291,12 @@ fn check_journal(look: &Look, f: &mut Findings) {
     } else {
         f.note(format!("a rollback journal waits ({journal}): SQLite rolls it back when it opens the database next"));
     }
+}
+
+/// Whether the log proves that the session of the mark was closed in order.
+fn was_closed(look: &Look) -> bool {
+    let (Some(log), Some(session)) = (&look.log, look.mark) else { return false };
+    matches!(look.repair.was_closed(&log.file, session), Ok(true))
 }
 
 fn check_log(look: &Look, log: &Log, f: &mut Findings) {
@@ -304,6 +310,12 @@ fn check_log(look: &Look, log: &Log, f: &mut Findings) {
         Ok(slot) => slot,
         Err(e) => return f.damage(e.to_string()),
     };
+    if was_closed(look) {
+        return f.ok(
+            "the database was closed in order, and a power cut brought the mark back: the next connection through \
+                     onewrite takes it off, or `onewrite recover`",
+        );
+    }
     let mark = home::mark(&look.first);
     let left_nothing =
         |newest: &Slot| mark.is_some_and(|mark| matches!(log.file.has_nothing_of(&mark, newest), Ok(true)));

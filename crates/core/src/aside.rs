@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::checkpoint::{checkpoint, ends_within};
+use crate::database::mark::Ended;
 use crate::database::{Database, Live, Phase};
 use crate::disk::{DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
@@ -48,7 +49,7 @@ pub fn step_aside(
     };
     let unmarked = {
         let mut inner = db.inner.lock();
-        db.take_off_mark(writer, &mut inner, Stream::Keep).map(|()| inner.phase = Phase::Aside(me))
+        db.take_off_mark(writer, &mut inner, Stream::Keep, Ended::Durable).map(|()| inner.phase = Phase::Aside(me))
     };
     // Where the mark may still be on the disk, home needs the whole log.
     let done = unmarked.and_then(|()| {

@@ -138,11 +138,11 @@ pub fn settle_mark(db: &Database, live: &mut Live) -> Result<()> {
 /// recovery, as of a checkpoint to it that is not complete, so that no log from before fits (rule NewSession). What the process before
 /// left of names is on the disk then, too (rule LeftoversFlushed). An error poisons.
 pub fn tell_recovery(db: &Database, live: &mut Live) -> Result<()> {
-    let member = db.member();
-    let Some(tid) = member.as_ref().map_or(live.untold, |member| member.words.untold()) else { return Ok(()) };
+    let untold = db.inner.lock().member.as_ref().map_or(live.untold, |member| member.words.untold());
+    let Some(tid) = untold else { return Ok(()) };
     tell_record(db, live, tid).map_err(|e| db.poison_unless_short(e))?;
     live.untold = None;
-    if let Some(member) = &member {
+    if let Some(member) = db.member() {
         member.words.set_untold(None);
     }
     Ok(())

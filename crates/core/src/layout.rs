@@ -220,6 +220,19 @@ pub mod slot {
     const _: () = assert!(BYTES == 100 && BYTES <= super::STREAM_UNIT as usize, "a slot fits the smallest sector");
 }
 
+/// A sector of the ring that the last close has overwritten: each `AT_` is the offset of the field of that name in
+/// `docs/format.md`. Zeros follow.
+#[allow(missing_docs)]
+pub mod tombstone {
+    /// Name and version of the layout.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewend1");
+    pub const AT_MAGIC: usize = 0;
+    pub const AT_SESSION: usize = AT_MAGIC + 8;
+    pub const AT_TID: usize = AT_SESSION + 8;
+    pub const AT_CRC: usize = AT_TID + 8;
+    pub const BYTES: usize = AT_CRC + 4;
+}
+
 /// The decision over a transaction that spans several files: sectors behind a slot, in that one's block. Each `AT_` is the offset
 /// of the field of that name in `docs/format.md`.
 #[allow(missing_docs)]

@@ -9,6 +9,7 @@ mod ahead;
 mod aside;
 mod beside;
 mod checkpoint;
+mod closed;
 mod commit;
 mod connection;
 mod database;

@@ -92,6 +92,9 @@ pub fn spare() -> Vec<u8> {
 
 /// Gives a buffer back that is empty until its next use; what of it is large goes to the allocator.
 pub fn give_back(buffer: &mut Vec<u8>) {
+    if buffer.capacity() == 0 {
+        return;
+    }
     let mut buffer = std::mem::take(buffer);
     buffer.clear();
     if buffer.capacity() <= SPARE_BYTES

@@ -13,6 +13,7 @@ use parking_lot::MutexGuard;
 
 use crate::beside;
 use crate::checkpoint::{fit_length, write_pages};
+use crate::closed::{close_again, closed};
 use crate::commit::record;
 use crate::database::mark::lock_log;
 use crate::database::{Database, HomeFile, Inner, Live, Phase};
@@ -38,13 +39,26 @@ use crate::table::Place;
 use crate::types::{LogOffset, PageNo, Tid};
 
 /// The log that belongs to a home marked with `session`, locked for this process (to be read only, if `mode`
-/// says so), and its newest slot. Every way in which the two may not fit has its own message.
-pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<(LogFile, Slot)> {
+/// says so).
+pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     let log = find_log(db, session, mode)?;
     lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive }, Duration::ZERO)?;
     check_name(db)?;
-    let slot = slot_of(db, &log, &log.slots()?, session)?;
-    Ok((log, slot))
+    Ok(log)
+}
+
+/// What the log of `session`, which nobody else uses, leads to, its newest slot and all of them. Every way in which home and log may not
+/// fit has its own message. `told`: where the words of the dead say that the records end (rule EndTold).
+pub fn replay_session(
+    db: &Database,
+    log: &LogFile,
+    session: u64,
+    told: Option<Tid>,
+    accept_loss: bool,
+) -> Result<(Replayed, Slot, Vec<Slot>)> {
+    let slots = log.slots()?;
+    let slot = slot_of(db, log, &slots, session)?;
+    Ok((replay(db, log, &slot, told, accept_loss)?, slot, slots))
 }
 
 fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
@@ -107,6 +121,23 @@ fn slot_of(db: &Database, log: &LogFile, slots: &[Slot], session: u64) -> Result
         )));
     }
     Ok(slot)
+}
+
+/// Ends a session once more whose close is proven by what is left of it: false if it is not.
+pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
+    let Some(closed) = closed(db, log, session)? else { return Ok(false) };
+    kept::remove(&*db.disk, &log.path, session)?;
+    close_again(db, log, closed)?;
+    Ok(true)
+}
+
+/// The same where a rollback journal waits, which then is of a transaction behind the close. The caller has home to itself.
+pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
+    let log = match find_log(db, session, OpenMode::ReadWrite) {
+        Err(Error::CantOpen(_)) => return Ok(false),
+        log => log?,
+    };
+    Ok(member::try_alone(&log, LockKind::Exclusive)? && end_again(db, &log, session)?)
 }
 
 /// The slot of a session that was cut off from power before its first flush of the log: the mark says so, and names a session
@@ -199,9 +230,11 @@ pub fn attach(
             return Err(e);
         }
         check_name(db)?;
-        let slots = log.slots()?;
-        let slot = slot_of(db, &log, &slots, session)?;
-        let replayed = replay(db, &log, &slot, told_end(db, &log, session), false)?;
+        let told = told_end(db, &log, session);
+        let (replayed, slot, slots) = match replay_session(db, &log, session, told, false) {
+            Ok(found) => found,
+            Err(e) => return if end_again(db, &log, session)? { Ok(false) } else { Err(e) },
+        };
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
         let found = Found { log, slots, slot, replayed };
@@ -398,7 +431,7 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     beside::remove_second(&*db.disk, &db.path)?;
     db.write_header(&recovered.final_header())?;
     // What is not flushed of it the next session finds: it looks at all of the ring.
-    log.wipe(slot, slot.ring_bytes)?;
+    log.wipe(slot, slot.ring_bytes, &slot.tombstone())?;
     let ended = Slot {
         sequence: slot.sequence.saturating_add(1),
         start: LogOffset(0),

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::closed::closed;
 use crate::database::Database;
 use crate::database::mark::lock_log;
 use crate::disk::{Disk, DiskFile, LockKind, OpenMode};
@@ -20,7 +21,7 @@ use crate::log::file::{LogFile, base, is_aside, log_path};
 use crate::options::Options;
 use crate::procs::kept;
 use crate::recover::{self, open_log};
-use crate::replay::{Report, replay};
+use crate::replay::Report;
 use crate::roll_back;
 use crate::scheme::table;
 use crate::trailer;
@@ -122,19 +123,35 @@ impl Repair {
 
     /// What [`Repair::recover`] would do, and the state it would leave. Nothing is written.
     pub fn preview(&self, session: u64, accept_loss: bool) -> Result<(Report, State)> {
+        let log = self.open_log(session, OpenMode::ReadOnly)?;
+        if let Some(closed) = closed(&self.db, &log, session)? {
+            return Ok((Report::default(), closed.state));
+        }
         self.check_journal()?;
-        let (log, slot) = open_log(&self.db, session, OpenMode::ReadOnly)?;
-        let replayed = replay(&self.db, &log, &slot, None, accept_loss)?;
+        let (replayed, ..) = recover::replay_session(&self.db, &log, session, None, accept_loss)?;
         Ok((replayed.report, replayed.state))
+    }
+
+    /// A marked home with a journal and without its log is of two copies: that is what is said then.
+    fn open_log(&self, session: u64, mode: OpenMode) -> Result<LogFile> {
+        open_log(&self.db, session, mode).or_else(|e| self.check_journal().and(Err(e)))
+    }
+
+    /// Whether `log` proves that `session`, whose mark home carries, was closed in order: a power cut took the removal of the mark.
+    pub fn was_closed(&self, log: &LogFile, session: u64) -> Result<bool> {
+        Ok(closed(&self.db, log, session)?.is_some())
     }
 
     /// Replays the log that belongs to the mark with `session`, writes all of it home and takes the mark off. With
     /// `accept_loss`, a damaged record ends the log.
     pub fn recover(self, session: u64, accept_loss: bool) -> Result<Report> {
-        self.check_journal()?;
         let db = &self.db;
-        let (log, slot) = open_log(db, session, OpenMode::ReadWrite)?;
-        let replayed = replay(db, &log, &slot, None, accept_loss)?;
+        let log = self.open_log(session, OpenMode::ReadWrite)?;
+        if recover::end_again(db, &log, session)? {
+            return Ok(Report::default());
+        }
+        self.check_journal()?;
+        let (replayed, slot, _) = recover::replay_session(db, &log, session, None, accept_loss)?;
         kept::remove(&*self.disk, &log.path, session)?;
         let report = replayed.report.clone();
         {

@@ -60,6 +60,8 @@ rules! {
     HotJournalFirst,
     /// The mark comes off when home is complete.
     MarkOffLast,
+    /// What a close overwrites says that the session has ended.
+    CloseProven,
     /// A record counts only with every image that streamed before it.
     StreamedWhole,
     /// Recovery writes the page again that was last written in place.

@@ -271,7 +271,7 @@ impl Disk for Odd {
         id
     }
 
-    onewrite_core::forward_disk!(this => this.sim; remove, rename, names_beside, resolve, exists, sync_dir_of, temp_file);
+    onewrite_core::forward_disk!(this => this.sim; remove, rename, names_beside, resolve, exists, sync_dir_of, sync_all_beside, temp_file);
 }
 
 #[test]

@@ -129,3 +129,49 @@ fn a_hot_journal_that_leads_back_to_wal_mode() {
     drop(db);
     assert_eq!(one::<i64>(&open_stock(&path), "SELECT count(*) FROM t"), 3);
 }
+
+/// A power cut may take the removal of the mark by the last close, and leave the journal of a transaction of stock SQLite that came
+/// behind it: that is rolled back, whatever the log still has of the session (rule CloseProven).
+#[test]
+fn a_hot_journal_behind_a_close_whose_mark_came_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.db");
+    let db = open(&path, "").unwrap();
+    db.execute_batch("CREATE TABLE t(x); CREATE TABLE u(x); INSERT INTO t VALUES (1), (2)").unwrap();
+    drop(db);
+    let closed = std::fs::read(&path).unwrap();
+    let stock = open_stock(&path);
+    stock.execute_batch("PRAGMA cache_size=1; PRAGMA cache_spill=1; BEGIN; DELETE FROM t").unwrap();
+    stock
+        .execute_batch(
+            "WITH n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 9000) INSERT INTO u SELECT i FROM n",
+        )
+        .unwrap();
+    let journal = std::fs::read(dir.path().join("a.db-journal")).unwrap();
+    let torn = std::fs::read(&path).unwrap();
+    assert!(torn.len() > closed.len() && journal[..4] == [0xd9, 0xd5, 0x05, 0xf9], "the transaction has spilled");
+    drop(stock);
+    // The slot of the close: its session and last TID (docs/format.md).
+    let log = std::fs::read(dir.path().join("a.db-onewrite")).unwrap();
+    let word = |at: usize| u64::from_le_bytes(log[at..at + 8].try_into().unwrap());
+    let slot = if word(4096 + 16) > word(8192 + 16) { 4096 } else { 8192 };
+    // Page 1 as the medium has it: before stock SQLite, and with the mark of the session.
+    let mut home = torn;
+    home[..4096].copy_from_slice(&closed[..4096]);
+    home[19] = 87;
+    home[72..80].copy_from_slice(&log[slot + 24..slot + 32]);
+    home[80..88].copy_from_slice(&log[slot + 56..slot + 64]);
+    let counter = u32::from_be_bytes(closed[24..28].try_into().unwrap()) - 1;
+    for at in [24, 92] {
+        home[at..at + 4].copy_from_slice(&counter.to_be_bytes());
+    }
+    std::fs::write(&path, &home).unwrap();
+    std::fs::write(dir.path().join("a.db-journal"), journal).unwrap();
+    let db = open(&path, "").unwrap();
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 2);
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM u"), 0);
+    assert_eq!(one::<String>(&db, "PRAGMA integrity_check"), "ok");
+    db.execute_batch("INSERT INTO t VALUES (3)").unwrap();
+    drop(db);
+    assert_eq!(one::<i64>(&open_stock(&path), "SELECT count(*) FROM t"), 3);
+}

@@ -10,7 +10,7 @@ use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::home;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::inspect::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, slot};
-use onewrite_core::inspect::{LogFile, log_path};
+use onewrite_core::inspect::{LogFile, SECTOR_BYTES, is_wiped, log_path};
 use parking_lot::Mutex;
 
 use crate::hook::{HookDisk, Operation};
@@ -145,16 +145,17 @@ pub fn home_is_plain(disk: &SimDisk, state: &State, crashed: bool) -> Result<(),
     Ok(())
 }
 
-/// After a clean close the log has nothing but zeros behind its slots (rule LogWiped).
+/// After a clean close the log has nothing but zeros and tombstones behind its slots (rule LogWiped).
 pub fn log_is_empty(disk: &SimDisk) -> Result<(), String> {
     let path = log_path(Path::new(DB));
     let Some(log) = LogFile::open(disk, &path, OpenMode::ReadOnly).map_err(|e| e.to_string())? else { return Ok(()) };
     let slots = log.slots().map_err(|e| e.to_string())?;
     let Some(slot) = slots.first() else { return Ok(()) };
     let bytes = disk.snapshot_file(&path).unwrap_or_default();
-    match bytes.iter().skip(slot.ring_at() as usize).position(|byte| *byte != 0) {
+    let ring = bytes.get(slot.ring_at() as usize..).unwrap_or_default();
+    match ring.chunks(SECTOR_BYTES).position(|sector| !is_wiped(sector)) {
         None => Ok(()),
-        Some(at) => Err(format!("byte {at} of the ring is not zero after a clean close")),
+        Some(at) => Err(format!("sector {at} of the ring can be read after a clean close")),
     }
 }
 

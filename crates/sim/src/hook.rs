@@ -103,6 +103,11 @@ impl Disk for HookDisk {
         self.sim.sync_dir_of(path)
     }
 
+    fn sync_all_beside(&self, path: &Path) -> io::Result<()> {
+        self.pass(Op::Sync, path, (0, 0));
+        self.sim.sync_all_beside(path)
+    }
+
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
         // Nothing of it outlives a crash, so it has no crash points.
         self.sim.temp_file(near)

@@ -131,6 +131,11 @@ impl Disk for ProcessDisk {
         self.sim.sync_dir_of(path)
     }
 
+    fn sync_all_beside(&self, path: &Path) -> io::Result<()> {
+        self.point();
+        self.sim.sync_all_beside(path)
+    }
+
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.point();
         Ok(self.wrap(self.sim.temp_file(near)?))

@@ -23,6 +23,7 @@ use crate::log::ring::Stream;
 use crate::memory;
 use crate::node::Shape;
 use crate::options::{HeaderPage, Images, Options};
+use crate::procs::flush::reached;
 use crate::procs::member::Member;
 use crate::rules::{Rule, keeps};
 use crate::scheme::{Commit, Facts, Outcome, Scheme};
@@ -51,9 +52,8 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     // A big transaction's images behind the ring must be home before others join them, and the
     // ceilings of the slot hold for whoever comes.
     debug_assert!(live.home_tid >= live.log.slot().base_tid, "home is behind its slot: {}", live.home_tid);
-    let pressed = db.table.read().new_bytes() > options.table_bytes
-        || db.table.read().has_layer()
-        || live.log.at_ceiling(txn.base.change_counter);
+    let is_full = |table: &PageTable| table.new_bytes() > options.table_bytes || table.has_layer();
+    let pressed = is_full(&db.table.read()) || live.log.at_ceiling(txn.base.change_counter);
     if pressed {
         let keep = if txn.streamed.is_empty() { Stream::Drop } else { Stream::Keep };
         checkpoint(db, live, keep)?;
@@ -275,13 +275,17 @@ impl Published {
             self.group.wait_for_others(self.state.tid, self.durability, turn, db)?;
         }
         self.group.wait(self.state.tid, self.durability, db)?;
-        let Some(member) = db.member() else { return Ok(()) };
-        if member.words.written() >= self.state.tid {
+        let inner = db.inner.lock();
+        let Some(member) = &inner.member else { return Ok(()) };
+        if member.words.written() >= self.state.tid && !reached(&member.words, self.state.tid, self.durability) {
             // What another process left unflushed keeps this one from being seen, too.
+            let member = member.clone();
+            drop(inner);
             db.wait_flushed(&member, self.state.tid, self.durability, None)?;
+            return db.inner.lock().check();
         }
         // A flush of another process that failed meanwhile may have made this one blind.
-        db.inner.lock().check()
+        inner.check()
     }
 }
 

@@ -323,14 +323,6 @@ impl Connection {
         let (mut state, mut mark) = state_of(first, bytes);
         let is_unmarked = mark.is_none();
         if db.has_hot_journal()? && keeps(Rule::HotJournalFirst) {
-            if mark.is_some() {
-                return Err(Error::CantOpen(format!(
-                    "{} carries onewrite's mark and has a rollback journal beside it ({}): one of the two belongs to \
-                     another copy. Move the journal away if the database was last used through onewrite",
-                    db.path.display(),
-                    db.journal_path().display()
-                )));
-            }
             if db.read_only {
                 return Err(Error::CantOpen(format!(
                     "a rollback journal waits to be rolled back ({}), which needs a connection that may write",
@@ -338,6 +330,17 @@ impl Connection {
                 )));
             }
             if locks::exclusive(&*db.home)? {
+                // SQLite without onewrite came behind a close of which a power cut brought the mark back.
+                if let Some(session) = mark
+                    && !recover::end_behind_journal(db, session)?
+                {
+                    return Err(Error::CantOpen(format!(
+                        "{} carries onewrite's mark and has a rollback journal beside it ({}): one of the two belongs to \
+                         another copy. Move the journal away if the database was last used through onewrite",
+                        db.path.display(),
+                        db.journal_path().display()
+                    )));
+                }
                 db.settle_super_journal()?;
                 // SQLite rolls it back itself, through the plain file.
                 inner.phase = Phase::Aside(self.id);
@@ -509,14 +512,14 @@ impl Connection {
     }
 
     pub(super) fn begin_write(&mut self, snapshot: &Arc<State>) -> Result<()> {
-        let db = self.db.clone();
+        let db = &*self.db;
         let mut writer = db.writer.lock();
         let mut inner = db.inner.lock();
         inner.check()?;
         if !inner.is_newest(snapshot) {
             return Err(Error::BusySnapshot);
         }
-        db.scheme().check(&db, &inner.options, &inner.published)?;
+        db.scheme().check(db, &inner.options, &inner.published)?;
         debug_assert!(
             matches!(inner.published.kind, Kind::Empty | Kind::Database),
             "rule WalFileStaysLocked: nothing else is marked"
@@ -664,9 +667,9 @@ impl Connection {
         let Some(txn) = self.role.end_txn() else { return Ok(()) };
         // A record that waits for its decision and could not be cancelled, or that an error left in doubt, may count: it
         // needs them.
-        let in_doubt = self.db.undecided.lock().is_some() || self.db.inner.lock().check().is_err();
+        let in_doubt = || self.db.undecided.lock().is_some() || self.db.inner.lock().check().is_err();
         if !txn.streamed.is_empty()
-            && !in_doubt
+            && !in_doubt()
             && let Some(live) = self.db.writer.lock().as_mut()
         {
             live.log.stream_drop(txn.stream_from)?;

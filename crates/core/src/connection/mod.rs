@@ -231,13 +231,14 @@ impl Connection {
     /// xAccess of the `-wal` name: a marked database has none, nor one for which none was found under this lock; `None`: ask
     /// the file system.
     pub fn wal_exists(&mut self) -> Result<Option<bool>> {
-        let live = self.db.inner.lock().phase == Phase::Live;
-        Ok((live || self.has_no_wal).then_some(false))
+        let has_none = self.has_no_wal || self.db.inner.lock().phase == Phase::Live;
+        Ok(has_none.then_some(false))
     }
 
     /// `PRAGMA synchronous=…` was seen.
     pub fn note_synchronous(&mut self, value: &str) {
         self.said.synchronous = Synchronous::of(value);
+        self.db.flushes_close.store(said::is_extra(value), Ordering::Relaxed);
     }
 
     /// `PRAGMA journal_mode=…` was seen. SQLite answers with the new mode before the transaction that changes to WAL

@@ -1,5 +1,7 @@
 //! Reading and writing the database file: the overlay of a writer over the snapshot.
 
+use std::sync::atomic::Ordering;
+
 use super::cache::VERSION_BYTES;
 use super::role::{Place, Reader, Role, Writer};
 use super::{Connection, concurrent};
@@ -171,11 +173,11 @@ impl Connection {
     }
 
     fn write(&mut self, data: &[u8], offset: u64) -> Result<()> {
-        let db = self.db.clone();
         if self.is_aside() {
-            return db.home.write_at(data, offset).context(|| db.what("cannot write"));
+            return self.db.home.write_at(data, offset).context(|| self.db.what("cannot write"));
         }
         self.begin_again()?;
+        let db = &*self.db;
         let Some(txn) = self.role.txn_mut() else {
             return Err(Error::Misuse("a write without a write lock".into()));
         };
@@ -194,7 +196,7 @@ impl Connection {
                 Image::copy(bytes)?
             } else {
                 let mut whole = memory::zeros(size)?;
-                read_overlay(&db, txn, page, 0, &mut whole)?;
+                read_overlay(db, txn, page, 0, &mut whole)?;
                 whole.get_mut(in_page..in_page + bytes.len()).unwrap_or_default().copy_from_slice(bytes);
                 Image::from(whole)
             };
@@ -208,15 +210,16 @@ impl Connection {
             }
         }
         txn.file_bytes = txn.file_bytes.max(offset + data.len() as u64);
-        let limit = db.inner.lock().options.stream_bytes;
+        let limit = db.stream_bytes.load(Ordering::Relaxed);
         if txn.memory_bytes() > limit && !(txn.doomed && self.is_apart()) {
             self.line_up(true)?;
+            let db = &*self.db;
             let Some(txn) = self.role.txn_mut() else { return Ok(()) };
             let mut writer = db.writer.lock();
             let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
             if txn.streamed.is_empty() {
                 let options = db.inner.lock().options.clone();
-                growth::before_stream(&db, live, &options, txn.page_bytes)?;
+                growth::before_stream(db, live, &options, txn.page_bytes)?;
             }
             stream_out(live, txn)?;
         }

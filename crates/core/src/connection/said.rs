@@ -26,6 +26,11 @@ impl Synchronous {
     }
 }
 
+/// Whether the pragma asks for EXTRA: what a close changes is durable, too.
+pub(super) fn is_extra(value: &str) -> bool {
+    value.eq_ignore_ascii_case("extra") || value == "3"
+}
+
 /// What pragmas and file controls said.
 #[derive(Debug, Default)]
 pub(super) struct Said {

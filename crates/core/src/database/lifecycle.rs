@@ -1,10 +1,12 @@
 //! From a plain file to a live one and back: the transitions of [`Phase`].
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
+use super::mark::Ended;
 use super::{Database, Inner, Live, Phase};
 use crate::checkpoint;
 use crate::error::{Error, IoContext, Result};
@@ -118,7 +120,8 @@ impl Database {
         }
         let mut inner = self.inner.lock();
         // Cut short, nobody knows whether the mark is on, nor which name leads where.
-        self.take_off_mark(&mut writer, &mut inner, Stream::Drop).map_err(|e| inner.poison(e))?;
+        let done = self.take_off_mark(&mut writer, &mut inner, Stream::Drop, Ended::Durable);
+        done.map_err(|e| inner.poison(e))?;
         crate::locks::none(&*self.home)
     }
 
@@ -154,7 +157,8 @@ impl Database {
             }
             inner = self.inner.lock();
             if !sticky {
-                self.take_off_mark(&mut writer, &mut inner, Stream::Drop)?;
+                let ended = if self.flushes_close.load(Ordering::Relaxed) { Ended::Durable } else { Ended::Proven };
+                self.take_off_mark(&mut writer, &mut inner, Stream::Drop, ended)?;
             } else if let Some(live) = writer.as_mut() {
                 live.scheme.clone().detach(self, live, Some(&inner.latest))?;
                 if live.home.reserved_bytes > 0 {

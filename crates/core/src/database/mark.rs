@@ -9,6 +9,7 @@ use crate::beside;
 use crate::disk::{LockKind, OpenMode, random, read_part};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Header, Kind, Mark, State};
+use crate::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::layout::{BLOCK_BYTES_MIN, home as at};
 use crate::log::file::{LogFile, aside_path, is_aside, log_path};
 use crate::log::ring::{COUNTER_STEP, Log, Stream, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
@@ -31,6 +32,15 @@ struct Found {
     newest: Option<Slot>,
     /// It is new, and nothing of it is flushed.
     created: bool,
+}
+
+/// Who needs the mark to be off on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Whoever goes on from here, or asked for it.
+    Durable,
+    /// Nobody, where the log proves that the session has ended.
+    Proven,
 }
 
 impl Database {
@@ -62,11 +72,11 @@ impl Database {
         self.end_leftovers(&log, unlinked, old.as_ref().is_some_and(|slot| slot.live))?;
         // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut
         // may have brought some of it back: what is still in the cache alone becomes durable with the slot
-        // (rule LogWiped).
+        // (rule LogWiped). Home may be marked with that session on the medium, so it stays proven that it has ended.
         let used = old.as_ref().map_or(Some(0), |slot| (slot.zeroed && !slot.live).then_some(slot.start.0));
         let ring_bytes = small_ring_bytes(block_bytes);
         if let (Some(used), Some(slot), true) = (used, &old, keeps(Rule::LogWiped)) {
-            log.wipe(slot, used.min(ring_bytes))?;
+            log.wipe(slot, used.min(ring_bytes), &slot.tombstone())?;
         }
         // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed. Nor is
         // its slot, when the rest of a longer ring is cut off (rule LogGivenBack).
@@ -102,19 +112,36 @@ impl Database {
         };
         if let (Err(_), Some(used), Some(slot)) = (&log, used, &old) {
             // A flush that failed may have left the zeros clean: the next one is to find them dirty.
-            let _ = file.wipe_again(slot, used.min(ring_bytes));
+            let _ = file.wipe_again(slot, used.min(ring_bytes), &slot.tombstone());
         }
         let mut log = log?;
         if old.as_ref().is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
         }
-        log.give_rest_back(old.filter(|_| !created).map_or(0, |slot| slot.ring_bytes))?;
+        let rest = old.filter(|_| !created).map_or(0, |slot| slot.ring_bytes);
+        if log.has_rest(rest)? {
+            // The slot of the session before goes, which proves that it has ended (rule CloseProven).
+            self.sync_home()?;
+        }
+        log.give_rest_back(rest)?;
         let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), facts)) };
         self.write_mark(inner, &state.marked_or_empty(mark))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: unit };
         let home_tid = log.slot().base_tid;
         Ok(self.begin(inner, log, home, home_tid))
+    }
+
+    /// Where the log was last used for another file, the mark of that session may come back to it (rule CloseProven): wherever that file
+    /// is now, it is flushed before its log means something else.
+    fn end_elsewhere(&self, log: &LogFile) -> Result<()> {
+        let home = self.home.id().context(|| self.what("cannot look at"))?;
+        match log.noted_home()? {
+            Some(file) if file != home.ino => {
+                self.disk.sync_all_beside(&self.path).context(|| self.what("cannot flush the file system of"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What a process before left unflushed when it died must not come back beside the new mark: a rollback journal it removed,
@@ -159,8 +186,15 @@ impl Database {
     }
 
     /// LIVE → UNMARKED: the checkpoint is done, the mark comes off, the log is invalidated (in this
-    /// order, each flushed before the next). SHARED stays as it is, and what streamed behind the ring if `stream` says so.
-    pub fn take_off_mark(&self, writer: &mut Option<Live>, inner: &mut Inner, stream: Stream) -> Result<()> {
+    /// order). The mark's removal is flushed, unless `ended` says that a recovery may find it there and the log proves what it must know
+    /// (rule CloseProven). SHARED stays as it is, and what streamed behind the ring if `stream` says so.
+    pub fn take_off_mark(
+        &self,
+        writer: &mut Option<Live>,
+        inner: &mut Inner,
+        stream: Stream,
+        ended: Ended,
+    ) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         live.scheme.clone().detach(self, live, None)?;
         // Not behind the mark: nobody knows the session then.
@@ -170,11 +204,20 @@ impl Database {
             self.home.set_len(0).context(|| self.what("cannot write"))?;
             self.sync_home()?;
         } else {
+            let is_proven = ended == Ended::Proven && removed.is_ok() && self.is_close_proven(live, &state)?;
             // A checkpoint leaves the pages behind the end that snapshots read, and recovery what it found.
             if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
                 self.home.set_len(state.bytes()).context(|| self.what("cannot fit the length of"))?;
             }
-            self.write_header(&state.final_header())?;
+            let header = state.final_header();
+            match is_proven {
+                true => {
+                    self.home.write_at(&header, 0).context(|| self.what("cannot write the header of"))?;
+                    // Soon is better than never for a file that is moved without its log.
+                    self.home.begin_write_back(0, header.len() as u64);
+                }
+                false => self.write_header(&header)?,
+            }
         }
         live.log.invalidate(stream)?;
         removed?;
@@ -185,6 +228,25 @@ impl Database {
         inner.phase = Phase::Unmarked;
         inner.set_state(Arc::new(self.read_state()?.0));
         Ok(())
+    }
+
+    /// Whether a recovery that finds home marked still, behind the close, knows that home holds all of the session: the mark says up to
+    /// which transaction all is there, and the log proves that this is the last one.
+    fn is_close_proven(&self, live: &Live, state: &State) -> Result<bool> {
+        let last = live.log.last_tid();
+        Ok(live.scheme.facts().all_in_log()
+            && live.log.proves_close()
+            && live.home.bytes == state.bytes()
+            && self.is_log_in_place(live.log.file())?
+            && self.read_mark()? == Some(Mark::new(live.home.mark.session, last))
+            && last != Tid(0))
+    }
+
+    /// Whether the log has the name of this database's, where a recovery looks first, and which it keeps.
+    fn is_log_in_place(&self, log: &LogFile) -> Result<bool> {
+        let what = || format!("cannot look at the log {}", log.path.display());
+        Ok(log.path == log_path(&self.path)
+            && self.disk.identify(&log.path).context(what)? == Some(log.file.id().context(what)?))
     }
 
     /// The log of the right name, locked for this process, long enough and without records of anyone; created where
@@ -227,6 +289,9 @@ impl Database {
                 return self.create_log(path, block_bytes, newest);
             }
         }
+        if newest.as_ref().is_some_and(|slot| slot.page_count != PAGE_COUNT_IN_HOME) {
+            self.end_elsewhere(&log)?;
+        }
         let is_long_enough = |s: &Slot| s.ring_bytes >= small_ring_bytes(block_bytes) && s.block_bytes == block_bytes;
         if newest.as_ref().is_some_and(is_long_enough) {
             // It is this database's: one that admits more is shut.
@@ -234,6 +299,10 @@ impl Database {
             return Ok(Found { log, newest, created: false });
         }
         drop(log);
+        if newest.is_some() {
+            // With it goes what proves that its session has ended (rule CloseProven).
+            self.sync_home()?;
+        }
         self.create_log(path, block_bytes, newest)
     }
 

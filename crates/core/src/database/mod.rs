@@ -264,9 +264,13 @@ pub struct Database {
     pub(crate) table: RwLock<PageTable>,
     /// Grows before bytes that a reader may be reading are overwritten, and again before they are cut off.
     pub(crate) epoch: AtomicU64,
+    /// Whether the last close flushes the mark's removal: `PRAGMA synchronous=EXTRA`.
+    pub(crate) flushes_close: AtomicBool,
     pub(crate) inner: Mutex<Inner>,
-    /// As the options say: SQLite asks several times in a transaction.
+    /// As the options say, which are asked several times in a transaction.
     pub(crate) psow: AtomicBool,
+    /// The same.
+    pub(crate) stream_bytes: AtomicU64,
     pub(crate) writer: Mutex<Option<Live>>,
     /// Bytes of home that were written and that nobody has asked the system to begin to write to the medium.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
@@ -309,7 +313,9 @@ impl Database {
             queue: WriterQueue::default(),
             table: RwLock::default(),
             epoch: AtomicU64::new(0),
+            flushes_close: AtomicBool::new(false),
             psow: AtomicBool::new(options.psow),
+            stream_bytes: AtomicU64::new(options.stream_bytes),
             inner: Mutex::new(Inner {
                 phase: Phase::Unmarked,
                 latest: empty.clone(),
@@ -368,6 +374,7 @@ impl Database {
             *self.scheme.lock() = (self.schemes)(options.bundle.scheme);
         }
         self.psow.store(options.psow, Ordering::Relaxed);
+        self.stream_bytes.store(options.stream_bytes, Ordering::Relaxed);
         inner.options = options;
     }
 

@@ -52,6 +52,12 @@ macro_rules! forward_disk {
             $to.sync_dir_of(path)
         }
     };
+    (@ sync_all_beside $this:ident $to:expr) => {
+        fn sync_all_beside(&self, path: &std::path::Path) -> std::io::Result<()> {
+            let $this = self;
+            $to.sync_all_beside(path)
+        }
+    };
     (@ names_stamp $this:ident $to:expr) => {
         fn names_stamp(&self, path: &std::path::Path) -> std::io::Result<Option<$crate::disk::NamesStamp>> {
             let $this = self;

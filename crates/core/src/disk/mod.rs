@@ -107,6 +107,8 @@ pub trait Disk: Send + Sync {
     }
     /// Makes creations, removals and changes of names in the directory that holds `path` durable.
     fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
+    /// Makes all that was written to any file of the file system that holds `path` durable (`syncfs`).
+    fn sync_all_beside(&self, path: &Path) -> io::Result<()>;
     /// A number for the time since the system was started: it keeps what was written, and what is in shared memory, until the next start.
     /// `None` where that cannot be told.
     fn system_start(&self) -> Option<u64> {

@@ -197,6 +197,10 @@ impl Disk for RealDisk {
         }
     }
 
+    fn sync_all_beside(&self, path: &Path) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(path)?)?)
+    }
+
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.wrap(|| match tempfile::tempfile_in(directory_of(near)) {
             Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {

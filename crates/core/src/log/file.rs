@@ -2,6 +2,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,13 +12,14 @@ use memchr::memmem;
 
 use super::record::{Decider, Head, Peek, Record};
 use super::slot::{Slot, follows_session};
+use super::tombstone::{SECTOR_BYTES, Tombstone, is_wiped};
 use crate::beside;
 use crate::disk::{Disk, DiskFile, FileId, NamesStamp, OpenMode, read_part, system};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Mark, mark};
 use crate::layout::home::HEADER_BYTES;
 use crate::layout::{
-    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, STREAM_UNIT, le_u32, le_u64, record as at, shared, slot,
+    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, STREAM_UNIT, le_u32, le_u64, put, record as at, shared, slot,
 };
 use crate::memory::{self, Room};
 use crate::rules::{Rule, keeps};
@@ -598,17 +600,31 @@ impl LogFile {
         self.file.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 
-    /// Overwrites what is not zeros in the first `len` bytes of the ring. Not flushed.
-    pub(crate) fn wipe(&self, slot: &Slot, len: u64) -> Result<()> {
-        self.wipe_range(slot.ring_at(), len)
+    /// Puts `stone` over what was written in the first `len` bytes of the ring. Not flushed.
+    pub(crate) fn wipe(&self, slot: &Slot, len: u64, stone: &Tombstone) -> Result<()> {
+        self.write_over(slot.ring_at(), sectors(len), 64 << 10, |part| {
+            let holds = !is_wiped(part);
+            bury(part, stone);
+            holds
+        })
     }
 
-    /// The same where zeros that are there already may be in the cache alone, clean since a flush of them failed.
-    pub(crate) fn wipe_again(&self, slot: &Slot, len: u64) -> Result<()> {
-        self.write_over(slot.ring_at(), len, 256 << 10, |part| {
-            part.fill(0);
+    /// The same where what nothing can be read in may be in the cache alone, clean since a flush of it failed.
+    pub(crate) fn wipe_again(&self, slot: &Slot, len: u64, stone: &Tombstone) -> Result<()> {
+        self.write_over(slot.ring_at(), sectors(len), 256 << 10, |part| {
+            bury(part, stone);
             true
         })
+    }
+
+    /// Whether the ring holds `stone`.
+    pub(crate) fn holds(&self, slot: &Slot, stone: &Tombstone) -> Result<bool> {
+        let found = Cell::new(false);
+        self.write_over(slot.ring_at(), slot.ring_bytes, 64 << 10, |part| {
+            found.set(found.get() || part.chunks(SECTOR_BYTES).any(|sector| Tombstone::decode(sector) == Some(*stone)));
+            false
+        })?;
+        Ok(found.get())
     }
 
     /// The same as [`LogFile::wipe`] for the part of the ring that the records behind `slot`, up to `tail`, leave free.
@@ -661,6 +677,18 @@ impl LogFile {
     pub(super) fn what(&self, verb: &str) -> String {
         format!("{verb} the log {}", self.path.display())
     }
+}
+
+/// `len` bytes, in whole sectors.
+fn sectors(len: u64) -> u64 {
+    len.next_multiple_of(SECTOR_BYTES as u64)
+}
+
+/// Puts `stone` over each sector.
+fn bury(part: &mut [u8], stone: &Tombstone) {
+    // Zeros prove nothing.
+    let sector = if keeps(Rule::CloseProven) { stone.encode() } else { [0; SECTOR_BYTES] };
+    part.chunks_mut(SECTOR_BYTES).for_each(|to| put(to, 0, sector.get(..to.len()).unwrap_or_default()));
 }
 
 /// Whether a whole record is the one behind `end`.

@@ -10,3 +10,4 @@ mod group_tests;
 pub mod record;
 pub mod ring;
 pub mod slot;
+pub mod tombstone;

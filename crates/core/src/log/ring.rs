@@ -13,6 +13,7 @@ use super::file::{Cursor, LogFile};
 use super::group::{Audience, Durability, Group};
 use super::record::{self, Head};
 use super::slot::Slot;
+use super::tombstone::Tombstone;
 use crate::disk::shared::BYTES as SHARED_BYTES;
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
@@ -92,6 +93,8 @@ pub struct Log {
     /// This process goes on with a session, perhaps behind a recovery, and has written no slot since: a home of before may fit the
     /// newest slot, or the one before, which is of another session. So the close is flushed (rule SlotWithFirstRecord).
     recovered: bool,
+    /// The last record is a prepared one: another file's log says that it counts (rule UndecidedAsks).
+    decided_elsewhere: bool,
 }
 
 /// A way made for a record.
@@ -184,6 +187,7 @@ impl Log {
             noted: 0,
             tentative: false,
             recovered: true,
+            decided_elsewhere: false,
         }
     }
 
@@ -402,6 +406,7 @@ impl Log {
         self.tail = written.to();
         self.prev_crc = written.crc;
         self.last_tid = state.tid;
+        self.decided_elsewhere = true;
         self.check();
     }
 
@@ -440,6 +445,7 @@ impl Log {
         self.tail = LogOffset(way.at.0 + record.len() as u64);
         self.prev_crc = crc;
         self.last_tid = state.tid;
+        self.decided_elsewhere = false;
         self.check();
     }
 
@@ -620,8 +626,14 @@ impl Log {
         self.group.pass(tid);
     }
 
-    /// After the mark is off: the log holds nothing, and nothing of what was in it can be read there (rule LogWiped).
-    /// Need not be flushed, for an unmarked home never reads a log without records, and the next session looks once
+    /// Whether the end of this session shows, in what a power cut may leave of [`Log::invalidate`], to a recovery that finds home marked
+    /// still (rule CloseProven): its records are all there; or it finds the clean slot, or a tombstone.
+    pub fn proves_close(&self) -> bool {
+        self.has_begun() && !self.recovered && !self.decided_elsewhere
+    }
+
+    /// After the mark is off, which need not be flushed if [`Log::proves_close`]: the log holds nothing, and nothing of what was in it
+    /// can be read there (rule LogWiped). Not flushed, unless a part of the file goes, for the next session looks once
     /// more. What streamed behind the ring stays if `stream` says so. A ring that has grown is small again (rule LogGivenBack).
     pub fn invalidate(&mut self, stream: Stream) -> Result<()> {
         // The next session begins without a flush: it follows this one, which therefore is durable, and no slot before counts
@@ -631,11 +643,15 @@ impl Log {
         // A session begins at the beginning of the ring.
         let used = if self.slot.zeroed { self.tail.0.min(self.slot.ring_bytes) } else { self.slot.ring_bytes };
         let small = self.closed_bytes() - self.ring_at();
-        let grown = self.slot.ring_bytes > small;
+        // Records may lead to what goes as long as one of the two slots is that of a session under way.
+        let cuts = self.slot.ring_bytes > small || (stream == Stream::Drop && self.is_longer()?);
         let used = used.min(small);
+        let stone = Tombstone { session: self.slot.session, tid: self.last_tid };
         // Behind a recovery nobody knows what a flush that failed left in the cache alone.
-        let wiped =
-            if self.slot.zeroed { self.log.wipe(&self.slot, used) } else { self.log.wipe_again(&self.slot, used) };
+        let wiped = match self.slot.zeroed {
+            true => self.log.wipe(&self.slot, used, &stone),
+            false => self.log.wipe_again(&self.slot, used, &stone),
+        };
         // Where that fails (a file system that writes elsewhere is full), the next session knows and tries again.
         self.slot.zeroed = wiped.is_ok();
         self.slot.start = LogOffset(used);
@@ -644,10 +660,10 @@ impl Log {
         self.slot.tid_ceiling = self.last_tid;
         self.slot.base_tid = self.last_tid;
         self.put_slot()?;
-        if grown && keeps(Rule::LogGivenBack) {
+        if cuts && keeps(Rule::LogGivenBack) {
             self.put_slot()?;
         }
-        if !begun || (grown && keeps(Rule::LogGivenBack)) {
+        if !begun || (cuts && keeps(Rule::LogGivenBack)) {
             self.log.flush()?;
         }
         if stream == Stream::Drop { self.stream_reset() } else { Ok(()) }
@@ -663,10 +679,15 @@ impl Log {
     /// What is behind the ring goes: what an earlier owner streamed, and the rest of a ring that was `ring_bytes` long, once no
     /// slot leads there (rules LogGivenBack and SlotsBeforeCut).
     pub fn give_rest_back(&mut self, ring_bytes: u64) -> Result<()> {
-        if ring_bytes > self.slot.ring_bytes || self.is_longer()? {
+        if self.has_rest(ring_bytes)? {
             self.repeat_slot()?;
         }
         self.stream_reset()
+    }
+
+    /// Whether [`Log::give_rest_back`] has something to give back.
+    pub fn has_rest(&self, ring_bytes: u64) -> Result<bool> {
+        Ok(ring_bytes > self.slot.ring_bytes || self.is_longer()?)
     }
 
     /// Whether the next transaction would pass a ceiling of the slot.

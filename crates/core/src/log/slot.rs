@@ -5,6 +5,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
+use super::tombstone::Tombstone;
 use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, le_u32, le_u64, put, slot as at};
 use crate::options::LOG_BYTES_MAX;
 use crate::types::{LogOffset, Tid};
@@ -67,6 +68,11 @@ impl Slot {
     pub fn position(&self) -> u64 {
         let block = u64::from(self.block_bytes);
         if self.sequence.is_multiple_of(2) { block } else { block.saturating_mul(2) }
+    }
+
+    /// What is left of the records of a session that ended with [`Slot::base_tid`].
+    pub fn tombstone(&self) -> Tombstone {
+        Tombstone { session: self.session, tid: self.base_tid }
     }
 
     /// Whether pages of home carry trailers of this session.

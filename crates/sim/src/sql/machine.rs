@@ -142,7 +142,7 @@ impl Disk for Socket {
 
     onewrite_core::forward_disk!(
         this => this.machine()?.disk;
-        remove, rename, names_beside, exchange, resolve, exists, sync_dir_of, names_stamp
+        remove, rename, names_beside, exchange, resolve, exists, sync_dir_of, sync_all_beside, names_stamp
     );
 }
 

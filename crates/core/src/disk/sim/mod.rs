@@ -404,6 +404,23 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn sync_all_beside(&self, path: &Path) -> io::Result<()> {
+        let path = normal(path);
+        let mut state = self.state.lock();
+        let fate = state.begin(Op::Sync, &path, 0, 0)?;
+        for inode in state.inodes.values_mut() {
+            match fate {
+                Fate::Run | Fate::Short(_) => inode.data.flush(),
+                Fate::Fail(_) => inode.data.fail_flush(),
+                Fate::Cut => {}
+            }
+        }
+        fate.error()?;
+        state.names.sync_all();
+        state.collect();
+        Ok(())
+    }
+
     fn system_start(&self) -> Option<u64> {
         Some(self.state.lock().names.start())
     }

@@ -120,6 +120,11 @@ impl Names {
         }
     }
 
+    /// Makes what is pending in every directory durable.
+    pub fn sync_all(&mut self) {
+        std::mem::take(&mut self.pending).into_iter().for_each(|change| change.apply(&mut self.medium));
+    }
+
     /// Makes the creation of file `ino` durable, and what happened to its name before.
     pub fn sync_creation_of(&mut self, ino: u64) {
         let Some(at) = self.pending.iter().position(|change| change.creates(ino)) else { return };

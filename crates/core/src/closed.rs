@@ -1,0 +1,99 @@
+//! A session that ended in order, of which a power cut brought the mark back: the last close does not flush the mark's removal.
+//!
+//! Home holds all of the session, for it was flushed before the mark came off. That this happened is proven by the log, in
+//! whatever part of the close is on the medium (rule CloseProven).
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
+
+use crate::database::Database;
+use crate::error::{IoContext, Result};
+use crate::home::{self, Kind, Mark, State};
+use crate::layout::slot::PAGE_COUNT_IN_HOME;
+use crate::layout::{be_u32, home as at};
+use crate::log::file::LogFile;
+use crate::log::slot::{Slot, follows_session};
+use crate::log::tombstone::Tombstone;
+
+/// A session that is over, of which home carries the mark.
+pub struct Closed {
+    /// The mark.
+    mark: Mark,
+    /// What home holds.
+    pub state: State,
+    /// The newest slot of the log.
+    newest: Slot,
+    /// A rollback journal waits, of SQLite without onewrite, which came behind the close.
+    waits: bool,
+}
+
+/// Where home carries the mark of a session that the log proves to have ended with all of it in home: that mark, the state of home, and the
+/// newest slot. The caller has the log to itself.
+pub fn closed(db: &Database, log: &LogFile, session: u64) -> Result<Option<Closed>> {
+    let Some(mark) = db.read_mark()?.filter(|mark| mark.session == session && mark.tid == mark.whole) else {
+        return Ok(None);
+    };
+    let slots = log.slots()?;
+    // Schemes that write in place say nothing of home in the mark, and flush its removal.
+    let Some(newest) = slots.first().filter(|slot| slot.page_count != PAGE_COUNT_IN_HOME) else { return Ok(None) };
+    let mut state = state_without_mark(db)?;
+    // A rollback journal that waits brings pages and length of a later transaction back.
+    let waits = db.has_hot_journal()?;
+    if state.kind != Kind::Database && !waits {
+        return Ok(None);
+    }
+    let is_end = |slot: &Slot| {
+        !slot.live && slot.session == session && slot.base_tid == mark.tid && slot.page_count != PAGE_COUNT_IN_HOME
+    };
+    let is_proven = match (newest.live, newest.session == session) {
+        (false, _) => is_end(newest),
+        (true, true) => log.holds(newest, &Tombstone { session, tid: mark.tid })?,
+        // The next session has written its slot, and home has not its mark: so no record, either.
+        (true, false) => {
+            let follows = follows_session(newest.session, session) && newest.base_tid == mark.tid.next();
+            if follows {
+                // As the close left it: page 1 in home may have an older one, for it alone changes no page.
+                state.change_counter = newest.change_counter.wrapping_sub(2);
+            }
+            (follows || slots.iter().any(is_end)) && log.scan(newest, |_| Ok(()))?.is_empty()
+        }
+    };
+    Ok(is_proven.then(|| Closed { mark, state, newest: newest.clone(), waits }))
+}
+
+/// Takes the mark off, durable, from a home that is complete: it is as the close left it. The log holds nothing from here on; that is
+/// not flushed, for the next session finds out.
+pub fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
+    let Closed { mark, state, newest, waits } = closed;
+    let what = || db.what("cannot fit the length of");
+    if !waits && db.home.len().context(what)? > state.bytes() {
+        db.home.set_len(state.bytes()).context(what)?;
+    }
+    db.write_header(&state.final_header())?;
+    let what = || format!("cannot write to {}", log.path.display());
+    log.wipe(&newest, newest.ring_bytes, &Tombstone { session: mark.session, tid: mark.tid })?;
+    if newest.live && newest.session == mark.session {
+        let ended = Slot {
+            sequence: newest.sequence.saturating_add(1),
+            base_tid: mark.tid,
+            prev_crc: 0,
+            live: false,
+            zeroed: false,
+            ..newest.clone()
+        };
+        log.file.write_at(&ended.encode(), ended.position()).context(what)?;
+    }
+    let end = newest.ring_at().saturating_add(newest.ring_bytes);
+    if log.file.len().context(what)? > end { log.file.set_len(end).context(what) } else { Ok(()) }
+}
+
+/// What home holds, as if the mark was off.
+fn state_without_mark(db: &Database) -> Result<State> {
+    let mut first = [0; at::HEADER_BYTES];
+    db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
+    let counter = be_u32(&first, at::CHANGE_COUNTER).unwrap_or(0);
+    let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+    home::unmark(&mut first);
+    // The marked header is one ahead of the state (format.md, home).
+    home::put_counter(&mut first, counter.wrapping_sub(1));
+    Ok(State::of_home(&first, bytes))
+}

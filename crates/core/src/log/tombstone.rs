@@ -1,0 +1,78 @@
+//! Tombstones: what the last close writes over each sector of the ring that held records.
+//!
+//! One says which session ended, and with which transaction. It is written when all of the session is home, durable, so it
+//! proves just that to a recovery whose home carries the mark still, because a power cut took its removal, and whose records are gone in
+//! part (rule CloseProven).
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
+
+use crate::layout::{STREAM_UNIT, le_u32, le_u64, put, tombstone as at};
+use crate::types::Tid;
+
+/// A sector: the unit that no device writes in part.
+pub const SECTOR_BYTES: usize = STREAM_UNIT as usize;
+
+/// A session that ended in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tombstone {
+    /// As in its slots.
+    pub session: u64,
+    /// Its last transaction: home holds all up to it.
+    pub tid: Tid,
+}
+
+impl Tombstone {
+    /// Its sector.
+    pub fn encode(&self) -> [u8; SECTOR_BYTES] {
+        let mut b = [0; SECTOR_BYTES];
+        put(&mut b, at::AT_MAGIC, &at::MAGIC.to_le_bytes());
+        put(&mut b, at::AT_SESSION, &self.session.to_le_bytes());
+        put(&mut b, at::AT_TID, &self.tid.0.to_le_bytes());
+        let crc = crc32c::crc32c(b.get(..at::AT_CRC).unwrap_or_default());
+        put(&mut b, at::AT_CRC, &crc.to_le_bytes());
+        b
+    }
+
+    /// Reads a sector; `None` unless it is a tombstone and nothing else.
+    pub fn decode(sector: &[u8]) -> Option<Tombstone> {
+        let sound = le_u64(sector, at::AT_MAGIC)? == at::MAGIC
+            && le_u32(sector, at::AT_CRC)? == crc32c::crc32c(sector.get(..at::AT_CRC)?)
+            && is_zeros(sector.get(at::BYTES..)?);
+        sound.then_some(Tombstone { session: le_u64(sector, at::AT_SESSION)?, tid: Tid(le_u64(sector, at::AT_TID)?) })
+    }
+}
+
+/// Whether nothing can be read in `sectors`: zeros and tombstones.
+pub fn is_wiped(sectors: &[u8]) -> bool {
+    is_zeros(sectors) || sectors.chunks(SECTOR_BYTES).all(|s| is_zeros(s) || Tombstone::decode(s).is_some())
+}
+
+fn is_zeros(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded_and_nothing_near_it(session: u64, tid: u64, at in 0..SECTOR_BYTES, xor in 1u8..) {
+            let stone = Tombstone { session, tid: Tid(tid) };
+            let mut b = stone.encode();
+            prop_assert_eq!(Tombstone::decode(&b), Some(stone));
+            prop_assert!(is_wiped(&[b, [0; SECTOR_BYTES]].concat()));
+            b[at] ^= xor;
+            prop_assert_eq!(Tombstone::decode(&b), None);
+            prop_assert!(!is_wiped(&b));
+        }
+
+        #[test]
+        fn no_bytes_panic(b in proptest::collection::vec(any::<u8>(), 0..600)) {
+            prop_assert_eq!(Tombstone::decode(&b), None);
+            let _ = is_wiped(&b);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The last close takes the mark off without a flush (rule CloseProven): wherever the power goes from there on, each file opens as it was
+//! closed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use onewrite_core::disk::sim::{SimConfig, SimDisk};
+use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::inspect::home::mark;
+use onewrite_core::{Connection, Engine, Error, LockLevel, Repair};
+
+const PAGE: usize = 4096;
+const DB: &str = "/db";
+const OLD: &str = "/old";
+
+fn image(index: u64, pages: u32, byte: u8) -> Vec<u8> {
+    let mut b = vec![byte; PAGE];
+    if index == 0 {
+        b[..100].fill(0);
+        b[..16].copy_from_slice(b"SQLite format 3\0");
+        b[16..24].copy_from_slice(&[16, 0, 1, 1, 0, 64, 32, 32]);
+        b[28..32].copy_from_slice(&pages.to_be_bytes());
+    }
+    b
+}
+
+fn try_open(disk: &SimDisk, path: &str) -> Result<Connection, Error> {
+    Engine::new(Arc::new(disk.clone())).open(Path::new(path), OpenMode::Create, &[])
+}
+
+fn open(disk: &SimDisk, path: &str) -> Connection {
+    try_open(disk, path).unwrap()
+}
+
+/// One transaction that writes `pages` pages of `byte`.
+fn try_write(c: &mut Connection, pages: u32, byte: u8) -> Result<(), Error> {
+    c.lock(LockLevel::Shared)?;
+    c.lock(LockLevel::Reserved)?;
+    (0..u64::from(pages)).try_for_each(|n| c.write_at(&image(n, pages, byte), n * PAGE as u64))?;
+    c.prepare(None)?;
+    c.sync()?;
+    c.commit()?;
+    c.unlock(LockLevel::None)
+}
+
+fn write(c: &mut Connection, pages: u32, byte: u8) {
+    try_write(c, pages, byte).unwrap();
+}
+
+/// A whole session: `times` transactions of `pages` pages, the last one of `byte`.
+fn session(disk: &SimDisk, path: &str, times: u8, pages: u32, byte: u8) {
+    let mut c = open(disk, path);
+    (0..times).for_each(|n| write(&mut c, pages, byte.wrapping_add(times - 1 - n)));
+    c.close().unwrap();
+}
+
+fn is_marked(disk: &SimDisk, path: &str) -> bool {
+    mark(&disk.snapshot_file(Path::new(path)).unwrap()).is_some()
+}
+
+/// What page 2 is made of, found by a connection that reads; the file is closed behind it.
+fn found(disk: &SimDisk, path: &str, case: &str) -> u8 {
+    let mut c = open(disk, path);
+    let mut page = vec![0; PAGE];
+    c.lock(LockLevel::Shared).unwrap_or_else(|e| panic!("{case}: {e}"));
+    c.read_at(&mut page, PAGE as u64).unwrap();
+    assert!(page.iter().all(|byte| *byte == page[0]), "{case}");
+    c.unlock(LockLevel::None).unwrap();
+    c.close().unwrap_or_else(|e| panic!("{case}: {e}"));
+    page[0]
+}
+
+/// One block of the ring, several, and more than it held at first.
+const SESSIONS: [(u8, u32); 3] = [(1, 2), (9, 3), (40, 9)];
+
+#[test]
+fn a_power_cut_behind_the_close() {
+    for (times, pages) in SESSIONS {
+        let disk = SimDisk::new(SimConfig::default());
+        session(&disk, DB, 1, 2, 1);
+        session(&disk, DB, times, pages, 7);
+        let (mut marked, mut cases) = (0, 0);
+        let crashes = (0..200).map(|seed| disk.crash(seed)).chain([disk.crash_by(&mut |_| 0)]);
+        for after in crashes {
+            cases += 1;
+            marked += usize::from(is_marked(&after, DB));
+            let case = format!("{times} times {pages} pages, case {cases}");
+            assert_eq!(found(&after, DB, &case), 7, "{case}");
+            // And cut again behind the recovery and the next session.
+            let again = after.crash(cases as u64);
+            assert_eq!(found(&again, DB, &case), 7, "{case}, again");
+            session(&again, DB, 2, 2, 9);
+            assert_eq!(found(&again.crash(cases as u64), DB, &case), 9, "{case}, another session");
+        }
+        assert!(marked > 10 && marked < cases, "{marked} of {cases}");
+    }
+}
+
+/// The next session begins over what the close has not flushed.
+#[test]
+fn a_power_cut_anywhere_in_the_session_that_follows() {
+    for (times, pages) in SESSIONS {
+        for (next, next_pages) in [(1, 2), (9, 3)] {
+            let run = |stop: Option<u64>| {
+                let disk = SimDisk::new(SimConfig::default());
+                session(&disk, DB, times, pages, 7);
+                let before = disk.ops();
+                stop.iter().for_each(|ops| disk.stop_after(*ops));
+                let mut c = open(&disk, DB);
+                let mut told = 7;
+                for n in 0..next {
+                    if try_write(&mut c, next_pages, 100 + n).is_err() {
+                        break;
+                    }
+                    told = 100 + n;
+                }
+                let _ = c.close();
+                (disk.ops() - before, told, disk)
+            };
+            let (ops, ..) = run(None);
+            for stop in (0..ops).step_by(1 + ops as usize / 40) {
+                let (_, told, disk) = run(Some(stop));
+                for seed in 0..4 {
+                    let case =
+                        format!("{times} times {pages}, then {next} times {next_pages}; operation {stop}, seed {seed}");
+                    let n = found(&disk.crash(seed), DB, &case);
+                    assert!(n == told || n == if told == 7 { 100 } else { told + 1 }, "{case}: {n} behind {told}");
+                }
+            }
+        }
+    }
+}
+
+/// Closed, renamed, and another database made under its name, which gets the log: both open after a power cut.
+#[test]
+fn a_file_that_is_renamed_behind_its_close_and_replaced() {
+    for stop in 0..40 {
+        for seed in 0..8 {
+            let disk = SimDisk::new(SimConfig::default());
+            session(&disk, DB, 3, 2, 7);
+            disk.rename(Path::new(DB), Path::new(OLD)).unwrap();
+            disk.sync_dir_of(Path::new(DB)).unwrap();
+            disk.stop_after(stop);
+            let wrote = try_open(&disk, DB).and_then(|mut c| try_write(&mut c, 2, 50));
+            let after = disk.crash(seed);
+            let case = format!("operation {stop}, seed {seed}");
+            assert_eq!(found(&after, OLD, &case), 7, "{case}");
+            if wrote.is_ok() {
+                assert_eq!(found(&after, DB, &case), 50, "{case}");
+            }
+        }
+    }
+}
+
+/// `synchronous=EXTRA` is for who takes the medium away at once.
+#[test]
+fn extra_flushes_the_removal_of_the_mark() {
+    let disk = SimDisk::new(SimConfig::default());
+    session(&disk, DB, 1, 2, 1);
+    let mut c = open(&disk, DB);
+    c.note_synchronous("extra");
+    write(&mut c, 2, 2);
+    c.close().unwrap();
+    assert!((0..50).all(|seed| !is_marked(&disk.crash(seed), DB)));
+    let mut c = open(&disk, DB);
+    c.note_synchronous("full");
+    write(&mut c, 2, 3);
+    c.close().unwrap();
+    assert!((0..50).any(|seed| is_marked(&disk.crash(seed), DB)));
+}
+
+/// A home from before the last transaction does not fit: the proof is of the last one.
+#[test]
+fn an_older_copy_of_home_is_refused() {
+    let disk = SimDisk::new(SimConfig::default());
+    session(&disk, DB, 1, 2, 1);
+    let mut c = open(&disk, DB);
+    write(&mut c, 2, 2);
+    c.pragma("checkpoint", None);
+    let older = disk.snapshot_file(Path::new(DB)).unwrap();
+    assert!(mark(&older).is_some());
+    write(&mut c, 2, 3);
+    c.close().unwrap();
+    disk.put_file(Path::new(DB), &older);
+    let mut c = open(&disk, DB);
+    let error = c.lock(LockLevel::Shared).unwrap_err();
+    assert!(error.to_string().contains("older copy"), "{error}");
+}
+
+/// The command line knows such a file, and recovers it.
+#[test]
+fn repair_takes_the_mark_off() {
+    let disk = SimDisk::new(SimConfig::default());
+    session(&disk, DB, 9, 3, 7);
+    let mut marked = 0;
+    for seed in 0..60 {
+        let after = disk.crash(seed);
+        let repair = || Repair::open(Arc::new(after.clone()), Path::new(DB), OpenMode::ReadWrite).unwrap();
+        let Some(session) = repair().mark().unwrap() else { continue };
+        marked += 1;
+        let (_, state) = repair().preview(session, false).unwrap();
+        assert_eq!(state.page_count, 3);
+        repair().recover(session, false).unwrap();
+        assert!(!is_marked(&after, DB));
+        assert_eq!(found(&after, DB, "recovered"), 7);
+    }
+    assert!(marked > 5, "{marked}");
+}

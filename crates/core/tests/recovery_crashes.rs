@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use common::{PAGE, page, plain};
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::inspect::{LogFile, log_path};
 use onewrite_core::{Connection, Engine, Error, LockLevel, Result};
 
 const HOME: &str = "/db";
@@ -332,4 +333,37 @@ fn an_older_home_does_not_fit_a_log_that_was_closed() {
         }
         assert!(refused > 0, "{commits} commits, {another}");
     }
+}
+
+/// A record calls all before it durable that was flushed when it was made, whoever flushed it: else nothing proves that one which is
+/// damaged was there (rule LaterRecordProves). Beside another process a flush is for all.
+#[test]
+fn a_record_beside_another_process_proves_those_before_it() {
+    let disk = SimDisk::new(SimConfig::default());
+    disk.put_file(Path::new(HOME), &plain(0));
+    let open = || Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &[]).unwrap();
+    let mut c = open();
+    common::commit(&mut c, 1);
+    let mut other = open();
+    other.lock(LockLevel::Shared).unwrap();
+    other.unlock(LockLevel::None).unwrap();
+    for n in 2..=10 {
+        common::commit(if n % 4 == 2 { &mut other } else { &mut c }, n);
+    }
+    let log = LogFile::open(&disk, &log_path(Path::new(HOME)), OpenMode::ReadOnly).unwrap().unwrap();
+    let slot = log.slots().unwrap().remove(0);
+    let (mut before, mut count) = (None, 0);
+    let scanned = log.scan(&slot, |record| {
+        let head = &record.head;
+        assert!(
+            before.is_none_or(|tid| head.durable_tid == tid),
+            "{} calls {} durable, not {before:?}",
+            head.tid,
+            head.durable_tid
+        );
+        before = Some(head.tid);
+        count += 1;
+        Ok(())
+    });
+    assert_eq!((scanned.unwrap().rot, count), (None, 10));
 }

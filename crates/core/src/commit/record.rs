@@ -155,6 +155,10 @@ pub fn finish(c: &mut Commit<'_>, state: &State, stream: Stream) -> Result<Ready
 
 /// Finishes the prepared record; its crc32c.
 pub fn seal(db: &Database, live: &mut Live, state: &State, stream: Stream) -> u32 {
+    if let Some(member) = db.member() {
+        // It proves what others have flushed, too (rule LaterRecordProves).
+        live.log.group().flushed_elsewhere(member.words.flushed());
+    }
     let head = live.log.head(state, stream);
     Stats::add(&db.stats.record_pages, u64::from(live.encoder.entry_count()));
     let (record, crc) = live.encoder.finish(&head);

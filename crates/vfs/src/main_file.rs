@@ -5,14 +5,12 @@
 
 use std::any::Any;
 use std::ffi::{OsStr, c_char, c_int};
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use onewrite_core::disk::{FileId, OpenMode};
+use onewrite_core::disk::{FileId, OpenMode, look};
 use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::{Connection, LockLevel, Mode};
@@ -191,7 +189,7 @@ pub(crate) fn path_of(name: &std::ffi::CStr) -> PathBuf {
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
+    look::at_path(path).ok().map(|found| (found.dev, found.ino))
 }
 
 fn level_number(level: LockLevel) -> c_int {

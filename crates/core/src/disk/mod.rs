@@ -9,6 +9,7 @@
 
 pub mod forked;
 pub mod forward;
+pub mod look;
 pub mod real;
 pub mod shared;
 pub mod sim;

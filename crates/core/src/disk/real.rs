@@ -20,6 +20,7 @@ use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use super::forked::Opened;
+use super::look;
 use super::{Access, Disk, DiskFile, FileId, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
 
 /// The file system of this machine. Clones share what was learnt about devices.
@@ -107,8 +108,8 @@ impl Disk for RealDisk {
     }
 
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
-        match std::fs::metadata(path) {
-            Ok(m) => Ok(Some(FileId { dev: m.dev(), ino: m.ino() })),
+        match look::at_path(path) {
+            Ok(found) => Ok(Some(FileId { dev: found.dev, ino: found.ino })),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
         }
@@ -231,8 +232,8 @@ fn open_own(path: &Path, mode: OpenMode) -> io::Result<File> {
         },
         Ok(file) => file,
     };
-    let found = file.metadata()?;
-    match (found.is_file(), found.nlink()) {
+    let found = look::at(&file)?;
+    match (found.is_file(), found.names) {
         (false, _) => refused(irregular),
         (true, 0 | 1) => Ok(file),
         (true, _) => refused("has other names, too (hard links)"),
@@ -252,8 +253,8 @@ fn make_own(path: &Path, give: impl FnOnce(&File) -> io::Result<()>) -> io::Resu
 }
 
 fn access_of(file: &File) -> io::Result<Access> {
-    let stat = rustix::fs::fstat(file)?;
-    Ok(Access { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o777 })
+    let found = look::at(file)?;
+    Ok(Access { uid: found.uid, gid: found.gid, mode: found.mode & 0o777 })
 }
 
 /// Gives a file of this process the owner, group and permissions of a database. Only a process of root can give it to
@@ -339,8 +340,8 @@ impl DiskFile for RealFile {
         if let Some(id) = self.id.get() {
             return Ok(*id);
         }
-        let stat = rustix::fs::fstat(&self.file)?;
-        Ok(*self.id.get_or_init(|| FileId { dev: stat.st_dev, ino: stat.st_ino }))
+        let found = look::at(&self.file)?;
+        Ok(*self.id.get_or_init(|| FileId { dev: found.dev, ino: found.ino }))
     }
 
     fn access(&self) -> io::Result<Option<Access>> {
@@ -348,7 +349,7 @@ impl DiskFile for RealFile {
     }
 
     fn is_unlinked(&self) -> io::Result<bool> {
-        Ok(rustix::fs::fstat(&self.file)?.st_nlink == 0)
+        Ok(look::at(&self.file)?.names == 0)
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -478,9 +479,9 @@ const ATOMIC_UNIT_BYTES_MAX: u32 = 65536;
 
 impl AtomicUnits {
     fn of(&self, file: &File) -> u32 {
-        let Ok(stat) = rustix::fs::fstat(file) else { return ATOMIC_UNIT_BYTES_MIN };
-        *self.0.lock().entry(stat.st_dev).or_insert_with(|| {
-            let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+        let Ok(look::Found { dev, .. }) = look::at(file) else { return ATOMIC_UNIT_BYTES_MIN };
+        *self.0.lock().entry(dev).or_insert_with(|| {
+            let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
             let device = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
             let fs_block = rustix::fs::fstatvfs(file).ok().map(|fs| fs.f_frsize.min(fs.f_bsize));
             atomic_unit(physical_block_bytes(&device), fs_block)

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::forked::NoFork;
+use super::look;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -109,7 +110,7 @@ impl SharedWords {
 }
 
 fn map_as(file: &File, access: ProtFlags) -> io::Result<NonNull<Words>> {
-    if file.metadata()?.len() < BYTES as u64 {
+    if look::at(file)?.bytes < BYTES as u64 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let mut no_fork = NoFork::new();

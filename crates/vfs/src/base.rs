@@ -41,6 +41,13 @@ impl Base {
         self.methods
     }
 
+    /// Whether it is SQLite's own for this system, or a variant of that with other locks: all of these know the same paths.
+    pub(crate) fn is_unix(self) -> bool {
+        // SAFETY: a VFS has a name, which lives as long as it.
+        let name = unsafe { CStr::from_ptr(self.methods.name) };
+        name.to_bytes() == b"unix" || name.to_bytes().starts_with(b"unix-")
+    }
+
     /// Opens straight into SQLite's buffer: from then on the file is the base's own.
     ///
     /// # Safety

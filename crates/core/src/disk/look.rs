@@ -6,10 +6,11 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Stat, Statx, StatxFlags, makedev, statx};
+use rustix::fs::{AtFlags, CWD, FileType, Stat, Statx, StatxFlags, makedev, readlinkat_raw, statx};
 use rustix::io::Errno;
 
 /// What a look at a file finds.
@@ -47,6 +48,33 @@ pub fn at(file: &File) -> io::Result<Found> {
 /// Looks at what a path leads to.
 pub fn at_path(path: &Path) -> io::Result<Found> {
     ask(CWD, path, AtFlags::empty(), || rustix::fs::stat(path))
+}
+
+/// The absolute path that `path` is, without `.` and `..`, if no part of it is a link. SQLite's own VFS asks for all of each part.
+pub fn without_links(path: &Path) -> Option<PathBuf> {
+    if path.as_os_str().is_empty() {
+        return None;
+    }
+    let path = std::path::absolute(path).ok()?;
+    let mut full = PathBuf::from("/");
+    let mut target = [MaybeUninit::uninit(); 1];
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                full.pop();
+            }
+            Component::Normal(name) => {
+                full.push(name);
+                match readlinkat_raw(CWD, &full, &mut target) {
+                    // It is something else, or not there yet.
+                    Err(Errno::INVAL | Errno::NOENT) => {}
+                    _ => return None,
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(full)
 }
 
 /// `otherwise`: for kernels, and sandboxes, without `statx`.
@@ -99,6 +127,26 @@ fn of_stat(found: &Stat) -> Found {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_without_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(dir.join("d")).unwrap();
+        std::os::unix::fs::symlink("d", dir.join("l")).unwrap();
+        let full = |part: &str| without_links(&dir.join(part));
+        for part in ["d/a", "./d//a", "d/../d/./a", "x/../d/a"] {
+            assert_eq!(full(part), Some(dir.join("d/a")), "{part}");
+        }
+        assert_eq!((full("l/a"), full("l"), full("d/../l/../a")), (None, None, None));
+        assert_eq!(without_links(Path::new("")), None);
+        assert_eq!(
+            without_links(Path::new("a")),
+            std::env::current_dir().ok().and_then(|d| without_links(&d.join("a")))
+        );
+        File::create(dir.join("f")).unwrap();
+        assert_eq!(full("f/a"), None, "a file is no directory");
+    }
 
     #[test]
     fn both_ways_find_the_same() {

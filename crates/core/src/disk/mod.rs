@@ -93,6 +93,12 @@ pub trait Disk: Send + Sync {
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>>;
     /// The path of the file itself, absolute and without links. The file need not exist.
     fn resolve(&self, path: &Path) -> io::Result<std::path::PathBuf>;
+    /// The absolute path that `path` is, without `.` and `..`, if no part of it is a link: as SQLite's own VFS finds it. `None` where that one
+    /// had better be asked.
+    fn full_path(&self, path: &Path) -> Option<std::path::PathBuf> {
+        let _not_of_this_system = path;
+        None
+    }
     /// Whether `path` names a file.
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// Exchanges the files that two names in one directory lead to, in one step. `Unsupported` where it cannot be done.

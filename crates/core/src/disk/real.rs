@@ -102,6 +102,10 @@ impl Disk for RealDisk {
         }
     }
 
+    fn full_path(&self, path: &Path) -> Option<PathBuf> {
+        look::without_links(path)
+    }
+
     fn names_beside(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
         let dir = directory_of(path);
         fs::read_dir(dir)?.map(|entry| Ok(dir.join(entry?.file_name()))).collect()

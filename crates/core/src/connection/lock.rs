@@ -315,14 +315,15 @@ impl Connection {
     ) -> Result<()> {
         let mut first = [0; at::HEADER_BYTES];
         let (first, bytes) = db.read_first(&mut first)?;
+        let is_hot = db.has_hot_journal()?;
         // Rule WalComesWithHeader.
-        if inner.is_plain(first, bytes) && !db.has_hot_journal()? {
+        if !is_hot && inner.is_plain(first, bytes) {
             self.has_no_wal = true;
             return Ok(());
         }
         let (mut state, mut mark) = state_of(first, bytes);
         let is_unmarked = mark.is_none();
-        if db.has_hot_journal()? && keeps(Rule::HotJournalFirst) {
+        if is_hot && keeps(Rule::HotJournalFirst) {
             if db.read_only {
                 return Err(Error::CantOpen(format!(
                     "a rollback journal waits to be rolled back ({}), which needs a connection that may write",

@@ -110,12 +110,7 @@ impl DiskFile for SimFile {
     fn sync(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         let fate = state.begin_on(Op::Sync, self.ino, 0, 0)?;
-        let data = &mut state.inode(self.ino).data;
-        match fate {
-            Fate::Run | Fate::Short(_) => data.flush(),
-            Fate::Fail(_) => data.fail_flush(),
-            Fate::Cut => {}
-        }
+        state.inode(self.ino).flush(fate);
         fate.error()?;
         if state.config.sync_covers_creation {
             state.names.sync_creation_of(self.ino);

@@ -75,6 +75,17 @@ struct Inode {
     words: Arc<SharedWords>,
 }
 
+impl Inode {
+    /// A flush of it ends so.
+    fn flush(&mut self, fate: Fate) {
+        match fate {
+            Fate::Run | Fate::Short(_) => self.data.flush(),
+            Fate::Fail(_) => self.data.fail_flush(),
+            Fate::Cut => {}
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct State {
     config: SimConfig,
@@ -409,11 +420,7 @@ impl Disk for SimDisk {
         let mut state = self.state.lock();
         let fate = state.begin(Op::Sync, &path, 0, 0)?;
         for inode in state.inodes.values_mut() {
-            match fate {
-                Fate::Run | Fate::Short(_) => inode.data.flush(),
-                Fate::Fail(_) => inode.data.fail_flush(),
-                Fate::Cut => {}
-            }
+            inode.flush(fate);
         }
         fate.error()?;
         state.names.sync_all();

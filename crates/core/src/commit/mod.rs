@@ -345,12 +345,9 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
         Outcome::Record(ready) => {
             show_record(db, live, txn, &inner, &state, prepared.images);
             let mut in_group = durability;
-            if let Some(member) = &inner.member {
-                live.log.group().flushed_elsewhere(member.words.flushed());
-                if durability == Durability::Flushed && shared.is_some() {
-                    member.words.raise_wanted(state.tid);
-                    in_group = Durability::Written;
-                }
+            if let Some(member) = shared.as_ref().filter(|_| durability == Durability::Flushed) {
+                member.words.raise_wanted(state.tid);
+                in_group = Durability::Written;
             }
             record::push(live, &ready, &state, in_group);
             hide(live, &mut inner, &state);

@@ -7,7 +7,7 @@
 
 use crate::database::Database;
 use crate::error::{IoContext, Result};
-use crate::home::{self, Kind, Mark, State};
+use crate::home::{self, Header, Kind, Mark, State};
 use crate::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::layout::{be_u32, home as at};
 use crate::log::file::LogFile;
@@ -29,13 +29,14 @@ pub struct Closed {
 /// Where home carries the mark of a session that the log proves to have ended with all of it in home: that mark, the state of home, and the
 /// newest slot. The caller has the log to itself.
 pub fn closed(db: &Database, log: &LogFile, session: u64) -> Result<Option<Closed>> {
-    let Some(mark) = db.read_mark()?.filter(|mark| mark.session == session && mark.tid == mark.whole) else {
-        return Ok(None);
-    };
+    let mut first = [0; at::HEADER_BYTES];
+    let (_, bytes) = db.read_first(&mut first)?;
+    let is_whole = |mark: &Mark| mark.session == session && mark.tid == mark.whole;
+    let Some(mark) = home::mark(&first).filter(is_whole) else { return Ok(None) };
     let slots = log.slots()?;
     // Schemes that write in place say nothing of home in the mark, and flush its removal.
     let Some(newest) = slots.first().filter(|slot| slot.page_count != PAGE_COUNT_IN_HOME) else { return Ok(None) };
-    let mut state = state_without_mark(db)?;
+    let mut state = without_mark(first, bytes);
     // A rollback journal that waits brings pages and length of a later transaction back.
     let waits = db.has_hot_journal()?;
     if state.kind != Kind::Database && !waits {
@@ -70,30 +71,19 @@ pub fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
     }
     db.write_header(&state.final_header())?;
     let what = || format!("cannot write to {}", log.path.display());
-    log.wipe(&newest, newest.ring_bytes, &Tombstone { session: mark.session, tid: mark.tid })?;
-    if newest.live && newest.session == mark.session {
-        let ended = Slot {
-            sequence: newest.sequence.saturating_add(1),
-            base_tid: mark.tid,
-            prev_crc: 0,
-            live: false,
-            zeroed: false,
-            ..newest.clone()
-        };
-        log.file.write_at(&ended.encode(), ended.position()).context(what)?;
+    match newest.live && newest.session == mark.session {
+        true => log.end(&newest, mark.tid)?,
+        false => log.wipe(&newest, newest.ring_bytes, &Tombstone { session: mark.session, tid: mark.tid })?,
     }
     let end = newest.ring_at().saturating_add(newest.ring_bytes);
     if log.file.len().context(what)? > end { log.file.set_len(end).context(what) } else { Ok(()) }
 }
 
-/// What home holds, as if the mark was off.
-fn state_without_mark(db: &Database) -> Result<State> {
-    let mut first = [0; at::HEADER_BYTES];
-    db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
+/// What a marked home with these first bytes and this length holds, as if the mark was off.
+fn without_mark(mut first: Header, bytes: u64) -> State {
     let counter = be_u32(&first, at::CHANGE_COUNTER).unwrap_or(0);
-    let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     home::unmark(&mut first);
     // The marked header is one ahead of the state (format.md, home).
     home::put_counter(&mut first, counter.wrapping_sub(1));
-    Ok(State::of_home(&first, bytes))
+    State::of_home(&first, bytes)
 }

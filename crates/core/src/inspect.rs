@@ -8,7 +8,7 @@ pub use crate::log::decision::Decision;
 pub use crate::log::file::{LogFile, ScanEnd, log_path, next_places};
 pub use crate::log::record::{Change, Peek, Record};
 pub use crate::log::slot::{Slot, follows_session};
-pub use crate::log::tombstone::{SECTOR_BYTES, Tombstone, is_wiped};
+pub use crate::log::tombstone::{Tombstone, is_wiped};
 pub use crate::node::Shape;
 pub use crate::trailer::has_room;
 pub use crate::types::{LogOffset, PageNo, Tid};

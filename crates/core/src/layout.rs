@@ -34,6 +34,8 @@ pub const SMALL_LOG_BYTES: u64 = 64 << 10;
 pub const SMALL_LOG_BLOCKS: u64 = 7;
 /// Unit in which positions of streamed images are counted.
 pub const STREAM_UNIT: u64 = 512;
+/// The smallest sector: no device writes one in part.
+pub const SECTOR_BYTES: usize = STREAM_UNIT as usize;
 
 /// Block 0 of the log.
 pub mod shared {
@@ -239,8 +241,8 @@ pub mod tombstone {
 pub mod decision {
     /// Name and version of the layout.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"onewdec1");
-    /// Unit of its position and length: the smallest sector.
-    pub const SECTOR_BYTES: usize = super::STREAM_UNIT as usize;
+    /// Unit of its position and length.
+    pub use super::SECTOR_BYTES;
     /// How many sectors there are for decisions behind each of the two slots.
     pub const SECTORS: usize = super::BLOCK_BYTES_MIN as usize / SECTOR_BYTES - 1;
     pub const AT_MAGIC: usize = 0;
@@ -349,7 +351,7 @@ pub mod undo {
     pub const HEADER_BYTES: usize = 12;
     /// Length of the fixed part; the old middle of the cell pointer array and the ranges follow.
     pub const FIXED_BYTES: usize = AT_HEADER + HEADER_BYTES;
-    /// Length of a range's head in version 1: offset u16, length minus one u16.
+    /// Length of a range's head: offset u16, length minus one u16.
     pub const RANGE_BYTES: usize = 4;
 }
 

@@ -321,8 +321,10 @@ fn check_name(db: &Database) -> Result<()> {
 /// so nothing depends on this.
 fn give_name(db: &Database, log: &mut LogFile) {
     let named = log_path(&db.path);
-    let is_there = || matches!((db.disk.identify(&log.path), log.file.id()), (Ok(Some(there)), Ok(id)) if there == id);
-    if log.path != named && is_there() && db.disk.rename(&log.path, &named).is_ok() {
+    if log.path != named
+        && matches!(log.is_at(&*db.disk, &log.path), Ok(true))
+        && db.disk.rename(&log.path, &named).is_ok()
+    {
         log.path = named;
     }
 }
@@ -430,17 +432,7 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     fit_length(db, &*db.home, &mut home, &recovered)?;
     beside::remove_second(&*db.disk, &db.path)?;
     db.write_header(&recovered.final_header())?;
-    // What is not flushed of it the next session finds: it looks at all of the ring.
-    log.wipe(slot, slot.ring_bytes, &slot.tombstone())?;
-    let ended = Slot {
-        sequence: slot.sequence.saturating_add(1),
-        start: LogOffset(0),
-        live: false,
-        zeroed: false,
-        prev_crc: 0,
-        ..slot.clone()
-    };
-    log.file.write_at(&ended.encode(), ended.position()).context(|| format!("cannot write to {}", log.path.display()))
+    log.end(slot, slot.base_tid)
 }
 
 /// How far the TID of a recovery's record is behind the last one found, at least and with a random part as large: more than records fit
@@ -603,7 +595,7 @@ pub fn take_over(
     home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
     // Only now does nothing depend on what streamed into the log any more (rules LogGivenBack and SlotsBeforeCut).
-    log.give_rest_back(slot.ring_bytes)?;
+    log.give_rest_back(slot.ring_bytes, || Ok(()))?;
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
     let live = db.begin(inner, log, home, home_tid);

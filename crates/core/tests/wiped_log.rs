@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
-use onewrite_core::inspect::{LogFile, SECTOR_BYTES, is_wiped};
+use onewrite_core::inspect::layout::SECTOR_BYTES;
+use onewrite_core::inspect::{LogFile, is_wiped};
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 
 const PAGE: usize = 4096;

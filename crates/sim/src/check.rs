@@ -9,8 +9,8 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::home;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
-use onewrite_core::inspect::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, slot};
-use onewrite_core::inspect::{LogFile, SECTOR_BYTES, is_wiped, log_path};
+use onewrite_core::inspect::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, SECTOR_BYTES, slot};
+use onewrite_core::inspect::{LogFile, is_wiped, log_path};
 use parking_lot::Mutex;
 
 use crate::hook::{HookDisk, Operation};

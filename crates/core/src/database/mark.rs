@@ -119,11 +119,8 @@ impl Database {
             log.distrust_older_slot();
         }
         let rest = old.filter(|_| !created).map_or(0, |slot| slot.ring_bytes);
-        if log.has_rest(rest)? {
-            // The slot of the session before goes, which proves that it has ended (rule CloseProven).
-            self.sync_home()?;
-        }
-        log.give_rest_back(rest)?;
+        // The slot of the session before goes, which proves that it has ended (rule CloseProven).
+        log.give_rest_back(rest, || self.sync_home())?;
         let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), facts)) };
         self.write_mark(inner, &state.marked_or_empty(mark))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
@@ -244,9 +241,7 @@ impl Database {
 
     /// Whether the log has the name of this database's, where a recovery looks first, and which it keeps.
     fn is_log_in_place(&self, log: &LogFile) -> Result<bool> {
-        let what = || format!("cannot look at the log {}", log.path.display());
-        Ok(log.path == log_path(&self.path)
-            && self.disk.identify(&log.path).context(what)? == Some(log.file.id().context(what)?))
+        Ok(log.path == log_path(&self.path) && log.is_at(&*self.disk, &log.path)?)
     }
 
     /// The log of the right name, locked for this process, long enough and without records of anyone; created where
@@ -330,7 +325,7 @@ impl Database {
         let what = || format!("cannot set the log {} aside as {}", path.display(), aside.display());
         self.check_name()?;
         if let Some(log) = log
-            && self.disk.identify(path).context(what)? != Some(log.file.id().context(what)?)
+            && !log.is_at(&*self.disk, path)?
         {
             return Err(Error::Busy(format!("the log {} was just replaced", path.display())));
         }
@@ -369,9 +364,8 @@ impl Database {
     fn remove_aside(&self, live: &Live) -> Result<()> {
         let log = live.log.file();
         let what = || format!("cannot remove the log {}", log.path.display());
-        let id = log.file.id().context(what)?;
         for path in [log.path.clone(), aside_path(&log.path, live.home.mark.session)] {
-            if is_aside(&path) && self.disk.identify(&path).context(what)? == Some(id) {
+            if is_aside(&path) && log.is_at(&*self.disk, &path)? {
                 self.disk.remove(&path).context(what)?;
             }
         }

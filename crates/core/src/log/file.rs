@@ -2,7 +2,6 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,14 +11,15 @@ use memchr::memmem;
 
 use super::record::{Decider, Head, Peek, Record};
 use super::slot::{Slot, follows_session};
-use super::tombstone::{SECTOR_BYTES, Tombstone, is_wiped};
+use super::tombstone::{Tombstone, is_wiped};
 use crate::beside;
 use crate::disk::{Disk, DiskFile, FileId, NamesStamp, OpenMode, read_part, system};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Mark, mark};
 use crate::layout::home::HEADER_BYTES;
 use crate::layout::{
-    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, STREAM_UNIT, le_u32, le_u64, put, record as at, shared, slot,
+    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, SECTOR_BYTES, STREAM_UNIT, le_u32, le_u64, put, record as at, shared,
+    slot,
 };
 use crate::memory::{self, Room};
 use crate::rules::{Rule, keeps};
@@ -617,14 +617,36 @@ impl LogFile {
         })
     }
 
+    /// The session of `slot` is over, and home holds all of it, up to `tid`: nothing of it can be read, and the next slot says so.
+    /// Not flushed: the next session looks at all of the ring.
+    pub(crate) fn end(&self, slot: &Slot, tid: Tid) -> Result<()> {
+        self.wipe(slot, slot.ring_bytes, &Tombstone { session: slot.session, tid })?;
+        let ended = Slot {
+            sequence: slot.sequence.saturating_add(1),
+            start: LogOffset(0),
+            base_tid: tid,
+            live: false,
+            zeroed: false,
+            prev_crc: 0,
+            ..slot.clone()
+        };
+        self.file.write_at(&ended.encode(), ended.position()).context(|| self.what("cannot write to"))
+    }
+
+    /// Whether `path` leads to this file.
+    pub(crate) fn is_at(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
+        let what = || format!("cannot look at the log {}", path.display());
+        Ok(disk.identify(path).context(what)? == Some(self.file.id().context(what)?))
+    }
+
     /// Whether the ring holds `stone`.
     pub(crate) fn holds(&self, slot: &Slot, stone: &Tombstone) -> Result<bool> {
-        let found = Cell::new(false);
+        let mut found = false;
         self.write_over(slot.ring_at(), slot.ring_bytes, 64 << 10, |part| {
-            found.set(found.get() || part.chunks(SECTOR_BYTES).any(|sector| Tombstone::decode(sector) == Some(*stone)));
+            found |= part.chunks(SECTOR_BYTES).any(|sector| Tombstone::decode(sector) == Some(*stone));
             false
         })?;
-        Ok(found.get())
+        Ok(found)
     }
 
     /// The same as [`LogFile::wipe`] for the part of the ring that the records behind `slot`, up to `tail`, leave free.
@@ -655,7 +677,7 @@ impl LogFile {
 
     /// Reads `len` bytes from `from` on, as far as there are any, and writes each piece of at most `piece` bytes back that `change`
     /// says is to be written.
-    fn write_over(&self, from: u64, len: u64, piece: usize, change: impl Fn(&mut [u8]) -> bool) -> Result<()> {
+    fn write_over(&self, from: u64, len: u64, piece: usize, mut change: impl FnMut(&mut [u8]) -> bool) -> Result<()> {
         let mut buf = memory::zeros(usize::try_from(len).unwrap_or(usize::MAX).min(piece))?;
         let mut done = 0;
         while done < len {

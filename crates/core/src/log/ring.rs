@@ -629,7 +629,12 @@ impl Log {
     /// Whether the end of this session shows, in what a power cut may leave of [`Log::invalidate`], to a recovery that finds home marked
     /// still (rule CloseProven): its records are all there; or it finds the clean slot, or a tombstone.
     pub fn proves_close(&self) -> bool {
-        self.has_begun() && !self.recovered && !self.decided_elsewhere
+        self.owns_slot() && !self.decided_elsewhere
+    }
+
+    /// Whether this process has written the newest slot, and that is known to be durable.
+    fn owns_slot(&self) -> bool {
+        self.has_begun() && !self.recovered
     }
 
     /// After the mark is off, which need not be flushed if [`Log::proves_close`]: the log holds nothing, and nothing of what was in it
@@ -638,7 +643,7 @@ impl Log {
     pub fn invalidate(&mut self, stream: Stream) -> Result<()> {
         // The next session begins without a flush: it follows this one, which therefore is durable, and no slot before counts
         // for anybody (rule SlotWithFirstRecord).
-        let begun = self.has_begun() && !self.recovered;
+        let begun = self.owns_slot();
         self.slot.live = false;
         // A session begins at the beginning of the ring.
         let used = if self.slot.zeroed { self.tail.0.min(self.slot.ring_bytes) } else { self.slot.ring_bytes };
@@ -677,17 +682,13 @@ impl Log {
     }
 
     /// What is behind the ring goes: what an earlier owner streamed, and the rest of a ring that was `ring_bytes` long, once no
-    /// slot leads there (rules LogGivenBack and SlotsBeforeCut).
-    pub fn give_rest_back(&mut self, ring_bytes: u64) -> Result<()> {
-        if self.has_rest(ring_bytes)? {
+    /// slot leads there (rules LogGivenBack and SlotsBeforeCut). `before`: what has to be done before the older slot goes.
+    pub fn give_rest_back(&mut self, ring_bytes: u64, before: impl FnOnce() -> Result<()>) -> Result<()> {
+        if ring_bytes > self.slot.ring_bytes || self.is_longer()? {
+            before()?;
             self.repeat_slot()?;
         }
         self.stream_reset()
-    }
-
-    /// Whether [`Log::give_rest_back`] has something to give back.
-    pub fn has_rest(&self, ring_bytes: u64) -> Result<bool> {
-        Ok(ring_bytes > self.slot.ring_bytes || self.is_longer()?)
     }
 
     /// Whether the next transaction would pass a ceiling of the slot.

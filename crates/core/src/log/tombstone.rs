@@ -6,11 +6,8 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
-use crate::layout::{STREAM_UNIT, le_u32, le_u64, put, tombstone as at};
+use crate::layout::{SECTOR_BYTES, le_u32, le_u64, put, tombstone as at};
 use crate::types::Tid;
-
-/// A sector: the unit that no device writes in part.
-pub const SECTOR_BYTES: usize = STREAM_UNIT as usize;
 
 /// A session that ended in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

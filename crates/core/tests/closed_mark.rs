@@ -1,28 +1,19 @@
 //! The last close takes the mark off without a flush (rule CloseProven): wherever the power goes from there on, each file opens as it was
 //! closed.
 
+mod common;
+
 use std::path::Path;
 use std::sync::Arc;
 
+use common::{PAGE, try_fill};
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::home::mark;
 use onewrite_core::{Connection, Engine, Error, LockLevel, Repair};
 
-const PAGE: usize = 4096;
 const DB: &str = "/db";
 const OLD: &str = "/old";
-
-fn image(index: u64, pages: u32, byte: u8) -> Vec<u8> {
-    let mut b = vec![byte; PAGE];
-    if index == 0 {
-        b[..100].fill(0);
-        b[..16].copy_from_slice(b"SQLite format 3\0");
-        b[16..24].copy_from_slice(&[16, 0, 1, 1, 0, 64, 32, 32]);
-        b[28..32].copy_from_slice(&pages.to_be_bytes());
-    }
-    b
-}
 
 fn try_open(disk: &SimDisk, path: &str) -> Result<Connection, Error> {
     Engine::new(Arc::new(disk.clone())).open(Path::new(path), OpenMode::Create, &[])
@@ -32,19 +23,8 @@ fn open(disk: &SimDisk, path: &str) -> Connection {
     try_open(disk, path).unwrap()
 }
 
-/// One transaction that writes `pages` pages of `byte`.
-fn try_write(c: &mut Connection, pages: u32, byte: u8) -> Result<(), Error> {
-    c.lock(LockLevel::Shared)?;
-    c.lock(LockLevel::Reserved)?;
-    (0..u64::from(pages)).try_for_each(|n| c.write_at(&image(n, pages, byte), n * PAGE as u64))?;
-    c.prepare(None)?;
-    c.sync()?;
-    c.commit()?;
-    c.unlock(LockLevel::None)
-}
-
 fn write(c: &mut Connection, pages: u32, byte: u8) {
-    try_write(c, pages, byte).unwrap();
+    try_fill(c, pages, byte).unwrap();
 }
 
 /// A whole session: `times` transactions of `pages` pages, the last one of `byte`.
@@ -109,7 +89,7 @@ fn a_power_cut_anywhere_in_the_session_that_follows() {
                 let mut c = open(&disk, DB);
                 let mut told = 7;
                 for n in 0..next {
-                    if try_write(&mut c, next_pages, 100 + n).is_err() {
+                    if try_fill(&mut c, next_pages, 100 + n).is_err() {
                         break;
                     }
                     told = 100 + n;
@@ -141,7 +121,7 @@ fn a_file_that_is_renamed_behind_its_close_and_replaced() {
             disk.rename(Path::new(DB), Path::new(OLD)).unwrap();
             disk.sync_dir_of(Path::new(DB)).unwrap();
             disk.stop_after(stop);
-            let wrote = try_open(&disk, DB).and_then(|mut c| try_write(&mut c, 2, 50));
+            let wrote = try_open(&disk, DB).and_then(|mut c| try_fill(&mut c, 2, 50));
             let after = disk.crash(seed);
             let case = format!("operation {stop}, seed {seed}");
             assert_eq!(found(&after, OLD, &case), 7, "{case}");

@@ -49,15 +49,7 @@ fn image(n: u64) -> Vec<u8> {
 
 /// Transaction `n` writes `count` pages from the second on.
 fn try_write(c: &mut Connection, n: u64, count: u64) -> Result<()> {
-    c.lock(LockLevel::Shared)?;
-    c.lock(LockLevel::Reserved)?;
-    for index in 1..=count {
-        c.write_at(&image(n), index * PAGE as u64)?;
-    }
-    c.prepare(None)?;
-    c.sync()?;
-    c.commit()?;
-    c.unlock(LockLevel::None)
+    common::try_write(c, (1..=count).map(|index| (index, image(n))))
 }
 
 fn write(c: &mut Connection, n: u64, count: u64) {

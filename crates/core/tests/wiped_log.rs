@@ -1,30 +1,20 @@
 //! After the last close nothing that was written can be read in the files beside the database (rule LogWiped).
 
+mod common;
+
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
+use common::try_fill;
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
 use onewrite_core::inspect::layout::SECTOR_BYTES;
 use onewrite_core::inspect::{LogFile, is_wiped};
-use onewrite_core::{Connection, Engine, Error, LockLevel};
+use onewrite_core::{Connection, Engine};
 
-const PAGE: usize = 4096;
 const HOME: &str = "/db";
 const LOG: &str = "/db-onewrite";
-
-/// A database of `pages` pages, all of whose bytes behind the header are `byte`.
-fn page(index: u64, pages: u32, byte: u8) -> Vec<u8> {
-    let mut b = vec![byte; PAGE];
-    if index == 0 {
-        b[..100].fill(0);
-        b[..16].copy_from_slice(b"SQLite format 3\0");
-        b[16..24].copy_from_slice(&[16, 0, 1, 1, 0, 64, 32, 32]);
-        b[28..32].copy_from_slice(&pages.to_be_bytes());
-    }
-    b
-}
 
 fn open(disk: &SimDisk, options: &[(&str, &str)]) -> Connection {
     let options: Vec<_> = options.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
@@ -32,17 +22,7 @@ fn open(disk: &SimDisk, options: &[(&str, &str)]) -> Connection {
 }
 
 fn write(c: &mut Connection, pages: u32, byte: u8) {
-    try_to_write(c, pages, byte).unwrap();
-}
-
-fn try_to_write(c: &mut Connection, pages: u32, byte: u8) -> Result<(), Error> {
-    c.lock(LockLevel::Shared)?;
-    c.lock(LockLevel::Reserved)?;
-    (0..u64::from(pages)).try_for_each(|n| c.write_at(&page(n, pages, byte), n * PAGE as u64))?;
-    c.prepare(None)?;
-    c.sync()?;
-    c.commit()?;
-    c.unlock(LockLevel::None)
+    try_fill(c, pages, byte).unwrap();
 }
 
 /// Sectors behind the slots in which something can be read.
@@ -143,7 +123,7 @@ fn zeros_whose_flush_failed_are_written_again() {
             c.close().unwrap();
             let mut c = open(&disk, &options);
             disk.fail_nth(Op::Sync, nth, ErrorKind::Other);
-            failed += usize::from(try_to_write(&mut c, 3, 7).is_err());
+            failed += usize::from(try_fill(&mut c, 3, 7).is_err());
             drop(c);
             let disk = disk.survive();
             for n in 8..10 {

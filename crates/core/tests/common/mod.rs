@@ -120,7 +120,37 @@ pub fn commit(c: &mut Connection, n: u64) {
     write(c, &[(1, page(n))]);
 }
 
+/// Page `index` of a database of `pages` pages that consist of `byte`, all but the header.
+pub fn filled(index: u64, pages: u32, byte: u8) -> Vec<u8> {
+    let mut b = vec![byte; PAGE];
+    if index == 0 {
+        b[..100].fill(0);
+        b[..16].copy_from_slice(b"SQLite format 3\0");
+        b[16..24].copy_from_slice(&[16, 0, 1, 1, 0, 64, 32, 32]);
+        b[28..32].copy_from_slice(&pages.to_be_bytes());
+    }
+    b
+}
+
+/// Makes a database of `pages` pages of [`filled`], with one transaction.
+pub fn try_fill(c: &mut Connection, pages: u32, byte: u8) -> Result<()> {
+    try_write(c, (0..u64::from(pages)).map(|n| (n, filled(n, pages, byte))))
+}
+
 /// Commits whole pages, given with their index in the file.
+pub fn try_write(c: &mut Connection, pages: impl Iterator<Item = (u64, Vec<u8>)>) -> Result<()> {
+    c.lock(LockLevel::Shared)?;
+    c.lock(LockLevel::Reserved)?;
+    for (index, bytes) in pages {
+        c.write_at(&bytes, index * PAGE as u64)?;
+    }
+    c.prepare(None)?;
+    c.sync()?;
+    c.commit()?;
+    c.unlock(LockLevel::None)
+}
+
+/// The same where nothing fails.
 pub fn write(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
     write_and_sync(c, pages);
     c.commit().unwrap();

@@ -14,6 +14,7 @@ use crate::image_file::ImageFile;
 use crate::layout::home as at;
 use crate::log::ring::Stream;
 use crate::memory::{self, Room};
+use crate::procs::words::Due;
 use crate::rules::{Rule, keeps};
 use crate::stats::Stats;
 use crate::table::{Image, Place};
@@ -136,16 +137,22 @@ pub fn settle_mark(db: &Database, live: &mut Live) -> Result<()> {
 
 /// Before the first commit behind a recovery that left the live records where they were: the mark tells of the record of that
 /// recovery, as of a checkpoint to it that is not complete, so that no log from before fits (rule NewSession). What the process before
-/// left of names is on the disk then, too (rule LeftoversFlushed). An error poisons.
-pub fn tell_recovery(db: &Database, live: &mut Live) -> Result<()> {
-    let untold = db.inner.lock().member.as_ref().map_or(live.untold, |member| member.words.untold());
-    let Some(tid) = untold else { return Ok(()) };
-    tell_record(db, live, tid).map_err(|e| db.poison_unless_short(e))?;
-    live.untold = None;
-    if let Some(member) = db.member() {
-        member.words.set_untold(None);
+/// left of names is on the disk then, too (rule LeftoversFlushed). An error poisons. True if that recovery wrote nothing, and no record
+/// follows what it found: then the next one has a number far from there (rule FlushedStays).
+pub fn tell_recovery(db: &Database, live: &mut Live) -> Result<bool> {
+    let due = db.inner.lock().member.as_ref().map_or(live.due, |member| member.words.due());
+    let stayed = due.stayed == Some(live.log.last_tid());
+    if stayed {
+        // Whatever somebody else has put into the log is flushed before anything is acknowledged on top of it.
+        live.log.group().written_beside();
     }
-    Ok(())
+    let Some(tid) = due.untold else { return Ok(stayed) };
+    tell_record(db, live, tid).map_err(|e| db.poison_unless_short(e))?;
+    live.due.untold = None;
+    if let Some(member) = db.member() {
+        member.words.set_due(Due { untold: None, ..due });
+    }
+    Ok(stayed)
 }
 
 fn tell_record(db: &Database, live: &mut Live, tid: Tid) -> Result<()> {

@@ -68,6 +68,8 @@ pub mod words {
     pub const AT_ALONE: usize = 9;
     pub const AT_UNTOLD: usize = 10;
     pub const AT_START: usize = 11;
+    pub const AT_MADE: usize = 12;
+    pub const AT_STAYED: usize = 13;
     pub const AT_TURN: usize = 16;
     pub const AT_TURNS: usize = 17;
     pub const AT_WANTING: usize = 18;

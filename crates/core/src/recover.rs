@@ -30,7 +30,7 @@ use crate::memory;
 use crate::options::{LOG_BYTES_MAX, Options};
 use crate::procs::member::{self, Member};
 use crate::procs::tail::Reach;
-use crate::procs::words::ProcessWords;
+use crate::procs::words::{Due, ProcessWords};
 use crate::procs::{follow, kept};
 use crate::replay::{Replayed, replay};
 use crate::rules::{Rule, keeps};
@@ -416,6 +416,10 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     let mark = Mark::new(slot.session, slot.base_tid);
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
+    // The exchange that gave home its name may be in the cache alone (rule ExchangeFlushed).
+    if db.disk.exists(&beside::second_path(&db.path)).context(|| db.what("cannot look beside"))? {
+        db.flush_names(log)?;
+    }
     let mut pages = table.dirty(recovered.page_count)?;
     let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Rule::SizeLast)).collect();
     write_pages(db, &*db.home, &mut home, &recovered, pages)?;
@@ -462,8 +466,33 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && !db.is_signed()?)
 }
 
+/// The number of a record that follows `last` where a crash may have taken some back: none of those had a larger one.
+pub fn number_apart(last: Tid) -> Result<Tid> {
+    Ok(Tid(last.0.saturating_add(TIDS_APART + random()? % TIDS_APART)))
+}
+
+/// Whether processes that were killed have left all that counts on the medium, and no part of a record behind it (rule FlushedStays): by
+/// their words, which are of this start of the system, of this session and of this very file, and by the log.
+fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
+    let Found { log, slot, replayed, .. } = found;
+    let Replayed { cursor, decider, .. } = replayed;
+    let last = cursor.last_tid;
+    let what = || format!("cannot look at the log {}", log.path.display());
+    let Ok(words) = log.file.shared_words() else { return Ok(false) };
+    let (Some(start), Some(made)) = (db.disk.system_start(), log.file.made().context(what)?) else { return Ok(false) };
+    let words = ProcessWords::new(words);
+    let home = db.home.id().context(|| db.what("cannot look at"))?;
+    Ok(!options.concurrent
+        && words.end(slot.session, start) == Some(last)
+        && words.all_flushed(made, slot.sequence, last)
+        && decider.is_none()
+        && log.noted_home()? == Some(home.ino)
+        && log.is_of_this_version(slot)?
+        && !log.is_begun(slot, cursor)?)
+}
+
 /// Goes on with the session of a process that died, its live records where they are: their pages are in memory, and go home with the
-/// next checkpoint. One flush makes them durable, with the slot and a record of this recovery.
+/// next checkpoint. One flush makes them durable, with the slot and a record of this recovery; none, where they are.
 fn go_on(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -471,17 +500,20 @@ fn go_on(
     found: Found,
     options: &Options,
 ) -> Result<()> {
+    let is_flushed = is_flushed(db, &found, options)?;
     let Found { log, slots, slot, replayed } = found;
     let what = || format!("cannot write to the log {}", log.path.display());
     let mut encoder = Encoder::default();
     encoder.clear();
     let own_block = record::own_block(options);
     // The ring behind the records is unknown: the last close overwrites all of it (rule LogWiped).
+    let is_told = is_flushed && !slot.zeroed;
     let slot = Slot { zeroed: false, ..slot };
     let mut ring = Log::join(log.clone(), slot.clone(), options.psow);
-    ring.resume(&slot, &replayed.cursor, slot.base_tid)?;
+    let durable = if is_flushed { replayed.cursor.last_tid } else { slot.base_tid };
+    ring.resume(&slot, &replayed.cursor, durable)?;
     // Whoever knows the version before alone must find nothing of a session that has records of this one.
-    if !ring.has_room(encoder.record_bytes() as u64, own_block) || !log.is_of_this_version(&slot)? {
+    if !is_flushed && (!ring.has_room(encoder.record_bytes() as u64, own_block) || !log.is_of_this_version(&slot)?) {
         return take_over(db, writer, inner, log, &slot, replayed, options);
     }
     let Replayed { table, state, decider, .. } = replayed;
@@ -491,22 +523,28 @@ fn go_on(
         log.note_first_home(home)?;
     }
     // The owner before may have died after a failed flush, with a slot and records in the cache that are not on the disk.
-    if keeps(Rule::LeftoversFlushed) {
+    if !is_told && keeps(Rule::LeftoversFlushed) {
         log.file.write_at(&slot.encode(), slot.position()).context(what)?;
     }
-    if keeps(Rule::RecordsRewritten) {
-        log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
-    }
-    let apart = TIDS_APART + random()? % TIDS_APART;
-    let recovered = State { tid: Tid(ring.last_tid().0.saturating_add(apart)), ..state };
-    let head = ring.head(&recovered, Default::default());
-    let recovered = Arc::new(recovered);
-    let (record, crc) = encoder.finish(&head);
-    ring.reserve(record.len(), own_block)?;
-    let way = ring.make_way(record, own_block, &Unseen)?;
-    let durability = if keeps(Rule::RecordsRewritten) { Durability::Flushed } else { Durability::Written };
-    ring.push(&way, record, crc, &recovered, durability);
-    ring.group().wait(recovered.tid, durability, &Unseen)?;
+    let (recovered, due) = if is_flushed {
+        // What somebody has put in the place of home is flushed before the next commit.
+        (Arc::new(state), Due { untold: Some(slot.base_tid), stayed: Some(ring.last_tid()) })
+    } else {
+        if keeps(Rule::RecordsRewritten) {
+            log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
+        }
+        let recovered = State { tid: number_apart(ring.last_tid())?, ..state };
+        let head = ring.head(&recovered, Default::default());
+        let recovered = Arc::new(recovered);
+        let (record, crc) = encoder.finish(&head);
+        ring.reserve(record.len(), own_block)?;
+        let way = ring.make_way(record, own_block, &Unseen)?;
+        let durability = if keeps(Rule::RecordsRewritten) { Durability::Flushed } else { Durability::Written };
+        ring.push(&way, record, crc, &recovered, durability);
+        ring.group().wait(recovered.tid, durability, &Unseen)?;
+        let untold = Some(recovered.tid);
+        (recovered, Due { untold, stayed: None })
+    };
     if slots.get(1).is_some_and(|older| older.live && older.session != slot.session) {
         ring.distrust_older_slot();
     }
@@ -514,10 +552,9 @@ fn go_on(
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     // Whatever room was asked for is given back by whoever writes home.
     let home = HomeFile { mark, bytes, reserved_bytes: bytes, atomic_unit: db.atomic_unit(options) };
-    let untold = Some(recovered.tid);
     *db.table.write() = table;
     inner.set_state(recovered);
-    let live = Live { untold, ..db.begin(inner, ring, home, slot.base_tid) };
+    let live = Live { due, ..db.begin(inner, ring, home, slot.base_tid) };
     db.share(live, writer, inner)
 }
 

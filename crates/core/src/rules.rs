@@ -40,6 +40,8 @@ rules! {
     HomeNotAheadOfLog,
     /// Recovery writes the live records again before it writes home.
     RecordsRewritten,
+    /// Recovery flushes nothing where all was flushed, not where it was written alone.
+    FlushedStays,
     /// Page 1 carries the mark whenever it is written.
     MarkStays,
     /// A failed write or flush poisons.

@@ -109,16 +109,25 @@ fn killed(count: u64, options: &[(&str, &str)]) -> SimDisk {
     disk.survive()
 }
 
-/// The records stay where they are: one flush, of the log, is all that the first row waits for. The next commit has home's mark
-/// flushed first.
+/// The records stay where they are: one flush, of the log, is all that the first row waits for, and none behind a kill. The next commit
+/// has home flushed first.
 #[test]
-fn the_first_row_takes_one_flush() {
+fn the_first_row_takes_one_flush_or_none() {
     let disk = killed(5, &[]);
+    first_row(&disk.survive(), 0);
+    first_row(&disk.crash(0), 1);
+    // Killed before it has written anything, it leaves the next one in the same position.
+    let again = disk.survive();
+    assert_eq!(newest(&mut open(&again, &[])), 5);
+    first_row(&again.survive(), 0);
+}
+
+fn first_row(disk: &SimDisk, flushes: u64) {
     let home = disk.snapshot_file(Path::new(HOME)).unwrap();
     disk.reset_counters();
-    let mut c = open(&disk, &[]);
+    let mut c = open(disk, &[]);
     assert_eq!(newest(&mut c), 5);
-    assert_eq!((disk.counters().flushes(), disk.counters_of("-onewrite").flushes()), (1, 1));
+    assert_eq!((disk.counters().flushes(), disk.counters_of("-onewrite").flushes()), (flushes, flushes));
     assert!(disk.snapshot_file(Path::new(HOME)).unwrap() == home, "home is as it was");
     let costs: Vec<_> = (6..9)
         .map(|n| {
@@ -127,10 +136,110 @@ fn the_first_row_takes_one_flush() {
             disk.counters().flushes()
         })
         .collect();
-    assert_eq!(costs, [2, 1, 1]);
+    // The names, where the system was started since they were flushed; home; the record.
+    assert_eq!(costs, [2 + flushes, 1, 1]);
     c.close().unwrap();
     let home = disk.snapshot_file(Path::new(HOME)).unwrap();
     assert!(home.len() == 3 * PAGE && home[19] == 1 && home[PAGE..2 * PAGE] == page(8));
+}
+
+/// How many flushes the first row of `disk` waits for, which holds five transactions.
+fn flushes(disk: &SimDisk) -> u64 {
+    disk.reset_counters();
+    let mut c = open(disk, &[]);
+    assert_eq!(newest(&mut c), 5);
+    let flushes = disk.counters().flushes();
+    std::mem::forget(c);
+    flushes
+}
+
+/// Only words that say so of all that is found spare the flush (rule FlushedStays).
+#[test]
+fn what_words_do_not_tell_is_flushed() {
+    let killed = killed(5, &[]);
+    assert_eq!(flushes(&killed.survive()), 0);
+    // Poison, generation, start, the file, flushed, written, who flushes, commits that wait for a store.
+    for word in [3, 4, 11, 12, 25, AT_WRITTEN, 28, 40] {
+        for change in [1, u64::MAX] {
+            let disk = killed.survive();
+            let words = disk.open(&log(), OpenMode::ReadWrite).unwrap().shared_words().unwrap();
+            words.longs[word].fetch_add(change, Relaxed);
+            assert_eq!(flushes(&disk), 1, "word {word}");
+        }
+    }
+    // Another home, though of the same content.
+    let disk = killed.survive();
+    let home = disk.snapshot_file(Path::new(HOME)).unwrap();
+    disk.remove(Path::new(HOME)).unwrap();
+    disk.put_file(Path::new(HOME), &home);
+    assert_eq!(flushes(&disk), 1);
+    // A transaction that nobody has flushed.
+    let disk = SimDisk::new(SimConfig::default());
+    disk.put_file(Path::new(HOME), &plain(0));
+    let mut c = open(&disk, &[]);
+    (1..=4).for_each(|n| common::commit(&mut c, n));
+    commit_unflushed(&mut c, 5);
+    std::mem::forget(c);
+    assert_eq!(flushes(&disk.survive()), 1);
+}
+
+/// Where a record begins behind the last one, the process died within its write: what there is of it is overwritten, and that flushed.
+#[test]
+fn a_record_that_was_begun_is_not_left() {
+    let disk = killed(5, &[]);
+    let file = disk.open(&log(), OpenMode::ReadWrite).unwrap();
+    let read = LogFile::open(&disk, &log(), OpenMode::ReadOnly).unwrap().unwrap();
+    let slot = read.slots().unwrap().remove(0);
+    let end = read.scan(&slot, |_| Ok(())).unwrap();
+    for at in [end.tail.0, end.tail.0.next_multiple_of(4096), slot.ring_bytes] {
+        for tid in [end.last_tid.0, end.last_tid.0 + 1] {
+            let head = [slot.salt.to_le_bytes(), tid.to_le_bytes()].concat();
+            let offset = 3 * 4096 + at % slot.ring_bytes;
+            let mut before = [0; 16];
+            file.read_at(&mut before, offset).unwrap();
+            file.write_at(&head, offset).unwrap();
+            // The first one is at the beginning of the ring.
+            if at != slot.ring_bytes {
+                assert_eq!(flushes(&disk.survive()), u64::from(tid > end.last_tid.0), "at {at}");
+            }
+            file.write_at(&before, offset).unwrap();
+        }
+    }
+    assert_eq!(flushes(&disk.survive()), 0);
+}
+
+/// A medium loses what was not flushed while the kernel lives (it was pulled out, say): words tell of what it has, and a record lies
+/// behind one that is lost. Who does that one again writes the same bytes, and the other must not join it (rule FlushedStays).
+#[test]
+fn a_record_that_a_medium_has_left_behind_stays_lost() {
+    let options = [("psow", "0")];
+    let disk = SimDisk::new(SimConfig::default());
+    disk.put_file(Path::new(HOME), &plain(0));
+    let mut c = open(&disk, &options);
+    (1..=3).for_each(|n| common::commit(&mut c, n));
+    c.note_synchronous("normal");
+    let words = || disk.open(&log(), OpenMode::ReadWrite).unwrap().shared_words().unwrap();
+    let told = words().copy();
+    (4..=5).for_each(|n| commit_unflushed(&mut c, n));
+    std::mem::forget(c);
+    let mut found = [0; 6];
+    for (choices, after) in disk.crashes() {
+        let words = after.open(&log(), OpenMode::ReadWrite).unwrap().shared_words().unwrap();
+        words.longs.iter().zip(&told.longs).for_each(|(word, told)| word.store(told.load(Relaxed), Relaxed));
+        words.longs[11].store(after.system_start().unwrap(), Relaxed);
+        after.reset_counters();
+        let mut c = open(&after, &options);
+        let newest_found = newest(&mut c);
+        assert_eq!(after.counters().flushes(), u64::from(newest_found != 3), "{choices:?}");
+        found[newest_found as usize] += 1;
+        for n in newest_found + 1..=4 {
+            commit_unflushed(&mut c, n);
+            assert_eq!(newest(&mut c), n);
+        }
+        std::mem::forget(c);
+        assert_eq!(newest(&mut open(&after.survive(), &options)), newest_found.max(4), "{choices:?}");
+    }
+    assert!(found[3] > 1 && found[5] > 0, "{found:?}");
 }
 
 /// Number of the word that tells the newest written transaction.
@@ -204,9 +313,17 @@ fn what_was_shown_stays() {
     let disk = killed(5, &[]);
     let mut c = open(&disk, &[]);
     assert_eq!(newest(&mut c), 5);
-    std::mem::forget(c);
     for (choices, after) in disk.crashes() {
         assert_eq!(newest(&mut open(&after, &[])), 5, "{choices:?}");
+    }
+    // So is what another process that joined does next.
+    let mut joins = open(&disk, &[]);
+    assert_eq!(newest(&mut joins), 5);
+    common::commit(&mut joins, 6);
+    assert_eq!(newest(&mut c), 6);
+    std::mem::forget((c, joins));
+    for (choices, after) in disk.crashes() {
+        assert_eq!(newest(&mut open(&after, &[])), 6, "{choices:?}");
     }
 }
 
@@ -261,7 +378,7 @@ fn log() -> PathBuf {
 /// The log of before a recovery does not fit behind the first commit after it, whichever process that is of (rule NewSession).
 #[test]
 fn another_process_tells_of_the_recovery() {
-    let disk = killed(5, &[]);
+    let disk = killed(5, &[]).crash(0);
     let before = disk.snapshot_file(&log()).unwrap();
     let mut recovers = open(&disk, &[]);
     assert_eq!(newest(&mut recovers), 5);

@@ -55,7 +55,7 @@ fn ground(rule: Option<Rule>) -> Ground {
         Some(_) if processes || wal_mode || attached => (false, false, None),
         // What is damaged at rest, or put back, is the business of `sql`.
         Some(Rule::NewSession | Rule::LaterRecordProves) => (false, true, Some("log")),
-        Some(Rule::HomeFitsLog | Rule::LogWiped) => (true, false, Some("log")),
+        Some(Rule::HomeFitsLog | Rule::LogWiped | Rule::FlushedStays) => (true, false, Some("log")),
         Some(Rule::Poisons | Rule::EmptyCommitFlushes | Rule::StreamedWhole | Rule::JournalHeadLast) => {
             (true, false, Some("log"))
         }

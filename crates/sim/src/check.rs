@@ -184,6 +184,16 @@ pub fn check(
     if depth > 0 {
         crash_recovery(setting, disk, unflushed, &found, rng, depth - 1)?;
     }
+    // What a reader was shown survives another crash. (A plain file, behind stepping aside, is SQLite's.)
+    let mut own = rng.clone();
+    if marked && own.below(2) == 0 {
+        let again = after.crash(own.next_u64());
+        setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+        let bad = |what: String| Violation::on(&again, format!("{what}, after recovery, a read and a crash"));
+        let mut client = connect(&HookDisk::new(again.clone(), None), setting).map_err(bad)?;
+        let (_, bytes) = client.begin().map_err(|e| bad(e.to_string()))?;
+        read_all(&mut client, bytes, std::slice::from_ref(&found)).map_err(bad)?;
+    }
     let mut last = found.clone();
     let wrote = rng.below(3) == 0;
     if wrote {

@@ -214,7 +214,7 @@ impl DiskFile for ProcessFile {
         self.file().unlock(offset, len)
     }
 
-    onewrite_core::forward_disk_file!(this => this.file(); id, is_unlinked, reserve, shared_words, atomic_unit_bytes);
+    onewrite_core::forward_disk_file!(this => this.file(); id, made, is_unlinked, reserve, shared_words, atomic_unit_bytes);
 }
 
 /// One process. Without its engine's destructors: the dead do nothing.

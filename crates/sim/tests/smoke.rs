@@ -47,7 +47,7 @@ fn in_page_schemes_survive_their_crashes() {
     }
 }
 
-/// Each seed found a fault once: rules CacheKnowsItsState (two), HomeFlushedBeforeCut and BaseBeforeRecord, and a
+/// Each seed found a fault once: rules CacheKnowsItsState (two), HomeFlushedBeforeCut, BaseBeforeRecord and ExchangeFlushed, and a
 /// checkpoint without recovery.
 #[test]
 fn histories_that_once_failed() {
@@ -59,6 +59,7 @@ fn histories_that_once_failed() {
         (48, "mvbt", 4096),
         (127, "lsmvbt", 4096),
         (127, "dhl-cc", 4096),
+        (9, "dash", 4096),
     ] {
         survives(seed, scheme, atomic_unit, 60, &counts);
     }

@@ -25,6 +25,7 @@ use crate::node::Shape;
 use crate::options::{HeaderPage, Images, Options};
 use crate::procs::flush::reached;
 use crate::procs::member::Member;
+use crate::recover::number_apart;
 use crate::rules::{Rule, keeps};
 use crate::scheme::{Commit, Facts, Outcome, Scheme};
 use crate::several::Undecided;
@@ -61,7 +62,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
         sweep::advance(db, live, options)?;
     }
     settle_mark(db, live)?;
-    tell_recovery(db, live)?;
+    let stayed = tell_recovery(db, live)?;
     let scheme = live.scheme.clone();
     check_new(db, &*scheme, options, txn)?;
     let change_counter = txn.base.change_counter.wrapping_add(1);
@@ -93,7 +94,9 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
         live.log.settle_slots().map_err(|e| db.poison(e))?;
         db.tell_slot(live);
     }
-    let tid = live.log.last_tid().next();
+    let last = live.log.last_tid();
+    // Rule FlushedStays.
+    let tid = if stayed { number_apart(last)? } else { last.next() };
     let state = txn.base.after(tid, txn.page_bytes, page_count, change_counter, header);
     scheme.prepare(c, state, changed)
 }

@@ -64,7 +64,7 @@ impl Database {
     /// This process alone has made `live`, with every lock of the log, and all of its records are durable: from here on others may
     /// join, unless the scheme takes the file for one process. The newest state is that of the last record.
     pub fn share(&self, live: Live, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
-        let (slot, log, untold) = (live.log.slot().clone(), live.log.file().clone(), live.untold);
+        let (slot, log, due) = (live.log.slot().clone(), live.log.file().clone(), live.due);
         let cursor = live.log.cursor();
         inner.phase = Phase::Live;
         inner.home_tid = slot.base_tid;
@@ -72,7 +72,7 @@ impl Database {
         **writer = Some(live);
         if self.facts().all_in_log() && !inner.options.concurrent {
             let options = inner.options.clone();
-            self.enrol(Member::found(self.files(), log, Tail { slot, cursor }, untold, &options)?, inner);
+            self.enrol(Member::found(self.files(), log, Tail { slot, cursor }, due, &options)?, inner);
         }
         if self.is_signed()? { self.begin_signed(inner.member.as_deref()) } else { Ok(()) }
     }

@@ -41,6 +41,7 @@ use crate::log::record::Encoder;
 use crate::log::ring::Log;
 use crate::options::{Options, SchemeName};
 use crate::procs::member::{Files, Member};
+use crate::procs::words::Due;
 use crate::queue::{ConnectionId, WriterQueue};
 use crate::rules::{Rule, keeps};
 use crate::scheme::{Facts, Scheme};
@@ -215,9 +216,8 @@ pub struct Live {
     pub emptied_at: u64,
     /// The checkpoint in slices that is under way.
     pub sweep: Option<Sweep>,
-    /// The record of the recovery that this log was taken over by, while home's mark does not tell of it (rule NewSession); among several
-    /// processes, the words say so.
-    pub untold: Option<Tid>,
+    /// What the recovery that this log was taken over by has left to do; among several processes, the words say so.
+    pub due: Due,
 }
 
 impl Live {
@@ -225,8 +225,8 @@ impl Live {
     pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> Live {
         let (encoder, kept) = (Encoder::default(), ImageFile::default());
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
-        let first_page = None;
-        Live { log, home, home_tid, encoder, first_page, kept, scheme, emptied_at, sweep: None, untold: None }
+        let (first_page, due) = (None, Due::default());
+        Live { log, home, home_tid, encoder, first_page, kept, scheme, emptied_at, sweep: None, due }
     }
 }
 

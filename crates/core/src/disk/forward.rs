@@ -87,6 +87,9 @@ macro_rules! forward_disk_file {
     (@ id $this:ident $to:expr) => {
         fn id(&self) -> std::io::Result<$crate::disk::FileId> { let $this = self; $to.id() }
     };
+    (@ made $this:ident $to:expr) => {
+        fn made(&self) -> std::io::Result<Option<u64>> { let $this = self; $to.made() }
+    };
     (@ access $this:ident $to:expr) => {
         fn access(&self) -> std::io::Result<Option<$crate::disk::Access>> { let $this = self; $to.access() }
     };

@@ -45,6 +45,23 @@ pub fn at(file: &File) -> io::Result<Found> {
     ask(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH, || rustix::fs::fstat(file))
 }
 
+/// A number made of where a file is and when it was made, to the nanosecond; `None` where the file system does not keep that.
+pub fn made(file: &File) -> io::Result<Option<u64>> {
+    use std::os::fd::AsFd;
+    let asked = StatxFlags::INO | StatxFlags::BTIME;
+    let found = match statx(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH, asked) {
+        Err(Errno::NOSYS | Errno::PERM) => return Ok(None),
+        found => found?,
+    };
+    let at = found.stx_btime;
+    if found.stx_mask & asked.bits() != asked.bits() || at.tv_nsec == 0 {
+        return Ok(None);
+    }
+    let dev = makedev(found.stx_dev_major, found.stx_dev_minor);
+    let parts = [dev, found.stx_ino, at.tv_sec.cast_unsigned(), at.tv_nsec.into()];
+    Ok(Some(parts.iter().fold(1, |mix: u64, part| (mix.rotate_left(23) ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15))))
+}
+
 /// Looks at what a path leads to.
 pub fn at_path(path: &Path) -> io::Result<Found> {
     ask(CWD, path, AtFlags::empty(), || rustix::fs::stat(path))
@@ -146,6 +163,23 @@ mod tests {
         );
         File::create(dir.join("f")).unwrap();
         assert_eq!(full("f/a"), None, "a file is no directory");
+    }
+
+    #[test]
+    fn a_copy_was_made_at_another_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, other] = ["a", "b"].map(|name| dir.path().join(name));
+        std::fs::write(&path, "1").unwrap();
+        let Some(first) = made(&File::open(&path).unwrap()).unwrap() else { return };
+        std::fs::copy(&path, &other).unwrap();
+        std::fs::write(&path, "2").unwrap();
+        assert_eq!(made(&File::open(&path).unwrap()).unwrap(), Some(first));
+        assert_ne!(made(&File::open(&other).unwrap()).unwrap(), Some(first));
+        // Its number may be given again.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::copy(&other, &path).unwrap();
+        assert_ne!(made(&File::open(&path).unwrap()).unwrap(), Some(first));
     }
 
     #[test]

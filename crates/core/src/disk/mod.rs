@@ -136,6 +136,10 @@ pub trait Disk: Send + Sync {
 pub trait DiskFile: Send + Sync {
     /// Which file this is.
     fn id(&self) -> io::Result<FileId>;
+    /// A number that no other file has had since the system was started: of when and where it was made. `None` where that cannot be told.
+    fn made(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
     /// Whose it is; `None` where files have no owners.
     fn access(&self) -> io::Result<Option<Access>> {
         Ok(None)

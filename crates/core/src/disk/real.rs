@@ -348,6 +348,10 @@ impl DiskFile for RealFile {
         Ok(*self.id.get_or_init(|| FileId { dev: found.dev, ino: found.ino }))
     }
 
+    fn made(&self) -> io::Result<Option<u64>> {
+        look::made(&self.file)
+    }
+
     fn access(&self) -> io::Result<Option<Access>> {
         access_of(&self.file).map(Some)
     }

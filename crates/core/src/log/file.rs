@@ -350,6 +350,21 @@ impl LogFile {
         Ok(follows.is_none().then_some(decider))
     }
 
+    /// Whether a record that is newer than the one before `cursor` begins behind that, be it whole or not: what writes one begins with
+    /// its head (rule FlushedStays).
+    pub fn is_begun(&self, slot: &Slot, cursor: &Cursor) -> Result<bool> {
+        for at in next_places(slot, cursor.tail) {
+            let mut head = [0; at::AT_DURABLE_TID];
+            let from = slot.ring_at() + at.0 % slot.ring_bytes;
+            let head = read_part(&*self.file, &mut head, from).context(|| self.what("cannot read"))?;
+            let tid = le_u64(head, at::AT_TID);
+            if le_u64(head, at::AT_SALT) == Some(slot.salt) && tid.is_some_and(|tid| tid > cursor.last_tid.0) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Overwrites the records from `from` up to `to`, durable: they do not count and never will.
     pub fn erase(&self, slot: &Slot, from: LogOffset, to: LogOffset) -> Result<()> {
         let at = slot.ring_at() + from.0 % slot.ring_bytes;

@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 use super::kept::{Kept, kept_path};
 use super::tail::Tail;
 use super::turn::{Turn, Turns, now_us};
-use super::words::{Cell, PINS, PROCESSES, Pins, ProcessWords};
+use super::words::{Cell, Due, PINS, PROCESSES, Pins, ProcessWords};
 use crate::deadline::Deadline;
 use crate::disk::{Disk, DiskFile, LockKind};
 use crate::error::{Error, IoContext, Result};
@@ -188,20 +188,15 @@ impl Member {
         }
     }
 
-    /// The first process: it has every lock byte, and the records up to `tail` are durable. Afterwards others may join. `untold`: a
-    /// recovery's record that the mark is to tell of. `None`, and this process stays alone, where memory cannot be shared.
-    pub fn found(
-        files: Files,
-        log: LogFile,
-        tail: Tail,
-        untold: Option<Tid>,
-        options: &Options,
-    ) -> Result<Option<Arc<Member>>> {
+    /// The first process: it has every lock byte, and the records up to `tail` are durable. Afterwards others may join. `due`: what a
+    /// recovery has left to do. `None`, and this process stays alone, where memory cannot be shared.
+    pub fn found(files: Files, log: LogFile, tail: Tail, due: Due, options: &Options) -> Result<Option<Arc<Member>>> {
         let Ok(words) = log.file.shared_words() else { return Ok(None) };
         let words = ProcessWords::new(words);
         words.found(tail.slot.session, settings(options), tail.slot.sequence, tail.cursor.last_tid);
-        words.set_untold(untold);
-        words.set_start(files.disk.system_start());
+        words.set_due(due);
+        let made = log.file.made().context(|| format!("cannot look at the log {}", log.path.display()))?;
+        words.set_start(files.disk.system_start(), made);
         let me = 0;
         words.enter(me);
         let member = Member::new(files, log, words, me, tail);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::member::{Member, Taken, try_alone};
 use super::tail::Tail;
+use super::words::Due;
 use crate::database::Database;
 use crate::disk::sim::{SimConfig, SimDisk};
 use crate::disk::{Disk, LockKind, OpenMode};
@@ -46,8 +47,9 @@ fn two() -> [Arc<Member>; 2] {
     };
     let started = Log::start(created.clone(), slot, true, true).unwrap();
     let options = Options::default();
-    let first =
-        Member::found(database().files(), created, Tail::at(started.slot().clone()), None, &options).unwrap().unwrap();
+    let first = Member::found(database().files(), created, Tail::at(started.slot().clone()), Due::default(), &options)
+        .unwrap()
+        .unwrap();
     let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
     let second = Member::join(database().files(), log, started.slot().session, &options).unwrap();
     [first, second]

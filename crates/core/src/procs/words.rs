@@ -56,6 +56,15 @@ impl Pins {
     }
 }
 
+/// What a recovery that left the live records where they were has left to the next commit, of whichever process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// Home's mark does not tell of this record (rule NewSession).
+    pub untold: Option<Tid>,
+    /// The last transaction found, behind which the recovery wrote nothing: the next one has a number far from it (rule FlushedStays).
+    pub stayed: Option<Tid>,
+}
+
 /// The words.
 #[derive(Clone, Debug)]
 pub struct ProcessWords(Arc<SharedWords>);
@@ -148,8 +157,9 @@ impl ProcessWords {
         self.cell(AT_MAGIC).store(MAGIC, SeqCst);
     }
 
-    /// They were begun in this start of the system, if it is known which that is.
-    pub fn set_start(&self, start: Option<u64>) {
+    /// They were begun in this start of the system, in the file that was `made` so, as far as both are known.
+    pub fn set_start(&self, start: Option<u64>, made: Option<u64>) {
+        self.cell(AT_MADE).store(made.unwrap_or(0), SeqCst);
         self.cell(AT_START).store(start.unwrap_or(0), SeqCst);
     }
 
@@ -159,14 +169,28 @@ impl ProcessWords {
         (self.fit(session) && start != 0 && self.long(AT_START).load(SeqCst) == start).then(|| self.written())
     }
 
-    /// The record of the recovery that the words were begun behind, while home's mark does not tell of it (rule NewSession).
-    pub fn untold(&self) -> Option<Tid> {
-        Some(Tid(self.long(AT_UNTOLD).load(SeqCst))).filter(|tid| *tid != Tid(0))
+    /// Of what [`ProcessWords::end`] tells of: whether all up to `last` is on the medium, and so is the slot `generation`, in the
+    /// file that was `made` so, and nothing failed or was about to be flushed (rule FlushedStays).
+    pub fn all_flushed(&self, made: u64, generation: u64, last: Tid) -> bool {
+        let flushed = if keeps(Rule::FlushedStays) { self.flushed() } else { self.written() };
+        (self.long(AT_MADE).load(SeqCst), self.generation()) == (made, generation)
+            && (flushed, self.written()) == (last, last)
+            && !self.is_poisoned()
+            && self.long(AT_FLUSHER).load(SeqCst) == 0
+            && self.ship() == Ship::Off
     }
 
-    /// The mark does not tell of the record `tid`; `None`: of none that it should.
-    pub fn set_untold(&self, tid: Option<Tid>) {
-        self.cell(AT_UNTOLD).store(tid.map_or(0, |tid| tid.0), SeqCst);
+    /// What the recovery that the words were begun behind has left to do.
+    pub fn due(&self) -> Due {
+        let tid = |at| Some(Tid(self.long(at).load(SeqCst))).filter(|tid| *tid != Tid(0));
+        Due { untold: tid(AT_UNTOLD), stayed: tid(AT_STAYED) }
+    }
+
+    /// The same is to do from here on.
+    pub fn set_due(&self, due: Due) {
+        let word = |tid: Option<Tid>| tid.map_or(0, |tid| tid.0);
+        self.cell(AT_STAYED).store(word(due.stayed), SeqCst);
+        self.cell(AT_UNTOLD).store(word(due.untold), SeqCst);
     }
 
     /// What commits change.

@@ -174,7 +174,10 @@ impl World {
             let copy = |path: PathBuf| sim.snapshot_file(&path).map(|bytes| OldFile { file, path, bytes });
             [copy(log_path(file)), copy(path(file))]
         });
-        self.old_files = kept.flatten().collect::<Vec<_>>().into();
+        if !killed {
+            // A recovery behind a kill may go on where the dead process was, and what was copied then fits as before.
+            self.old_files = kept.flatten().collect::<Vec<_>>().into();
+        }
         self.boot(sim);
         let expected = self.oracles.lock().latest();
         for file in 0..2 {

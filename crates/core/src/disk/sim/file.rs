@@ -74,6 +74,11 @@ impl DiskFile for SimFile {
         Ok(FileId { dev: 0, ino: self.ino })
     }
 
+    fn made(&self) -> io::Result<Option<u64>> {
+        // Numbers are given once.
+        Ok(Some(self.id()?.ino))
+    }
+
     fn is_unlinked(&self) -> io::Result<bool> {
         let state = self.state.lock();
         state.powered()?;

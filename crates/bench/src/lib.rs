@@ -114,8 +114,8 @@ pub struct Args {
     #[arg(long, value_name = "ENGINE/PRESET")]
     pub(crate) only: Vec<String>,
     /// Do this: insert, update, delete, lookup (a row by its key), scan (the whole table), lookup-cold, scan-cold
-    /// (which begin with nothing of the file in the kernel's cache), recovery-10, -160, -2560 (opening after a crash
-    /// behind so many inserts), mobibench-insert, -update, -delete, androbench-insert, -update, -delete, rl (RL
+    /// (which begin with nothing of the file in the kernel's cache), recovery-kill-10, -160, -2560 (opening after a
+    /// process was killed behind so many inserts), recovery-cut-10, -160, -2560 (after a power cut), mobibench-insert, -update, -delete, androbench-insert, -update, -delete, rl (RL
     /// Benchmark), dbbench (DB Bench), bulk (1.5 million rows in a transaction), open-insert-close, attach (two files), tabs
     /// (a browser's threads), gmail, facebook, hangouts, kakaotalk (app profiles), replay (a file of SQL); may be repeated.
     /// recovery, mobibench and androbench are all of those that begin so. A name that is wrong lists them with a line

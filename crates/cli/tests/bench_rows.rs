@@ -23,7 +23,8 @@ fn json(dir: &Path) -> Value {
 fn recovery_is_timed_behind_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let engines = ["--only", "stock/delete", "--only", "stock/wal-full", "--only", "onewrite/log"];
-    let small = ["--workload", "recovery-10", "--rows", "50", "--indexes", "1", "--transactions", "2", "--runs", "1"];
+    let sizes = ["--workload", "recovery-kill-10", "--workload", "recovery-cut-10", "--rows", "50", "--indexes", "1"];
+    let small = [&sizes[..], &["--transactions", "2", "--runs", "1"]].concat();
     let output = bench(dir.path(), &[&small[..], &engines, &["--json", "out.json"]].concat());
     let text = said(&output);
     if text.contains("recovery needs a crash") {
@@ -33,12 +34,14 @@ fn recovery_is_timed_behind_a_crash() {
     assert!(output.status.success(), "{text}");
     let json = json(dir.path());
     let rows = json["results"].as_array().unwrap();
-    assert_eq!(rows.len(), 3);
+    assert_eq!(rows.len(), 6);
     for row in rows {
         assert!(row["p50_us"].as_f64().unwrap() > 0.0 && row["write_syscalls_per_tx"].is_null(), "{row}");
     }
-    assert_eq!(json["parameters"]["workloads"]["recovery-10"]["transactions"], 2);
-    assert_eq!(json["parameters"]["workloads"]["recovery-10"]["reopens"], true);
+    for workload in ["recovery-kill-10", "recovery-cut-10"] {
+        assert_eq!(json["parameters"]["workloads"][workload]["transactions"], 2);
+        assert_eq!(json["parameters"]["workloads"][workload]["reopens"], true);
+    }
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["out.json"]);
     // What protects from nothing has no recovery.

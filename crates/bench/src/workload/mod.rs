@@ -47,7 +47,7 @@ pub enum Workload {
     Scan,
     ScanCold,
     /// Opening the database after a process was killed that had committed so many inserts since it opened it.
-    Recovery(usize),
+    Recovery(recovery::After, usize),
     Script(&'static Scripted),
 }
 
@@ -100,7 +100,7 @@ impl Workload {
     pub fn all() -> Vec<Workload> {
         use Workload::{Delete, Insert, Lookup, LookupCold, Scan, ScanCold, Update};
         let rows = [Insert, Update, Delete, Lookup, LookupCold, Scan, ScanCold];
-        let recoveries = recovery::SIZES.map(|(_, _, inserts)| Workload::Recovery(inserts));
+        let recoveries = recovery::SIZES.map(|(_, _, after, inserts)| Workload::Recovery(after, inserts));
         let scripts = SCRIPTED.into_iter().chain([&replay::REPLAY]).map(Workload::Script);
         rows.into_iter().chain(recoveries).chain(scripts).collect()
     }
@@ -114,7 +114,7 @@ impl Workload {
             Workload::LookupCold => "lookup-cold",
             Workload::Scan => "scan",
             Workload::ScanCold => "scan-cold",
-            Workload::Recovery(inserts) => recovery::of(inserts).0,
+            Workload::Recovery(after, inserts) => recovery::of(after, inserts).0,
             Workload::Script(s) => s.name,
         }
     }
@@ -129,7 +129,7 @@ impl Workload {
             Workload::LookupCold => "the same, with nothing of the file in the kernel's cache at first",
             Workload::Scan => "the whole table",
             Workload::ScanCold => "the same, each with nothing of the file in the kernel's cache",
-            Workload::Recovery(inserts) => recovery::of(inserts).1,
+            Workload::Recovery(after, inserts) => recovery::of(after, inserts).1,
             Workload::Script(s) => s.about,
         }
     }
@@ -146,7 +146,7 @@ impl Workload {
 
     /// Whether a transaction is a recovery.
     pub fn recovers(self) -> bool {
-        matches!(self, Workload::Recovery(_))
+        matches!(self, Workload::Recovery(..))
     }
 
     /// Whether the kernel holds nothing of the file when the section, or each scan, begins.
@@ -191,7 +191,9 @@ impl Workload {
             Workload::Lookup => 20_000,
             Workload::Scan => 20,
             Workload::ScanCold => 5,
-            Workload::Recovery(_) => 20,
+            // Each takes a process that makes so many inserts.
+            Workload::Recovery(recovery::After::Kill, inserts) if inserts > 1000 => 5,
+            Workload::Recovery(..) => 20,
             Workload::Script(s) => s.transactions,
             _ => 1000,
         }
@@ -202,13 +204,13 @@ impl FromStr for Workload {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let list = || Workload::all().iter().map(|w| format!("\n  {:<18} {}", w.name(), w.about())).collect::<String>();
+        let list = || Workload::all().iter().map(|w| format!("\n  {:<19} {}", w.name(), w.about())).collect::<String>();
         let found = Workload::all().into_iter().find(|w| w.name() == s);
         found.ok_or_else(|| format!("there is no `{s}`; choose from{}", list()))
     }
 }
 
-/// What `--workload` can name: one of them, or by what comes before the last dash of several names, all those.
+/// What `--workload` can name: one of them, or by what comes before a dash of several names, all those.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked(Vec<Workload>);
 
@@ -224,7 +226,7 @@ impl FromStr for Asked {
 
     fn from_str(s: &str) -> Result<Self, String> {
         s.parse().map(|one| Asked(vec![one])).or_else(|unknown| {
-            let of = |w: &Workload| w.name().rsplit_once('-').is_some_and(|(family, _)| family == s);
+            let of = |w: &Workload| w.name().strip_prefix(s).is_some_and(|rest| rest.starts_with("-"));
             let family: Vec<Workload> = Workload::all().into_iter().filter(of).collect();
             if family.len() > 1 { Ok(Asked(family)) } else { Err(unknown) }
         })
@@ -474,8 +476,8 @@ mod tests {
         }
         let asked = |names: [&str; 2]| Asked::all(&names.map(|name| name.parse().unwrap()));
         assert_eq!(asked(["scan", "insert"]), [Workload::Insert, Workload::Scan]);
-        let names: Vec<_> = asked(["recovery", "mobibench-update"]).into_iter().map(Workload::name).collect();
-        assert_eq!(names, ["recovery-10", "recovery-160", "recovery-2560", "mobibench-update"]);
+        let names: Vec<_> = asked(["recovery-cut", "mobibench-update"]).into_iter().map(Workload::name).collect();
+        assert_eq!(names, ["recovery-cut-10", "recovery-cut-160", "recovery-cut-2560", "mobibench-update"]);
         assert!("tabs-".parse::<Asked>().is_err() && "open-insert".parse::<Asked>().is_err());
         let error = "look".parse::<Asked>().unwrap_err();
         assert!(error.contains("`look`") && error.contains("lookup-cold") && error.contains("insert"), "{error}");

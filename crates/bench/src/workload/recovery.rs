@@ -2,7 +2,8 @@
 //!
 //! That process, this program once more, opens the database, commits inserts, each its own transaction, and is killed
 //! (ptrace) when it is about to make the last write call of one more. So there are a live log or WAL behind those inserts,
-//! or a hot journal, and a transaction to undo. What it leaves is copied back before each recovery.
+//! or a hot journal, and a transaction to undo. Each recovery is of the files that one process left ([`After::Kill`]); or of
+//! a copy of them ([`After::Cut`]), as behind a power cut: nothing that the kernel or shared memory knew of the files holds.
 
 use super::rows::{Binder, Rows, place, sql, verify};
 use super::{Plan, Size, Stage, Workload};
@@ -17,16 +18,34 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names, what they are, and how many inserts are before the crash.
-pub const SIZES: [(&str, &str, usize); 3] = [
-    ("recovery-10", "from open to the first row, after a crash behind 10 inserts since the last open", 10),
-    ("recovery-160", "the same behind 160", 160),
-    ("recovery-2560", "the same behind 2560", 2560),
+/// What has ended the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum After {
+    /// It was killed, and the system went on.
+    Kill,
+    /// The system was started anew.
+    Cut,
+}
+
+/// Names, what they are, what ends the process, and how many inserts are before that.
+pub const SIZES: [(&str, &str, After, usize); 6] = [
+    (
+        "recovery-kill-10",
+        "from open to the first row, after a kill behind 10 inserts since the last open",
+        After::Kill,
+        10,
+    ),
+    ("recovery-kill-160", "the same behind 160", After::Kill, 160),
+    ("recovery-kill-2560", "the same behind 2560", After::Kill, 2560),
+    ("recovery-cut-10", "the same after a power cut behind 10: of copies of the files", After::Cut, 10),
+    ("recovery-cut-160", "the same behind 160", After::Cut, 160),
+    ("recovery-cut-2560", "the same behind 2560", After::Cut, 2560),
 ];
 
 /// The name of a size, and what it is.
-pub fn of(inserts: usize) -> (&'static str, &'static str) {
-    SIZES.iter().find(|(.., n)| *n == inserts).map_or(("recovery", ""), |(name, about, _)| (*name, *about))
+pub fn of(after: After, inserts: usize) -> (&'static str, &'static str) {
+    let size = SIZES.iter().find(|(_, _, a, n)| (*a, *n) == (after, inserts));
+    size.map_or(("recovery", ""), |(name, about, ..)| (*name, *about))
 }
 
 const FILE: &str = "bench.db";
@@ -35,6 +54,7 @@ const FILE: &str = "bench.db";
 #[derive(Serialize, Deserialize)]
 pub struct Crash {
     engine: Engine,
+    after: After,
     inserts: usize,
     size: Size,
     seed: u64,
@@ -52,7 +72,7 @@ impl Crash {
 
 /// In that process.
 pub fn crash(of: &Crash) -> Result<()> {
-    let Plan::Rows(plan) = Plan::draw(Workload::Recovery(of.inserts), &of.size, of.seed, of.run)? else {
+    let Plan::Rows(plan) = Plan::draw(Workload::Recovery(of.after, of.inserts), &of.size, of.seed, of.run)? else {
         anyhow::bail!("recovery is of rows");
     };
     let libraries = Libraries::load(&of.engine.library)?;
@@ -71,30 +91,39 @@ pub fn crash(of: &Crash) -> Result<()> {
     std::process::exit(0)
 }
 
-pub fn run(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
+pub fn run(engine: &Engine, plan: &Rows, size: &Size, after: After, stage: Stage<'_>) -> Result<(Section, Settings)> {
     let inserts = plan.steps.len() - 1;
     let crashed = stage.dir.join("crashed");
+    let base = (stage.libraries, stage.original);
     let kill = |at: Option<u64>| -> Result<u64> {
         if crashed.exists() {
             fs::remove_dir_all(&crashed)?;
         }
         fs::create_dir(&crashed)?;
-        place(engine, plan, size, &stage, &crashed.join(FILE))?;
+        place(engine, plan, size, base, &crashed.join(FILE))?;
         let dir = crashed.clone();
-        let crash = Crash { engine: engine.clone(), inserts, size: size.clone(), seed: plan.seed, run: plan.run, dir };
+        let crash =
+            Crash { engine: engine.clone(), after, inserts, size: size.clone(), seed: plan.seed, run: plan.run, dir };
         syscalls::kill_before_write(crash.command()?, at).map_err(|e| anyhow::anyhow!("recovery needs a crash: {e}"))
     };
     let writes = kill(None)?;
     ensure!(writes > 0, "a commit without a write call");
-    kill(Some(writes))?;
-
-    let live = stage.dir.join("live");
+    let live = match after {
+        After::Kill => crashed.clone(),
+        After::Cut => {
+            kill(Some(writes))?;
+            stage.dir.join("live")
+        }
+    };
     let path = live.join(FILE);
     let connection: RefCell<Option<Db>> = RefCell::new(None);
     let prepare = || -> Result<()> {
         connection.take().map_or(Ok(()), Db::close)?;
-        copy_all(&crashed, &live)?;
-        // What the copy left in the kernel's cache is not recovery's to write.
+        match after {
+            After::Kill => drop(kill(Some(writes))?),
+            After::Cut => copy_all(&crashed, &live)?,
+        }
+        // What copies left in the kernel's cache is not recovery's to write.
         Ok(rustix::fs::syncfs(File::open(&live)?)?)
     };
     let libraries = stage.libraries;

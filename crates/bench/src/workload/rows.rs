@@ -25,7 +25,7 @@ pub fn schema(indexes: usize) -> String {
 pub fn sql(workload: Workload, indexes: usize) -> String {
     let each = |text: fn(usize) -> String| (1..=indexes).map(text).collect::<String>();
     match workload {
-        Workload::Insert | Workload::Recovery(_) => {
+        Workload::Insert | Workload::Recovery(..) => {
             let (columns, values) = (each(|i| format!(", i{i}")), each(|i| format!(", ?{}", i + 2)));
             format!("INSERT INTO t(k, v{columns}) VALUES(?1, ?2{values})")
         }
@@ -71,7 +71,7 @@ impl Rows {
     pub fn draw(workload: Workload, size: &Size, seed: u64, run: u64) -> Rows {
         let steps = match workload {
             // Those before the crash, and the one that it interrupts.
-            Workload::Recovery(inserts) => inserts + 1,
+            Workload::Recovery(_, inserts) => inserts + 1,
             _ if workload.reads() => size.transactions,
             _ => size.transactions * size.ops_per_tx,
         };
@@ -95,7 +95,7 @@ impl Rows {
         let warm_up = if rows == 0 || workload.recovers() { 0 } else { WARM_UP };
         let warm_up = (0..warm_up).map(|_| (preload[random.below(rows)].0, random.next())).collect();
         let steps = match workload {
-            Workload::Insert | Workload::Recovery(_) => (0..steps).map(|_| fresh(&mut random)).collect(),
+            Workload::Insert | Workload::Recovery(..) => (0..steps).map(|_| fresh(&mut random)).collect(),
             Workload::Update => (0..steps).map(|_| (preload[random.below(rows)].0, random.next())).collect(),
             Workload::Lookup | Workload::LookupCold => {
                 let newest: HashMap<i64, u64> = preload.iter().chain(&warm_up).copied().collect();
@@ -125,7 +125,7 @@ impl Rows {
         for (key, value) in &self.steps[..done] {
             match self.workload {
                 Workload::Delete => changed.insert(*key, None),
-                Workload::Insert | Workload::Update | Workload::Recovery(_) => changed.insert(*key, Some(*value)),
+                Workload::Insert | Workload::Update | Workload::Recovery(..) => changed.insert(*key, Some(*value)),
                 _ => break,
             };
         }
@@ -164,28 +164,34 @@ impl Rows {
 /// Runs one section.
 pub fn run(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
     match plan.workload {
-        Workload::Recovery(_) => recovery::run(engine, plan, size, stage),
+        Workload::Recovery(after, _) => recovery::run(engine, plan, size, after, stage),
         workload if workload.reads() => read(engine, plan, size, stage),
         _ => write(engine, plan, size, stage),
     }
 }
 
 /// Puts the database that a section begins with at `path`.
-pub fn place(engine: &Engine, plan: &Rows, size: &Size, stage: &Stage<'_>, path: &Path) -> Result<()> {
-    match stage.original {
+pub fn place(
+    engine: &Engine,
+    plan: &Rows,
+    size: &Size,
+    (libraries, original): (&Libraries, Option<&Path>),
+    path: &Path,
+) -> Result<()> {
+    match original {
         Some(original) => {
             std::fs::copy(original, path).context("copying the database that a section begins with")?;
         }
-        None => originals::make(stage.libraries, engine, plan, size, path)?,
+        None => originals::make(libraries, engine, plan, size, path)?,
     }
     // Sets the journal mode, which the file remembers.
-    engine.open(stage.libraries, path)?.close()
+    engine.open(libraries, path)?.close()
 }
 
 fn write(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
     let path = stage.dir.join("bench.db");
     let mut row = Binder::new(size);
-    place(engine, plan, size, &stage, &path)?;
+    place(engine, plan, size, (stage.libraries, stage.original), &path)?;
     let c = engine.open(stage.libraries, &path)?;
     count(&c, plan)?;
     if engine.is_stock_wal() && size.wal_start == WalStart::Grown {
@@ -233,7 +239,7 @@ fn write(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<
 fn read(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
     let path = stage.dir.join("bench.db");
     let mut row = Binder::new(size);
-    place(engine, plan, size, &stage, &path)?;
+    place(engine, plan, size, (stage.libraries, stage.original), &path)?;
     {
         let c = engines::open_stock(stage.libraries, &path)?;
         c.execute_batch("PRAGMA synchronous = OFF; BEGIN")?;

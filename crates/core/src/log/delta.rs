@@ -89,6 +89,7 @@ enum Told<'a> {
 }
 
 /// Takes a piece: where it begins, which is not before `behind`, and how long it is.
+#[inline]
 fn next_piece<'a>(rest: &mut &'a [u8], behind: usize) -> Option<(usize, usize, Told<'a>)> {
     let start = behind.checked_add(usize::try_from(take_number(rest)?).ok()?)?;
     let head = take_number(rest)?;
@@ -108,6 +109,7 @@ fn next_piece<'a>(rest: &mut &'a [u8], behind: usize) -> Option<(usize, usize, T
 }
 
 /// Takes `len` bytes.
+#[inline]
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (bytes, behind) = rest.split_at_checked(len)?;
     *rest = behind;
@@ -124,16 +126,18 @@ fn put_number(buf: &mut Vec<u8>, mut number: u32) {
 }
 
 /// Takes such a number, of three bytes at most.
+#[inline]
 fn take_number(rest: &mut &[u8]) -> Option<u32> {
-    let mut number = 0;
-    for n in 0..3 {
-        let byte = *take(rest, 1)?.first()?;
-        number |= u32::from(byte & 0x7f) << (7 * n);
-        if byte & 0x80 == 0 {
-            return Some(number);
+    let (number, behind) = match **rest {
+        [low, ref behind @ ..] if low < 0x80 => (u32::from(low), behind),
+        [low, middle, ref behind @ ..] if middle < 0x80 => (u32::from(low & 0x7f) | u32::from(middle) << 7, behind),
+        [low, middle, high, ref behind @ ..] if high < 0x80 => {
+            (u32::from(low & 0x7f) | u32::from(middle & 0x7f) << 7 | u32::from(high) << 14, behind)
         }
-    }
-    None
+        _ => return None,
+    };
+    *rest = behind;
+    Some(number)
 }
 
 /// How numbers of 16 bits are told: the smallest, and how many steps each is above that.

@@ -196,7 +196,12 @@ pub struct Record<'a> {
     entries: &'a [u8],
     entry_count: u32,
     page_bytes: u32,
+    /// How long the first entries are, without their heads, if they are deltas: found when the record was verified; 0: not known.
+    known: [u32; KNOWN],
 }
+
+/// Of so many entries of a record it is known how long they are.
+const KNOWN: usize = 8;
 
 /// What the first bytes of a record say, before anything is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,16 +267,25 @@ impl<'a> Record<'a> {
         let (head, crc) = Head::sealed(b)?;
         let len = usize::try_from(Peek::at(b)?.len).ok()?;
         let body = b.get(..len.checked_sub(at::CRC_BYTES)?)?;
-        let record = Record {
+        let mut record = Record {
             head,
             crc,
             entries: body.get(at::HEADER_BYTES..)?,
             entry_count: le_u32(b, at::AT_ENTRY_COUNT)?,
             page_bytes,
+            known: [0; KNOWN],
         };
         let mut entries = record.entries();
         let mut valid = true;
-        record.walk(&mut |page, _| valid &= page.0 != 0, &mut entries)?;
+        let mut known = [0; KNOWN];
+        let visit = &mut |n: usize, page: PageNo, change: Change<'_>| {
+            valid &= page.0 != 0;
+            if let (Some(length), Change::Delta(ranges) | Change::Fresh(ranges)) = (known.get_mut(n), change) {
+                *length = u32::try_from(ranges.bytes.len()).unwrap_or(0);
+            }
+        };
+        record.walk(visit, &mut entries)?;
+        record.known = known;
         (valid && entries.len() < at::ALIGN && entries.iter().all(|&x| x == 0)).then_some(record)
     }
 
@@ -306,13 +320,14 @@ impl<'a> Record<'a> {
     pub fn for_each(&self, mut apply: impl FnMut(PageNo, Change<'a>)) {
         let mut rest = self.entries();
         // `decode` has walked the same bytes, so this cannot fail.
-        let walked = self.walk(&mut apply, &mut rest);
+        let walked = self.walk(&mut |_, page, change| apply(page, change), &mut rest);
         debug_assert!(walked.is_some(), "a decoded record walks");
     }
 
-    fn walk(&self, apply: &mut impl FnMut(PageNo, Change<'a>), rest: &mut &'a [u8]) -> Option<()> {
+    /// Calls `apply` with the number of its entry, too.
+    fn walk(&self, apply: &mut impl FnMut(usize, PageNo, Change<'a>), rest: &mut &'a [u8]) -> Option<()> {
         let page_bytes = usize::try_from(self.page_bytes).ok()?;
-        for n in 0..self.entry_count {
+        for n in 0..usize::try_from(self.entry_count).ok()? {
             let page = PageNo(le_u32(rest, 0)?);
             let kind = le_u16(rest, 4)?;
             let count = le_u16(rest, 6)?;
@@ -325,14 +340,14 @@ impl<'a> Record<'a> {
                         return None;
                     }
                     let start = *rest;
-                    if is_compact {
-                        delta::walk(rest, count, page_bytes)?;
-                    } else {
-                        walk_ranges(rest, count, page_bytes)?;
+                    match self.known.get(n) {
+                        Some(&known) if known != 0 => *rest = rest.get(usize::try_from(known).ok()?..)?,
+                        _ if is_compact => delta::walk(rest, count, page_bytes)?,
+                        _ => walk_ranges(rest, count, page_bytes)?,
                     }
                     let bytes = start.get(..start.len().checked_sub(rest.len())?)?;
                     let ranges = Ranges { bytes, is_compact };
-                    apply(page, if is_fresh { Change::Fresh(ranges) } else { Change::Delta(ranges) });
+                    apply(n, page, if is_fresh { Change::Fresh(ranges) } else { Change::Delta(ranges) });
                 }
                 at::KIND_FRAMES => {
                     let pad = usize::try_from(le_u32(rest, 0)?).ok()?;
@@ -343,7 +358,7 @@ impl<'a> Record<'a> {
                     for i in 0..usize::from(count) {
                         let image = images.get(..page_bytes)?;
                         images = images.get(page_bytes..)?;
-                        apply(PageNo(le_u32(numbers, i.checked_mul(4)?)?), Change::Image(image));
+                        apply(n, PageNo(le_u32(numbers, i.checked_mul(4)?)?), Change::Image(image));
                     }
                     *rest = images;
                 }

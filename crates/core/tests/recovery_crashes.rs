@@ -118,7 +118,9 @@ fn the_first_row_takes_one_flush_or_none() {
     first_row(&disk.crash(0), 1);
     // Killed before it has written anything, it leaves the next one in the same position.
     let again = disk.survive();
-    assert_eq!(newest(&mut open(&again, &[])), 5);
+    let mut c = open(&again, &[]);
+    assert_eq!(newest(&mut c), 5);
+    std::mem::forget(c);
     first_row(&again.survive(), 0);
 }
 

@@ -533,6 +533,8 @@ fn go_on(
         if keeps(Rule::RecordsRewritten) {
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
         }
+        // A record that does not count, where the next one may go by (rule UndecidedAsks).
+        log.wipe_tail(&slot, replayed.cursor.tail)?;
         let recovered = State { tid: number_apart(ring.last_tid())?, ..state };
         let head = ring.head(&recovered, Default::default());
         let recovered = Arc::new(recovered);

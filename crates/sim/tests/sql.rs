@@ -64,9 +64,14 @@ fn transactions_over_several_files_survive_their_crashes() {
     let counts: Arc<Counts> = Arc::default();
     // Short ones, and those that failed once, with a protocol of before, too: a mark that told less than another process had brought
     // home, a session that followed one whose slot no flush had covered, streamed images that an error in doubt gave back.
-    for (seed, steps) in
-        (1..6).map(|seed| (seed, 12)).chain([(78, 60), (100_031, 60), (300_028, 60), (400_049, 60), (300_041, 60)])
-    {
+    for (seed, steps) in (1..6).map(|seed| (seed, 12)).chain([
+        (78, 60),
+        (100_031, 60),
+        (300_028, 60),
+        (400_049, 60),
+        (300_041, 60),
+        (5_400_074, 60),
+    ]) {
         if let Err(v) = attached::run(seed, steps, false, &counts) {
             panic!("seed {seed}: {}", v.what);
         }

@@ -668,7 +668,7 @@ impl LogFile {
     pub(crate) fn wipe_free(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let end = slot.start.0 / block * block + slot.ring_bytes;
-        let mut at = tail.0.next_multiple_of(block);
+        let mut at = tail.0;
         while at < end {
             let in_ring = at % slot.ring_bytes;
             let n = (end - at).min(slot.ring_bytes - in_ring);
@@ -676,6 +676,13 @@ impl LogFile {
             at += n;
         }
         Ok(())
+    }
+
+    /// The same for the rest of the block that `tail` is in: the next record may begin behind it, and what does not count must not stay before
+    /// that (rule UndecidedAsks).
+    pub(crate) fn wipe_tail(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
+        let rest = tail.0.next_multiple_of(slot.block_bytes.into()).saturating_sub(tail.0);
+        self.wipe_range(slot.ring_at() + tail.0 % slot.ring_bytes, rest)
     }
 
     fn wipe_range(&self, from: u64, len: u64) -> Result<()> {

@@ -350,9 +350,10 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
             break;
         }
     }
-    member.log.rewrite_live(&tail.slot, cursor.tail)?;
-    // A record in part: the last close overwrites the ring as far as records reached.
+    // A record in part, or one that does not count: nothing may find it where the next one goes by (rule UndecidedAsks), and the last close
+    // overwrites the ring as far as records reached.
     member.log.wipe_free(&tail.slot, cursor.tail)?;
+    member.log.rewrite_live(&tail.slot, cursor.tail)?;
     live.log.resume(&tail.slot, &cursor, cursor.last_tid)?;
     live.sweep = None;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;

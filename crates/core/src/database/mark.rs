@@ -105,6 +105,11 @@ impl Database {
             in_place: facts.in_place,
         };
         let tentative = follows.is_some();
+        // The slot of a session that does not follow it proves nothing of the one before, whose own may not be on the medium (rule CloseProven).
+        let may_be_marked = |slot: &Slot| !slot.live && slot.page_count != PAGE_COUNT_IN_HOME;
+        if !tentative && !created && old.as_ref().is_some_and(may_be_marked) {
+            self.sync_home()?;
+        }
         let file = log.clone();
         let log = match tentative {
             true => Log::begin(log, slot, options.psow),

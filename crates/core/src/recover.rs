@@ -634,7 +634,7 @@ pub fn take_over(
     home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
     // Only now does nothing depend on what streamed into the log any more (rules LogGivenBack and SlotsBeforeCut).
-    log.give_rest_back(slot.ring_bytes, || Ok(()))?;
+    log.give_rest_back(slot.ring_bytes)?;
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
     let live = db.begin(inner, log, home, home_tid);

@@ -124,8 +124,7 @@ impl Database {
             log.distrust_older_slot();
         }
         let rest = old.filter(|_| !created).map_or(0, |slot| slot.ring_bytes);
-        // The slot of the session before goes, which proves that it has ended (rule CloseProven).
-        log.give_rest_back(rest, || self.sync_home())?;
+        log.give_rest_back(rest)?;
         let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), facts)) };
         self.write_mark(inner, &state.marked_or_empty(mark))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;

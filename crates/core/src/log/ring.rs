@@ -682,10 +682,9 @@ impl Log {
     }
 
     /// What is behind the ring goes: what an earlier owner streamed, and the rest of a ring that was `ring_bytes` long, once no
-    /// slot leads there (rules LogGivenBack and SlotsBeforeCut). `before`: what has to be done before the older slot goes.
-    pub fn give_rest_back(&mut self, ring_bytes: u64, before: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// slot leads there (rules LogGivenBack and SlotsBeforeCut).
+    pub fn give_rest_back(&mut self, ring_bytes: u64) -> Result<()> {
         if ring_bytes > self.slot.ring_bytes || self.is_longer()? {
-            before()?;
             self.repeat_slot()?;
         }
         self.stream_reset()

@@ -237,7 +237,7 @@ pub fn attach(
         };
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
-        let found = Found { log, slots, slot, replayed };
+        let found = Found { log, slots, slot, replayed, told };
         if can_rest(&found)? {
             rest(db, &found.log, &found.slot, found.replayed, options)?;
             return Ok(false);
@@ -269,6 +269,8 @@ struct Found {
     /// The one that counts.
     slot: Slot,
     replayed: Replayed,
+    /// The newest transaction that it has written, where that is known (rule EndTold).
+    told: Option<Tid>,
 }
 
 fn left_marked(db: &Database) -> Error {
@@ -394,7 +396,7 @@ fn follow(
 /// Whether all that counts is in home, of an in-page scheme whose log has nothing to replay and nothing to give back: then home can
 /// be a plain file again, without a session that nobody may need.
 fn can_rest(found: &Found) -> Result<bool> {
-    let Found { log, slots, slot, replayed } = found;
+    let Found { log, slots, slot, replayed, .. } = found;
     let is_newest = |newest: &Slot| newest.session == slot.session && newest.sequence == slot.sequence;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
     Ok(slot.is_in_page()
@@ -446,7 +448,7 @@ const TIDS_APART: u64 = LOG_BYTES_MAX / 16;
 /// Whether the session can go on with its live records where they are: there are some, so the mark and the names were durable before
 /// them; all of their pages are in memory; nothing else is known to be in home or behind the ring; and there is room for one more.
 fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
-    let Found { log, slots, slot, replayed } = found;
+    let Found { log, slots, slot, replayed, .. } = found;
     let Replayed { table, state, report, cursor, .. } = replayed;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
     Ok(db.facts().all_in_log()
@@ -474,17 +476,16 @@ pub fn number_apart(last: Tid) -> Result<Tid> {
 /// Whether processes that were killed have left all that counts on the medium, and no part of a record behind it (rule FlushedStays): by
 /// their words, which are of this start of the system, of this session and of this very file, and by the log.
 fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
-    let Found { log, slot, replayed, .. } = found;
+    let Found { log, slot, replayed, told, .. } = found;
     let Replayed { cursor, decider, .. } = replayed;
     let last = cursor.last_tid;
     let what = || format!("cannot look at the log {}", log.path.display());
     let Ok(words) = log.file.shared_words() else { return Ok(false) };
-    let (Some(start), Some(made)) = (db.disk.system_start(), log.file.made().context(what)?) else { return Ok(false) };
-    let words = ProcessWords::new(words);
+    let Some(made) = log.file.made().context(what)? else { return Ok(false) };
     let home = db.home.id().context(|| db.what("cannot look at"))?;
     Ok(!options.concurrent
-        && words.end(slot.session, start) == Some(last)
-        && words.all_flushed(made, slot.sequence, last)
+        && *told == Some(last)
+        && ProcessWords::new(words).all_flushed(made, slot.sequence, last)
         && decider.is_none()
         && log.noted_home()? == Some(home.ino)
         && log.is_of_this_version(slot)?
@@ -501,7 +502,7 @@ fn go_on(
     options: &Options,
 ) -> Result<()> {
     let is_flushed = is_flushed(db, &found, options)?;
-    let Found { log, slots, slot, replayed } = found;
+    let Found { log, slots, slot, replayed, .. } = found;
     let what = || format!("cannot write to the log {}", log.path.display());
     let mut encoder = Encoder::default();
     encoder.clear();

@@ -367,8 +367,7 @@ impl LogFile {
 
     /// Overwrites the records from `from` up to `to`, durable: they do not count and never will.
     pub fn erase(&self, slot: &Slot, from: LogOffset, to: LogOffset) -> Result<()> {
-        let at = slot.ring_at() + from.0 % slot.ring_bytes;
-        self.wipe_range(at, to.0.saturating_sub(from.0).min(slot.ring_bytes))?;
+        self.wipe_between(slot, from, to)?;
         self.flush()
     }
 
@@ -664,33 +663,33 @@ impl LogFile {
         Ok(found)
     }
 
-    /// The same as [`LogFile::wipe`] for the part of the ring that the records behind `slot`, up to `tail`, leave free.
+    /// Puts zeros over the part of the ring that the records behind `slot`, up to `tail`, leave free. Not flushed.
     pub(crate) fn wipe_free(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
-        let end = slot.start.0 / block * block + slot.ring_bytes;
-        let mut at = tail.0;
-        while at < end {
-            let in_ring = at % slot.ring_bytes;
-            let n = (end - at).min(slot.ring_bytes - in_ring);
-            self.wipe_range(slot.ring_at() + in_ring, n)?;
-            at += n;
-        }
-        Ok(())
+        self.wipe_between(slot, tail, LogOffset(slot.start.0 / block * block + slot.ring_bytes))
     }
 
     /// The same for the rest of the block that `tail` is in: the next record may begin behind it, and what does not count must not stay before
     /// that (rule UndecidedAsks).
     pub(crate) fn wipe_tail(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
-        let rest = tail.0.next_multiple_of(slot.block_bytes.into()).saturating_sub(tail.0);
-        self.wipe_range(slot.ring_at() + tail.0 % slot.ring_bytes, rest)
+        self.wipe_between(slot, tail, LogOffset(tail.0.next_multiple_of(slot.block_bytes.into())))
     }
 
-    fn wipe_range(&self, from: u64, len: u64) -> Result<()> {
-        self.write_over(from, len, 64 << 10, |part| {
-            let holds = part.iter().any(|byte| *byte != 0);
-            part.fill(0);
-            holds
-        })
+    /// Puts zeros over what lies between two positions, a lap apart at most. Not flushed.
+    fn wipe_between(&self, slot: &Slot, from: LogOffset, to: LogOffset) -> Result<()> {
+        let end = to.0.min(from.0.saturating_add(slot.ring_bytes));
+        let mut at = from.0;
+        while at < end {
+            let in_ring = at % slot.ring_bytes;
+            let n = (end - at).min(slot.ring_bytes - in_ring);
+            self.write_over(slot.ring_at() + in_ring, n, 64 << 10, |part| {
+                let holds = part.iter().any(|byte| *byte != 0);
+                part.fill(0);
+                holds
+            })?;
+            at += n;
+        }
+        Ok(())
     }
 
     fn rewrite(&self, from: u64, len: u64) -> Result<()> {

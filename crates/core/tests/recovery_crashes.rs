@@ -101,12 +101,18 @@ fn newest(c: &mut Connection) -> u64 {
 
 /// A database of three pages that a process used and was killed behind `count` transactions.
 fn killed(count: u64, options: &[(&str, &str)]) -> SimDisk {
+    let (disk, c) = used(count, options);
+    std::mem::forget(c);
+    disk.survive()
+}
+
+/// The same while the process lives, with its connection.
+fn used(count: u64, options: &[(&str, &str)]) -> (SimDisk, Connection) {
     let disk = SimDisk::new(SimConfig::default());
     disk.put_file(Path::new(HOME), &plain(0));
     let mut c = open(&disk, options);
     (1..=count).for_each(|n| common::commit(&mut c, n));
-    std::mem::forget(c);
-    disk.survive()
+    (disk, c)
 }
 
 /// The records stay where they are: one flush, of the log, is all that the first row waits for, and none behind a kill. The next commit
@@ -176,10 +182,7 @@ fn what_words_do_not_tell_is_flushed() {
     disk.put_file(Path::new(HOME), &home);
     assert_eq!(flushes(&disk), 1);
     // A transaction that nobody has flushed.
-    let disk = SimDisk::new(SimConfig::default());
-    disk.put_file(Path::new(HOME), &plain(0));
-    let mut c = open(&disk, &[]);
-    (1..=4).for_each(|n| common::commit(&mut c, n));
+    let (disk, mut c) = used(4, &[]);
     commit_unflushed(&mut c, 5);
     std::mem::forget(c);
     assert_eq!(flushes(&disk.survive()), 1);
@@ -215,10 +218,7 @@ fn a_record_that_was_begun_is_not_left() {
 #[test]
 fn a_record_that_a_medium_has_left_behind_stays_lost() {
     let options = [("psow", "0")];
-    let disk = SimDisk::new(SimConfig::default());
-    disk.put_file(Path::new(HOME), &plain(0));
-    let mut c = open(&disk, &options);
-    (1..=3).for_each(|n| common::commit(&mut c, n));
+    let (disk, mut c) = used(3, &options);
     c.note_synchronous("normal");
     let words = || disk.open(&log(), OpenMode::ReadWrite).unwrap().shared_words().unwrap();
     let told = words().copy();
@@ -335,10 +335,7 @@ fn what_was_shown_stays() {
 fn a_record_that_a_power_cut_left_behind_stays_lost() {
     // Records in blocks of their own, so that one can be lost without the other.
     let options = [("psow", "0")];
-    let disk = SimDisk::new(SimConfig::default());
-    disk.put_file(Path::new(HOME), &plain(0));
-    let mut c = open(&disk, &options);
-    (1..=3).for_each(|n| common::commit(&mut c, n));
+    let (disk, mut c) = used(3, &options);
     c.note_synchronous("normal");
     let before = disk.snapshot_file(&log()).unwrap();
     (4..=5).for_each(|n| commit_unflushed(&mut c, n));

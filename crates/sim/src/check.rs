@@ -159,6 +159,15 @@ pub fn log_is_empty(disk: &SimDisk) -> Result<(), String> {
     }
 }
 
+/// What somebody was told of behind a recovery, by `what` of a connection that stays open, is there behind another crash.
+fn survives(setting: &Setting, again: &SimDisk, what: &str, expected: &Arc<State>) -> Result<(), Violation> {
+    setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+    let bad = |error: String| Violation::on(again, format!("{error}, after recovery, {what} and a crash"));
+    let mut client = connect(&HookDisk::new(again.clone(), None), setting).map_err(bad)?;
+    let (_, bytes) = client.begin().map_err(|e| bad(e.to_string()))?;
+    read_all(&mut client, bytes, std::slice::from_ref(expected)).map(drop).map_err(bad)
+}
+
 /// Checks the disk that a crash (or a kill) left: one of `allowed` is there, whole; recovering again,
 /// also from every crash in the first recovery, gives the same; the database can be used and closed.
 /// `unflushed`: what a crash may leave while what a kill left is not flushed yet.
@@ -187,12 +196,7 @@ pub fn check(
     // What a reader was shown survives another crash. (A plain file, behind stepping aside, is SQLite's.)
     let mut own = rng.clone();
     if marked && own.below(2) == 0 {
-        let again = after.crash(own.next_u64());
-        setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
-        let bad = |what: String| Violation::on(&again, format!("{what}, after recovery, a read and a crash"));
-        let mut client = connect(&HookDisk::new(again.clone(), None), setting).map_err(bad)?;
-        let (_, bytes) = client.begin().map_err(|e| bad(e.to_string()))?;
-        read_all(&mut client, bytes, std::slice::from_ref(&found)).map_err(bad)?;
+        survives(setting, &after.crash(own.next_u64()), "a read", &found)?;
     }
     let mut last = found.clone();
     let wrote = rng.below(3) == 0;
@@ -205,12 +209,7 @@ pub fn check(
         client.end().map_err(|e| bad(format!("cannot end a write after recovery: {e}")))?;
         last = plan.next;
         // What was acknowledged on top of a recovery survives another crash.
-        let again = after.crash(rng.next_u64());
-        setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
-        let bad = |what: String| Violation::on(&again, format!("{what}, after recovery, a commit and a crash"));
-        let mut client = connect(&HookDisk::new(again.clone(), None), setting).map_err(bad)?;
-        let (_, bytes) = client.begin().map_err(|e| bad(e.to_string()))?;
-        read_all(&mut client, bytes, std::slice::from_ref(&last)).map_err(bad)?;
+        survives(setting, &after.crash(rng.next_u64()), "a commit", &last)?;
     }
     client.close().map_err(|e| bad(format!("cannot close after recovery: {e}")))?;
     if setting.options.iter().any(|(name, value)| name == "sticky" && value == "1") {

@@ -23,7 +23,7 @@ use rustc_hash::FxHashMap;
 
 use crate::beside;
 use crate::database::Database;
-use crate::disk::{DiskFile, OpenMode, read_all};
+use crate::disk::{DiskFile, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, State};
 use crate::layout::{be_u32, home as at, put, wal};
@@ -135,7 +135,7 @@ enum Found {
 
 fn scan(file: &dyn DiskFile, what: &dyn Fn() -> String) -> Result<Found> {
     let mut first = [0; wal::HEADER_BYTES];
-    let got = read_all(file, &mut first, 0).context(what)?;
+    let got = file.read_at(&mut first, 0).context(what)?;
     let mut chain = match Head::decode(first.get(..got).unwrap_or_default()) {
         Head::Nothing => return Ok(Found::Nothing),
         Head::Version(version) => return Ok(Found::Stays(format!("its WAL is of the unknown version {version}"))),
@@ -147,7 +147,7 @@ fn scan(file: &dyn DiskFile, what: &dyn Fn() -> String) -> Result<Found> {
     // Those of a transaction count when its last one is there.
     let mut open: Vec<(u32, u64)> = Vec::new();
     let mut all = Committed { images: FxHashMap::default(), page_count: 0, page_bytes, frames: 0, end: 0 };
-    while read_all(file, &mut frame, at).context(what)? == frame.len() {
+    while file.read_at(&mut frame, at).context(what)? == frame.len() {
         let Some((page, commit)) = chain.next(&frame) else { break };
         open.room(1)?;
         open.push((page, at.saturating_add(wal::FRAME_HEAD_BYTES as u64)));
@@ -273,7 +273,7 @@ fn write_again(file: &dyn DiskFile, end: u64, what: &dyn Fn() -> String) -> Resu
     while at < end {
         let room = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX).min(buf.len());
         let part = buf.get_mut(..room).unwrap_or_default();
-        if read_all(file, part, at).context(what)? < part.len() {
+        if file.read_at(part, at).context(what)? < part.len() {
             return Err(Error::Corrupt(format!("{}: its WAL has become shorter", what())));
         }
         file.write_at(part, at).context(what)?;
@@ -292,7 +292,7 @@ fn bring_home(db: &Database, file: &dyn DiskFile, committed: &Committed, what: &
     );
     pages.sort_unstable();
     for (page, at) in pages {
-        if read_all(file, &mut image, at).context(what)? < image.len() {
+        if file.read_at(&mut image, at).context(what)? < image.len() {
             return Err(Error::Corrupt(format!("{}: its WAL has become shorter", what())));
         }
         let to = u64::from(page.saturating_sub(1)).saturating_mul(u64::from(committed.page_bytes));
@@ -305,7 +305,7 @@ fn bring_home(db: &Database, file: &dyn DiskFile, committed: &Committed, what: &
 /// nobody takes a cache for that of this state (rule CounterNeverTwice); the size holds for it.
 fn put_header(db: &Database, state: &State, page_count: u32, what: &dyn Fn() -> String) -> Result<()> {
     let mut first = [0; at::HEADER_BYTES];
-    let got = read_all(&*db.home, &mut first, 0).context(what)?;
+    let got = db.home.read_at(&mut first, 0).context(what)?;
     if got < first.len() || !first.starts_with(at::MAGIC) || home::page_bytes(&first) != Some(state.page_bytes) {
         return Err(Error::Corrupt(format!("{}: the first page in its WAL is not a database's", what())));
     }

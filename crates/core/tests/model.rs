@@ -230,7 +230,7 @@ impl DiskFile for Media {
         Ok(2 * BESIDE)
     }
 
-    fn read_at(&self, _: &mut [u8], _: u64) -> std::io::Result<usize> {
+    fn read_once_at(&self, _: &mut [u8], _: u64) -> std::io::Result<usize> {
         Ok(0)
     }
 

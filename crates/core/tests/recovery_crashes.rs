@@ -296,6 +296,17 @@ fn the_rest_of_the_ring_is_not_read_where_the_end_is_told() {
     assert!(read_of_log(&disk.survive()) > RING, "one more was written, and may be damaged");
 }
 
+/// A read may give less than it was asked for: that is no end of the log.
+#[test]
+fn a_short_read_ends_no_log() {
+    for (nth, len, cut) in (1..30).flat_map(|nth| [(nth, 1, false), (nth, 600, false), (nth, 600, true)]) {
+        let killed = killed(5, &[]);
+        let disk = if cut { killed.crash(0) } else { killed };
+        disk.shorten_nth_read(nth, len);
+        assert_eq!(newest(&mut open(&disk, &[])), 5, "read {nth} gives {len} bytes");
+    }
+}
+
 /// Damage is found wherever the words tell another end, and after each start of the system.
 #[test]
 fn damage_that_words_do_not_hide() {

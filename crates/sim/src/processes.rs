@@ -162,9 +162,9 @@ impl DiskFile for ProcessFile {
         self.file().len()
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.disk.point();
-        self.file().read_at(buf, offset)
+        self.file().read_once_at(buf, offset)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {

@@ -247,6 +247,7 @@ fn a_streamed_image_that_cannot_be_read_is_not_committed() {
         .unwrap();
         let after = prints();
         sim.shorten_nth_read(nth, 503);
+        sim.shorten_nth_read(nth + 1, 0);
         failures += u32::from(db.execute_batch("COMMIT").is_err());
         let allowed = Allowed { files: [0, 1].map(|file: usize| vec![before[file], after[file]]), joint: true };
         let checked = check(&setting, &sim.survive(), &allowed, &allowed, &mut SplitMix64::new(nth), 1, 0);

@@ -40,7 +40,7 @@ impl DiskFile for FaultyFile {
 
     onewrite_core::forward_disk_file!(
         this => this.0;
-        id, len, read_at, write_at, sync, set_len, reserve, try_lock, unlock, atomic_unit_bytes
+        id, len, read_once_at, write_at, sync, set_len, reserve, try_lock, unlock, atomic_unit_bytes
     );
 }
 

@@ -3,7 +3,7 @@
 use super::Connection;
 use super::role::{RealJournal, Role};
 use crate::database::Database;
-use crate::disk::{OpenMode, read_all};
+use crate::disk::OpenMode;
 use crate::error::{IoContext, Result};
 
 impl Connection {
@@ -30,7 +30,7 @@ impl Connection {
     pub fn journal_read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = match self.role.real_journal() {
             Some(RealJournal { file, .. }) => {
-                read_all(&**file, buf, offset).context(|| self.db.what("cannot read the rollback journal of"))
+                file.read_at(buf, offset).context(|| self.db.what("cannot read the rollback journal of"))
             }
             None => {
                 if self.waits_with_others() {

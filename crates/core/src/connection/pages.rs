@@ -8,7 +8,6 @@ use super::{Connection, concurrent};
 use crate::checkpoint::ends_within;
 use crate::commit;
 use crate::database::Database;
-use crate::disk::read_all;
 use crate::error::{Error, IoContext, Result};
 use crate::growth;
 use crate::home::{self, Kind, Mark};
@@ -68,7 +67,7 @@ impl Connection {
         };
         let Some(Reader { state: snapshot, looked, .. }) = reader.filter(|r| r.state.kind != Kind::Foreign) else {
             // Before the first lock SQLite reads the header to learn the page size; aside, all is plain.
-            let n = read_all(&*db.home, buf, offset).context(|| db.what("cannot read"))?;
+            let n = db.home.read_at(buf, offset).context(|| db.what("cannot read"))?;
             if !is_aside && offset == 0 && home::mark(buf.get(..n).unwrap_or_default()).is_some() {
                 home::unmark(buf);
                 if home::page_count(buf) == Some(0) {

@@ -99,10 +99,10 @@ macro_rules! forward_disk_file {
     (@ len $this:ident $to:expr) => {
         fn len(&self) -> std::io::Result<u64> { let $this = self; $to.len() }
     };
-    (@ read_at $this:ident $to:expr) => {
-        fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+    (@ read_once_at $this:ident $to:expr) => {
+        fn read_once_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
             let $this = self;
-            $to.read_at(buf, offset)
+            $to.read_once_at(buf, offset)
         }
     };
     (@ write_at $this:ident $to:expr) => {

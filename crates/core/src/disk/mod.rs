@@ -155,7 +155,19 @@ pub trait DiskFile: Send + Sync {
         Ok(self.len()? == 0)
     }
     /// Reads at byte `offset` until `buf` is full or the file ends; returns the bytes read.
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        // What a read that ended early leaves out is no end of the file: zeros to SQLite, records that were never written to recovery.
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.read_once_at(rest, offset.saturating_add(done as u64))? {
+                0 => break,
+                n => done += n,
+            }
+        }
+        Ok(done)
+    }
+    /// Reads at byte `offset` what one call of the system gives; 0 only at the end of the file.
+    fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all of `buf` at byte `offset`. Not durable until a flush. `StorageFull` if there is no room.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     /// Writes all of `buf` at byte `offset` and makes exactly these bytes durable, in one call
@@ -216,25 +228,12 @@ fn lock_range(offset: u64, len: u64) -> io::Result<(i64, i64)> {
     }
 }
 
-/// Reads until `buf` is full or a read finds nothing, for what goes to SQLite as it is: it takes a read that ends early for the
-/// end of the file, and zeros for what is behind.
-pub fn read_all(file: &dyn DiskFile, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut done = 0;
-    while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, offset.saturating_add(done as u64))? {
-            0 => break,
-            n => done += n,
-        }
-    }
-    Ok(done)
-}
-
 /// A random number from the operating system.
 pub fn random() -> crate::error::Result<u64> {
     system::random().context(|| "cannot get a random number from the system".into())
 }
 
-/// Reads into `buf` once; what was read, less than `buf` where the file ends.
+/// Reads into `buf`; what was read, less than `buf` where the file ends.
 pub fn read_part<'a>(file: &dyn DiskFile, buf: &'a mut [u8], offset: u64) -> io::Result<&'a mut [u8]> {
     let read = file.read_at(buf, offset)?;
     buf.get_mut(..read).ok_or_else(|| io::Error::other("a read gave more than was asked for"))

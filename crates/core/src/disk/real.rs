@@ -365,17 +365,8 @@ impl DiskFile for RealFile {
         Ok(rustix::fs::seek(&self.file, SeekFrom::End(0))?)
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut done = 0;
-        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match rustix::io::pread(&self.file, rest, offset + done as u64) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(done)
+    fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(retry_on_intr(|| rustix::io::pread(&self.file, &mut *buf, offset))?)
     }
 
     fn begin_write_back(&self, offset: u64, len: u64) {

@@ -42,6 +42,6 @@ impl DiskFile for SlowFile {
 
     onewrite_core::forward_disk_file!(
         this => this.0;
-        id, len, read_at, write_at, set_len, reserve, try_lock, unlock, atomic_unit_bytes
+        id, len, read_once_at, write_at, set_len, reserve, try_lock, unlock, atomic_unit_bytes
     );
 }

@@ -327,7 +327,7 @@ impl World {
                         "a read will fail".to_owned()
                     }
                     1 => {
-                        let len = self.rng.below(4096);
+                        let len = 1 + self.rng.below(4095);
                         self.disk.sim().shorten_nth_read(nth * 4, len);
                         format!("a read will end after {len} bytes")
                     }

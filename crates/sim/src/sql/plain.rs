@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onewrite::ffi::{File, IoMethods, Vfs, code, iocap, open};
-use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode, read_all};
+use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
 use parking_lot::Mutex;
 
 use super::machine::Socket;
@@ -247,7 +247,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, amount: c_int, offset: i64) -> c_int {
     // SAFETY: see above.
     let (inner, buf) = unsafe { (inner(file), std::slice::from_raw_parts_mut(buf.cast::<u8>(), amount as usize)) };
-    match read_all(&*inner.file, buf, offset as u64) {
+    match inner.file.read_at(buf, offset as u64) {
         Ok(got) if got == buf.len() => code::OK,
         Ok(got) => {
             buf[got..].fill(0);

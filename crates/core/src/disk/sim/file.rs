@@ -91,7 +91,7 @@ impl DiskFile for SimFile {
         Ok(state.inode(self.ino).data.view().len() as u64)
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut state = self.state.lock();
         let fate = state.begin_on(Op::Read, self.ino, offset, buf.len() as u64)?;
         fate.error()?;

@@ -141,7 +141,7 @@ impl SimDisk {
         self.state.lock().faults.add(op, nth, Fate::Fail(kind));
     }
 
-    /// Makes the `nth` read from now return no more than `len` bytes, as if the file ended there.
+    /// Makes the `nth` call of the system to read, from now, return no more than `len` bytes; 0, as if the file ended there.
     pub fn shorten_nth_read(&self, nth: u64, len: usize) {
         self.state.lock().faults.add(Op::Read, nth, Fate::Short(len));
     }

@@ -558,8 +558,11 @@ fn go_on(
         let untold = Some(recovered.tid);
         (recovered, Due { untold, stayed: None })
     };
-    if slots.get(1).is_some_and(|older| older.live && older.session != slot.session) {
-        ring.distrust_older_slot();
+    match slots.get(1) {
+        Some(older) if older.live && older.session != slot.session => ring.distrust_older_slot(),
+        // Who made the ring longer died before the older slot said so (rule SlotsBeforeCut).
+        Some(older) if older.ring_bytes < slot.ring_bytes => ring.settle_slots()?,
+        _ => {}
     }
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     // Whatever room was asked for is given back by whoever writes home.

@@ -10,7 +10,8 @@
 //! who commit again and again are waited for: whoever publishes leaves the write to one who comes after it, until
 //! there are as many as the last time, or as many as publish while one write takes. Nobody waits so for longer than half
 //! a write. And where somebody has the writer's place when a write ends, the next one is left to who publishes then: that
-//! one runs, and those that wait would have to wake up first (rule GroupWait).
+//! one runs, and those that wait would have to wake up first (rule GroupWait). Should nobody come, the first of those that wait
+//! wakes up by itself: if each did, all would, once more for each commit, while the others need the processors.
 //!
 //! The buffer begins with the tail block, so that a write is whole blocks. One leader writes at a time, in the
 //! order of the log: what is acknowledged is always a prefix of it without a gap (invariant I1), and nothing is
@@ -97,6 +98,10 @@ struct Pending {
     /// The state published last, while no leader has it to show.
     newest: Option<Arc<State>>,
     waiting: Vec<Waiter>,
+    /// What the last write that began covers, and whether it flushes.
+    begun: (Tid, bool),
+    /// One of those that joined since wakes up before long, should nobody lead.
+    is_watched: bool,
     /// Transactions that no write was begun for.
     joined: usize,
     /// As many will probably join before long.
@@ -168,6 +173,15 @@ impl Pending {
             && self.turn.saturating_mul(u32::try_from(self.joined + 1).unwrap_or(1)) < self.usual
     }
 
+    /// How long one that begins to wait sleeps at most, before it leads if nobody does.
+    fn nap(&mut self, tid: Tid, durability: Durability) -> Duration {
+        // Whoever writes may leave the next write to one who comes, and nobody comes.
+        let nap = if self.busy { self.usual + self.usual / 2 } else { self.usual / 2 };
+        let (covered, flushes) = self.begun;
+        let is_under_way = self.busy && tid <= covered && (flushes || durability == Durability::Written);
+        if is_under_way || std::mem::replace(&mut self.is_watched, true) { nap + USUAL_MAX } else { nap }
+    }
+
     /// Ends a write: those it was for, and one who goes on if others wait, are to be told. `is_to_publish`: so
     /// does somebody who comes.
     fn end_write(&mut self, is_to_publish: bool) -> Vec<Waiter> {
@@ -209,6 +223,8 @@ impl Group {
             failed: None,
             newest: None,
             waiting: Vec::new(),
+            begun: (tid, false),
+            is_watched: false,
             joined: 0,
             expected: 0,
             usual: Duration::ZERO,
@@ -445,17 +461,18 @@ impl Group {
                 continue;
             }
             let event = Arc::new(Event::new());
-            // Whoever writes may leave the next write to one who comes, and nobody comes.
-            let nap = if p.busy { p.usual + p.usual / 2 } else { p.usual / 2 };
+            let nap = (!urgent).then(|| p.nap(tid, durability));
             p.waiting.push(Waiter { tid, durability, event: event.clone(), urgent });
             drop(p);
-            if urgent {
-                event.wait();
-                p = self.pending.lock();
-            } else if event.nap(nap) {
-                p = self.pending.lock();
-            } else {
-                p = self.pending.lock();
+            let is_told = match nap {
+                Some(nap) => event.nap(nap),
+                None => {
+                    event.wait();
+                    true
+                }
+            };
+            p = self.pending.lock();
+            if !is_told {
                 p.waiting.retain(|w| !Arc::ptr_eq(&w.event, &event));
             }
             urgent = true;
@@ -477,6 +494,7 @@ impl Group {
         // How long it takes matters to those who wait for it, or with it.
         let begun = (led > 1 || !p.waiting.is_empty() || p.usual.is_zero()).then(Instant::now);
         let flush = durability == Durability::Flushed || p.frontier.wants_flush();
+        (p.begun, p.is_watched) = ((target, flush), false);
         let bytes = p.take(self.block);
         let sync = flush && (p.beside || p.frontier.is_ahead_of_medium() || bytes.is_none() || p.marked.is_some());
         // Before the flush and not after: what is written beside the log meanwhile may not be part of it (rule

@@ -92,6 +92,32 @@ fn those_who_may_come_are_waited_for_and_not_for_ever() {
 }
 
 #[test]
+fn of_those_who_wait_for_one_who_never_comes_the_first_leads_for_all() {
+    let disk = SimDisk::new(SimConfig::default());
+    let (group, seen) = (group(&disk), Seen::default());
+    for tid in 1..=8 {
+        push(&group, tid, Durability::Flushed);
+    }
+    group.wait(Tid(8), Durability::Flushed, &seen).unwrap();
+    // Fewer each time than are expected.
+    for (first, count) in [(9, 5), (14, 3), (17, 2)] {
+        let begun = std::time::Instant::now();
+        let tids = first..first + count;
+        tids.clone().for_each(|tid| push(&group, tid, Durability::Flushed));
+        std::thread::scope(|s| {
+            for tid in tids {
+                let (group, seen) = (&group, &seen);
+                let wait = move || group.wait_for_others(Tid(tid), Durability::Flushed, Duration::ZERO, seen);
+                s.spawn(move || wait().unwrap());
+            }
+        });
+        assert!(begun.elapsed() < Duration::from_secs(5), "{count} that wait for one another");
+    }
+    assert_eq!(left(&disk), (1..=18).collect::<Vec<u8>>());
+    assert_eq!(disk.counters().durable_writes, 4);
+}
+
+#[test]
 fn a_failed_flush_reaches_everybody_and_shows_nothing() {
     for op in [Op::WriteDurable, Op::Sync] {
         let disk = SimDisk::new(SimConfig::default());

@@ -5,8 +5,43 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-pub use parking_lot::{Mutex, MutexGuard};
+pub use parking_lot::MutexGuard;
 pub use std::thread;
+
+/// A lock that each thread has for a moment. Whoever finds it taken looks again for some microseconds: the one that has it runs,
+/// mostly, on another processor. A thread that lets others run meanwhile, as `parking_lot` does after one microsecond, comes back
+/// when these have had their turns, and it may be the one that has the writer's place.
+#[derive(Default)]
+pub struct Mutex<T>(parking_lot::Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// Nobody has it.
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex(parking_lot::Mutex::new(value))
+    }
+
+    /// Has it, once nobody else has.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.try_lock().or_else(|| self.look_again()).unwrap_or_else(|| self.0.lock())
+    }
+
+    #[cold]
+    fn look_again(&self) -> Option<MutexGuard<'_, T>> {
+        let mut looks = if has_processors() { 0..LOOKS } else { 0..0 };
+        looks.find_map(|_| {
+            std::hint::spin_loop();
+            if self.0.is_locked() { None } else { self.0.try_lock() }
+        })
+    }
+
+    /// The caller alone knows of it.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+}
+
+/// How often whoever finds a lock taken looks again before others may run.
+const LOOKS: u32 = 100;
 
 const EMPTY: u8 = 0;
 const ASLEEP: u8 = 1;
@@ -145,6 +180,7 @@ pub mod idle {
 
 #[cfg(test)]
 mod tests {
+    use super::Mutex;
     use super::idle::{Task, Watch};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
@@ -179,6 +215,25 @@ mod tests {
     fn a_thread_that_sleeps_is_idle_and_so_is_one_that_computes_for_long() {
         assert!(watch(|| std::thread::sleep(NAP)) >= 5 * NAP);
         assert!(watch(std::hint::spin_loop) >= 5 * NAP);
+    }
+
+    #[test]
+    fn one_has_a_lock_at_a_time_and_whoever_has_it_for_long_is_waited_for() {
+        let count = Mutex::new(0u32);
+        let add = |long: bool| {
+            for n in 0..1000 {
+                let mut count = count.lock();
+                let before = *count;
+                if long && n % 250 == 0 {
+                    std::thread::sleep(NAP);
+                }
+                *count = before + 1;
+            }
+        };
+        std::thread::scope(|s| {
+            [true, false, false, true].map(|long| s.spawn(move || add(long))).map(|t| t.join().unwrap())
+        });
+        assert_eq!(*count.lock(), 4000);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use crate::disk::{Disk, DiskFile, FileId, read_part};
 use crate::error::{Error, IoContext, Result};
@@ -49,6 +49,7 @@ use crate::several::Undecided;
 use crate::snapshots::Snapshots;
 use crate::stats::{CountedFile, Stats};
 use crate::sweep::progress::Sweep;
+use crate::sync::Mutex;
 use crate::table::{Image, PageTable, Readers};
 use crate::types::Tid;
 
@@ -271,7 +272,7 @@ pub struct Database {
     pub(crate) psow: AtomicBool,
     /// The same.
     pub(crate) stream_bytes: AtomicU64,
-    pub(crate) writer: Mutex<Option<Live>>,
+    pub(crate) writer: parking_lot::Mutex<Option<Live>>,
     /// Bytes of home that were written and that nobody has asked the system to begin to write to the medium.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
     /// The record of this process that waits for its decision. It is the last one in the log, and whoever wrote it has
@@ -333,7 +334,7 @@ impl Database {
                 member: None,
                 home_tid: Tid::HOME,
             }),
-            writer: Mutex::new(None),
+            writer: parking_lot::Mutex::new(None),
             write_back: Mutex::new(None),
             undecided: Mutex::new(None),
             spans_aside: AtomicBool::new(false),

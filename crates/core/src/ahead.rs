@@ -1,10 +1,13 @@
 //! Reading ahead: a connection that reads home page after page gets several with one system call.
 //!
-//! The bytes are good for the snapshot they were read for: as long as that finds a page in home, home has
-//! not been overwritten there. A page that was not home's to give when the run was read is left out, for
+//! The bytes are good for the snapshot they were read for, and for no other, which a connection that keeps its lock
+//! goes on to with each commit: as long as that finds a page in home, home has not been overwritten there. A page that was not home's to give when the run was read is left out, for
 //! home may have been overwritten there at that very moment (invariant I4).
 
+use std::sync::Arc;
+
 use crate::error::Result;
+use crate::home::State;
 use crate::memory::Room;
 use crate::types::PageNo;
 
@@ -17,6 +20,8 @@ const RUN_BYTES_MAX: u32 = 64 << 10;
 #[derive(Default)]
 pub struct ReadAhead {
     bytes: Vec<u8>,
+    /// The snapshot that the run was read for.
+    state: Option<Arc<State>>,
     /// Which pages of the run were home's.
     good: u64,
     first: u32,
@@ -31,19 +36,21 @@ pub struct ReadAhead {
 impl ReadAhead {
     /// Forgets everything: the snapshot ends.
     pub fn forget(&mut self) {
+        self.state = None;
         self.count = 0;
         self.last = 0;
         self.next_count = 0;
     }
 
-    /// The image of `page`, which the snapshot finds in home, if it was read ahead.
-    pub fn get(&mut self, page: PageNo, page_bytes: u32) -> Option<&[u8]> {
+    /// The image of `page`, which the snapshot `state` finds in home, if it was read ahead for that.
+    pub fn get(&mut self, page: PageNo, state: &Arc<State>) -> Option<&[u8]> {
         let nth = page.0.checked_sub(self.first).filter(|n| *n < self.count)?;
-        if self.good >> nth & 1 == 0 {
+        let is_of = self.state.as_ref().is_some_and(|of| Arc::ptr_eq(of, state));
+        if !is_of || self.good >> nth & 1 == 0 {
             return None;
         }
         self.last = page.0;
-        let size = page_bytes as usize;
+        let size = state.page_bytes as usize;
         self.bytes.get(nth as usize * size..(nth as usize + 1) * size)
     }
 
@@ -71,10 +78,11 @@ impl ReadAhead {
     }
 
     /// The run is there: `read` bytes from `first` on, of which the pages in `good` (bit by bit) were home's
-    /// before and after the read.
-    pub fn filled(&mut self, first: PageNo, read: usize, page_bytes: u32, good: u64) {
+    /// before and after the read. For `state`.
+    pub fn filled(&mut self, state: &Arc<State>, first: PageNo, read: usize, good: u64) {
+        self.state = Some(state.clone());
         self.first = first.0;
-        self.count = u32::try_from(read / page_bytes.max(1) as usize).unwrap_or(0);
+        self.count = u32::try_from(read / state.page_bytes.max(1) as usize).unwrap_or(0);
         self.good = good;
     }
 }

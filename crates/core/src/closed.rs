@@ -48,14 +48,14 @@ pub fn closed(db: &Database, log: &LogFile, session: u64) -> Result<Option<Close
     let is_proven = match (newest.live, newest.session == session) {
         (false, _) => is_end(newest),
         (true, true) => log.holds(newest, &Tombstone { session, tid: mark.tid })?,
-        // The next session has written its slot, and home has not its mark: so no record, either.
+        // The next session has written its slot, and home has not its mark: so no record that was flushed, either (rule MarkWithFirstRecord).
         (true, false) => {
             let follows = follows_session(newest.session, session) && newest.base_tid == mark.tid.next();
             if follows {
                 // As the close left it: page 1 in home may have an older one, for it alone changes no page.
                 state.change_counter = newest.change_counter.wrapping_sub(2);
             }
-            (follows || slots.iter().any(is_end)) && log.scan(newest, |_| Ok(()))?.is_empty()
+            (follows || slots.iter().any(is_end)) && log.has_nothing_flushed(newest)?
         }
     };
     Ok(is_proven.then(|| Closed { mark, state, newest: newest.clone(), waits }))
@@ -73,7 +73,7 @@ pub fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
     let what = || format!("cannot write to {}", log.path.display());
     match newest.live && newest.session == mark.session {
         true => log.end(&newest, mark.tid)?,
-        false => log.wipe(&newest, newest.ring_bytes, &Tombstone { session: mark.session, tid: mark.tid })?,
+        false => log.wipe(&newest, newest.lap(), &Tombstone { session: mark.session, tid: mark.tid })?,
     }
     let end = newest.ring_at().saturating_add(newest.ring_bytes);
     if log.file.len().context(what)? > end { log.file.set_len(end).context(what) } else { Ok(()) }

@@ -112,7 +112,12 @@ fn grow_empty(db: &Database, live: &mut Live, ring_bytes: u64) -> Result<()> {
 /// Makes the ring longer, one that is empty or that [`may_grow_full`]. Where the disk has no room it stays as it is: that only costs
 /// checkpoints.
 fn grow(db: &Database, live: &mut Live, ring_bytes: u64) -> Result<()> {
-    if ring_bytes <= live.log.slot().ring_bytes || !live.log.grow(ring_bytes).map_err(|e| db.poison(e))? {
+    if ring_bytes <= live.log.slot().ring_bytes {
+        return Ok(());
+    }
+    // The ring may be all that proves the end of the session before (rule ProofKept).
+    db.flush_new_mark(live)?;
+    if !live.log.grow(ring_bytes).map_err(|e| db.poison(e))? {
         return Ok(());
     }
     // Both slots tell of the new ring before it has a record (rule SlotsBeforeCut), and others know each before the next.

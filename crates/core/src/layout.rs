@@ -43,6 +43,8 @@ pub mod shared {
     pub const AT_HOME_FILE: usize = 3968;
     /// The names beside the database when they were flushed last, four u64; zeros: not known.
     pub const AT_NAMES: usize = 3976;
+    /// The seal of the log, two u64; zeros: it has none.
+    pub const AT_SEAL: usize = 4008;
     /// Number of the page that was last written in place, u32; 0: none since the session began.
     pub const AT_IN_PLACE_PAGE: usize = 4092;
 }

@@ -105,20 +105,26 @@ impl Database {
 
     /// Reads one whole page as the snapshot `state` sees it, and pages behind it if the connection has
     /// been reading page after page.
-    pub fn read_page_ahead(&self, state: &State, page: PageNo, ahead: &mut ReadAhead, buf: &mut [u8]) -> Result<()> {
+    pub fn read_page_ahead(
+        &self,
+        state: &Arc<State>,
+        page: PageNo,
+        ahead: &mut ReadAhead,
+        buf: &mut [u8],
+    ) -> Result<()> {
         let size = state.page_bytes;
         let found = self.look_up(page, state.tid);
         if page == PageNo::HEADER || !matches!(found.place, Place::Home) {
             return self.read_found(found, state, page, 0, buf).map(drop);
         }
-        if let Some(image) = ahead.get(page, size) {
+        if let Some(image) = ahead.get(page, state) {
             buf.copy_from_slice(image);
             return Ok(());
         }
         let count = ahead.plan(page, size, state.page_count);
         if count > 1 {
             self.read_run(found.epochs, state, page, count, ahead)?;
-            if let Some(image) = ahead.get(page, size) {
+            if let Some(image) = ahead.get(page, state) {
                 buf.copy_from_slice(image);
                 return Ok(());
             }
@@ -129,7 +135,14 @@ impl Database {
     }
 
     /// Reads `count` pages of home from `first` on with one call, if none is overwritten meanwhile. `epochs`: from before.
-    fn read_run(&self, epochs: Epochs, state: &State, first: PageNo, count: u32, ahead: &mut ReadAhead) -> Result<()> {
+    fn read_run(
+        &self,
+        epochs: Epochs,
+        state: &Arc<State>,
+        first: PageNo,
+        count: u32,
+        ahead: &mut ReadAhead,
+    ) -> Result<()> {
         let size = state.page_bytes;
         let page = |n| PageNo(first.0 + n);
         let mut good = {
@@ -148,7 +161,7 @@ impl Database {
         let Ok(run) = ahead.room(count, size) else { return Ok(()) };
         let read = self.home.read_at(run, first.offset(size)).context(|| self.what("cannot read"))?;
         if self.hold(&epochs) {
-            ahead.filled(first, read, size, good);
+            ahead.filled(state, first, read, good);
         }
         Ok(())
     }

@@ -384,10 +384,14 @@ fn follow(
     let mark = Mark::new(slot.session, told_tid(&slot, db.facts()));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
-    let log = Log::join(member.log.clone(), slot, options.psow);
+    let log = Log::join(member.log.clone(), slot.clone(), options.psow);
     **writer = Some(db.begin(inner, log, home, Tid::HOME));
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
+    if !member.observes && member.words.flushed() <= slot.base_tid && keeps(Rule::MarkWithFirstRecord) {
+        // Who began the session may take the mark along with the first flush of a record, and this one knows nothing of that.
+        db.sync_home().map_err(|e| inner.poison(e))?;
+    }
     follow::catch_up(db, &member, inner, Reach::Visible)?;
     inner.phase = Phase::Live;
     Ok(())
@@ -527,12 +531,18 @@ fn go_on(
     if !is_told && keeps(Rule::LeftoversFlushed) {
         log.file.write_at(&slot.encode(), slot.position()).context(what)?;
     }
+    let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
     let (recovered, due) = if is_flushed {
         // What somebody has put in the place of home is flushed before the next commit.
         (Arc::new(state), Due { untold: Some(slot.base_tid), stayed: Some(ring.last_tid()) })
     } else {
         if keeps(Rule::RecordsRewritten) {
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
+        }
+        if mark.tentative && replayed.told_durable <= slot.start && keeps(Rule::MarkWithFirstRecord) {
+            // No record says that one was flushed, and with it the mark.
+            db.repeat_header()?;
+            db.sync_home()?;
         }
         // A record that does not count, where the next one may go by (rule UndecidedAsks).
         log.wipe_tail(&slot, replayed.cursor.tail)?;
@@ -548,10 +558,12 @@ fn go_on(
         let untold = Some(recovered.tid);
         (recovered, Due { untold, stayed: None })
     };
-    if slots.get(1).is_some_and(|older| older.live && older.session != slot.session) {
-        ring.distrust_older_slot();
+    match slots.get(1) {
+        Some(older) if older.live && older.session != slot.session => ring.distrust_older_slot(),
+        // Who made the ring longer died before the older slot said so (rule SlotsBeforeCut).
+        Some(older) if older.ring_bytes < slot.ring_bytes => ring.settle_slots()?,
+        _ => {}
     }
-    let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     // Whatever room was asked for is given back by whoever writes home.
     let home = HomeFile { mark, bytes, reserved_bytes: bytes, atomic_unit: db.atomic_unit(options) };

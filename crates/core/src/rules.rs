@@ -24,8 +24,14 @@ rules! {
     AcknowledgedAfterFlush,
     /// I3: the name of the log is durable before home is marked.
     LogBeforeMark,
-    /// I3: the mark is durable before the first record.
+    /// I3: the mark is durable before the first record, or with it.
     MarkBeforeRecord,
+    /// I3: the first flush of a record covers a mark that was not flushed by itself.
+    MarkWithFirstRecord,
+    /// What proves that a session has ended is not overwritten before the next mark is durable.
+    ProofKept,
+    /// A flush of home takes along what is in a log that has its seal, and in no other.
+    LogSealed,
     /// I4: images that a snapshot reads in home are kept before home is overwritten.
     KeptForSnapshots,
     /// A page beyond the end of the state before starts from zeros.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use common::{PAGE, try_fill};
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::inspect::LogFile;
 use onewrite_core::inspect::home::mark;
 use onewrite_core::{Connection, Engine, Error, LockLevel, Repair};
 
@@ -185,4 +186,78 @@ fn repair_takes_the_mark_off() {
         assert_eq!(found(&after, DB, "recovered"), 7);
     }
     assert!(marked > 5, "{marked}");
+}
+
+/// The session of the newest slot, if that is live and has a record.
+fn session_with_records(disk: &SimDisk) -> Option<u64> {
+    let log = LogFile::open(disk, Path::new("/db-onewrite"), OpenMode::ReadOnly).unwrap()?;
+    let newest = log.slots().unwrap().into_iter().next().filter(|slot| slot.live)?;
+    (log.scan(&newest, |_| Ok(())).unwrap().records > 0).then_some(newest.session)
+}
+
+/// Behind a close, the flush of the first record covers log, slot and mark; another one brings everything home.
+#[test]
+fn a_session_that_follows_another_flushes_twice() {
+    let disk = SimDisk::new(SimConfig::default());
+    session(&disk, DB, 1, 2, 1);
+    for byte in 2..30 {
+        disk.reset_counters();
+        session(&disk, DB, 1, 2, byte);
+        assert_eq!(disk.counters().flushes(), 2, "session {byte}");
+    }
+}
+
+/// The same with a cut anywhere, again and again around the ring.
+#[test]
+fn a_power_cut_anywhere_in_many_short_sessions() {
+    let (mut beside_plain, mut beside_older) = (0, 0);
+    for round in 1..16u8 {
+        let run = |stop: Option<u64>| {
+            let disk = SimDisk::new(SimConfig::default());
+            (0..round).for_each(|byte| session(&disk, DB, 1, 2, byte));
+            let before = disk.ops();
+            stop.iter().for_each(|ops| disk.stop_after(*ops));
+            let told = try_open(&disk, DB).and_then(|mut c| {
+                try_fill(&mut c, 2, 200)?;
+                let _ = c.close();
+                Ok(())
+            });
+            (disk.ops() - before, told.is_ok(), disk)
+        };
+        let (ops, ..) = run(None);
+        for stop in 0..ops {
+            let (_, told, disk) = run(Some(stop));
+            for seed in 0..24 {
+                let case = format!("{round} sessions, operation {stop}, seed {seed}");
+                let after = disk.crash(seed);
+                let home = mark(&after.snapshot_file(Path::new(DB)).unwrap());
+                if let Some(session) = session_with_records(&after) {
+                    beside_plain += usize::from(home.is_none());
+                    beside_older += usize::from(home.is_some_and(|mark| mark.session != session));
+                }
+                let n = found(&after, DB, &case);
+                assert!(n == 200 || (!told && n == round - 1), "{case}: {n}");
+            }
+        }
+    }
+    assert!(beside_plain > 5 && beside_older > 5, "{beside_plain} and {beside_older} of the cases it is about");
+}
+
+/// Somebody has put the log there, and not flushed it.
+#[test]
+fn a_log_without_its_seal_is_flushed_by_itself() {
+    let disk = SimDisk::new(SimConfig::default());
+    session(&disk, DB, 1, 2, 1);
+    session(&disk, DB, 1, 2, 2);
+    let log = Path::new("/db-onewrite");
+    let bytes = disk.snapshot_file(log).unwrap();
+    let file = disk.open(log, OpenMode::ReadWrite).unwrap();
+    file.set_len(0).unwrap();
+    file.write_at(&bytes, 0).unwrap();
+    drop(file);
+    let mut c = open(&disk, DB);
+    write(&mut c, 2, 3);
+    let after = disk.crash_by(&mut |_| 0);
+    assert_eq!(found(&after, DB, "all that was not flushed is lost"), 3);
+    c.close().unwrap();
 }

@@ -178,4 +178,4 @@ fn wiping_takes_no_flush() {
 }
 
 /// Flushes of all files, and of the log, of a session with one commit on a database that has a log.
-const COST: (u64, u64) = (3, 1);
+const COST: (u64, u64) = (2, 0);

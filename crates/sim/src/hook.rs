@@ -138,6 +138,11 @@ impl DiskFile for HookFile {
         self.file.sync()
     }
 
+    fn finish_write_back(&self) -> io::Result<()> {
+        self.disk.pass(Op::Send, &self.path, (0, 0));
+        self.file.finish_write_back()
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.disk.pass(Op::SetLen, &self.path, (0, 0));
         self.file.set_len(len)
@@ -145,6 +150,6 @@ impl DiskFile for HookFile {
 
     onewrite_core::forward_disk_file!(
         this => this.file;
-        id, made, is_unlinked, len, read_once_at, reserve, try_lock, unlock, shared_words, atomic_unit_bytes
+        id, made, is_unlinked, len, read_once_at, seal, has_seal, reserve, try_lock, unlock, shared_words, atomic_unit_bytes
     );
 }

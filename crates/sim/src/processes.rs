@@ -199,6 +199,11 @@ impl DiskFile for ProcessFile {
         self.file().sync()
     }
 
+    fn finish_write_back(&self) -> io::Result<()> {
+        self.disk.point();
+        self.file().finish_write_back()
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.disk.point();
         self.file().set_len(len)
@@ -214,7 +219,7 @@ impl DiskFile for ProcessFile {
         self.file().unlock(offset, len)
     }
 
-    onewrite_core::forward_disk_file!(this => this.file(); id, made, is_unlinked, reserve, shared_words, atomic_unit_bytes);
+    onewrite_core::forward_disk_file!(this => this.file(); id, made, is_unlinked, seal, has_seal, reserve, shared_words, atomic_unit_bytes);
 }
 
 /// One process. Without its engine's destructors: the dead do nothing.

@@ -47,7 +47,7 @@ fn in_page_schemes_survive_their_crashes() {
     }
 }
 
-/// Each seed found a fault once: rules CacheKnowsItsState (two), HomeFlushedBeforeCut, CloseProven, BaseBeforeRecord and ExchangeFlushed, and a
+/// Each seed found a fault once: rules CacheKnowsItsState (two), HomeFlushedBeforeCut, CloseProven, BaseBeforeRecord, SlotsBeforeCut and ExchangeFlushed, and a
 /// checkpoint without recovery.
 #[test]
 fn histories_that_once_failed() {
@@ -57,6 +57,7 @@ fn histories_that_once_failed() {
         (209, "log", 512),
         (760, "log", 512),
         (6_500_001, "log", 4096),
+        (7_501_300, "wal-opt", 4096),
         (48, "mvbt", 4096),
         (127, "lsmvbt", 4096),
         (127, "dhl-cc", 4096),

@@ -287,6 +287,34 @@ fn a_connection_that_keeps_its_lock_goes_on_behind_a_full_disk() {
     assert!((1..60).contains(&failures), "{failures}");
 }
 
+/// A connection that keeps its lock, and cannot step aside, reads as a reader does, ahead too: not what it has overwritten since.
+#[test]
+fn a_connection_that_keeps_its_lock_reads_what_it_committed() {
+    let (setting, sim, process) = (setting(), sim(), level(0));
+    process.boot(HookDisk::new(sim.clone(), None));
+    let db = process.open(0, &setting.options).unwrap();
+    let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<60)";
+    db.execute_batch(&format!(
+        "PRAGMA page_size=4096; PRAGMA locking_mode=EXCLUSIVE; CREATE TABLE t(k INTEGER PRIMARY KEY, v, b);
+         {rows} INSERT INTO t SELECT i, 0, zeroblob(3000) FROM n"
+    ))
+    .unwrap();
+    let sum = || db.query_row("SELECT sum(v + 0 * length(b)) FROM t", [], |row| row.get::<_, i64>(0)).unwrap();
+    for round in 0..4 {
+        let used: usize = sim.paths().into_iter().filter_map(|path| sim.snapshot_file(&path)).map(|b| b.len()).sum();
+        sim.set_capacity((used + 60_000) as u64);
+        db.execute_batch("PRAGMA page_size=1024; VACUUM").unwrap_err();
+        sim.set_capacity(SimConfig::default().capacity);
+        // The last pages that were read ahead come first.
+        let newest: i64 = db.query_row("SELECT v FROM t ORDER BY k DESC", [], |row| row.get(0)).unwrap();
+        assert_eq!((newest, sum()), (round, 60 * round));
+        db.execute_batch("UPDATE t SET v = v + 1").unwrap();
+        let _: String = db.query_row("PRAGMA onewrite_checkpoint", [], |row| row.get(0)).unwrap();
+    }
+    db.close().unwrap();
+    process.halt();
+}
+
 /// A flush that fails while a connection steps aside leaves a real journal; SQLite rolls back, and must not remove
 /// the super-journal with which that journal counts (I1, rule NoFalseRollback).
 #[test]

@@ -340,6 +340,8 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     debug_assert!(state.tid > inner.published.tid || !prepared.changed, "{} after {:?}", state.tid, inner.published);
     // A big transaction is flushed and goes home in its turn.
     let shared = inner.member.clone().filter(|m| goes_on && txn.streamed.is_empty() && m.shares_flushes());
+    // Others know nothing of a mark that is to be taken along.
+    let shared = shared.filter(|_| !live.log.has_new_mark());
     // A snapshot of the state before stays pinned until the newest state has changed, for good if it never does: whoever comes
     // before that reads what was there (invariant I4).
     let mut before = None;

@@ -59,6 +59,9 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Resu
     let stream = write_index(live, txn)?;
     let len = live.encoder.record_bytes() as u64;
     if !live.log.has_room(len, own_block(options)) {
+        db.flush_new_mark(live)?;
+    }
+    if !live.log.has_room(len, own_block(options)) {
         let keep = if txn.streamed.is_empty() { Streams::Drop } else { Streams::Keep };
         growth::make_room(db, live, options, (len, own_block(options)), keep)?;
         if !live.log.has_room(len, own_block(options)) && live.log.live_bytes() == 0 {

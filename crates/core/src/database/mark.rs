@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::{Database, HomeFile, Inner, Live, Phase};
 use crate::beside;
-use crate::disk::{LockKind, OpenMode, random, read_part};
+use crate::disk::{DiskFile, FileSeal, LockKind, OpenMode, random};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Header, Kind, Mark, State};
+use crate::layout::BLOCK_BYTES_MIN;
 use crate::layout::slot::PAGE_COUNT_IN_HOME;
-use crate::layout::{BLOCK_BYTES_MIN, home as at};
 use crate::log::file::{LogFile, aside_path, is_aside, log_path};
 use crate::log::ring::{COUNTER_STEP, Log, Stream, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::{Slot, session_after};
@@ -73,16 +73,23 @@ impl Database {
         // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut
         // may have brought some of it back: what is still in the cache alone becomes durable with the slot
         // (rule LogWiped). Home may be marked with that session on the medium, so it stays proven that it has ended.
-        let used = old.as_ref().map_or(Some(0), |slot| (slot.zeroed && !slot.live).then_some(slot.start.0));
+        let used = old.as_ref().map_or(Some((LogOffset(0), LogOffset(0))), Slot::used);
         let ring_bytes = small_ring_bytes(block_bytes);
-        if let (Some(used), Some(slot), true) = (used, &old, keeps(Rule::LogWiped)) {
-            log.wipe(slot, used.min(ring_bytes), &slot.tombstone())?;
+        // Behind a power cut there may be records of a session whose slot it took.
+        let is_as_closed = |slot: &Slot| self.disk.system_start() == Some(slot.salt);
+        let wiped = used.zip(old.as_ref()).map(|(used, slot)| if is_as_closed(slot) { used } else { slot.lap() });
+        if let (Some(wiped), Some(slot), true) = (wiped, &old, keeps(Rule::LogWiped)) {
+            log.wipe(slot, wiped, &slot.tombstone())?;
         }
         // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed. Nor is
         // its slot, when the rest of a longer ring is cut off (rule LogGivenBack).
         let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
         let follows = follows.filter(|_| facts.all_in_log() && state.kind == Kind::Database);
         let session = follows.map_or_else(random, |before| Ok(session_after(before.session, random()?)))?;
+        let (begins, proof_bytes) = used.map_or((0, 0), |(from, to)| {
+            let end = to.0.next_multiple_of(block_bytes.into());
+            (end, end.saturating_sub(from.0))
+        });
         // Home may have changed without a number since the last transaction: its state gets one of its own
         // (rule CacheKnowsItsState).
         let base_tid = Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0)).next();
@@ -91,7 +98,8 @@ impl Database {
             sequence: old.as_ref().map_or(0, |s| s.sequence),
             session,
             salt: random()?,
-            start: LogOffset(0),
+            // Behind the session before, whose records prove that home holds all of it as long as its mark may be there (rule ProofKept).
+            start: LogOffset(if follows.is_some() && keeps(Rule::ProofKept) { begins % ring_bytes } else { 0 }),
             ring_bytes,
             base_tid,
             tid_ceiling: Tid(base_tid.0.saturating_add(TID_STEP)),
@@ -113,11 +121,11 @@ impl Database {
         let file = log.clone();
         let log = match tentative {
             true => Log::begin(log, slot, options.psow),
-            false => Log::start(log, slot, options.psow, created || used.is_some_and(|used| used > 0)),
+            false => Log::start(log, slot, options.psow, created || wiped.is_some_and(|(from, to)| from < to)),
         };
-        if let (Err(_), Some(used), Some(slot)) = (&log, used, &old) {
+        if let (Err(_), Some(wiped), Some(slot)) = (&log, wiped, &old) {
             // A flush that failed may have left the zeros clean: the next one is to find them dirty.
-            let _ = file.wipe_again(slot, used.min(ring_bytes), &slot.tombstone());
+            let _ = file.wipe_again(slot, wiped, &slot.tombstone());
         }
         let mut log = log?;
         if old.as_ref().is_some_and(|slot| slot.live) {
@@ -126,7 +134,11 @@ impl Database {
         let rest = old.filter(|_| !created).map_or(0, |slot| slot.ring_bytes);
         log.give_rest_back(rest)?;
         let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), facts)) };
-        self.write_mark(inner, &state.marked_or_empty(mark))?;
+        let seal = if tentative && !unlinked { self.seal_beside_home(log.file())? } else { None };
+        self.write_mark(inner, &state.marked_or_empty(mark), seal.is_some())?;
+        if let Some(seal) = seal {
+            log.mark_with_first_record(self.home.clone(), seal, proof_bytes);
+        }
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: unit };
         let home_tid = log.slot().base_tid;
@@ -162,20 +174,28 @@ impl Database {
             }
         }
         if is_slot_live {
-            let mut first = [0; at::HEADER_BYTES];
-            let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
-            self.home.write_at(first, 0).context(|| self.what("cannot write"))?;
+            self.repeat_header()?;
             self.sync_home()?;
         }
         Ok(())
     }
 
-    /// The mark, durable before the first record (rule MarkBeforeRecord).
-    fn write_mark(&self, inner: &mut Inner, marked: &Header) -> Result<()> {
-        let written = match keeps(Rule::MarkBeforeRecord) {
+    /// The seal of the log, if a flush of home makes durable what is written over there (rule LogSealed).
+    pub fn seal_beside_home(&self, log: &LogFile) -> Result<Option<FileSeal>> {
+        let what = || self.what("cannot look at");
+        let is_beside = self.home.id().context(what)?.dev == log.file.id().context(what)?.dev;
+        if is_beside { log.sealed() } else { Ok(None) }
+    }
+
+    /// The mark, durable before the first record (rule MarkBeforeRecord), unless that is `with_first_record` (rule MarkWithFirstRecord).
+    fn write_mark(&self, inner: &mut Inner, marked: &Header, with_first_record: bool) -> Result<()> {
+        let written = match keeps(Rule::MarkBeforeRecord) && !with_first_record {
             true => self.write_header(marked),
             false => self.home.write_at(marked, 0).context(|| self.what("cannot write the header of")),
         };
+        if with_first_record {
+            self.home.begin_write_back(0, marked.len() as u64);
+        }
         // The mark may be in the cache and not on the disk: nothing may be committed under it. A full
         // disk has not taken all of it.
         if let Err(e) = &written
@@ -184,6 +204,17 @@ impl Database {
             inner.phase = Phase::Poisoned(e.to_string());
         }
         written
+    }
+
+    /// Before the ring changes, or a record goes where the end of the session before is proven: the mark is flushed by itself, if that is still to
+    /// be done (rule ProofKept). An error poisons.
+    pub fn flush_new_mark(&self, live: &mut Live) -> Result<()> {
+        if live.log.has_new_mark() {
+            self.sync_home().map_err(|e| self.poison(e))?;
+            live.log.mark_flushed();
+        }
+        live.log.settle_proof();
+        Ok(())
     }
 
     /// LIVE → UNMARKED: the checkpoint is done, the mark comes off, the log is invalidated (in this
@@ -220,7 +251,10 @@ impl Database {
                 false => self.write_header(&header)?,
             }
         }
-        live.log.invalidate(stream)?;
+        live.log.invalidate(stream, self.disk.system_start())?;
+        if stream == Stream::Drop && live.scheme.facts().all_in_log() {
+            live.log.file().seal()?;
+        }
         removed?;
         self.remove_aside(live)?;
         *writer = None;
@@ -294,7 +328,10 @@ impl Database {
         let is_long_enough = |s: &Slot| s.ring_bytes >= small_ring_bytes(block_bytes) && s.block_bytes == block_bytes;
         if newest.as_ref().is_some_and(is_long_enough) {
             // It is this database's: one that admits more is shut.
-            beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
+            let access = |file: &dyn DiskFile| file.access().context(|| self.what("cannot look at"));
+            if access(&*log.file)?.zip(access(&*self.home)?).is_some_and(|(own, homes)| own.admits_more_than(homes)) {
+                beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
+            }
             return Ok(Found { log, newest, created: false });
         }
         drop(log);

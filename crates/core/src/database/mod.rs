@@ -443,6 +443,13 @@ impl Database {
         self.sync_home()
     }
 
+    /// Writes the first bytes of home once more, as they are: who wrote them may have died, or failed to flush them.
+    pub fn repeat_header(&self) -> Result<()> {
+        let mut first = [0; at::HEADER_BYTES];
+        let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
+        self.home.write_at(first, 0).context(|| self.what("cannot write the header of"))
+    }
+
     /// Asks the system to begin to write what went home in a slice.
     pub fn begin_write_back(&self) {
         if let Some((from, to)) = self.write_back.lock().take() {

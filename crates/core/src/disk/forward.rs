@@ -123,6 +123,15 @@ macro_rules! forward_disk_file {
     (@ begin_write_back $this:ident $to:expr) => {
         fn begin_write_back(&self, offset: u64, len: u64) { let $this = self; $to.begin_write_back(offset, len) }
     };
+    (@ finish_write_back $this:ident $to:expr) => {
+        fn finish_write_back(&self) -> std::io::Result<()> { let $this = self; $to.finish_write_back() }
+    };
+    (@ seal $this:ident $to:expr) => {
+        fn seal(&self) -> std::io::Result<Option<$crate::disk::FileSeal>> { let $this = self; $to.seal() }
+    };
+    (@ has_seal $this:ident $to:expr) => {
+        fn has_seal(&self, seal: $crate::disk::FileSeal) -> std::io::Result<bool> { let $this = self; $to.has_seal(seal) }
+    };
     (@ set_len $this:ident $to:expr) => {
         fn set_len(&self, len: u64) -> std::io::Result<()> { let $this = self; $to.set_len(len) }
     };

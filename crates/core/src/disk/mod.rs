@@ -62,6 +62,10 @@ impl Access {
     }
 }
 
+/// Where a sealed file lies on the device, and its seal. Never all zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSeal(pub [u64; 2]);
+
 /// The names in a directory, of one moment. Never all zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamesStamp(pub [u64; 4]);
@@ -179,6 +183,21 @@ pub trait DiskFile: Send + Sync {
     /// nothing of durability, fails silently, and changes nothing on a disk that may write what it likes at any time.
     fn begin_write_back(&self, offset: u64, len: u64) {
         let _nothing_to_ask = (offset, len);
+    }
+    /// Waits until the device has everything written to this file, which may be in a cache of its own: the next flush of any file there makes it
+    /// durable, if this one has its seal ([`DiskFile::has_seal`]). An error is a failed flush.
+    fn finish_write_back(&self) -> io::Result<()> {
+        self.sync()
+    }
+    /// Seals a file whose length is durable, and each of whose bytes has been flushed since it was added: it loses the seal when it is truncated, and
+    /// when its bytes are moved on the device. `None` where that cannot be told, or where what is written over does not stay where it was.
+    fn seal(&self) -> io::Result<Option<FileSeal>> {
+        Ok(None)
+    }
+    /// Whether the file has this seal: what is written over goes where the medium knows it to be.
+    fn has_seal(&self, seal: FileSeal) -> io::Result<bool> {
+        let _has_none = seal;
+        Ok(false)
     }
     /// Sets the length in bytes; a longer file reads as zeros there.
     fn set_len(&self, len: u64) -> io::Result<()>;

@@ -20,8 +20,8 @@ use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use super::forked::Opened;
-use super::look;
-use super::{Access, Disk, DiskFile, FileId, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
+use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
+use super::{look, write_back};
 
 /// The file system of this machine. Clones share what was learnt about devices.
 #[derive(Clone, Debug, Default)]
@@ -274,6 +274,9 @@ fn restrict(file: &File, access: Access) -> io::Result<()> {
     file.set_permissions(fs::Permissions::from_mode(mode))
 }
 
+/// Bytes of a seal: at most a block.
+const SEAL_BYTES: u64 = 4096;
+
 /// One open file of the operating system.
 #[derive(Debug)]
 struct RealFile {
@@ -370,7 +373,29 @@ impl DiskFile for RealFile {
     }
 
     fn begin_write_back(&self, offset: u64, len: u64) {
-        super::write_back::begin(&self.file, offset, len);
+        write_back::begin(&self.file, offset, len);
+    }
+
+    fn finish_write_back(&self) -> io::Result<()> {
+        match write_back::finish(&self.file) {
+            // What is no error of the medium is one of a kernel, or a sandbox, without the call.
+            Err(e) if e.raw_os_error() != Some(libc::EIO) && e.kind() != ErrorKind::StorageFull => self.sync(),
+            done => done,
+        }
+    }
+
+    /// On ext4 and its kin, where blocks stay in their places: the seal is a block behind the end, which every truncation takes (rule LogSealed).
+    fn seal(&self) -> io::Result<Option<FileSeal>> {
+        const EXT4: u64 = 0xef53;
+        let is_ext4 = u64::try_from(rustix::fs::fstatfs(&self.file)?.f_type) == Ok(EXT4);
+        let end = self.len()?.next_multiple_of(SEAL_BYTES);
+        let is_sealed =
+            is_ext4 && rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, end, SEAL_BYTES).is_ok();
+        Ok(if is_sealed { write_back::sealed(&self.file, end) } else { None })
+    }
+
+    fn has_seal(&self, seal: FileSeal) -> io::Result<bool> {
+        Ok(write_back::sealed(&self.file, self.len()?.next_multiple_of(SEAL_BYTES)) == Some(seal))
     }
 
     fn write_at(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {

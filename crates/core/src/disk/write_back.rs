@@ -1,17 +1,105 @@
-//! Asking Linux to begin to write a part of a file: `sync_file_range`, which no crate wraps.
+//! Asking Linux to write a part of a file, and where it is: `sync_file_range` and `FS_IOC_FIEMAP`, which no crate wraps.
 
 #![allow(unsafe_code)]
 
 use std::fs::File;
+use std::hash::BuildHasher;
+use std::io;
 use std::os::fd::AsRawFd;
 
 use nix::libc;
+use rustc_hash::FxBuildHasher;
+use rustix::fs::{AtFlags, StatxFlags, statx};
+
+use super::FileSeal;
 
 /// Begins to write what is dirty in these bytes, without waiting for it. What fails is seen by the next flush: only a wait for
 /// the writes would take the error from it.
 pub fn begin(file: &File, offset: u64, len: u64) {
-    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+    let _seen_by_the_flush = sync_range(file, offset, len, libc::SYNC_FILE_RANGE_WRITE);
+}
+
+/// Writes what is dirty, and waits until the device has all of the file. It may keep that in a cache of its own.
+pub fn finish(file: &File) -> io::Result<()> {
+    let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // No bytes mean all to the end.
+    sync_range(file, 0, 0, all)
+}
+
+fn sync_range(file: &File, offset: u64, len: u64, flags: libc::c_uint) -> io::Result<()> {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
     // SAFETY: numbers alone are given to the kernel, and the descriptor is open as long as `file` is.
-    let _seen_by_the_flush =
-        unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// More pieces than a log of 64 KiB lies in on any disk that has room.
+const EXTENTS: usize = 8;
+
+/// The kernel's `struct fiemap`.
+#[repr(C)]
+#[derive(Default)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [Extent; EXTENTS],
+}
+
+/// The kernel's `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Hash)]
+struct Extent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_more: [u32; 3],
+}
+
+/// `FIEMAP_EXTENT_LAST`.
+const LAST: u32 = 0x1;
+/// `FIEMAP_EXTENT_UNWRITTEN`.
+const UNWRITTEN: u32 = 0x800;
+/// `FIEMAP_EXTENT_MERGED`.
+const MERGED: u32 = 0x1000;
+
+mod request {
+    // `FS_IOC_FIEMAP` has the size of `struct fiemap` without extents.
+    nix::ioctl_readwrite_bad!(fiemap, nix::request_code_readwrite!(b'f', 11, 32), super::Fiemap);
+}
+
+/// Whether what is written to the file goes to its blocks alone. A journal for data (`data=journal`) would have it until a commit of its own, and ext4
+/// then says, on kernels from 6.1 on, that nobody may write past the cache.
+fn is_written_in_place(file: &File) -> bool {
+    let asked = StatxFlags::DIOALIGN;
+    statx(file, c"", AtFlags::EMPTY_PATH, asked)
+        .is_ok_and(|found| found.stx_mask & asked.bits() != 0 && found.stx_dio_mem_align > 0)
+}
+
+/// Where on the device the file lies, if all of it up to `end` has been written there, in blocks that are its own, and its last piece is a seal:
+/// room behind the end that is not written (rule LogSealed).
+pub fn sealed(file: &File, end: u64) -> Option<FileSeal> {
+    if !is_written_in_place(file) {
+        return None;
+    }
+    let mut map = Fiemap { length: u64::MAX, extent_count: EXTENTS as u32, ..Fiemap::default() };
+    // SAFETY: `map` is laid out as the kernel's, with room for as many extents as it says, and the descriptor is open.
+    unsafe { request::fiemap(file.as_raw_fd(), &raw mut map) }.ok()?;
+    let (seal, extents) = map.extents.get(..map.mapped_extents as usize)?.split_last()?;
+    let mut reached = 0;
+    for extent in extents {
+        let follows = extent.logical == reached && extent.flags & !MERGED == 0;
+        reached = reached.checked_add(extent.length).filter(|_| follows)?;
+    }
+    let is_seal = reached == end && seal.logical == end && seal.flags & !MERGED == LAST | UNWRITTEN;
+    is_seal.then(|| FileSeal([FxBuildHasher.hash_one(extents), seal.physical]))
 }

@@ -13,7 +13,7 @@ use super::record::{Decider, Head, Peek, Record};
 use super::slot::{Slot, follows_session};
 use super::tombstone::{Tombstone, is_wiped};
 use crate::beside;
-use crate::disk::{Disk, DiskFile, FileId, NamesStamp, OpenMode, read_part, system};
+use crate::disk::{Disk, DiskFile, FileId, FileSeal, NamesStamp, OpenMode, read_part, system};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{Mark, mark};
 use crate::layout::home::HEADER_BYTES;
@@ -245,7 +245,7 @@ impl LogFile {
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         let mut found: Vec<Slot> = Vec::new();
         let mut at = u64::from(BLOCK_BYTES_MIN);
-        while at <= 2 * u64::from(BLOCK_BYTES_MAX) {
+        while at <= 2 * u64::from(BLOCK_BYTES_MAX) && at < file_bytes {
             let mut b = [0; slot::BYTES];
             let b = read_part(&*self.file, &mut b, at).context(|| self.what("cannot read"))?;
             // The first or the second one of a log with such blocks.
@@ -341,6 +341,17 @@ impl LogFile {
             end.rot = self.find_rot(slot, window, &end)?;
         }
         Ok(end)
+    }
+
+    /// Whether no record behind `slot` says that one of the session was flushed: then the mark of the session may never have been on the medium,
+    /// and nobody was told of any (rule MarkWithFirstRecord).
+    pub fn has_nothing_flushed(&self, slot: &Slot) -> Result<bool> {
+        let mut told = false;
+        let end = self.scan(slot, |record| {
+            told |= record.head.durable_tid > slot.base_tid;
+            Ok(())
+        })?;
+        Ok(!told && end.rot.is_none())
     }
 
     /// What says whether `record` counts, which ends at `next`: nothing follows it.
@@ -576,6 +587,34 @@ impl LogFile {
         Ok(Some(stamp).filter(|stamp| read == b.len() && stamp.0 != [0; 4]))
     }
 
+    /// The seal that was noted in the file, if it has it: then the flush of another file on its device may make durable what is written over
+    /// here (rule LogSealed).
+    pub(crate) fn sealed(&self) -> Result<Option<FileSeal>> {
+        let Some(seal) = self.noted_seal()? else { return Ok(None) };
+        let has_it = self.file.has_seal(seal).context(|| self.what("cannot look at"))?;
+        Ok(Some(seal).filter(|_| has_it || !keeps(Rule::LogSealed)))
+    }
+
+    /// Seals the file, whose bytes have all been flushed since they were added, and notes the seal in it; not flushed.
+    pub(crate) fn seal(&self) -> Result<()> {
+        if self.sealed()?.is_some() {
+            return Ok(());
+        }
+        let mut b = [0; 16];
+        let seal = self.file.seal().context(|| self.what("cannot look at"))?;
+        b.chunks_exact_mut(8)
+            .zip(seal.map_or([0; 2], |seal| seal.0))
+            .for_each(|(to, part)| to.copy_from_slice(&part.to_le_bytes()));
+        self.file.write_at(&b, shared::AT_SEAL as u64).context(|| self.what("cannot write to"))
+    }
+
+    fn noted_seal(&self) -> Result<Option<FileSeal>> {
+        let mut b = [0; 16];
+        let read = self.file.read_at(&mut b, shared::AT_SEAL as u64).context(|| self.what("cannot read"))?;
+        let seal = FileSeal([0, 1].map(|n| le_u64(&b, 8 * n).unwrap_or(0)));
+        Ok(Some(seal).filter(|seal| read == b.len() && seal.0 != [0; 2]))
+    }
+
     /// The page that was last written in place, if the owner before noted one.
     pub(crate) fn noted_in_place(&self) -> Result<Option<PageNo>> {
         let mut b = [0; 4];
@@ -614,9 +653,9 @@ impl LogFile {
         self.file.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 
-    /// Puts `stone` over what was written in the first `len` bytes of the ring. Not flushed.
-    pub(crate) fn wipe(&self, slot: &Slot, len: u64, stone: &Tombstone) -> Result<()> {
-        self.write_over(slot.ring_at(), sectors(len), 64 << 10, |part| {
+    /// Puts `stone` over what was written between these positions, from a block's beginning on, a lap apart at most. Not flushed.
+    pub(crate) fn wipe(&self, slot: &Slot, used: (LogOffset, LogOffset), stone: &Tombstone) -> Result<()> {
+        self.write_over_between(slot, sectors(used), 64 << 10, |part| {
             let holds = !is_wiped(part);
             bury(part, stone);
             holds
@@ -624,8 +663,8 @@ impl LogFile {
     }
 
     /// The same where what nothing can be read in may be in the cache alone, clean since a flush of it failed.
-    pub(crate) fn wipe_again(&self, slot: &Slot, len: u64, stone: &Tombstone) -> Result<()> {
-        self.write_over(slot.ring_at(), sectors(len), 256 << 10, |part| {
+    pub(crate) fn wipe_again(&self, slot: &Slot, used: (LogOffset, LogOffset), stone: &Tombstone) -> Result<()> {
+        self.write_over_between(slot, sectors(used), 256 << 10, |part| {
             bury(part, stone);
             true
         })
@@ -634,7 +673,7 @@ impl LogFile {
     /// The session of `slot` is over, and home holds all of it, up to `tid`: nothing of it can be read, and the next slot says so.
     /// Not flushed: the next session looks at all of the ring.
     pub(crate) fn end(&self, slot: &Slot, tid: Tid) -> Result<()> {
-        self.wipe(slot, slot.ring_bytes, &Tombstone { session: slot.session, tid })?;
+        self.wipe(slot, slot.lap(), &Tombstone { session: slot.session, tid })?;
         let ended = Slot {
             sequence: slot.sequence.saturating_add(1),
             start: LogOffset(0),
@@ -677,16 +716,27 @@ impl LogFile {
 
     /// Puts zeros over what lies between two positions, a lap apart at most. Not flushed.
     fn wipe_between(&self, slot: &Slot, from: LogOffset, to: LogOffset) -> Result<()> {
+        self.write_over_between(slot, (from, to), 64 << 10, |part| {
+            let holds = part.iter().any(|byte| *byte != 0);
+            part.fill(0);
+            holds
+        })
+    }
+
+    /// [`LogFile::write_over`] what lies between two positions, a lap apart at most.
+    fn write_over_between(
+        &self,
+        slot: &Slot,
+        (from, to): (LogOffset, LogOffset),
+        piece: usize,
+        mut change: impl FnMut(&mut [u8]) -> bool,
+    ) -> Result<()> {
         let end = to.0.min(from.0.saturating_add(slot.ring_bytes));
         let mut at = from.0;
         while at < end {
             let in_ring = at % slot.ring_bytes;
             let n = (end - at).min(slot.ring_bytes - in_ring);
-            self.write_over(slot.ring_at() + in_ring, n, 64 << 10, |part| {
-                let holds = part.iter().any(|byte| *byte != 0);
-                part.fill(0);
-                holds
-            })?;
+            self.write_over(slot.ring_at() + in_ring, n, piece, &mut change)?;
             at += n;
         }
         Ok(())
@@ -722,9 +772,9 @@ impl LogFile {
     }
 }
 
-/// `len` bytes, in whole sectors.
-fn sectors(len: u64) -> u64 {
-    len.next_multiple_of(SECTOR_BYTES as u64)
+/// What lies between, in whole sectors.
+fn sectors((from, to): (LogOffset, LogOffset)) -> (LogOffset, LogOffset) {
+    (from, LogOffset(to.0.next_multiple_of(SECTOR_BYTES as u64)))
 }
 
 /// Puts `stone` over each sector.

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::disk::DiskFile;
+use crate::disk::{DiskFile, FileSeal};
 use crate::error::{Error, IoContext, Result};
 use crate::frontier::{Frontier, Memory};
 use crate::home::State;
@@ -74,6 +74,9 @@ struct Waiter {
     urgent: bool,
 }
 
+/// A home whose mark was written, and the seal of the log.
+type Marked = (Arc<dyn DiskFile>, FileSeal);
+
 struct Pending {
     /// Bytes of the log from the beginning of the tail block on.
     bytes: Vec<u8>,
@@ -89,6 +92,8 @@ struct Pending {
     frontier: Frontier<Memory>,
     /// Something beside the records of those that wait was written, and no flush has covered it.
     beside: bool,
+    /// The mark was written and not flushed: the first flush of a record is one of home, and takes along what is in the log.
+    marked: Option<Marked>,
     /// A leader is writing.
     busy: bool,
     /// A write or flush failed.
@@ -220,6 +225,7 @@ impl Group {
             ready: Vec::new(),
             frontier: Frontier::at(tid),
             beside: false,
+            marked: None,
             busy: false,
             failed: None,
             newest: None,
@@ -320,12 +326,12 @@ impl Group {
     /// With everything written: writes whole blocks that hold a record which does not count yet, and flushes them and what
     /// is before them if `flush` says so. Nobody else is told, except of a failure, which poisons.
     pub fn write_prepared(&self, bytes: Vec<u8>, position: u64, flush: bool, audience: &dyn Audience) -> Result<()> {
-        let sync = {
-            let p = self.pending.lock();
+        let (sync, marked) = {
+            let mut p = self.pending.lock();
             p.check()?;
-            flush && (p.beside || p.frontier.is_ahead_of_medium())
+            (flush && (p.beside || p.frontier.is_ahead_of_medium() || p.marked.is_some()), p.marked.take_if(|_| flush))
         };
-        if let Err(e) = self.write(Some(&(bytes, position)), flush, sync) {
+        if let Err(e) = self.write(Some(&(bytes, position)), flush, sync, marked) {
             let e = audience.poison(e);
             self.fail(&e, |p| std::mem::take(&mut p.waiting));
             return Err(e);
@@ -395,6 +401,22 @@ impl Group {
     /// The caller has written to the log beside the records: the next flush covers all of the file.
     pub fn written_beside(&self) {
         self.pending.lock().beside = true;
+    }
+
+    /// The mark of `home` was written and not flushed: the first flush of a record is one of home, which takes along what is in the log, if that
+    /// has its `seal` still (rules MarkWithFirstRecord and LogSealed).
+    pub fn mark_written(&self, home: Arc<dyn DiskFile>, seal: FileSeal) {
+        self.pending.lock().marked = Some((home, seal));
+    }
+
+    /// The mark was flushed by itself.
+    pub fn mark_flushed(&self) {
+        self.pending.lock().marked = None;
+    }
+
+    /// Whether the first flush of a record is yet to take the mark along.
+    pub fn is_mark_written(&self) -> bool {
+        self.pending.lock().marked.is_some()
     }
 
     /// Everything pushed so far is written and shown, and flushed where its commit waits for that.
@@ -481,13 +503,14 @@ impl Group {
         let flush = durability == Durability::Flushed || p.frontier.wants_flush();
         (p.begun, p.naps) = ((target, flush), 0);
         let bytes = p.take(self.block);
-        let sync = flush && (p.beside || p.frontier.is_ahead_of_medium() || bytes.is_none());
+        let sync = flush && (p.beside || p.frontier.is_ahead_of_medium() || bytes.is_none() || p.marked.is_some());
         // Before the flush and not after: what is written beside the log meanwhile may not be part of it (rule
         // CoverBeforeFlush).
         p.beside &= !flush;
+        let marked = p.marked.take_if(|_| flush);
         drop(p);
         let mut watch = Watch { group: self, finished: false };
-        if let Err(e) = self.write(bytes.as_ref(), flush, sync) {
+        if let Err(e) = self.write(bytes.as_ref(), flush, sync, marked) {
             let e = audience.poison(e);
             watch.fail(&e);
             return Err(e);
@@ -524,7 +547,7 @@ impl Group {
         Ok(self.pending.lock())
     }
 
-    fn write(&self, bytes: Option<&(Vec<u8>, u64)>, flush: bool, sync: bool) -> Result<()> {
+    fn write(&self, bytes: Option<&(Vec<u8>, u64)>, flush: bool, sync: bool, marked: Option<Marked>) -> Result<()> {
         let what = |verb| format!("cannot {verb} the log {}", self.path.display());
         match bytes {
             Some((bytes, position)) if flush && !sync => {
@@ -532,6 +555,15 @@ impl Group {
             }
             Some((bytes, position)) => self.file.write_at(bytes, *position).context(|| what("write to"))?,
             None => {}
+        }
+        if let Some((home, seal)) = marked.filter(|_| keeps(Rule::MarkWithFirstRecord)) {
+            let home_failed =
+                |error| Error::Io { what: format!("cannot flush the database of {}", self.path.display()), error };
+            if !keeps(Rule::LogSealed) || self.file.has_seal(seal).context(|| what("look at"))? {
+                self.file.finish_write_back().map_err(|error| Error::Io { what: what("flush"), error })?;
+                return home.sync().map_err(home_failed);
+            }
+            home.sync().map_err(home_failed)?;
         }
         if sync {
             // Any error is a failed flush, also one that says the disk is full.

@@ -15,6 +15,7 @@ use super::record::{self, Head};
 use super::slot::Slot;
 use super::tombstone::Tombstone;
 use crate::disk::shared::BYTES as SHARED_BYTES;
+use crate::disk::{DiskFile, FileSeal};
 use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, shared, slot};
@@ -93,6 +94,11 @@ pub struct Log {
     /// This process goes on with a session, perhaps behind a recovery, and has written no slot since: a home of before may fit the
     /// newest slot, or the one before, which is of another session. So the close is flushed (rule SlotWithFirstRecord).
     recovered: bool,
+    /// Where the session began, as far as this process knows: no later.
+    begins: u64,
+    /// As many bytes before that prove that the session before has ended, while the mark of this one may not be on the medium: no record goes
+    /// there (rule ProofKept).
+    proof_bytes: u64,
     /// The last record is a prepared one: another file's log says that it counts (rule UndecidedAsks).
     decided_elsewhere: bool,
 }
@@ -146,7 +152,8 @@ impl Log {
     /// cache alone.
     pub fn start(log: LogFile, mut slot: Slot, pack: bool, all: bool) -> Result<Log> {
         slot.start = LogOffset(slot.start.0.next_multiple_of(u64::from(slot.block_bytes)));
-        let mut started = Log { older_slot: false, tentative: all, ..Log::join(log, slot, pack) };
+        let begins = slot.start.0;
+        let mut started = Log { older_slot: false, tentative: all, begins, ..Log::join(log, slot, pack) };
         started.write_slot()?;
         Ok(started)
     }
@@ -154,7 +161,9 @@ impl Log {
     /// The same without a flush: the slot, and whatever else of the log is in the cache alone, becomes durable with the first
     /// record. `slot` is of a session that follows the one before (rule SlotWithFirstRecord).
     pub fn begin(log: LogFile, slot: Slot, pack: bool) -> Result<Log> {
-        let mut begun = Log { older_slot: false, tentative: true, recovered: false, ..Log::join(log, slot, pack) };
+        let begins = slot.start.0;
+        let mut begun =
+            Log { older_slot: false, tentative: true, recovered: false, begins, ..Log::join(log, slot, pack) };
         begun.put_slot()?;
         if keeps(Rule::SlotWithFirstRecord) {
             begun.group.written_beside();
@@ -187,8 +196,35 @@ impl Log {
             noted: 0,
             tentative: false,
             recovered: true,
+            begins: 0,
+            proof_bytes: 0,
             decided_elsewhere: false,
         }
+    }
+
+    /// The mark of home is written and not flushed: the first flush of a record takes it along, if the log has its `seal` still. Until then no
+    /// record goes to the `proof_bytes` before the first (rules MarkWithFirstRecord and ProofKept).
+    pub fn mark_with_first_record(&mut self, home: Arc<dyn DiskFile>, seal: FileSeal, proof_bytes: u64) {
+        self.group.mark_written(home, seal);
+        self.proof_bytes = if keeps(Rule::ProofKept) { proof_bytes } else { 0 };
+    }
+
+    /// Whether the mark may not be on the medium yet.
+    pub fn has_new_mark(&self) -> bool {
+        self.group.is_mark_written()
+    }
+
+    /// A record may go everywhere once the mark is on the medium.
+    pub fn settle_proof(&mut self) {
+        if self.proof_bytes > 0 && !self.has_new_mark() {
+            self.proof_bytes = 0;
+        }
+    }
+
+    /// The mark was flushed by itself.
+    pub fn mark_flushed(&mut self) {
+        self.proof_bytes = 0;
+        self.group.mark_flushed();
     }
 
     /// The head of the next record, which makes `state`.
@@ -319,7 +355,7 @@ impl Log {
         }
         // Whole blocks are written, and the block in which live records begin must stay.
         let end = (at + len).next_multiple_of(block);
-        (end <= self.slot.start.0 / block * block + self.slot.ring_bytes).then_some(LogOffset(at))
+        (end + self.proof_bytes <= self.slot.start.0 / block * block + self.slot.ring_bytes).then_some(LogOffset(at))
     }
 
     /// Whether a record of `len` bytes, written alone, is one block instead of two if it leaves the rest of the tail block free.
@@ -407,6 +443,7 @@ impl Log {
         self.prev_crc = written.crc;
         self.last_tid = state.tid;
         self.decided_elsewhere = true;
+        self.settle_proof();
         self.check();
     }
 
@@ -446,6 +483,7 @@ impl Log {
         self.prev_crc = crc;
         self.last_tid = state.tid;
         self.decided_elsewhere = false;
+        self.settle_proof();
         self.check();
     }
 
@@ -640,27 +678,29 @@ impl Log {
     /// After the mark is off, which need not be flushed if [`Log::proves_close`]: the log holds nothing, and nothing of what was in it
     /// can be read there (rule LogWiped). Not flushed, unless a part of the file goes, for the next session looks once
     /// more. What streamed behind the ring stays if `stream` says so. A ring that has grown is small again (rule LogGivenBack).
-    pub fn invalidate(&mut self, stream: Stream) -> Result<()> {
+    /// `system_start`: of the system now, if that is known.
+    pub fn invalidate(&mut self, stream: Stream, system_start: Option<u64>) -> Result<()> {
         // The next session begins without a flush: it follows this one, which therefore is durable, and no slot before counts
         // for anybody (rule SlotWithFirstRecord).
         let begun = self.owns_slot();
         self.slot.live = false;
-        // A session begins at the beginning of the ring.
-        let used = if self.slot.zeroed { self.tail.0.min(self.slot.ring_bytes) } else { self.slot.ring_bytes };
         let small = self.closed_bytes() - self.ring_at();
+        let (from, bytes) = (self.begins % small, self.tail.0.saturating_sub(self.begins));
+        let is_one_lap = self.slot.zeroed && self.slot.ring_bytes == small && bytes <= small;
+        let (from, to) = if is_one_lap { (from, from + bytes) } else { (0, small) };
         // Records may lead to what goes as long as one of the two slots is that of a session under way.
         let cuts = self.slot.ring_bytes > small || (stream == Stream::Drop && self.is_longer()?);
-        let used = used.min(small);
         let stone = Tombstone { session: self.slot.session, tid: self.last_tid };
         // Behind a recovery nobody knows what a flush that failed left in the cache alone.
         let wiped = match self.slot.zeroed {
-            true => self.log.wipe(&self.slot, used, &stone),
-            false => self.log.wipe_again(&self.slot, used, &stone),
+            true => self.log.wipe(&self.slot, (LogOffset(from), LogOffset(to)), &stone),
+            false => self.log.wipe_again(&self.slot, (LogOffset(from), LogOffset(to)), &stone),
         };
         // Where that fails (a file system that writes elsewhere is full), the next session knows and tries again.
         self.slot.zeroed = wiped.is_ok();
-        self.slot.start = LogOffset(used);
+        (self.slot.prev_crc, self.slot.start) = (u32::try_from(from).unwrap_or(0), LogOffset(to));
         self.slot.ring_bytes = small;
+        self.slot.salt = system_start.unwrap_or(0);
         // Nothing is in flight any more, so the next session may go on from here.
         self.slot.tid_ceiling = self.last_tid;
         self.slot.base_tid = self.last_tid;

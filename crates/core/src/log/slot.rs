@@ -19,7 +19,7 @@ pub struct Slot {
     pub sequence: u64,
     /// The same number stands in the marked home.
     pub session: u64,
-    /// The same number stands in each live record.
+    /// The same number stands in each live record. Of a log that is not live: when the system was started in which it was closed; 0 if that is not known.
     pub salt: u64,
     /// Position of the first live record.
     pub start: LogOffset,
@@ -29,7 +29,7 @@ pub struct Slot {
     pub base_tid: Tid,
     /// No TID above this was ever used.
     pub tid_ceiling: Tid,
-    /// crc32c the first live record must chain to.
+    /// crc32c the first live record must chain to. Of a log that is not live: where in the ring the last session began, in bytes.
     pub prev_crc: u32,
     /// Page size of the database in bytes.
     pub page_bytes: u32,
@@ -42,7 +42,7 @@ pub struct Slot {
     /// Whether the log belongs to a marked home.
     pub live: bool,
     /// Whether nothing of an earlier session was in the ring when this one began. A log that is not live holds nothing of any;
-    /// how much of its ring the last one used is in `start`.
+    /// up to where in its ring the last one used it is in `start`.
     pub zeroed: bool,
     /// Whether a transaction may have become durable without a record since the slot was written.
     pub in_place: bool,
@@ -68,6 +68,21 @@ impl Slot {
     pub fn position(&self) -> u64 {
         let block = u64::from(self.block_bytes);
         if self.sequence.is_multiple_of(2) { block } else { block.saturating_mul(2) }
+    }
+
+    /// What of the ring the session used that closed it, from where to where, a lap at most; `None` where that is not known, or nobody closed it.
+    pub fn used(&self) -> Option<(LogOffset, LogOffset)> {
+        let (from, to) = (LogOffset(self.prev_crc.into()), self.start);
+        let is_part = from.0.is_multiple_of(self.block_bytes.into())
+            && to.0.checked_sub(from.0).is_some_and(|bytes| bytes <= self.ring_bytes);
+        // A version before said where it ended alone.
+        let whole = (LogOffset(0), LogOffset(to.0.min(self.ring_bytes)));
+        (self.zeroed && !self.live).then_some(if is_part { (from, to) } else { whole })
+    }
+
+    /// All of the ring.
+    pub fn lap(&self) -> (LogOffset, LogOffset) {
+        (LogOffset(0), LogOffset(self.ring_bytes))
     }
 
     /// What is left of the records of a session that ended with [`Slot::base_tid`].

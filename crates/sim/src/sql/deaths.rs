@@ -319,7 +319,7 @@ impl World {
             // SQLite itself goes on behind a failed flush of its WAL file, and counts on what it covered.
             Trouble::Faults if self.is_wal() => {}
             Trouble::Faults => {
-                let ops = [Op::WriteDurable, Op::Sync, Op::Sync, Op::SetLen, Op::Reserve, Op::Write, Op::Write];
+                let ops = [Op::WriteDurable, Op::Sync, Op::Send, Op::SetLen, Op::Reserve, Op::Write, Op::Write];
                 let nth = 1 + self.rng.below(6) as u64;
                 let what = match self.rng.below(10) {
                     0 => {

@@ -13,7 +13,7 @@ use super::print::{Print, print};
 use super::process::{BESIDE, Level, SCHEMAS, add_noise, explain, level};
 use super::statements::{self, Shape};
 use crate::check::{Counts, ROOMY, Violation};
-use crate::history::{Campaign, in_page};
+use crate::history::{Campaign, in_page, is_brief};
 use crate::hook::HookDisk;
 use crate::oracle::Oracle;
 use crate::pager::Synchronous;
@@ -79,6 +79,8 @@ pub(super) struct World {
     /// The main database is in WAL mode: stock SQLite's, so few of its crash points are met.
     pub(super) wal: Arc<AtomicBool>,
     pub(super) points: usize,
+    /// Sessions are short: one follows another in the log.
+    brief: bool,
     /// Logs and homes as they were before the last recovery.
     pub(super) old_files: Arc<[OldFile]>,
     pub(super) notes: Option<Vec<String>>,
@@ -143,6 +145,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
         },
         // What processes do to each other matters more than each crash point.
         points: (2 + rng.below(6)) * if several { 8 } else { 1 },
+        brief: is_brief(seed),
         rng,
         disk: HookDisk::new(SimDisk::new(config), None),
         levels: if several { vec![level(0), level(BESIDE)] } else { vec![level(0)] },
@@ -207,6 +210,9 @@ impl World {
     pub(super) fn step(&mut self) -> Step<()> {
         if self.is_wal() && self.rng.below(4) == 0 {
             return self.change_mode();
+        }
+        if self.brief && self.rng.below(3) == 0 {
+            return self.close_all();
         }
         match self.rng.below(40) {
             0..23 => self.write(),

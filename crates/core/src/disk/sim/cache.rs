@@ -19,6 +19,8 @@ struct Version {
     bytes: Arc<[u8]>,
     /// A flush of it failed: the cache holds it to be clean, so no later flush writes it.
     limbo: bool,
+    /// The device has it, in a cache of its own: its next flush puts it on the medium.
+    sent: bool,
 }
 
 /// What is not certain about one unit.
@@ -48,6 +50,7 @@ pub(super) struct CachedFile {
     medium_len: usize,
     units: BTreeMap<usize, Unit>,
     lengths: Vec<Length>,
+    seal: Option<u64>,
 }
 
 impl CachedFile {
@@ -61,7 +64,13 @@ impl CachedFile {
             view: bytes,
             units: BTreeMap::new(),
             lengths: Vec::new(),
+            seal: None,
         }
+    }
+
+    /// The file behind a power cut that left these bytes.
+    pub fn at_rest_with(&self, bytes: Bytes) -> Self {
+        Self { seal: self.seal, ..Self::at_rest(self.unit, bytes) }
     }
 
     /// The bytes readers see.
@@ -77,6 +86,7 @@ impl CachedFile {
         let end = offset + buf.len();
         let mut len = self.view.len().max(offset);
         if end > self.view.len() {
+            self.seal = None;
             // A long write raises the length step by step.
             while len < end {
                 len = end.min((len / self.unit + 1) * self.unit);
@@ -85,7 +95,7 @@ impl CachedFile {
         }
         self.view.write(buf, offset);
         for index in self.units_of(offset, end) {
-            let version = Version { at: self.clock, bytes: self.unit_in(&self.view, index), limbo: false };
+            let version = Version { at: self.clock, bytes: self.unit_in(&self.view, index), limbo: false, sent: false };
             self.units.entry(index).or_default().versions.push(version);
         }
     }
@@ -107,6 +117,7 @@ impl CachedFile {
             return;
         }
         self.clock += 1;
+        self.seal = None;
         self.lengths.push(Length { at: self.clock, len, shrinks: len < self.view.len() });
         self.view.resize(len);
     }
@@ -123,6 +134,49 @@ impl CachedFile {
                 None => {}
             }
         }
+    }
+
+    /// What the cache holds goes to the device.
+    pub fn send(&mut self) {
+        let newest = self.units.values_mut().filter_map(|unit| unit.versions.last_mut());
+        newest.filter(|version| !version.limbo).for_each(|version| version.sent = true);
+    }
+
+    /// The device flushes its cache: what was sent is on the medium, where the medium has a place for it.
+    pub fn flush_sent(&mut self) {
+        let mut arrived = Vec::new();
+        for (&index, unit) in self.units.range_mut(..self.medium_len.div_ceil(self.unit)) {
+            if let Some(last) = unit.versions.iter().rposition(|version| version.sent) {
+                let sent = unit.versions.drain(..=last).next_back();
+                arrived.extend(sent.map(|version| (index, version)));
+            }
+        }
+        for (index, version) in arrived {
+            self.put_on_medium(index, &version.bytes);
+            if let Some(unit) = self.units.get_mut(&index) {
+                unit.medium_at = version.at;
+            }
+        }
+    }
+
+    /// The flush of the device failed, and its cache is lost: the kernel's holds what was sent to be clean.
+    pub fn lose_sent(&mut self) {
+        for version in self.units.values_mut().flat_map(|unit| &mut unit.versions).filter(|version| version.sent) {
+            (version.sent, version.limbo) = (false, true);
+        }
+    }
+
+    /// Seals the file until its length changes. Panics if a power cut might leave it shorter: then it is none that may be sealed.
+    pub fn put_seal(&mut self, seal: u64) {
+        let len = self.view.len();
+        let is_durable = self.medium_len >= len && self.lengths.iter().all(|length| length.len >= len);
+        assert!(is_durable, "a seal for a file whose length is not durable");
+        self.seal = Some(seal);
+    }
+
+    /// Its seal, which a power cut does not take.
+    pub fn seal(&self) -> Option<u64> {
+        self.seal
     }
 
     /// A flush of everything failed. Lengths stay pending: the journal keeps metadata.

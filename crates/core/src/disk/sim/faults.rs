@@ -28,6 +28,8 @@ pub enum Op {
     WriteDurable,
     /// `sync`.
     Sync,
+    /// `finish_write_back`.
+    Send,
     /// `set_len`.
     SetLen,
     /// `reserve`.
@@ -40,7 +42,7 @@ impl Op {
     /// Whether it changes what a crash leaves, and so is a crash point.
     pub fn mutates(self) -> bool {
         use Op::*;
-        matches!(self, Create | Remove | Exchange | SyncDir | Write | WriteDurable | Sync | SetLen)
+        matches!(self, Create | Remove | Exchange | SyncDir | Write | WriteDurable | Sync | Send | SetLen)
     }
 }
 

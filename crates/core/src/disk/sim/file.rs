@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::State;
 use super::faults::{Fate, Op};
-use crate::disk::{DiskFile, FileId, LockKind, SharedWords, lock_range};
+use crate::disk::{DiskFile, FileId, FileSeal, LockKind, SharedWords, lock_range};
 
 /// Bytes of a page of the cache.
 const PAGE_BYTES: u64 = 4096;
@@ -64,6 +64,9 @@ impl SimFile {
             (Op::WriteDurable, Fate::Fail(_)) => data.fail_flush_range(offset as usize, end as usize),
             _ => {}
         }
+        if op == Op::WriteDurable {
+            state.end_flush(fate);
+        }
         fate.error()
     }
 }
@@ -116,11 +119,40 @@ impl DiskFile for SimFile {
         let mut state = self.state.lock();
         let fate = state.begin_on(Op::Sync, self.ino, 0, 0)?;
         state.inode(self.ino).flush(fate);
+        state.end_flush(fate);
         fate.error()?;
         if state.config.sync_covers_creation {
             state.names.sync_creation_of(self.ino);
         }
         Ok(())
+    }
+
+    fn finish_write_back(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let fate = state.begin_on(Op::Send, self.ino, 0, 0)?;
+        let data = &mut state.inode(self.ino).data;
+        match fate {
+            Fate::Run | Fate::Short(_) => data.send(),
+            Fate::Fail(_) => data.fail_flush(),
+            Fate::Cut => {}
+        }
+        state.has_sent = true;
+        fate.error()
+    }
+
+    fn seal(&self) -> io::Result<Option<FileSeal>> {
+        let mut state = self.state.lock();
+        state.powered()?;
+        let number = state.next_number();
+        state.inode(self.ino).data.put_seal(number);
+        Ok(Some(FileSeal([number, self.ino])))
+    }
+
+    fn has_seal(&self, seal: FileSeal) -> io::Result<bool> {
+        let mut state = self.state.lock();
+        state.powered()?;
+        let FileSeal([number, ino]) = seal;
+        Ok(ino == self.ino && state.inode(ino).data.seal() == Some(number))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

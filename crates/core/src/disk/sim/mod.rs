@@ -96,6 +96,8 @@ struct State {
     /// By path, whose bytes compare faster than its components.
     counters: BTreeMap<OsString, Counters>,
     trace: Vec<TraceEntry>,
+    /// The device may have something in a cache of its own.
+    has_sent: bool,
 }
 
 impl SimDisk {
@@ -110,6 +112,7 @@ impl SimDisk {
             faults: Faults::default(),
             counters: BTreeMap::new(),
             trace: Vec::new(),
+            has_sent: false,
         })
     }
 
@@ -262,7 +265,7 @@ impl SimDisk {
         let mut after = State { names: state.names.crash(&mut choose), ..state.without_processes() };
         for (ino, inode) in state.durable_inodes() {
             let bytes = inode.data.crash(&mut choose);
-            let data = CachedFile::at_rest(state.config.atomic_unit as usize, bytes);
+            let data = inode.data.at_rest_with(bytes);
             after.inodes.insert(*ino, Inode { data, reserved: 0, ..inode.without_processes() });
         }
         after.end(|| format!("crash {chosen:?}"));
@@ -422,6 +425,7 @@ impl Disk for SimDisk {
         for inode in state.inodes.values_mut() {
             inode.flush(fate);
         }
+        state.end_flush(fate);
         fate.error()?;
         state.names.sync_all();
         state.collect();
@@ -465,6 +469,19 @@ impl State {
     fn begin_on(&mut self, op: Op, ino: u64, offset: u64, len: u64) -> io::Result<Fate> {
         let path = self.inode(ino).label.clone();
         self.begin(op, &path, offset, len)
+    }
+
+    /// A flush of the device ends so: all that it had in its cache is on the medium, or lost.
+    fn end_flush(&mut self, fate: Fate) {
+        if fate == Fate::Cut || !std::mem::take(&mut self.has_sent) {
+            return;
+        }
+        for inode in self.inodes.values_mut() {
+            match fate {
+                Fate::Fail(_) => inode.data.lose_sent(),
+                _ => inode.data.flush_sent(),
+            }
+        }
     }
 
     fn powered(&self) -> io::Result<()> {
@@ -524,6 +541,7 @@ impl State {
             faults: Faults::default(),
             counters: BTreeMap::new(),
             trace: self.trace.clone(),
+            has_sent: self.has_sent,
         }
     }
 

@@ -179,6 +179,8 @@ fn write_mark(db: &Database, live: &Live) -> Result<()> {
 /// Writes images to home, without a flush, after keeping what older snapshots read there.
 pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(PageNo, Place)>) -> Result<()> {
     let member = db.member();
+    // Rule MadeBeforeOverwritten.
+    pages.iter().try_for_each(|(page, place)| db.make_beside(*page, place))?;
     let nobody_else = !keeps(Rule::KeptForOthers) || db.keep_for_others(live, state, &pages)?;
     let older = keep_for_snapshots(db, live, state, &pages)?;
     db.epoch.fetch_add(1, Ordering::SeqCst);
@@ -254,6 +256,11 @@ pub fn write_pages(
                 rest = others.get(followed..).unwrap_or_default();
                 count += followed as u64;
             }
+            Place::Unmade(chain) => {
+                // A reader that makes it meanwhile makes the same, whatever it finds of this one in home.
+                let home = |image: &mut [u8]| db.home.read_at(image, at).context(|| db.what("cannot read"));
+                run.extend_from_slice(&chain.image(*page, home)?.ok_or_else(|| ends_in_home(db, *page))?);
+            }
             Place::Home => continue,
         }
         if *page == PageNo::HEADER && keeps(Rule::MarkStays) {
@@ -277,6 +284,11 @@ fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place
     page.0.checked_sub(n) == Some(first_page.0)
         && Arc::ptr_eq(images, first_images)
         && position.checked_sub(u64::from(n) * size as u64) == Some(first_position)
+}
+
+/// Home ends where an image should be that changes lie over.
+pub fn ends_in_home(db: &Database, page: PageNo) -> Error {
+    Error::Corrupt(format!("{} ends within page {page}", db.path.display()))
 }
 
 /// The log ends where an image should be: zeros would be a wrong answer (invariant I7).

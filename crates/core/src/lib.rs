@@ -8,6 +8,7 @@
 mod ahead;
 mod aside;
 mod beside;
+mod chains;
 mod checkpoint;
 mod closed;
 mod commit;

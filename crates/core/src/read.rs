@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::ahead::ReadAhead;
+use crate::chains::Chain;
+use crate::checkpoint::ends_in_home;
 use crate::database::Database;
-use crate::error::{Error, IoContext, Result};
+use crate::error::{IoContext, Result};
 use crate::home::{Kind, State};
 use crate::memory;
 use crate::procs::member::Member;
@@ -33,7 +35,7 @@ impl Database {
         // Before the look: what another process writes home is in the table, or its epoch is newer.
         let others = table.member.as_ref().map(|member| member.words.epoch());
         let place = table.find(page, tid);
-        let member = if matches!(place, Place::Home) { table.member.clone() } else { None };
+        let member = if matches!(place, Place::Home | Place::Unmade(_)) { table.member.clone() } else { None };
         Found { place, epochs: Epochs { ours, others: member.zip(others) } }
     }
 
@@ -67,6 +69,8 @@ impl Database {
     ) -> Result<bool> {
         let what = || self.what("cannot read");
         loop {
+            let mut made = None;
+            let member = found.epochs.others.as_ref().map(|(member, _)| &**member);
             let read = match &found.place {
                 Place::Memory(image) => {
                     let from = image.get(in_page..in_page + buf.len()).unwrap_or_default();
@@ -78,8 +82,15 @@ impl Database {
                 Place::Log(file, position) | Place::Kept(file, position) => {
                     file.read_at(buf, position + in_page as u64).context(what)?
                 }
+                Place::Unmade(chain) => {
+                    made = self.make(member, state.tid, page, chain)?;
+                    let from = made.as_ref().and_then(|(image, _)| image.get(in_page..in_page + buf.len()));
+                    from.map_or(0, |from| {
+                        buf.copy_from_slice(from);
+                        from.len()
+                    })
+                }
                 Place::Home => {
-                    let member = found.epochs.others.as_ref().map(|(member, _)| &**member);
                     let part = PagePart { page, page_bytes: state.page_bytes, at: in_page };
                     self.read_home_once(member, state.tid, part, buf)?
                 }
@@ -87,7 +98,10 @@ impl Database {
             if self.hold(&found.epochs) {
                 if read < buf.len() {
                     // Every page of a state is somewhere, whole: zeros would be a wrong answer (invariant I7).
-                    return Err(Error::Corrupt(format!("{} ends within page {page}", self.path.display())));
+                    return Err(ends_in_home(self, page));
+                }
+                if let Some((image, chain)) = made {
+                    self.table.write().made(page, chain, image);
                 }
                 break;
             }
@@ -101,6 +115,42 @@ impl Database {
             }
         }
         Ok(matches!(found.place, Place::Home))
+    }
+
+    /// Makes the image of a page that `chain` leads to, over what the snapshot `tid` finds in home. `None`: that is shorter than it was. The
+    /// caller looks at the epochs.
+    fn make<'a>(
+        &self,
+        member: Option<&Member>,
+        tid: Tid,
+        page: PageNo,
+        chain: &'a Chain,
+    ) -> Result<Option<(Image, &'a Chain)>> {
+        let part = PagePart { page, page_bytes: chain.page_bytes(), at: 0 };
+        let image = chain.image(page, |image| self.read_home_once(member, tid, part, image))?;
+        Ok(image.map(|image| (Image::from(image), chain)))
+    }
+
+    /// Makes what snapshots have of `page`, of what a recovery has found, before home gets what is at `going` (rule MadeBeforeOverwritten).
+    /// The caller has the writer's place.
+    pub fn make_beside(&self, page: PageNo, going: &Place) -> Result<()> {
+        if self.table.read().unmade_beside(page, going).is_none() {
+            return Ok(());
+        }
+        let member = {
+            let inner = self.inner.lock();
+            self.table.write().release(page, inner.readers());
+            inner.member.clone()
+        };
+        loop {
+            let beside = self.table.read().unmade_beside(page, going);
+            let Some((tid, chain)) = beside else { return Ok(()) };
+            let made = self.make(member.as_deref(), tid, page, &chain)?;
+            let Some((image, _)) = made else { return Err(ends_in_home(self, page)) };
+            let mut table = self.table.write();
+            table.room(1)?;
+            table.made(page, &chain, image);
+        }
     }
 
     /// Reads one whole page as the snapshot `state` sees it, and pages behind it if the connection has
@@ -169,11 +219,20 @@ impl Database {
     /// The image of a page in the newest state, for the holder of the writer's place.
     pub fn image(&self, state: &State, page: PageNo) -> Result<Image> {
         let size = state.page_bytes as usize;
-        if page != PageNo::HEADER
-            && let Place::Memory(image) = self.table.read().find(page, state.tid)
-            && image.len() == size
-        {
-            return Ok(image);
+        if page != PageNo::HEADER {
+            let place = self.table.read().find(page, state.tid);
+            let place = match place {
+                Place::Unmade(_) => {
+                    self.read_page(state, page, 0, &mut [0])?;
+                    self.table.read().find(page, state.tid)
+                }
+                place => place,
+            };
+            if let Place::Memory(image) = place
+                && image.len() == size
+            {
+                return Ok(image);
+            }
         }
         let mut image = memory::zeros(size)?;
         self.read_page(state, page, 0, &mut image)?;

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rustc_hash::FxHashMap;
 
+use crate::chains::{Chain, Unmade};
 use crate::disk::DiskFile;
 use crate::error::{Error, Result};
 use crate::home::State;
@@ -66,6 +67,8 @@ pub enum Place {
     Log(Arc<dyn DiskFile>, u64),
     /// Kept for a snapshot in a temporary file: the file and the position in bytes.
     Kept(Arc<dyn DiskFile>, u64),
+    /// Nowhere yet: what the records found by recovery make of the page.
+    Unmade(Chain),
     /// In home.
     Home,
 }
@@ -82,10 +85,11 @@ impl Version {
         !matches!(self.place, Place::Home | Place::Kept(..))
     }
 
-    /// Its bytes in memory.
+    /// Its bytes in memory; those of an image that is not made yet count as well.
     fn bytes(&self) -> u64 {
         match &self.place {
             Place::Memory(image) => image.len() as u64,
+            Place::Unmade(chain) => chain.page_bytes().into(),
             Place::Log(..) | Place::Kept(..) | Place::Home => 0,
         }
     }
@@ -220,6 +224,10 @@ struct Step {
 #[derive(Default)]
 pub struct PageTable {
     pages: FxHashMap<PageNo, Vec<Version>>,
+    /// Pages of which recovery has found changes and that nobody has needed since: these have one version, which is not in `pages`.
+    unmade: Option<Unmade>,
+    /// An image may not be made yet that is in `pages`.
+    lists_unmade: bool,
     /// The images of one big transaction; a checkpoint follows it before the next commit.
     layer: Option<Layer>,
     /// Bytes of images newer than home.
@@ -249,12 +257,81 @@ impl PageTable {
         {
             return Place::Log(layer.log.clone(), position);
         }
-        listed.map_or(Place::Home, |v| v.place.clone())
+        match listed {
+            Some(version) => version.place.clone(),
+            None => self.unmade(page, tid).unwrap_or(Place::Home),
+        }
+    }
+
+    /// The version of `page` that was not listed since recovery, if the snapshot at `tid` has it.
+    fn unmade(&self, page: PageNo, tid: Tid) -> Option<Place> {
+        let (made_by, chain) = self.unmade.as_ref()?.get(page)?;
+        (made_by <= tid).then_some(Place::Unmade(chain))
+    }
+
+    /// What recovery has found of pages that have no version yet.
+    pub fn adopt(&mut self, unmade: Option<Unmade>) {
+        debug_assert!(self.unmade.is_none(), "recovery finds all at once");
+        self.new_bytes += unmade.as_ref().map_or(0, |unmade| unmade.page_bytes() * unmade.len() as u64);
+        self.unmade = unmade;
+    }
+
+    /// Takes the version of `page` that was not listed since recovery.
+    fn take_unmade(&mut self, page: PageNo) -> Option<(Tid, Chain)> {
+        let unmade = self.unmade.as_mut()?;
+        let taken = unmade.take(page);
+        if unmade.is_empty() {
+            self.unmade = None;
+        }
+        taken
+    }
+
+    /// Lists the version of `page` that was not listed since recovery.
+    fn list(&mut self, page: PageNo) {
+        let Some((tid, chain)) = self.take_unmade(page) else { return };
+        debug_assert!(!self.pages.contains_key(&page), "page {page} has two places");
+        self.lists_unmade = true;
+        self.pages.insert(page, vec![Version { tid, place: Place::Unmade(chain) }]);
+    }
+
+    /// The versions of `page`, to add one.
+    fn versions(&mut self, page: PageNo) -> &mut Vec<Version> {
+        self.list(page);
+        self.pages.entry(page).or_default()
+    }
+
+    /// The image that `chain` leads to has been made of `page`. Without memory for it in the table, whoever needs it next makes it again.
+    pub fn made(&mut self, page: PageNo, chain: &Chain, image: Image) {
+        if self.room(1).is_err() {
+            return;
+        }
+        let is = |place: &Place| matches!(place, Place::Unmade(other) if other.is(chain));
+        if self.unmade(page, Tid(u64::MAX)).is_some_and(|place| is(&place)) {
+            self.list(page);
+        }
+        let version = self.pages.get_mut(&page).and_then(|versions| versions.iter_mut().find(|v| is(&v.place)));
+        if let Some(version) = version {
+            version.place = Place::Memory(image);
+        }
+    }
+
+    /// A version of `page` that is not made yet and is another one than that at `going`, which goes home, with its transaction.
+    pub fn unmade_beside(&self, page: PageNo, going: &Place) -> Option<(Tid, Chain)> {
+        let beside = |place: &Place| match (place, going) {
+            (Place::Unmade(chain), Place::Unmade(going)) if chain.is(going) => None,
+            (Place::Unmade(chain), _) => Some(chain.clone()),
+            _ => None,
+        };
+        if let Some((tid, chain)) = self.unmade.as_ref().and_then(|unmade| unmade.get(page)) {
+            return beside(&Place::Unmade(chain)).map(|chain| (tid, chain));
+        }
+        let versions = self.pages.get(&page).filter(|_| self.lists_unmade)?;
+        versions.iter().find_map(|v| Some((v.tid, beside(&v.place)?)))
     }
 
     /// Whether nothing is newer than home and nothing is kept.
     pub fn is_empty(&self) -> bool {
-        self.pages.is_empty() && self.layer.is_none()
+        self.pages.is_empty() && self.layer.is_none() && self.unmade.is_none()
     }
 
     /// Bytes of images newer than home, in memory.
@@ -275,6 +352,7 @@ impl PageTable {
     /// The transaction that made the version of `page` that the snapshot at `tid` reads, if it is not home's.
     pub fn made_by(&self, page: PageNo, tid: Tid) -> Option<Tid> {
         let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid)).map(|v| v.tid);
+        let listed = listed.or_else(|| self.unmade.as_ref()?.made_by(page).filter(|made_by| *made_by <= tid));
         let layer = self.layer.as_ref().filter(|l| l.tid <= tid && l.streamed.get(page).is_some()).map(|l| l.tid);
         listed.max(layer)
     }
@@ -290,9 +368,11 @@ impl PageTable {
         let since = self.since?;
         let made_by = |page: PageNo| Some((page, self.made_by(page, tid).filter(|made_by| *made_by > since)?));
         let streamed = self.layer.iter().flat_map(|layer| layer.streamed.iter().map(|(page, ..)| page));
-        let streamed = streamed.filter(|page| !self.pages.contains_key(page));
-        let mut pages: Vec<_> = self.pages.keys().copied().chain(streamed).filter_map(made_by).collect();
+        let unmade = self.unmade.iter().flat_map(Unmade::pages);
+        let others = streamed.chain(unmade).filter(|page| !self.pages.contains_key(page));
+        let mut pages: Vec<_> = self.pages.keys().copied().chain(others).filter_map(made_by).collect();
         pages.sort_unstable();
+        pages.dedup();
         Some((since, pages))
     }
 
@@ -342,13 +422,14 @@ impl PageTable {
     /// Adds the image of `page` at `tid`, newer than all there are. Versions of it that nobody reads are dropped.
     pub fn publish(&mut self, page: PageNo, tid: Tid, place: Place, readers: Readers<'_>) {
         let added = Version { tid, place };
-        let versions = self.pages.entry(page).or_default();
+        let versions = self.versions(page);
         let (newest, kept) = versions.split_last().map_or((0, 0), |(last, older)| (last.bytes(), bytes(older)));
         retain_needed(versions, tid, readers);
         // What was newest is kept from now on: the one being added is what a checkpoint will write.
-        self.new_bytes = self.new_bytes + added.bytes() - newest;
-        self.kept_bytes = self.kept_bytes + bytes(versions) - kept;
+        let (new, still_kept) = (added.bytes(), bytes(versions));
         versions.push(added);
+        self.new_bytes = self.new_bytes + new - newest;
+        self.kept_bytes = self.kept_bytes + still_kept - kept;
     }
 
     /// The newest image of `page`, to become that at `tid` where it is; `None` unless it is in memory, and the table alone has it. Nobody
@@ -370,7 +451,8 @@ impl PageTable {
     /// The newest version of every page that is newer than home, up to `page_count`, in page order.
     pub fn dirty(&self, page_count: u32) -> Result<Vec<(PageNo, Place)>> {
         let streamed = self.layer.as_ref().map_or(0, |layer| layer.streamed.len());
-        let mut pages: Vec<(PageNo, Place)> = memory::list(self.pages.len() + streamed as usize)?;
+        let unmade = self.unmade.as_ref().map_or(0, Unmade::len);
+        let mut pages: Vec<(PageNo, Place)> = memory::list(self.pages.len() + unmade + streamed as usize)?;
         let listed = self
             .pages
             .iter()
@@ -382,6 +464,10 @@ impl PageTable {
             })
             .map(|(page, last)| (page, last.place.clone()));
         pages.extend(listed);
+        let unmade = self.unmade.iter().flat_map(Unmade::iter).filter(|(page, ..)| {
+            page.0 <= page_count && self.layer.as_ref().is_none_or(|l| l.streamed.get(*page).is_none())
+        });
+        pages.extend(unmade.map(|(page, _, chain)| (page, Place::Unmade(chain))));
         if let Some(layer @ Layer { streamed, log, .. }) = &self.layer {
             let newest = |p: &PageNo| self.pages.get(p).and_then(|v| v.last()).is_none_or(|v| layer.hides(v));
             let streamed = streamed.iter().filter(|(p, ..)| p.0 <= page_count && newest(p));
@@ -391,13 +477,27 @@ impl PageTable {
         Ok(pages)
     }
 
+    /// How many pages up to `page_count` are newer than home, and how many of them are behind the first `home_pages`.
+    pub fn count_dirty(&self, page_count: u32, home_pages: u64) -> Result<(u64, u64)> {
+        let mut count = (0, 0);
+        let mut add = |page: PageNo| count = (count.0 + 1, count.1 + u64::from(u64::from(page.0) > home_pages));
+        if self.layer.is_some() {
+            self.dirty(page_count)?.iter().for_each(|(page, _)| add(*page));
+            return Ok(count);
+        }
+        let listed = self.pages.iter().filter(|(_, v)| v.last().is_some_and(Version::is_newer_than_home));
+        let unmade = self.unmade.iter().flat_map(Unmade::pages);
+        listed.map(|(page, _)| *page).chain(unmade).filter(|page| page.0 <= page_count).for_each(&mut add);
+        Ok(count)
+    }
+
     /// Keeps home's image of `page` for the snapshots from `first` on, before home gets the version of
     /// `now`.
     pub fn keep(&mut self, page: PageNo, first: Tid, now: Tid, place: Place) {
         if let Place::Memory(image) = &place {
             self.kept_bytes += image.len() as u64;
         }
-        let versions = self.pages.entry(page).or_default();
+        let versions = self.versions(page);
         let at = versions.partition_point(|v| v.tid < first);
         match versions.get_mut(at) {
             Some(Version { tid, place: old @ Place::Home }) if *tid == first => *old = place,
@@ -417,6 +517,7 @@ impl PageTable {
     /// Whether the newest version of `page` is in home.
     pub fn newest_is_home(&self, page: PageNo) -> bool {
         self.layer.as_ref().is_none_or(|l| l.streamed.get(page).is_none())
+            && self.unmade.as_ref().is_none_or(|unmade| unmade.made_by(page).is_none())
             && self.pages.get(&page).and_then(|v| v.last()).is_none_or(|v| matches!(v.place, Place::Home))
     }
 
@@ -428,7 +529,7 @@ impl PageTable {
         if let Place::Memory(image) = &old {
             self.kept_bytes += image.len() as u64;
         }
-        let versions = self.pages.entry(page).or_default();
+        let versions = self.versions(page);
         displace_home(versions, versions.len(), old);
         versions.push(Version { tid: now, place: Place::Home });
     }
@@ -440,7 +541,7 @@ impl PageTable {
         if let Place::Memory(image) = &old {
             self.kept_bytes += image.len() as u64;
         }
-        let versions = self.pages.entry(page).or_default();
+        let versions = self.versions(page);
         let at = versions.partition_point(|v| v.tid <= base);
         displace_home(versions, at, old);
     }
@@ -459,6 +560,10 @@ impl PageTable {
 
     /// Home has the newest image of `page`: forgets what nobody needs beside it. Which transaction made it.
     fn is_home(&mut self, page: PageNo, readers: Readers<'_>) -> Option<Tid> {
+        if let Some((tid, chain)) = self.take_unmade(page) {
+            self.new_bytes -= u64::from(chain.page_bytes());
+            return Some(tid);
+        }
         let newest = self.pages.get_mut(&page)?.last_mut()?;
         let tid = newest.tid;
         self.new_bytes -= newest.bytes();
@@ -473,11 +578,16 @@ impl PageTable {
         let in_home = |v: &&Version| v.tid <= home_tid && v.is_newer_than_home();
         let swept: Vec<PageNo> =
             self.pages.iter().filter(|(_, v)| v.last().filter(in_home).is_some()).map(|(page, _)| *page).collect();
+        let unmade = self.unmade.iter().flat_map(Unmade::iter).filter(|(_, tid, _)| *tid <= home_tid);
+        let swept: Vec<PageNo> = swept.into_iter().chain(unmade.map(|(page, ..)| page)).collect();
         swept.into_iter().for_each(|page| self.swept(page, readers));
     }
 
     /// The newest image of `page`, if it is newer than home, and the transaction that made it.
     pub fn to_sweep(&self, page: PageNo) -> Option<(Tid, Place)> {
+        if let Some((tid, chain)) = self.unmade.as_ref().and_then(|unmade| unmade.get(page)) {
+            return Some((tid, Place::Unmade(chain)));
+        }
         let newest = self.pages.get(&page)?.last().filter(|newest| newest.is_newer_than_home())?;
         Some((newest.tid, newest.place.clone()))
     }
@@ -506,13 +616,22 @@ impl PageTable {
     pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, readers: Readers<'_>) {
         debug_assert!(home_tid <= readers.visible, "home gets nothing that readers may not see yet");
         self.since = self.since.map(|since| since.max(home_tid));
-        let layer = self.layer.take();
+        let (layer, unmade) = (self.layer.take(), self.unmade.take());
         self.new_bytes = 0;
         self.set_kept(0);
         let needed = readers.snapshots.has_any(Tid(0), home_tid);
         if !needed {
             self.pages = FxHashMap::default();
+            self.lists_unmade = false;
             return;
+        }
+        for (page, tid, chain) in unmade.iter().flat_map(Unmade::iter) {
+            let streamed = layer.as_ref().filter(|l| l.streamed.get(page).is_some()).map(|l| l.tid);
+            let until = streamed.or((page.0 > page_count).then_some(home_tid)).filter(|until| tid < *until);
+            if until.is_some_and(|until| readers.need(tid, until)) {
+                self.lists_unmade = true;
+                self.pages.insert(page, vec![Version { tid, place: Place::Unmade(chain) }]);
+            }
         }
         let mut kept_bytes = 0;
         self.pages.retain(|page, versions| {
@@ -545,6 +664,9 @@ impl PageTable {
     /// After another process wrote home at least up to `home_tid`, of which this one has not seen all: snapshots from
     /// there on read home, older ones what they have.
     pub fn checkpointed_elsewhere(&mut self, home_tid: Tid, snapshots: &Snapshots) {
+        let needed = self.unmade.iter().flat_map(Unmade::iter).filter(|(_, tid, _)| snapshots.has_any(*tid, home_tid));
+        let needed: Vec<PageNo> = needed.map(|(page, ..)| page).collect();
+        needed.into_iter().for_each(|page| self.list(page));
         for versions in self.pages.values_mut() {
             if versions.last().is_some_and(|v| v.tid < home_tid) {
                 versions.push(Version { tid: home_tid, place: Place::Home });
@@ -618,8 +740,10 @@ fn retain_needed(versions: &mut Vec<Version>, until: Tid, readers: Readers<'_>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chains::Chains;
     use crate::disk::Disk;
     use crate::disk::sim::{SimConfig, SimDisk};
+    use crate::log::record::Change;
 
     fn image(n: u8) -> Image {
         vec![n; 512].into()
@@ -658,7 +782,7 @@ mod tests {
         match table.find(PageNo(7), Tid(tid)) {
             Place::Memory(i) => i.first().copied(),
             Place::Home => None,
-            Place::Log(..) | Place::Kept(..) => Some(255),
+            Place::Log(..) | Place::Kept(..) | Place::Unmade(_) => Some(255),
         }
     }
 
@@ -822,6 +946,69 @@ mod tests {
         table.checkpointed(Tid(1), 7, readers(&snapshots, 1));
         assert!(table.is_empty());
         assert_eq!(read(&table, 1), None);
+    }
+
+    /// Pages 7, 8 and 9 as recovery finds them, of transactions 3, 4 and 5.
+    fn found() -> PageTable {
+        let mut chains = Chains::new(512, 100, 1 << 20).unwrap();
+        for (page, tid) in [(7, 3), (8, 4), (9, 5)] {
+            chains.add(PageNo(page), Tid(tid), Change::Image(&image(tid as u8))).unwrap();
+        }
+        let mut table = PageTable::default();
+        table.adopt(chains.finish());
+        table
+    }
+
+    fn makes(table: &PageTable, page: u32, tid: u64) -> Option<u8> {
+        match table.find(PageNo(page), Tid(tid)) {
+            Place::Unmade(chain) => chain.image(PageNo(page), |_| unreachable!()).unwrap().unwrap().first().copied(),
+            Place::Home => None,
+            _ => Some(255),
+        }
+    }
+
+    #[test]
+    fn what_recovery_found_counts_as_newer_than_home_until_it_is_there() {
+        let nobody = Snapshots::default();
+        let mut table = found();
+        assert_eq!([2, 3, 9].map(|tid| makes(&table, 7, tid)), [None, Some(3), Some(3)]);
+        assert_eq!((table.new_bytes(), table.count_dirty(8, 7).unwrap()), (3 * 512, (2, 1)));
+        assert_eq!(table.dirty(9).unwrap().iter().map(|(page, _)| page.0).collect::<Vec<_>>(), [7, 8, 9]);
+        assert_eq!((table.newest_tid(PageNo(8)), table.newest_is_home(PageNo(8))), (Some(Tid(4)), false));
+        assert!(matches!(table.to_sweep(PageNo(8)), Some((Tid(4), Place::Unmade(_)))));
+        table.swept(PageNo(8), readers(&nobody, 5));
+        assert!(table.newest_is_home(PageNo(8)) && makes(&table, 8, 9).is_none());
+        let Place::Unmade(chain) = table.find(PageNo(7), Tid(9)) else { panic!("somebody has made it") };
+        table.made(PageNo(7), &chain, image(3));
+        assert_eq!((read(&table, 9), table.new_bytes()), (Some(3), 2 * 512));
+        table.publish(PageNo(9), Tid(6), Place::Memory(image(6)), readers(&nobody, 6));
+        assert_eq!((table.new_bytes(), table.kept_bytes()), (2 * 512, 0));
+        table.checkpointed(Tid(6), 9, readers(&nobody, 6));
+        assert!(table.is_empty() && table.new_bytes() == 0);
+    }
+
+    #[test]
+    fn what_recovery_found_stays_for_snapshots_where_home_gets_something_newer() {
+        // Snapshot 5 reads all three. A big transaction has page 7, and cuts off page 9.
+        let snapshots = Snapshots::from([5]);
+        let mut table = found();
+        let mut streamed = Streamed::default();
+        streamed.set(PageNo(7), 1 << 20, 5).unwrap();
+        let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
+        table.publish_layer(Tid(6), streamed, log);
+        let dirty: Vec<_> =
+            table.dirty(8).unwrap().iter().map(|(page, at)| (page.0, matches!(at, Place::Log(..)))).collect();
+        assert_eq!(dirty, [(7, true), (8, false)]);
+        let going = table.find(PageNo(7), Tid(6));
+        assert!(table.unmade_beside(PageNo(7), &going).is_some_and(|(tid, _)| tid == Tid(3)));
+        assert!(table.unmade_beside(PageNo(8), &table.find(PageNo(8), Tid(6))).is_none());
+        table.checkpointed(Tid(6), 8, readers(&snapshots, 6));
+        let seen = [(7, 5), (7, 6), (8, 5), (8, 6), (9, 5)].map(|(page, tid)| makes(&table, page, tid));
+        assert_eq!(seen, [Some(3), None, None, None, Some(5)]);
+        // Another process has brought home what came later.
+        let mut table = found();
+        table.checkpointed_elsewhere(Tid(8), &snapshots);
+        assert_eq!([(7, 5), (9, 5), (9, 8)].map(|(page, tid)| makes(&table, page, tid)), [Some(3), Some(5), None]);
     }
 
     #[test]

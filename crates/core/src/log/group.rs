@@ -11,7 +11,8 @@
 //! there are as many as the last time, or as many as publish while one write takes. Nobody waits so for longer than half
 //! a write. And where somebody has the writer's place when a write ends, the next one is left to who publishes then: that
 //! one runs, and those that wait would have to wake up first (rule GroupWait). Should nobody come, the first of those that wait
-//! wakes up by itself: if each did, all would, once more for each commit, while the others need the processors.
+//! wakes up by itself, and later the next: if all did at once, each would once more for each of its commits, while others need the
+//! processors. If no other did, all would wait for that one, which may have to wait for a processor.
 //!
 //! The buffer begins with the tail block, so that a write is whole blocks. One leader writes at a time, in the
 //! order of the log: what is acknowledged is always a prefix of it without a gap (invariant I1), and nothing is
@@ -34,6 +35,8 @@ use crate::types::Tid;
 
 /// A write that takes longer than this is out of the ordinary: nobody waits for others so long.
 const USUAL_MAX: Duration = Duration::from_millis(4);
+/// Those that wait for one to lead wake up by themselves so long one after the other.
+const APART: Duration = Duration::from_micros(500);
 /// Memory of the buffer kept for the next group.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -100,8 +103,8 @@ struct Pending {
     waiting: Vec<Waiter>,
     /// What the last write that began covers, and whether it flushes.
     begun: (Tid, bool),
-    /// One of those that joined since wakes up before long, should nobody lead.
-    is_watched: bool,
+    /// How many of those that joined since wake up before long, should nobody lead.
+    naps: u32,
     /// Transactions that no write was begun for.
     joined: usize,
     /// As many will probably join before long.
@@ -179,7 +182,11 @@ impl Pending {
         let nap = if self.busy { self.usual + self.usual / 2 } else { self.usual / 2 };
         let (covered, flushes) = self.begun;
         let is_under_way = self.busy && tid <= covered && (flushes || durability == Durability::Written);
-        if is_under_way || std::mem::replace(&mut self.is_watched, true) { nap + USUAL_MAX } else { nap }
+        if is_under_way {
+            return nap + USUAL_MAX;
+        }
+        self.naps += 1;
+        nap + APART.saturating_mul(self.naps - 1).min(USUAL_MAX)
     }
 
     /// Ends a write: those it was for, and one who goes on if others wait, are to be told. `is_to_publish`: so
@@ -224,7 +231,7 @@ impl Group {
             newest: None,
             waiting: Vec::new(),
             begun: (tid, false),
-            is_watched: false,
+            naps: 0,
             joined: 0,
             expected: 0,
             usual: Duration::ZERO,
@@ -494,7 +501,7 @@ impl Group {
         // How long it takes matters to those who wait for it, or with it.
         let begun = (led > 1 || !p.waiting.is_empty() || p.usual.is_zero()).then(Instant::now);
         let flush = durability == Durability::Flushed || p.frontier.wants_flush();
-        (p.begun, p.is_watched) = ((target, flush), false);
+        (p.begun, p.naps) = ((target, flush), 0);
         let bytes = p.take(self.block);
         let sync = flush && (p.beside || p.frontier.is_ahead_of_medium() || bytes.is_none() || p.marked.is_some());
         // Before the flush and not after: what is written beside the log meanwhile may not be part of it (rule

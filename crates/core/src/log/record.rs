@@ -405,7 +405,42 @@ pub enum Change<'a> {
     Image(&'a [u8]),
 }
 
-impl Change<'_> {
+/// Which kind of change some bytes are.
+#[derive(Clone, Copy, Debug)]
+pub enum Form {
+    /// Ranges over the previous image, or pieces.
+    Delta {
+        /// Pieces.
+        is_compact: bool,
+    },
+    /// The same over zeros.
+    Fresh {
+        /// Pieces.
+        is_compact: bool,
+    },
+    /// The whole image.
+    Image,
+}
+
+impl<'a> Change<'a> {
+    /// The change as bytes, and what they are.
+    pub fn told(&self) -> (Form, &'a [u8]) {
+        match *self {
+            Change::Delta(Ranges { bytes, is_compact }) => (Form::Delta { is_compact }, bytes),
+            Change::Fresh(Ranges { bytes, is_compact }) => (Form::Fresh { is_compact }, bytes),
+            Change::Image(image) => (Form::Image, image),
+        }
+    }
+
+    /// The change that [`Change::told`] has told.
+    pub fn of(form: Form, bytes: &'a [u8]) -> Change<'a> {
+        match form {
+            Form::Delta { is_compact } => Change::Delta(Ranges { bytes, is_compact }),
+            Form::Fresh { is_compact } => Change::Fresh(Ranges { bytes, is_compact }),
+            Form::Image => Change::Image(bytes),
+        }
+    }
+
     /// Makes the new image of the one before, which does not matter unless this is a delta.
     pub fn apply(&self, image: &mut [u8]) {
         match self {

@@ -167,7 +167,7 @@ pub fn apply(
     let mut table = db.table.write();
     let home = |page: PageNo, image: &mut [u8]| read_home(db, member, before, page, slot.page_bytes, image);
     let source = replay::Source { db, log: &member.log, slot, home: &home };
-    let next = replay::apply(&source, &mut table, state, record, readers, None)?;
+    let next = replay::apply(&source, &mut table, state, record, readers)?;
     if next.tid != state.tid.next() || next.page_count < state.page_count {
         // One without a record, or pages that may be there again without one.
         table.lists_since(next.tid);

@@ -326,6 +326,25 @@ impl World {
         }
         self.clients[i].reading = Some(seen);
         self.note(|w| format!("{} reads", w.clients[i].number));
+        if !self.faulty && self.disk.sim().ops() % 4 == 0 {
+            return self.check_indexes(i);
+        }
+        Ok(())
+    }
+
+    /// What client `i` sees is sound, in its own cache too: rows alone say nothing of indexes.
+    fn check_indexes(&mut self, i: usize) -> Step<()> {
+        for schema in &SCHEMAS[..self.clients[i].schemas()] {
+            let sql = format!("PRAGMA {schema}.integrity_check(1)");
+            match self.clients[i].db.query_row(&sql, [], |row| row.get::<_, String>(0)) {
+                Ok(answer) if answer == "ok" => {}
+                Ok(answer) => return Err(self.bad(format!("integrity_check of {schema}: {answer}"))),
+                Err(e) => {
+                    self.abort(i);
+                    return self.tolerate(&e, "integrity_check");
+                }
+            }
+        }
         Ok(())
     }
 

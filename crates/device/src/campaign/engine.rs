@@ -8,6 +8,8 @@ use clap::ValueEnum;
 use onewrite_core::disk::sim::SplitMix64;
 use rusqlite::{Connection, OpenFlags};
 
+use super::load::is_brief;
+
 /// Who stores the transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
@@ -61,7 +63,7 @@ impl Setting {
         let uri_options = format!("vfs=onewrite&scheme={scheme}&{sizes}{stream}{rest}{unit}");
         let page_bytes = one(&["4096", "4096", "1024", "8192", "512"]).parse().unwrap_or(4096);
         let page_bytes = if ANYWHERE.contains(&scheme) { page_bytes } else { 4096 };
-        let threads = 1 + random.below(3);
+        let threads = if is_brief(seed) { 1 } else { 1 + random.below(3) };
         Setting { engine, seed, atomic_unit, uri_options, page_bytes, threads }
     }
 

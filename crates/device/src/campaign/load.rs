@@ -62,6 +62,11 @@ pub enum Before {
     Checkpoint,
 }
 
+/// Whether one thread writes, and opens the database for a transaction or two: sessions follow each other.
+pub fn is_brief(seed: u64) -> bool {
+    seed % 4 == 3
+}
+
 /// The rows of one thread after so many transactions.
 pub struct Rows {
     seed: u64,
@@ -101,6 +106,7 @@ impl Rows {
             0..4 => Before::Reopen,
             4 => Before::Vacuum,
             5..8 => Before::Checkpoint,
+            8..100 if is_brief(self.seed) => Before::Reopen,
             _ => Before::Nothing,
         };
         Plan { rolled_back, undone, changes, before }

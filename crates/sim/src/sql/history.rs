@@ -326,7 +326,7 @@ impl World {
         }
         self.clients[i].reading = Some(seen);
         self.note(|w| format!("{} reads", w.clients[i].number));
-        if !self.faulty && self.disk.sim().ops() % 4 == 0 {
+        if !self.faulty && self.disk.sim().ops().is_multiple_of(4) {
             return self.check_indexes(i);
         }
         Ok(())

@@ -86,10 +86,10 @@ impl Database {
         let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
         let follows = follows.filter(|_| facts.all_in_log() && state.kind == Kind::Database);
         let session = follows.map_or_else(random, |before| Ok(session_after(before.session, random()?)))?;
-        let (begins, proof_bytes) = used.map_or((0, 0), |(from, to)| {
-            let end = to.0.next_multiple_of(block_bytes.into());
-            (end, end.saturating_sub(from.0))
-        });
+        let (start, proof_bytes) = match used.filter(|_| follows.is_some() && keeps(Rule::ProofKept)) {
+            Some(used) => begin_beside(used, ring_bytes, block_bytes.into()),
+            None => (LogOffset(0), 0),
+        };
         // Home may have changed without a number since the last transaction: its state gets one of its own
         // (rule CacheKnowsItsState).
         let base_tid = Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0)).next();
@@ -98,8 +98,7 @@ impl Database {
             sequence: old.as_ref().map_or(0, |s| s.sequence),
             session,
             salt: random()?,
-            // Behind the session before, whose records prove that home holds all of it as long as its mark may be there (rule ProofKept).
-            start: LogOffset(if follows.is_some() && keeps(Rule::ProofKept) { begins % ring_bytes } else { 0 }),
+            start,
             ring_bytes,
             base_tid,
             tid_ceiling: Tid(base_tid.0.saturating_add(TID_STEP)),
@@ -414,6 +413,17 @@ impl Database {
     }
 }
 
+/// Where in the ring a session begins that follows one which has used this part of it, and how many bytes before that prove its end (rule
+/// ProofKept): at the beginning, if as much room is there as the one before has used, else behind it. So the blocks of short sessions lie
+/// beside each other and the slots, and reach the device with one request.
+fn begin_beside((from, to): (LogOffset, LogOffset), ring_bytes: u64, block_bytes: u64) -> (LogOffset, u64) {
+    let end = to.0.next_multiple_of(block_bytes);
+    let used = end.saturating_sub(from.0).min(ring_bytes);
+    let start = if end <= ring_bytes && used <= from.0 { 0 } else { end % ring_bytes };
+    let room = (from.0 % ring_bytes + ring_bytes - start) % ring_bytes;
+    (LogOffset(start), if used == 0 { 0 } else { ring_bytes - room })
+}
+
 /// Takes the locks by which one process has a log to itself; shared, to read it while nobody uses it. `Busy` if somebody
 /// does for longer than `patience`.
 pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()> {
@@ -428,4 +438,26 @@ pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()>
         std::thread::sleep(Duration::from_micros(500));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_begins_beside_the_one_before_and_goes_not_over_it() {
+        const BLOCK: u64 = 4096;
+        const RING: u64 = 13 * BLOCK;
+        let begin = |from, bytes| {
+            let (start, proof) = begin_beside((LogOffset(from * BLOCK), LogOffset(from * BLOCK + bytes)), RING, BLOCK);
+            (start.0 / BLOCK, proof / BLOCK)
+        };
+        assert_eq!([begin(0, 300), begin(1, 300), begin(1, 5000)], [(1, 1), (0, 12), (3, 2)]);
+        assert_eq!([begin(0, 0), begin(0, RING), begin(12, 5000)], [(0, 0), (0, 13), (1, 2)]);
+        for (from, bytes) in (0..13).flat_map(|from| (1..=13).map(move |blocks| (from, blocks * BLOCK))) {
+            let (start, proof) = begin(from, bytes);
+            let used = |block: u64| (block + 13 - from) % 13 < bytes / BLOCK;
+            assert!((0..13 - proof).all(|n| !used((start + n) % 13)), "{from} {bytes}: {start} {proof}");
+        }
+    }
 }

@@ -138,9 +138,9 @@ impl DiskFile for HookFile {
         self.file.sync()
     }
 
-    fn finish_write_back(&self) -> io::Result<()> {
+    fn finish_write_back(&self, from: u64) -> io::Result<()> {
         self.disk.pass(Op::Send, &self.path, (0, 0));
-        self.file.finish_write_back()
+        self.file.finish_write_back(from)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

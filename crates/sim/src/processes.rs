@@ -199,9 +199,9 @@ impl DiskFile for ProcessFile {
         self.file().sync()
     }
 
-    fn finish_write_back(&self) -> io::Result<()> {
+    fn finish_write_back(&self, from: u64) -> io::Result<()> {
         self.disk.point();
-        self.file().finish_write_back()
+        self.file().finish_write_back(from)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -124,7 +124,7 @@ macro_rules! forward_disk_file {
         fn begin_write_back(&self, offset: u64, len: u64) { let $this = self; $to.begin_write_back(offset, len) }
     };
     (@ finish_write_back $this:ident $to:expr) => {
-        fn finish_write_back(&self) -> std::io::Result<()> { let $this = self; $to.finish_write_back() }
+        fn finish_write_back(&self, from: u64) -> std::io::Result<()> { let $this = self; $to.finish_write_back(from) }
     };
     (@ seal $this:ident $to:expr) => {
         fn seal(&self) -> std::io::Result<Option<$crate::disk::FileSeal>> { let $this = self; $to.seal() }

@@ -184,9 +184,10 @@ pub trait DiskFile: Send + Sync {
     fn begin_write_back(&self, offset: u64, len: u64) {
         let _nothing_to_ask = (offset, len);
     }
-    /// Waits until the device has everything written to this file, which may be in a cache of its own: the next flush of any file there makes it
+    /// Waits until the device has everything written to this file from byte `from` on, which may be in a cache of its own: the next flush of any file there makes it
     /// durable, if this one has its seal ([`DiskFile::has_seal`]). An error is a failed flush.
-    fn finish_write_back(&self) -> io::Result<()> {
+    fn finish_write_back(&self, from: u64) -> io::Result<()> {
+        let _all_of_it = from;
         self.sync()
     }
     /// Seals a file whose length is durable, and each of whose bytes has been flushed since it was added: it loses the seal when it is truncated, and

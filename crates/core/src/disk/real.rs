@@ -376,8 +376,8 @@ impl DiskFile for RealFile {
         write_back::begin(&self.file, offset, len);
     }
 
-    fn finish_write_back(&self) -> io::Result<()> {
-        match write_back::finish(&self.file) {
+    fn finish_write_back(&self, from: u64) -> io::Result<()> {
+        match write_back::finish(&self.file, from) {
             // What is no error of the medium is one of a kernel, or a sandbox, without the call.
             Err(e) if e.raw_os_error() != Some(libc::EIO) && e.kind() != ErrorKind::StorageFull => self.sync(),
             done => done,

@@ -19,11 +19,11 @@ pub fn begin(file: &File, offset: u64, len: u64) {
     let _seen_by_the_flush = sync_range(file, offset, len, libc::SYNC_FILE_RANGE_WRITE);
 }
 
-/// Writes what is dirty, and waits until the device has all of the file. It may keep that in a cache of its own.
-pub fn finish(file: &File) -> io::Result<()> {
+/// Writes what is dirty from byte `from` on, and waits until the device has all of that. It may keep it in a cache of its own.
+pub fn finish(file: &File, from: u64) -> io::Result<()> {
     let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // No bytes mean all to the end.
-    sync_range(file, 0, 0, all)
+    sync_range(file, from, 0, all)
 }
 
 fn sync_range(file: &File, offset: u64, len: u64, flags: libc::c_uint) -> io::Result<()> {

@@ -560,7 +560,9 @@ impl Group {
             let home_failed =
                 |error| Error::Io { what: format!("cannot flush the database of {}", self.path.display()), error };
             if !keeps(Rule::LogSealed) || self.file.has_seal(seal).context(|| what("look at"))? {
-                self.file.finish_write_back().map_err(|error| Error::Io { what: what("flush"), error })?;
+                // The first block has what is durable already, and what a start of the system makes worthless.
+                let from = self.block as u64;
+                self.file.finish_write_back(from).map_err(|error| Error::Io { what: what("flush"), error })?;
                 return home.sync().map_err(home_failed);
             }
             home.sync().map_err(home_failed)?;

@@ -136,9 +136,9 @@ impl CachedFile {
         }
     }
 
-    /// What the cache holds goes to the device.
-    pub fn send(&mut self) {
-        let newest = self.units.values_mut().filter_map(|unit| unit.versions.last_mut());
+    /// What the cache holds from byte `from` on goes to the device.
+    pub fn send(&mut self, from: usize) {
+        let newest = self.units.range_mut(from / self.unit..).filter_map(|(_, unit)| unit.versions.last_mut());
         newest.filter(|version| !version.limbo).for_each(|version| version.sent = true);
     }
 

@@ -127,12 +127,12 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
-    fn finish_write_back(&self) -> io::Result<()> {
+    fn finish_write_back(&self, from: u64) -> io::Result<()> {
         let mut state = self.state.lock();
         let fate = state.begin_on(Op::Send, self.ino, 0, 0)?;
         let data = &mut state.inode(self.ino).data;
         match fate {
-            Fate::Run | Fate::Short(_) => data.send(),
+            Fate::Run | Fate::Short(_) => data.send(from as usize),
             Fate::Fail(_) => data.fail_flush(),
             Fate::Cut => {}
         }

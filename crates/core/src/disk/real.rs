@@ -304,6 +304,11 @@ fn check_limit(offset: u64, buf: &[u8]) -> io::Result<()> {
 }
 
 impl RealFile {
+    /// Where a seal begins.
+    fn seal_at(&self) -> io::Result<u64> {
+        Ok(self.len()?.next_multiple_of(SEAL_BYTES))
+    }
+
     fn check_growth(&self, len: u64) -> io::Result<()> {
         note_limit();
         let fits = len <= FILE_BYTES_MAX.load(Ordering::Relaxed) || len <= self.len()?;
@@ -388,14 +393,14 @@ impl DiskFile for RealFile {
     fn seal(&self) -> io::Result<Option<FileSeal>> {
         const EXT4: u64 = 0xef53;
         let is_ext4 = u64::try_from(rustix::fs::fstatfs(&self.file)?.f_type) == Ok(EXT4);
-        let end = self.len()?.next_multiple_of(SEAL_BYTES);
+        let end = self.seal_at()?;
         let is_sealed =
             is_ext4 && rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, end, SEAL_BYTES).is_ok();
         Ok(if is_sealed { write_back::sealed(&self.file, end) } else { None })
     }
 
     fn has_seal(&self, seal: FileSeal) -> io::Result<bool> {
-        Ok(write_back::sealed(&self.file, self.len()?.next_multiple_of(SEAL_BYTES)) == Some(seal))
+        Ok(write_back::sealed(&self.file, self.seal_at()?) == Some(seal))
     }
 
     fn write_at(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {

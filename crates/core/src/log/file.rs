@@ -561,36 +561,44 @@ impl LogFile {
 
     /// The same in a new log, which is flushed as a whole.
     pub(crate) fn note_first_home(&self, home: FileId) -> Result<()> {
-        let at = shared::AT_HOME_FILE as u64;
-        self.file.write_at(&home.ino.to_le_bytes(), at).context(|| self.what("cannot write to"))
+        self.note(shared::AT_HOME_FILE, [home.ino])
     }
 
     /// The number of the file that the log was last used for, if it is known.
     pub(crate) fn noted_home(&self) -> Result<Option<u64>> {
-        let mut b = [0; 8];
-        let b = read_part(&*self.file, &mut b, shared::AT_HOME_FILE as u64).context(|| self.what("cannot read"))?;
-        Ok(le_u64(b, 0).filter(|file| *file != 0))
+        Ok(self.noted(shared::AT_HOME_FILE)?.map(|[file]| file))
     }
 
     /// Notes which names are on the disk, not flushed: of no use behind a power cut.
     pub(crate) fn note_names(&self, stamp: NamesStamp) -> Result<()> {
-        let mut b = [0; 32];
-        b.chunks_exact_mut(8).zip(stamp.0).for_each(|(to, part)| to.copy_from_slice(&part.to_le_bytes()));
-        self.file.write_at(&b, shared::AT_NAMES as u64).context(|| self.what("cannot write to"))
+        self.note(shared::AT_NAMES, stamp.0)
     }
 
     /// The names that were noted so.
     pub(crate) fn noted_names(&self) -> Result<Option<NamesStamp>> {
-        let mut b = [0; 32];
-        let read = self.file.read_at(&mut b, shared::AT_NAMES as u64).context(|| self.what("cannot read"))?;
-        let stamp = NamesStamp([0, 1, 2, 3].map(|n| le_u64(&b, 8 * n).unwrap_or(0)));
-        Ok(Some(stamp).filter(|stamp| read == b.len() && stamp.0 != [0; 4]))
+        Ok(self.noted(shared::AT_NAMES)?.map(NamesStamp))
+    }
+
+    /// Notes numbers in the first block, not flushed.
+    fn note<const COUNT: usize>(&self, at: usize, numbers: [u64; COUNT]) -> Result<()> {
+        self.file
+            .write_at(numbers.map(u64::to_le_bytes).as_flattened(), at as u64)
+            .context(|| self.what("cannot write to"))
+    }
+
+    /// The numbers that were noted so; `None` if all are zero.
+    fn noted<const COUNT: usize>(&self, at: usize) -> Result<Option<[u64; COUNT]>> {
+        let mut b = [[0; 8]; COUNT];
+        let bytes = b.as_flattened_mut();
+        let len = bytes.len();
+        let read = self.file.read_at(bytes, at as u64).context(|| self.what("cannot read"))?;
+        Ok(Some(b.map(u64::from_le_bytes)).filter(|numbers| read == len && *numbers != [0; COUNT]))
     }
 
     /// The seal that was noted in the file, if it has it: then the flush of another file on its device may make durable what is written over
     /// here (rule LogSealed).
     pub(crate) fn sealed(&self) -> Result<Option<FileSeal>> {
-        let Some(seal) = self.noted_seal()? else { return Ok(None) };
+        let Some(seal) = self.noted(shared::AT_SEAL)?.map(FileSeal) else { return Ok(None) };
         let has_it = self.file.has_seal(seal).context(|| self.what("cannot look at"))?;
         Ok(Some(seal).filter(|_| has_it || !keeps(Rule::LogSealed)))
     }
@@ -600,19 +608,8 @@ impl LogFile {
         if self.sealed()?.is_some() {
             return Ok(());
         }
-        let mut b = [0; 16];
         let seal = self.file.seal().context(|| self.what("cannot look at"))?;
-        b.chunks_exact_mut(8)
-            .zip(seal.map_or([0; 2], |seal| seal.0))
-            .for_each(|(to, part)| to.copy_from_slice(&part.to_le_bytes()));
-        self.file.write_at(&b, shared::AT_SEAL as u64).context(|| self.what("cannot write to"))
-    }
-
-    fn noted_seal(&self) -> Result<Option<FileSeal>> {
-        let mut b = [0; 16];
-        let read = self.file.read_at(&mut b, shared::AT_SEAL as u64).context(|| self.what("cannot read"))?;
-        let seal = FileSeal([0, 1].map(|n| le_u64(&b, 8 * n).unwrap_or(0)));
-        Ok(Some(seal).filter(|seal| read == b.len() && seal.0 != [0; 2]))
+        self.note(shared::AT_SEAL, seal.map_or([0; 2], |seal| seal.0))
     }
 
     /// The page that was last written in place, if the owner before noted one.
@@ -635,17 +632,11 @@ impl LogFile {
     /// The same from `from` on, without a flush.
     pub(crate) fn write_again(&self, slot: &Slot, from: LogOffset, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
-        let ring_at = slot.ring_at();
-        let mut at = from.0 / block * block;
-        while at < tail.0 {
-            let in_ring = at % slot.ring_bytes;
-            let n = (tail.0 - at).next_multiple_of(block).min(slot.ring_bytes - in_ring);
-            self.rewrite(ring_at + in_ring, n)?;
-            at += n;
-        }
+        let blocks = (LogOffset(from.0 / block * block), LogOffset(tail.0.next_multiple_of(block)));
+        self.write_over_between(slot, blocks, 256 << 10, |_| true)?;
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
-        let ring_end = ring_at + slot.ring_bytes;
-        self.rewrite(ring_end, file_bytes.saturating_sub(ring_end))
+        let ring_end = slot.ring_at() + slot.ring_bytes;
+        self.write_over(ring_end, file_bytes.saturating_sub(ring_end), 256 << 10, |_| true)
     }
 
     /// Flushes. Any error is a failed flush, also one that says the disk is full.
@@ -740,10 +731,6 @@ impl LogFile {
             at += n;
         }
         Ok(())
-    }
-
-    fn rewrite(&self, from: u64, len: u64) -> Result<()> {
-        self.write_over(from, len, 256 << 10, |_| true)
     }
 
     /// Reads `len` bytes from `from` on, as far as there are any, and writes each piece of at most `piece` bytes back that `change`

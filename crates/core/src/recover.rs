@@ -542,7 +542,6 @@ fn go_on(
         if mark.tentative && replayed.told_durable <= slot.start && keeps(Rule::MarkWithFirstRecord) {
             // No record says that one was flushed, and with it the mark.
             db.repeat_header()?;
-            db.sync_home()?;
         }
         // A record that does not count, where the next one may go by (rule UndecidedAsks).
         log.wipe_tail(&slot, replayed.cursor.tail)?;

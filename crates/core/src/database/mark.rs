@@ -174,13 +174,12 @@ impl Database {
         }
         if is_slot_live {
             self.repeat_header()?;
-            self.sync_home()?;
         }
         Ok(())
     }
 
     /// The seal of the log, if a flush of home makes durable what is written over there (rule LogSealed).
-    pub fn seal_beside_home(&self, log: &LogFile) -> Result<Option<FileSeal>> {
+    fn seal_beside_home(&self, log: &LogFile) -> Result<Option<FileSeal>> {
         let what = || self.what("cannot look at");
         let is_beside = self.home.id().context(what)?.dev == log.file.id().context(what)?.dev;
         if is_beside { log.sealed() } else { Ok(None) }
@@ -210,7 +209,7 @@ impl Database {
     pub fn flush_new_mark(&self, live: &mut Live) -> Result<()> {
         if live.log.has_new_mark() {
             self.sync_home().map_err(|e| self.poison(e))?;
-            live.log.mark_flushed();
+            live.log.group().mark_flushed();
         }
         live.log.settle_proof();
         Ok(())

@@ -443,11 +443,12 @@ impl Database {
         self.sync_home()
     }
 
-    /// Writes the first bytes of home once more, as they are: who wrote them may have died, or failed to flush them.
+    /// Writes the first bytes of home once more, as they are, durable: who wrote them may have died, or failed to flush them.
     pub fn repeat_header(&self) -> Result<()> {
         let mut first = [0; at::HEADER_BYTES];
         let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
-        self.home.write_at(first, 0).context(|| self.what("cannot write the header of"))
+        self.home.write_at(first, 0).context(|| self.what("cannot write the header of"))?;
+        self.sync_home()
     }
 
     /// Asks the system to begin to write what went home in a slice.

@@ -221,12 +221,6 @@ impl Log {
         }
     }
 
-    /// The mark was flushed by itself.
-    pub fn mark_flushed(&mut self) {
-        self.proof_bytes = 0;
-        self.group.mark_flushed();
-    }
-
     /// The head of the next record, which makes `state`.
     pub fn head(&self, state: &State, stream: record::Stream) -> Head {
         Head {
@@ -688,17 +682,18 @@ impl Log {
         let (from, bytes) = (self.begins % small, self.tail.0.saturating_sub(self.begins));
         let is_one_lap = self.slot.zeroed && self.slot.ring_bytes == small && bytes <= small;
         let (from, to) = if is_one_lap { (from, from + bytes) } else { (0, small) };
+        let used = (LogOffset(from), LogOffset(to));
         // Records may lead to what goes as long as one of the two slots is that of a session under way.
         let cuts = self.slot.ring_bytes > small || (stream == Stream::Drop && self.is_longer()?);
         let stone = Tombstone { session: self.slot.session, tid: self.last_tid };
         // Behind a recovery nobody knows what a flush that failed left in the cache alone.
         let wiped = match self.slot.zeroed {
-            true => self.log.wipe(&self.slot, (LogOffset(from), LogOffset(to)), &stone),
-            false => self.log.wipe_again(&self.slot, (LogOffset(from), LogOffset(to)), &stone),
+            true => self.log.wipe(&self.slot, used, &stone),
+            false => self.log.wipe_again(&self.slot, used, &stone),
         };
         // Where that fails (a file system that writes elsewhere is full), the next session knows and tries again.
         self.slot.zeroed = wiped.is_ok();
-        (self.slot.prev_crc, self.slot.start) = (u32::try_from(from).unwrap_or(0), LogOffset(to));
+        (self.slot.prev_crc, self.slot.start) = (u32::try_from(from).unwrap_or(0), used.1);
         self.slot.ring_bytes = small;
         self.slot.salt = system_start.unwrap_or(0);
         // Nothing is in flight any more, so the next session may go on from here.

@@ -84,7 +84,7 @@ impl Database {
                 }
                 Place::Unmade(chain) => {
                     made = self.make(member, state.tid, page, chain)?;
-                    let from = made.as_ref().and_then(|(image, _)| image.get(in_page..in_page + buf.len()));
+                    let from = made.as_ref().and_then(|image| image.get(in_page..in_page + buf.len()));
                     from.map_or(0, |from| {
                         buf.copy_from_slice(from);
                         from.len()
@@ -100,7 +100,7 @@ impl Database {
                     // Every page of a state is somewhere, whole: zeros would be a wrong answer (invariant I7).
                     return Err(ends_in_home(self, page));
                 }
-                if let Some((image, chain)) = made {
+                if let (Some(image), Place::Unmade(chain)) = (made, &found.place) {
                     self.table.write().made(page, chain, image);
                 }
                 break;
@@ -119,16 +119,10 @@ impl Database {
 
     /// Makes the image of a page that `chain` leads to, over what the snapshot `tid` finds in home. `None`: that is shorter than it was. The
     /// caller looks at the epochs.
-    fn make<'a>(
-        &self,
-        member: Option<&Member>,
-        tid: Tid,
-        page: PageNo,
-        chain: &'a Chain,
-    ) -> Result<Option<(Image, &'a Chain)>> {
+    fn make(&self, member: Option<&Member>, tid: Tid, page: PageNo, chain: &Chain) -> Result<Option<Image>> {
         let part = PagePart { page, page_bytes: chain.page_bytes(), at: 0 };
         let image = chain.image(page, |image| self.read_home_once(member, tid, part, image))?;
-        Ok(image.map(|image| (Image::from(image), chain)))
+        Ok(image.map(Image::from))
     }
 
     /// Makes what snapshots have of `page`, of what a recovery has found, before home gets what is at `going` (rule MadeBeforeOverwritten).
@@ -146,7 +140,7 @@ impl Database {
             let beside = self.table.read().unmade_beside(page, going);
             let Some((tid, chain)) = beside else { return Ok(()) };
             let made = self.make(member.as_deref(), tid, page, &chain)?;
-            let Some((image, _)) = made else { return Err(ends_in_home(self, page)) };
+            let Some(image) = made else { return Err(ends_in_home(self, page)) };
             let mut table = self.table.write();
             table.room(1)?;
             table.made(page, &chain, image);

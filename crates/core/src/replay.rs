@@ -248,7 +248,7 @@ fn read_home(db: &Database, slot: &Slot, page: PageNo, image: &mut [u8]) -> Resu
     let read = db.home.read_at(image, at).context(what)?;
     // Home may end before a page that a later record cut off, but not within what it has (invariant I7).
     if read < image.len() && db.home.len().context(what)? > at + read as u64 {
-        return Err(Error::Corrupt(format!("{} ends within page {page}", db.path.display())));
+        return Err(ends_in_home(db, page));
     }
     Ok(())
 }

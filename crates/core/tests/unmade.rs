@@ -110,7 +110,7 @@ fn readers_and_writers_make_what_they_need() {
     for count in [1, 9, 40] {
         let (disk, mut model) = killed(count);
         let mut c = open(&disk);
-        let mut other = Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &[]).unwrap();
+        let mut other = open(&disk);
         assert!(look(&mut c) == model && look(&mut c) == model, "{count}");
         assert!(look(&mut other) == model, "another process, {count}");
         drop(other);

@@ -12,7 +12,7 @@ use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
-use super::check::said;
+use super::check::{damage, said};
 use super::process::{BESIDE, FILES, Level, add_noise, explain, level};
 use crate::check::{Counts, ROOMY, Violation};
 use crate::hook::{HookDisk, Operation};
@@ -524,8 +524,10 @@ fn look(level: &Level, setting: &Setting, rng: &mut SplitMix64) -> rusqlite::Res
 }
 
 fn intact(db: &Connection, schema: &str) -> rusqlite::Result<()> {
-    let found: String = db.query_row(&format!("PRAGMA {schema}.integrity_check"), [], |row| row.get(0))?;
-    if found == "ok" { Ok(()) } else { Err(rusqlite::Error::InvalidParameterName(format!("{schema}: {found}"))) }
+    match damage(db, schema)? {
+        None => Ok(()),
+        Some(damage) => Err(rusqlite::Error::InvalidParameterName(format!("{schema}: {damage}"))),
+    }
 }
 
 /// Checks the disk that a crash left: one of the `allowed` states is there, in all databases, also after another crash in the

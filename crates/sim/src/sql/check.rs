@@ -128,11 +128,17 @@ fn see(level: &Level, setting: &Setting, disk: &SimDisk, first: usize) -> Result
     Ok(seen)
 }
 
+/// What is unsound in the database `schema` of a connection: rows alone say nothing of indexes.
+pub(super) fn damage(db: &Connection, schema: &str) -> rusqlite::Result<Option<String>> {
+    let sql = format!("PRAGMA {schema}.integrity_check(1)");
+    let answer: String = db.query_row(&sql, [], |row| row.get(0))?;
+    Ok(Some(answer).filter(|answer| answer != "ok"))
+}
+
 fn intact(db: &Connection, what: &str) -> Result<(), String> {
-    let answer = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get::<_, String>(0));
-    match answer {
-        Ok(answer) if answer == "ok" => Ok(()),
-        Ok(answer) => Err(format!("integrity_check of {what}: {answer}")),
+    match damage(db, "main") {
+        Ok(None) => Ok(()),
+        Ok(Some(damage)) => Err(format!("integrity_check of {what}: {damage}")),
         Err(e) => Err(format!("integrity_check of {what}: {}", said(&e))),
     }
 }

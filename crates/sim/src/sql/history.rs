@@ -7,7 +7,7 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
-use super::check::{OldFile, Setting, empty, said, stock_reads};
+use super::check::{OldFile, Setting, damage, empty, said, stock_reads};
 use super::deaths::{Oracles, mirror};
 use super::print::{Print, print};
 use super::process::{BESIDE, Level, SCHEMAS, add_noise, explain, level};
@@ -332,13 +332,12 @@ impl World {
         Ok(())
     }
 
-    /// What client `i` sees is sound, in its own cache too: rows alone say nothing of indexes.
+    /// What client `i` sees is sound, in its own cache too.
     fn check_indexes(&mut self, i: usize) -> Step<()> {
         for schema in &SCHEMAS[..self.clients[i].schemas()] {
-            let sql = format!("PRAGMA {schema}.integrity_check(1)");
-            match self.clients[i].db.query_row(&sql, [], |row| row.get::<_, String>(0)) {
-                Ok(answer) if answer == "ok" => {}
-                Ok(answer) => return Err(self.bad(format!("integrity_check of {schema}: {answer}"))),
+            match damage(&self.clients[i].db, schema) {
+                Ok(None) => {}
+                Ok(Some(damage)) => return Err(self.bad(format!("integrity_check of {schema}: {damage}"))),
                 Err(e) => {
                     self.abort(i);
                     return self.tolerate(&e, "integrity_check");

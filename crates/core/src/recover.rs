@@ -611,7 +611,12 @@ pub fn take_over(
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     if report.transactions > 0 {
         // The owner before may have died after a failed flush, with records in the cache that are not
-        // on the disk: they are written again before home depends on them (invariant I3).
+        // on the disk, and so may the slot: they are written again before home depends on them (invariant I3).
+        if keeps(Rule::LeftoversFlushed) {
+            log.file
+                .write_at(&slot.encode(), slot.position())
+                .context(|| format!("cannot write to the log {}", log.path.display()))?;
+        }
         log.rewrite_live(slot, cursor.tail)?;
     }
     if report.transactions > 0 {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::sync::idle::{Task, Watch};
+use crate::sync::idle::{Task, Watch, processor};
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Event, Mutex};
 
@@ -31,8 +31,8 @@ use crate::sync::{Event, Mutex};
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 /// Whoever is about to give up takes the place from a tentative holder that has had it for so long, whatever it does.
 const STARVED: Duration = Duration::from_millis(500);
-/// One that waits does so without sleeping for so long, if a turn usually takes no more than twice as long: waking up takes
-/// longer.
+/// One that waits does so without sleeping for so long, if a turn usually takes no more than twice as long and the holder has another
+/// processor: waking up takes longer.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// The place is left free to whoever comes for so long, before the first in the queue has it for certain; and for so long
@@ -100,6 +100,8 @@ struct Holder {
     turn: u64,
     /// When it had the place and went on.
     since: Instant,
+    /// The processor that ran it last, as far as this is known.
+    processor: Option<usize>,
 }
 
 impl Holder {
@@ -213,7 +215,7 @@ impl Inner {
         match (&self.holder, at) {
             (None, Some(at)) if !self.is_kept_from(&waiter.holder, now) => {
                 self.waiting.remove(at);
-                self.take(waiter.holder, now);
+                self.take(Holder { processor: processor(), ..waiter.holder }, now);
                 Look::Has
             }
             (holder, Some(at)) => {
@@ -238,7 +240,7 @@ impl Inner {
             (_, None) => {
                 if let Some(h) = self.holder.as_mut().filter(|h| h.connection == waiter.holder.connection) {
                     // Handed over. The time it took to wake up is not its own.
-                    h.since = now;
+                    (h.since, h.processor) = (now, processor());
                 }
                 Look::Has
             }
@@ -322,7 +324,8 @@ impl WriterQueue {
             let again = ticket.is_some();
             let mine = ticket.unwrap_or_else(|| inner.ticket());
             let since = Instant::now();
-            let me = Holder { connection, thread, task, claim, ticket: mine, turn: 0, since };
+            let processor = processor();
+            let me = Holder { connection, thread, task, claim, ticket: mine, turn: 0, since, processor };
             *ticket = None;
             let is_kept = !patience.all.is_zero() && inner.is_kept_from(&me, since);
             match &inner.holder {
@@ -351,7 +354,9 @@ impl WriterQueue {
                 return false;
             }
             let others_spin = inner.waiting.iter().any(|w| w.spins.load(Relaxed));
-            let spins = inner.usual < 2 * SPIN && inner.run.is_none() && !others_spin;
+            // The holder would wait for the processor that whoever spins keeps.
+            let is_in_the_way = processor.is_some() && inner.holder.is_some_and(|h| h.processor == processor);
+            let spins = inner.usual < 2 * SPIN && inner.run.is_none() && !others_spin && !is_in_the_way;
             let waiter = Arc::new(Waiter {
                 holder: me,
                 called: Event::new(),

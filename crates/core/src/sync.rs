@@ -140,7 +140,7 @@ fn has_processors() -> bool {
 pub mod idle {
     use std::time::{Duration, Instant};
 
-    pub use crate::disk::system::Task;
+    pub use crate::disk::system::{Task, processor};
 
     /// Processor time that a transaction may take before it writes, in clock ticks of 10 ms.
     const TICKS_MAX: u64 = 1;

@@ -66,6 +66,10 @@ mod sync {
             }
         }
 
+        pub fn processor() -> Option<usize> {
+            Some(shuttle::rand::thread_rng().gen_range(0..2))
+        }
+
         pub struct Watch;
 
         impl Watch {

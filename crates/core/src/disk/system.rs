@@ -33,6 +33,14 @@ pub fn clock_us() -> u64 {
     now.as_micros() as u64
 }
 
+/// The processor that runs the calling thread, at this moment; `None` where that is not known.
+pub fn processor() -> Option<usize> {
+    #[cfg(target_os = "linux")]
+    return nix::sched::sched_getcpu().ok();
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
 /// A thread of this process, if it has a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task(Option<u32>);

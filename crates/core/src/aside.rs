@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::beside;
 use crate::checkpoint::{checkpoint, ends_within};
 use crate::database::mark::Ended;
 use crate::database::{Database, Live, Phase};
@@ -218,11 +219,7 @@ pub fn come_back(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the rollback journal of");
     let path = db.journal_path();
     if db.has_name()? && !db.has_hot_journal()? {
-        match db.disk.remove(path) {
-            Ok(()) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::io(what(), e)),
-        }
+        beside::remove(&*db.disk, path).context(what)?;
         if keeps(Rule::JournalRemovalFlushed) {
             db.disk.sync_dir_of(path).context(what)?;
         }

@@ -27,11 +27,15 @@ pub fn second_path(home: &Path) -> PathBuf {
 
 /// Removes the name of a second file that means nothing, if there is one. Not flushed.
 pub fn remove_second(disk: &dyn Disk, home: &Path) -> Result<()> {
-    match disk.remove(&second_path(home)) {
-        Err(e) if e.kind() != ErrorKind::NotFound => {
-            Err(e).context(|| format!("cannot remove the second file of the database {}", home.display()))
-        }
-        _ => Ok(()),
+    let what = || format!("cannot remove the second file of the database {}", home.display());
+    remove(disk, &second_path(home)).context(what)
+}
+
+/// Removes a name, if it is there. Not flushed.
+pub fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    match disk.remove(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::names::RollbackJournal;
 use super::{Database, HomeFile, Inner, Live, Phase};
 use crate::beside;
 use crate::disk::{DiskFile, FileSeal, LockKind, OpenMode, random};
@@ -32,6 +33,8 @@ struct Found {
     newest: Option<Slot>,
     /// It is new, and nothing of it is flushed.
     created: bool,
+    /// The file that it was last used for, if that is known.
+    noted: Option<u64>,
 }
 
 /// Who needs the mark to be off on the medium.
@@ -51,25 +54,26 @@ impl Database {
         if !unlinked {
             self.check_name()?;
         }
-        if self.has_hot_journal()? {
+        let journal = self.rollback_journal()?;
+        if journal == RollbackJournal::Hot {
             return Err(Error::Busy("a rollback journal waits to be rolled back".into()));
         }
         let state = inner.published.clone();
         let (options, facts) = (&inner.options, self.facts());
         let unit = self.atomic_unit(options);
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::layout::BLOCK_BYTES_MAX);
-        let Found { log, newest: old, created } = match unlinked {
-            true => Found { log: self.nameless_log(block_bytes)?, newest: None, created: true },
+        let Found { log, newest: old, created, noted } = match unlinked {
+            true => Found { log: self.nameless_log(block_bytes)?, newest: None, created: true, noted: None },
             false => self.usable_log(block_bytes, &state)?,
         };
         let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
         let home = self.home.id().context(|| self.what("cannot look at"))?;
-        if created {
-            log.note_first_home(home)?
-        } else {
-            log.note_home(home)?
+        match created {
+            true => log.note_first_home(home)?,
+            false if noted != Some(home.ino) => log.note_home(home)?,
+            false => {}
         }
-        self.end_leftovers(&log, unlinked, old.as_ref().is_some_and(|slot| slot.live))?;
+        self.end_leftovers(&log, unlinked, journal, old.as_ref().is_some_and(|slot| slot.live))?;
         // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut
         // may have brought some of it back: what is still in the cache alone becomes durable with the slot
         // (rule LogWiped). Home may be marked with that session on the medium, so it stays proven that it has ended.
@@ -144,11 +148,11 @@ impl Database {
         Ok(self.begin(inner, log, home, home_tid))
     }
 
-    /// Where the log was last used for another file, the mark of that session may come back to it (rule CloseProven): wherever that file
-    /// is now, it is flushed before its log means something else.
-    fn end_elsewhere(&self, log: &LogFile) -> Result<()> {
+    /// Where the log was last used for another file, the `noted` one, the mark of that session may come back to it (rule CloseProven): wherever
+    /// that file is now, it is flushed before its log means something else.
+    fn end_elsewhere(&self, noted: Option<u64>) -> Result<()> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
-        match log.noted_home()? {
+        match noted {
             Some(file) if file != home.ino => {
                 self.disk.sync_all_beside(&self.path).context(|| self.what("cannot flush the file system of"))
             }
@@ -159,12 +163,17 @@ impl Database {
     /// What a process before left unflushed when it died must not come back beside the new mark: a rollback journal it removed,
     /// cut or zeroed, the mark it took off while its slot, which goes now, was the newest (`is_slot_live`). Nor a name that is
     /// not on the disk yet.
-    fn end_leftovers(&self, log: &LogFile, is_unlinked: bool, is_slot_live: bool) -> Result<()> {
+    fn end_leftovers(
+        &self,
+        log: &LogFile,
+        is_unlinked: bool,
+        journal: RollbackJournal,
+        is_slot_live: bool,
+    ) -> Result<()> {
         if !is_unlinked {
-            match self.disk.remove(self.journal_path()) {
-                Ok(()) => {}
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                Err(e) => return Err(Error::io(self.what("cannot remove the rollback journal of"), e)),
+            if journal != RollbackJournal::Absent {
+                beside::remove(&*self.disk, self.journal_path())
+                    .context(|| self.what("cannot remove the rollback journal of"))?;
             }
             // Home is whole: a second file that a close left means nothing.
             beside::remove_second(&*self.disk, &self.path)?;
@@ -230,11 +239,13 @@ impl Database {
         // Not behind the mark: nobody knows the session then.
         let removed = kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session);
         let state = inner.latest.clone();
+        let is_in_place = self.is_log_in_place(live.log.file())?;
         if state.kind == Kind::Empty {
             self.home.set_len(0).context(|| self.what("cannot write"))?;
             self.sync_home()?;
         } else {
-            let is_proven = ended == Ended::Proven && removed.is_ok() && self.is_close_proven(live, &state)?;
+            let may_be_proven = is_in_place && ended == Ended::Proven && removed.is_ok();
+            let is_proven = may_be_proven && self.is_close_proven(live, &state)?;
             // A checkpoint leaves the pages behind the end that snapshots read, and recovery what it found.
             if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
                 self.home.set_len(state.bytes()).context(|| self.what("cannot fit the length of"))?;
@@ -250,11 +261,13 @@ impl Database {
             }
         }
         live.log.invalidate(stream, self.disk.system_start())?;
-        if stream == Stream::Drop && live.scheme.facts().all_in_log() {
+        if stream == Stream::Drop && live.scheme.facts().all_in_log() && !live.log.is_sealed() {
             live.log.file().seal()?;
         }
         removed?;
-        self.remove_aside(live)?;
+        if !is_in_place {
+            self.remove_aside(live)?;
+        }
         *writer = None;
         self.table.write().clear();
         self.quit(inner)?;
@@ -270,7 +283,6 @@ impl Database {
         Ok(live.scheme.facts().all_in_log()
             && live.log.proves_close()
             && live.home.bytes == state.bytes()
-            && self.is_log_in_place(live.log.file())?
             && self.read_mark()? == Some(Mark::new(live.home.mark.session, last))
             && last != Tid(0))
     }
@@ -320,8 +332,9 @@ impl Database {
                 return self.create_log(path, block_bytes, newest);
             }
         }
+        let noted = log.noted_home()?;
         if newest.as_ref().is_some_and(|slot| slot.page_count != PAGE_COUNT_IN_HOME) {
-            self.end_elsewhere(&log)?;
+            self.end_elsewhere(noted)?;
         }
         let is_long_enough = |s: &Slot| s.ring_bytes >= small_ring_bytes(block_bytes) && s.block_bytes == block_bytes;
         if newest.as_ref().is_some_and(is_long_enough) {
@@ -330,7 +343,7 @@ impl Database {
             if access(&*log.file)?.zip(access(&*self.home)?).is_some_and(|(own, homes)| own.admits_more_than(homes)) {
                 beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
             }
-            return Ok(Found { log, newest, created: false });
+            return Ok(Found { log, newest, created: false, noted });
         }
         drop(log);
         if newest.is_some() {
@@ -389,7 +402,7 @@ impl Database {
         match Log::create(LogFile { file, path: path.to_owned() }, small_ring_bytes(block_bytes), block_bytes) {
             Ok(log) => {
                 lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
-                Ok(Found { log, newest, created: true })
+                Ok(Found { log, newest, created: true, noted: None })
             }
             Err(e) => {
                 // A log cut short by a full disk must not stay and hold the last free blocks.

@@ -10,24 +10,41 @@ use crate::error::{Error, IoContext, Result};
 use crate::journal::super_journal;
 use crate::log::file::{LogFile, path_of_session};
 
+/// The rollback journal of stock SQLite beside a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RollbackJournal {
+    /// There is none.
+    Absent,
+    /// It was cut, or zeroed: it is of a transaction that has ended.
+    Cold,
+    /// It waits to be rolled back, of a process that crashed.
+    Hot,
+}
+
 impl Database {
-    /// Whether a rollback journal of a crashed stock SQLite waits to be rolled back.
-    pub fn has_hot_journal(&self) -> Result<bool> {
+    /// The rollback journal of the database.
+    pub fn rollback_journal(&self) -> Result<RollbackJournal> {
         let what = || self.what("cannot look for the rollback journal of");
         let path = self.journal_path();
-        if !self.disk.exists(path).context(what)? {
-            return Ok(false);
-        }
-        if !self.has_name()? {
-            return Ok(false); // It is that of the file that has the name.
+        // One beside another file that has the name is that file's.
+        if !self.disk.exists(path).context(what)? || !self.has_name()? {
+            return Ok(RollbackJournal::Absent);
         }
         let journal = match self.open_journal(OpenMode::ReadOnly, what) {
             Ok(journal) => journal,
-            Err(Error::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(Error::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(RollbackJournal::Absent);
+            }
             Err(e) => return Err(e),
         };
         let mut first = [0];
-        Ok(journal.read_at(&mut first, 0).context(what)? == 1 && first != [0])
+        let is_hot = journal.read_at(&mut first, 0).context(what)? == 1 && first != [0];
+        Ok(if is_hot { RollbackJournal::Hot } else { RollbackJournal::Cold })
+    }
+
+    /// Whether a rollback journal waits to be rolled back.
+    pub fn has_hot_journal(&self) -> Result<bool> {
+        Ok(self.rollback_journal()? == RollbackJournal::Hot)
     }
 
     /// Opens the real rollback journal. `what` says what cannot be done.

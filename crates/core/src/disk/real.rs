@@ -20,6 +20,7 @@ use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use super::forked::Opened;
+use super::write_back::SEAL_BYTES;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
 use super::{look, write_back};
 
@@ -274,9 +275,6 @@ fn restrict(file: &File, access: Access) -> io::Result<()> {
     file.set_permissions(fs::Permissions::from_mode(mode))
 }
 
-/// Bytes of a seal: at most a block.
-const SEAL_BYTES: u64 = 4096;
-
 /// One open file of the operating system.
 #[derive(Debug)]
 struct RealFile {
@@ -304,11 +302,6 @@ fn check_limit(offset: u64, buf: &[u8]) -> io::Result<()> {
 }
 
 impl RealFile {
-    /// Where a seal begins.
-    fn seal_at(&self) -> io::Result<u64> {
-        Ok(self.len()?.next_multiple_of(SEAL_BYTES))
-    }
-
     fn check_growth(&self, len: u64) -> io::Result<()> {
         note_limit();
         let fits = len <= FILE_BYTES_MAX.load(Ordering::Relaxed) || len <= self.len()?;
@@ -393,14 +386,14 @@ impl DiskFile for RealFile {
     fn seal(&self) -> io::Result<Option<FileSeal>> {
         const EXT4: u64 = 0xef53;
         let is_ext4 = u64::try_from(rustix::fs::fstatfs(&self.file)?.f_type) == Ok(EXT4);
-        let end = self.seal_at()?;
+        let end = write_back::seal_at(self.len()?);
         let is_sealed =
             is_ext4 && rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, end, SEAL_BYTES).is_ok();
-        Ok(if is_sealed { write_back::sealed(&self.file, end) } else { None })
+        Ok(if is_sealed { write_back::sealed(&self.file) } else { None })
     }
 
     fn has_seal(&self, seal: FileSeal) -> io::Result<bool> {
-        Ok(write_back::sealed(&self.file, self.seal_at()?) == Some(seal))
+        Ok(write_back::sealed(&self.file) == Some(seal))
     }
 
     fn write_at(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
@@ -490,7 +483,10 @@ impl DiskFile for RealFile {
     }
 
     fn atomic_unit_bytes(&self) -> u32 {
-        *self.atomic_unit.get_or_init(|| self.atomic_units.of(&self.file))
+        *self.atomic_unit.get_or_init(|| {
+            let device = self.id().map(|id| id.dev);
+            device.map_or(ATOMIC_UNIT_BYTES_MIN, |device| self.atomic_units.of(&self.file, device))
+        })
     }
 }
 
@@ -507,8 +503,8 @@ const ATOMIC_UNIT_BYTES_MIN: u32 = 512;
 const ATOMIC_UNIT_BYTES_MAX: u32 = 65536;
 
 impl AtomicUnits {
-    fn of(&self, file: &File) -> u32 {
-        let Ok(look::Found { dev, .. }) = look::at(file) else { return ATOMIC_UNIT_BYTES_MIN };
+    /// Of the device `dev`, on which `file` is.
+    fn of(&self, file: &File, dev: u64) -> u32 {
         *self.0.lock().entry(dev).or_insert_with(|| {
             let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
             let device = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));

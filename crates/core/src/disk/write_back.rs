@@ -77,20 +77,26 @@ mod request {
     nix::ioctl_readwrite_bad!(fiemap, nix::request_code_readwrite!(b'f', 11, 32), super::Fiemap);
 }
 
-/// Whether what is written to the file goes to its blocks alone. A journal for data (`data=journal`) would have it until a commit of its own, and ext4
-/// then says, on kernels from 6.1 on, that nobody may write past the cache.
-fn is_written_in_place(file: &File) -> bool {
-    let asked = StatxFlags::DIOALIGN;
-    statx(file, c"", AtFlags::EMPTY_PATH, asked)
-        .is_ok_and(|found| found.stx_mask & asked.bits() != 0 && found.stx_dio_mem_align > 0)
+/// How long the file is, in bytes, if what is written to it goes to its blocks alone. A journal for data (`data=journal`) would have it until a commit
+/// of its own, and ext4 then says, on kernels from 6.1 on, that nobody may write past the cache.
+fn bytes_in_place(file: &File) -> Option<u64> {
+    let asked = StatxFlags::DIOALIGN | StatxFlags::SIZE;
+    let found = statx(file, c"", AtFlags::EMPTY_PATH, asked).ok()?;
+    (found.stx_mask & asked.bits() == asked.bits() && found.stx_dio_mem_align > 0).then_some(found.stx_size)
 }
 
-/// Where on the device the file lies, if all of it up to `end` has been written there, in blocks that are its own, and its last piece is a seal:
+/// Bytes of a seal: at most a block.
+pub const SEAL_BYTES: u64 = 4096;
+
+/// Where the seal begins behind a file of `bytes`.
+pub fn seal_at(bytes: u64) -> u64 {
+    bytes.next_multiple_of(SEAL_BYTES)
+}
+
+/// Where on the device the file lies, if all of it up to its end has been written there, in blocks that are its own, and its last piece is a seal:
 /// room behind the end that is not written (rule LogSealed).
-pub fn sealed(file: &File, end: u64) -> Option<FileSeal> {
-    if !is_written_in_place(file) {
-        return None;
-    }
+pub fn sealed(file: &File) -> Option<FileSeal> {
+    let end = seal_at(bytes_in_place(file)?);
     let mut map = Fiemap { length: u64::MAX, extent_count: EXTENTS as u32, ..Fiemap::default() };
     // SAFETY: `map` is laid out as the kernel's, with room for as many extents as it says, and the descriptor is open.
     unsafe { request::fiemap(file.as_raw_fd(), &raw mut map) }.ok()?;

@@ -245,12 +245,17 @@ impl LogFile {
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         let mut found: Vec<Slot> = Vec::new();
         let mut at = u64::from(BLOCK_BYTES_MIN);
-        while at <= 2 * u64::from(BLOCK_BYTES_MAX) && at < file_bytes {
+        let mut last = 2 * u64::from(BLOCK_BYTES_MAX);
+        while at <= last && at < file_bytes {
             let mut b = [0; slot::BYTES];
             let b = read_part(&*self.file, &mut b, at).context(|| self.what("cannot read"))?;
             // The first or the second one of a log with such blocks.
-            let slot = Slot::decode(b, file_bytes);
-            found.extend(slot.filter(|s| [at, at / 2].contains(&u64::from(s.block_bytes))));
+            let slot = Slot::decode(b, file_bytes).filter(|s| [at, at / 2].contains(&u64::from(s.block_bytes)));
+            if let Some(slot) = slot {
+                // All of a log is made with one size of blocks.
+                last = 2 * u64::from(slot.block_bytes);
+                found.push(slot);
+            }
             at *= 2;
         }
         found.sort_by_key(|s| std::cmp::Reverse(s.sequence));

@@ -99,6 +99,8 @@ pub struct Log {
     /// As many bytes before that prove that the session before has ended, while the mark of this one may not be on the medium: no record goes
     /// there (rule ProofKept).
     proof_bytes: u64,
+    /// The log had its seal when the session began, and has kept its length since, as far as this process knows.
+    is_sealed: bool,
     /// The last record is a prepared one: another file's log says that it counts (rule UndecidedAsks).
     decided_elsewhere: bool,
 }
@@ -198,6 +200,7 @@ impl Log {
             recovered: true,
             begins: 0,
             proof_bytes: 0,
+            is_sealed: false,
             decided_elsewhere: false,
         }
     }
@@ -206,7 +209,13 @@ impl Log {
     /// record goes to the `proof_bytes` before the first (rules MarkWithFirstRecord and ProofKept).
     pub fn mark_with_first_record(&mut self, home: Arc<dyn DiskFile>, seal: FileSeal, proof_bytes: u64) {
         self.group.mark_written(home, seal);
+        self.is_sealed = true;
         self.proof_bytes = if keeps(Rule::ProofKept) { proof_bytes } else { 0 };
+    }
+
+    /// Whether the log need not be sealed again.
+    pub fn is_sealed(&self) -> bool {
+        self.is_sealed
     }
 
     /// Whether the mark may not be on the medium yet.
@@ -247,6 +256,7 @@ impl Log {
             return Err(Error::Corrupt(format!("the log {} was cut short", self.log.path.display())));
         }
         self.group.reserve(0, false)?;
+        self.is_sealed &= slot.ring_bytes == self.slot.ring_bytes;
         self.slot = slot.clone();
         self.tail = cursor.tail;
         self.prev_crc = cursor.prev_crc;
@@ -493,6 +503,7 @@ impl Log {
             .write_at(image, position)
             .context(|| format!("cannot write to the log {}", self.log.path.display()))?;
         self.group.written_beside();
+        self.is_sealed = false;
         self.stream_tail = self.stream_tail.max((position + image.len() as u64).next_multiple_of(STREAM_UNIT));
         Ok(position)
     }
@@ -591,6 +602,7 @@ impl Log {
         debug_assert!(!self.has_streamed(), "what streams is behind the ring");
         debug_assert!(is_empty || self.fits_longer(ring_bytes), "rule RingGrownBeforeSlot: records do not move");
         let (from, to) = (self.ring_end(), self.ring_at() + ring_bytes);
+        self.is_sealed = false;
         match write_zeros(&self.log, from, to, || self.log.what("cannot lengthen")) {
             Err(e) if e.is_short() => {
                 self.log.file.set_len(from).context(|| self.log.what("cannot shorten"))?;
@@ -706,7 +718,12 @@ impl Log {
         if !begun || (cuts && keeps(Rule::LogGivenBack)) {
             self.log.flush()?;
         }
-        if stream == Stream::Drop { self.stream_reset() } else { Ok(()) }
+        match stream {
+            Stream::Drop if cuts => self.stream_reset()?,
+            Stream::Drop => self.stream_tail = self.ring_end(),
+            Stream::Keep => {}
+        }
+        Ok(())
     }
 
     /// Writes the newest slot once more, durable, over the one before, which needs more than what will be left of the log
@@ -719,10 +736,11 @@ impl Log {
     /// What is behind the ring goes: what an earlier owner streamed, and the rest of a ring that was `ring_bytes` long, once no
     /// slot leads there (rules LogGivenBack and SlotsBeforeCut).
     pub fn give_rest_back(&mut self, ring_bytes: u64) -> Result<()> {
-        if ring_bytes > self.slot.ring_bytes || self.is_longer()? {
+        let is_longer = self.is_longer()?;
+        if ring_bytes > self.slot.ring_bytes || is_longer {
             self.repeat_slot()?;
         }
-        self.stream_reset()
+        if is_longer { self.stream_reset() } else { Ok(()) }
     }
 
     /// Whether the next transaction would pass a ceiling of the slot.

@@ -36,12 +36,7 @@ pub fn kept_path(log: &Path, session: u64) -> PathBuf {
 /// Removes the images kept for a session, if there are any.
 pub fn remove(disk: &dyn Disk, log: &Path, session: u64) -> Result<()> {
     let path = kept_path(log, session);
-    match disk.remove(&path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io(format!("cannot remove the old images {}", path.display()), e))
-        }
-        _ => Ok(()),
-    }
+    beside::remove(disk, &path).context(|| format!("cannot remove the old images {}", path.display()))
 }
 
 #[derive(Default)]

@@ -337,6 +337,11 @@ impl World {
         for schema in &SCHEMAS[..self.clients[i].schemas()] {
             match damage(&self.clients[i].db, schema) {
                 Ok(None) => {}
+                // A page that cannot be read is part of the answer.
+                Ok(Some(_)) if !self.levels[self.clients[i].process].is_alive() => {
+                    self.abort(i);
+                    return self.bury().map(|_| ());
+                }
                 Ok(Some(damage)) => return Err(self.bad(format!("integrity_check of {schema}: {damage}"))),
                 Err(e) => {
                     self.abort(i);

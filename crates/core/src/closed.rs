@@ -70,13 +70,14 @@ pub fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
         db.home.set_len(state.bytes()).context(what)?;
     }
     db.write_header(&state.final_header())?;
-    let what = || format!("cannot write to {}", log.path.display());
-    match newest.live && newest.session == mark.session {
+    let newest = match newest.live && newest.session == mark.session {
         true => log.end(&newest, mark.tid)?,
-        false => log.wipe(&newest, newest.lap(), &Tombstone { session: mark.session, tid: mark.tid })?,
-    }
-    let end = newest.ring_at().saturating_add(newest.ring_bytes);
-    if log.file.len().context(what)? > end { log.file.set_len(end).context(what) } else { Ok(()) }
+        false => {
+            log.wipe(&newest, newest.lap(), &Tombstone { session: mark.session, tid: mark.tid })?;
+            newest
+        }
+    };
+    log.give_back(&newest)
 }
 
 /// What a marked home with these first bytes and this length holds, as if the mark was off.

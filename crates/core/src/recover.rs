@@ -442,7 +442,7 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     fit_length(db, &*db.home, &mut home, &recovered)?;
     beside::remove_second(&*db.disk, &db.path)?;
     db.write_header(&recovered.final_header())?;
-    log.end(slot, slot.base_tid)
+    log.end(slot, slot.base_tid).map(drop)
 }
 
 /// How far the TID of a recovery's record is behind the last one found, at least and with a random part as large: more than records fit

@@ -112,6 +112,42 @@ fn a_power_cut_anywhere_in_the_session_that_follows() {
     }
 }
 
+/// The close of a session whose ring had grown is cut short, recovered, and the session that follows is cut short as well: a slot of the
+/// longer ring is gone before the rest of the log is (rule LogGivenBack).
+#[test]
+fn a_power_cut_behind_the_recovery_of_a_close_that_gives_the_log_back() {
+    let (times, pages) = SESSIONS[2];
+    let run = |stop: Option<u64>| {
+        let disk = SimDisk::new(SimConfig::default());
+        let mut c = open(&disk, DB);
+        (0..times).for_each(|n| write(&mut c, pages, 7 + times - 1 - n));
+        let before = disk.ops();
+        stop.iter().for_each(|ops| disk.stop_after(*ops));
+        let _ = c.close();
+        (disk.ops() - before, disk)
+    };
+    let log_bytes = |disk: &SimDisk| disk.snapshot_file(Path::new("/db-onewrite")).map_or(0, |log| log.len());
+    let mut given_back = 0;
+    for stop in 0..run(None).0 {
+        let (_, stopped) = run(Some(stop));
+        for seed in 0..4 {
+            let cut = stopped.crash(seed);
+            let long = log_bytes(&cut);
+            assert_eq!(found(&cut, DB, "recovered"), 7, "operation {stop}, seed {seed}");
+            given_back += usize::from(log_bytes(&cut) < long);
+            for (next, seed) in (4..9).flat_map(|next| (0..3).map(move |seed| (next, seed))) {
+                let disk = cut.survive();
+                disk.stop_after(next);
+                let told = try_open(&disk, DB).and_then(|mut c| try_fill(&mut c, 2, 9)).is_ok();
+                let case = format!("operation {stop}, then {next}, seed {seed}");
+                let n = found(&disk.crash(seed), DB, &case);
+                assert!(n == 9 || (n == 7 && !told), "{case}: {n}");
+            }
+        }
+    }
+    assert!(given_back > 5, "{given_back} recoveries gave the log back");
+}
+
 /// Closed, renamed, and another database made under its name, which gets the log: both open after a power cut.
 #[test]
 fn a_file_that_is_renamed_behind_its_close_and_replaced() {

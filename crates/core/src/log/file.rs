@@ -667,8 +667,8 @@ impl LogFile {
     }
 
     /// The session of `slot` is over, and home holds all of it, up to `tid`: nothing of it can be read, and the next slot says so.
-    /// Not flushed: the next session looks at all of the ring.
-    pub(crate) fn end(&self, slot: &Slot, tid: Tid) -> Result<()> {
+    /// Not flushed: the next session looks at all of the ring. Returns that slot.
+    pub(crate) fn end(&self, slot: &Slot, tid: Tid) -> Result<Slot> {
         self.wipe(slot, slot.lap(), &Tombstone { session: slot.session, tid })?;
         let ended = Slot {
             sequence: slot.sequence.saturating_add(1),
@@ -679,7 +679,23 @@ impl LogFile {
             prev_crc: 0,
             ..slot.clone()
         };
-        self.file.write_at(&ended.encode(), ended.position()).context(|| self.what("cannot write to"))
+        self.file.write_at(&ended.encode(), ended.position()).context(|| self.what("cannot write to"))?;
+        Ok(ended)
+    }
+
+    /// Cuts off what is behind the ring of `slot`, the newest, which nobody uses. The slot before may need that: the newest one is written over it
+    /// and flushed first (rule LogGivenBack).
+    pub(crate) fn give_back(&self, slot: &Slot) -> Result<()> {
+        let end = slot.ring_at().saturating_add(slot.ring_bytes);
+        if self.file.len().context(|| self.what("cannot read the length of"))? <= end {
+            return Ok(());
+        }
+        if keeps(Rule::LogGivenBack) {
+            let again = Slot { sequence: slot.sequence.saturating_add(1), ..slot.clone() };
+            self.file.write_at(&again.encode(), again.position()).context(|| self.what("cannot write to"))?;
+            self.flush()?;
+        }
+        self.file.set_len(end).context(|| self.what("cannot shorten"))
     }
 
     /// Whether `path` leads to this file.

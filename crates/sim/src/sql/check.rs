@@ -345,7 +345,10 @@ pub fn older_file(
     let swapped = disk.survive();
     swapped.set_capacity(ROOMY);
     swapped.put_file(&old.path, &old.bytes);
-    if old.path == log_path(old.file) && looks_cut_off(&now, &swapped, &old.path) {
+    let is_home = old.path == path(old.file);
+    if !is_home && looks_cut_off(&now, &swapped, &old.path)
+        || is_home && looks_unbegun(&old.bytes, &swapped, &log_path(old.file))
+    {
         return Ok(());
     }
     error_or_right(setting, &swapped, allowed, old.file, &format!("an older {}", old.path.display()), depth)
@@ -358,6 +361,17 @@ fn looks_cut_off(home: &[u8], disk: &SimDisk, path: &Path) -> bool {
     let slots = log.and_then(|log| log.slots().ok()).unwrap_or_default();
     let Some(newest) = slots.first() else { return false };
     mark(home).is_some_and(|mark| mark.tentative && follows_session(mark.session, newest.session))
+}
+
+/// Whether `home` is what a power cut in the first flush of a session leaves, too, beside the log at `path`: the mark of the session before,
+/// and records of which none says that another was flushed (rule MarkWithFirstRecord; `docs/faults.md`).
+fn looks_unbegun(home: &[u8], disk: &SimDisk, path: &Path) -> bool {
+    let follows = |log: &LogFile| -> Option<bool> {
+        let (mark, newest) = (mark(home)?, log.slots().ok()?.into_iter().next()?);
+        let is_next = newest.live && follows_session(newest.session, mark.session) && mark.tid == mark.whole;
+        Some(is_next && log.has_nothing_flushed(&newest).ok()?)
+    };
+    LogFile::open(disk, path, OpenMode::ReadOnly).ok().flatten().as_ref().and_then(follows).unwrap_or(false)
 }
 
 /// The path of a log.

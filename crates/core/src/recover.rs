@@ -539,10 +539,7 @@ fn go_on(
         if keeps(Rule::RecordsRewritten) {
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
         }
-        if mark.tentative && replayed.told_durable <= slot.start && keeps(Rule::MarkWithFirstRecord) {
-            // No record says that one was flushed, and with it the mark.
-            db.repeat_header()?;
-        }
+        flush_mark(db, &mark, &slot, replayed.told_durable)?;
         // A record that does not count, where the next one may go by (rule UndecidedAsks).
         log.wipe_tail(&slot, replayed.cursor.tail)?;
         let recovered = State { tid: number_apart(ring.last_tid())?, ..state };
@@ -572,6 +569,13 @@ fn go_on(
     db.share(live, writer, inner)
 }
 
+/// Flushes the `mark` of home, before anything else is written there, where no record says that one was flushed, and with it the mark
+/// (rule MarkWithFirstRecord).
+fn flush_mark(db: &Database, mark: &Mark, slot: &Slot, told_durable: LogOffset) -> Result<()> {
+    let may_be_new = mark.tentative && told_durable <= slot.start;
+    if may_be_new && keeps(Rule::MarkWithFirstRecord) { db.repeat_header() } else { Ok(()) }
+}
+
 /// Nobody reads yet.
 struct Unseen;
 
@@ -593,7 +597,7 @@ pub fn take_over(
     replayed: Replayed,
     options: &Options,
 ) -> Result<()> {
-    let Replayed { table, state, report, cursor, decider, .. } = replayed;
+    let Replayed { table, state, report, cursor, decider, told_durable } = replayed;
     decider.map_or(Ok(()), |decider| db.keep_decision(&decider, &log, slot))?;
     log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
     let counted = report.transactions > 0 || slot.in_place;
@@ -618,6 +622,7 @@ pub fn take_over(
                 .context(|| format!("cannot write to the log {}", log.path.display()))?;
         }
         log.rewrite_live(slot, cursor.tail)?;
+        flush_mark(db, &mark, slot, told_durable)?;
     }
     if report.transactions > 0 {
         write_pages(db, &*db.home, &mut home, &recovered, table.dirty(recovered.page_count)?)?;

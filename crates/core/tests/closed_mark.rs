@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{PAGE, try_fill};
+use common::{PAGE, filled, try_fill};
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::LogFile;
@@ -277,6 +277,42 @@ fn a_power_cut_anywhere_in_many_short_sessions() {
         }
     }
     assert!(beside_plain > 5 && beside_older > 5, "{beside_plain} and {beside_older} of the cases it is about");
+}
+
+/// A process that has flushed nothing is killed, and the recovery, which brings everything home, is cut short: the mark is on the medium before
+/// any page of home is written over (rule MarkWithFirstRecord).
+#[test]
+fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
+    const PAGES: u32 = 3;
+    let mut unmarked = 0;
+    for stop in 0..16 {
+        let disk = SimDisk::new(SimConfig::default());
+        (6..8).for_each(|byte| session(&disk, DB, 1, PAGES, byte));
+        let mut c = open(&disk, DB);
+        // As `synchronous=OFF` does.
+        c.lock(LockLevel::Shared).unwrap();
+        c.lock(LockLevel::Reserved).unwrap();
+        (0..PAGES.into()).for_each(|n| c.write_at(&filled(n, PAGES, 8), n * PAGE as u64).unwrap());
+        c.prepare(None).unwrap();
+        c.commit().unwrap();
+        std::mem::forget(c);
+        let killed = disk.survive();
+        // As a transaction leaves it that was too big for memory: no recovery goes on beside that.
+        let log = killed.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap();
+        log.write_at(&[1; PAGE], log.len().unwrap()).unwrap();
+        killed.stop_after(stop);
+        let done = try_open(&killed, DB).and_then(|mut c| c.lock(LockLevel::Shared)).is_ok();
+        for seed in 0..24 {
+            let after = killed.crash(seed);
+            let case = format!("operation {stop}, seed {seed}");
+            unmarked += usize::from(!is_marked(&after, DB));
+            let n = found(&after, DB, &case);
+            assert!(n == 8 || (n == 7 && !done), "{case}: {n}");
+            let home = after.snapshot_file(Path::new(DB)).unwrap();
+            assert!(home[PAGE..].iter().all(|byte| *byte == n), "{case}: pages of several transactions");
+        }
+    }
+    assert!(unmarked > 20, "{unmarked} cuts took the mark");
 }
 
 /// Somebody has put the log there, and not flushed it.

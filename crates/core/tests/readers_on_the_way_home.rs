@@ -7,6 +7,7 @@ mod common;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use common::{PAGE, page, plain, write};
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
@@ -45,7 +46,8 @@ impl DiskFile for VisitedFile {
 
     onewrite_core::forward_disk_file!(
         this => this.0;
-        id, len, read_once_at, write_durable_at, sync, set_len, reserve, try_lock, unlock, atomic_unit_bytes
+        id, len, read_once_at, write_durable_at, sync, set_len, reserve, try_lock, unlock, conflicts, shared_words,
+        atomic_unit_bytes
     );
 }
 
@@ -134,4 +136,149 @@ fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
             assert_eq!(reads(&mut writer, 1..2), [page(n)]);
         }
     }
+}
+
+/// The disk of a process that dies: its files are closed then, and with them its locks go.
+struct Mortal {
+    disk: SimDisk,
+    files: Arc<Mutex<Vec<Arc<dyn DiskFile>>>>,
+    /// Writes to the database file that it lives to begin.
+    writes: Arc<AtomicU64>,
+    /// What others do before it dies.
+    before: Before,
+}
+
+type Before = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+struct MortalFile {
+    is_home: bool,
+    number: usize,
+    files: Arc<Mutex<Vec<Arc<dyn DiskFile>>>>,
+    writes: Arc<AtomicU64>,
+    before: Before,
+}
+
+impl MortalFile {
+    fn file(&self) -> Arc<dyn DiskFile> {
+        self.files.lock()[self.number].clone()
+    }
+}
+
+impl Disk for Mortal {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let mut files = self.files.lock();
+        files.push(self.disk.open(path, mode)?);
+        let (number, is_home) = (files.len() - 1, path == Path::new("/db"));
+        let (files, writes, before) = (self.files.clone(), self.writes.clone(), self.before.clone());
+        Ok(Arc::new(MortalFile { is_home, number, files, writes, before }))
+    }
+
+    onewrite_core::forward_disk!(
+        this => this.disk;
+        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, sync_all_beside, temp_file
+    );
+}
+
+impl DiskFile for MortalFile {
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        if self.is_home && buf.len() > 100 && self.writes.fetch_sub(1, SeqCst) == 0 {
+            self.before.lock().take().into_iter().for_each(|before| before());
+            let nowhere = SimDisk::new(SimConfig::default()).open(Path::new("/db"), OpenMode::Create)?;
+            self.files.lock().iter_mut().for_each(|file| *file = nowhere.clone());
+            std::panic::resume_unwind(Box::new("dies"));
+        }
+        self.file().write_at(buf, offset)
+    }
+
+    onewrite_core::forward_disk_file!(
+        this => this.file();
+        id, len, read_once_at, write_durable_at, sync, set_len, reserve, try_lock, unlock, conflicts, shared_words,
+        atomic_unit_bytes
+    );
+}
+
+/// A process that was alone dies as it brings a big transaction home, and another one goes on with that: nobody reads the state before it, of
+/// which home has only a part, though processes have come meanwhile (rule KeptForSnapshots).
+#[test]
+fn who_comes_before_a_process_dies_on_the_way_home() {
+    const PAGES: u64 = 40;
+    let mut died = 0;
+    for lives in [1, 5, 9] {
+        let sim = SimDisk::new(SimConfig::default());
+        let mut bytes = plain(0)[..PAGE].to_vec();
+        bytes[31] = PAGES as u8;
+        bytes.extend((1..PAGES).flat_map(|_| page(0)));
+        sim.put_file(Path::new("/db"), &bytes);
+        let options = [("stream_size", "64K"), ("log_size", "1M"), ("busy_ms", "20")];
+        let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let open =
+            |disk: Arc<dyn Disk>| Engine::new(disk).open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
+        let writes = Arc::new(AtomicU64::new(u64::MAX));
+        let before = Before::default();
+        let mortal =
+            Mortal { disk: sim.clone(), files: Arc::default(), writes: writes.clone(), before: before.clone() };
+        let mut writer = open(Arc::new(mortal));
+        write(&mut writer, &numbered(1..2, 0));
+        // Every other page, so that each is a write of its own.
+        writes.store(lives, SeqCst);
+        let big: Vec<_> = numbered(1..PAGES, 2).into_iter().step_by(2).collect();
+        let visit = Arc::new(Mutex::new(None));
+        let (mut next, mut comer) = (open(Arc::new(Visited(sim.clone(), visit.clone()))), open(Arc::new(sim.clone())));
+        let come = Arc::new(Mutex::new(None));
+        let into = come.clone();
+        *before.lock() = Some(Box::new(move || {
+            for c in [&mut next, &mut comer] {
+                // The transaction is on its way home, and nobody has kept anything for these.
+                assert!(c.lock(LockLevel::Shared).is_err());
+                let _ = c.unlock(LockLevel::None);
+            }
+            *into.lock() = Some((next, comer));
+        }));
+        let dead = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write(&mut writer, &big))).is_err();
+        std::mem::forget(writer);
+        if !dead {
+            continue;
+        }
+        died += 1;
+        let (mut next, mut comer) = come.lock().take().unwrap();
+        let mut mixed = Vec::new();
+        let seen: Arc<Mutex<Vec<Vec<Vec<u8>>>>> = Arc::default();
+        let into = seen.clone();
+        let look = move |comer: &mut Connection| {
+            if comer.lock(LockLevel::Shared).is_err() {
+                return;
+            }
+            let images = (1..PAGES).step_by(2).map(|p| {
+                let mut image = vec![0; PAGE];
+                comer.read_at(&mut image, p * PAGE as u64).map(|_| image)
+            });
+            if let Ok(images) = images.collect::<Result<Vec<_>, _>>() {
+                into.lock().push(images);
+            }
+            comer.unlock(LockLevel::None).unwrap();
+        };
+        let mut looks = 0;
+        *visit.lock() = Some(Box::new(move |_| {
+            looks += 1;
+            if looks < 4 {
+                look(&mut comer);
+            }
+        }));
+        for _ in 0..3 {
+            if next.lock(LockLevel::Shared).is_ok() {
+                let _ = next.lock(LockLevel::Reserved);
+            }
+            let _ = next.unlock(LockLevel::None);
+        }
+        *visit.lock() = None;
+        for (n, images) in seen.lock().iter().enumerate() {
+            let old = images.iter().filter(|image| **image != page(2)).count();
+            if old != 0 && old != images.len() {
+                mixed.push((n, old));
+            }
+        }
+        assert!(mixed.is_empty(), "behind {lives} writes: reads with so many old pages: {mixed:?}");
+        assert!(reads(&mut next, 1..PAGES).iter().step_by(2).all(|image| *image == page(2)), "behind {lives} writes");
+    }
+    assert_eq!(died, 3);
 }

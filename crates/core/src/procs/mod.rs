@@ -244,10 +244,12 @@ impl Database {
         let Some(member) = self.member() else { return Ok(true) };
         let words = &member.words;
         let visible = words.visible();
+        // It has begun to go home before, with nobody there that could read what is visible, and nobody may since: home has part of it.
+        let has_begun = words.home_floor() > visible;
         words.set_home_floor(state.tid);
         let others = member.pins_of_others()?;
         // A transaction that goes home before others may see it: whoever is attached still reads what is visible.
-        let all = state.tid > visible && !others.is_empty();
+        let all = state.tid > visible && !others.is_empty() && !has_begun;
         let oldest_kept = words.kept_until();
         let mine = words.pins(member.me);
         let afresh = !others.iter().chain([&mine]).any(|pins| pins.within(Tid(0), oldest_kept));
@@ -376,8 +378,9 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
         inner.advance();
     }
     words.ring();
+    // What streamed may be in home in part: nobody reads what is visible until all of it is there (rule KeptForSnapshots).
     let visible = words.visible();
-    if words.home_floor() > visible {
+    if words.home_floor() > visible && !db.table.read().has_layer() {
         words.set_home_floor(visible);
     }
     drop(tail);

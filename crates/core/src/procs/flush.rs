@@ -188,11 +188,14 @@ impl Database {
     /// A process died while it flushed; perhaps its flush had failed. Everything is written again, in a turn (rule
     /// LostFlushRepeated).
     fn flush_for_dead(&self, member: &Member, dead: usize, deadline: Option<Instant>) -> Result<()> {
-        let soon = Instant::now() + LOOK_FOR_DEAD;
-        match self.enter(true, deadline.map_or(soon, |deadline| deadline.min(soon))) {
-            Ok(()) => {}
-            Err(Error::Busy(_)) => return Ok(()),
-            Err(e) => return Err(e),
+        // A commit that waits in a turn of its own would wait for itself, where that turn is to be passed on.
+        if !member.join_turn() {
+            let soon = Instant::now() + LOOK_FOR_DEAD;
+            match self.enter(true, deadline.map_or(soon, |deadline| deadline.min(soon))) {
+                Ok(()) => {}
+                Err(Error::Busy(_)) => return Ok(()),
+                Err(e) => return Err(e),
+            }
         }
         let done = match self.writer.lock().as_mut() {
             // Somebody else may have seen to it meanwhile.

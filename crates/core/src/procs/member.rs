@@ -526,6 +526,13 @@ impl Member {
         Ok(taken)
     }
 
+    /// Joins the turn that this process has, if it is in order: what is done in it does not wait for others that wait for the turn, as a
+    /// transaction does. [`Member::leave`] ends it.
+    pub fn join_turn(&self) -> bool {
+        let joined = self.local.try_lock().filter(|local| local.in_flight > 0 && !local.settling);
+        joined.map(|mut local| local.in_flight += 1).is_some()
+    }
+
     fn forget_dead(&self, dead: &mut Option<usize>) -> Result<()> {
         dead.take().map_or(Ok(()), |process| self.unlock_dead(process))
     }

@@ -70,6 +70,30 @@ fn nobody_goes_on_while_what_others_wrote_is_not_in_order() {
     assert!(!member.is_busy());
 }
 
+/// What a commit does in its own turn does not wait for those that wait for that turn to end: neither would ever go on.
+#[test]
+fn a_turn_is_joined_though_others_wait_for_it() {
+    let [other, member] = two();
+    let far = Instant::now() + Duration::from_secs(60);
+    let soon = |ms| (Instant::now() + Duration::from_millis(ms)).into();
+    assert!(!member.join_turn(), "it has none");
+    assert_eq!(member.take(true, &far.into(), None).unwrap(), Taken::Anew);
+    assert!(!member.join_turn(), "it is not in order yet");
+    member.settle().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.take(true, &far.into(), None).unwrap());
+        // Once the slice is over, no transaction begins in it.
+        while member.take(true, &soon(1), None).unwrap() == Taken::Again {
+            member.leave(true, false);
+        }
+        assert!(member.join_turn());
+        member.leave(true, false);
+        member.leave(true, false);
+        assert_eq!(waiting.join().unwrap(), Taken::Anew);
+    });
+    assert!(!member.join_turn());
+}
+
 /// One thread of a process waits for its slice to be over, another enters meanwhile.
 #[test]
 fn threads_that_let_another_process_go_first_wait_for_what_it_wrote() {

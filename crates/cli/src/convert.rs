@@ -13,7 +13,7 @@ use onewrite_core::inspect::has_room;
 use onewrite_core::inspect::home::{Kind, State, reserved};
 use onewrite_core::inspect::layout::trailer;
 use onewrite_core::inspect::path_beside;
-use onewrite_core::{Engine, Mode};
+use onewrite_core::{Engine, LockLevel, Mode};
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -77,11 +77,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let file = args.file.display();
     // Keeps everybody out until the new file has its name.
     let mut repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
-    if repair.state()?.kind == Kind::Wal {
+    // A process that died as it took the database out of WAL mode leaves a WAL beside a header that does not say so.
+    let wal = path_beside(repair.path(), "-wal");
+    let has_wal = || fs::metadata(&wal).is_ok_and(|found| found.len() > 0);
+    if repair.state()?.kind == Kind::Wal || has_wal() {
         drop(repair);
         leave_wal_mode(&args.file)?;
         repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
     }
+    // SQLite would write what is in it over the new file.
+    ensure!(
+        !has_wal(),
+        "{file} has a write-ahead log beside it ({}): open it with SQLite once, to bring that home",
+        wal.display()
+    );
     ensure!(
         repair.mark()?.is_none(),
         "{file} carries onewrite's mark: it is in use, or a crash left it so. Run `onewrite recover {file}` first"
@@ -123,6 +132,8 @@ fn leave_wal_mode(file: &Path) -> Result<()> {
     let mut connection = Engine::new(disk()).open(file, OpenMode::ReadWrite, &[])?;
     let mode = connection.look_ahead()?;
     ensure!(mode != Mode::Wal, "{}: {}", file.display(), connection.why_stock());
+    connection.lock(LockLevel::Shared)?;
+    connection.unlock(LockLevel::None)?;
     Ok(connection.close()?)
 }
 

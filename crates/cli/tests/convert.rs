@@ -111,6 +111,29 @@ fn a_database_in_wal_mode_leaves_it_first_unless_others_have_it_open() {
     assert_eq!(rows(&stock).len(), rows(&keeps).len());
 }
 
+/// What a process leaves that dies as it takes a database out of WAL mode: the header says that it is out, and the WAL is still there. Over the
+/// new file SQLite would write what is in it.
+#[test]
+fn a_wal_beside_a_header_that_does_not_say_so_goes_first() {
+    let wal = notes();
+    let keeps = stock(&wal);
+    keeps.execute_batch("PRAGMA journal_mode=WAL; UPDATE note SET text = text || 'y'").unwrap();
+    for to in ["trailers", "plain"] {
+        let left = Db::new();
+        for suffix in ["", "-wal"] {
+            std::fs::copy(wal.beside(suffix), left.beside(suffix)).unwrap();
+        }
+        let mut home = std::fs::read(&left.home).unwrap();
+        home[18..20].fill(1);
+        std::fs::write(&left.home, home).unwrap();
+        expect(0, &["convert", "--to", to], &left.home, &[]);
+        assert!(!left.beside("-wal").exists(), "{to}");
+        let stock = stock(&left);
+        assert_eq!(stock.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0)).unwrap(), "ok", "{to}");
+        assert_eq!(rows(&stock).len(), rows(&keeps).len(), "{to}");
+    }
+}
+
 /// Everything a database can hold: rowids that nothing names, columns called like them, generated columns, tables without
 /// rowids, AUTOINCREMENT, statistics, an index by text, views, virtual tables.
 fn everything() -> Db {

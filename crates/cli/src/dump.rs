@@ -153,16 +153,31 @@ fn value(value: ValueRef<'_>, out: &mut impl Write) -> std::io::Result<()> {
         // As many digits as bring the same number back, and a point, so that it stays a real number.
         ValueRef::Real(x) => write!(out, "{x:?}"),
         ValueRef::Text(bytes) if bytes.contains(&0) => write!(out, "CAST(X'{}' AS TEXT)", hex(bytes)),
-        ValueRef::Text(bytes) => {
-            out.write_all(b"'")?;
-            for (n, part) in bytes.split(|b| *b == b'\'').enumerate() {
-                out.write_all(if n == 0 { b"" } else { b"''" })?;
-                out.write_all(part)?;
-            }
-            out.write_all(b"'")
+        // The program sqlite3 takes a carriage return for part of a line's end.
+        ValueRef::Text(bytes) if bytes.contains(&b'\r') => {
+            let sign = sign_for_return(bytes);
+            write!(out, "replace(")?;
+            write_quoted(out, &bytes.split(|b| *b == b'\r').collect::<Vec<_>>().join(sign.as_bytes()))?;
+            write!(out, ",'{sign}',char(13))")
         }
+        ValueRef::Text(bytes) => write_quoted(out, bytes),
         ValueRef::Blob(bytes) => write!(out, "X'{}'", hex(bytes)),
     }
+}
+
+fn write_quoted(out: &mut impl Write, bytes: &[u8]) -> std::io::Result<()> {
+    out.write_all(b"'")?;
+    for (n, part) in bytes.split(|b| *b == b'\'').enumerate() {
+        out.write_all(if n == 0 { b"" } else { b"''" })?;
+        out.write_all(part)?;
+    }
+    out.write_all(b"'")
+}
+
+/// What stands for a carriage return, and nowhere else in `bytes`.
+fn sign_for_return(bytes: &[u8]) -> String {
+    let is_free = |sign: &String| !bytes.windows(sign.len()).any(|part| part == sign.as_bytes());
+    (0u64..).map(|n| if n == 0 { "\\r".to_owned() } else { format!("\\r{n}") }).find(is_free).unwrap_or_default()
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -98,7 +98,7 @@ fn a_dump_has_everything() {
             "CREATE TABLE \"a \"\"b\"(k INTEGER PRIMARY KEY AUTOINCREMENT, \"x y\", g AS (k * 2) STORED);
              INSERT INTO \"a \"\"b\"(\"x y\") VALUES (NULL), (-7), (0.1), (1e300), (2.0), (9e999), ('it''s'), (x'00ff'),
                 (CAST(x'610062' AS TEXT)), ('line
-break'), (''), (x'');
+break'), (''), (x''), ('return' || char(13, 10) || 'it''s \\r' || char(13));
              CREATE TABLE wr(a TEXT PRIMARY KEY, b) WITHOUT ROWID; INSERT INTO wr VALUES ('z', 1), ('a', 2);
              CREATE VIRTUAL TABLE f USING fts5(t); INSERT INTO f VALUES ('hello world'), ('bye');
              CREATE INDEX i ON wr(b); CREATE VIEW v AS SELECT * FROM wr;
@@ -109,6 +109,7 @@ break'), (''), (x'');
     let dumped = run(&["dump"], &[&db.home]);
     assert!(dumped.status.success(), "{}", said(&dumped));
     let sql = std::str::from_utf8(&dumped.stdout).unwrap();
+    assert!(!sql.contains('\r'), "the program sqlite3 drops it");
     let copy_file = db.dir.path().join("copy.db");
     let copy = rusqlite::Connection::open(&copy_file).unwrap();
     copy.execute_batch(sql).unwrap_or_else(|e| panic!("{e}: {sql}"));

@@ -41,7 +41,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let command = |more: &[&str]| {
         let mut command = Command::new(&args.sqlite3);
         command.args(more).arg("-cmd").arg(format!(".load '{}'", loadable(&extension)));
-        command.arg("-cmd").arg(format!(".open 'file:{}?vfs=onewrite'", encoded(&file))).arg(":memory:");
+        let open = format!(".open {}'file:{}?vfs=onewrite'", opening(&args.args), encoded(&file));
+        command.arg("-cmd").arg(open).arg(":memory:");
         command
     };
     // Where either fails, sqlite3 goes on with a database in memory.
@@ -54,6 +55,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         bail!("{} cannot open {} through {}: {why}", args.sqlite3.display(), args.file.display(), extension.display());
     }
     Err(missing(&args.sqlite3, &command(&[]).args(&args.args).exec()))
+}
+
+/// Those of sqlite3's options that say how a file is opened: of the one that it opens itself, which is in memory, they would say nothing.
+fn opening(args: &[OsString]) -> String {
+    let known = ["readonly", "nofollow"];
+    let given = |name: &&&str| {
+        args.iter().filter_map(|arg| arg.to_str()).any(|arg| arg == format!("-{name}") || arg == format!("--{name}"))
+    };
+    known.iter().filter(given).map(|name| format!("--{name} ")).collect()
 }
 
 fn missing(program: &Path, e: &std::io::Error) -> anyhow::Error {
@@ -109,6 +119,13 @@ fn encoded(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_says_how_a_file_is_opened_is_said_of_this_one() {
+        let of = |args: &[&str]| opening(&args.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(of(&["-json", "SELECT 1"]), "");
+        assert_eq!(of(&["-nofollow", "--readonly", "SELECT 1"]), "--readonly --nofollow ");
+    }
 
     #[test]
     fn a_path_in_a_uri() {

@@ -75,6 +75,8 @@ fn check_dest(args: &Args) -> Result<()> {
     let there = dest.try_exists().with_context(|| format!("cannot look at {}", dest.display()))?;
     ensure!(!there || args.force, "{} is there already; --force replaces it", dest.display());
     if there {
+        let is_file = std::fs::metadata(dest).is_ok_and(|found| found.is_file());
+        ensure!(is_file, "{} is not a regular file, and is not replaced: choose another name", dest.display());
         let same = |path: &Path| path.canonicalize().with_context(|| format!("cannot look at {}", path.display()));
         ensure!(same(&args.file)? != same(dest)?, "{} is the database itself", dest.display());
     }

@@ -53,7 +53,8 @@ impl RealDisk {
 impl Disk for RealDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
-        options.read(true).mode(0o644); // std adds O_CLOEXEC and retries EINTR.
+        // Nobody waits for the other end of a pipe; std adds O_CLOEXEC and retries EINTR.
+        options.read(true).mode(0o644).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
         match mode {
             OpenMode::ReadOnly => {}
             OpenMode::ReadWrite => {
@@ -63,7 +64,13 @@ impl Disk for RealDisk {
                 options.write(true).create(true).truncate(false);
             }
         }
-        self.wrap(|| options.open(path))
+        self.wrap(|| {
+            let file = options.open(path)?;
+            match look::at(&file)?.is_file() {
+                true => Ok(file),
+                false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
+            }
+        })
     }
 
     fn open_beside(&self, path: &Path, mode: OpenMode, access: Option<Access>) -> io::Result<Arc<dyn DiskFile>> {

@@ -14,6 +14,7 @@ mod replicate;
 mod shell;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Durable SQLite commits with one block write and one flush: measure them, and look after the files.
@@ -77,7 +78,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(e) => {
-            eprintln!("onewrite: {e:#}");
+            let _nobody_reads = writeln!(std::io::stderr(), "onewrite: {e:#}");
             ExitCode::FAILURE
         }
     }

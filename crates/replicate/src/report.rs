@@ -4,6 +4,7 @@
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
+use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -45,7 +46,14 @@ pub fn say(level: Level, event: &str, fields: &[(&str, Value)], message: &str) {
     } else {
         format!("onewrite: {message}")
     };
-    bars().suspend(|| eprintln!("{line}"));
+    tell(&line);
+}
+
+/// A line to stderr. Where nobody reads that, the work goes on, and its status says how it ended.
+pub fn tell(line: &str) {
+    bars().suspend(|| {
+        let _nobody_reads = writeln!(io::stderr(), "{line}");
+    });
 }
 
 fn json_line(level: Level, event: &str, fields: &[(&str, Value)], message: &str, now: SystemTime) -> String {

@@ -589,6 +589,18 @@ mod tests {
         RealDisk::new().open(&dir.path().join(name), OpenMode::Create).unwrap()
     }
 
+    #[test]
+    fn a_pipe_and_a_directory_are_no_database_and_nobody_waits_for_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for mode in [OpenMode::ReadOnly, OpenMode::ReadWrite, OpenMode::Create] {
+            let refused = RealDisk::new().open(&pipe, mode).err().map(|e| e.kind());
+            assert_eq!(refused, Some(ErrorKind::InvalidInput), "{mode:?}");
+        }
+        assert!(RealDisk::new().open(dir.path(), OpenMode::ReadOnly).is_err());
+    }
+
     /// Names have a stamp when they have been as they are for a while, and another one after each change.
     #[test]
     fn a_directory_that_changes_has_another_stamp() {

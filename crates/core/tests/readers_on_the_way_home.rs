@@ -197,10 +197,20 @@ impl DiskFile for MortalFile {
     );
 }
 
-/// A process that was alone dies as it brings a big transaction home, and another one goes on with that: nobody reads the state before it, of
-/// which home has only a part, though processes have come meanwhile (rule KeptForSnapshots).
+/// A process dies as it brings a big transaction home, and another one goes on with that: nobody reads a state of which home has only a part
+/// (rule KeptForSnapshots). It was alone, and others have come meanwhile.
 #[test]
 fn who_comes_before_a_process_dies_on_the_way_home() {
+    a_process_dies_on_the_way_home(false);
+}
+
+/// The same with others beside it from the start, none of which reads at that moment: what was kept for them stays.
+#[test]
+fn who_is_there_before_a_process_dies_on_the_way_home() {
+    a_process_dies_on_the_way_home(true);
+}
+
+fn a_process_dies_on_the_way_home(others_are_there: bool) {
     const PAGES: u64 = 40;
     let mut died = 0;
     for lives in [1, 5, 9] {
@@ -224,12 +234,15 @@ fn who_comes_before_a_process_dies_on_the_way_home() {
         let big: Vec<_> = numbered(1..PAGES, 2).into_iter().step_by(2).collect();
         let visit = Arc::new(Mutex::new(None));
         let (mut next, mut comer) = (open(Arc::new(Visited(sim.clone(), visit.clone()))), open(Arc::new(sim.clone())));
+        if others_are_there {
+            assert_eq!([reads(&mut next, 1..2), reads(&mut comer, 1..2)], [[page(0)], [page(0)]]);
+        }
         let come = Arc::new(Mutex::new(None));
         let into = come.clone();
         *before.lock() = Some(Box::new(move || {
             for c in [&mut next, &mut comer] {
-                // The transaction is on its way home, and nobody has kept anything for these.
-                assert!(c.lock(LockLevel::Shared).is_err());
+                // The transaction is on its way home, and images of home are kept for those that were there.
+                assert_eq!(c.lock(LockLevel::Shared).is_ok(), others_are_there);
                 let _ = c.unlock(LockLevel::None);
             }
             *into.lock() = Some((next, comer));
@@ -264,6 +277,10 @@ fn who_comes_before_a_process_dies_on_the_way_home() {
                 look(&mut comer);
             }
         }));
+        if others_are_there {
+            // Who goes on has no snapshot of its own yet.
+            next = open(Arc::new(Visited(sim.clone(), visit.clone())));
+        }
         for _ in 0..3 {
             if next.lock(LockLevel::Shared).is_ok() {
                 let _ = next.lock(LockLevel::Reserved);

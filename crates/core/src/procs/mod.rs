@@ -252,7 +252,9 @@ impl Database {
         let all = state.tid > visible && !others.is_empty() && !has_begun;
         let oldest_kept = words.kept_until();
         let mine = words.pins(member.me);
-        let afresh = !others.iter().chain([&mine]).any(|pins| pins.within(Tid(0), oldest_kept));
+        // What a process kept that died on the way home with the same transaction is no longer in home.
+        let goes_on = all && visible < oldest_kept;
+        let afresh = !goes_on && !others.iter().chain([&mine]).any(|pins| pins.within(Tid(0), oldest_kept));
         let needed = all || others.iter().any(|pins| pins.within(Tid(0), state.tid));
         if needed || (afresh && words.kept().1 > 0) {
             let mut run = member.kept.begin(afresh)?;

@@ -362,7 +362,7 @@ impl Connection {
             (state, mark) = db.read_state()?;
         }
         if self.leaves_wal_mode(&state, inner)? {
-            if !self.leave_wal_mode(&state, inner)? {
+            if !self.leave_wal_mode(inner)? {
                 return self.look(db, writer, inner);
             }
             state = db.read_state()?.0;

@@ -35,8 +35,9 @@ impl Connection {
 
     /// Takes the file out of WAL mode if nobody else has it open in that; SHARED is held before and after. False if others have
     /// changed it meanwhile: it has to be looked at once more.
-    pub(super) fn leave_wal_mode(&mut self, state: &State, inner: &mut Inner) -> Result<bool> {
-        let (db, home) = (self.db.clone(), &*self.db.home);
+    pub(super) fn leave_wal_mode(&mut self, inner: &mut Inner) -> Result<bool> {
+        let db = self.db.clone();
+        let home = &*db.home;
         if !locks::reserve(home)? {
             // Another one that is at it, which needs this lock to be given back.
             locks::none(home)?;
@@ -56,7 +57,12 @@ impl Connection {
             inner.stays_wal = Some("others have it open in that mode".into());
             return Ok(true);
         }
-        let left = wal::leave(&db, state);
+        let looked = self.look_alone(inner);
+        let Ok(Some(state)) = looked else {
+            locks::downgrade(home)?;
+            return looked.map(|_| false);
+        };
+        let left = wal::leave(&db, &state);
         let left = match left {
             // Tried again it would not know which names are gone for good.
             Ok(None) => wal::discard(&db).map(|()| None).map_err(|e| inner.poison(e)),
@@ -68,5 +74,13 @@ impl Connection {
         }
         inner.stays_wal = left?;
         Ok(true)
+    }
+
+    /// The file as it is when nobody else has it: until then, those that have it open in WAL mode bring pages home, the header among them.
+    /// `None` if it is not to leave that mode as it is, or not before something else is done.
+    fn look_alone(&mut self, inner: &Inner) -> Result<Option<State>> {
+        let (state, mark) = self.db.read_state()?;
+        let leaves = mark.is_none() && self.leaves_wal_mode(&state, inner)? && !self.db.has_hot_journal()?;
+        Ok(leaves.then_some(state))
     }
 }

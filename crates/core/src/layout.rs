@@ -61,6 +61,8 @@ pub mod words {
     pub const AT_MAGIC: usize = 0;
     pub const AT_SESSION: usize = 1;
     pub const AT_SETTINGS: usize = 2;
+    /// In the settings: the processes share `psow=1`.
+    pub const PSOW: u64 = 1;
     pub const AT_POISON: usize = 3;
     pub const AT_GENERATION: usize = 4;
     pub const AT_HOME_FLOOR: usize = 5;

@@ -292,7 +292,7 @@ fn observe(
 ) -> Result<bool> {
     check_fits(db, &log, options)?;
     let is_marked = || Ok(db.read_state()?.1 == Some(session));
-    let Some(member) = Member::observe(db.files(), log, session, options, is_marked)? else {
+    let Some(member) = Member::observe(db.files(), log, session, options.busy_ms, is_marked)? else {
         return if is_marked()? { Err(left_marked(db)) } else { Ok(false) };
     };
     let followed = follow(db, writer, inner, member, options);
@@ -341,7 +341,9 @@ fn join(
     options: &Options,
 ) -> Result<()> {
     check_fits(db, log, options)?;
-    let member = Member::join(db.files(), log.clone(), session, options)?;
+    // Who only reads writes no record.
+    let psow = inner.recovers.then_some(options.psow);
+    let member = Member::join(db.files(), log.clone(), session, psow)?;
     follow(db, writer, inner, member, options)
 }
 
@@ -384,7 +386,12 @@ fn follow(
     let mark = Mark::new(slot.session, told_tid(&slot, db.facts()));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
-    let log = Log::join(member.log.clone(), slot.clone(), options.psow);
+    let psow = member.words.psow();
+    if psow != options.psow {
+        let shared = Options { psow, ..inner.options.clone() };
+        db.set_options(inner, shared);
+    }
+    let log = Log::join(member.log.clone(), slot.clone(), psow);
     **writer = Some(db.begin(inner, log, home, Tid::HOME));
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);

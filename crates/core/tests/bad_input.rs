@@ -259,6 +259,17 @@ fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     let mut fourth = engine().open(&pair.home, OpenMode::ReadWrite, &other).unwrap();
     let error = fourth.lock(LockLevel::Shared).unwrap_err();
     assert!(matches!(error, Error::Option(_)) && error.to_string().contains("psow=1"), "{error}");
+    // Who only reads writes no record: it takes what is in force, in a process of its own and beside another connection.
+    let engine = engine();
+    for _ in 0..2 {
+        let mut reader = engine.open(&pair.home, OpenMode::ReadOnly, &other).unwrap();
+        reader.lock(LockLevel::Shared).unwrap();
+        let mut seen = vec![0; PAGE];
+        reader.read_at(&mut seen, PAGE as u64).unwrap();
+        assert_eq!(seen, page(TX));
+        assert!(reader.psow());
+        std::mem::forget(reader);
+    }
 }
 
 /// A database that crashed with `TX` transactions, was recovered, and crashed again with two more:

@@ -153,7 +153,9 @@ fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], rea
         inner.recovers = true;
         db.set_options(&mut inner, options.clone());
     }
-    for (name, _) in given.iter().filter(|(name, _)| !Options::OWN.contains(&name.as_str())) {
+    // Who only reads writes no record: `psow` is nothing to it.
+    let is_own = |name: &str| Options::OWN.contains(&name) || (reads && name == "psow");
+    for (name, _) in given.iter().filter(|(name, _)| !is_own(name)) {
         let (asked, in_force) = (options.get(name), inner.options.get(name));
         if asked != in_force {
             return Err(Error::Option(format!(

@@ -205,7 +205,7 @@ impl World {
 /// Explores every state; what is wrong with one of them, and how many there were.
 fn explore(without: Without) -> (Option<String>, usize) {
     let words = ProcessWords::new(std::sync::Arc::default());
-    words.found(1, 0, 1, Tid(0));
+    words.found(1, false, 1, Tid(0));
     let first = World {
         words: words.committing(),
         turn: None,

@@ -195,7 +195,7 @@ mod tests {
     fn a_snapshot_reads_the_image_that_was_overwritten_first_after_it() {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimConfig::default()));
         let words = ProcessWords::new(Arc::default());
-        words.found(1, 0, 1, Tid(0));
+        words.found(1, false, 1, Tid(0));
         let path = Path::new("/db");
         let home = disk.open(path, OpenMode::Create).unwrap();
         let open = || Kept::new(disk.clone(), home.clone(), kept_path(path, 1), words.clone(), false);

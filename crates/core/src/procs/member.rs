@@ -82,11 +82,6 @@ fn observed(tid: Tid) -> u64 {
     OBSERVED.saturating_add(tid.0)
 }
 
-/// Settings that all processes of a log must share, as a word.
-fn settings(options: &Options) -> u64 {
-    u64::from(options.psow)
-}
-
 /// Which word announces which snapshot of this process.
 #[derive(Default)]
 struct Announced {
@@ -193,7 +188,7 @@ impl Member {
     pub fn found(files: Files, log: LogFile, tail: Tail, due: Due, options: &Options) -> Result<Option<Arc<Member>>> {
         let Ok(words) = log.file.shared_words() else { return Ok(None) };
         let words = ProcessWords::new(words);
-        words.found(tail.slot.session, settings(options), tail.slot.sequence, tail.cursor.last_tid);
+        words.found(tail.slot.session, options.psow, tail.slot.sequence, tail.cursor.last_tid);
         words.set_due(due);
         let made = log.file.made().context(|| format!("cannot look at the log {}", log.path.display()))?;
         words.set_start(files.disk.system_start(), made);
@@ -210,15 +205,15 @@ impl Member {
         Ok(Some(Arc::new(member)))
     }
 
-    /// Joins the processes that use the log. The caller has ADMIN, and is not alone.
-    pub fn join(files: Files, log: LogFile, session: u64, options: &Options) -> Result<Arc<Member>> {
+    /// Joins the processes that use the log, to write if `psow` says what this process asks for. The caller has ADMIN, and is not alone.
+    pub fn join(files: Files, log: LogFile, session: u64, psow: Option<bool>) -> Result<Arc<Member>> {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
         let busy = |why: &str| in_use(&log, why);
         if !log.file.try_lock(ATTACH, 1, LockKind::Shared).context(what)? {
             return Err(busy("and shares it with none"));
         }
-        let (words, slot) = Self::look(&log, session, options)?;
+        let (words, slot) = Self::look(&log, session, psow)?;
         // The slot of a process that died in its turn, or while it flushed, is left for whoever takes over.
         let mut free = 0..PROCESSES;
         let me = loop {
@@ -241,24 +236,24 @@ impl Member {
         files: Files,
         log: LogFile,
         session: u64,
-        options: &Options,
+        busy_ms: u64,
         is_marked: impl FnOnce() -> Result<bool>,
     ) -> Result<Option<Arc<Member>>> {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
-        lock_within(&log, ATTACH, LockKind::Shared, Duration::from_millis(options.busy_ms))?;
+        lock_within(&log, ATTACH, LockKind::Shared, Duration::from_millis(busy_ms))?;
         // From here on nobody takes the mark off.
         let is_used = log.file.conflicts(SLOTS, PROCESSES as u64, LockKind::Shared).context(what)?;
         if !is_used || !is_marked()? {
             log.file.unlock(ATTACH, 1).context(what)?;
             return Ok(None);
         }
-        let (words, slot) = Self::look(&log, session, options)?;
+        let (words, slot) = Self::look(&log, session, None)?;
         Ok(Some(Arc::new(Member::new(files, log, words, PROCESSES, Tail::nowhere(slot)))))
     }
 
     /// The words, which must be those of `session`, and the slot that is in use.
-    fn look(log: &LogFile, session: u64, options: &Options) -> Result<(ProcessWords, Slot)> {
+    fn look(log: &LogFile, session: u64, psow: Option<bool>) -> Result<(ProcessWords, Slot)> {
         let path = log.path.display();
         let busy = |why: &str| in_use(log, why);
         let words = log.file.shared_words().map_err(|_| busy("and memory cannot be shared with it"))?;
@@ -269,11 +264,11 @@ impl Member {
         if words.is_poisoned() {
             return Err(Error::Poisoned("a write or flush failed in another process".into()));
         }
-        if words.settings() != settings(options) {
-            let theirs = words.settings() & 1;
+        if let Some(asked) = psow.filter(|asked| *asked != words.psow()) {
             return Err(Error::Option(format!(
-                "psow={} was asked for, but the database is open in another process with psow={theirs}",
-                u8::from(options.psow)
+                "psow={} was asked for, but the database is open in another process with psow={}",
+                u8::from(asked),
+                u8::from(!asked)
             )));
         }
         let slot = loop {

@@ -51,7 +51,7 @@ fn two() -> [Arc<Member>; 2] {
         .unwrap()
         .unwrap();
     let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
-    let second = Member::join(database().files(), log, started.slot().session, &options).unwrap();
+    let second = Member::join(database().files(), log, started.slot().session, Some(options.psow)).unwrap();
     [first, second]
 }
 

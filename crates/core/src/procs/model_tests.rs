@@ -130,7 +130,7 @@ fn run(words: &ProcessWords, path: &mut Vec<bool>, without: Without) -> Result<(
 /// Runs every schedule, until one shows a violation.
 fn first_violation(without: Without) -> Option<String> {
     let words = ProcessWords::new(std::sync::Arc::default());
-    words.found(1, 0, 1, Tid(0));
+    words.found(1, false, 1, Tid(0));
     words.enter(1);
     let mut path = Vec::new();
     loop {

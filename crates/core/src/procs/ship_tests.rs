@@ -152,7 +152,7 @@ impl World {
 /// Explores every state; what is wrong with one of them, and how many there were.
 fn explore(without: Without) -> (Option<String>, usize) {
     let words = ProcessWords::new(std::sync::Arc::default());
-    words.found(1, 0, 1, Tid(0));
+    words.found(1, false, 1, Tid(0));
     words.begin_shipping(1000);
     let first = World {
         words: words.committing(),
@@ -197,7 +197,7 @@ fn each_safeguard_is_needed() {
 #[test]
 fn what_a_session_begins_with_is_not_known_to_be_there() {
     let words = ProcessWords::new(std::sync::Arc::default());
-    words.found(1, 0, 1, Tid(7));
+    words.found(1, false, 1, Tid(7));
     words.begin_unshipped(1000);
     assert_eq!((words.ship(), words.to_ship()), (Ship::Begun, Some(Tid(7))));
     words.note_late();

@@ -276,7 +276,7 @@ mod tests {
 
     fn words() -> ProcessWords {
         let words = ProcessWords::new(Arc::default());
-        words.found(1, 0, 1, crate::types::Tid(0));
+        words.found(1, false, 1, crate::types::Tid(0));
         Turns { words: &words, me: 0 }.found();
         words
     }

@@ -138,7 +138,7 @@ impl ProcessWords {
     }
 
     /// Begins them: the caller is alone.
-    pub fn found(&self, session: u64, settings: u64, generation: u64, newest: Tid) {
+    pub fn found(&self, session: u64, psow: bool, generation: u64, newest: Tid) {
         // Who dies on the way leaves the words of no session.
         self.cell(AT_MAGIC).store(0, SeqCst);
         fence(SeqCst);
@@ -149,7 +149,7 @@ impl ProcessWords {
         }
         fence(SeqCst);
         self.cell(AT_SESSION).store(session, SeqCst);
-        self.cell(AT_SETTINGS).store(settings, SeqCst);
+        self.cell(AT_SETTINGS).store(if psow { PSOW } else { 0 }, SeqCst);
         self.cell(AT_GENERATION).store(generation, SeqCst);
         for at in [AT_VISIBLE, AT_FLUSHED, AT_WRITTEN, AT_WANTED] {
             self.cell(at).store(newest.0, SeqCst);
@@ -210,9 +210,9 @@ impl ProcessWords {
         self.long(AT_MAGIC).load(SeqCst) == MAGIC && self.long(AT_SESSION).load(SeqCst) == session
     }
 
-    /// The settings that all processes must share.
-    pub fn settings(&self) -> u64 {
-        self.long(AT_SETTINGS).load(SeqCst)
+    /// Whether all processes that write assume that a torn write leaves its neighbours alone.
+    pub fn psow(&self) -> bool {
+        self.long(AT_SETTINGS).load(SeqCst) & PSOW != 0
     }
 
     /// Whether a write or flush failed in some process.

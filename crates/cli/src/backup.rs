@@ -17,7 +17,7 @@ use std::time::Duration;
 ///
 /// The copy is one snapshot: the newest state when it begins. Writers through onewrite are not kept waiting. It is written
 /// beside DEST under another name, flushed, and renamed: whatever happens, DEST is as it was or the whole copy. It gets the
-/// permissions of the database.
+/// permissions of the database. Stopped with Ctrl-C or SIGTERM, nothing is left of it.
 ///
 ///     onewrite backup app.db /backup/app.db
 ///     onewrite backup --vacuum --force app.db /backup/app.db
@@ -52,6 +52,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let what = || format!("cannot write in {}", dir.display());
     let temporary = tempfile::Builder::new().prefix(".onewrite-backup-").tempfile_in(dir).with_context(what)?;
+    let path = temporary.path().to_owned();
+    ctrlc::set_handler(move || {
+        let _ = std::fs::remove_file(&path);
+        std::process::exit(130);
+    })?;
     copy(&source, file, temporary.path(), args.vacuum)?;
     let permissions =
         std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.permissions();

@@ -123,6 +123,14 @@ fn check(look: &Look, f: &mut Findings) {
     }
     check_readable(look, f);
     check_journal(look, f);
+    if let Some((wal, bytes)) = &look.wal {
+        f.note(format!(
+            "a write-ahead log of SQLite lies beside it ({}, {}), which SQLite reads with it: what it has is not checked. Keep the two \
+             together",
+            wal.display(),
+            counted(*bytes, "byte")
+        ));
+    }
     if let Some(second) = &look.second {
         f.note(format!(
             "a second file of scheme=dash is there ({}): it means nothing while this one has the name; the next write \

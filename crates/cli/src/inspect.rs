@@ -82,6 +82,9 @@ fn text(look: &Look, live: Option<&Live>) -> String {
     if let Some(journal) = &look.hot_journal {
         line("journal", format!("{} waits to be rolled back", journal.display()));
     }
+    if let Some((wal, bytes)) = &look.wal {
+        line("WAL", format!("{}, {}, which SQLite reads with the file", wal.display(), counted(*bytes, "byte")));
+    }
     if let Some(second) = &look.second {
         line(
             "second file",
@@ -277,6 +280,7 @@ fn json(look: &Look, live: Option<&Live>) -> Value {
         "change_counter": state.change_counter,
         "session": look.mark.map(|s| format!("{s:016x}")),
         "hot_journal": look.hot_journal,
+        "wal": look.wal.as_ref().map(|(path, _)| path),
         "second_file": look.second,
         "log": log,
     })

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow};
 use onewrite_rusqlite::{last_error, open_with_flags};
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, ffi};
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,6 +24,12 @@ pub fn open(path: &Path) -> Result<Connection> {
 /// SQLite's error, with onewrite's reason if it has one.
 pub fn explain(path: &Path, error: rusqlite::Error) -> anyhow::Error {
     let path = path.display();
+    if error.sqlite_error().is_some_and(|e| e.extended_code == ffi::SQLITE_READONLY_ROLLBACK) {
+        return anyhow!(
+            "cannot read {path}: its rollback journal ({path}-journal) waits to be rolled back, and who only reads does not: open \
+             it once to write, as `onewrite shell {path} 'SELECT 1'` does"
+        );
+    }
     match last_error() {
         Some(why) if !error.to_string().contains(&why) => anyhow!("cannot read {path}: {error}: {why}"),
         _ => anyhow!("cannot read {path}: {error}"),

@@ -13,9 +13,10 @@ use onewrite_core::inspect::home::{self, State};
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::inspect::layout::record as record_layout;
 use onewrite_core::inspect::layout::slot as slot_layout;
-use onewrite_core::inspect::second_path;
+use onewrite_core::inspect::layout::wal::SUFFIX as WAL_SUFFIX;
 use onewrite_core::inspect::{Change, Peek, Record};
 use onewrite_core::inspect::{LogFile, ScanEnd, next_places};
+use onewrite_core::inspect::{path_beside, second_path};
 use onewrite_core::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub struct Look {
     pub mark: Option<u64>,
     /// A rollback journal that waits to be rolled back.
     pub hot_journal: Option<PathBuf>,
+    /// A write-ahead log of SQLite with something in it, and its length in bytes.
+    pub wal: Option<(PathBuf, u64)>,
     /// What a process of the scheme `dash` left when it died: the file that did not have the name.
     pub second: Option<PathBuf>,
     /// The log.
@@ -113,6 +116,8 @@ impl Look {
         let home_bytes = repair.home().len().map_err(|e| Error::io(what(), e))?;
         let log = log.map(|file| Log::look(file, in_use)).transpose()?;
         let (state, hot_journal) = (repair.state()?, repair.hot_journal()?);
+        let wal = path_beside(repair.path(), WAL_SUFFIX);
+        let wal = std::fs::metadata(&wal).ok().filter(|found| found.len() > 0).map(|found| (wal, found.len()));
         let second = second_path(repair.path());
         let second = disk().exists(&second).map_err(|e| Error::io(what(), e))?.then_some(second);
         Ok(Look {
@@ -123,6 +128,7 @@ impl Look {
             home_bytes,
             state,
             hot_journal,
+            wal,
             second,
             log,
         })

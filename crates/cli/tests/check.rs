@@ -35,6 +35,20 @@ fn sound_files() {
     check(&db, 0, &["is empty", "sound"]);
 }
 
+/// A database is not whole without its WAL, whatever the header says.
+#[test]
+fn a_wal_beside_the_file() {
+    let db = plain();
+    let stock = rusqlite::Connection::open(&db.home).unwrap();
+    stock.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE beside(a)").unwrap();
+    let wal = db.beside("-wal");
+    let copy = std::fs::read(&wal).unwrap();
+    drop(stock);
+    std::fs::write(&wal, copy).unwrap();
+    check(&db, 0, &["a write-ahead log of SQLite lies beside it", "app.db-wal", "app.db: sound\n"]);
+    expect(0, &["inspect"], &db.home, &["  WAL  ", "app.db-wal"]);
+}
+
 /// The second file of database shadowing is named, and goes with the recovery.
 #[test]
 fn what_a_crash_leaves_of_two_files_that_take_turns() {

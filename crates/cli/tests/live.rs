@@ -185,6 +185,56 @@ fn a_backup_of_a_database_that_is_being_written() {
 }
 
 #[test]
+fn a_backup_that_is_stopped_leaves_nothing() {
+    let db = Db::new();
+    let source = rusqlite::Connection::open(&db.home).unwrap();
+    source.execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES(zeroblob(40000000))").unwrap();
+    drop(source);
+    let names = || db.files().into_iter().map(|(path, _)| path.display().to_string());
+    let has_begun = || names().any(|name| name.contains("onewrite-backup"));
+    let dest = db.dir.path().join("backup.db");
+    // It may be done before it is stopped.
+    let stopped = (0..50).any(|_| {
+        let _ = std::fs::remove_file(&dest);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_onewrite"))
+            .args(["backup", "--vacuum"])
+            .args([&db.home, &dest])
+            .spawn()
+            .unwrap();
+        while !has_begun() && child.try_wait().unwrap().is_none() {}
+        Command::new("kill").arg(child.id().to_string()).status().unwrap();
+        child.wait().unwrap().code() == Some(130)
+    });
+    assert!(stopped && !has_begun() && !dest.exists(), "{:?}", names().collect::<Vec<_>>());
+}
+
+/// What only a writer can mend is told to who only reads.
+#[test]
+fn a_hot_journal_is_named_by_who_only_reads() {
+    let db = plain();
+    let journal = db.beside("-journal");
+    {
+        let source = rusqlite::Connection::open(&db.home).unwrap();
+        source
+            .execute_batch(
+                "PRAGMA cache_spill=1; PRAGMA cache_size=1; CREATE TABLE hot(a); BEGIN; INSERT INTO hot VALUES(1)",
+            )
+            .unwrap();
+        source.execute_batch("INSERT INTO hot SELECT zeroblob(200000)").unwrap();
+        let copy = std::fs::read(&journal).unwrap();
+        let home = std::fs::read(&db.home).unwrap();
+        drop(source);
+        std::fs::write(&journal, copy).unwrap();
+        std::fs::write(&db.home, home).unwrap();
+    }
+    let dest = db.beside("-copy");
+    for done in [run(&["dump"], &[&db.home]), run(&["backup"], &[&db.home, &dest])] {
+        assert!(!done.status.success() && said(&done).contains("-journal) waits to be rolled back"), "{}", said(&done));
+    }
+    assert!(journal.exists() && !dest.exists());
+}
+
+#[test]
 fn a_backup_of_a_plain_database_keeps_its_permissions() {
     use std::os::unix::fs::PermissionsExt;
     let db = plain();

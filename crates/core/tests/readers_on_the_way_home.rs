@@ -138,6 +138,49 @@ fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
     }
 }
 
+/// The same for a process that attaches while another one brings a big transaction home, beside a third: header and pages are of one state.
+#[test]
+fn who_attaches_while_a_big_transaction_goes_home() {
+    const PAGES: u64 = 24;
+    const FREE_PAGES: usize = 39;
+    let sim = SimDisk::new(SimConfig::default());
+    let image = |p: u64, n: u8| match p {
+        0 => {
+            let mut header = plain(0)[..PAGE].to_vec();
+            (header[31], header[FREE_PAGES]) = (PAGES as u8, n);
+            header
+        }
+        _ => page(n.into()),
+    };
+    let all = |n: u8| (0..PAGES).map(|p| (p, image(p, n))).collect::<Vec<_>>();
+    sim.put_file(Path::new("/db"), &all(0).into_iter().flat_map(|(_, image)| image).collect::<Vec<_>>());
+    let options = [("stream_size", "64K"), ("log_size", "1M")];
+    let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let visit = Arc::new(Mutex::new(None));
+    let open = |disk: Arc<dyn Disk>| Engine::new(disk).open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
+    let mut writer = open(Arc::new(Visited(sim.clone(), visit.clone())));
+    write(&mut writer, &numbered(1..2, 0));
+    let mut other = open(Arc::new(sim.clone()));
+    reads(&mut other, 1..2);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (into, comers) = (seen.clone(), Arc::new(Mutex::new(Vec::new())));
+    let given = options.clone();
+    *visit.lock() = Some(Box::new(move |_| {
+        let mut comer = Engine::new(Arc::new(sim.clone())).open(Path::new("/db"), OpenMode::ReadWrite, &given).unwrap();
+        into.lock().push(reads(&mut comer, 0..PAGES));
+        // Those that have read stay attached.
+        comers.lock().push(comer);
+    }));
+    write(&mut writer, &all(7));
+    *visit.lock() = None;
+    let seen = seen.lock();
+    assert!(seen.len() > 1, "it went home with its commit");
+    for (n, images) in seen.iter().enumerate() {
+        let (free, old) = (images[0][FREE_PAGES], images[1..].iter().filter(|image| **image == page(0)).count());
+        assert_eq!((free, old), (0, images.len() - 1), "before write {n} to home");
+    }
+}
+
 /// The disk of a process that dies: its files are closed then, and with them its locks go.
 struct Mortal {
     disk: SimDisk,

@@ -109,8 +109,9 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
         // The records up to there are gone.
         let mut state = State { change_counter: slot.change_counter, ..State::empty(home_tid) };
         if slot.page_count > 0 {
+            // A big transaction may be on its way home.
             let mut first = [0; at::HEADER_BYTES];
-            db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
+            read_home(db, member, home_tid, PageNo::HEADER, slot.page_bytes, &mut first)?;
             home::unmark(&mut first);
             state = state.after(home_tid, slot.page_bytes, slot.page_count, slot.change_counter, Some(first));
         }
@@ -175,7 +176,7 @@ pub fn apply(
     Ok(next)
 }
 
-/// Reads the image of `page` that the snapshot `tid` finds at home.
+/// Reads the image of `page` that the snapshot `tid` finds at home, or what `image` takes of it.
 fn read_home(db: &Database, member: &Member, tid: Tid, page: PageNo, page_bytes: u32, image: &mut [u8]) -> Result<()> {
     let part = PagePart { page, page_bytes, at: 0 };
     loop {

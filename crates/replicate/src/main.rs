@@ -13,7 +13,7 @@ use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin};
 use onewrite_replicate::report::{self, COUNTERS, Level, say, status_line, tell};
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
-use onewrite_replicate::source::is_signed;
+use onewrite_replicate::source::{Source, is_signed};
 use onewrite_replicate::store;
 use onewrite_replicate::verify::{Verdict, verify};
 use std::io::Write;
@@ -282,7 +282,16 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     let sync = args.sync.then_some(args.ship_timeout);
     let stays = *interval <= STAYS_BELOW;
     let settings = Settings { snapshot_interval: args.snapshot_interval, levels, sync, background: !args.once, stays };
-    let mut shipper = Shipper::new(file, store::open(url)?, settings)?;
+    let store = store::open(url)?;
+    let is_empty = !Source::look(file)?;
+    // What is no error here is none for a store that is not there yet.
+    let nothing_is_stored = || store::list_all(&*store).map_or(true, |files| files.is_empty());
+    if is_empty && args.once && nothing_is_stored() {
+        let message = format!("{} is empty: there is nothing to ship, and the store is left as it is", file.display());
+        say(Level::Warning, "empty", &[], &message);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut shipper = Shipper::new(file, store, settings)?;
     let mut tell = |shipped: &Shipped| {
         if args.verbose || shipped.name.min == 1 {
             let name = shipped.name;
@@ -305,6 +314,10 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     }
     let every = humantime::format_duration(*interval);
     say(Level::Info, "began", &[], &format!("shipping {} to {url} every {every}", file.display()));
+    if is_empty {
+        let message = format!("{} is empty: what is shipped begins with its first page", file.display());
+        say(Level::Warning, "empty", &[], &message);
+    }
     let status = status_line();
     let mut trouble: Option<String> = None;
     let mut next = Instant::now();

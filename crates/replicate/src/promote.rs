@@ -267,6 +267,7 @@ pub enum Rejoined {
 pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
     let store = &*store::open(url)?;
     let file = &file.canonicalize().with_context(|| format!("there is no database {}", file.display()))?;
+    Source::look(file)?;
     if let Some(owner) = fence::owner(store)? {
         let node = Node::of(file)?;
         // A promotion that has not come to its end has shipped nothing of what is here.

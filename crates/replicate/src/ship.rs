@@ -159,14 +159,17 @@ pub struct Taken(String);
 impl Shipper {
     /// Claims `store`, to ship `file` into it from here alone.
     pub fn new(file: &Path, mut store: Box<dyn Store>, settings: Settings) -> Result<Shipper> {
+        let ended = if keeps(Rule::Ended) { check_ended(file) } else { Ok(()) };
+        if ended.is_ok() {
+            // Before anything is written: what is no database claims no store.
+            Source::look(file)?;
+        }
         let node = Node::of(file)?;
-        if keeps(Rule::Ended)
-            && let Err(e) = check_ended(file)
-        {
+        if ended.is_err() {
             // To start one again that is fenced helps even less.
             check_is_free(fence::owner(&*store)?.as_ref(), &node)?;
-            return Err(e);
         }
+        ended?;
         let conditions = store.begin(node.id)?;
         let heeds = conditions.create && conditions.replace;
         ensure!(

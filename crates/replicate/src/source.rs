@@ -4,14 +4,14 @@
 use crate::ltx::lock_page;
 use crate::report::COUNTERS;
 use crate::state::{PageHash, hash, index};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use indicatif::ProgressBar;
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::{Engine, Error, LockLevel};
 use onewrite_rusqlite::{last_error, open_with_flags, read_file_at};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -183,16 +183,34 @@ impl FileMark {
     }
 }
 
+/// The database cannot be read while others use it as they do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Occupied(String);
+
 /// SQLite's error, with onewrite's reason if it has one.
 fn explain(file: &Path, error: &rusqlite::Error) -> anyhow::Error {
     let file = file.display();
-    match last_error() {
-        Some(why) if !error.to_string().contains(&why) => anyhow!("cannot read {file}: {error}: {why}"),
-        _ => anyhow!("cannot read {file}: {error}"),
+    let message = match last_error() {
+        Some(why) if !error.to_string().contains(&why) => format!("cannot read {file}: {error}: {why}"),
+        _ => format!("cannot read {file}: {error}"),
+    };
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Occupied(message).into(),
+        _ => anyhow!(message),
     }
 }
 
 impl Source {
+    /// Whether the database has a page; an error if `file` is no database. Where others keep it from being read now, it has.
+    pub fn look(file: &Path) -> Result<bool> {
+        match Source::pin(file) {
+            Ok(found) => Ok(found.is_some()),
+            Err(e) if e.is::<Occupied>() => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
     /// A snapshot of the newest state, and what marks it. `None`: the database has no page yet.
     pub fn pin(file: &Path) -> Result<Option<(Source, Mark)>> {
         Source::pin_by(file, &Kept::default())
@@ -216,9 +234,10 @@ impl Source {
         let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(explain)?;
         if mode == "wal" {
             let file = file.display();
-            bail!(
+            let message = format!(
                 "others have {file} open in WAL mode, which goes past onewrite: close them, or open it through onewrite there"
             );
+            return Err(Occupied(message).into());
         }
         let number = |sql| db.query_row(sql, [], |row| row.get::<_, u32>(0)).map_err(explain);
         let (page_bytes, pages) = (number("PRAGMA page_size")?, number("PRAGMA page_count")?);

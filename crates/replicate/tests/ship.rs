@@ -477,6 +477,35 @@ fn what_is_wrong_is_said() {
     place.assert_shipped();
 }
 
+/// Else the store would be the wrong file's, and the right database's shipper fenced.
+#[test]
+fn what_is_no_database_claims_no_store() {
+    let place = Place::new();
+    let (wrong, store) = (place.dir.path().join("wrong.db"), place.dir.path().join("store"));
+    let mut header = fs::read(&place.file).unwrap();
+    header[105..200].fill(b'x');
+    let replicate =
+        |more: &[&str]| place.program().arg("replicate").args(more).arg(&wrong).arg(place.url()).output().unwrap();
+    for contents in [b"not a database, but text".to_vec(), header] {
+        fs::write(&wrong, contents).unwrap();
+        for more in [&["--once"][..], &[], &["--sync"]] {
+            let output = replicate(more);
+            assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+            assert!(said(&output).contains(&format!("cannot read {}: ", wrong.display())), "{}", said(&output));
+            assert!(!store.exists() && !place.dir.path().join("wrong.db-node").exists());
+        }
+    }
+    fs::write(&wrong, "").unwrap();
+    let output = replicate(&["--once"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("wrong.db is empty: there is nothing to ship"), "{}", said(&output));
+    assert!(!store.exists() && !place.dir.path().join("wrong.db-node").exists());
+    place.once();
+    place.assert_shipped();
+    let output = replicate(&["--once"]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+}
+
 #[test]
 fn what_litestream_has_shipped_is_restored_and_goes_on() {
     let Some(litestream) = installed("litestream") else { return };

@@ -13,6 +13,7 @@
 
 use crate::rules::{Rule, keeps};
 use crate::store::{BATCHES, Entry, Name, SNAPSHOTS};
+use crate::times::Old;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -32,15 +33,6 @@ pub struct Levels {
     pub retention: Duration,
 }
 
-/// Length of time in milliseconds.
-pub fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-fn is_old(entry: &Entry, age: Duration, now_ms: i64) -> bool {
-    now_ms.saturating_sub(entry.time_ms) >= millis(age)
-}
-
 impl Levels {
     /// The next files to merge, in order, and into which one; `bad` ones are as if they were not there. `files` are in the order
     /// of their names.
@@ -52,7 +44,9 @@ impl Levels {
                 let done = self::level(files, next).iter().map(|e| e.name.max).max().unwrap_or(0);
                 let behind = |e: &&Entry| e.name.min > done.max(1) && !bad.contains(&e.name);
                 let mut rest = self::level(files, level).iter().filter(behind).copied();
-                let Some(first) = rest.next().filter(|first| is_old(first, *interval, now_ms)) else { continue };
+                let Some(first) = rest.next().filter(|first| Old::new(files, *interval, now_ms).has(first)) else {
+                    continue;
+                };
                 let (mut run, mut bytes, mut max) = (vec![first], first.bytes, first.name.max);
                 for entry in rest {
                     bytes = bytes.saturating_add(entry.bytes);
@@ -72,17 +66,19 @@ impl Levels {
     /// transaction `newest` is needed: it says where the store is. `files` are in the order of their names.
     pub fn to_remove(&self, files: &[Entry], newest: u64, now_ms: i64) -> Vec<(Name, Name)> {
         let merged = level(files, 1);
+        let kept_enough = Old::new(files, self.keep_batches, now_ms);
         let in_it = |batch: &Entry| {
             let at = merged.partition_point(|e| e.name.min <= batch.name.min).checked_sub(1)?;
             let into = merged.get(at).filter(|e| e.name.max >= batch.name.max && batch.name.min > 1)?;
-            is_old(into, self.keep_batches, now_ms).then_some((batch.name, into.name))
+            kept_enough.has(into).then_some((batch.name, into.name))
         };
         let mut names: Vec<(Name, Name)> = level(files, BATCHES).iter().filter_map(in_it).collect();
         names.sort_by_key(|(batch, into)| (into.min, Reverse(batch.min)));
         if !keeps(Rule::NewestFirst) {
             names.reverse();
         }
-        let old = level(files, SNAPSHOTS).iter().filter(|e| e.name.min == 1 && is_old(e, self.retention, now_ms));
+        let too_old = Old::new(files, self.retention, now_ms);
+        let old = level(files, SNAPSHOTS).iter().filter(|e| e.name.min == 1 && too_old.has(e));
         if let Some(base) = old.map(|e| e.name).max_by_key(|name| name.max) {
             let of_before = |name: &Name| match name.level {
                 SNAPSHOTS => name.max < base.max,

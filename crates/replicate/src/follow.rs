@@ -268,8 +268,10 @@ impl Follower {
         unlocked?;
         (self.at, self.version) = (next, version);
         COUNTERS.file(name.level, reader.bytes(), pages);
-        COUNTERS.same(next.txid, 0, header.time_ms);
-        let lag_ms = now_ms().saturating_sub(header.time_ms);
+        // The clock there may be ahead.
+        let now_ms = now_ms();
+        COUNTERS.same(next.txid, 0, header.time_ms.min(now_ms));
+        let lag_ms = now_ms.saturating_sub(header.time_ms);
         Ok(Applied { name, pages, lag: Duration::from_millis(u64::try_from(lag_ms).unwrap_or(0)) })
     }
 

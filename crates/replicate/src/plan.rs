@@ -1,6 +1,8 @@
 //! Which files make a state: the newest snapshot at or before it, then what goes on from there, as Litestream chooses.
 
+use crate::report::now_ms;
 use crate::store::{Entry, SNAPSHOTS};
+use crate::times::{Tie, newest_before};
 use anyhow::{Result, bail};
 
 /// Which state is meant.
@@ -15,11 +17,12 @@ pub enum Target {
 }
 
 impl Target {
-    fn allows(self, entry: &Entry) -> bool {
+    /// The newest transaction that it may have.
+    fn newest(self, entries: &[Entry]) -> u64 {
         match self {
-            Target::Newest => true,
-            Target::Txid(txid) => entry.name.max <= txid,
-            Target::Before(time_ms) => entry.time_ms < time_ms,
+            Target::Newest => u64::MAX,
+            Target::Txid(txid) => txid,
+            Target::Before(time_ms) => newest_before(entries, time_ms, now_ms(), Tie::Newer),
         }
     }
 }
@@ -31,7 +34,8 @@ pub fn newest(entries: &[Entry]) -> u64 {
 
 /// The files that make the state, in the order to apply them.
 pub fn plan(entries: &[Entry], target: Target) -> Result<Vec<Entry>> {
-    let allowed = || entries.iter().filter(|entry| target.allows(entry));
+    let last = target.newest(entries);
+    let allowed = || entries.iter().filter(|entry| entry.name.max <= last);
     let snapshot = allowed().filter(|entry| entry.name.level == SNAPSHOTS && entry.name.min == 1);
     let mut plan: Vec<Entry> = snapshot.max_by_key(|entry| entry.name.max).copied().into_iter().collect();
     let mut at = plan.last().map_or(0, |entry| entry.name.max);

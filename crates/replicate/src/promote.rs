@@ -125,8 +125,7 @@ pub(crate) fn check_ended(file: &Path) -> Result<()> {
 
 fn take_over(store: &dyn Store, claim: &mut Claim, url: &str, file: &Path, was: Was) -> Result<u64> {
     let aside = Aside::beside(file)?;
-    let time_ms = newest_ms(store)?;
-    let txid = shut_out(store, claim, time_ms, &mut |store| match was {
+    let txid = shut_out(store, claim, now_ms(), &mut |store| match was {
         Was::Replica => catch_up(url, file),
         Was::Same => compare(store, file),
         Was::Missing => {
@@ -155,15 +154,6 @@ fn catch_up(url: &str, file: &Path) -> Result<Tip> {
     Ok(Tip { txid, page_bytes: source.page_bytes, pages: source.pages, first })
 }
 
-/// Later than what is there.
-fn newest_ms(store: &dyn Store) -> Result<i64> {
-    let now = now_ms();
-    let mut entries = list_all(store)?;
-    store.tell_times(&mut entries, now)?;
-    let newest = entries.iter().max_by_key(|entry| entry.name.max).map_or(0, |entry| entry.time_ms);
-    Ok(now.max(newest))
-}
-
 /// The store's newest state, if the database at `file` is the same.
 fn compare(store: &dyn Store, file: &Path) -> Result<Tip> {
     match compared(store, file)? {
@@ -186,7 +176,7 @@ fn compared(store: &dyn Store, file: &Path) -> Result<Result<Tip, u64>> {
     let bar = byte_bar("reading the store");
     let theirs = State::read(store, &plan(&entries, Target::Newest)?, &bar);
     bar.finish_and_clear();
-    let (theirs, _) = theirs?;
+    let theirs = theirs?;
     if theirs != ours {
         let all = 0..ours.hashes.len().max(theirs.hashes.len());
         let differ = all.filter(|n| ours.hashes.get(*n) != theirs.hashes.get(*n)).count();

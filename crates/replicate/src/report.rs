@@ -191,7 +191,10 @@ impl Counters {
         self.txid.store(txid, Relaxed);
         self.commits.fetch_add(u64::from(commits), Relaxed);
         self.commits_behind.store(0, Relaxed);
-        self.same_ms.fetch_max(time_ms, Relaxed);
+        let now_ms = now_ms();
+        // What a clock said that was ahead does not count.
+        let newer = |was: i64| Some(if was > now_ms { time_ms } else { was.max(time_ms) });
+        let _set = self.same_ms.fetch_update(Relaxed, Relaxed, newer);
     }
 
     /// One side has so many commits that the other has not.

@@ -11,7 +11,7 @@ mod background;
 #[cfg(test)]
 mod sim;
 
-use crate::compact::{Copy, Levels, Recent, Tee, millis, waits_for_snapshot};
+use crate::compact::{Copy, Levels, Recent, Tee, waits_for_snapshot};
 use crate::fence::{self, Claim, Fenced, How, Node, Put, check_is_free};
 use crate::ltx::{self, Header, Merge, Reader, Writer};
 use crate::plan::{self, Target, plan};
@@ -21,6 +21,7 @@ use crate::rules::{Rule, keeps};
 use crate::source::{Changed, Kept, Mark, Place, Session, Source};
 use crate::state::{PageHash, State, byte_bar, hash, index, page_bar};
 use crate::store::{self, BATCHES, Entry, Name, SNAPSHOTS, Store};
+use crate::times::millis;
 use anyhow::{Context, Result, bail, ensure};
 use background::Background;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
@@ -109,9 +110,8 @@ struct At {
     compared: Instant,
     /// Its files, in the order of their names.
     files: Vec<Entry>,
-    /// Time of the newest file, and of the newest one that has every page.
-    time_ms: i64,
-    snapshot_ms: i64,
+    /// Time of the newest one.
+    last_ms: i64,
 }
 
 impl At {
@@ -310,7 +310,7 @@ impl Shipper {
     }
 
     fn merge(&mut self, levels: &Levels, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
-        while let Some((name, run)) = levels.to_merge(&at.files, &self.bad, now_ms().max(at.time_ms)) {
+        while let Some((name, run)) = levels.to_merge(&at.files, &self.bad, now_ms()) {
             self.ask_before()?;
             let mut merge = Merge::default();
             for entry in &run {
@@ -355,7 +355,7 @@ impl Shipper {
 
     /// Removes what may go; `false`: not yet all of it.
     fn remove(&mut self, levels: &Levels, at: &mut At) -> Result<bool> {
-        let names = levels.to_remove(&at.files, at.txid, now_ms().max(at.time_ms));
+        let names = levels.to_remove(&at.files, at.txid, now_ms());
         if !names.is_empty() {
             self.ask_before()?;
         }
@@ -399,11 +399,9 @@ impl Shipper {
         let entries = store::list_all(&*self.store)?;
         self.claim.check_position(&*self.store)?;
         let txid = plan::newest(&entries);
-        let snapshots = entries.iter().filter(|e| e.name.min == 1 && matches!(e.name.level, BATCHES | SNAPSHOTS));
-        let snapshot_ms = snapshots.map(|e| e.time_ms).max().unwrap_or(0);
         if entries.is_empty() {
             let (compared, files) = (Instant::now(), entries);
-            return Ok(At { txid, last: None, state: None, place: None, compared, files, time_ms: 0, snapshot_ms });
+            return Ok(At { txid, last: None, state: None, place: None, compared, files, last_ms: 0 });
         }
         let bar = byte_bar("reading the store");
         let state = plan(&entries, Target::Newest).and_then(|plan| {
@@ -421,11 +419,9 @@ impl Shipper {
                 None
             }
         };
-        // A listing may tell when files were made instead.
-        let listed_ms = || entries.iter().map(|e| e.time_ms).max().unwrap_or(0);
-        let (state, time_ms) = state.map_or_else(|| (None, listed_ms()), |(state, time_ms)| (Some(state), time_ms));
-        let last = entries.iter().map(|e| e.name).find(|name| name.max == txid);
-        Ok(At { txid, last, state, place: None, compared: Instant::now(), files: entries, time_ms, snapshot_ms })
+        let newest = entries.iter().find(|e| e.name.max == txid);
+        let (last, last_ms) = (newest.map(|e| e.name), newest.map_or(0, |e| e.time_ms));
+        Ok(At { txid, last, state, place: None, compared: Instant::now(), files: entries, last_ms })
     }
 
     /// Ships, and then leaves the database's processes, unless more is to be expected: who needs the database alone finds it so
@@ -513,8 +509,9 @@ impl Shipper {
         stored: &mut dyn FnMut() -> Result<()>,
         said: &mut dyn FnMut(&Shipped),
     ) -> Result<()> {
-        // Behind the snapshot: what is in the file was committed before that time.
-        let time_ms = now_ms().max(at.time_ms);
+        // Behind the snapshot: what is in the file was committed before that time. It may be before that of the last file, if the
+        // clock was set.
+        let time_ms = now_ms();
         let before = at.state.take().filter(|state| state.page_bytes == source.page_bytes);
         let pages_before = before.as_ref().map_or(0, |state| state.hashes.len());
         // Nothing goes on behind what is there, pages of another size, or files that make no state: then a snapshot follows. The
@@ -579,12 +576,9 @@ impl Shipper {
             at.add(entry);
         }
         said(&Shipped { pages_before, ..shipped });
-        (at.txid, at.last) = (name.max, Some(name));
+        (at.txid, at.last, at.last_ms) = (name.max, Some(name), time_ms);
         at.state = Some(State { page_bytes, hashes });
-        at.time_ms = time_ms;
-        if name.min == 1 {
-            at.snapshot_ms = time_ms;
-        } else if snapshot {
+        if snapshot {
             let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
             let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
             let file = NextFile { name, last: None, size, pages: &every_page, images: None, hashes, time_ms };
@@ -595,13 +589,19 @@ impl Shipper {
             }
             at.add(entry);
             said(&Shipped { pages_before, ..shipped });
-            at.snapshot_ms = time_ms;
         }
         Ok(())
     }
 
-    fn snapshot_is_due(&self, at: &At, time_ms: i64) -> bool {
-        let age = time_ms.saturating_sub(at.snapshot_ms);
+    fn snapshot_is_due(&self, at: &At, now_ms: i64) -> bool {
+        let whole = at.files.iter().filter(|e| e.name.min == 1 && matches!(e.name.level, BATCHES | SNAPSHOTS));
+        let (come, to_come): (Vec<&Entry>, Vec<&Entry>) = whole.partition(|e| e.time_ms <= now_ms);
+        let age = match come.iter().max_by_key(|e| e.name.max) {
+            Some(newest) => now_ms.saturating_sub(newest.time_ms),
+            // Not where no file's time has come: then it is this clock that is behind.
+            None if !to_come.is_empty() && at.last_ms > now_ms => 0,
+            None => i64::MAX,
+        };
         // The first one so that merging can begin.
         let first = self.settings.levels.as_ref().and_then(|levels| levels.intervals.first());
         let merges = first.is_some_and(|first| age >= millis(*first) && waits_for_snapshot(&at.files));

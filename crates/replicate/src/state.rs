@@ -71,34 +71,26 @@ pub fn apply(store: &dyn Store, plan: &[Entry], sink: &mut dyn Sink, bar: &Progr
     sink.end()
 }
 
-/// A state, and when it was read from the database, in milliseconds since 1970.
-#[derive(Default)]
-struct Timed {
-    state: State,
-    time_ms: i64,
-}
-
-impl Sink for Timed {
+impl Sink for State {
     fn begin(&mut self, header: &Header) -> Result<()> {
-        self.time_ms = header.time_ms;
-        self.state.page_bytes = header.page_bytes;
-        self.state.hashes.resize(index(header.pages).saturating_add(1), 0);
+        self.page_bytes = header.page_bytes;
+        self.hashes.resize(index(header.pages).saturating_add(1), 0);
         Ok(())
     }
 
     fn page(&mut self, _: &Header, page: u32, image: &[u8]) -> Result<()> {
-        let to = self.state.hashes.get_mut(index(page)).context("a page behind the end")?;
+        let to = self.hashes.get_mut(index(page)).context("a page behind the end")?;
         *to = hash(image);
         Ok(())
     }
 }
 
 impl State {
-    /// What these files make, and when the last of them was read, in milliseconds since 1970.
-    pub fn read(store: &dyn Store, plan: &[Entry], bar: &ProgressBar) -> Result<(State, i64)> {
-        let mut read = Timed::default();
-        apply(store, plan, &mut read, bar)?;
-        Ok((read.state, read.time_ms))
+    /// What these files make.
+    pub fn read(store: &dyn Store, plan: &[Entry], bar: &ProgressBar) -> Result<State> {
+        let mut state = State::default();
+        apply(store, plan, &mut state, bar)?;
+        Ok(state)
     }
 }
 

@@ -50,7 +50,7 @@ pub fn verify(store: &dyn Store, file: &Path, patience: Duration) -> Result<Verd
                 let bar = byte_bar("reading the store");
                 let theirs = State::read(store, &plan(&entries, Target::Newest)?, &bar);
                 bar.finish_and_clear();
-                let (theirs, _) = theirs?;
+                let theirs = theirs?;
                 if theirs == ours {
                     return Ok(Verdict::Same { txid, pages: u32::try_from(ours.hashes.len())? });
                 }

@@ -5,6 +5,7 @@ mod place;
 
 use anyhow::{Result, bail};
 use onewrite_replicate::compact::Levels;
+use onewrite_replicate::ltx::{Header, Writer};
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::ship::{Settings, Shipper};
@@ -169,6 +170,99 @@ fn batches_stay_if_what_stands_in_for_them_is_gone() {
         state(&place, &["--txid", "5"]).map(|state| state.len())
     );
     assert_eq!(state(&place, &[]).unwrap(), rows(&place.file));
+}
+
+/// A file that changes nothing, of a clock that was `wrong_ms` ahead.
+fn ship_at(place: &Place, level: u8, wrong_ms: i64) {
+    let bytes = std::fs::read(&place.file).unwrap();
+    let (page_bytes, max) = (4096, place.names(0).len() as u64 + 1);
+    let min = if level == 0 { max } else { 1 };
+    let pages = (bytes.len() / page_bytes) as u32;
+    let now_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+    let time_ms = i64::try_from(now_ms).unwrap() + wrong_ms;
+    let header = Header { page_bytes: page_bytes as u32, pages, min, max, time_ms, node: 1 };
+    let mut store = store::open(&place.url()).unwrap();
+    store.begin(1).unwrap();
+    let made = store.create(Name { level, min, max }, time_ms, &mut |to| {
+        let mut writer = Writer::begin(to, header)?;
+        for (n, page) in (1..).zip(bytes.chunks(page_bytes)).take(if min == 1 { usize::MAX } else { 1 }) {
+            writer.page(n, page)?;
+        }
+        writer.finish()?;
+        Ok(())
+    });
+    assert!(made.unwrap());
+}
+
+const DAY_MS: i64 = 24 * 3600 * 1000;
+
+/// Its batches, merging, snapshots and times stood still for a day.
+#[test]
+fn a_clock_that_was_ahead_for_one_batch_holds_nothing_up() {
+    let place = Place::new(20);
+    let mut known = vec![(String::new(), String::new())];
+    let step = |known: &mut Vec<(String, String)>, more: &[&str]| {
+        place.sql(&format!("UPDATE t SET x = {} WHERE n = 1", known.len()));
+        place.once(more);
+        std::thread::sleep(Duration::from_millis(5));
+        known.push((humantime::format_rfc3339_millis(SystemTime::now()).to_string(), rows(&place.file)));
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    (1..4).for_each(|_| step(&mut known, &["--no-compaction"]));
+    ship_at(&place, 0, DAY_MS);
+    (4..8).for_each(|_| step(&mut known, &["--no-compaction"]));
+    for name in &place.names(0)[4..] {
+        let time = std::fs::metadata(place.store().join("ltx/0").join(name)).unwrap().modified().unwrap();
+        assert!(time <= SystemTime::now(), "{name} is of {}", humantime::format_rfc3339(time));
+    }
+    let at = |time: &str| state(&place, &["--timestamp", time]);
+    for (time, state) in &known[1..] {
+        assert_eq!(at(time).as_ref(), Some(state), "{time}");
+    }
+    (8..12).for_each(|_| step(&mut known, &[&["--snapshot-interval", "1ms"], &HASTY[..]].concat()));
+    assert!(place.names(9).len() >= 3, "{:?}", place.names(9));
+    assert!(!place.names(2).is_empty() && place.names(0).len() <= 3, "{:?} {:?}", place.names(0), place.names(2));
+    let (time, newest) = known.last().unwrap();
+    assert_eq!(state(&place, &[]).as_ref(), Some(newest));
+    assert_eq!(at(time).as_ref(), Some(newest));
+}
+
+/// Without a snapshot nothing is merged.
+#[test]
+fn a_clock_that_was_ahead_for_the_first_file_holds_nothing_up() {
+    let place = Place::new(20);
+    place.once(&["--no-compaction"]);
+    let first = std::fs::File::options().append(true).open(place.store().join("ltx/0").join(&place.names(0)[0]));
+    first.unwrap().set_modified(SystemTime::now() + Duration::from_secs(24 * 3600)).unwrap();
+    for n in 1..5 {
+        place.sql(&format!("UPDATE t SET x = {n} WHERE n = 1"));
+        place.once(&HASTY);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(place.names(9).len(), 1);
+    assert!(!place.names(1).is_empty());
+}
+
+/// Nor is anything removed for a snapshot that says it were of 1970.
+#[test]
+fn a_clock_that_was_behind_removes_nothing() {
+    let place = Place::new(20);
+    let mut states = vec![String::new()];
+    for n in 1..6 {
+        place.sql(&format!("UPDATE t SET x = {n} WHERE n = 1"));
+        if n == 4 {
+            ship_at(&place, 9, -50 * 365 * DAY_MS);
+        }
+        place.once(&["--no-compaction"]);
+        states.push(rows(&place.file));
+    }
+    let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+    place.once(&["--levels", "1h", "--retention", "1h"]);
+    for (n, state_n) in states.iter().enumerate().skip(1) {
+        assert_eq!(state(&place, &["--txid", &n.to_string()]).as_ref(), Some(state_n), "{n}");
+    }
+    assert_eq!(state(&place, &["--timestamp", &now]).as_ref(), states.last());
+    assert_eq!(state(&place, &["--timestamp", "2000-01-01T00:00:00Z"]), None);
 }
 
 /// Serves so many calls; then all fail, the first of them perhaps after it has had its effect.

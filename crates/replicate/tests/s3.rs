@@ -311,6 +311,12 @@ fn what_is_shipped_is_restored_also_that_of_before() {
     }
     let verified = place.run(&["verify", place.file.to_str().unwrap(), &place.url("a/b")]);
     assert!(verified.status.success(), "{}", said(&verified));
+    // A clock that was ahead for one of them: it is not known to be of before what comes behind it.
+    place.bucket.lock().unwrap().objects.get_mut(&names[3]).unwrap().time = Some("2102-01-01T00:00:00Z".to_owned());
+    let expected = [0, 1, 2, 2, 4, 5].map(|n| &states[n].1);
+    for ((time, _), state) in states.iter().zip(expected) {
+        assert_eq!(&place.restored(&["--timestamp", time]), state, "{time}");
+    }
 }
 
 #[test]

@@ -79,7 +79,6 @@ fn run(mut shipper: Shipper, mut at: At, files: &Receiver<(Entry, Copy)>, tell: 
         };
         for (entry, copy) in first.into_iter().chain(files.try_iter()) {
             (at.txid, at.last) = (at.txid.max(entry.name.max), Some(entry.name));
-            at.time_ms = at.time_ms.max(entry.time_ms);
             shipper.recent.keep(entry.name, copy);
             at.add(entry);
         }

@@ -24,6 +24,8 @@ const PARAMETERS: [&str; 3] = ["region", "endpoint", "force-path-style"];
 const TIME: &str = "x-amz-meta-litestream-timestamp";
 /// Beside the files, to see whether the server creates an object only once.
 const PROBE: &str = "onewrite-probe";
+/// A time so much later than the server's is that of a clock that was ahead.
+const AHEAD_MS: i64 = 60_000;
 /// How long a signature holds.
 const SIGNED_FOR: Duration = Duration::from_secs(3600);
 /// A request is sent so often, and after the first try so long is waited, each time twice as long.
@@ -422,10 +424,12 @@ impl Store for S3Store {
     fn tell_times(&self, entries: &mut [Entry], before_ms: i64) -> Result<()> {
         for level in super::BATCHES..=super::SNAPSHOTS {
             for entry in entries.iter_mut().filter(|e| e.name.level == level && e.time_ms >= before_ms) {
+                let listed_ms = entry.time_ms;
                 if let Some(noted_ms) = self.noted_time_ms(entry.name)? {
                     entry.time_ms = noted_ms;
                 }
-                if entry.time_ms >= before_ms {
+                // One that a clock dates long behind its upload says nothing of those behind it.
+                if entry.time_ms >= before_ms && entry.time_ms <= listed_ms.saturating_add(AHEAD_MS) {
                     break;
                 }
             }

@@ -368,7 +368,7 @@ fn replicate_sync(
     let mut trouble: Option<String> = None;
     loop {
         let last = !matches!(stopped.try_recv(), Err(mpsc::TryRecvError::Empty));
-        match shipper.step(tell) {
+        match if last { shipper.last_step(tell) } else { shipper.step(tell) } {
             Ok(()) => {
                 if trouble.take().is_some() {
                     say(Level::Info, "goes_on", &[], "shipping goes on");

@@ -31,7 +31,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Files are not looked at more often, to see what is to be merged or removed, nor that soon after an error.
+/// Files are not looked at more often, to see what is to be merged or removed, nor that soon after an error; nor is a snapshot that
+/// failed tried again.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 const TIDY_AFTER_ERROR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(60) };
 /// Where commits wait for the store, its newest file is looked for no more often.
@@ -74,6 +75,8 @@ pub struct Shipper {
     tidy_at: Instant,
     /// The error that was told last.
     trouble: Option<String>,
+    /// When the snapshot that is due could not be made, the last time.
+    snapshot_failed: Option<Instant>,
     /// What the store has; not known at the start and after an error.
     at: Option<At>,
     /// The state that was looked at last, and is in the store.
@@ -204,6 +207,7 @@ impl Shipper {
             bad: BTreeSet::new(),
             tidy_at: Instant::now(),
             trouble: None,
+            snapshot_failed: None,
             at: None,
             seen: None,
             shipped: None,
@@ -248,6 +252,7 @@ impl Shipper {
                 self.load()?
             }
         };
+        self.begin_anew()?;
         // An error leaves the position unknown: it is read from the store the next time.
         let before_ms = now_ms();
         let before = self.tid;
@@ -274,6 +279,26 @@ impl Shipper {
         if is_certain {
             self.at = Some(at);
         }
+        Ok(())
+    }
+
+    /// Where commits wait for the store: goes on with the database that has the name now, if that is another one.
+    fn begin_anew(&mut self) -> Result<()> {
+        let Some(patience) = self.settings.sync else { return Ok(()) };
+        if let Some(session) = &self.session {
+            if session.is_of(&self.file)? {
+                return Ok(());
+            }
+            let message = format!("{} is another file now: it is shipped from here on", self.file.display());
+            say(Level::Warning, "replaced", &[], &message);
+            // Who waits there waits in vain; an error says that it has ended already.
+            let _late = session.is_late();
+        }
+        // The one before is closed first: its names may be the same.
+        self.session = None;
+        // Its transactions are numbered anew.
+        self.tid = None;
+        self.session = Some(Session::begin(&self.file, patience)?);
         Ok(())
     }
 
@@ -390,6 +415,11 @@ impl Shipper {
     pub fn last_step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         self.settings.stays = false;
         self.step(said)?;
+        if self.session.take().is_some() {
+            // Commits wait for the next shipper. This one reads on as any other process: past what waits.
+            self.settings.sync = None;
+            self.step(said)?;
+        }
         self.step(said)
     }
 
@@ -582,18 +612,37 @@ impl Shipper {
             let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
             let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
             let file = NextFile { name, last: None, size, pages: &every_page, images: None, hashes, time_ms };
-            let (shipped, _) = self.create(&file, &mut source, false)?;
-            let entry = Entry { name, time_ms, bytes: shipped.bytes };
-            if let Some(background) = &self.background {
-                background.add(entry, Copy::default());
+            match self.create(&file, &mut source, false) {
+                Ok((shipped, _)) => {
+                    let entry = Entry { name, time_ms, bytes: shipped.bytes };
+                    if let Some(background) = &self.background {
+                        background.add(entry, Copy::default());
+                    }
+                    at.add(entry);
+                    self.snapshot_failed = None;
+                    said(&Shipped { pages_before, ..shipped });
+                }
+                // The batch makes no state by itself.
+                Err(e) if begins_anew => return Err(e),
+                Err(e) => {
+                    COUNTERS.error();
+                    if self.snapshot_failed.replace(Instant::now()).is_none() {
+                        let pause = humantime::format_duration(TIDY_AFTER_ERROR);
+                        let message = format!(
+                            "no snapshot can be made now, batches are shipped, trying again after {pause}: {e:#}"
+                        );
+                        say(Level::Warning, "no_snapshot", &[], &message);
+                    }
+                }
             }
-            at.add(entry);
-            said(&Shipped { pages_before, ..shipped });
         }
         Ok(())
     }
 
     fn snapshot_is_due(&self, at: &At, now_ms: i64) -> bool {
+        if self.snapshot_failed.is_some_and(|failed| failed.elapsed() < TIDY_AFTER_ERROR) {
+            return false;
+        }
         let whole = at.files.iter().filter(|e| e.name.min == 1 && matches!(e.name.level, BATCHES | SNAPSHOTS));
         let (come, to_come): (Vec<&Entry>, Vec<&Entry>) = whole.partition(|e| e.time_ms <= now_ms);
         let age = match come.iter().max_by_key(|e| e.name.max) {

@@ -381,6 +381,8 @@ pub fn unsign(file: &Path) -> Result<()> {
 impl Session {
     /// From here on commits to `file` wait for the store, `patience` long.
     pub fn begin(file: &Path, patience: Duration) -> Result<Session> {
+        // Before it is opened: if another gets its name meanwhile, that one is found to be another.
+        let identity = FileMark::of(file)?.identity;
         // A journal that waits to be rolled back is for SQLite.
         Source::pin(file)?;
         let what = || format!("commits to {} cannot wait for a store", file.display());
@@ -395,7 +397,12 @@ impl Session {
                 begun => break begun.with_context(what)?,
             }
         }
-        Ok(Session { db: Arc::new(Mutex::new(db)), identity: FileMark::of(file)?.identity })
+        Ok(Session { db: Arc::new(Mutex::new(db)), identity })
+    }
+
+    /// Whether it is that of the database which has this name now.
+    pub fn is_of(&self, file: &Path) -> Result<bool> {
+        Ok(FileMark::of(file)?.identity == self.identity)
     }
 
     /// How many transactions there are to send; waits for so many, `nap` long at most.

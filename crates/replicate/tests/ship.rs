@@ -575,6 +575,37 @@ fn who_needs_the_database_alone_gets_it_from_one_that_looks_often() {
     wait_until(|| place.verify().status.success());
 }
 
+/// As in a store that has room for batches, and not for every page.
+#[test]
+fn a_snapshot_that_fails_holds_no_batch_up_and_is_not_tried_with_each() {
+    for mode in [&["--interval", "10ms"][..], &["--sync"]] {
+        let place = Place::new();
+        let mut command = place.replicate(&["-v", "--snapshot-interval", "1ms"]);
+        let mut shipper = Killed(command.args(mode).stderr(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(shipper.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut first = ["a snapshot of", "shipping "].map(|words| (words, false));
+        assert!(lines.any(|line| {
+            first.iter_mut().for_each(|(words, is_there)| *is_there |= line.contains(*words));
+            first.iter().all(|(_, is_there)| *is_there)
+        }));
+        let snapshots = place.dir.path().join("store/ltx/9");
+        fs::remove_dir(&snapshots).unwrap();
+        fs::write(&snapshots, "no room").unwrap();
+        let db = onewrite_rusqlite::open(&place.file).unwrap();
+        for n in 2..12 {
+            db.execute("UPDATE noise SET v = ?1 WHERE k = 77", [n]).unwrap();
+            wait_until(|| place.dir.path().join(format!("store/ltx/0/{n:016x}-{n:016x}.ltx")).exists());
+        }
+        drop(db);
+        let kill = Command::new("kill").arg(shipper.0.id().to_string()).status().unwrap();
+        assert!(kill.success());
+        assert_eq!(shipper.0.wait().unwrap().code(), Some(0), "{mode:?}");
+        let (told, rest): (Vec<_>, Vec<_>) = lines.partition(|line| line.contains("no snapshot can be made now"));
+        assert!(told.len() == 1 && told[0].contains("batches are shipped"), "{told:?} {rest:?}");
+        assert!(rest.iter().all(|line| line.contains(" a batch of ")), "{rest:?}");
+    }
+}
+
 /// A store that cannot be written is tried again, and then has everything.
 #[test]
 fn a_store_that_is_away_for_a_while() {

@@ -2,7 +2,7 @@
 
 mod place;
 
-use place::{Killed, Place, installed, until};
+use place::{Killed, Place, installed, said, until};
 use rusqlite::Connection;
 use std::collections::BTreeSet;
 use std::fs;
@@ -121,6 +121,54 @@ fn what_a_commit_was_told_is_in_the_store() {
     for n in 11..31 {
         db.execute("INSERT INTO t VALUES (?1, 'x')", [n]).unwrap();
         assert_eq!(numbers(&place.restore(&[])), (1..=n).collect());
+    }
+}
+
+/// The name is another file's from one moment to the next, as where a backup is brought back.
+#[test]
+fn another_database_under_its_name_is_shipped_and_waited_for() {
+    let place = Place::new(10);
+    let mut shipper = sync(&place, &[]);
+    for n in [100, 200] {
+        place.open().execute("INSERT INTO t VALUES (?1, 'x')", [n]).unwrap();
+        let other = place.dir.path().join("other.db");
+        let db = Connection::open_with_flags_and_vfs(&other, Default::default(), c"unix").unwrap();
+        let sql = format!("CREATE TABLE t(n INTEGER PRIMARY KEY, x); INSERT INTO t VALUES ({n} + 1, 'other')");
+        db.execute_batch(&sql).unwrap();
+        drop(db);
+        fs::rename(other, &place.file).unwrap();
+        until("it is shipped", || numbers(&place.restore(&[])) == BTreeSet::from([n + 1]));
+        let db = place.open();
+        for more in 2..5 {
+            db.execute("INSERT INTO t VALUES (?1, 'x')", [n + more]).unwrap();
+            assert_eq!(numbers(&place.restore(&[])), (n + 1..=n + more).collect());
+        }
+    }
+    assert_eq!(shipper.0.try_wait().unwrap(), None);
+}
+
+/// The last close changes page 1.
+#[test]
+fn what_the_shipper_leaves_is_what_the_store_has() {
+    for dies in [false, true] {
+        let place = Place::new(10);
+        let mut shipper = sync(&place, &[]);
+        if dies {
+            let mut writer = writer(&place.file, 2, 1);
+            until("a commit", || numbers(&place.restore(&[])).len() > 20);
+            writer.kill().unwrap();
+            lines(writer);
+        } else {
+            let db = place.open();
+            (100..120).for_each(|n| _ = db.execute("INSERT INTO t VALUES (?1, 'x')", [n]).unwrap());
+        }
+        signal(shipper.0.id(), "TERM");
+        assert_eq!(shipper.0.wait().unwrap().code(), Some(0));
+        let verify = place.program(&["verify", "--wait", "0s"]).arg(&place.file).arg(place.url()).output().unwrap();
+        assert_eq!(verify.status.code(), Some(0), "{}", said(&verify));
+        assert!(fs::read(&place.file).unwrap() == fs::read(place.restore(&[])).unwrap(), "the restored file differs");
+        let promote = place.program(&["promote", &place.url()]).arg(&place.file).output().unwrap();
+        assert!(promote.status.success(), "{}", said(&promote));
     }
 }
 

@@ -561,7 +561,7 @@ fn each_rule_is_missed() {
     use Rule::*;
     let of_a_fleet = [
         // Takes long to find from the first seed on.
-        (CheckClaim, 560),
+        (CheckClaim, 1740),
         (CheckPosition, 0),
         (Beaten, 0),
         (ShutOut, 0),

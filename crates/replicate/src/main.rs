@@ -2,7 +2,7 @@
 
 mod assets;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{CommandFactory, Parser, Subcommand};
 use onewrite_replicate::compact::Levels;
 use onewrite_replicate::fence::Fenced;
@@ -72,19 +72,19 @@ struct Replicate {
     #[arg(value_name = "URL")]
     url: String,
     /// Time between two looks at the database
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// Time after which every page is shipped again, so that a restore reads less
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
     snapshot_interval: Duration,
     /// Ages at which files are merged into one of level 1, 2, and so on
-    #[arg(long, value_name = "TIME,...", default_value = "30s,5m,1h", value_delimiter = ',', value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME,...", default_value = "30s,5m,1h", value_delimiter = ',', value_parser = duration)]
     levels: Vec<Duration>,
     /// How long batches are kept by themselves after they were merged
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     keep_batches: Duration,
     /// Every state of this time can be restored; what only older ones need is removed
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
     retention: Duration,
     /// Merge and remove nothing
     #[arg(long, conflicts_with_all = ["levels", "keep_batches", "retention"])]
@@ -96,7 +96,7 @@ struct Replicate {
     #[arg(long, conflicts_with_all = ["once", "interval"])]
     sync: bool,
     /// How long a commit waits for the store before it fails
-    #[arg(long, value_name = "TIME", requires = "sync", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", requires = "sync", default_value = "30s", value_parser = interval)]
     ship_timeout: Duration,
     /// Tell of each batch
     #[arg(short, long)]
@@ -186,7 +186,7 @@ struct Follow {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Time between two looks at the store
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// Apply what there is, and end
     #[arg(long)]
@@ -215,7 +215,7 @@ struct Verify {
     #[arg(value_name = "URL")]
     url: String,
     /// How long the store may take to catch up
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     wait: Duration,
 }
 
@@ -226,6 +226,18 @@ const RETRY: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(100);
 /// With a shorter interval the shipper stays among the database's processes while there are commits.
 const STAYS_BELOW: Duration = Duration::from_millis(100);
+
+/// A length of time.
+fn duration(text: &str) -> Result<Duration> {
+    humantime::parse_duration(text).map_err(|e| anyhow!("{e}: write it like 500ms, 30s, 5m, 24h or 7d"))
+}
+
+/// A length of time other than 0.
+fn interval(text: &str) -> Result<Duration> {
+    let time = duration(text)?;
+    ensure!(!time.is_zero(), "it has to be longer than 0: write it like 500ms, 1s or 5m");
+    Ok(time)
+}
 
 fn txid(text: &str) -> Result<u64> {
     let number = u64::from_str_radix(text, 16).context("not a hexadecimal number")?;
@@ -264,12 +276,11 @@ fn main() -> ExitCode {
 
 fn replicate(args: &Replicate) -> Result<ExitCode> {
     let Replicate { file, url, interval, .. } = args;
-    ensure!(!interval.is_zero(), "the interval is 0");
     ensure!(file.try_exists()?, "there is no database {}", file.display());
     let (stop, stopped) = mpsc::channel();
     ctrlc::set_handler(move || _ = stop.send(()))?;
-    ensure!(args.levels.len() <= 8, "there are levels 1 to 8: name at most eight times");
-    ensure!(args.levels.is_sorted(), "each level merges files of the one before: its time cannot be shorter");
+    ensure!(args.levels.len() <= 8, "--levels names {} times: there are levels 1 to 8", args.levels.len());
+    ensure!(args.levels.is_sorted(), "--levels: each level merges files of the one before, its time cannot be shorter");
     let levels = Levels { intervals: args.levels.clone(), keep_batches: args.keep_batches, retention: args.retention };
     let levels = (!args.no_compaction).then_some(levels);
     ensure!(
@@ -278,7 +289,6 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
          uses the database",
         file.display()
     );
-    ensure!(!args.ship_timeout.is_zero(), "no commit can wait for nothing: --ship-timeout is 0");
     let sync = args.sync.then_some(args.ship_timeout);
     let stays = *interval <= STAYS_BELOW;
     let settings = Settings { snapshot_interval: args.snapshot_interval, levels, sync, background: !args.once, stays };
@@ -468,7 +478,6 @@ fn run_restore(args: &Restore) -> Result<ExitCode> {
 
 fn run_follow(args: &Follow) -> Result<ExitCode> {
     let Follow { url, file, interval, .. } = args;
-    ensure!(!interval.is_zero(), "the interval is 0");
     let (stop, stopped) = mpsc::channel();
     ctrlc::set_handler(move || _ = stop.send(()))?;
     serve_metrics(args.metrics)?;

@@ -4,6 +4,7 @@ use crate::report::now_ms;
 use crate::store::{Entry, SNAPSHOTS};
 use crate::times::{Tie, newest_before};
 use anyhow::{Result, bail};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Which state is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,12 @@ impl Target {
             Target::Before(time_ms) => newest_before(entries, time_ms, now_ms(), Tie::Newer),
         }
     }
+}
+
+/// A time for people.
+fn shown(time_ms: i64) -> String {
+    let since = Duration::from_millis(u64::try_from(time_ms).unwrap_or(0));
+    humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }
 
 /// The newest transaction of the store; 0 if it is empty.
@@ -62,8 +69,11 @@ pub fn plan(entries: &[Entry], target: Target) -> Result<Vec<Entry>> {
     if entries.is_empty() {
         bail!("the store is empty");
     }
-    if plan.is_empty() && matches!(target, Target::Before(_)) {
-        bail!("the store has no state of before this time");
+    if let Target::Before(time_ms) = target
+        && plan.is_empty()
+    {
+        let oldest = entries.iter().map(|entry| entry.time_ms).min().map_or_else(String::new, shown);
+        bail!("the store has no state of before {}: its oldest file is of {oldest}", shown(time_ms));
     }
     if let Some(next) = rest.peek() {
         let missing = at.saturating_add(1);

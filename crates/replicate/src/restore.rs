@@ -31,7 +31,7 @@ pub fn restore(store: &dyn Store, dest: &Path, target: Target) -> Result<u64> {
             .tempfile_in(dir)
             .with_context(what)?;
         let bar = byte_bar("restoring");
-        let applied = apply(store, &plan, &mut Pages::new(file.as_file()), &bar);
+        let applied = apply(store, &plan, &mut Pages::new(file.as_file(), dest), &bar);
         bar.finish_and_clear();
         if let Err(e) = applied {
             match find(store, target) {
@@ -81,18 +81,24 @@ const WRITE_BYTES: usize = 1 << 20;
 
 struct Pages<'a> {
     file: &'a File,
+    /// For errors: what it will be called.
+    dest: &'a Path,
     /// What is still to be written, and where.
     bytes: Vec<u8>,
     at: u64,
 }
 
-impl Pages<'_> {
-    fn new(file: &File) -> Pages<'_> {
-        Pages { file, bytes: Vec::with_capacity(WRITE_BYTES), at: 0 }
+impl<'a> Pages<'a> {
+    fn new(file: &'a File, dest: &'a Path) -> Pages<'a> {
+        Pages { file, dest, bytes: Vec::with_capacity(WRITE_BYTES), at: 0 }
+    }
+
+    fn what(&self) -> String {
+        format!("cannot write {}", self.dest.display())
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.file.write_all_at(&self.bytes, self.at).context("cannot write the database")?;
+        self.file.write_all_at(&self.bytes, self.at).with_context(|| self.what())?;
         self.bytes.clear();
         Ok(())
     }
@@ -103,7 +109,7 @@ impl Sink for Pages<'_> {
         self.flush()?;
         // Pages behind the end are gone, also if the database grows again.
         let bytes = u64::from(header.pages) * u64::from(header.page_bytes);
-        self.file.set_len(bytes).context("cannot write the database")
+        self.file.set_len(bytes).with_context(|| self.what())
     }
 
     fn page(&mut self, header: &Header, page: u32, image: &[u8]) -> Result<()> {

@@ -11,6 +11,7 @@ use onewrite_core::disk::real::RealDisk;
 use onewrite_core::{Engine, Error, LockLevel};
 use onewrite_rusqlite::{last_error, open_with_flags, read_file_at};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use rusqlite::ffi::code_to_str;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -191,9 +192,16 @@ pub struct Occupied(String);
 /// SQLite's error, with onewrite's reason if it has one.
 fn explain(file: &Path, error: &rusqlite::Error) -> anyhow::Error {
     let file = file.display();
+    let said = match error {
+        // What follows is the URI that was opened.
+        rusqlite::Error::SqliteFailure(code, Some(_)) if code.code == ErrorCode::CannotOpen => {
+            code_to_str(code.extended_code).to_owned()
+        }
+        _ => error.to_string(),
+    };
     let message = match last_error() {
-        Some(why) if !error.to_string().contains(&why) => format!("cannot read {file}: {error}: {why}"),
-        _ => format!("cannot read {file}: {error}"),
+        Some(why) if !said.contains(&why) => format!("cannot read {file}: {said}: {why}"),
+        _ => format!("cannot read {file}: {said}"),
     };
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Occupied(message).into(),
@@ -445,5 +453,19 @@ impl Session {
     /// The store belongs to another database.
     pub fn fence(&self) -> Result<()> {
         Ok(locked(&self.db).fence()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::ffi;
+
+    #[test]
+    fn an_error_names_the_file_as_it_was_given() {
+        let said = Some("unable to open database file: file:%2Ftmp%2Fa%2Edb?shipper=1".to_owned());
+        let error = rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), said);
+        let text = explain(Path::new("/tmp/a.db"), &error).to_string();
+        assert!(text.starts_with("cannot read /tmp/a.db: ") && !text.contains("%2F"), "{text}");
     }
 }

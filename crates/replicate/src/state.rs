@@ -4,7 +4,7 @@ use crate::fetch::fetch;
 use crate::ltx::{Header, Reader};
 use crate::report::bars;
 use crate::store::{Entry, Store};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::BufReader;
 use std::time::Duration;
@@ -45,21 +45,30 @@ pub trait Sink {
     }
 }
 
+/// What becomes of what a [`Sink`] is given; its error is not the file's.
+fn taken(by_sink: Result<()>, error: &mut Option<anyhow::Error>) -> Result<()> {
+    by_sink.or_else(|e| {
+        *error = Some(e);
+        bail!("it is not taken")
+    })
+}
+
 /// Applies files in order. Their checksums, sizes and names are found right, or there is an error.
 pub fn apply(store: &dyn Store, plan: &[Entry], sink: &mut dyn Sink, bar: &ProgressBar) -> Result<()> {
     bar.set_length(plan.iter().map(|entry| entry.bytes).sum());
     let mut page_bytes = None;
     let mut image = Vec::new();
-    fetch(store, plan, |entry, from| {
+    let mut untaken = None;
+    let fetched = fetch(store, plan, |entry, from| {
         let mut reader = Reader::open(BufReader::with_capacity(1 << 16, from))?;
         let header = *reader.header();
         ensure!((header.min, header.max) == (entry.name.min, entry.name.max), "it holds other transactions");
         let same = page_bytes.replace(header.page_bytes).is_none_or(|before| before == header.page_bytes);
         ensure!(same, "its pages have another size than those of the file before");
-        sink.begin(&header)?;
+        taken(sink.begin(&header), &mut untaken)?;
         let mut told = 0;
         while let Some(page) = reader.page(&mut image)? {
-            sink.page(&header, page, &image)?;
+            taken(sink.page(&header, page, &image), &mut untaken)?;
             let bytes = reader.packed().len() as u64;
             bar.inc(bytes);
             told += bytes;
@@ -67,8 +76,11 @@ pub fn apply(store: &dyn Store, plan: &[Entry], sink: &mut dyn Sink, bar: &Progr
         reader.finish()?;
         bar.inc(entry.bytes.saturating_sub(told));
         Ok(())
-    })?;
-    sink.end()
+    });
+    match untaken {
+        Some(e) => Err(e),
+        None => fetched.and_then(|()| sink.end()),
+    }
 }
 
 impl Sink for State {

@@ -463,6 +463,28 @@ fn what_is_wrong_is_said() {
     expect(place.program().arg("replicate").arg(&dest).arg(place.url()), "there is no database");
     expect(place.program().arg("replicate").arg(&place.file).arg("/backup"), "name a directory as file:///backup/app");
     place.once();
+    let time = "2000-01-01T00:00:00Z";
+    expect(
+        place.program().args(["restore", "--timestamp", time, &place.url()]).arg(&dest),
+        "no state of before 2000-01-01T00:00:00.000Z: its oldest file is of 2",
+    );
+    for (option, value, words) in [
+        ("--interval", "0s", "'0s' for '--interval <TIME>': it has to be longer than 0: write it like"),
+        ("--interval", "x", "'x' for '--interval <TIME>': expected number at 0: write it like 500ms"),
+        ("--levels", "30s,x", "'x' for '--levels <TIME,...>': expected number at 0: write it like 500ms"),
+    ] {
+        let output = place.replicate(&["--once", option, value]).output().unwrap();
+        assert!(output.status.code() == Some(2) && said(&output).contains(words), "{}", said(&output));
+    }
+    let output = place.replicate(&["--sync", "--ship-timeout", "0s"]).output().unwrap();
+    assert!(said(&output).contains("'0s' for '--ship-timeout <TIME>'"), "{}", said(&output));
+    // As a disk that is full.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" restore \"$@\""]);
+    limited.arg(env!("CARGO_BIN_EXE_onewrite-replicate")).arg(place.url()).arg(&dest);
+    let output = limited.output().unwrap();
+    let words = format!("cannot restore {}: cannot write {}: File too large", place.url(), dest.display());
+    assert!(output.status.code() == Some(1) && said(&output).contains(&words), "{}", said(&output));
     fs::write(&dest, "").unwrap();
     expect(place.program().arg("restore").arg(place.url()).arg(&dest), "is there already");
     fs::rename(&dest, place.dir.path().join("dest.db-onewrite")).unwrap();

@@ -422,35 +422,45 @@ fn run_promote(args: &Promote) -> Result<ExitCode> {
     let done = promote(&args.url, &args.file);
     let done = done.with_context(|| format!("cannot promote {file} at {}", args.url))?;
     if !done.heeds {
-        tell(
-            "onewrite: the server does not heed the conditions of requests: make sure that nobody else ships into the store or is \
-             promoted",
-        );
+        let message = "the server does not heed the conditions of requests: make sure that nobody else ships into the store or is \
+                       promoted";
+        say(Level::Warning, "unconditional", &[], message);
     }
-    if let Some(before) = done.before {
+    let before = done.before.map(|before| before.to_string());
+    if let Some(before) = &before
+        && !report::is_json()
+    {
         tell(&format!("onewrite: the store belonged to {before}"));
     }
-    let what = match done.was {
-        Was::Missing => "was restored",
-        Was::Replica => "was a replica, is up to date",
-        Was::Same => "is as the store has it",
+    let (was, what) = match done.was {
+        Was::Missing => ("missing", "was restored"),
+        Was::Replica => ("replica", "was a replica, is up to date"),
+        Was::Same => ("same", "is as the store has it"),
     };
-    let (epoch, txid) = (done.epoch, done.txid);
-    tell(&format!(
-        "onewrite: {file} {what}, and owns the store, epoch {epoch} from transaction {txid:016x} on: start `onewrite replicate`"
-    ));
+    let (epoch, txid) = (done.epoch, format!("{:016x}", done.txid));
+    let message = format!(
+        "{file} {what}, and owns the store, epoch {epoch} from transaction {txid} on: start `onewrite replicate`"
+    );
+    let fields = [("txid", txid.into()), ("epoch", epoch.into()), ("was", was.into()), ("before", before.into())];
+    say(Level::Info, "promoted", &fields, &message);
     Ok(ExitCode::SUCCESS)
 }
 
 fn run_rejoin(args: &Rejoin) -> Result<ExitCode> {
     let file = args.file.display();
-    match rejoin(&args.url, &args.file).with_context(|| format!("cannot rejoin {file}"))? {
-        Rejoined::Same { txid } => tell(&format!("onewrite: {file} is as transaction {txid:016x} of the store has it")),
-        Rejoined::Replaced { txid, pages, kept } => tell(&format!(
-            "onewrite: {file} has the state of transaction {txid:016x}; {pages} pages differed, what was there is {}",
-            kept.display()
-        )),
-    }
+    let done = rejoin(&args.url, &args.file).with_context(|| format!("cannot rejoin {file}"))?;
+    let (txid, pages, kept, message) = match done {
+        Rejoined::Same { txid } => (txid, 0, None, format!("{file} is as transaction {txid:016x} of the store has it")),
+        Rejoined::Replaced { txid, pages, kept } => {
+            let kept = kept.display().to_string();
+            let message = format!(
+                "{file} has the state of transaction {txid:016x}; {pages} pages differed, what was there is {kept}"
+            );
+            (txid, pages, Some(kept), message)
+        }
+    };
+    let fields = [("txid", format!("{txid:016x}").into()), ("pages_differed", pages.into()), ("kept", kept.into())];
+    say(Level::Info, "rejoined", &fields, &message);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -526,21 +536,30 @@ fn run_follow(args: &Follow) -> Result<ExitCode> {
 
 fn run_verify(args: &Verify) -> Result<ExitCode> {
     let (file, url) = (args.file.display(), &args.url);
-    let (said, status) = match verify(&*store::open(url)?, &args.file, args.wait)? {
+    let (event, level, txid, differ, said, status) = match verify(&*store::open(url)?, &args.file, args.wait)? {
         Verdict::Same { txid, pages } => {
-            (format!("all {pages} pages are as transaction {txid:016x} of {url} has them"), ExitCode::SUCCESS)
+            let said = format!("all {pages} pages are as transaction {txid:016x} of {url} has them");
+            ("same", Level::Info, txid, Some(0), said, ExitCode::SUCCESS)
         }
         Verdict::Differ { txid, pages } => {
-            (format!("{pages} pages differ from transaction {txid:016x} of {url}"), ExitCode::FAILURE)
+            let said = format!("{pages} pages differ from transaction {txid:016x} of {url}");
+            ("differs", Level::Error, txid, Some(pages), said, ExitCode::FAILURE)
         }
-        Verdict::Behind { txid } => (
-            format!(
-                "{url} has another state, transaction {txid:016x}: is it being shipped to? Try again with a longer --wait, or when less is written"
-            ),
-            ExitCode::from(2),
-        ),
+        Verdict::Behind { txid } => {
+            let said = format!(
+                "{url} has another state, transaction {txid:016x}: is it being shipped to? Try again with a longer --wait, or when \
+                 less is written"
+            );
+            ("behind", Level::Warning, txid, None, said, ExitCode::from(2))
+        }
     };
-    // The status says the same where nobody reads this.
-    let _nobody_reads = writeln!(std::io::stdout(), "{file}: {said}");
+    let said = format!("{file}: {said}");
+    if report::is_json() {
+        let fields = [("txid", format!("{txid:016x}").into()), ("pages_differ", differ.into())];
+        say(level, event, &fields, &said);
+    } else {
+        // The status says the same where nobody reads this.
+        let _nobody_reads = writeln!(std::io::stdout(), "{said}");
+    }
     Ok(status)
 }

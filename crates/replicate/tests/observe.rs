@@ -99,6 +99,36 @@ fn counters_are_for_this_machine() {
     assert!(!output.status.success() && said(&output).contains("127.0.0.1:9090"), "{}", said(&output));
 }
 
+/// The only line of a command that ended with this status, and nothing else.
+fn line(place: &Place, args: &[&str], status: i32) -> Value {
+    let output = place.program(&[&["--json"], args].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(status), "{}", said(&output));
+    assert!(output.stdout.is_empty(), "{}", said(&output));
+    serde_json::from_slice(&output.stderr).unwrap_or_else(|e| panic!("{e}: {}", said(&output)))
+}
+
+#[test]
+fn what_verify_promote_and_rejoin_tell_is_a_line_of_json_too() {
+    let place = Place::new(3);
+    place.once(&[]);
+    let (file, url, other) = (place.file.to_str().unwrap(), &*place.url(), place.dir.path().join("other.db"));
+    let verify = ["verify", "--wait", "0s", file, url];
+    let same = line(&place, &verify, 0);
+    assert_eq!((&same["event"], &same["level"], &same["pages_differ"]), (&"same".into(), &"info".into(), &0.into()));
+    assert_eq!(same["txid"], "0000000000000001");
+    place.sql("UPDATE t SET x = 'x'");
+    assert_eq!(line(&place, &verify, 2)["event"], "behind");
+    let promoted = line(&place, &["promote", url, other.to_str().unwrap()], 0);
+    assert_eq!((&promoted["event"], &promoted["was"]), (&"promoted".into(), &"missing".into()));
+    assert!(promoted["epoch"] == 2 && promoted["before"].as_str().unwrap().contains(file), "{promoted}");
+    let rejoined = line(&place, &["rejoin", url, file], 0);
+    assert_eq!(rejoined["event"], "rejoined");
+    assert!(
+        rejoined["pages_differed"].as_u64() > Some(0) && rejoined["kept"] == format!("{file}.diverged"),
+        "{rejoined}"
+    );
+}
+
 #[test]
 fn an_error_is_a_line_of_json_too() {
     let place = Place::new(1);

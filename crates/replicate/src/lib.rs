@@ -9,7 +9,7 @@ pub mod compact;
 pub mod fence;
 pub mod fetch;
 pub mod follow;
-mod local;
+pub mod local;
 pub mod ltx;
 pub mod metrics;
 pub mod plan;

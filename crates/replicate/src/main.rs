@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use onewrite_replicate::compact::Levels;
 use onewrite_replicate::fence::Fenced;
 use onewrite_replicate::follow::{Applied, Ended, Follower};
+use onewrite_replicate::local::end_at_signals;
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin};
@@ -418,6 +419,7 @@ fn replicate_sync(
 }
 
 fn run_promote(args: &Promote) -> Result<ExitCode> {
+    end_at_signals()?;
     let file = args.file.display();
     let done = promote(&args.url, &args.file);
     let done = done.with_context(|| format!("cannot promote {file} at {}", args.url))?;
@@ -447,6 +449,7 @@ fn run_promote(args: &Promote) -> Result<ExitCode> {
 }
 
 fn run_rejoin(args: &Rejoin) -> Result<ExitCode> {
+    end_at_signals()?;
     let file = args.file.display();
     let done = rejoin(&args.url, &args.file).with_context(|| format!("cannot rejoin {file}"))?;
     let (txid, pages, kept, message) = match done {
@@ -473,6 +476,7 @@ fn serve_metrics(at: Option<SocketAddr>) -> Result<()> {
 }
 
 fn run_restore(args: &Restore) -> Result<ExitCode> {
+    end_at_signals()?;
     let target = match (args.txid, args.timestamp) {
         (Some(txid), _) => Target::Txid(txid),
         (_, Some(time_ms)) => Target::Before(time_ms),

@@ -3,7 +3,7 @@
 
 use crate::fence::{self, Claim, Fenced, How, Node, Owner, Tip, shut_out};
 use crate::follow::{self, Follower};
-use crate::local::{beside, directory, is_there, sync};
+use crate::local::{Passing, beside, directory, is_there, sync};
 use crate::plan::{Target, newest, plan};
 use crate::report::now_ms;
 use crate::restore::{check_dest, restore};
@@ -207,15 +207,17 @@ fn tip_of_file(file: &Path, txid: u64) -> Result<Tip> {
 struct Aside {
     dir: tempfile::TempDir,
     database: PathBuf,
+    _passing: Passing,
 }
 
 impl Aside {
     fn beside(file: &Path) -> Result<Aside> {
         let dir = directory(file);
         let what = || format!("cannot write in {}", dir.display());
-        let dir = tempfile::Builder::new().prefix(".onewrite-promote-").tempdir_in(dir).with_context(what)?;
+        let make = || tempfile::Builder::new().prefix(".onewrite-promote-").tempdir_in(dir);
+        let (_passing, dir) = Passing::make(make).with_context(what)?;
         let database = dir.path().join("database");
-        Ok(Aside { dir, database })
+        Ok(Aside { dir, database, _passing })
     }
 
     fn clear(&self) -> Result<()> {

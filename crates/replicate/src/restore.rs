@@ -1,6 +1,6 @@
 //! Restoring: the files of a state, applied one after the other, become a plain SQLite file.
 
-use crate::local::{beside, directory, is_there, sync};
+use crate::local::{Passing, beside, directory, is_there, sync};
 use crate::ltx::Header;
 use crate::plan::{Target, plan};
 use crate::state::{Sink, apply, byte_bar};
@@ -25,11 +25,9 @@ pub fn restore(store: &dyn Store, dest: &Path, target: Target) -> Result<u64> {
     loop {
         // What any new database gets; the process's mask is applied.
         let access = Permissions::from_mode(0o666);
-        let file = tempfile::Builder::new()
-            .prefix(".onewrite-restore-")
-            .permissions(access)
-            .tempfile_in(dir)
-            .with_context(what)?;
+        let make =
+            || tempfile::Builder::new().prefix(".onewrite-restore-").permissions(access.clone()).tempfile_in(dir);
+        let (_passing, file) = Passing::make(make).with_context(what)?;
         let bar = byte_bar("restoring");
         let applied = apply(store, &plan, &mut Pages::new(file.as_file(), dest), &bar);
         bar.finish_and_clear();

@@ -444,6 +444,34 @@ fn a_signal_ends_it_after_the_last_batch() {
 }
 
 #[test]
+fn a_signal_leaves_nothing_of_a_restore() {
+    let place = Place::new();
+    // Which takes a while.
+    place.stock().execute_batch("INSERT INTO noise VALUES (1000, randomblob(30000000))").unwrap();
+    place.once();
+    for (command, prefix, signal) in
+        [("restore", ".onewrite-restore-", "-INT"), ("promote", ".onewrite-promote-", "-TERM")]
+    {
+        let dir = place.dir.path().join(command);
+        fs::create_dir(&dir).unwrap();
+        let names = || -> Vec<String> {
+            let files = fs::read_dir(&dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+            files.filter(|name| !name.starts_with("dest.db-")).collect()
+        };
+        let mut started = place.program();
+        started.args([command, &place.url()]).arg(dir.join("dest.db")).stderr(Stdio::null());
+        let mut process = Killed(started.spawn().unwrap());
+        wait_until(|| names().iter().any(|name| name.starts_with(prefix)));
+        assert!(Command::new("kill").args([signal, &process.0.id().to_string()]).status().unwrap().success());
+        assert_eq!(process.0.wait().unwrap().code(), Some(130), "{command}");
+        assert_eq!(names(), Vec::<String>::new());
+        // Nor is anything in the way of the next one.
+        assert!(started.status().unwrap().success());
+        assert_eq!(names(), ["dest.db"]);
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     let place = Place::new();
     let expect = |command: &mut Command, words: &str| {

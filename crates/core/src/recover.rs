@@ -573,7 +573,7 @@ fn go_on(
     *db.table.write() = table;
     inner.set_state(recovered);
     let live = Live { due, ..db.begin(inner, ring, home, slot.base_tid) };
-    db.share(live, writer, inner)
+    db.share(live, writer, inner, false)
 }
 
 /// Flushes the `mark` of home, before anything else is written there, where no record says that one was flushed, and with it the mark
@@ -667,7 +667,7 @@ pub fn take_over(
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
     let live = db.begin(inner, log, home, home_tid);
-    db.share(live, writer, inner)
+    db.share(live, writer, inner, false)
 }
 
 /// The slot of the session after a recovery. It is one of its own: a log or a home copied before this recovery does not fit any more,

@@ -529,11 +529,8 @@ impl Connection {
             // Rule ShipperBegins.
             db.check_begins(&inner, self.ships)?;
             db.go_live(&mut writer, &mut inner)?;
-            if let Some(member) = &inner.member {
-                member.take(true, &Duration::ZERO.into(), None)?;
-                if self.shuts_out {
-                    member.words.shut_out(member.me);
-                }
+            if let Some(member) = inner.member.as_ref().filter(|_| self.shuts_out) {
+                member.words.shut_out(member.me);
             }
         }
         self.role.write(Txn::new(inner.published.clone()));

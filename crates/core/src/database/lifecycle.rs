@@ -43,7 +43,7 @@ impl Database {
             Err(_) => crate::locks::downgrade(&*self.home)?,
         }
         let made = made?;
-        self.share(made, writer, inner)
+        self.share(made, writer, inner, true)
     }
 
     /// Takes SHARED on home, whose PENDING another process may hold that uses it through onewrite. False while somebody is
@@ -62,8 +62,15 @@ impl Database {
     }
 
     /// This process alone has made `live`, with every lock of the log, and all of its records are durable: from here on others may
-    /// join, unless the scheme takes the file for one process. The newest state is that of the last record.
-    pub fn share(&self, live: Live, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
+    /// join, unless the scheme takes the file for one process. The newest state is that of the last record. If `writes`, a transaction of this
+    /// process is under way, as behind [`Database::enter`].
+    pub fn share(
+        &self,
+        live: Live,
+        writer: &mut MutexGuard<'_, Option<Live>>,
+        inner: &mut Inner,
+        writes: bool,
+    ) -> Result<()> {
         let (slot, log, due) = (live.log.slot().clone(), live.log.file().clone(), live.due);
         let cursor = live.log.cursor();
         inner.phase = Phase::Live;
@@ -72,7 +79,7 @@ impl Database {
         **writer = Some(live);
         if self.facts().all_in_log() && !inner.options.concurrent {
             let options = inner.options.clone();
-            self.enrol(Member::found(self.files(), log, Tail { slot, cursor }, due, &options)?, inner);
+            self.enrol(Member::found(self.files(), log, Tail { slot, cursor }, due, options.psow, writes)?, inner);
         }
         if self.is_signed()? { self.begin_signed(inner.member.as_deref()) } else { Ok(()) }
     }

@@ -29,7 +29,6 @@ use crate::error::{Error, IoContext, Result};
 use crate::layout::lock_bytes::{ADMIN, ATTACH, BYTES, OBSERVED, OBSERVED_BYTES, SLOTS};
 use crate::log::file::{Cursor, LogFile};
 use crate::log::slot::Slot;
-use crate::options::Options;
 use crate::types::Tid;
 
 /// Another process that wrote so long ago still counts as one that writes.
@@ -184,19 +183,31 @@ impl Member {
     }
 
     /// The first process: it has every lock byte, and the records up to `tail` are durable. Afterwards others may join. `due`: what a
-    /// recovery has left to do. `None`, and this process stays alone, where memory cannot be shared.
-    pub fn found(files: Files, log: LogFile, tail: Tail, due: Due, options: &Options) -> Result<Option<Arc<Member>>> {
+    /// recovery has left to do. If `writes`, it has the writer's place from the start (rule OneProcessWrites), and [`Member::leave`] ends that.
+    /// `None`, and this process stays alone, where memory cannot be shared.
+    pub fn found(
+        files: Files,
+        log: LogFile,
+        tail: Tail,
+        due: Due,
+        psow: bool,
+        writes: bool,
+    ) -> Result<Option<Arc<Member>>> {
         let Ok(words) = log.file.shared_words() else { return Ok(None) };
         let words = ProcessWords::new(words);
-        words.found(tail.slot.session, options.psow, tail.slot.sequence, tail.cursor.last_tid);
+        words.found(tail.slot.session, psow, tail.slot.sequence, tail.cursor.last_tid);
         words.set_due(due);
         let made = log.file.made().context(|| format!("cannot look at the log {}", log.path.display()))?;
         words.set_start(files.disk.system_start(), made);
         let me = 0;
         words.enter(me);
         let member = Member::new(files, log, words, me, tail);
-        member.turns().found();
-        member.local.lock().seen_turns = member.words.turns().load(SeqCst);
+        member.turns().found(writes);
+        {
+            let mut local = member.local.lock();
+            local.seen_turns = member.words.turns().load(SeqCst);
+            local.in_flight = usize::from(writes);
+        }
         let what = || format!("cannot lock the log {}", member.log.path.display());
         let file = &member.log.file;
         file.unlock(SLOTS + 1, PROCESSES as u64 - 1).context(what)?;

@@ -46,12 +46,12 @@ fn two() -> [Arc<Member>; 2] {
         in_place: false,
     };
     let started = Log::start(created.clone(), slot, true, true).unwrap();
-    let options = Options::default();
-    let first = Member::found(database().files(), created, Tail::at(started.slot().clone()), Due::default(), &options)
-        .unwrap()
-        .unwrap();
+    let first =
+        Member::found(database().files(), created, Tail::at(started.slot().clone()), Due::default(), true, false)
+            .unwrap()
+            .unwrap();
     let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
-    let second = Member::join(database().files(), log, started.slot().session, Some(options.psow)).unwrap();
+    let second = Member::join(database().files(), log, started.slot().session, Some(true)).unwrap();
     [first, second]
 }
 

@@ -120,10 +120,10 @@ pub struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// Begins with the place leased to this process; the words were just begun.
-    pub fn found(&self) {
+    /// Begins with the place taken by this process if it `writes`, else leased to it; the words were just begun.
+    pub fn found(&self, writes: bool) {
         self.words.turns().fetch_add(1, SeqCst);
-        self.words.turn().store(Place::word(self.me, false), SeqCst);
+        self.words.turn().store(Place::word(self.me, writes), SeqCst);
     }
 
     /// Whether the place is taken for good, by another process.
@@ -247,8 +247,13 @@ impl Turns<'_> {
         }
     }
 
-    /// Gives the place back: nothing is in flight. With `pass_on`, to the next that waits, or to whoever comes first.
+    /// Gives the place back, if this process has it: nothing is in flight. With `pass_on`, to the next that waits, or to whoever comes first.
     pub fn leave(&self, pass_on: bool) {
+        let place = Place::of(self.words.turn().load(SeqCst));
+        if place.owner != self.me || !place.busy {
+            // A lease is anybody's.
+            return;
+        }
         let others = self.words.wanting().load(SeqCst) & !(1u64 << self.me);
         let after_me = (1..PROCESSES).map(|n| (self.me + n) % PROCESSES);
         let next = after_me.into_iter().find(|process| pass_on && others & (1 << process) != 0);
@@ -277,7 +282,7 @@ mod tests {
     fn words() -> ProcessWords {
         let words = ProcessWords::new(Arc::default());
         words.found(1, false, 1, crate::types::Tid(0));
-        Turns { words: &words, me: 0 }.found();
+        Turns { words: &words, me: 0 }.found(false);
         words
     }
 

@@ -3,12 +3,16 @@
 //! [`plan`] says what each transaction does, so that its number alone tells what a database must hold;
 //! [`writer`] is the process that is killed, [`check`] compares a database with the plan, and
 //! [`campaign`] starts, kills and judges. [`soak`] lets several processes, whose threads are [`soaked`], run on one
-//! database for minutes while some of them die.
+//! database for minutes while some of them die. [`sessions`] starts processes that do one thing ([`session`]) and end or
+//! die, stock SQLite's among them; [`known`] judges what they read.
 
 mod campaign;
 mod check;
 mod connect;
+mod known;
 mod plan;
+mod session;
+mod sessions;
 mod soak;
 mod soaked;
 mod writer;
@@ -71,6 +75,14 @@ enum Child {
         #[arg(long)]
         writers: u64,
     },
+    /// Start thousands of processes that open one database, write, read, delete or checkpoint, and end: half
+    /// of them by SIGKILL within milliseconds. Up to four run at once, and some are stock SQLite on the same file, which
+    /// changes journal modes. Readers must find what was acknowledged before they began, each transaction whole,
+    /// nothing else, and the same twice; at the end stock SQLite must find every page in order
+    Sessions(sessions::Sessions),
+    /// One process of the sessions
+    #[command(hide = true)]
+    Session(session::Session),
     /// Recover and check
     #[command(hide = true)]
     Check {
@@ -99,6 +111,8 @@ fn main() -> ExitCode {
         Some(Child::Write { job, threads, nonce, steps }) => writer::run(job, *threads, *nonce, *steps),
         Some(Child::Check { job }) => check::run(job),
         Some(Child::Soaked { part, writers }) => soaked::run(part, *writers),
+        Some(Child::Session(session)) => session::run(session),
+        Some(Child::Sessions(sessions)) => return sessions::run(sessions),
         Some(Child::Soak(soak)) => return soak::run(soak),
         None => return campaign::run(&arguments),
     };

@@ -174,7 +174,7 @@ impl Running {
 }
 
 /// What the kernel tells of the threads of a process.
-fn whereabouts(process: u32) -> String {
+pub fn whereabouts(process: u32) -> String {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return "it is gone".into() };
     let mut all = String::new();
     for thread in threads.flatten() {

@@ -31,6 +31,35 @@ fn a_short_campaign_loses_nothing() {
 }
 
 #[test]
+fn short_sessions_lose_nothing() {
+    let dir = directory();
+    let (output, said) = campaign(dir.path(), &["sessions", "--sessions", "300", "--seconds", "60", "--seed", "7"]);
+    let last = said.lines().last().unwrap_or_default();
+    let kills: u64 = last
+        .strip_prefix("kills: ")
+        .and_then(|rest| rest.strip_suffix(", violations: 0"))
+        .and_then(|n| n.parse().ok())
+        .unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
+    assert!(output.status.success(), "{said}");
+    assert!(kills >= 30, "{said}");
+    assert!(said.contains(" 300 sessions, "), "{said}");
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0, "the database is gone");
+}
+
+#[test]
+fn a_violation_of_the_sessions_is_told_with_its_files() {
+    let dir = directory();
+    // What onewrite refuses to open stands for what it must not say.
+    let wrong = ["sessions", "--sessions", "50", "--stock", "0", "--seed", "9", "--parameters", "scheme=none"];
+    let (output, said) = campaign(dir.path(), &wrong);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("violations: 1\nviolation: seed 9, database 1 (\"scheme=none\")"), "{said}");
+    assert!(said.lines().any(|line| line.contains(" starts: ")), "the last events are told: {said}");
+    let kept = dir.path().read_dir().unwrap().next().unwrap().unwrap().path();
+    assert!(kept.join("sessions.db").exists() && kept.join("history").exists(), "the files are kept");
+}
+
+#[test]
 fn a_short_soak_loses_nothing() {
     let dir = directory();
     let soak = ["soak", "--minutes", "0.12", "--threads", "7", "--processes", "3", "--seed", "5"];

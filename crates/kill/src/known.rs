@@ -1,0 +1,235 @@
+//! What the processes of the sessions told, in the order in which they told it, and whether what one of them reads
+//! agrees with that.
+//!
+//! All processes write to one pipe, before and after what they do. So a transaction whose end was told before a reader
+//! told that it begins was over when it began; and what a reader found was begun before it told what it found.
+
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Rows of one transaction at most.
+pub const ROWS_MAX: u64 = 450;
+
+/// Ids that follow each other, both ends included.
+pub type Ids = (u64, u64);
+
+/// One row; moments are numbers of what was told, 0: not yet.
+#[derive(Clone, Copy, Default)]
+struct Row {
+    /// Somebody began to insert it, and means to commit it.
+    begun: bool,
+    /// Its transaction is committed.
+    acknowledged: u64,
+    /// A transaction is committed that must have deleted it.
+    deleted: u64,
+}
+
+/// What is known of one database.
+#[derive(Default)]
+pub struct Known {
+    now: u64,
+    rows: Vec<Row>,
+    /// Transactions of more than one row: the first one, and how many.
+    large: BTreeMap<u64, u64>,
+    /// Rows with a lower id may be deleted.
+    below: u64,
+    /// By session: the ids below which it deletes, and when it told.
+    deletes: HashMap<u64, (u64, u64)>,
+    /// Readers that have begun.
+    reads: HashMap<u64, Read>,
+}
+
+/// What a reader told.
+struct Read {
+    begun: u64,
+    found: Vec<Ids>,
+}
+
+impl Known {
+    /// The next thing is told.
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    fn row(&mut self, id: u64) -> &mut Row {
+        let at = id as usize;
+        if self.rows.len() <= at {
+            self.rows.resize(at + 1, Row::default());
+        }
+        &mut self.rows[at]
+    }
+
+    /// A transaction with these rows begins, and is to be committed. Rows of one that is to be rolled back are never told.
+    pub fn begins(&mut self, first: u64, rows: u64) {
+        for id in first..first + rows {
+            self.row(id).begun = true;
+        }
+        if rows > 1 {
+            self.large.insert(first, rows);
+        }
+    }
+
+    /// A transaction with these rows is committed.
+    pub fn acknowledged(&mut self, first: u64, rows: u64) {
+        let now = self.tick();
+        for id in first..first + rows {
+            self.row(id).acknowledged = now;
+        }
+    }
+
+    /// A transaction begins that deletes the rows below an id.
+    pub fn deletes(&mut self, session: u64, below: u64) {
+        let now = self.tick();
+        self.below = self.below.max(below);
+        self.deletes.insert(session, (below, now));
+    }
+
+    /// It is committed: what was there when it began is gone. A row that was committed later may have a lower id.
+    pub fn deleted(&mut self, session: u64) -> Result<()> {
+        let now = self.tick();
+        let (below, begun) = self.deletes.remove(&session).context("a delete that did not begin")?;
+        let there = |row: &&mut Row| row.acknowledged > 0 && row.acknowledged < begun && row.deleted == 0;
+        for row in self.rows.iter_mut().take(below as usize).filter(there) {
+            row.deleted = now;
+        }
+        Ok(())
+    }
+
+    /// A reader is about to begin its transaction.
+    pub fn reads(&mut self, session: u64) {
+        let begun = self.tick();
+        self.reads.insert(session, Read { begun, found: Vec::new() });
+    }
+
+    /// It found these.
+    pub fn found(&mut self, session: u64, ids: &[Ids]) -> Result<()> {
+        let read = self.reads.get_mut(&session).context("a read that did not begin")?;
+        read.found.extend_from_slice(ids);
+        Ok(())
+    }
+
+    /// It has told all: judges it.
+    pub fn judge(&mut self, session: u64) -> Result<()> {
+        let read = self.reads.remove(&session).context("a read that did not begin")?;
+        let mut found = vec![false; self.rows.len()];
+        for id in read.found.iter().flat_map(|&(from, to)| from..=to) {
+            let row = self.rows.get(id as usize).filter(|row| row.begun);
+            let row = row.with_context(|| format!("row {id} is there, and nobody committed it"))?;
+            ensure!(row.deleted == 0 || row.deleted > read.begun, "row {id} is there, and was deleted");
+            found[id as usize] = true;
+        }
+        self.nothing_lost(&read, &found)?;
+        self.all_or_nothing(&found)
+    }
+
+    fn nothing_lost(&self, read: &Read, found: &[bool]) -> Result<()> {
+        for (id, row) in self.rows.iter().enumerate().skip(self.below as usize) {
+            let there = row.acknowledged > 0 && row.acknowledged < read.begun;
+            if there && !found[id] {
+                let count = found.iter().filter(|found| **found).count();
+                let below = self.below;
+                bail!("row {id} was acknowledged and is not there ({count} rows are; deletes may go up to {below})");
+            }
+        }
+        Ok(())
+    }
+
+    fn all_or_nothing(&self, found: &[bool]) -> Result<()> {
+        for (&first, &rows) in self.large.range(self.below.saturating_sub(ROWS_MAX)..) {
+            let from = first.max(self.below);
+            let there = (from..first + rows).filter(|&id| found[id as usize]).count() as u64;
+            let all = (first + rows).saturating_sub(from);
+            ensure!(there == 0 || there == all, "of {all} rows of one transaction, from {from} on, {there} are there");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITER: u64 = 1;
+    const READER: u64 = 2;
+
+    /// Rows 1 to 4 each in its own transaction, 5 to 8 in one; 8 sessions ago.
+    fn known() -> Known {
+        let mut known = Known::default();
+        for (first, rows) in [(1, 1), (2, 1), (3, 1), (4, 1), (5, 4)] {
+            known.begins(first, rows);
+            known.acknowledged(first, rows);
+        }
+        known
+    }
+
+    fn read(known: &mut Known, found: &[Ids]) -> String {
+        known.reads(READER);
+        said(known, found)
+    }
+
+    fn said(known: &mut Known, found: &[Ids]) -> String {
+        known.found(READER, found).unwrap();
+        known.judge(READER).map_or_else(|e| e.to_string(), |()| "right".into())
+    }
+
+    #[test]
+    fn acknowledged_rows_have_to_be_there() {
+        assert_eq!(read(&mut known(), &[(1, 8)]), "right");
+        assert!(read(&mut known(), &[(1, 2), (4, 8)]).starts_with("row 3 was acknowledged"));
+        assert!(read(&mut known(), &[]).starts_with("row 1 was acknowledged"));
+    }
+
+    #[test]
+    fn what_is_acknowledged_after_a_read_began_may_be_there_or_not() {
+        for found in [&[(1, 8)][..], &[(1, 9)]] {
+            let mut known = known();
+            known.reads(READER);
+            known.begins(9, 1);
+            known.acknowledged(9, 1);
+            assert_eq!(said(&mut known, found), "right");
+        }
+    }
+
+    #[test]
+    fn rows_that_nobody_committed_are_noticed() {
+        let mut known = known();
+        assert!(read(&mut known, &[(1, 9)]).starts_with("row 9 is there, and nobody"));
+        known.begins(9, 1);
+        assert_eq!(read(&mut known, &[(1, 9)]), "right", "its process may have been killed before it told");
+    }
+
+    #[test]
+    fn half_a_transaction_is_noticed() {
+        let mut known = known();
+        known.begins(9, 3);
+        assert_eq!(read(&mut known, &[(1, 8)]), "right");
+        assert_eq!(read(&mut known, &[(1, 11)]), "right");
+        assert!(read(&mut known, &[(1, 10)]).starts_with("of 3 rows of one transaction"));
+    }
+
+    #[test]
+    fn deleted_rows_may_go_once_that_has_begun_and_have_to_at_its_end() {
+        let mut known = known();
+        known.begins(9, 1);
+        known.deletes(WRITER, 4);
+        assert_eq!(read(&mut known, &[(1, 8)]), "right");
+        assert_eq!(read(&mut known, &[(4, 8)]), "right");
+        known.reads(READER);
+        known.deleted(WRITER).unwrap();
+        assert_eq!(said(&mut known, &[(1, 8)]), "right", "it began before the end of the delete");
+        assert!(read(&mut known, &[(2, 8)]).starts_with("row 2 is there, and was deleted"));
+    }
+
+    #[test]
+    fn a_row_committed_while_others_are_deleted_may_stay() {
+        let mut known = known();
+        known.begins(10, 1);
+        known.deletes(WRITER, 12);
+        known.acknowledged(10, 1);
+        known.deleted(WRITER).unwrap();
+        assert_eq!(read(&mut known, &[(10, 10)]), "right");
+        assert_eq!(read(&mut known, &[]), "right");
+    }
+}

@@ -1,0 +1,517 @@
+//! Many short sessions: processes open one database, do one thing and end, up to four at once, and half of them are
+//! killed; some are stock SQLite. What they tell is compared with what others read.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{BufRead, BufReader, PipeWriter, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use fastrand::Rng;
+use indicatif::{ProgressBar, ProgressStyle};
+use rusqlite::{Connection, OpenFlags, ffi};
+
+use crate::known::{Ids, Known, ROWS_MAX};
+use crate::plan;
+use crate::session::{Session, What};
+use crate::soak::whereabouts;
+
+/// Sessions on one database before the next begins.
+const SESSIONS_PER_DATABASE: u64 = 2000;
+/// After so many the number of processes at once is drawn again.
+const SESSIONS_PER_DRAW: u64 = 200;
+/// Processes at once, at most.
+const AT_ONCE_MAX: usize = 4;
+/// Rows older than so many are deleted now and then.
+const ROWS_KEPT: u64 = 2000;
+/// A process that lives for so long hangs: it waits for others for 15 s at most.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// How long nobody looks whether a process has ended or is to be killed.
+const NAP: Duration = Duration::from_micros(100);
+/// What is told is kept for a failure: so many lines in the file, and so many on the screen.
+const EVENTS: (usize, usize) = (20_000, 60);
+/// URI parameters, one of which each database draws.
+const PARAMETERS: [&str; 5] = [
+    "",
+    "stream_size=64k",
+    "busy_ms=1&stream_size=64k",
+    "log_size=256k&table_size=256k&stream_size=64k",
+    "scheme=wal-opt",
+];
+
+/// How many sessions, and which.
+#[derive(Args, Clone, Debug)]
+pub struct Sessions {
+    /// How long, in seconds [default: 60, unless --sessions is given]
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// End after so many sessions
+    #[arg(long)]
+    sessions: Option<u64>,
+    /// Where the random numbers begin: sessions and the moments of kills are drawn alike, what meets what is not
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Directory for the databases; otherwise a temporary one. A violation keeps the files there
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// How many of 100 sessions are stock SQLite's on the same file; 0: onewrite alone
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=90))]
+    stock: u32,
+    /// URI parameters of all sessions through onewrite, such as busy_ms=1&stream_size=64k; otherwise each database
+    /// draws some
+    #[arg(long)]
+    parameters: Option<String>,
+}
+
+#[derive(Default)]
+struct Totals {
+    databases: u64,
+    sessions: u64,
+    kills: u64,
+    /// Transactions acknowledged through onewrite, and through stock SQLite.
+    commits: [u64; 2],
+    reads: u64,
+    busy: [u64; 2],
+    /// Stock SQLite while onewrite has the file.
+    refused: u64,
+    /// `mode=ro` where only who may write could recover.
+    refused_read_only: u64,
+}
+
+/// Runs the campaign; the last line says how many were killed.
+pub fn run(sessions: &Sessions) -> ExitCode {
+    let begun = Instant::now();
+    let end = match (sessions.seconds, sessions.sessions) {
+        (None, Some(_)) => None,
+        (seconds, _) => Some(begun + Duration::from_secs_f64(seconds.unwrap_or(60.0).max(0.0))),
+    };
+    let bar = bar(sessions);
+    let mut totals = Totals::default();
+    let mut failed = None;
+    let more = |totals: &Totals| {
+        end.is_none_or(|end| Instant::now() < end) && sessions.sessions.is_none_or(|most| totals.sessions < most)
+    };
+    while more(&totals) && failed.is_none() {
+        failed = database(sessions, &mut totals, &bar, &more).err();
+    }
+    bar.finish_and_clear();
+    totals.print(begun.elapsed());
+    println!("kills: {}, violations: {}", totals.kills, u32::from(failed.is_some()));
+    let Some(e) = failed else { return ExitCode::SUCCESS };
+    println!("violation: {e:#}");
+    ExitCode::FAILURE
+}
+
+fn bar(sessions: &Sessions) -> ProgressBar {
+    let bar = sessions.sessions.map_or_else(ProgressBar::no_length, ProgressBar::new);
+    let template = if sessions.sessions.is_some() {
+        "{bar:40} {pos}/{len} sessions  {msg}  {elapsed}, {eta} left"
+    } else {
+        "{spinner} {pos} sessions  {msg}  {elapsed}"
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+impl Totals {
+    fn print(&self, took: Duration) {
+        println!(
+            "{} databases, {} sessions, {} commits through onewrite and {} through stock SQLite, {} reads; BUSY {} and {}, \
+             stock SQLite refused {} times, mode=ro {}; {:.0} s",
+            self.databases,
+            self.sessions,
+            self.commits[0],
+            self.commits[1],
+            self.reads,
+            self.busy[0],
+            self.busy[1],
+            self.refused,
+            self.refused_read_only,
+            took.as_secs_f64()
+        );
+    }
+}
+
+/// The life of one database.
+fn database(sessions: &Sessions, totals: &mut Totals, bar: &ProgressBar, more: &dyn Fn(&Totals) -> bool) -> Result<()> {
+    totals.databases += 1;
+    let number = totals.databases;
+    let parent = sessions.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let dir = tempfile::Builder::new().prefix("onewrite-sessions-").tempdir_in(parent)?;
+    let mut one = Campaign::new(sessions, dir.path(), totals)?;
+    let done = one.run(bar, more);
+    // Nothing changes the files from here on.
+    one.kill_all();
+    let Err(e) = done else { return Ok(()) };
+    one.events.print();
+    one.events.write(&dir.path().join("history"))?;
+    let parameters = one.parameters.clone();
+    let kept = dir.keep();
+    Err(e).with_context(|| {
+        let (seed, kept) = (sessions.seed, kept.display());
+        format!("seed {seed}, database {number} ({parameters:?}); {kept} has the files and a history")
+    })
+}
+
+/// What was told last, with the moment.
+struct Events {
+    since: Instant,
+    last: VecDeque<String>,
+}
+
+impl Events {
+    fn add(&mut self, what: &str) {
+        if self.last.len() >= EVENTS.0 {
+            self.last.pop_front();
+        }
+        self.last.push_back(format!("{:.6} {what}", self.since.elapsed().as_secs_f64()));
+    }
+
+    fn print(&self) {
+        for line in self.last.iter().skip(self.last.len().saturating_sub(EVENTS.1)) {
+            println!("{line}");
+        }
+    }
+
+    fn write(&self, path: &Path) -> Result<()> {
+        let mut file = std::io::BufWriter::new(fs::File::create(path)?);
+        for line in &self.last {
+            writeln!(file, "{line}")?;
+        }
+        Ok(file.flush()?)
+    }
+}
+
+/// A process that runs.
+struct Running {
+    session: Session,
+    child: Child,
+    since: Instant,
+    /// It is killed so long after it told that it is there.
+    lives: Option<Duration>,
+    dies: Option<Instant>,
+}
+
+struct Campaign<'a> {
+    stock: u32,
+    at: PathBuf,
+    plan: u64,
+    parameters: String,
+    rng: Rng,
+    known: Known,
+    /// By number: whether it is stock SQLite's, and what it does.
+    sessions: Vec<(bool, What)>,
+    next: u64,
+    at_once: usize,
+    running: Vec<Running>,
+    /// One pipe for all: what was told first is read first.
+    pipe: PipeWriter,
+    lines: Receiver<String>,
+    events: Events,
+    totals: &'a mut Totals,
+}
+
+impl Campaign<'_> {
+    fn new<'a>(sessions: &Sessions, dir: &Path, totals: &'a mut Totals) -> Result<Campaign<'a>> {
+        let mut rng = Rng::with_seed(plan::mix(&[sessions.seed, totals.databases]));
+        let drawn = PARAMETERS[rng.usize(0..PARAMETERS.len())].to_owned();
+        let (pipe, lines) = listen()?;
+        let mut one = Campaign {
+            stock: sessions.stock,
+            at: dir.join("sessions.db"),
+            plan: rng.u64(..),
+            parameters: sessions.parameters.clone().unwrap_or(drawn),
+            rng,
+            known: Known::default(),
+            sessions: Vec::new(),
+            next: 1,
+            at_once: 1,
+            running: Vec::new(),
+            pipe,
+            lines,
+            events: Events { since: Instant::now(), last: VecDeque::new() },
+            totals,
+        };
+        one.create()?;
+        Ok(one)
+    }
+
+    /// Makes the table, through stock SQLite.
+    fn create(&mut self) -> Result<()> {
+        let page = [512, 1024, 4096, 4096, 8192, 65536][self.rng.usize(0..6)];
+        let vacuum = self.rng.u32(0..3);
+        let (plan, parameters) = (self.plan, &self.parameters);
+        self.events.add(&format!("page_size {page}, auto_vacuum {vacuum}, parameters {parameters:?}, plan {plan}"));
+        let db = Connection::open_with_flags_and_vfs(&self.at, OpenFlags::default(), c"unix")?;
+        db.execute_batch(&format!(
+            "PRAGMA page_size={page}; PRAGMA auto_vacuum={vacuum}; \
+             CREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB, sum INTEGER)"
+        ))?;
+        db.close().map_err(|(_, e)| e.into())
+    }
+
+    fn run(&mut self, bar: &ProgressBar, more: &dyn Fn(&Totals) -> bool) -> Result<()> {
+        let mut left = SESSIONS_PER_DATABASE;
+        while left > 0 && more(self.totals) {
+            if left.is_multiple_of(SESSIONS_PER_DRAW) {
+                self.at_once = self.rng.usize(1..=AT_ONCE_MAX);
+            }
+            if self.running.len() < self.at_once {
+                self.draw()?;
+                left -= 1;
+                bar.set_position(self.totals.sessions);
+                bar.set_message(format!("{} kills, {} commits", self.totals.kills, self.totals.commits[0]));
+            }
+            self.listen(NAP)?;
+            self.reap()?;
+        }
+        for one in &mut self.running {
+            one.dies = Some(Instant::now());
+        }
+        self.finish()?;
+        self.last(false).context("at the end, through onewrite")?;
+        self.last(true).context("at the end, through stock SQLite")
+    }
+
+    /// Draws a session and how long it lives, and starts it.
+    fn draw(&mut self) -> Result<()> {
+        use What::*;
+        let stock = self.rng.u32(0..100) < self.stock;
+        let onewrite = [Short, Short, Short, Short, Short, Read, Read, Large, Clean, ReadOnly, Many, Checkpoint];
+        let what = match stock {
+            true => [Short, Short, Read, Large, Large, Large, Clean, Checkpoint][self.rng.usize(0..8)],
+            false => onewrite[self.rng.usize(0..onewrite.len())],
+        };
+        let (transactions, rows) = match what {
+            Large => (1, self.rng.u64(50..=ROWS_MAX)),
+            Many => (40, 1),
+            Short | Clean | Checkpoint => (self.rng.u64(1..=4), 1),
+            Read | ReadOnly | Last => (0, 0),
+        };
+        let lives = match self.rng.u32(0..12) {
+            0..6 => Some(self.rng.u64(0..8_000)),
+            6 => Some(self.rng.u64(0..60_000)),
+            _ => None,
+        };
+        let first = self.next;
+        self.next += transactions * rows;
+        self.totals.sessions += 1;
+        self.start(what, stock, (first, transactions, rows), lives.map(Duration::from_micros))
+    }
+
+    fn start(&mut self, what: What, stock: bool, ids: (u64, u64, u64), lives: Option<Duration>) -> Result<()> {
+        let number = self.sessions.len() as u64;
+        self.sessions.push((stock, what));
+        let session = Session {
+            at: self.at.clone(),
+            number,
+            plan: self.plan,
+            parameters: self.parameters.clone(),
+            what,
+            stock,
+            transactions: ids.1,
+            rows: ids.2,
+            first: ids.0,
+            below: self.next.saturating_sub(ROWS_KEPT),
+        };
+        let child = session.command()?.stdin(Stdio::null()).stdout(self.pipe.try_clone()?).spawn()?;
+        let through = if stock { "stock SQLite" } else { "onewrite" };
+        let (transactions, rows, first) = (session.transactions, session.rows, session.first);
+        let does = format!("{what:?} through {through}, {transactions} transactions of {rows} rows from {first} on");
+        self.events.add(&format!("{number} starts: {does}, process {}", child.id()));
+        self.running.push(Running { session, child, since: Instant::now(), lives, dies: None });
+        Ok(())
+    }
+
+    /// Hears what is told within some time.
+    fn listen(&mut self, wait: Duration) -> Result<()> {
+        let mut line = self.lines.recv_timeout(wait).ok();
+        while let Some(told) = line {
+            self.told(&told)?;
+            line = self.lines.try_recv().ok();
+        }
+        Ok(())
+    }
+
+    /// Hears all that was told until now.
+    fn hear_all(&mut self) -> Result<()> {
+        const MARK: &str = "heard";
+        writeln!(self.pipe, "{MARK}")?;
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).context("the pipe")?;
+            if line == MARK {
+                return Ok(());
+            }
+            self.told(&line)?;
+        }
+    }
+
+    fn told(&mut self, line: &str) -> Result<()> {
+        let mut words = line.splitn(3, ' ');
+        let number = words.next().and_then(|n| n.parse::<u64>().ok());
+        let (Some(number), Some(what), rest) = (number, words.next(), words.next().unwrap_or("")) else {
+            bail!("a process says {line:?}");
+        };
+        let &(stock, session) = self.sessions.get(number as usize).context("no such session")?;
+        let short: String = line.chars().take(300).collect();
+        self.events.add(&short);
+        let numbers: Vec<u64> = rest.split(' ').map_while(|n| n.parse().ok()).collect();
+        match (what, numbers[..].as_ref()) {
+            ("H", _) => self.is_there(number),
+            ("T", &[first, rows]) => self.known.begins(first, rows),
+            ("A", &[first, rows]) => {
+                self.known.acknowledged(first, rows);
+                self.totals.commits[usize::from(stock)] += 1;
+            }
+            ("D", &[below]) => self.known.deletes(number, below),
+            ("K", _) => self.known.deleted(number)?,
+            ("R", _) => self.known.reads(number),
+            ("S", _) => self.known.found(number, &ids(rest)?)?,
+            ("E", _) => {
+                self.totals.reads += 1;
+                self.known.judge(number).with_context(|| format!("session {number}"))?;
+            }
+            ("F", &[code, extended]) => self.failed((stock, session), code as i32, extended as i32, line)?,
+            ("N", _) => {}
+            _ => bail!("session {number}: {rest}"),
+        }
+        Ok(())
+    }
+
+    /// A process is there, and begins to open the database.
+    fn is_there(&mut self, number: u64) {
+        for one in self.running.iter_mut().filter(|one| one.session.number == number) {
+            one.dies = one.lives.map(|lives| Instant::now() + lives);
+        }
+    }
+
+    /// An error of SQLite: some are to be expected.
+    fn failed(&mut self, (stock, session): (bool, What), code: i32, extended: i32, line: &str) -> Result<()> {
+        const RECOVERY: [i32; 2] = [ffi::SQLITE_CANTOPEN, ffi::SQLITE_READONLY_ROLLBACK];
+        match code {
+            _ if session == What::Last => bail!("{line}"),
+            ffi::SQLITE_BUSY => self.totals.busy[usize::from(stock)] += 1,
+            ffi::SQLITE_NOTADB if stock => self.totals.refused += 1,
+            _ if session == What::ReadOnly && RECOVERY.contains(&extended) => self.totals.refused_read_only += 1,
+            _ => bail!("{line}"),
+        }
+        Ok(())
+    }
+
+    /// Kills whose time has come, and looks who has ended.
+    fn reap(&mut self) -> Result<()> {
+        for one in std::mem::take(&mut self.running) {
+            if let Some(one) = self.ended(one)? {
+                self.running.push(one);
+            }
+        }
+        Ok(())
+    }
+
+    /// `None` if it has ended, perhaps because its time has come.
+    fn ended(&mut self, mut one: Running) -> Result<Option<Running>> {
+        let number = one.session.number;
+        let status = if one.dies.is_some_and(|dies| Instant::now() >= dies) {
+            one.child.kill()?;
+            one.child.wait()?
+        } else if let Some(status) = one.child.try_wait()? {
+            status
+        } else {
+            let hangs = one.since.elapsed() > PATIENCE;
+            let id = one.child.id();
+            self.running.push(one);
+            ensure!(!hangs, "session {number} hangs: {}", whereabouts(id));
+            return Ok(self.running.pop());
+        };
+        if status.signal() == Some(9) {
+            self.events.add(&format!("{number} killed"));
+            self.totals.kills += 1;
+        } else if !status.success() {
+            self.hear_all()?;
+            bail!("session {number} ended with {status}");
+        }
+        Ok(None)
+    }
+
+    /// Waits for all that run.
+    fn finish(&mut self) -> Result<()> {
+        while !self.running.is_empty() {
+            self.listen(NAP)?;
+            self.reap()?;
+        }
+        self.hear_all()
+    }
+
+    fn last(&mut self, stock: bool) -> Result<()> {
+        self.start(What::Last, stock, (0, 0, 0), None)?;
+        self.finish()
+    }
+
+    fn kill_all(&mut self) {
+        for one in &mut self.running {
+            // It may be gone already.
+            let _ = one.child.kill();
+            let _ = one.child.wait();
+        }
+    }
+}
+
+/// A pipe, and the lines that come out of it.
+fn listen() -> Result<(PipeWriter, Receiver<String>)> {
+    let (from, pipe) = std::io::pipe()?;
+    let (send, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    Ok((pipe, lines))
+}
+
+fn ids(text: &str) -> Result<Vec<Ids>> {
+    let all = text.split_whitespace().map(|ids| {
+        let (from, to) = ids.split_once('-').context("no ids")?;
+        Ok((from.parse()?, to.parse()?))
+    });
+    all.collect()
+}
+
+impl Drop for Campaign<'_> {
+    fn drop(&mut self) {
+        self.kill_all();
+    }
+}
+
+impl Session {
+    /// The process that does it.
+    fn command(&self) -> Result<Command> {
+        let value = |what: What| clap::ValueEnum::to_possible_value(&what).map(|v| v.get_name().to_owned());
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("session").arg("--at").arg(&self.at);
+        command.args(["--what", &value(self.what).unwrap_or_default(), "--parameters", &self.parameters]);
+        let numbers = [
+            ("--number", self.number),
+            ("--plan", self.plan),
+            ("--transactions", self.transactions),
+            ("--rows", self.rows),
+            ("--first", self.first),
+            ("--below", self.below),
+        ];
+        for (name, number) in numbers {
+            command.args([name, &number.to_string()]);
+        }
+        if self.stock {
+            command.arg("--stock");
+        }
+        Ok(command)
+    }
+}

@@ -79,6 +79,8 @@ struct Totals {
     busy: [u64; 2],
     /// Stock SQLite while onewrite has the file.
     refused: u64,
+    /// Stock SQLite took a whole file for malformed.
+    misread: u64,
     /// `mode=ro` where only who may write could recover.
     refused_read_only: u64,
 }
@@ -124,7 +126,7 @@ impl Totals {
     fn print(&self, took: Duration) {
         println!(
             "{} databases, {} sessions, {} commits through onewrite and {} through stock SQLite, {} reads; BUSY {} and {}, \
-             stock SQLite refused {} times, mode=ro {}; {:.0} s",
+             stock SQLite refused {} times and misled {} times, mode=ro refused {} times; {:.0} s",
             self.databases,
             self.sessions,
             self.commits[0],
@@ -133,6 +135,7 @@ impl Totals {
             self.busy[0],
             self.busy[1],
             self.refused,
+            self.misread,
             self.refused_read_only,
             took.as_secs_f64()
         );
@@ -216,6 +219,8 @@ struct Campaign<'a> {
     lines: Receiver<String>,
     events: Events,
     totals: &'a mut Totals,
+    /// What stock SQLite said of a file that it took for malformed, until that is looked at.
+    doubt: Option<String>,
 }
 
 impl Campaign<'_> {
@@ -238,6 +243,7 @@ impl Campaign<'_> {
             lines,
             events: Events { since: Instant::now(), last: VecDeque::new() },
             totals,
+            doubt: None,
         };
         one.create()?;
         Ok(one)
@@ -271,13 +277,39 @@ impl Campaign<'_> {
             }
             self.listen(NAP)?;
             self.reap()?;
+            if let Some(doubt) = self.doubt.take() {
+                self.kill_and_judge(true).context(doubt)?;
+                self.totals.misread += 1;
+            }
         }
+        self.kill_and_judge(false).context("at the end")
+    }
+
+    /// All others are killed: one process reads, writes and closes in order, and stock SQLite finds every page in order. With
+    /// `copies`, the files as they were before are in the directory `before`.
+    fn kill_and_judge(&mut self, copies: bool) -> Result<()> {
         for one in &mut self.running {
             one.dies = Some(Instant::now());
         }
         self.finish()?;
-        self.last(false).context("at the end, through onewrite")?;
-        self.last(true).context("at the end, through stock SQLite")
+        if copies {
+            self.copy()?;
+        }
+        self.last(false).context("through onewrite")?;
+        self.last(true).context("through stock SQLite")
+    }
+
+    fn copy(&self) -> Result<()> {
+        let dir = self.at.parent().context("a directory")?;
+        let before = dir.join("before");
+        fs::create_dir_all(&before)?;
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.is_file() {
+                fs::copy(&path, before.join(path.file_name().unwrap_or_default()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Draws a session and how long it lives, and starts it.
@@ -399,6 +431,8 @@ impl Campaign<'_> {
             _ if session == What::Last => bail!("{line}"),
             ffi::SQLITE_BUSY => self.totals.busy[usize::from(stock)] += 1,
             ffi::SQLITE_NOTADB if stock => self.totals.refused += 1,
+            // It had the length of the file before a close brought pages home, and the header from behind it.
+            ffi::SQLITE_CORRUPT if stock => self.doubt = Some(line.to_owned()),
             _ if session == What::ReadOnly && RECOVERY.contains(&extended) => self.totals.refused_read_only += 1,
             _ => bail!("{line}"),
         }

@@ -104,7 +104,14 @@ impl Look {
     fn has_moved(&self) -> Result<bool> {
         let sequence = |slot: Option<&Slot>| slot.map(|slot| slot.sequence);
         let Some(log) = &self.log else { return Ok(false) };
-        Ok(sequence(log.file.slots()?.first()) != sequence(log.newest.as_ref()) || self.repair.mark()? != self.mark)
+        if sequence(log.file.slots()?.first()) != sequence(log.newest.as_ref()) || self.repair.mark()? != self.mark {
+            return Ok(true);
+        }
+        // The last process may have been killed.
+        match Repair::open(disk(), self.repair.path(), OpenMode::ReadOnly).and_then(|repair| repair.lock_log()) {
+            Err(Error::Busy(_)) => Ok(false),
+            found => found.map(|_| true),
+        }
     }
 
     fn at(repair: Repair, log: Option<LogFile>, in_use: bool) -> Result<Look> {

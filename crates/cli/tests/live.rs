@@ -264,6 +264,26 @@ fn check_and_inspect_while_another_process_writes() {
     expect(0, &["check"], &db.home, &["sound; recovery waits"]);
 }
 
+/// What was in use at the first look waits for a recovery at the next one.
+#[test]
+fn check_while_the_last_process_is_killed() {
+    for round in 0..40 {
+        let db = Db::new();
+        let writer = Writer::of(&db);
+        let check = Command::new(env!("CARGO_BIN_EXE_onewrite"))
+            .arg("check")
+            .arg(&db.home)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(round * 300));
+        drop(writer);
+        let done = check.wait_with_output().unwrap();
+        assert!(done.status.code() == Some(0), "round {round}: {}", said(&done));
+    }
+}
+
 #[test]
 fn several_are_checked() {
     let (sound, damaged, missing) = (plain(), crashed(6), Db::new());

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use common::{PAGE, page, plain, write};
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
-use onewrite_core::disk::{Disk, DiskFile, OpenMode};
+use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
 use onewrite_core::{Connection, Engine, LockLevel};
 use parking_lot::Mutex;
 
@@ -179,6 +179,28 @@ fn who_attaches_while_a_big_transaction_goes_home() {
         let (free, old) = (images[0][FREE_PAGES], images[1..].iter().filter(|image| **image == page(0)).count());
         assert_eq!((free, old), (0, images.len() - 1), "before write {n} to home");
     }
+}
+
+/// The first process of several holds PENDING and has left, or died. The last one brings pages home and takes the mark off: SQLite without
+/// onewrite, which looks at the length of the file and then at the header, must not come between (rule PendingHeld).
+#[test]
+fn who_closes_last_keeps_stock_sqlite_out() {
+    const PENDING: u64 = 0x4000_0000;
+    let sim = SimDisk::new(SimConfig::default());
+    sim.put_file(Path::new("/db"), &plain(0));
+    let visit = Arc::new(Mutex::new(None));
+    let open = |disk: Arc<dyn Disk>| Engine::new(disk).open(Path::new("/db"), OpenMode::ReadWrite, &[]).unwrap();
+    let mut first = open(Arc::new(sim.clone()));
+    let mut last = open(Arc::new(Visited(sim.clone(), visit.clone())));
+    write(&mut first, &numbered(1..2, 1));
+    reads(&mut last, 1..2);
+    first.close().unwrap();
+    let kept_out = Arc::new(Mutex::new(Vec::new()));
+    let (into, stock) = (kept_out.clone(), sim.open(Path::new("/db"), OpenMode::ReadWrite).unwrap());
+    *visit.lock() = Some(Box::new(move |_| into.lock().push(stock.conflicts(PENDING, 1, LockKind::Shared).unwrap())));
+    last.close().unwrap();
+    let kept_out = kept_out.lock();
+    assert!(!kept_out.is_empty() && kept_out.iter().all(|kept_out| *kept_out), "{kept_out:?}");
 }
 
 /// The disk of a process that dies: its files are closed then, and with them its locks go.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::member::Member;
 use super::tail::{Reach, Tail};
 use crate::database::{Database, Inner};
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::home::{self, State};
 use crate::layout::home as at;
 use crate::log::file::{Cursor, Window};

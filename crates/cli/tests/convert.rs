@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Db, crashed, expect};
+use common::{Db, crashed, expect, plain};
+use onewrite_core::Repair;
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, LockKind, OpenMode};
 use rusqlite::Connection;
@@ -27,6 +28,26 @@ fn notes() -> Db {
         )
         .unwrap();
     db
+}
+
+/// A writer that waits for its first lock meanwhile has the old file open, which nobody will ever open again.
+#[test]
+fn a_writer_that_waits_for_a_conversion_is_told_that_the_file_was_replaced() {
+    for wait_ms in [1, 2, 4, 8, 16, 100] {
+        let db = plain();
+        let writer = onewrite_rusqlite::open(&db.home).unwrap();
+        writer.busy_timeout(std::time::Duration::from_secs(20)).unwrap();
+        let repair = Repair::open(std::sync::Arc::new(RealDisk::new()), &db.home, OpenMode::ReadWrite).unwrap();
+        let written = std::thread::spawn(move || writer.execute_batch("BEGIN IMMEDIATE; CREATE TABLE late(a); COMMIT"));
+        std::thread::sleep(std::time::Duration::from_millis(wait_ms));
+        let new = db.beside("-new");
+        std::fs::copy(&db.home, &new).unwrap();
+        std::fs::rename(&new, &db.home).unwrap();
+        drop(repair);
+        let error = written.join().unwrap().expect_err("written to a file that has no name");
+        let code = error.sqlite_error().map(|e| e.extended_code);
+        assert_eq!(code, Some(rusqlite::ffi::SQLITE_READONLY_DBMOVED), "behind {wait_ms} ms: {error}");
+    }
 }
 
 #[test]

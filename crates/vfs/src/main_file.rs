@@ -328,8 +328,9 @@ impl State {
             return Ok(code::OK);
         }
         self.adopt_engine()?;
-        if level == LockLevel::Shared && self.engine().is_some_and(|conn| conn.probably_writes()) {
-            // SQLite asks when it opens the journal; others wait for the writer's place then.
+        if level == LockLevel::Shared && self.engine().is_some_and(|conn| conn.probably_writes() && conn.is_live()) {
+            // SQLite asks when it opens the journal; others wait for the writer's place then. Where the file is not in use yet, whoever has it
+            // to himself while this lock waits may put another under its name: it is looked at then.
             let lately = self.named_at.is_some_and(|at| at.elapsed() < NAMED);
             self.moved = Some(!lately && self.look_whether_moved());
         }

@@ -156,6 +156,11 @@ impl Connection {
         self.habit.may_write > 0
     }
 
+    /// Whether this process uses the log, so that nobody else has the file to itself.
+    pub fn is_live(&self) -> bool {
+        self.db.inner.lock().phase == Phase::Live
+    }
+
     /// The databases of its process.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine

@@ -4,6 +4,7 @@ use crate::live;
 use crate::look::{Behind, Log, Look, SlotFound, counted, grouped};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use onewrite_core::Error;
 use onewrite_core::inspect::Slot;
 use onewrite_core::inspect::home::{self, Kind, State};
 use onewrite_core::inspect::layout::{be_u32, home as at};
@@ -41,11 +42,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(if damaged { ExitCode::FAILURE } else { ExitCode::from(if unchecked { 2 } else { 0 }) })
 }
 
+/// So often one that is in use and cannot be read is looked at.
+const LOOKS: u32 = 3;
+
 /// Whether the database is sound; `None` if it could not be checked.
 fn check_file(file: &Path) -> Result<Option<bool>> {
+    let mut looks = 0;
     let looked = Look::with(file, |look| {
         let mut findings = Findings::default();
         check(look, &mut findings);
+        looks += 1;
+        match findings.unread.take() {
+            // Those that used it may have ended, and others may have come since.
+            Some(why) if looks < LOOKS => return Err(Error::Busy(why)),
+            Some(why) => findings.damage(why),
+            None => {}
+        }
         Ok(findings)
     });
     let (_, findings) = match looked {
@@ -95,6 +107,8 @@ struct Findings {
     waiting: u64,
     /// Others use it.
     in_use: bool,
+    /// Why it could not be read as one of those.
+    unread: Option<String>,
 }
 
 impl Findings {
@@ -429,7 +443,7 @@ fn check_replay(look: &Look, session: u64, f: &mut Findings) {
     if look.in_use {
         match live::open(look.repair.path()) {
             Ok(_) => f.ok("in use: a snapshot of the newest state can be read"),
-            Err(e) => f.damage(format!("in use, and {e:#}")),
+            Err(e) => f.unread = Some(format!("in use, and {e:#}")),
         }
         return;
     }

@@ -88,13 +88,15 @@ impl Look {
         if look.mark.is_some() && look.log.is_some() { Ok(look) } else { Err(Error::Busy(why)) }
     }
 
-    /// Looks with `look` at the database at `path`, as often as a checkpoint of another process came between.
+    /// Looks with `look` at the database at `path`, again when a checkpoint of another process came between, or it says `Busy`.
     pub fn with<T>(path: &Path, mut look: impl FnMut(&Look) -> Result<T>) -> Result<(Look, T)> {
         for _ in 0..20 {
             let at = Look::open(path)?;
             let seen = look(&at);
-            if !at.in_use || !at.has_moved()? {
-                return Ok((at, seen?));
+            match seen {
+                Err(Error::Busy(_)) if at.in_use => {}
+                seen if !at.in_use || !at.has_moved()? => return Ok((at, seen?)),
+                _ => {}
             }
         }
         Err(Error::Busy(format!("checkpoints of {} come faster than it can be looked at", path.display())))

@@ -15,16 +15,20 @@ fn campaign(dir: &Path, arguments: &[&str]) -> (Output, String) {
     (output, said)
 }
 
+/// How many were killed, as the last line says, which also says that nothing was violated.
+fn kills(output: &Output, said: &str) -> u64 {
+    let last = said.lines().last().unwrap_or_default();
+    last.strip_prefix("kills: ")
+        .and_then(|rest| rest.strip_suffix(", violations: 0"))
+        .and_then(|n| n.parse().ok())
+        .unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
 #[test]
 fn a_short_campaign_loses_nothing() {
     let dir = directory();
     let (output, said) = campaign(dir.path(), &["--rounds", "30", "--seed", "3"]);
-    let last = said.lines().last().unwrap_or_default();
-    let kills: u64 = last
-        .strip_prefix("kills: ")
-        .and_then(|rest| rest.strip_suffix(", violations: 0"))
-        .and_then(|n| n.parse().ok())
-        .unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
+    let kills = kills(&output, &said);
     assert!(kills >= 30, "{said}");
     assert!(output.status.success());
     assert_eq!(dir.path().read_dir().unwrap().count(), 0, "the databases are gone");
@@ -34,12 +38,7 @@ fn a_short_campaign_loses_nothing() {
 fn short_sessions_lose_nothing() {
     let dir = directory();
     let (output, said) = campaign(dir.path(), &["sessions", "--sessions", "300", "--seconds", "60", "--seed", "7"]);
-    let last = said.lines().last().unwrap_or_default();
-    let kills: u64 = last
-        .strip_prefix("kills: ")
-        .and_then(|rest| rest.strip_suffix(", violations: 0"))
-        .and_then(|n| n.parse().ok())
-        .unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
+    let kills = kills(&output, &said);
     assert!(output.status.success(), "{said}");
     assert!(kills >= 30, "{said}");
     assert!(said.contains(" 300 sessions, "), "{said}");

@@ -236,7 +236,7 @@ impl Connection {
     /// xAccess of the `-wal` name: a marked database has none, nor one for which none was found under this lock; `None`: ask
     /// the file system.
     pub fn wal_exists(&mut self) -> Result<Option<bool>> {
-        let has_none = self.has_no_wal || self.db.inner.lock().phase == Phase::Live;
+        let has_none = self.has_no_wal || self.is_live();
         Ok(has_none.then_some(false))
     }
 

@@ -4,7 +4,7 @@
 //! place of the old one, in one step, when it is whole, checked and durable. Until then the old one is only read.
 
 use crate::convert_back;
-use crate::look::{disk, grouped};
+use crate::look::{disk, grouped, wal_beside};
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::Repair;
@@ -78,19 +78,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // Keeps everybody out until the new file has its name.
     let mut repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
     // A process that died as it took the database out of WAL mode leaves a WAL beside a header that does not say so.
-    let wal = path_beside(repair.path(), "-wal");
-    let has_wal = || fs::metadata(&wal).is_ok_and(|found| found.len() > 0);
-    if repair.state()?.kind == Kind::Wal || has_wal() {
+    if repair.state()?.kind == Kind::Wal || wal_beside(repair.path()).is_some() {
         drop(repair);
         leave_wal_mode(&args.file)?;
         repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
     }
     // SQLite would write what is in it over the new file.
-    ensure!(
-        !has_wal(),
-        "{file} has a write-ahead log beside it ({}): open it with SQLite once, to bring that home",
-        wal.display()
-    );
+    if let Some((wal, _)) = wal_beside(repair.path()) {
+        bail!(
+            "{file} has a write-ahead log beside it ({}): open it with SQLite once, to bring that home",
+            wal.display()
+        );
+    }
     ensure!(
         repair.mark()?.is_none(),
         "{file} carries onewrite's mark: it is in use, or a crash left it so. Run `onewrite recover {file}` first"

@@ -73,6 +73,13 @@ pub fn disk() -> Arc<dyn Disk> {
     Arc::new(RealDisk::new())
 }
 
+/// A write-ahead log of SQLite with something in it beside the database at `path`, and its length in bytes.
+pub fn wal_beside(path: &Path) -> Option<(PathBuf, u64)> {
+    let wal = path_beside(path, WAL_SUFFIX);
+    let bytes = std::fs::metadata(&wal).ok()?.len();
+    (bytes > 0).then_some((wal, bytes))
+}
+
 impl Look {
     /// Opens the database at `path` and the log beside it.
     pub fn open(path: &Path) -> Result<Look> {
@@ -93,10 +100,9 @@ impl Look {
         for _ in 0..20 {
             let at = Look::open(path)?;
             let seen = look(&at);
-            match seen {
-                Err(Error::Busy(_)) if at.in_use => {}
-                seen if !at.in_use || !at.has_moved()? => return Ok((at, seen?)),
-                _ => {}
+            let again = at.in_use && (matches!(seen, Err(Error::Busy(_))) || at.has_moved()?);
+            if !again {
+                return Ok((at, seen?));
             }
         }
         Err(Error::Busy(format!("checkpoints of {} come faster than it can be looked at", path.display())))
@@ -106,14 +112,7 @@ impl Look {
     fn has_moved(&self) -> Result<bool> {
         let sequence = |slot: Option<&Slot>| slot.map(|slot| slot.sequence);
         let Some(log) = &self.log else { return Ok(false) };
-        if sequence(log.file.slots()?.first()) != sequence(log.newest.as_ref()) || self.repair.mark()? != self.mark {
-            return Ok(true);
-        }
-        // The last process may have been killed.
-        match Repair::open(disk(), self.repair.path(), OpenMode::ReadOnly).and_then(|repair| repair.lock_log()) {
-            Err(Error::Busy(_)) => Ok(false),
-            found => found.map(|_| true),
-        }
+        Ok(sequence(log.file.slots()?.first()) != sequence(log.newest.as_ref()) || self.repair.mark()? != self.mark)
     }
 
     fn at(repair: Repair, log: Option<LogFile>, in_use: bool) -> Result<Look> {
@@ -125,8 +124,7 @@ impl Look {
         let home_bytes = repair.home().len().map_err(|e| Error::io(what(), e))?;
         let log = log.map(|file| Log::look(file, in_use)).transpose()?;
         let (state, hot_journal) = (repair.state()?, repair.hot_journal()?);
-        let wal = path_beside(repair.path(), WAL_SUFFIX);
-        let wal = std::fs::metadata(&wal).ok().filter(|found| found.len() > 0).map(|found| (wal, found.len()));
+        let wal = wal_beside(repair.path());
         let second = second_path(repair.path());
         let second = disk().exists(&second).map_err(|e| Error::io(what(), e))?.then_some(second);
         Ok(Look {

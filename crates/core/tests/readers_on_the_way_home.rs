@@ -4,62 +4,34 @@
 
 mod common;
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use common::hooked::{Call, Hooked};
 use common::{PAGE, page, plain, write};
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
-use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
+use onewrite_core::disk::{Disk, LockKind, OpenMode};
 use onewrite_core::{Connection, Engine, LockLevel};
 use parking_lot::Mutex;
 
-/// Called before a write to the database file.
-type Visit = Box<dyn FnMut(u64) + Send>;
-
-/// A disk that is visited before each write to the database file.
-struct Visited(SimDisk, Arc<Mutex<Option<Visit>>>);
-struct VisitedFile(Arc<dyn DiskFile>, Option<Arc<Mutex<Option<Visit>>>>);
-
-impl Disk for Visited {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let visit = (path == Path::new("/db")).then(|| self.1.clone());
-        Ok(Arc::new(VisitedFile(self.0.open(path, mode)?, visit)))
-    }
-
-    onewrite_core::forward_disk!(
-        this => this.0;
-        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, sync_all_beside, temp_file
-    );
-}
-
-impl DiskFile for VisitedFile {
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let visit = self.1.as_ref().and_then(|visit| visit.lock().take());
-        if let (Some(mut visit), Some(back)) = (visit, &self.1) {
-            visit(offset);
-            *back.lock() = Some(visit);
+/// Calls `visit` before each write to the database file.
+fn visit(process: &Hooked, mut visit: impl FnMut() + Send + 'static) {
+    process.at("/db", move |call| {
+        if matches!(call, Call::Write { durable: false, .. }) {
+            visit();
         }
-        self.0.write_at(buf, offset)
-    }
-
-    onewrite_core::forward_disk_file!(
-        this => this.0;
-        id, len, read_once_at, write_durable_at, sync, set_len, reserve, try_lock, unlock, conflicts, shared_words,
-        atomic_unit_bytes
-    );
+    });
 }
 
-/// A database of `pages` pages without a transaction, and what is called before a write to it.
-fn database(pages: u64) -> (Arc<Engine>, Arc<Mutex<Option<Visit>>>) {
+/// A database of `pages` pages without a transaction, and the disk of the process that uses it.
+fn database(pages: u64) -> (Arc<Engine>, Hooked) {
     let sim = SimDisk::new(SimConfig::default());
     let mut bytes = plain(0)[..PAGE].to_vec();
     bytes[31] = pages as u8;
     bytes.extend((1..pages).flat_map(|_| page(0)));
     sim.put_file(Path::new("/db"), &bytes);
-    let visit = Arc::new(Mutex::new(None));
-    (Engine::new(Arc::new(Visited(sim, visit.clone()))), visit)
+    let process = Hooked::new(&sim);
+    (Engine::new(Arc::new(process.clone())), process)
 }
 
 fn numbered(pages: std::ops::Range<u64>, n: u64) -> Vec<(u64, Vec<u8>)> {
@@ -82,7 +54,7 @@ fn reads(c: &mut Connection, pages: std::ops::Range<u64>) -> Vec<Vec<u8>> {
 fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_about() {
     const PAGES: u64 = 24;
     for scheme in ["log", "wal-opt"] {
-        let (engine, visit) = database(PAGES);
+        let (engine, process) = database(PAGES);
         let options = [("scheme", scheme), ("stream_size", "64K"), ("log_size", "1M")];
         let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
@@ -94,9 +66,9 @@ fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_abo
 
         let seen = Arc::new(Mutex::new(Vec::new()));
         let into = seen.clone();
-        *visit.lock() = Some(Box::new(move |_| into.lock().push(reads(&mut comer, 1..PAGES))));
+        visit(&process, move || into.lock().push(reads(&mut comer, 1..PAGES)));
         write(&mut writer, &numbered(1..PAGES, 2));
-        *visit.lock() = None;
+        process.leave("/db");
 
         let seen = seen.lock();
         assert!(!seen.is_empty(), "{scheme}: it went home with its commit");
@@ -115,7 +87,7 @@ fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_abo
 fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
     const PAGES: u64 = 12;
     for scheme in ["off", "dash"] {
-        let (engine, visit) = database(PAGES);
+        let (engine, process) = database(PAGES);
         let options = [("scheme".to_owned(), scheme.to_owned())];
         let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
         let mut writer = open();
@@ -127,9 +99,9 @@ fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
             let seen = Arc::new(Mutex::new(Vec::new()));
             let into = seen.clone();
             let before = reads(&mut comer, 1..PAGES);
-            *visit.lock() = Some(Box::new(move |_| into.lock().push(reads(&mut comer, 1..PAGES))));
+            visit(&process, move || into.lock().push(reads(&mut comer, 1..PAGES)));
             write(&mut writer, &every_other(n));
-            *visit.lock() = None;
+            process.leave("/db");
             let seen = seen.lock();
             assert!(seen.len() > 1, "{scheme}: {} writes to home", seen.len());
             assert!(seen.iter().all(|images| *images == before), "{scheme}: transaction {n}");
@@ -156,23 +128,23 @@ fn who_attaches_while_a_big_transaction_goes_home() {
     sim.put_file(Path::new("/db"), &all(0).into_iter().flat_map(|(_, image)| image).collect::<Vec<_>>());
     let options = [("stream_size", "64K"), ("log_size", "1M")];
     let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let visit = Arc::new(Mutex::new(None));
+    let process = Hooked::new(&sim);
     let open = |disk: Arc<dyn Disk>| Engine::new(disk).open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
-    let mut writer = open(Arc::new(Visited(sim.clone(), visit.clone())));
+    let mut writer = open(Arc::new(process.clone()));
     write(&mut writer, &numbered(1..2, 0));
     let mut other = open(Arc::new(sim.clone()));
     reads(&mut other, 1..2);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (into, comers) = (seen.clone(), Arc::new(Mutex::new(Vec::new())));
     let given = options.clone();
-    *visit.lock() = Some(Box::new(move |_| {
+    visit(&process, move || {
         let mut comer = Engine::new(Arc::new(sim.clone())).open(Path::new("/db"), OpenMode::ReadWrite, &given).unwrap();
         into.lock().push(reads(&mut comer, 0..PAGES));
         // Those that have read stay attached.
         comers.lock().push(comer);
-    }));
+    });
     write(&mut writer, &all(7));
-    *visit.lock() = None;
+    process.leave("/db");
     let seen = seen.lock();
     assert!(seen.len() > 1, "it went home with its commit");
     for (n, images) in seen.iter().enumerate() {
@@ -188,78 +160,19 @@ fn who_closes_last_keeps_stock_sqlite_out() {
     const PENDING: u64 = 0x4000_0000;
     let sim = SimDisk::new(SimConfig::default());
     sim.put_file(Path::new("/db"), &plain(0));
-    let visit = Arc::new(Mutex::new(None));
+    let process = Hooked::new(&sim);
     let open = |disk: Arc<dyn Disk>| Engine::new(disk).open(Path::new("/db"), OpenMode::ReadWrite, &[]).unwrap();
     let mut first = open(Arc::new(sim.clone()));
-    let mut last = open(Arc::new(Visited(sim.clone(), visit.clone())));
+    let mut last = open(Arc::new(process.clone()));
     write(&mut first, &numbered(1..2, 1));
     reads(&mut last, 1..2);
     first.close().unwrap();
     let kept_out = Arc::new(Mutex::new(Vec::new()));
     let (into, stock) = (kept_out.clone(), sim.open(Path::new("/db"), OpenMode::ReadWrite).unwrap());
-    *visit.lock() = Some(Box::new(move |_| into.lock().push(stock.conflicts(PENDING, 1, LockKind::Shared).unwrap())));
+    visit(&process, move || into.lock().push(stock.conflicts(PENDING, 1, LockKind::Shared).unwrap()));
     last.close().unwrap();
     let kept_out = kept_out.lock();
     assert!(!kept_out.is_empty() && kept_out.iter().all(|kept_out| *kept_out), "{kept_out:?}");
-}
-
-/// The disk of a process that dies: its files are closed then, and with them its locks go.
-struct Mortal {
-    disk: SimDisk,
-    files: Arc<Mutex<Vec<Arc<dyn DiskFile>>>>,
-    /// Writes to the database file that it lives to begin.
-    writes: Arc<AtomicU64>,
-    /// What others do before it dies.
-    before: Before,
-}
-
-type Before = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
-
-struct MortalFile {
-    is_home: bool,
-    number: usize,
-    files: Arc<Mutex<Vec<Arc<dyn DiskFile>>>>,
-    writes: Arc<AtomicU64>,
-    before: Before,
-}
-
-impl MortalFile {
-    fn file(&self) -> Arc<dyn DiskFile> {
-        self.files.lock()[self.number].clone()
-    }
-}
-
-impl Disk for Mortal {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let mut files = self.files.lock();
-        files.push(self.disk.open(path, mode)?);
-        let (number, is_home) = (files.len() - 1, path == Path::new("/db"));
-        let (files, writes, before) = (self.files.clone(), self.writes.clone(), self.before.clone());
-        Ok(Arc::new(MortalFile { is_home, number, files, writes, before }))
-    }
-
-    onewrite_core::forward_disk!(
-        this => this.disk;
-        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, sync_all_beside, temp_file
-    );
-}
-
-impl DiskFile for MortalFile {
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        if self.is_home && buf.len() > 100 && self.writes.fetch_sub(1, SeqCst) == 0 {
-            self.before.lock().take().into_iter().for_each(|before| before());
-            let nowhere = SimDisk::new(SimConfig::default()).open(Path::new("/db"), OpenMode::Create)?;
-            self.files.lock().iter_mut().for_each(|file| *file = nowhere.clone());
-            std::panic::resume_unwind(Box::new("dies"));
-        }
-        self.file().write_at(buf, offset)
-    }
-
-    onewrite_core::forward_disk_file!(
-        this => this.file();
-        id, len, read_once_at, write_durable_at, sync, set_len, reserve, try_lock, unlock, conflicts, shared_words,
-        atomic_unit_bytes
-    );
 }
 
 /// A process dies as it brings a big transaction home, and another one goes on with that: nobody reads a state of which home has only a part
@@ -288,30 +201,36 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
         let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let open =
             |disk: Arc<dyn Disk>| Engine::new(disk).open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
-        let writes = Arc::new(AtomicU64::new(u64::MAX));
-        let before = Before::default();
-        let mortal =
-            Mortal { disk: sim.clone(), files: Arc::default(), writes: writes.clone(), before: before.clone() };
-        let mut writer = open(Arc::new(mortal));
+        let mortal = Hooked::new(&sim);
+        let mut writer = open(Arc::new(mortal.clone()));
         write(&mut writer, &numbered(1..2, 0));
         // Every other page, so that each is a write of its own.
-        writes.store(lives, SeqCst);
         let big: Vec<_> = numbered(1..PAGES, 2).into_iter().step_by(2).collect();
-        let visit = Arc::new(Mutex::new(None));
-        let (mut next, mut comer) = (open(Arc::new(Visited(sim.clone(), visit.clone()))), open(Arc::new(sim.clone())));
+        let process = Hooked::new(&sim);
+        let (mut next, mut comer) = (open(Arc::new(process.clone())), open(Arc::new(sim.clone())));
         if others_are_there {
             assert_eq!([reads(&mut next, 1..2), reads(&mut comer, 1..2)], [[page(0)], [page(0)]]);
         }
         let come = Arc::new(Mutex::new(None));
         let into = come.clone();
-        *before.lock() = Some(Box::new(move || {
+        let (mut others, mut writes, dies) = (Some((next, comer)), 0, mortal.clone());
+        mortal.at("/db", move |call| {
+            if !matches!(call, Call::Write { bytes, .. } if bytes > 100) {
+                return;
+            }
+            writes += 1;
+            if writes <= lives {
+                return;
+            }
+            let (mut next, mut comer) = others.take().unwrap();
             for c in [&mut next, &mut comer] {
                 // The transaction is on its way home, and images of home are kept for those that were there.
                 assert_eq!(c.lock(LockLevel::Shared).is_ok(), others_are_there);
                 let _ = c.unlock(LockLevel::None);
             }
             *into.lock() = Some((next, comer));
-        }));
+            dies.die();
+        });
         let dead = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write(&mut writer, &big))).is_err();
         std::mem::forget(writer);
         if !dead {
@@ -336,15 +255,15 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
             comer.unlock(LockLevel::None).unwrap();
         };
         let mut looks = 0;
-        *visit.lock() = Some(Box::new(move |_| {
+        visit(&process, move || {
             looks += 1;
             if looks < 4 {
                 look(&mut comer);
             }
-        }));
+        });
         if others_are_there {
             // Who goes on has no snapshot of its own yet.
-            next = open(Arc::new(Visited(sim.clone(), visit.clone())));
+            next = open(Arc::new(process.clone()));
         }
         for _ in 0..3 {
             if next.lock(LockLevel::Shared).is_ok() {
@@ -352,7 +271,7 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
             }
             let _ = next.unlock(LockLevel::None);
         }
-        *visit.lock() = None;
+        process.leave("/db");
         for (n, images) in seen.lock().iter().enumerate() {
             let old = images.iter().filter(|image| **image != page(2)).count();
             if old != 0 && old != images.len() {

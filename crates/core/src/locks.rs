@@ -124,6 +124,16 @@ pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bo
     }
 }
 
+/// With SHARED and PENDING: waits until those have given SHARED back that took it before PENDING was held. False if one keeps it for
+/// longer than `patience`.
+pub fn readers_leave(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
+    let left = alone_from_reserved(home, patience)?;
+    if left {
+        home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
+    }
+    Ok(left)
+}
+
 /// Lowers EXCLUSIVE to SHARED.
 pub fn downgrade(home: &dyn DiskFile) -> Result<()> {
     home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;

@@ -175,6 +175,39 @@ fn who_closes_last_keeps_stock_sqlite_out() {
     assert!(!kept_out.is_empty() && kept_out.iter().all(|kept_out| *kept_out), "{kept_out:?}");
 }
 
+/// SQLite without onewrite that has looked at the length of the file before a recovery, and reads the header behind it, while nobody held
+/// PENDING: the last to close waits until it has read the mark (rule PendingHeld).
+#[test]
+fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
+    const SHARED: (u64, u64) = (0x4000_0002, 510);
+    let sim = SimDisk::new(SimConfig::default());
+    sim.put_file(Path::new("/db"), &plain(0));
+    let open = |disk: Arc<dyn Disk>| Engine::new(disk).open(Path::new("/db"), OpenMode::ReadWrite, &[]).unwrap();
+    let dead = Hooked::new(&sim);
+    let mut first = open(Arc::new(dead.clone()));
+    write(&mut first, &numbered(1..3, 1));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| dead.die())).is_err());
+    std::mem::forget(first);
+    let stock = sim.open(Path::new("/db"), OpenMode::ReadWrite).unwrap();
+    assert!(stock.try_lock(SHARED.0, SHARED.1, LockKind::Shared).unwrap());
+    let process = Hooked::new(&sim);
+    let mut last = open(Arc::new(process.clone()));
+    assert_eq!(reads(&mut last, 1..2), [page(1)]);
+    let marks = Arc::new(Mutex::new(Vec::new()));
+    let into = marks.clone();
+    process.at("/db", move |call| {
+        if matches!(call, Call::Lock { start, len, kind: LockKind::Exclusive } if (start, len) == SHARED) {
+            let mut read_version = [0];
+            stock.read_at(&mut read_version, 19).unwrap();
+            into.lock().push(read_version[0]);
+            stock.unlock(SHARED.0, SHARED.1).unwrap();
+        }
+    });
+    last.close().unwrap();
+    assert_eq!(*marks.lock(), [87], "it is asked for with the mark on, and had as soon as nobody reads");
+    assert_eq!(sim.snapshot_file(Path::new("/db")).unwrap()[19], 1, "the mark is off");
+}
+
 /// A process dies as it brings a big transaction home, and another one goes on with that: nobody reads a state of which home has only a part
 /// (rule KeptForSnapshots). It was alone, and others have come meanwhile.
 #[test]

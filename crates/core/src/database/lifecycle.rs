@@ -17,7 +17,7 @@ use crate::procs::tail::Tail;
 use crate::rules::{Rule, keeps};
 use crate::types::Tid;
 
-/// How long other processes are kept from looking at an unmarked home that is about to be marked.
+/// How long those are waited for that look at home, when it is about to be marked, or unmarked behind a process that died.
 const READERS_LEAVE: Duration = Duration::from_millis(10);
 
 impl Database {
@@ -61,9 +61,20 @@ impl Database {
         }
     }
 
+    /// This process alone is about to bring pages home and to take the mark off. Stock SQLite that looked at the length of the file while
+    /// nobody held PENDING reads the header before, and finds the mark (rule PendingHeld).
+    fn keep_stock_out(&self) -> Result<()> {
+        if !self.inner.lock().kept_stock_out {
+            self.hold_pending();
+            // Who stays for longer is no such reader.
+            crate::locks::readers_leave(&*self.home, READERS_LEAVE)?;
+        }
+        Ok(())
+    }
+
     /// This process alone has made `live`, with every lock of the log, and all of its records are durable: from here on others may
-    /// join, unless the scheme takes the file for one process. The newest state is that of the last record. If `writes`, a transaction of this
-    /// process is under way, as behind [`Database::enter`].
+    /// join, unless the scheme takes the file for one process. The newest state is that of the last record. If `writes`, this process has just
+    /// marked home, and a transaction of it is under way, as behind [`Database::enter`].
     pub fn share(
         &self,
         live: Live,
@@ -75,6 +86,7 @@ impl Database {
         let cursor = live.log.cursor();
         inner.phase = Phase::Live;
         inner.home_tid = slot.base_tid;
+        inner.kept_stock_out = writes;
         inner.set_state(Arc::new(State { tid: cursor.last_tid, ..(*inner.latest).clone() }));
         **writer = Some(live);
         if self.facts().all_in_log() && !inner.options.concurrent {
@@ -97,6 +109,7 @@ impl Database {
     pub fn quit(&self, inner: &mut Inner) -> Result<()> {
         self.table.write().member = None;
         inner.home_tid = Tid::HOME;
+        inner.kept_stock_out = false;
         inner.member.take().map_or(Ok(()), |member| member.leave_for_good())
     }
 
@@ -121,6 +134,7 @@ impl Database {
     }
 
     fn unmark_alone(&self) -> Result<()> {
+        self.keep_stock_out()?;
         let mut writer = self.writer.lock();
         if let Some(live) = writer.as_mut() {
             checkpoint::bring_home(self, live)?;
@@ -136,6 +150,10 @@ impl Database {
     pub fn detach(&self) -> Result<()> {
         let live = self.inner.lock().phase == Phase::Live;
         let last = if live { self.is_last() } else { Ok(true) };
+        let last = match last {
+            Ok(true) if live => self.keep_stock_out().map(|()| true),
+            last => last,
+        };
         let mut writer = self.writer.lock();
         let mut inner = self.inner.lock();
         if !matches!(last, Ok(true)) || inner.check().is_err() {

@@ -105,6 +105,8 @@ pub struct Inner {
     pub recovers: bool,
     /// This process among those that use the log; `None` while it has the file to itself.
     pub member: Option<Arc<Member>>,
+    /// This process marked home when nobody else had a lock on it, and has held PENDING since (rule PendingHeld).
+    pub kept_stock_out: bool,
     /// The transaction that made what home held when this process marked it: [`Tid::HOME`] until then. Slots move on, and a
     /// snapshot that was pinned before the mark does not.
     pub home_tid: Tid,
@@ -332,6 +334,7 @@ impl Database {
                 connections: 0,
                 recovers: true,
                 member: None,
+                kept_stock_out: false,
                 home_tid: Tid::HOME,
             }),
             writer: parking_lot::Mutex::new(None),

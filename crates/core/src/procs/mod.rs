@@ -225,10 +225,6 @@ impl Database {
         if member.words.ship() != Ship::Off && member.words.shipped_to() < member.words.written() {
             return Ok(false);
         }
-        if member.me != 0 {
-            // The first one had PENDING (rule PendingHeld).
-            self.hold_pending();
-        }
         self.enter(true, Duration::ZERO)?;
         Ok(true)
     }

@@ -415,6 +415,11 @@ impl Shipper {
     pub fn last_step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         self.settings.stays = false;
         self.step(said)?;
+        if let Some(session) = &self.session {
+            // Nobody else may see to what a process has left that died.
+            session.flush()?;
+            self.step(said)?;
+        }
         if self.session.take().is_some() {
             // Commits wait for the next shipper. This one reads on as any other process: past what waits.
             self.settings.sync = None;

@@ -418,6 +418,11 @@ impl Session {
         Ok(locked(&self.db).wait_to_ship(count, nap)?)
     }
 
+    /// What is written is durable here afterwards, also what a process has left that died.
+    pub fn flush(&self) -> Result<()> {
+        Ok(locked(&self.db).flush_to_ship(BUSY)?)
+    }
+
     /// The newest state that is durable here, and its transaction. No [`Source`]: it has no page yet.
     pub fn pin(&self) -> Result<(Option<Source>, u64)> {
         let tid = locked(&self.db).lock_to_ship()?;

@@ -101,6 +101,17 @@ impl Connection {
         }
     }
 
+    /// What is written is on the medium afterwards, also what a process has left that died, so that it can be shipped: perhaps nobody
+    /// else comes to see to it. A process that is writing is waited for no longer than `patience`.
+    pub fn flush_to_ship(&mut self, patience: Duration) -> Result<()> {
+        let member = self.shipping()?;
+        let flushed = self
+            .db
+            .end_turn_of_dead(&member, Instant::now() + patience)
+            .and_then(|()| self.db.wait_flushed_here(&member, member.words.written()));
+        self.noted(flushed)
+    }
+
     /// Pins the newest state that is on the medium here, to be read and unlocked as with [`Connection::lock`]; its transaction.
     /// Readers may not see it yet.
     pub fn lock_to_ship(&mut self) -> Result<u64> {

@@ -176,6 +176,15 @@ impl Database {
     /// it must not find its last transaction later.
     pub fn decide(&self, deadline: Instant) -> Result<()> {
         let Some(member) = self.member() else { return Ok(()) };
+        self.end_turn_of_dead(&member, deadline)?;
+        match self.wait_flushed(&member, member.words.written(), Durability::Written, Some(deadline)) {
+            Err(Error::Busy(_)) => Ok(()),
+            waited => waited,
+        }
+    }
+
+    /// Takes over what a process has left that died in its turn, until `deadline` at most.
+    pub fn end_turn_of_dead(&self, member: &Member, deadline: Instant) -> Result<()> {
         while member.words.busy_owner().is_some() {
             match self.enter(true, Duration::ZERO) {
                 Ok(()) => self.leave(false),
@@ -187,10 +196,7 @@ impl Database {
             }
             std::thread::sleep(Duration::from_micros(500));
         }
-        match self.wait_flushed(&member, member.words.written(), Durability::Written, Some(deadline)) {
-            Err(Error::Busy(_)) => Ok(()),
-            waited => waited,
-        }
+        Ok(())
     }
 
     /// Makes this process the only one, for something that takes the whole database; others cannot attach until
@@ -221,11 +227,18 @@ impl Database {
         if self.read_only || !member.is_alone()? {
             return Ok(false);
         }
-        // The shipper goes on from here (rule ShipperBegins).
-        if member.words.ship() != Ship::Off && member.words.shipped_to() < member.words.written() {
+        // The next shipper goes on from here (rule ShipperBegins).
+        let is_ahead_of_store =
+            || member.words.ship() != Ship::Off && member.words.shipped_to() < member.words.written();
+        if is_ahead_of_store() {
             return Ok(false);
         }
         self.enter(true, Duration::ZERO)?;
+        // With what a process had written that died.
+        if is_ahead_of_store() {
+            self.leave(false);
+            return Ok(false);
+        }
         Ok(true)
     }
 

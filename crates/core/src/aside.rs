@@ -128,6 +128,8 @@ fn make_room(
         return Err(Error::BusySnapshot);
     }
     if !crate::locks::exclusive(&*db.home)? {
+        // PENDING was given back for a moment.
+        inner.kept_stock_out = false;
         db.hold_pending();
         return Err(Error::BusySnapshot);
     }

@@ -267,8 +267,8 @@ impl Connection {
                 continue;
             }
             // The turn of a dead process is had, and with it taken over.
-            match db.enter(true, deadline.min(Instant::now() + HOME_WAIT)) {
-                Ok(()) => db.leave(false),
+            match db.enter_and_leave(deadline.min(Instant::now() + HOME_WAIT)) {
+                Ok(()) => {}
                 Err(Error::Busy(_)) => std::thread::sleep(Duration::from_micros(500)),
                 Err(e) => return Err(e),
             }

@@ -65,19 +65,33 @@ impl Database {
 
     /// The same; no process is waited for that has had the place for `kept`.
     pub fn enter_soon(&self, firm: bool, deadline: impl Into<Deadline>, kept: Option<Duration>) -> Result<()> {
-        let Some(member) = self.member() else { return Ok(()) };
+        self.try_enter(firm, &deadline.into(), kept).map(drop)
+    }
+
+    /// Enters and leaves, so that what a dead process left is taken over, without the place among the connections of this process: one
+    /// that has it may begin a session between the two, whose place this is not.
+    pub fn enter_and_leave(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        if self.try_enter(true, &deadline.into(), None)? {
+            self.leave(false);
+        }
+        Ok(())
+    }
+
+    /// Whether there is a place among processes, which is this one's then.
+    fn try_enter(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<bool> {
+        let Some(member) = self.member() else { return Ok(false) };
         if self.read_only {
             return Err(Error::Busy(format!("{} may only be read by this process", self.path.display())));
         }
-        let taken = member.take(firm, &deadline.into(), kept)?;
+        let taken = member.take(firm, deadline, kept)?;
         if member.should_hold_pending() {
             // Another process may have left or died that held PENDING (rule PendingHeld).
             self.hold_pending();
         }
         match taken {
-            Taken::Again => return Ok(()),
+            Taken::Again => return Ok(true),
             // A lease can be lost at any time: nothing that matters to others may happen under it.
-            Taken::Anew if !firm => return Ok(()),
+            Taken::Anew if !firm => return Ok(true),
             Taken::Not => {
                 return Err(Error::Busy("another process is writing the database through onewrite".into()));
             }
@@ -109,7 +123,7 @@ impl Database {
                 if !firm {
                     self.leave(false);
                 }
-                Ok(())
+                Ok(true)
             }
             (Err(e), Taken::FromDead(process)) => {
                 let e = self.poison_unless_short(e);
@@ -186,9 +200,8 @@ impl Database {
     /// Takes over what a process has left that died in its turn, until `deadline` at most.
     pub fn end_turn_of_dead(&self, member: &Member, deadline: Instant) -> Result<()> {
         while member.words.busy_owner().is_some() {
-            match self.enter(true, Duration::ZERO) {
-                Ok(()) => self.leave(false),
-                Err(Error::Busy(_)) => {}
+            match self.enter_and_leave(Duration::ZERO) {
+                Ok(()) | Err(Error::Busy(_)) => {}
                 Err(e) => return Err(e),
             }
             if !member.words.takes_over() || Instant::now() >= deadline {

@@ -5,9 +5,9 @@ use crate::look::{Behind, Log, Look, SlotFound, counted, grouped};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::Error;
-use onewrite_core::inspect::Slot;
 use onewrite_core::inspect::home::{self, Kind, State};
 use onewrite_core::inspect::layout::{be_u32, home as at};
+use onewrite_core::inspect::{Leftover, Slot, Whose};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,10 @@ use std::process::ExitCode;
 /// Nothing is written. Others may use it through onewrite meanwhile. One line per finding; the last line
 /// is the verdict. The status is 0 if all is sound (transactions that wait in the log after a crash are),
 /// 1 if something is damaged, 2 if a file could not be checked.
+///
+/// A database without onewrite's mark beside a log that holds transactions is told by file and change counter: sound, if it is
+/// the file that the log was used for and as new as the last of them, or newer, for then it has them all; damaged, if it is older,
+/// as a copy that somebody put back; and 2, if it is another file and newer, since that may have them or not.
 ///
 /// What is checked is what onewrite knows: the database header, every byte's readability, the log's
 /// slots, records and streamed images, and that recovery would succeed. For the tables inside, ask
@@ -73,6 +77,7 @@ fn check_file(file: &Path) -> Result<Option<bool>> {
     }
     let damaged = findings.damaged();
     let verdict = match (damaged, findings.waiting) {
+        (0, _) if findings.untold => "sound by itself; whether it lacks what its log holds cannot be told".to_owned(),
         (0, _) if findings.in_use => "sound, and in use".to_owned(),
         (0, 0) => "sound".to_owned(),
         (0, n) => format!("sound; recovery waits ({} in the log)", counted(n, "transaction")),
@@ -80,7 +85,7 @@ fn check_file(file: &Path) -> Result<Option<bool>> {
     };
     let _ = writeln!(out, "{}: {verdict}", file.display());
     std::io::stdout().lock().write_all(out.as_bytes()).context("printing")?;
-    Ok(Some(damaged == 0))
+    Ok((damaged > 0 || !findings.untold).then_some(damaged == 0))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +110,8 @@ struct Findings {
     list: Vec<(Grade, String)>,
     /// Transactions that only the log holds.
     waiting: u64,
+    /// Whether the database has what the log holds cannot be told.
+    untold: bool,
     /// Others use it.
     in_use: bool,
     /// Why it could not be read as one of those.
@@ -364,18 +371,55 @@ fn check_log(look: &Look, log: &Log, f: &mut Findings) {
                 check_replay(look, session, f);
             }
         }
-        (Some(slot), None) if slot.live => {
+        (Some(slot), None) if slot.live => check_leftover(look, log, slot, f),
+        (Some(_), None) => f.ok("no mark; the log was closed in order and holds nothing"),
+    }
+}
+
+/// A log of a session that did not end in it, beside a database without a mark: whether that has what the log holds.
+fn check_leftover(look: &Look, log: &Log, slot: &Slot, f: &mut Findings) {
+    let path = log.file.path.display();
+    let left = match look.repair.leftover(&log.file, slot) {
+        Ok(left) => left,
+        Err(e) => return f.damage(e.to_string()),
+    };
+    let Leftover { records, change_counter, whose } = left;
+    let of = counted(records, "transaction");
+    let counters = format!("up to change counter {change_counter}, and this one has {}", look.state.change_counter);
+    let aside = look.repair.path_aside(slot.session);
+    let aside = aside.display();
+    match whose {
+        Whose::Ended | Whose::Later if records == 0 => f.ok("no mark; the log holds no record"),
+        Whose::Ended => f.ok(format!(
+            "no mark; the log {path} is of a session that ended in order, though it does not say so: the process died, or the power \
+             went, before that. All that it may still hold ({of}) is in the database, and the next session begins it anew"
+        )),
+        Whose::Later => f.note(format!(
+            "no mark; the log {path} holds {of} of a session that is over, {counters}: it was used for this file, which has all of \
+             them, and may have been written without onewrite since. The next write through onewrite sets the log aside as {aside}, where \
+             nothing needs it"
+        )),
+        Whose::Older | Whose::Unknown => {
             let before = f.damaged();
             check_records(log, slot, f);
-            if f.waiting > 0 || f.damaged() > before {
-                f.damage(format!(
-                    "the log {path} holds transactions of a marked database, but this one carries no mark: it was \
-                     replaced or restored. Put the log's own database back beside it, or move the log away"
-                ));
-                f.waiting = 0;
+            f.waiting = 0;
+            if records == 0 && f.damaged() == before {
+                return;
             }
+            if whose == Whose::Older || f.damaged() > before {
+                return f.damage(format!(
+                    "the log {path} holds {of} of a marked database, {counters}. This one carries no mark: it was replaced or restored. \
+                     Put the log's own database back beside it, or move the log away"
+                ));
+            }
+            f.untold = true;
+            f.note(format!(
+                "the log {path} may hold what this database lacks: it has {of}, {counters}. This one carries no mark and is another \
+                 file than the log was used for: it was replaced, restored or copied, and whether before or after them cannot be told. \
+                 The next write through onewrite sets the log aside as {aside}. If its own database is still there, put that back \
+                 beside it"
+            ));
         }
-        (Some(_), None) => f.ok("no mark; the log was closed in order and holds nothing"),
     }
 }
 

@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::Repair;
 use onewrite_core::disk::OpenMode;
-use onewrite_core::inspect::has_room;
 use onewrite_core::inspect::home::{Kind, State, reserved};
 use onewrite_core::inspect::layout::trailer;
 use onewrite_core::inspect::path_beside;
+use onewrite_core::inspect::{Whose, has_room};
 use onewrite_core::{Engine, LockLevel, Mode};
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File};
@@ -152,9 +152,26 @@ fn convert(repair: &Repair, state: &State, to: Form) -> Result<u64> {
     write_draft(path, &draft.0, state, to)?;
     let pages = check(&draft.0, state, to)?;
     File::open(&draft.0)?.sync_all().with_context(|| format!("flushing {}", draft.0.display()))?;
+    remove_ended_log(repair)?;
     fs::rename(&draft.0, path).context("putting the new file in place of the old one")?;
     disk().sync_dir_of(path).context("the new file is in place, but its name could not be flushed")?;
     Ok(pages)
+}
+
+/// A log that holds transactions which home has goes: beside the new file, whose change counter begins anew, nothing would tell that it
+/// has them, too.
+fn remove_ended_log(repair: &Repair) -> Result<()> {
+    let Some(log) = repair.lock_log()? else { return Ok(()) };
+    let what = || format!("removing the log {}, whose session has ended", log.path.display());
+    let slots = log.slots()?;
+    let Some(slot) = slots.first().filter(|slot| slot.live) else { return Ok(()) };
+    if matches!(repair.leftover(&log, slot)?.whose, Whose::Ended | Whose::Later) {
+        // A power cut may bring the mark back, which needs the log.
+        repair.home().sync().with_context(what)?;
+        fs::remove_file(&log.path).with_context(what)?;
+        disk().sync_dir_of(&log.path).with_context(what)?;
+    }
+    Ok(())
 }
 
 /// Reads the old file without locks: they are all held.

@@ -7,6 +7,7 @@ use onewrite_core::Repair;
 use onewrite_core::Report;
 use onewrite_core::disk::OpenMode;
 use onewrite_core::inspect::home::Kind;
+use onewrite_core::inspect::{Leftover, Whose};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -155,11 +156,12 @@ fn unmarked(args: &Args, repair: &Repair) -> Result<String> {
     ensure!(kind != Kind::Foreign, "{file} is not a SQLite database, or it is cut short: nothing was changed");
     let journal = repair.hot_journal()?.map(|path| path.display().to_string());
     let log = repair.lock_log()?;
-    let records = match &log {
-        Some(log) => log.slots()?.first().filter(|s| s.live).map(|s| log.scan(s, |_| Ok(()))).transpose()?,
+    let left = match &log {
+        Some(log) => log.slots()?.first().filter(|s| s.live).map(|s| repair.leftover(log, s)).transpose()?,
         None => None,
     };
-    let (Some(log), Some(end)) = (log, records.filter(|end| !end.is_empty())) else {
+    let is_over = |left: &Leftover| matches!(left.whose, Whose::Ended | Whose::Later) && !args.without_log;
+    let (Some(log), Some(left)) = (log, left.filter(|left| left.records > 0 && !is_over(left))) else {
         return Ok(match journal {
             Some(journal) => format!(
                 "carries no mark, so there is nothing to recover from a log; SQLite rolls its journal {journal} back when \
@@ -169,7 +171,7 @@ fn unmarked(args: &Args, repair: &Repair) -> Result<String> {
         });
     };
     let holds =
-        format!("the log {} holds {} of a marked database", log.path.display(), counted(end.records, "transaction"));
+        format!("the log {} holds {} of a marked database", log.path.display(), counted(left.records, "transaction"));
     ensure!(
         args.without_log,
         "{holds}, but {file} carries no mark: it was replaced or restored. Put the log's own database back beside it, or \

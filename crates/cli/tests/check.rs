@@ -2,9 +2,11 @@
 
 mod common;
 
-use common::{Db, PAGE, crashed, crashed_with, engine, expect, plain};
+use common::{Db, PAGE, crashed, crashed_with, died_unmarked, engine, expect, plain, versions};
 use onewrite_core::LockLevel;
 use onewrite_core::disk::OpenMode;
+use onewrite_core::disk::real::RealDisk;
+use onewrite_core::inspect::{LogFile, Tid, Tombstone};
 
 /// Checks without changing a byte, and returns what was said.
 fn check(db: &Db, status: i32, words: &[&str]) -> String {
@@ -118,6 +120,88 @@ fn a_log_that_does_not_fit() {
     let db = plain();
     std::fs::write(db.beside("-journal"), [0xd9; 600]).unwrap();
     check(&db, 0, &["rolls it back", "sound"]);
+}
+
+/// A process that dies between the mark and the end of the log leaves a whole database, though the log holds transactions
+/// (rule CloseWithoutSlot), and SQLite without onewrite may write to it then.
+#[test]
+fn a_log_whose_session_ended() {
+    let over = "All that it may still hold (4 transactions) is in the database";
+    let db = died_unmarked(4);
+    check(&db, 0, &["no mark", "ended in order", over, "app.db: sound\n"]);
+    expect(0, &["recover"], &db.home, &["nothing to recover"]);
+    db.write_through_onewrite();
+    assert!(!db.log_aside().exists());
+    db.assert_sound_with(4);
+
+    for more in [0, 1, 2, 9] {
+        let db = died_unmarked(4);
+        db.write_without_onewrite(more);
+        let aside = db.log_aside();
+        let said = check(&db, 0, &["no mark", "app.db: sound\n"]);
+        expect(0, &["recover"], &db.home, &["nothing to recover"]);
+        let is_told = said.contains(&format!("sets the log aside as {}", aside.display()));
+        assert!(is_told || said.contains("the next session begins it anew"), "{said}");
+        db.write_through_onewrite();
+        assert_eq!(aside.exists(), is_told, "{said}");
+        db.assert_sound_with(5 + more);
+        check(&db, 0, &["app.db: sound\n"]);
+    }
+
+    // It had begun to overwrite them.
+    let db = died_unmarked(4);
+    let mut log = std::fs::read(db.log()).unwrap();
+    let slot =
+        LogFile::open(&RealDisk::new(), &db.log(), OpenMode::ReadOnly).unwrap().unwrap().slots().unwrap().remove(0);
+    let at = slot.ring_at() as usize;
+    log[at..at + 512].copy_from_slice(&Tombstone { session: slot.session, tid: Tid(5) }.encode());
+    std::fs::write(db.log(), log).unwrap();
+    db.write_without_onewrite(3);
+    check(&db, 0, &["no mark", "app.db: sound\n"]);
+
+    // The new file has other counters.
+    for more in [None, Some(7)] {
+        let db = died_unmarked(4);
+        more.inspect(|more| db.write_without_onewrite(*more));
+        expect(0, &["convert"], &db.home, &["converted"]);
+        check(&db, 0, &["app.db: sound\n"]);
+        db.assert_sound_with(4 + more.map_or(0, |more| more + 1));
+    }
+}
+
+/// Put back under the name, or over the bytes of the file that the log was used for.
+#[test]
+fn another_database_file_beside_a_log() {
+    let old = versions(0).remove(0);
+    let rename = |db: &Db, bytes: &[u8]| {
+        std::fs::write(db.beside("-copy"), bytes).unwrap();
+        std::fs::rename(db.beside("-copy"), &db.home).unwrap();
+    };
+    let overwrite = |db: &Db, bytes: &[u8]| std::fs::write(&db.home, bytes).unwrap();
+    for put in [&rename as &dyn Fn(&Db, &[u8]), &overwrite] {
+        for db in [died_unmarked(4), crashed(4)] {
+            put(&db, &old);
+            damaged(&db, &["holds 4 transactions of a marked database", "carries no mark", "move the log away"]);
+            expect(1, &["recover"], &db.home, &["holds 4 transactions", "--without-log"]);
+        }
+    }
+    // A newer one may have them all.
+    let db = died_unmarked(4);
+    let newer = db.copy();
+    newer.write_without_onewrite(5);
+    rename(&db, &std::fs::read(&newer.home).unwrap());
+    let said = check(
+        &db,
+        2,
+        &["may hold what this database lacks", "4 transactions", "cannot be told", "sets the log aside as"],
+    );
+    assert!(!said.contains("DAMAGE"), "{said}");
+    let aside = db.log_aside();
+    assert!(said.contains(&aside.display().to_string()), "{said}");
+    db.write_through_onewrite();
+    assert!(aside.exists());
+    // As with every log that another file had.
+    check(&db, 0, &["is the log of another database", "app.db: sound\n"]);
 }
 
 #[test]

@@ -15,9 +15,12 @@ use crate::database::mark::lock_log;
 use crate::disk::{Disk, DiskFile, LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
-use crate::layout::home as at;
+use crate::layout::{SECTOR_BYTES, home as at};
 use crate::locks;
-use crate::log::file::{LogFile, base, is_aside, log_path};
+use crate::log::file::{LogFile, aside_path, base, is_aside, log_path};
+use crate::log::slot::Slot;
+use crate::log::tombstone::Tombstone;
+use crate::memory;
 use crate::options::Options;
 use crate::procs::kept;
 use crate::recover::{self, open_log};
@@ -27,11 +30,40 @@ use crate::scheme::table;
 use crate::trailer;
 use crate::types::Tid;
 
+/// Bytes of a log that are read at once.
+const PART_BYTES: usize = 64 << 10;
+
 /// A database kept from everybody else.
 pub struct Repair {
     db: Database,
     disk: Arc<dyn Disk>,
     writable: bool,
+}
+
+/// What a log, whose newest slot is of a session under way, has to do with a database that carries no mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    /// Records that can be read in it.
+    pub records: u64,
+    /// Change counter of the last of them; without one, that which the slot tells.
+    pub change_counter: u32,
+    /// Whether the database has what they say.
+    pub whose: Whose,
+}
+
+/// Whether a database without a mark has the transactions of the log beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// It has all of them: the session ended in order, and its process died, or the power went, before the log said so (rule
+    /// CloseWithoutSlot). The next session goes on with that log; in all other cases it is set aside (rule ForeignLogSetAside).
+    Ended,
+    /// It is the file that the log was used for, and newer than all that can be read in it: the mark came off in order, for only then does
+    /// stock SQLite write, or a close overwrite the log. It has all of them.
+    Later,
+    /// It is older than the last of them, or another database.
+    Older,
+    /// It is another file than the log was used for, or the end of the log cannot be read: nothing tells.
+    Unknown,
 }
 
 impl Repair {
@@ -140,6 +172,55 @@ impl Repair {
     /// Whether `log` proves that `session`, whose mark home carries, was closed in order: a power cut took the removal of the mark.
     pub fn was_closed(&self, log: &LogFile, session: u64) -> Result<bool> {
         Ok(closed(&self.db, log, session)?.is_some())
+    }
+
+    /// What `log`, whose newest `slot` is live, is to home, which carries no mark. The caller has locked both.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read.
+    pub fn leftover(&self, log: &LogFile, slot: &Slot) -> Result<Leftover> {
+        let mut change_counter = slot.change_counter;
+        let end = log.scan(slot, |record| {
+            change_counter = record.head.change_counter;
+            Ok(())
+        })?;
+        let home = self.db.home.id().context(|| self.db.what("cannot look at"))?;
+        let is_noted = log.noted_home()? == Some(home.ino);
+        // As counters that wrap are compared. The mark comes off with one that is two ahead of the last record's.
+        let ahead = self.state()?.change_counter.wrapping_sub(change_counter);
+        let whose = match ahead {
+            0x8000_0000.. => Whose::Older,
+            0..=2 if is_noted && end.rot.is_none() => Whose::Ended,
+            _ if is_noted && (end.rot.is_none() || self.holds_tombstone(log, slot)?) => Whose::Later,
+            _ => Whose::Unknown,
+        };
+        Ok(Leftover { records: end.records, change_counter, whose })
+    }
+
+    /// Whether a close has begun to overwrite the ring: home had all of the session then.
+    fn holds_tombstone(&self, log: &LogFile, slot: &Slot) -> Result<bool> {
+        let mut part = memory::zeros(PART_BYTES)?;
+        let end = slot.ring_at().saturating_add(slot.ring_bytes);
+        let mut at = slot.ring_at();
+        while at < end {
+            let read =
+                log.file.read_at(&mut part, at).context(|| format!("cannot read the log {}", log.path.display()))?;
+            let mut sectors = part.get(..read).unwrap_or_default().chunks_exact(SECTOR_BYTES);
+            if sectors.any(|sector| Tombstone::decode(sector).is_some_and(|stone| stone.session == slot.session)) {
+                return Ok(true);
+            }
+            if read < part.len() {
+                break;
+            }
+            at = at.saturating_add(read as u64);
+        }
+        Ok(false)
+    }
+
+    /// The name that the log of `session` gets if another file's session begins.
+    pub fn path_aside(&self, session: u64) -> PathBuf {
+        aside_path(&log_path(&self.db.path), session)
     }
 
     /// Replays the log that belongs to the mark with `session`, writes all of it home and takes the mark off. With

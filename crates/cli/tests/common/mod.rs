@@ -69,6 +69,31 @@ impl Db {
         std::fs::write(&self.home, bytes).unwrap();
     }
 
+    /// A transaction of SQLite without onewrite, once and `more` times.
+    pub fn write_without_onewrite(&self, more: u32) {
+        let stock = rusqlite::Connection::open(&self.home).unwrap();
+        for n in 0..=more {
+            stock.execute("INSERT INTO t VALUES(?1, 'stock')", [100_000 + n]).unwrap();
+        }
+        stock.close().unwrap();
+    }
+
+    /// A transaction through onewrite, and a close.
+    pub fn write_through_onewrite(&self) {
+        let mut c = engine().open(&self.home, OpenMode::ReadWrite, &[]).unwrap();
+        let old = std::fs::read(&self.home).unwrap();
+        let mut new = old.clone();
+        new[60..64].copy_from_slice(&7u32.to_be_bytes()); // PRAGMA user_version
+        commit(&mut c, &old, &new);
+        c.close().unwrap();
+    }
+
+    /// The log's name if another session sets it aside.
+    pub fn log_aside(&self) -> PathBuf {
+        let log = LogFile::open(&RealDisk::new(), &self.log(), OpenMode::ReadOnly).unwrap().unwrap();
+        self.beside(&format!("-onewrite-{:016x}", log.slots().unwrap()[0].session))
+    }
+
     /// Where in the log file each live record begins.
     pub fn records(&self) -> Vec<usize> {
         let log = LogFile::open(&RealDisk::new(), &self.log(), OpenMode::ReadOnly).unwrap().unwrap();
@@ -153,6 +178,22 @@ pub fn crashed_with(count: u32, options: &[(&str, &str)]) -> Db {
     }
     // What is in the files before they are closed is what a crash leaves.
     db.copy()
+}
+
+/// A database whose last process took the mark off, behind `count` transactions, and died before it ended the log: the files themselves, for
+/// the log notes which one it is used for.
+pub fn died_unmarked(count: u32) -> Db {
+    let db = Db::new();
+    let versions = versions(count);
+    std::fs::write(&db.home, &versions[0]).unwrap();
+    let mut c = engine().open(&db.home, OpenMode::ReadWrite, &[]).unwrap();
+    for pair in versions.windows(2) {
+        commit(&mut c, &pair[0], &pair[1]);
+    }
+    let log = std::fs::read(db.log()).unwrap();
+    c.close().unwrap();
+    std::fs::write(db.log(), log).unwrap();
+    db
 }
 
 /// A database that was new when it crashed: home has its mark and no page, the log has everything.

@@ -131,6 +131,14 @@ impl Findings {
         self.list.push((Grade::Damage, text.into()));
     }
 
+    /// What looked like damage until now is a note, for this reason.
+    fn excuse(&mut self, why: &str) {
+        for (grade, text) in self.list.iter_mut().filter(|(grade, _)| *grade == Grade::Damage) {
+            *grade = Grade::Note;
+            text.push_str(why);
+        }
+    }
+
     fn damaged(&self) -> u64 {
         self.list.iter().filter(|(grade, _)| *grade == Grade::Damage).count() as u64
     }
@@ -141,6 +149,16 @@ fn check(look: &Look, f: &mut Findings) {
     let is_database = check_kind(look, f);
     if is_database {
         check_header(look, f);
+    }
+    let waits = match (&look.hot_journal, &look.wal) {
+        _ if look.mark.is_some() => None,
+        (Some(_), _) => Some("rollback journal"),
+        (None, Some(_)) => Some("write-ahead log"),
+        (None, None) => None,
+    };
+    if let Some(waits) = waits {
+        // A process that died in a commit, or in a checkpoint of SQLite's, left the header of more pages than it had written.
+        f.excuse(&format!("; so is the file of a process that died as it wrote, and the {waits} beside it mends that"));
     }
     check_readable(look, f);
     check_journal(look, f);

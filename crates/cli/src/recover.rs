@@ -1,6 +1,6 @@
 //! `onewrite recover`: brings what a crash left in the log home and takes the mark off, or says why not.
 
-use crate::look::{counted, disk, grouped};
+use crate::look::{counted, disk, grouped, wal_beside};
 use anyhow::{Context, Result, bail, ensure};
 use onewrite_core::Error;
 use onewrite_core::Repair;
@@ -153,8 +153,11 @@ fn give_up_log(args: &Args, repair: Repair, session: u64) -> Result<String> {
 fn unmarked(args: &Args, repair: &Repair) -> Result<String> {
     let file = args.file.display();
     let kind = repair.state()?.kind;
-    ensure!(kind != Kind::Foreign, "{file} is not a SQLite database, or it is cut short: nothing was changed");
     let journal = repair.hot_journal()?.map(|path| path.display().to_string());
+    // A process that died as it wrote left the header of more pages than the file has.
+    let is_mended = journal.is_some() || wal_beside(repair.path()).is_some();
+    let is_whole = kind != Kind::Foreign || is_mended;
+    ensure!(is_whole, "{file} is not a SQLite database, or it is cut short: nothing was changed");
     let log = repair.lock_log()?;
     let left = match &log {
         Some(log) => log.slots()?.first().filter(|s| s.live).map(|s| repair.leftover(log, s)).transpose()?,

@@ -122,6 +122,45 @@ fn a_log_that_does_not_fit() {
     check(&db, 0, &["rolls it back", "sound"]);
 }
 
+/// A process of SQLite without onewrite that is killed in a commit leaves a header that states more pages than the file has, and the
+/// journal that mends it.
+#[test]
+fn a_commit_of_sqlite_that_was_killed() {
+    let db = plain();
+    let stock = rusqlite::Connection::open(&db.home).unwrap();
+    let inserts = "INSERT INTO t SELECT k + 10000, randomblob(129) FROM t";
+    stock.execute_batch(&format!("PRAGMA synchronous=OFF; PRAGMA cache_size=2; BEGIN; {inserts}")).unwrap();
+    let journal = std::fs::read(db.beside("-journal")).unwrap();
+    stock.execute_batch("ROLLBACK").unwrap();
+    drop(stock);
+    std::fs::write(db.beside("-journal"), journal).unwrap();
+    let pages = u32::from_be_bytes(std::fs::read(&db.home).unwrap()[28..32].try_into().unwrap());
+    db.patch_home(28, &(pages + 20).to_be_bytes());
+    check(&db, 0, &["note    the file is shorter than its header states", "rolls it back", "app.db: sound\n"]);
+    expect(0, &["recover"], &db.home, &["nothing to recover", "rolls its journal"]);
+    db.assert_sound_with(0);
+    check(&db, 0, &["app.db: sound\n"]);
+}
+
+/// The same in a checkpoint of its write-ahead log.
+#[test]
+fn a_checkpoint_of_sqlite_that_was_killed() {
+    let db = plain();
+    let stock = rusqlite::Connection::open(&db.home).unwrap();
+    stock.execute_batch("PRAGMA journal_mode=WAL; INSERT INTO t SELECT k + 10000, randomblob(129) FROM t").unwrap();
+    let wal = std::fs::read(db.beside("-wal")).unwrap();
+    let bytes = std::fs::metadata(&db.home).unwrap().len();
+    stock.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    // The pages behind the old end did not arrive.
+    std::fs::File::options().write(true).open(&db.home).unwrap().set_len(bytes).unwrap();
+    std::fs::write(db.beside("-wal"), wal).unwrap();
+    let killed = db.copy();
+    drop(stock);
+    check(&killed, 0, &["note    the file is shorter than its header states", "write-ahead log", "app.db: sound\n"]);
+    expect(0, &["recover"], &killed.home, &["nothing to recover"]);
+    killed.assert_sound_with(common::ROWS);
+}
+
 /// A process that dies between the mark and the end of the log leaves a whole database, though the log holds transactions
 /// (rule CloseWithoutSlot), and SQLite without onewrite may write to it then.
 #[test]

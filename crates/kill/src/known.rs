@@ -38,6 +38,12 @@ pub struct Known {
     deletes: HashMap<u64, (u64, u64)>,
     /// Readers that have begun.
     reads: HashMap<u64, Read>,
+    /// When each session began to open the database.
+    opened: HashMap<u64, u64>,
+    /// When the database may have become another file last.
+    renamed: u64,
+    /// How many that may make it another file are under way.
+    renaming: u64,
 }
 
 /// What a reader told.
@@ -97,6 +103,31 @@ impl Known {
         Ok(())
     }
 
+    /// A session is about to open the database.
+    pub fn opens(&mut self, session: u64) {
+        let now = self.tick();
+        self.opened.insert(session, now);
+    }
+
+    /// Somebody may put another file in the place of the database from here on.
+    pub fn renames(&mut self) {
+        self.renaming += 1;
+    }
+
+    /// It is over, and another file may have the name.
+    pub fn renamed(&mut self, changed: bool) {
+        self.renaming = self.renaming.saturating_sub(1);
+        if changed {
+            self.renamed = self.tick();
+        }
+    }
+
+    /// When a session opened the database, if it may have the file that had the name before. That has all that was committed until then.
+    pub fn older_file(&self, session: u64) -> Option<u64> {
+        let opened = *self.opened.get(&session)?;
+        (self.renaming > 0 || self.renamed > opened).then_some(opened)
+    }
+
     /// A reader is about to begin its transaction.
     pub fn reads(&mut self, session: u64) {
         let begun = self.tick();
@@ -112,7 +143,8 @@ impl Known {
 
     /// It has told all: judges it.
     pub fn judge(&mut self, session: u64) -> Result<()> {
-        let read = self.reads.remove(&session).context("a read that did not begin")?;
+        let mut read = self.reads.remove(&session).context("a read that did not begin")?;
+        read.begun = self.older_file(session).unwrap_or(read.begun);
         let mut found = vec![false; self.rows.len()];
         for id in read.found.iter().flat_map(|&(from, to)| from..=to) {
             let row = self.rows.get(id as usize).filter(|row| row.begun);
@@ -220,6 +252,30 @@ mod tests {
         known.deleted(WRITER).unwrap();
         assert_eq!(said(&mut known, &[(1, 8)]), "right", "it began before the end of the delete");
         assert!(read(&mut known, &[(2, 8)]).starts_with("row 2 is there, and was deleted"));
+    }
+
+    #[test]
+    fn who_opened_the_file_that_had_the_name_before_finds_what_was_committed_until_then() {
+        let outcome = |opens_late: bool, changed: bool| {
+            let mut known = known();
+            known.opens(if opens_late { WRITER } else { READER });
+            known.renames();
+            known.renamed(changed);
+            if opens_late {
+                known.opens(READER);
+            }
+            known.begins(9, 1);
+            known.acknowledged(9, 1);
+            [read(&mut known, &[(1, 8)]), read(&mut known, &[(1, 7)])]
+        };
+        let lost = |row: u64| format!("row {row} was acknowledged");
+        let [without_9, without_8] = outcome(false, true);
+        assert_eq!(without_9, "right");
+        assert!(without_8.starts_with(&lost(8)), "{without_8}");
+        for (opens_late, changed) in [(true, true), (false, false)] {
+            let [without_9, _] = outcome(opens_late, changed);
+            assert!(without_9.starts_with(&lost(9)), "{without_9}");
+        }
     }
 
     #[test]

@@ -4,10 +4,11 @@
 //! [`writer`] is the process that is killed, [`check`] compares a database with the plan, and
 //! [`campaign`] starts, kills and judges. [`soak`] lets several processes, whose threads are [`soaked`], run on one
 //! database for minutes while some of them die. [`sessions`] starts processes that do one thing ([`session`]) and end or
-//! die, stock SQLite's among them; [`known`] judges what they read.
+//! die, stock SQLite's among them, and [`commands`] of `onewrite`; [`known`] judges what they read.
 
 mod campaign;
 mod check;
+mod commands;
 mod connect;
 mod known;
 mod plan;
@@ -78,7 +79,8 @@ enum Child {
     /// Start thousands of processes that open one database, write, read, delete or checkpoint, and end: half
     /// of them by SIGKILL within milliseconds. Up to four run at once, and some are stock SQLite on the same file, which
     /// changes journal modes. Readers must find what was acknowledged before they began, each transaction whole,
-    /// nothing else, and the same twice; at the end stock SQLite must find every page in order
+    /// nothing else, and the same twice; at the end stock SQLite must find every page in order. With --commands, some are
+    /// commands of `onewrite`: backup, check, convert, dump, inspect, recover. Copies are judged as readers are
     Sessions(sessions::Sessions),
     /// One process of the sessions
     #[command(hide = true)]

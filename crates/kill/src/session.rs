@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use fastrand::Rng;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::commands;
 use crate::connect::tell;
 use crate::known::Ids;
 use crate::plan;
@@ -39,11 +40,18 @@ pub enum What {
     ReadOnly,
     /// Nobody else has the database: reads, writes and closes in order; through stock SQLite it checks all pages.
     Last,
+    /// The same, in a new database that it makes of what `onewrite dump` printed.
+    Load,
 }
 
 impl What {
     fn writes(self) -> bool {
-        !matches!(self, What::Read | What::ReadOnly | What::Last)
+        !matches!(self, What::Read | What::ReadOnly) && !self.is_alone()
+    }
+
+    /// Nobody else has the database: no error is to be expected.
+    pub fn is_alone(self) -> bool {
+        matches!(self, What::Last | What::Load)
     }
 }
 
@@ -94,7 +102,7 @@ pub fn run(session: &Session) -> Result<()> {
     if let Err(e) = one.steps(&db) {
         one.failed(&e)?;
     }
-    if session.what != What::Last && one.rng.u32(0..5) == 0 {
+    if !session.what.is_alone() && one.rng.u32(0..5) == 0 {
         one.say("N exits")?;
         std::process::exit(0);
     }
@@ -138,14 +146,18 @@ impl One<'_> {
             format!("file:{path}?vfs=onewrite&{}{mode}", self.session.parameters)
         };
         // No other mutexes than those of an application with one thread; never makes the file.
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI;
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI;
+        flags.set(OpenFlags::SQLITE_OPEN_CREATE, self.session.what == What::Load);
         let db = Connection::open_with_flags(&uri, flags).context("open")?;
         db.busy_timeout(if self.session.stock { STOCK_WAITS } else { WAITS }).context("open")?;
         Ok(db)
     }
 
     fn steps(&mut self, db: &Connection) -> Result<()> {
-        if self.session.what == What::Last {
+        if self.session.what == What::Load {
+            self.load(db)?;
+        }
+        if self.session.what.is_alone() {
             return self.last(db);
         }
         if self.session.what != What::ReadOnly {
@@ -290,6 +302,14 @@ impl One<'_> {
         }
         self.say(&line)?;
         self.say("E")
+    }
+
+    fn load(&self, db: &Connection) -> Result<()> {
+        let path = commands::printed_beside(&self.session.at);
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("what onewrite dump printed, {}", path.display()))?;
+        db.execute_batch("PRAGMA synchronous=OFF").context("load")?;
+        db.execute_batch(&text).context("load")
     }
 
     fn last(&mut self, db: &Connection) -> Result<()> {

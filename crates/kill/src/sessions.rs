@@ -1,12 +1,14 @@
 //! Many short sessions: processes open one database, do one thing and end, up to four at once, and half of them are
-//! killed; some are stock SQLite. What they tell is compared with what others read.
+//! killed; some are stock SQLite, some commands of `onewrite`. What they tell is compared with what others read.
+
+mod with_commands;
 
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader, PipeWriter, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,7 @@ use fastrand::Rng;
 use indicatif::{ProgressBar, ProgressStyle};
 use rusqlite::{Connection, OpenFlags, ffi};
 
+use crate::commands::{self, Run};
 use crate::known::{Ids, Known, ROWS_MAX};
 use crate::plan;
 use crate::session::{Session, What};
@@ -62,6 +65,12 @@ pub struct Sessions {
     /// How many of 100 sessions are stock SQLite's on the same file; 0: onewrite alone
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=90))]
     stock: u32,
+    /// How many of 100 sessions are commands of `onewrite` on the same file: backup, check, convert, dump, inspect, recover
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=90))]
+    commands: u32,
+    /// The program `onewrite` that --commands runs; otherwise the one beside this program
+    #[arg(long, value_name = "FILE", requires = "commands")]
+    onewrite: Option<PathBuf>,
     /// URI parameters of all sessions through onewrite, such as busy_ms=1&stream_size=64k; otherwise each database
     /// draws some
     #[arg(long)]
@@ -83,11 +92,21 @@ struct Totals {
     misread: u64,
     /// `mode=ro` where only who may write could recover.
     refused_read_only: u64,
+    /// A session had the file that `onewrite convert` put another one in the place of.
+    moved: u64,
+    commands: commands::Totals,
 }
 
 /// Runs the campaign; the last line says how many were killed.
 pub fn run(sessions: &Sessions) -> ExitCode {
     let begun = Instant::now();
+    let program = match sessions.program() {
+        Ok(program) => program,
+        Err(e) => {
+            eprintln!("onewrite-kill: {e:#}");
+            return ExitCode::from(2);
+        }
+    };
     let end = match (sessions.seconds, sessions.sessions) {
         (None, Some(_)) => None,
         (seconds, _) => Some(begun + Duration::from_secs_f64(seconds.unwrap_or(60.0).max(0.0))),
@@ -99,14 +118,30 @@ pub fn run(sessions: &Sessions) -> ExitCode {
         end.is_none_or(|end| Instant::now() < end) && sessions.sessions.is_none_or(|most| totals.sessions < most)
     };
     while more(&totals) && failed.is_none() {
-        failed = database(sessions, &mut totals, &bar, &more).err();
+        failed = database(sessions, program.as_deref(), &mut totals, &bar, &more).err();
     }
     bar.finish_and_clear();
     totals.print(begun.elapsed());
+    if program.is_some() {
+        println!("{}; another file had the name {} times", totals.commands.line(), totals.moved);
+    }
     println!("kills: {}, violations: {}", totals.kills, u32::from(failed.is_some()));
     let Some(e) = failed else { return ExitCode::SUCCESS };
     println!("violation: {e:#}");
     ExitCode::FAILURE
+}
+
+impl Sessions {
+    /// The program `onewrite`, if it is to run.
+    fn program(&self) -> Result<Option<PathBuf>> {
+        let (stock, commands) = (self.stock, self.commands);
+        ensure!(
+            stock + commands <= 100,
+            "--stock {stock} and --commands {commands} are shares of 100 sessions: together at most 100"
+        );
+        ensure!(commands > 0 || self.onewrite.is_none(), "--onewrite is of no use with --commands 0: choose 1 to 90");
+        if commands == 0 { Ok(None) } else { commands::program(self.onewrite.as_deref()).map(Some) }
+    }
 }
 
 fn bar(sessions: &Sessions) -> ProgressBar {
@@ -143,12 +178,18 @@ impl Totals {
 }
 
 /// The life of one database.
-fn database(sessions: &Sessions, totals: &mut Totals, bar: &ProgressBar, more: &dyn Fn(&Totals) -> bool) -> Result<()> {
+fn database(
+    sessions: &Sessions,
+    program: Option<&Path>,
+    totals: &mut Totals,
+    bar: &ProgressBar,
+    more: &dyn Fn(&Totals) -> bool,
+) -> Result<()> {
     totals.databases += 1;
     let number = totals.databases;
     let parent = sessions.dir.clone().unwrap_or_else(std::env::temp_dir);
     let dir = tempfile::Builder::new().prefix("onewrite-sessions-").tempdir_in(parent)?;
-    let mut one = Campaign::new(sessions, dir.path(), totals)?;
+    let mut one = Campaign::new(sessions, program, dir.path(), totals)?;
     let done = one.run(bar, more);
     // Nothing changes the files from here on.
     one.kill_all();
@@ -194,23 +235,45 @@ impl Events {
 
 /// A process that runs.
 struct Running {
-    session: Session,
+    number: u64,
     child: Child,
+    does: Does,
     since: Instant,
     /// It is killed so long after it told that it is there.
     lives: Option<Duration>,
     dies: Option<Instant>,
 }
 
+/// What one does.
+enum Does {
+    /// A session.
+    Session,
+    /// A command of `onewrite`.
+    Command(Run),
+    /// It reads what a command copied.
+    Judge(Run),
+}
+
+/// What was started under a number.
+struct Begun {
+    stock: bool,
+    what: What,
+    /// A command, and who reads its copy.
+    is_command: bool,
+}
+
 struct Campaign<'a> {
+    /// Of 100.
     stock: u32,
+    /// Of 100, and the program that they are.
+    commands: (u32, Option<PathBuf>),
     at: PathBuf,
     plan: u64,
     parameters: String,
     rng: Rng,
     known: Known,
-    /// By number: whether it is stock SQLite's, and what it does.
-    sessions: Vec<(bool, What)>,
+    /// By number.
+    sessions: Vec<Begun>,
     next: u64,
     at_once: usize,
     running: Vec<Running>,
@@ -224,12 +287,18 @@ struct Campaign<'a> {
 }
 
 impl Campaign<'_> {
-    fn new<'a>(sessions: &Sessions, dir: &Path, totals: &'a mut Totals) -> Result<Campaign<'a>> {
+    fn new<'a>(
+        sessions: &Sessions,
+        program: Option<&Path>,
+        dir: &Path,
+        totals: &'a mut Totals,
+    ) -> Result<Campaign<'a>> {
         let mut rng = Rng::with_seed(plan::mix(&[sessions.seed, totals.databases]));
         let drawn = PARAMETERS[rng.usize(0..PARAMETERS.len())].to_owned();
         let (pipe, lines) = listen()?;
         let mut one = Campaign {
             stock: sessions.stock,
+            commands: (sessions.commands, program.map(Path::to_owned)),
             at: dir.join("sessions.db"),
             plan: rng.u64(..),
             parameters: sessions.parameters.clone().unwrap_or(drawn),
@@ -289,7 +358,8 @@ impl Campaign<'_> {
     /// `copies`, the files as they were before are in the directory `before`.
     fn kill_and_judge(&mut self, copies: bool) -> Result<()> {
         for one in &mut self.running {
-            one.dies = Some(Instant::now());
+            // What is read of a copy is nobody else's.
+            one.dies = (!matches!(one.does, Does::Judge(_))).then(Instant::now);
         }
         self.finish()?;
         if copies {
@@ -315,7 +385,13 @@ impl Campaign<'_> {
     /// Draws a session and how long it lives, and starts it.
     fn draw(&mut self) -> Result<()> {
         use What::*;
-        let stock = self.rng.u32(0..100) < self.stock;
+        let drawn = self.rng.u32(0..100);
+        if (self.stock..self.stock + self.commands.0).contains(&drawn) {
+            return self.draw_command();
+        }
+        // Stock SQLite goes on with a file that has lost its name, and with a journal beside the one that has it.
+        let is_renaming = self.running.iter().any(|one| matches!(&one.does, Does::Command(run) if run.task.renames()));
+        let stock = drawn < self.stock && !is_renaming;
         let onewrite = [Short, Short, Short, Short, Short, Read, Read, Large, Clean, ReadOnly, Many, Checkpoint];
         let what = match stock {
             true => [Short, Short, Read, Large, Large, Large, Clean, Checkpoint][self.rng.usize(0..8)],
@@ -325,7 +401,7 @@ impl Campaign<'_> {
             Large => (1, self.rng.u64(50..=ROWS_MAX)),
             Many => (40, 1),
             Short | Clean | Checkpoint => (self.rng.u64(1..=4), 1),
-            Read | ReadOnly | Last => (0, 0),
+            Read | ReadOnly | Last | Load => (0, 0),
         };
         let lives = match self.rng.u32(0..12) {
             0..6 => Some(self.rng.u64(0..8_000)),
@@ -340,7 +416,7 @@ impl Campaign<'_> {
 
     fn start(&mut self, what: What, stock: bool, ids: (u64, u64, u64), lives: Option<Duration>) -> Result<()> {
         let number = self.sessions.len() as u64;
-        self.sessions.push((stock, what));
+        self.sessions.push(Begun { stock, what, is_command: false });
         let session = Session {
             at: self.at.clone(),
             number,
@@ -353,13 +429,17 @@ impl Campaign<'_> {
             first: ids.0,
             below: self.next.saturating_sub(ROWS_KEPT),
         };
-        let child = session.command()?.stdin(Stdio::null()).stdout(self.pipe.try_clone()?).spawn()?;
+        let child = self.spawn(&session)?;
         let through = if stock { "stock SQLite" } else { "onewrite" };
         let (transactions, rows, first) = (session.transactions, session.rows, session.first);
         let does = format!("{what:?} through {through}, {transactions} transactions of {rows} rows from {first} on");
         self.events.add(&format!("{number} starts: {does}, process {}", child.id()));
-        self.running.push(Running { session, child, since: Instant::now(), lives, dies: None });
+        self.running.push(Running { number, child, does: Does::Session, since: Instant::now(), lives, dies: None });
         Ok(())
+    }
+
+    fn spawn(&self, session: &Session) -> Result<Child> {
+        Ok(session.command()?.stdin(Stdio::null()).stdout(self.pipe.try_clone()?).spawn()?)
     }
 
     /// Hears what is told within some time.
@@ -375,7 +455,8 @@ impl Campaign<'_> {
     /// Hears all that was told until now.
     fn hear_all(&mut self) -> Result<()> {
         const MARK: &str = "heard";
-        writeln!(self.pipe, "{MARK}")?;
+        // In one piece, as the lines of others.
+        self.pipe.write_all(format!("{MARK}\n").as_bytes())?;
         loop {
             let line = self.lines.recv_timeout(PATIENCE).context("the pipe")?;
             if line == MARK {
@@ -391,7 +472,7 @@ impl Campaign<'_> {
         let (Some(number), Some(what), rest) = (number, words.next(), words.next().unwrap_or("")) else {
             bail!("a process says {line:?}");
         };
-        let &(stock, session) = self.sessions.get(number as usize).context("no such session")?;
+        let &Begun { stock, is_command, .. } = self.sessions.get(number as usize).context("no such session")?;
         let short: String = line.chars().take(300).collect();
         self.events.add(&short);
         let numbers: Vec<u64> = rest.split(' ').map_while(|n| n.parse().ok()).collect();
@@ -404,13 +485,15 @@ impl Campaign<'_> {
             }
             ("D", &[below]) => self.known.deletes(number, below),
             ("K", _) => self.known.deleted(number)?,
+            // A copy was read when its command began.
+            ("R", _) if is_command => {}
             ("R", _) => self.known.reads(number),
             ("S", _) => self.known.found(number, &ids(rest)?)?,
             ("E", _) => {
                 self.totals.reads += 1;
                 self.known.judge(number).with_context(|| format!("session {number}"))?;
             }
-            ("F", &[code, extended]) => self.failed((stock, session), code as i32, extended as i32, line)?,
+            ("F", &[code, extended]) => self.failed(number, (code as i32, extended as i32), line)?,
             ("N", _) => {}
             _ => bail!("session {number}: {rest}"),
         }
@@ -419,16 +502,22 @@ impl Campaign<'_> {
 
     /// A process is there, and begins to open the database.
     fn is_there(&mut self, number: u64) {
-        for one in self.running.iter_mut().filter(|one| one.session.number == number) {
+        if self.sessions.get(number as usize).is_some_and(|begun| begun.is_command) {
+            return;
+        }
+        self.known.opens(number);
+        for one in self.running.iter_mut().filter(|one| one.number == number) {
             one.dies = one.lives.map(|lives| Instant::now() + lives);
         }
     }
 
     /// An error of SQLite: some are to be expected.
-    fn failed(&mut self, (stock, session): (bool, What), code: i32, extended: i32, line: &str) -> Result<()> {
+    fn failed(&mut self, number: u64, (code, extended): (i32, i32), line: &str) -> Result<()> {
         const RECOVERY: [i32; 2] = [ffi::SQLITE_CANTOPEN, ffi::SQLITE_READONLY_ROLLBACK];
+        let &Begun { stock, what: session, .. } = self.sessions.get(number as usize).context("no such session")?;
         match code {
-            _ if session == What::Last => bail!("{line}"),
+            _ if session.is_alone() => bail!("{line}"),
+            _ if self.is_moved(number, extended, line) => self.totals.moved += 1,
             ffi::SQLITE_BUSY => self.totals.busy[usize::from(stock)] += 1,
             ffi::SQLITE_NOTADB if stock => self.totals.refused += 1,
             // It had the length of the file before a close brought pages home, and the header from behind it.
@@ -441,17 +530,22 @@ impl Campaign<'_> {
 
     /// Kills whose time has come, and looks who has ended.
     fn reap(&mut self) -> Result<()> {
-        for one in std::mem::take(&mut self.running) {
-            if let Some(one) = self.ended(one)? {
-                self.running.push(one);
+        let mut all = std::mem::take(&mut self.running).into_iter();
+        let mut done = Ok(());
+        while let (Ok(()), Some(one)) = (&done, all.next()) {
+            match self.ended(one) {
+                Ok(one) => self.running.extend(one),
+                Err(e) => done = Err(e),
             }
         }
-        Ok(())
+        // Those that are not looked at any more are killed with the others.
+        self.running.extend(all);
+        done
     }
 
     /// `None` if it has ended, perhaps because its time has come.
     fn ended(&mut self, mut one: Running) -> Result<Option<Running>> {
-        let number = one.session.number;
+        let number = one.number;
         let status = if one.dies.is_some_and(|dies| Instant::now() >= dies) {
             one.child.kill()?;
             one.child.wait()?
@@ -464,14 +558,25 @@ impl Campaign<'_> {
             ensure!(!hangs, "session {number} hangs: {}", whereabouts(id));
             return Ok(self.running.pop());
         };
-        if status.signal() == Some(9) {
-            self.events.add(&format!("{number} killed"));
-            self.totals.kills += 1;
-        } else if !status.success() {
+        self.totals.kills += u64::from(status.signal() == Some(9));
+        match one.does {
+            Does::Command(run) => return self.command_ended(number, run, status),
+            Does::Judge(run) => {
+                self.judged(number, status)?;
+                run.remove()?;
+            }
+            Does::Session if status.signal() == Some(9) => self.events.add(&format!("{number} killed")),
+            Does::Session => self.ended_in_order(number, status)?,
+        }
+        Ok(None)
+    }
+
+    fn ended_in_order(&mut self, number: u64, status: ExitStatus) -> Result<()> {
+        if !status.success() {
             self.hear_all()?;
             bail!("session {number} ended with {status}");
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Waits for all that run.

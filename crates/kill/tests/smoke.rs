@@ -1,6 +1,7 @@
 //! A short campaign: what the command prints, that nothing is lost, and that a loss would be noticed.
 
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Where flushes cost nothing: the kernel lives on, so they do not matter here.
@@ -56,6 +57,96 @@ fn a_violation_of_the_sessions_is_told_with_its_files() {
     assert!(said.lines().any(|line| line.contains(" starts: ")), "the last events are told: {said}");
     let kept = dir.path().read_dir().unwrap().next().unwrap().unwrap().path();
     assert!(kept.join("sessions.db").exists() && kept.join("history").exists(), "the files are kept");
+}
+
+/// The command, beside the one of these tests: tests of the whole workspace build it before they run.
+fn onewrite() -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_onewrite-kill")).with_file_name("onewrite");
+    if !path.exists() {
+        let profile: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
+        let built = Command::new(env!("CARGO")).args(["build", "-p", "onewrite-cli"]).args(profile).status().unwrap();
+        assert!(built.success() && path.exists(), "{}", path.display());
+    }
+    path
+}
+
+#[test]
+fn sessions_with_commands_lose_nothing() {
+    let dir = directory();
+    let program = onewrite();
+    let arguments =
+        ["sessions", "--sessions", "250", "--seconds", "60", "--seed", "4", "--commands", "40", "--onewrite"];
+    let (output, said) = campaign(dir.path(), &[&arguments[..], &[program.to_str().unwrap()]].concat());
+    let kills = kills(&output, &said);
+    assert!(output.status.success(), "{said}");
+    assert!(kills >= 20 && said.contains(" 250 sessions, "), "{said}");
+    let line = said.lines().find(|line| line.contains(" commands: ")).unwrap_or_else(|| panic!("{said}"));
+    let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [commands, killed, refused, copies, _moved] = numbers[..] else { panic!("{line}") };
+    assert!(
+        (60..=140).contains(&commands) && killed >= 5 && killed + refused + copies <= commands && copies >= 5,
+        "{line}"
+    );
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0, "the database is gone");
+}
+
+/// A command that answers as this script does: what a violation of the commands is told as.
+fn script(dir: &Path, lines: &str) -> String {
+    let path = dir.join("onewrite");
+    std::fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_violation_of_a_command_is_told_with_its_files() {
+    // An empty copy instead of a backup; a word of damage, where others are in the way of the rest; an end that nobody expects.
+    let copy = "case $1 in backup) for to; do :; done; : > $to;; check) echo $2: sound;; *) exit 0;; esac";
+    let damage = "case $1 in check) echo 'DAMAGE  nothing';; *) echo 'in use by another process' >&2;; esac; exit 1";
+    let crash = "kill -11 $$";
+    for (lines, told) in
+        [(copy, "no such table: t"), (damage, "onewrite check ended with status 1"), (crash, "signal: 11")]
+    {
+        let (dir, programs) = (directory(), directory());
+        let program = script(programs.path(), lines);
+        let arguments = [
+            "sessions",
+            "--sessions",
+            "100",
+            "--stock",
+            "0",
+            "--seed",
+            "5",
+            "--commands",
+            "90",
+            "--onewrite",
+            &program,
+        ];
+        let (output, said) = campaign(dir.path(), &arguments);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let violation = said.lines().find(|line| line.starts_with("violation: seed 5, database 1"));
+        assert!(violation.is_some_and(|line| line.contains(told)), "{told}: {said}");
+        let kept = dir.path().read_dir().unwrap().next().unwrap().unwrap().path();
+        let names: Vec<_> = kept.read_dir().unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        assert!(names.iter().any(|name| name.starts_with("command-")), "what it left is kept: {names:?}");
+    }
+}
+
+#[test]
+fn commands_that_cannot_run_are_refused() {
+    let dir = directory();
+    let refused = |arguments: &[&str], word: &str| {
+        let (output, said) = campaign(dir.path(), &[&["sessions", "--sessions", "1"], arguments].concat());
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && errors.contains(word), "{said}{errors}");
+    };
+    refused(&["--commands", "10", "--onewrite", "/nothing/onewrite"], "none at /nothing/onewrite");
+    refused(&["--commands", "10", "--onewrite", "/"], "--onewrite / is not a program");
+    refused(&["--commands", "80", "--stock", "30"], "--stock 30 and --commands 80");
+    refused(&["--commands", "91"], "91 is not in 0..=90");
+    refused(&["--commands", "0", "--onewrite", "/bin/true"], "--onewrite is of no use with --commands 0");
+    refused(&["--onewrite", "/bin/true"], "--commands");
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
 }
 
 #[test]

@@ -161,6 +161,30 @@ fn a_checkpoint_of_sqlite_that_was_killed() {
     killed.assert_sound_with(common::ROWS);
 }
 
+/// SQLite's checkpoints keep nobody out: the header may be of one and the length from before it, and its log gone by the next look.
+#[test]
+fn checkpoints_of_sqlite_beside_a_check() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let db = plain();
+    let stock = rusqlite::Connection::open(&db.home).unwrap();
+    stock.execute_batch("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; CREATE TABLE more(a)").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let over = &over;
+        scope.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                let rows = "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200) INSERT INTO more SELECT zeroblob(4000) FROM n";
+                stock.execute_batch(&format!("{rows}; PRAGMA wal_checkpoint(TRUNCATE)")).unwrap();
+            }
+        });
+        let checked: Vec<_> = (0..60).map(|_| common::onewrite(&["check"], &db.home)).collect();
+        over.store(true, Ordering::Relaxed);
+        for output in checked {
+            assert_ne!(output.status.code(), Some(1), "{}", common::said(&output));
+        }
+    });
+}
+
 /// A process that dies between the mark and the end of the log leaves a whole database, though the log holds transactions
 /// (rule CloseWithoutSlot), and SQLite without onewrite may write to it then.
 #[test]

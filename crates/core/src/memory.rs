@@ -59,7 +59,7 @@ pub fn list<T>(capacity: usize) -> Result<Vec<T>> {
 
 /// So many zeros.
 pub fn zeros(len: usize) -> Result<Vec<u8>> {
-    let mut zeros = list(len)?;
+    let mut zeros = bytes(len)?;
     zeros.resize(len, 0);
     Ok(zeros)
 }
@@ -69,11 +69,43 @@ pub fn zeros_of(len: u64) -> Result<Vec<u8>> {
     zeros(usize::try_from(len).map_err(|_| Error::NoMemory)?)
 }
 
-/// A copy of `bytes`.
-pub fn copy(bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut copy = list(bytes.len())?;
-    copy.extend_from_slice(bytes);
+/// A copy of `of`.
+pub fn copy(of: &[u8]) -> Result<Vec<u8>> {
+    let mut copy = bytes(of.len())?;
+    copy.extend_from_slice(of);
     Ok(copy)
+}
+
+/// An empty list with room for so many bytes.
+fn bytes(len: usize) -> Result<Vec<u8>> {
+    let page = if len == POOLED_BYTES { PAGES.try_lock().and_then(|mut pages| pages.pop()) } else { None };
+    page.map_or_else(|| list(len), Ok)
+}
+
+/// Pages of this size, SQLite's default, are kept for others when they are dropped: allocators that are quick with what is small are not
+/// with these, of which each transaction takes and gives back some.
+const POOLED_BYTES: usize = 4096;
+/// So many at most.
+const POOLED: usize = 64;
+
+static PAGES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+/// The bytes of one page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageBytes(pub Vec<u8>);
+
+impl Drop for PageBytes {
+    fn drop(&mut self) {
+        if self.0.capacity() == POOLED_BYTES
+            && let Some(mut pages) = PAGES.try_lock()
+            && pages.len() < POOLED
+            && pages.try_reserve(1).is_ok()
+        {
+            let mut page = std::mem::take(&mut self.0);
+            page.clear();
+            pages.push(page);
+        }
+    }
 }
 
 /// Largest buffer that is kept for another use.
@@ -101,5 +133,22 @@ pub fn give_back(buffer: &mut Vec<u8>) {
         && let Some(place) = SPARES.try_lock().as_mut().and_then(|s| s.iter_mut().find(|spare| spare.capacity() == 0))
     {
         *place = buffer;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_is_taken_again_has_nothing_of_before() {
+        for n in 0..3 * POOLED {
+            let pages: Vec<_> = (0..n).map(|_| PageBytes(copy(&[7; POOLED_BYTES]).unwrap())).collect();
+            drop(pages);
+            assert!(PAGES.lock().iter().all(|page| page.is_empty() && page.capacity() == POOLED_BYTES));
+            assert!(PAGES.lock().len() <= POOLED);
+            assert_eq!(zeros(POOLED_BYTES).unwrap(), [0; POOLED_BYTES]);
+            assert_eq!(copy(&[8; POOLED_BYTES]).unwrap(), [8; POOLED_BYTES]);
+        }
     }
 }

@@ -17,14 +17,14 @@ use crate::disk::DiskFile;
 use crate::error::{Error, Result};
 use crate::home::State;
 use crate::layout::STREAM_UNIT;
-use crate::memory::{self, Room};
+use crate::memory::{self, PageBytes, Room};
 use crate::procs::member::Member;
 use crate::snapshots::Snapshots;
 use crate::types::{PageNo, Tid};
 
 /// The bytes of one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image(Arc<Vec<u8>>);
+pub struct Image(Arc<PageBytes>);
 
 impl Image {
     /// A copy of `bytes`.
@@ -46,7 +46,7 @@ pub fn part(image: &[u8], at: usize, len: usize) -> Result<&[u8]> {
 
 impl From<Vec<u8>> for Image {
     fn from(bytes: Vec<u8>) -> Image {
-        Image(Arc::new(bytes))
+        Image(Arc::new(PageBytes(bytes)))
     }
 }
 
@@ -54,7 +54,7 @@ impl Deref for Image {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.0.0
     }
 }
 
@@ -439,7 +439,7 @@ impl PageTable {
         let Place::Memory(image) = &mut newest.place else { return None };
         let image = Arc::get_mut(&mut image.0)?;
         newest.tid = tid;
-        Some(image)
+        Some(&mut image.0)
     }
 
     /// Adds the streamed images of the transaction `tid`.

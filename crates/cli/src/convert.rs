@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::Repair;
 use onewrite_core::disk::OpenMode;
+use onewrite_core::inspect::has_room;
 use onewrite_core::inspect::home::{Kind, State, reserved};
 use onewrite_core::inspect::layout::trailer;
 use onewrite_core::inspect::path_beside;
-use onewrite_core::inspect::{Whose, has_room};
 use onewrite_core::{Engine, LockLevel, Mode};
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File};
@@ -165,7 +165,7 @@ fn remove_ended_log(repair: &Repair) -> Result<()> {
     let what = || format!("removing the log {}, whose session has ended", log.path.display());
     let slots = log.slots()?;
     let Some(slot) = slots.first().filter(|slot| slot.live) else { return Ok(()) };
-    if matches!(repair.leftover(&log, slot)?.whose, Whose::Ended | Whose::Later) {
+    if repair.leftover(&log, slot)?.whose.has_all() {
         // A power cut may bring the mark back, which needs the log.
         repair.home().sync().with_context(what)?;
         fs::remove_file(&log.path).with_context(what)?;

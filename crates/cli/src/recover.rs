@@ -6,8 +6,8 @@ use onewrite_core::Error;
 use onewrite_core::Repair;
 use onewrite_core::Report;
 use onewrite_core::disk::OpenMode;
+use onewrite_core::inspect::Leftover;
 use onewrite_core::inspect::home::Kind;
-use onewrite_core::inspect::{Leftover, Whose};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -163,7 +163,7 @@ fn unmarked(args: &Args, repair: &Repair) -> Result<String> {
         Some(log) => log.slots()?.first().filter(|s| s.live).map(|s| repair.leftover(log, s)).transpose()?,
         None => None,
     };
-    let is_over = |left: &Leftover| matches!(left.whose, Whose::Ended | Whose::Later) && !args.without_log;
+    let is_over = |left: &Leftover| left.whose.has_all() && !args.without_log;
     let (Some(log), Some(left)) = (log, left.filter(|left| left.records > 0 && !is_over(left))) else {
         return Ok(match journal {
             Some(journal) => format!(

@@ -47,7 +47,7 @@ pub fn closed(db: &Database, log: &LogFile, session: u64) -> Result<Option<Close
     };
     let is_proven = match (newest.live, newest.session == session) {
         (false, _) => is_end(newest),
-        (true, true) => log.holds(newest, &Tombstone { session, tid: mark.tid })?,
+        (true, true) => log.holds(newest, |stone| *stone == Tombstone { session, tid: mark.tid })?,
         // The next session has written its slot, and home has not its mark: so no record that was flushed, either (rule MarkWithFirstRecord).
         (true, false) => {
             let follows = follows_session(newest.session, session) && newest.base_tid == mark.tid.next();

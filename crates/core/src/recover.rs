@@ -493,12 +493,11 @@ fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
     let what = || format!("cannot look at the log {}", log.path.display());
     let Ok(words) = log.file.shared_words() else { return Ok(false) };
     let Some(made) = log.file.made().context(what)? else { return Ok(false) };
-    let home = db.home.id().context(|| db.what("cannot look at"))?;
     Ok(!options.concurrent
         && *told == Some(last)
         && ProcessWords::new(words).all_flushed(made, slot.sequence, last)
         && decider.is_none()
-        && log.noted_home()? == Some(home.ino)
+        && db.is_noted_in(log)?
         && log.is_of_this_version(slot)?
         && !log.is_begun(slot, cursor)?)
 }

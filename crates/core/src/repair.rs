@@ -15,12 +15,10 @@ use crate::database::mark::lock_log;
 use crate::disk::{Disk, DiskFile, LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Kind, State};
-use crate::layout::{SECTOR_BYTES, home as at};
+use crate::layout::home as at;
 use crate::locks;
 use crate::log::file::{LogFile, aside_path, base, is_aside, log_path};
 use crate::log::slot::Slot;
-use crate::log::tombstone::Tombstone;
-use crate::memory;
 use crate::options::Options;
 use crate::procs::kept;
 use crate::recover::{self, open_log};
@@ -29,9 +27,6 @@ use crate::roll_back;
 use crate::scheme::table;
 use crate::trailer;
 use crate::types::Tid;
-
-/// Bytes of a log that are read at once.
-const PART_BYTES: usize = 64 << 10;
 
 /// A database kept from everybody else.
 pub struct Repair {
@@ -64,6 +59,13 @@ pub enum Whose {
     Older,
     /// It is another file than the log was used for, or the end of the log cannot be read: nothing tells.
     Unknown,
+}
+
+impl Whose {
+    /// Whether nothing in the log is needed any more.
+    pub fn has_all(self) -> bool {
+        matches!(self, Whose::Ended | Whose::Later)
+    }
 }
 
 impl Repair {
@@ -180,42 +182,19 @@ impl Repair {
     ///
     /// A file that cannot be read.
     pub fn leftover(&self, log: &LogFile, slot: &Slot) -> Result<Leftover> {
-        let mut change_counter = slot.change_counter;
-        let end = log.scan(slot, |record| {
-            change_counter = record.head.change_counter;
-            Ok(())
-        })?;
-        let home = self.db.home.id().context(|| self.db.what("cannot look at"))?;
-        let is_noted = log.noted_home()? == Some(home.ino);
+        let (end, change_counter) = log.scan_counter(slot)?;
+        let is_noted = self.db.is_noted_in(log)?;
+        // A close that has begun to overwrite the ring: home had all of the session then.
+        let is_closed = || log.holds(slot, |stone| stone.session == slot.session);
         // As counters that wrap are compared. The mark comes off with one that is two ahead of the last record's.
         let ahead = self.state()?.change_counter.wrapping_sub(change_counter);
         let whose = match ahead {
             0x8000_0000.. => Whose::Older,
             0..=2 if is_noted && end.rot.is_none() => Whose::Ended,
-            _ if is_noted && (end.rot.is_none() || self.holds_tombstone(log, slot)?) => Whose::Later,
+            _ if is_noted && (end.rot.is_none() || is_closed()?) => Whose::Later,
             _ => Whose::Unknown,
         };
         Ok(Leftover { records: end.records, change_counter, whose })
-    }
-
-    /// Whether a close has begun to overwrite the ring: home had all of the session then.
-    fn holds_tombstone(&self, log: &LogFile, slot: &Slot) -> Result<bool> {
-        let mut part = memory::zeros(PART_BYTES)?;
-        let end = slot.ring_at().saturating_add(slot.ring_bytes);
-        let mut at = slot.ring_at();
-        while at < end {
-            let read =
-                log.file.read_at(&mut part, at).context(|| format!("cannot read the log {}", log.path.display()))?;
-            let mut sectors = part.get(..read).unwrap_or_default().chunks_exact(SECTOR_BYTES);
-            if sectors.any(|sector| Tombstone::decode(sector).is_some_and(|stone| stone.session == slot.session)) {
-                return Ok(true);
-            }
-            if read < part.len() {
-                break;
-            }
-            at = at.saturating_add(read as u64);
-        }
-        Ok(false)
     }
 
     /// The name that the log of `session` gets if another file's session begins.

@@ -358,17 +358,17 @@ impl Database {
     fn has_ended(&self, log: &LogFile, slot: &Slot, state: &State) -> Result<bool> {
         // Counters go on by two as the mark comes off, and not at all until it is on.
         let ends = |counter: u32| state.change_counter.wrapping_sub(counter) <= 2;
-        let mut counter = slot.change_counter;
-        let end = log.scan(slot, |record| {
-            counter = record.head.change_counter;
-            Ok(())
-        })?;
-        let home = self.home.id().context(|| self.what("cannot look at"))?;
-        let is_noted = || Ok::<_, Error>(log.noted_home()? == Some(home.ino));
-        if slot.is_in_page() && end.is_empty() && ends(slot.counter_ceiling) && is_noted()? {
+        let (end, counter) = log.scan_counter(slot)?;
+        if slot.is_in_page() && end.is_empty() && ends(slot.counter_ceiling) && self.is_noted_in(log)? {
             return Ok(true);
         }
-        Ok(ends(counter) && (end.is_empty() || (end.rot.is_none() && is_noted()?)))
+        Ok(ends(counter) && (end.is_empty() || (end.rot.is_none() && self.is_noted_in(log)?)))
+    }
+
+    /// Whether this home is the file that `log` was used for last.
+    pub fn is_noted_in(&self, log: &LogFile) -> Result<bool> {
+        let home = self.home.id().context(|| self.what("cannot look at"))?;
+        Ok(log.noted_home()? == Some(home.ino))
     }
 
     /// Gives the log at `path`, which is another database's, a name of its own.

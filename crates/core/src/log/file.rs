@@ -297,7 +297,17 @@ impl LogFile {
         self.scan_decided(slot, None, |_| Ok(true), visit)
     }
 
-    /// The same; whether the last record counts, if it is of a transaction over several files, is for `decide` to say, which is
+    /// The end of the live records below `slot`, and the change counter of the last one; without one, that which the slot tells.
+    pub(crate) fn scan_counter(&self, slot: &Slot) -> Result<(ScanEnd, u32)> {
+        let mut counter = slot.change_counter;
+        let end = self.scan(slot, |record| {
+            counter = record.head.change_counter;
+            Ok(())
+        })?;
+        Ok((end, counter))
+    }
+
+    /// As [`LogFile::scan`]; whether the last record counts, if it is of a transaction over several files, is for `decide` to say, which is
     /// given what decides it. Every other one counts: nothing is appended before that (rule NothingBehindUndecided). `told`: the newest
     /// transaction that was written, where that is known (rule EndTold).
     pub fn scan_decided(
@@ -704,11 +714,11 @@ impl LogFile {
         Ok(disk.identify(path).context(what)? == Some(self.file.id().context(what)?))
     }
 
-    /// Whether the ring holds `stone`.
-    pub(crate) fn holds(&self, slot: &Slot, stone: &Tombstone) -> Result<bool> {
+    /// Whether the ring holds a tombstone that `is_it`.
+    pub(crate) fn holds(&self, slot: &Slot, is_it: impl Fn(&Tombstone) -> bool) -> Result<bool> {
         let mut found = false;
         self.write_over(slot.ring_at(), slot.ring_bytes, 64 << 10, |part| {
-            found |= part.chunks(SECTOR_BYTES).any(|sector| Tombstone::decode(sector) == Some(*stone));
+            found |= part.chunks(SECTOR_BYTES).filter_map(Tombstone::decode).any(|stone| is_it(&stone));
             false
         })?;
         Ok(found)

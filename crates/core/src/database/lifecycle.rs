@@ -149,11 +149,8 @@ impl Database {
     /// The last connection closes: home becomes a plain, complete file again.
     pub fn detach(&self) -> Result<()> {
         let live = self.inner.lock().phase == Phase::Live;
-        let last = if live { self.is_last() } else { Ok(true) };
-        let last = match last {
-            Ok(true) if live => self.keep_stock_out().map(|()| true),
-            last => last,
-        };
+        let keep_out = |last: bool| if last { self.keep_stock_out().map(|()| true) } else { Ok(false) };
+        let last = if live { self.is_last().and_then(keep_out) } else { Ok(true) };
         let mut writer = self.writer.lock();
         let mut inner = self.inner.lock();
         if !matches!(last, Ok(true)) || inner.check().is_err() {

@@ -49,25 +49,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// So often one is looked at that others use, through onewrite and it cannot be read, or in SQLite's WAL mode and it looks damaged.
 const LOOKS: u32 = 3;
 
-/// Looks at the database, again where checkpoints of SQLite may have come between two reads: its lock keeps those out of no file in WAL mode.
-fn look(file: &Path) -> onewrite_core::Result<Findings> {
-    let mut looks = 1;
-    loop {
-        let (look, findings) = look_once(file)?;
-        if findings.damaged() == 0 || !in_wal_mode(&look) || looks == LOOKS {
-            return Ok(findings);
-        }
-        looks += 1;
-    }
-}
-
 fn in_wal_mode(look: &Look) -> bool {
     look.first.get(at::WRITE_VERSION) == Some(&2) || look.state.kind == Kind::Wal
 }
 
-fn look_once(file: &Path) -> onewrite_core::Result<(Look, Findings)> {
+/// Whether the database is sound; `None` if it could not be checked.
+fn check_file(file: &Path) -> Result<Option<bool>> {
     let mut looks = 0;
-    Look::with(file, |look| {
+    let looked = Look::with(file, |look| {
         let mut findings = Findings::default();
         check(look, &mut findings);
         looks += 1;
@@ -75,16 +64,16 @@ fn look_once(file: &Path) -> onewrite_core::Result<(Look, Findings)> {
             // Those that used it may have ended, and others may have come since.
             Some(why) if looks < LOOKS => return Err(Error::Busy(why)),
             Some(why) => findings.damage(why),
+            // Checkpoints of SQLite may have come between two reads: the lock keeps those out of no file in WAL mode.
+            None if looks < LOOKS && findings.damaged() > 0 && in_wal_mode(look) => {
+                return Err(Error::Busy("it looks damaged, and others may use it in WAL mode".into()));
+            }
             None => {}
         }
         Ok(findings)
-    })
-}
-
-/// Whether the database is sound; `None` if it could not be checked.
-fn check_file(file: &Path) -> Result<Option<bool>> {
-    let findings = match look(file) {
-        Ok(findings) => findings,
+    });
+    let (_, findings) = match looked {
+        Ok(looked) => looked,
         Err(e) => {
             let _nobody_reads = writeln!(std::io::stderr(), "onewrite: not checked: {e}");
             return Ok(None);

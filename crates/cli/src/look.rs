@@ -100,7 +100,7 @@ impl Look {
         for _ in 0..20 {
             let at = Look::open(path)?;
             let seen = look(&at);
-            let again = at.in_use && (matches!(seen, Err(Error::Busy(_))) || at.has_moved()?);
+            let again = matches!(seen, Err(Error::Busy(_))) || (at.in_use && at.has_moved()?);
             if !again {
                 return Ok((at, seen?));
             }

@@ -95,6 +95,8 @@ fn main() {
     for (name, value) in OPTIONS {
         cc.define(name, value);
     }
+    // TMPDIR and SQLITE_TMPDIR, too, are the user's choice and not a privileged program's.
+    cc.define("_GNU_SOURCE", None).define("getenv", "secure_getenv");
     for name in PLATFORM {
         cc.define(name, "1");
     }

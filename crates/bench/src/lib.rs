@@ -39,7 +39,7 @@ mod results;
 mod runner;
 mod schemes;
 mod simulated;
-mod sql;
+pub mod sql;
 mod stats;
 mod suite;
 mod sweep;

@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code)]
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rusqlite::ffi::{self, sqlite3, sqlite3_stmt, sqlite3_vfs};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -58,6 +58,8 @@ api! {
     changes = sqlite3_changes: fn(*mut sqlite3) -> c_int;
     busy_timeout = sqlite3_busy_timeout: fn(*mut sqlite3, c_int) -> c_int;
     complete = sqlite3_complete: fn(*const c_char) -> c_int;
+    extended_errcode = sqlite3_extended_errcode: fn(*mut sqlite3) -> c_int;
+    get_autocommit = sqlite3_get_autocommit: fn(*mut sqlite3) -> c_int;
     db_status = sqlite3_db_status: fn(*mut sqlite3, c_int, *mut c_int, *mut c_int, c_int) -> c_int;
     vfs_find = sqlite3_vfs_find: fn(*const c_char) -> *mut sqlite3_vfs;
 }
@@ -119,11 +121,33 @@ unsafe fn text(p: *const c_char) -> String {
     unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
 }
 
+/// An error of SQLite, which the errors of connections and statements have as their cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// What the call returned.
+    pub code: c_int,
+    /// The same with its details, where SQLite has them.
+    pub extended: c_int,
+    /// SQLite's words.
+    pub message: String,
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (SQLite's code {})", self.message, self.code)
+    }
+}
+
+impl std::error::Error for Failed {}
+
 /// A value bound to a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
+    /// An integer.
     Int(i64),
+    /// Text in UTF-8.
     Text(String),
+    /// Bytes.
     Blob(Vec<u8>),
 }
 
@@ -152,7 +176,16 @@ impl Db {
         }
         // SAFETY: the connection is open, or null, which SQLite answers with "out of memory".
         let message = unsafe { text((self.library.api.errmsg)(self.raw)) };
-        bail!("{message} (SQLite's code {code})")
+        // SAFETY: likewise.
+        let extended = unsafe { (self.library.api.extended_errcode)(self.raw) };
+        let extended = if extended & 0xff == code & 0xff { extended } else { code };
+        Err(Failed { code, extended, message }.into())
+    }
+
+    /// Whether no transaction is open.
+    pub fn is_autocommit(&self) -> bool {
+        // SAFETY: the connection is open.
+        unsafe { (self.library.api.get_autocommit)(self.raw) != 0 }
     }
 
     /// Runs all statements of `sql`, rows ignored, as `sqlite3_exec` does.
@@ -163,6 +196,7 @@ impl Db {
         self.check(code).with_context(|| shorten(sql))
     }
 
+    /// Prepares the first statement of `sql`.
     pub fn prepare(&self, sql: &str) -> Result<Stmt<'_>> {
         let c_sql = CString::new(sql)?;
         let mut raw = ptr::null_mut();
@@ -187,7 +221,7 @@ impl Db {
         Ok(u64::try_from(now)?)
     }
 
-    /// How long to wait for another connection's lock.
+    /// How long to wait for another connection's lock, in milliseconds.
     pub fn busy_timeout(&self, ms: c_int) -> Result<()> {
         // SAFETY: the connection is open.
         self.check(unsafe { (self.library.api.busy_timeout)(self.raw, ms) })
@@ -205,7 +239,7 @@ impl Db {
         Ok(if statement.step()? { Some(statement.column_int(0)) } else { None })
     }
 
-    /// Closes, and says what went wrong.
+    /// Closes the connection, and says why where that fails.
     pub fn close(mut self) -> Result<()> {
         // SAFETY: the connection is open, and no statement of it exists: they borrow it.
         let code = unsafe { (self.library.api.close)(self.raw) };
@@ -233,11 +267,13 @@ impl Stmt<'_> {
         &self.db.library.api
     }
 
+    /// Binds an integer to the parameter `i`, from 1 on.
     pub fn bind_int(&mut self, i: usize, value: i64) -> Result<()> {
         // SAFETY: the statement is ours.
         self.db.check(unsafe { (self.api().bind_int64)(self.raw, c_int::try_from(i)?, value) })
     }
 
+    /// Binds bytes to the parameter `i`, from 1 on.
     pub fn bind_blob(&mut self, i: usize, value: &[u8]) -> Result<()> {
         let (i, n) = (c_int::try_from(i)?, c_int::try_from(value.len())?);
         // SAFETY: SQLite copies the bytes before the call returns (SQLITE_TRANSIENT).
@@ -245,6 +281,7 @@ impl Stmt<'_> {
         self.db.check(code)
     }
 
+    /// Binds a value to the parameter `i`, from 1 on.
     pub fn bind(&mut self, i: usize, value: &Value) -> Result<()> {
         match value {
             Value::Int(v) => self.bind_int(i, *v),
@@ -289,11 +326,13 @@ impl Stmt<'_> {
         Ok(rows)
     }
 
+    /// Columns of a row.
     pub fn column_count(&self) -> usize {
         // SAFETY: the statement is ours.
         usize::try_from(unsafe { (self.api().column_count)(self.raw) }).unwrap_or(0)
     }
 
+    /// The column `i`, from 0 on, as an integer.
     pub fn column_int(&self, i: usize) -> i64 {
         // SAFETY: the statement is ours; a column that is not there reads as 0.
         unsafe { (self.api().column_int64)(self.raw, i as c_int) }

@@ -9,6 +9,7 @@ use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use std::ffi::OsString;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use std::time::Duration;
 ///
 /// The copy is one snapshot: the newest state when it begins. Writers through onewrite are not kept waiting. It is written
 /// beside DEST under another name, flushed, and renamed: whatever happens, DEST is as it was or the whole copy. It gets the
-/// permissions of the database. Stopped with Ctrl-C or SIGTERM, nothing is left of it.
+/// permissions of the database, and in a directory DEST its name. Stopped with Ctrl-C or SIGTERM, nothing is left of it.
 ///
 ///     onewrite backup app.db /backup/app.db
 ///     onewrite backup --vacuum --force app.db /backup/app.db
@@ -27,7 +28,7 @@ pub struct Args {
     /// The database
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The copy
+    /// The copy, or the directory that it goes into
     #[arg(value_name = "DEST")]
     dest: PathBuf,
     /// Make the copy as small as it can be, its tables in order
@@ -43,9 +44,10 @@ const STEP_PAGES: i32 = 2000;
 
 /// Makes the copy.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let Args { file, dest, .. } = args;
-    check_dest(args)?;
+    let Args { file, .. } = args;
+    let dest = &destination(args)?;
     let source = live::open(file)?;
+    check_dest(args, dest)?;
     let dir = match dest.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
@@ -68,6 +70,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The name of the copy: in a directory that of the database, as `cp` has it.
+fn destination(args: &Args) -> Result<PathBuf> {
+    let dest = &args.dest;
+    if !dest.is_dir() {
+        ensure!(!dest.as_os_str().as_bytes().ends_with(b"/"), "there is no directory {}", dest.display());
+        return Ok(dest.clone());
+    }
+    let name =
+        args.file.file_name().with_context(|| format!("{} is not the name of a database", args.file.display()))?;
+    Ok(dest.join(name))
+}
+
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(suffix);
@@ -75,8 +89,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// What lies beside the copy would be taken for its own: a journal would be rolled back into it, a log would refuse it.
-fn check_dest(args: &Args) -> Result<()> {
-    let dest = &args.dest;
+fn check_dest(args: &Args, dest: &Path) -> Result<()> {
     let there = dest.try_exists().with_context(|| format!("cannot look at {}", dest.display()))?;
     ensure!(!there || args.force, "{} is there already; --force replaces it", dest.display());
     if there {

@@ -1,155 +1,180 @@
 //! `onewrite check`: whether a database and its log are what they should be. Looks only.
 
-use crate::live;
 use crate::look::{Behind, Log, Look, SlotFound, counted, grouped};
+use crate::tables::{self, Tables, progress};
+use crate::verdict::{Findings, Part, not_checked};
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
-use onewrite_core::Error;
 use onewrite_core::inspect::home::{self, Kind, State};
+use onewrite_core::inspect::layout::wal::SUFFIX as WAL_SUFFIX;
 use onewrite_core::inspect::layout::{be_u32, home as at};
-use onewrite_core::inspect::{Leftover, Slot, Whose};
-use std::fmt::Write as _;
+use onewrite_core::inspect::path_beside;
+use onewrite_core::inspect::{Judgement, Left, Pairing, Slot};
+use onewrite_core::text::Printable;
+use onewrite_core::{Error, Report};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Check a database and its onewrite log: structure, checksums, and whether the two belong together
+/// Check a database and its onewrite log: structure, checksums, tables, and whether the two belong together
 ///
 /// Nothing is written. Others may use it through onewrite meanwhile. One line per finding; the last line
-/// is the verdict. The status is 0 if all is sound (transactions that wait in the log after a crash are),
-/// 1 if something is damaged, 2 if a file could not be checked.
+/// is the verdict, and names what was checked. The status is 0 if all is sound (transactions that wait in
+/// the log after a crash are), 1 if something is damaged, 2 if not all could be checked.
 ///
-/// A database without onewrite's mark beside a log that holds transactions is told by file and change counter: sound, if it is
-/// the file that the log was used for and as new as the last of them, or newer, for then it has them all; damaged, if it is older,
-/// as a copy that somebody put back; and 2, if it is another file and newer, since that may have them or not.
+/// A database without onewrite's mark may lie beside a log that holds transactions. It is sound if it is
+/// the file that the log was used for, and as new as the last of them: then it has them all. Else it is
+/// sound by itself, and the status is 2: a backup that was put back lacks them, and another file may. The
+/// next write through onewrite sets such a log aside, and keeps it.
 ///
-/// What is checked is what onewrite knows: the database header, every byte's readability, the log's
-/// slots, records and streamed images, and that recovery would succeed. For the tables inside, ask
-/// SQLite: PRAGMA integrity_check.
+/// Three parts are checked:
+///
+///     file     its header, and that every byte can be read
+///     log      slots, records, streamed images, and that recovery would succeed
+///     tables   SQLite's integrity check, on the state that the next open finds
+///
+/// Where recovery waits, or SQLite's journal or write-ahead log lies beside the file, that state is made in
+/// temporary files (TMPDIR).
+///
+/// With --json each database gets one object, on a line of its own:
+///
+///     file, verdict           sound, damaged, apart (from the transactions in its log), incomplete or not_checked
+///     status                  0, 1 or 2, as above
+///     in_use                  whether others use it
+///     transactions_waiting    transactions that only the log holds
+///     checked                 the parts that were checked
+///     not_checked             the others: part and why
+///     findings                grade (ok, note or damage) and text
+///
+///     onewrite check app.db
+///     onewrite check --quick *.db
+///     onewrite check --json app.db | jq .verdict
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
     /// The databases
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
+    /// Leave the tables out
+    #[arg(long)]
+    quick: bool,
+    /// For machines: one JSON object for each database
+    #[arg(long)]
+    json: bool,
 }
 
 /// Prints the findings; the verdict is the status.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (mut damaged, mut unchecked) = (false, false);
+    let mut worst = 0;
     for file in &args.files {
-        match check_file(file)? {
-            Some(sound) => damaged |= !sound,
-            None => unchecked = true,
-        }
+        let (text, status) = match check_file(file, args.quick) {
+            Ok(findings) if args.json => (format!("{}\n", findings.json(file)), findings.status()),
+            Ok(findings) => (findings.text(file), findings.status()),
+            Err(e) => {
+                let _nobody_reads = writeln!(std::io::stderr(), "onewrite: not checked: {}", Printable(&e));
+                (if args.json { format!("{}\n", not_checked(file, &e.to_string())) } else { String::new() }, 2)
+            }
+        };
+        std::io::stdout().lock().write_all(text.as_bytes()).context("printing")?;
+        // Damage of one counts for more than another that could not be checked.
+        worst = if worst == 1 || status == 1 { 1 } else { worst.max(status) };
     }
-    Ok(if damaged { ExitCode::FAILURE } else { ExitCode::from(if unchecked { 2 } else { 0 }) })
+    Ok(ExitCode::from(worst))
 }
 
-/// So often one is looked at that others use, through onewrite and it cannot be read, or in SQLite's WAL mode and it looks damaged.
+/// So often a database is looked at that others use, and that cannot be read or looks damaged.
 const LOOKS: u32 = 3;
 
 fn in_wal_mode(look: &Look) -> bool {
-    look.first.get(at::WRITE_VERSION) == Some(&2) || look.state.kind == Kind::Wal
+    look.first.get(at::WRITE_VERSION) == Some(&2) || look.state.kind == Kind::Wal || look.wal.is_some()
 }
 
-/// Whether the database is sound; `None` if it could not be checked.
-fn check_file(file: &Path) -> Result<Option<bool>> {
+/// What is found of the database.
+fn check_file(file: &Path, quick: bool) -> onewrite_core::Result<Findings> {
     let mut looks = 0;
-    let looked = Look::with(file, |look| {
-        let mut findings = Findings::default();
-        check(look, &mut findings);
+    loop {
         looks += 1;
-        match findings.unread.take() {
+        let (look, mut findings) = Look::with(file, |look| {
+            let mut findings = Findings::default();
+            check(look, &mut findings);
+            Ok(findings)
+        })?;
+        let before = Stamps::of(&look);
+        check_readable(&look, &mut findings);
+        findings.checked(Part::File);
+        if look.log.is_some() {
+            findings.checked(Part::Log);
+        }
+        let looks_damaged = findings.damaged() > 0;
+        let by_reader = look.in_use || (in_wal_mode(&look) && look.repair.has_others()?);
+        let unread = check_tables(&look, by_reader, quick, &mut findings);
+        // The lock keeps checkpoints of SQLite out of no file in WAL mode: one may have come between two reads.
+        let moves = in_wal_mode(&look) && (look.repair.has_others()? || Stamps::of(&look) != before);
+        let again = match unread {
             // Those that used it may have ended, and others may have come since.
-            Some(why) if looks < LOOKS => return Err(Error::Busy(why)),
-            Some(why) => findings.damage(why),
-            // Checkpoints of SQLite may have come between two reads: the lock keeps those out of no file in WAL mode.
-            None if looks < LOOKS && findings.damaged() > 0 && in_wal_mode(look) => {
-                return Err(Error::Busy("it looks damaged, and others may use it in WAL mode".into()));
+            Some(why) => why,
+            None if moves && (looks_damaged || !(by_reader || quick)) => {
+                "it is in use by another process in WAL mode, which changes it while it is checked".into()
             }
-            None => {}
+            None => return Ok(findings),
+        };
+        if looks == LOOKS {
+            return if findings.is_incomplete { Ok(findings) } else { Err(Error::Busy(again)) };
         }
-        Ok(findings)
-    });
-    let (_, findings) = match looked {
-        Ok(looked) => looked,
-        Err(e) => {
-            let _nobody_reads = writeln!(std::io::stderr(), "onewrite: not checked: {e}");
-            return Ok(None);
-        }
+    }
+}
+
+/// Length and time of the last change of the file and of the write-ahead log beside it.
+#[derive(PartialEq)]
+struct Stamps([Option<(u64, std::time::SystemTime)>; 2]);
+
+impl Stamps {
+    fn of(look: &Look) -> Stamps {
+        let stamp = |path: &Path| {
+            let found = std::fs::metadata(path).ok()?;
+            Some((found.len(), found.modified().ok()?))
+        };
+        let wal = path_beside(look.repair.path(), WAL_SUFFIX);
+        Stamps([stamp(look.repair.path()), stamp(&wal)])
+    }
+}
+
+/// The tables, on the state that the next open finds, `by_reader` where others use the database. The answer is a reason to look
+/// again: others were in the way.
+fn check_tables(look: &Look, by_reader: bool, quick: bool, f: &mut Findings) -> Option<String> {
+    let why = match quick {
+        true => Some("--quick"),
+        false if f.damaged() > 0 => Some("see the damage above"),
+        false => None,
     };
-    let mut out = String::new();
-    for (grade, text) in &findings.list {
-        let _ = writeln!(out, "{:<8}{text}", grade.word());
-    }
-    let damaged = findings.damaged();
-    let verdict = match (damaged, findings.waiting) {
-        (0, _) if findings.untold => "sound by itself; whether it lacks what its log holds cannot be told".to_owned(),
-        (0, _) if findings.in_use => "sound, and in use".to_owned(),
-        (0, 0) => "sound".to_owned(),
-        (0, n) => format!("sound; recovery waits ({} in the log)", counted(n, "transaction")),
-        (n, _) => format!("DAMAGED: {} above", counted(n, "finding")),
+    why.inspect(|why| f.unchecked(Part::Tables, *why));
+    let path = look.repair.path();
+    let found = match by_reader {
+        true if f.damaged() > 0 => return None,
+        true => tables::check_live(path, quick),
+        false if why.is_some() => return None,
+        false => tables::check_locked(look),
     };
-    let _ = writeln!(out, "{}: {verdict}", file.display());
-    std::io::stdout().lock().write_all(out.as_bytes()).context("printing")?;
-    Ok((damaged > 0 || !findings.untold).then_some(damaged == 0))
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Grade {
-    Ok,
-    Note,
-    Damage,
-}
-
-impl Grade {
-    fn word(self) -> &'static str {
-        match self {
-            Grade::Ok => "ok",
-            Grade::Note => "note",
-            Grade::Damage => "DAMAGE",
+    if look.in_use && matches!(found, Tables::Left | Tables::Sound) {
+        f.ok("in use: a snapshot of the newest state can be read");
+    }
+    match found {
+        Tables::Left => {}
+        Tables::Sound => {
+            f.checked(Part::Tables);
+            f.ok("the tables: SQLite's integrity check finds no damage");
         }
-    }
-}
-
-#[derive(Default)]
-struct Findings {
-    list: Vec<(Grade, String)>,
-    /// Transactions that only the log holds.
-    waiting: u64,
-    /// Whether the database has what the log holds cannot be told.
-    untold: bool,
-    /// Others use it.
-    in_use: bool,
-    /// Why it could not be read as one of those.
-    unread: Option<String>,
-}
-
-impl Findings {
-    fn ok(&mut self, text: impl Into<String>) {
-        self.list.push((Grade::Ok, text.into()));
-    }
-
-    fn note(&mut self, text: impl Into<String>) {
-        self.list.push((Grade::Note, text.into()));
-    }
-
-    fn damage(&mut self, text: impl Into<String>) {
-        self.list.push((Grade::Damage, text.into()));
-    }
-
-    /// What looked like damage until now is a note, for this reason.
-    fn excuse(&mut self, why: &str) {
-        for (grade, text) in self.list.iter_mut().filter(|(grade, _)| *grade == Grade::Damage) {
-            *grade = Grade::Note;
-            text.push_str(why);
+        Tables::Damaged(problems) => {
+            f.checked(Part::Tables);
+            problems.iter().for_each(|problem| f.damage(format!("the tables: {problem}")));
         }
+        Tables::Unchecked(why) => {
+            f.is_incomplete = true;
+            f.unchecked(Part::Tables, &why);
+            return Some(why).filter(|_| by_reader);
+        }
+        Tables::Busy(why) => return Some(why),
     }
-
-    fn damaged(&self) -> u64 {
-        self.list.iter().filter(|(grade, _)| *grade == Grade::Damage).count() as u64
-    }
+    None
 }
 
 fn check(look: &Look, f: &mut Findings) {
@@ -168,12 +193,16 @@ fn check(look: &Look, f: &mut Findings) {
         // A process that died in a commit, or in a checkpoint of SQLite's, left the header of more pages than it had written.
         f.excuse(&format!("; so is the file of a process that died as it wrote, and the {waits} beside it mends that"));
     }
-    check_readable(look, f);
-    check_journal(look, f);
+    // What others use changes while it is looked at, and was judged when it was opened.
+    let judged = look.log.as_ref().filter(|_| !look.in_use).map(|log| look.repair.judge(&log.file)).transpose();
+    let judged = judged.unwrap_or_else(|e| {
+        f.damage(e.to_string());
+        None
+    });
+    check_journal(look, judged.as_ref(), f);
     if let Some((wal, bytes)) = &look.wal {
         f.note(format!(
-            "a write-ahead log of SQLite lies beside it ({}, {}), which SQLite reads with it: what it has is not checked. Keep the two \
-             together",
+            "a write-ahead log of SQLite lies beside it ({}, {}), which SQLite reads with it: keep the two together",
             wal.display(),
             counted(*bytes, "byte")
         ));
@@ -193,7 +222,7 @@ fn check(look: &Look, f: &mut Findings) {
         ));
     }
     match (&look.log, look.mark) {
-        (Some(log), _) => check_log(look, log, f),
+        (Some(log), _) => check_log(look, log, judged, f),
         (None, Some(_)) => f.damage(format!(
             "the mark is on, but the log {} is missing: the newest transactions are in it. Put it back; if it is lost \
              for good, see `onewrite recover --without-log`",
@@ -216,7 +245,9 @@ fn check_kind(look: &Look, f: &mut Findings) -> bool {
             return true;
         }
         Kind::Foreign if !look.first.starts_with(at::MAGIC) => {
-            f.damage(format!("{file} is not a SQLite database: it does not begin with \"SQLite format 3\""));
+            f.damage(format!(
+                "{file} is not a SQLite database, or it is encrypted: it does not begin with \"SQLite format 3\""
+            ));
         }
         Kind::Foreign if look.first.len() < at::HEADER_BYTES => {
             f.damage(format!("{file} ends within the header: {} bytes of {}", look.first.len(), at::HEADER_BYTES));
@@ -323,22 +354,10 @@ fn check_readable(look: &Look, f: &mut Findings) {
     }
 }
 
-fn progress(bytes: u64, what: &'static str) -> ProgressBar {
-    const LONG: u64 = 64 << 20;
-    if bytes < LONG {
-        return ProgressBar::hidden();
-    }
-    // On standard error, and only where that is a terminal.
-    let bar = ProgressBar::new(bytes).with_message(what);
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {eta}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
-}
-
-fn check_journal(look: &Look, f: &mut Findings) {
+fn check_journal(look: &Look, judged: Option<&Judgement>, f: &mut Findings) {
     let Some(journal) = &look.hot_journal else { return };
     let journal = journal.display();
-    if look.mark.is_some() && !was_closed(look) {
+    if look.mark.is_some() && judged.is_none_or(|judged| judged.pairing != Pairing::ClosedMarkBack) {
         f.damage(format!(
             "the mark is on and a rollback journal is there as well ({journal}): one of the two belongs to another copy. \
              Move the journal away if the database was last used through onewrite"
@@ -348,102 +367,97 @@ fn check_journal(look: &Look, f: &mut Findings) {
     }
 }
 
-/// Whether the log proves that the session of the mark was closed in order.
-fn was_closed(look: &Look) -> bool {
-    let (Some(log), Some(session)) = (&look.log, look.mark) else { return false };
-    matches!(look.repair.was_closed(&log.file, session), Ok(true))
-}
-
-fn check_log(look: &Look, log: &Log, f: &mut Findings) {
+fn check_log(look: &Look, log: &Log, judged: Option<Judgement>, f: &mut Findings) {
     let path = log.file.path.display();
     for (n, slot) in (1..).zip(&log.slots) {
         if matches!(slot, SlotFound::Damaged) && log.newest.is_some() {
-            f.damage(format!("header slot {n} of the log {path} is damaged; the other one is valid"));
+            let text = format!("header slot {n} of the log {path} is damaged; the other one is valid");
+            if look.mark.is_some() { f.damage(text) } else { f.note(text) }
         }
     }
-    let slot = match log.slot_for(look.mark) {
-        Ok(slot) => slot,
-        Err(e) => return f.damage(e.to_string()),
-    };
-    if was_closed(look) {
-        return f.ok(
-            "the database was closed in order, and a power cut brought the mark back: the next connection through \
-                     onewrite takes it off, or `onewrite recover`",
-        );
-    }
-    let mark = home::mark(&look.first);
-    let left_nothing =
-        |newest: &Slot| mark.is_some_and(|mark| matches!(log.file.has_nothing_of(&mark, newest), Ok(true)));
-    match (slot, look.mark) {
-        (None, Some(_)) => f.damage(format!(
-            "the log {path} has no valid header slot: it is damaged, cut short or not a log, and the marked database \
-             needs it"
-        )),
-        (None, None) => f.note(format!("the log {path} has no valid header slot; without the mark nothing needs it")),
-        (Some(slot), Some(session)) if slot.session != session && left_nothing(slot) => f.ok(format!(
-            "the session of the mark ({session:016x}) left nothing in the log: the power went before its first commit"
-        )),
-        (Some(slot), Some(session)) if slot.session != session => f.damage(format!(
-            "the log {path} belongs to another database or to an older state of this one (session {:016x}; the \
-             database has {session:016x})",
-            slot.session
-        )),
-        (Some(slot), Some(_)) if !slot.live => f.damage(format!(
-            "the mark is on, but the log {path} was closed in order: the database file is an older copy"
-        )),
-        (Some(slot), Some(session)) => {
-            f.ok(format!("the mark and the newest slot of the log belong together (session {session:016x})"));
-            if check_records(log, slot, f) {
-                check_replay(look, session, f);
+    match (judged, look.mark) {
+        (Some(judged), Some(session)) => check_marked(look, log, session, judged, f),
+        (Some(judged), None) => check_unmarked(look, log, &judged, f),
+        (None, _) => {
+            if let Ok(Some(slot)) = log.slot_for(look.mark) {
+                check_records(log, slot, f);
             }
         }
-        (Some(slot), None) if slot.live => check_leftover(look, log, slot, f),
-        (Some(_), None) => f.ok("no mark; the log was closed in order and holds nothing"),
     }
 }
 
-/// A log of a session that did not end in it, beside a database without a mark: whether that has what the log holds.
-fn check_leftover(look: &Look, log: &Log, slot: &Slot, f: &mut Findings) {
+fn check_marked(look: &Look, log: &Log, session: u64, judged: Judgement, f: &mut Findings) {
+    match judged.pairing {
+        Pairing::ClosedMarkBack => f.ok(
+            "the database was closed in order, and a power cut brought the mark back: the next connection through onewrite takes it \
+             off, or `onewrite recover`",
+        ),
+        Pairing::NeverBegun => f.ok(format!(
+            "the session of the mark ({session:016x}) left nothing in the log: the power went before its first commit"
+        )),
+        Pairing::Fits(slot) => {
+            f.ok(format!("the mark and the newest slot of the log belong together (session {session:016x})"));
+            if check_records(log, &slot, f)
+                && let Some((report, state)) = &judged.recovered
+            {
+                check_recovered(report, state, f);
+            }
+        }
+        // The journal was reported already.
+        _ if look.hot_journal.is_some() => {}
+        _ => {
+            let before = f.damaged();
+            if judged.pairing == Pairing::Damaged
+                && let Ok(Some(slot)) = log.slot_for(look.mark)
+            {
+                check_records(log, slot, f);
+            }
+            if let Some(refusal) = judged.refusal.filter(|_| f.damaged() == before) {
+                f.damage(refusal.to_string());
+            }
+        }
+    }
+}
+
+/// The log of a database without a mark: whether the database has what it holds.
+fn check_unmarked(look: &Look, log: &Log, judged: &Judgement, f: &mut Findings) {
     let path = log.file.path.display();
-    let left = match look.repair.leftover(&log.file, slot) {
-        Ok(left) => left,
-        Err(e) => return f.damage(e.to_string()),
+    let Some(Left { records, counter, .. }) = judged.left else {
+        return match judged.pairing {
+            Pairing::Damaged => {
+                f.note(format!("the log {path} has no valid header slot; without the mark nothing needs it"))
+            }
+            _ => f.ok("no mark; the log was closed in order and holds nothing"),
+        };
     };
-    let Leftover { records, change_counter, whose } = left;
     let of = counted(records, "transaction");
-    let counters = format!("up to change counter {change_counter}, and this one has {}", look.state.change_counter);
-    let aside = look.repair.path_aside(slot.session);
+    let counters = format!("up to change counter {counter}, and this one has {}", look.state.change_counter);
+    let aside = look.repair.path_aside(log.newest.as_ref().map_or(0, |slot| slot.session));
     let aside = aside.display();
-    match whose {
-        Whose::Ended | Whose::Later if records == 0 => f.ok("no mark; the log holds no record"),
-        Whose::Ended => f.ok(format!(
+    let apart = "This one carries no mark and was replaced, restored or copied. The next write through onewrite sets the log aside as";
+    match judged.pairing {
+        _ if records == 0 => f.ok("no mark; the log holds no record"),
+        Pairing::Closed => f.ok(format!(
             "no mark; the log {path} is of a session that ended in order, though it does not say so: the process died, or the power \
              went, before that. All that it may still hold ({of}) is in the database, and the next session begins it anew"
         )),
-        Whose::Later => f.note(format!(
+        Pairing::HomeNewer => f.note(format!(
             "no mark; the log {path} holds {of} of a session that is over, {counters}: it was used for this file, which has all of \
              them, and may have been written without onewrite since. The next write through onewrite sets the log aside as {aside}, where \
              nothing needs it"
         )),
-        Whose::Older | Whose::Unknown => {
-            let before = f.damaged();
-            check_records(log, slot, f);
-            f.waiting = 0;
-            if records == 0 && f.damaged() == before {
-                return;
-            }
-            if whose == Whose::Older || f.damaged() > before {
-                return f.damage(format!(
-                    "the log {path} holds {of} of a marked database, {counters}. This one carries no mark: it was replaced or restored. \
-                     Put the log's own database back beside it, or move the log away"
-                ));
-            }
-            f.untold = true;
+        Pairing::HomeOlder => {
+            f.apart = Some("it lacks what its log holds");
             f.note(format!(
-                "the log {path} may hold what this database lacks: it has {of}, {counters}. This one carries no mark and is another \
-                 file than the log was used for: it was replaced, restored or copied, and whether before or after them cannot be told. \
-                 The next write through onewrite sets the log aside as {aside}. If its own database is still there, put that back \
-                 beside it"
+                "the log {path} holds {of} that this database lacks, {counters}. {apart} {aside}. If its own database is still there, put \
+                 that back beside it"
+            ));
+        }
+        _ => {
+            f.apart = Some("whether it lacks what its log holds cannot be told");
+            f.note(format!(
+                "the log {path} may hold what this database lacks: it has {of}, {counters}, and was used for another file. {apart} \
+                 {aside}. If its own database is still there, put that back beside it"
             ));
         }
     }
@@ -508,28 +522,18 @@ fn check_records(log: &Log, slot: &Slot, f: &mut Findings) -> bool {
     true
 }
 
-/// Replays in memory, and looks at the state that recovery would leave.
-fn check_replay(look: &Look, session: u64, f: &mut Findings) {
-    if look.in_use {
-        match live::open(look.repair.path()) {
-            Ok(_) => f.ok("in use: a snapshot of the newest state can be read"),
-            Err(e) => f.unread = Some(format!("in use, and {e:#}")),
-        }
-        return;
+/// The state that recovery would leave.
+fn check_recovered(report: &Report, state: &State, f: &mut Findings) {
+    if report.transactions == 0 {
+        return f.ok("home holds everything");
     }
-    match look.repair.preview(session, false) {
-        Ok((report, state)) if report.transactions > 0 => match state_problem(&state) {
-            None => f.ok(format!(
-                "recovery would bring {} home and leave {}",
-                counted(report.pages, "page"),
-                counted(state.page_count.into(), "page")
-            )),
-            Some(problem) => f.damage(format!("after recovery, {problem}")),
-        },
-        Ok(_) => f.ok("home holds everything"),
-        // The journal was reported already.
-        Err(_) if look.hot_journal.is_some() => {}
-        Err(e) => f.damage(e.to_string()),
+    match state_problem(state) {
+        None => f.ok(format!(
+            "recovery would bring {} home and leave {}",
+            counted(report.pages, "page"),
+            counted(state.page_count.into(), "page")
+        )),
+        Some(problem) => f.damage(format!("after recovery, {problem}")),
     }
 }
 

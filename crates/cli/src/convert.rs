@@ -9,10 +9,12 @@ use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::Repair;
 use onewrite_core::disk::OpenMode;
+use onewrite_core::inspect::Judgement;
 use onewrite_core::inspect::has_room;
 use onewrite_core::inspect::home::{Kind, State, reserved};
 use onewrite_core::inspect::layout::trailer;
 use onewrite_core::inspect::path_beside;
+use onewrite_core::text::Printable;
 use onewrite_core::{Engine, LockLevel, Mode};
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File};
@@ -122,7 +124,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         format!("converted: {} pages of {} bytes, {wanted} of them reserved", grouped(pages), state.page_bytes)
     };
     drop(repair);
-    writeln!(std::io::stdout(), "{file}: {said}").context("done, but printing failed")?;
+    writeln!(std::io::stdout(), "{}", Printable(format!("{file}: {said}"))).context("done, but printing failed")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -163,9 +165,8 @@ fn convert(repair: &Repair, state: &State, to: Form) -> Result<u64> {
 fn remove_ended_log(repair: &Repair) -> Result<()> {
     let Some(log) = repair.lock_log()? else { return Ok(()) };
     let what = || format!("removing the log {}, whose session has ended", log.path.display());
-    let slots = log.slots()?;
-    let Some(slot) = slots.first().filter(|slot| slot.live) else { return Ok(()) };
-    if repair.leftover(&log, slot)?.whose.has_all() {
+    let Judgement { pairing, left, .. } = repair.judge(&log)?;
+    if left.is_some() && pairing.has_all() {
         // A power cut may bring the mark back, which needs the log.
         repair.home().sync().with_context(what)?;
         fs::remove_file(&log.path).with_context(what)?;

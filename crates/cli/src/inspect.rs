@@ -8,6 +8,7 @@ use onewrite_core::inspect::Slot;
 use onewrite_core::inspect::home::{self, Kind, Mark};
 use onewrite_core::inspect::layout::home as at;
 use onewrite_core::inspect::layout::slot::PAGE_COUNT_IN_HOME;
+use onewrite_core::text::printable;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::Write;
@@ -93,7 +94,7 @@ fn text(look: &Look, live: Option<&Live>) -> String {
     }
     let Some(log) = &look.log else {
         line("log", format!("none ({})", look.repair.log_path().display()));
-        return lines.join("\n") + "\n";
+        return printed(&lines);
     };
     lines.push(String::new());
     lines.push(log.file.path.display().to_string());
@@ -102,7 +103,7 @@ fn text(look: &Look, live: Option<&Live>) -> String {
     for (n, slot) in (1..).zip(&log.slots) {
         line(&format!("slot {n}"), slot_text(slot, look.mark, live.is_some_and(|l| is(slot, &l.slot))));
     }
-    let Some(live) = live else { return lines.join("\n") + "\n" };
+    let Some(live) = live else { return printed(&lines) };
     let used = live.end.tail.0 - live.slot.start.0;
     let percent = used as f64 * 100.0 / live.slot.ring_bytes as f64;
     line(
@@ -119,9 +120,13 @@ fn text(look: &Look, live: Option<&Live>) -> String {
     line("behind them", behind_text(live));
     if !live.records.is_empty() {
         lines.push(String::new());
-        lines.push(table(live).to_string());
+        lines.extend(table(live).to_string().lines().map(str::to_owned));
     }
-    lines.join("\n") + "\n"
+    printed(&lines)
+}
+
+fn printed(lines: &[String]) -> String {
+    lines.iter().map(|line| printable(line).into_owned() + "\n").collect()
 }
 
 fn home_text(look: &Look) -> String {

@@ -1,8 +1,8 @@
 //! Reading a database that others may be using: through onewrite, as one of its readers, on one snapshot.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use onewrite_rusqlite::{last_error, open_with_flags};
-use rusqlite::{Connection, OpenFlags, ffi};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +12,9 @@ const BUSY: Duration = Duration::from_secs(5);
 /// Opens the database at `path` to read, and begins a read transaction: what it sees stays as it is, and keeps nobody from
 /// writing through onewrite.
 pub fn open(path: &Path) -> Result<Connection> {
-    let db = open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(|e| explain(path, e))?;
+    // A file may be called `:memory:`, too.
+    let file = std::path::absolute(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let db = open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(|e| explain(path, e))?;
     let begun = db
         .busy_timeout(BUSY)
         .and_then(|()| db.execute_batch("BEGIN"))
@@ -30,8 +32,26 @@ pub fn explain(path: &Path, error: rusqlite::Error) -> anyhow::Error {
              it once to write, as `onewrite shell {path} 'SELECT 1'` does"
         );
     }
-    match last_error() {
-        Some(why) if !error.to_string().contains(&why) => anyhow!("cannot read {path}: {error}: {why}"),
-        _ => anyhow!("cannot read {path}: {error}"),
+    let code = error.sqlite_error_code();
+    let message = match last_error() {
+        Some(why) if !error.to_string().contains(&why) => format!("cannot read {path}: {error}: {why}"),
+        _ => format!("cannot read {path}: {error}"),
+    };
+    Unread { code, message }.into()
+}
+
+/// SQLite's error, in words for people.
+#[derive(Debug)]
+pub struct Unread {
+    /// Which one it is.
+    pub code: Option<ErrorCode>,
+    message: String,
+}
+
+impl std::fmt::Display for Unread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
     }
 }
+
+impl std::error::Error for Unread {}

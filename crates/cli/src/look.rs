@@ -15,7 +15,7 @@ use onewrite_core::inspect::layout::record as record_layout;
 use onewrite_core::inspect::layout::slot as slot_layout;
 use onewrite_core::inspect::layout::wal::SUFFIX as WAL_SUFFIX;
 use onewrite_core::inspect::{Change, Peek, Record};
-use onewrite_core::inspect::{LogFile, ScanEnd, next_places};
+use onewrite_core::inspect::{LogFile, ScanEnd, before_recovery, next_places};
 use onewrite_core::inspect::{path_beside, second_path};
 use onewrite_core::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -66,6 +66,15 @@ pub enum SlotFound {
     Damaged,
     /// A valid slot.
     Valid(Slot),
+}
+
+impl SlotFound {
+    fn valid(&self) -> Option<&Slot> {
+        match self {
+            SlotFound::Valid(slot) => Some(slot),
+            _ => None,
+        }
+    }
 }
 
 /// The disk of this machine.
@@ -163,15 +172,13 @@ impl Log {
     /// The slot recovery would start from: the newest, unless a recovery crashed between its slot and its mark.
     pub fn slot_for(&self, session: Option<u64>) -> Result<Option<&Slot>> {
         let Some(newest) = &self.newest else { return Ok(None) };
-        let older = self.slots.iter().find_map(|found| match found {
-            SlotFound::Valid(slot) => Some(slot).filter(|s| s.live && Some(s.session) == session),
-            _ => None,
-        });
-        if Some(newest.session) != session
-            && let Some(older) = older
+        let mut valid: Vec<_> = self.slots.iter().filter_map(SlotFound::valid).cloned().collect();
+        valid.sort_by_key(|slot| std::cmp::Reverse(slot.sequence));
+        let older = session.and_then(|session| before_recovery(&valid, session));
+        if let Some(older) = older
             && self.file.scan(newest, |_| Ok(()))?.is_empty()
         {
-            return Ok(Some(older));
+            return Ok(self.slots.iter().filter_map(SlotFound::valid).find(|slot| *slot == older));
         }
         Ok(Some(newest))
     }

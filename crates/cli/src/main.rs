@@ -1,5 +1,7 @@
 //! The command `onewrite`. This file only dispatches: one module per subcommand.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod assets;
 mod backup;
 mod check;
@@ -10,10 +12,16 @@ mod inspect;
 mod live;
 mod look;
 mod recover;
+mod remains;
 mod replicate;
+mod scratch;
 mod shell;
+mod tables;
+mod verdict;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use onewrite_core::environment;
+use onewrite_core::text::printable;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -52,6 +60,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Err(e) = environment::enter_program() {
+        let _nobody_reads = writeln!(std::io::stderr(), "onewrite: {e}");
+        return ExitCode::FAILURE;
+    }
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     let result = match cli.command {
@@ -78,7 +90,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(e) => {
-            let _nobody_reads = writeln!(std::io::stderr(), "onewrite: {e:#}");
+            let _nobody_reads = writeln!(std::io::stderr(), "onewrite: {}", printable(&format!("{e:#}")));
             ExitCode::FAILURE
         }
     }

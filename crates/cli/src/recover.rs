@@ -1,13 +1,14 @@
 //! `onewrite recover`: brings what a crash left in the log home and takes the mark off, or says why not.
 
 use crate::look::{counted, disk, grouped, wal_beside};
+use crate::remains;
 use anyhow::{Context, Result, bail, ensure};
 use onewrite_core::Error;
 use onewrite_core::Repair;
 use onewrite_core::Report;
 use onewrite_core::disk::OpenMode;
-use onewrite_core::inspect::Leftover;
 use onewrite_core::inspect::home::Kind;
+use onewrite_core::text::Printable;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -49,7 +50,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(session) => recover(args, repair, session)?,
         None => unmarked(args, &repair)?,
     };
-    writeln!(std::io::stdout(), "{file}: {said}").context("done, but printing failed")?;
+    writeln!(std::io::stdout(), "{}", Printable(format!("{file}: {said}"))).context("done, but printing failed")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -126,6 +127,7 @@ fn give_up_log(args: &Args, repair: Repair, session: u64) -> Result<String> {
     );
     let log = repair.lock_log()?;
     let aside = log.as_ref().map(|log| free_name(&log.path)).transpose()?;
+    let remains = remains::of(&repair, &state)?;
     let what = format!(
         "every transaction since the last checkpoint, and, if a crash interrupted that checkpoint, whole pages of it \
          (session {session:016x})"
@@ -133,15 +135,15 @@ fn give_up_log(args: &Args, repair: Repair, session: u64) -> Result<String> {
     if args.dry_run {
         let and = aside.map(|to| format!(" and set the log aside as {}", to.display())).unwrap_or_default();
         return Ok(format!(
-            "would take the mark off{and}, which gives up {what}. Nothing was changed. The reason: {why}"
+            "would take the mark off{and}, which gives up {what}. What remains: {remains}. Nothing was changed. The reason: {why}"
         ));
     }
     ensure!(
         args.yes,
-        "this gives up {what}. Look for the right log first. The reason it is needed: {why}. To do it, add --yes. \
+        "this gives up {what}. What remains: {remains}. Look for the right log first. The reason it is needed: {why}. To do it, add --yes. \
          Nothing was changed"
     );
-    let mut said = format!("the mark is off. Given up: {what}");
+    let mut said = format!("the mark is off. Given up: {what}. What remains: {remains}");
     if let (Some(log), Some(to)) = (log, aside) {
         set_aside(&log.path, &to)?;
         said += &format!(". The log is kept as {}", to.display());
@@ -159,27 +161,21 @@ fn unmarked(args: &Args, repair: &Repair) -> Result<String> {
     let is_whole = kind != Kind::Foreign || is_mended;
     ensure!(is_whole, "{file} is not a SQLite database, or it is cut short: nothing was changed");
     let log = repair.lock_log()?;
-    let left = match &log {
-        Some(log) => log.slots()?.first().filter(|s| s.live).map(|s| repair.leftover(log, s)).transpose()?,
-        None => None,
-    };
-    let is_over = |left: &Leftover| left.whose.has_all() && !args.without_log;
-    let (Some(log), Some(left)) = (log, left.filter(|left| left.records > 0 && !is_over(left))) else {
-        return Ok(match journal {
-            Some(journal) => format!(
-                "carries no mark, so there is nothing to recover from a log; SQLite rolls its journal {journal} back when \
-                 it opens the database next"
-            ),
-            None => "carries no mark: there is nothing to recover".into(),
-        });
-    };
+    let judged = log.as_ref().map(|log| repair.judge(log)).transpose()?;
+    let left = judged.as_ref().and_then(|judged| judged.left).filter(|left| left.records > 0);
+    let (Some(log), Some(left), Some(judged)) = (log, left, judged) else { return Ok(nothing(journal.as_deref())) };
     let holds =
         format!("the log {} holds {} of a marked database", log.path.display(), counted(left.records, "transaction"));
-    ensure!(
-        args.without_log,
-        "{holds}, but {file} carries no mark: it was replaced or restored. Put the log's own database back beside it, or \
-         set the log aside with `onewrite recover --without-log {file}`"
-    );
+    if !args.without_log {
+        return Ok(match judged.pairing.has_all() {
+            true => nothing(journal.as_deref()),
+            false => format!(
+                "{}. It was replaced or restored: {holds}, which this one lacks or may lack. The next write through onewrite sets the \
+                 log aside; to do so now, add --without-log. If the log's own database is still there, put that back beside it",
+                nothing(journal.as_deref())
+            ),
+        });
+    }
     let to = free_name(&log.path)?;
     if args.dry_run {
         return Ok(format!("would set the log aside as {}: {holds}. Nothing was changed", to.display()));
@@ -190,6 +186,16 @@ fn unmarked(args: &Args, repair: &Repair) -> Result<String> {
     );
     set_aside(&log.path, &to)?;
     Ok(format!("{holds}, and is kept as {}. The database itself was not changed", to.display()))
+}
+
+fn nothing(journal: Option<&str>) -> String {
+    match journal {
+        Some(journal) => format!(
+            "carries no mark, so there is nothing to recover from a log; SQLite rolls its journal {journal} back when it opens the \
+             database next"
+        ),
+        None => "carries no mark: there is nothing to recover".into(),
+    }
 }
 
 /// `LOG.lost`, or the first of `LOG.lost2`, `LOG.lost3`… that is free.

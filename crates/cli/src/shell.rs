@@ -1,6 +1,7 @@
 //! `onewrite shell`: the program `sqlite3`, with the extension loaded and the database open through onewrite.
 
 use anyhow::{Result, anyhow, bail};
+use onewrite_core::environment;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -51,7 +52,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .output();
     let tried = tried.map_err(|e| missing(&args.sqlite3, &e))?;
     if !tried.status.success() || !tried.stderr.is_empty() {
-        let why = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
+        let why = String::from_utf8_lossy(&tried.stderr).trim().lines().collect::<Vec<_>>().join("; ");
         bail!("{} cannot open {} through {}: {why}", args.sqlite3.display(), args.file.display(), extension.display());
     }
     Err(missing(&args.sqlite3, &command(&[]).args(&args.args).exec()))
@@ -79,7 +80,7 @@ fn missing(program: &Path, e: &std::io::Error) -> anyhow::Error {
 
 fn extension(args: &Args) -> Result<PathBuf> {
     const NAME: &str = "libonewrite.so";
-    let named = args.extension.clone().or_else(|| std::env::var_os("ONEWRITE_EXTENSION").map(PathBuf::from));
+    let named = args.extension.clone().or_else(|| environment::variable("ONEWRITE_EXTENSION").map(PathBuf::from));
     if let Some(named) = named {
         let path = std::path::absolute(&named)?;
         return if path.is_file() { Ok(path) } else { Err(anyhow!("there is no library {}", named.display())) };

@@ -63,7 +63,7 @@ pub fn step_aside(
 }
 
 /// Plain BUSY would make SQLite try the half-done commit again.
-fn stale(e: Error) -> Error {
+pub fn stale(e: Error) -> Error {
     match e {
         Error::Busy(why) => Error::NotAlone(why),
         e => e,

@@ -55,6 +55,7 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     if idle && db.table.read().new_bytes() == 0 && !db.table.read().has_layer() {
         return Ok(());
     }
+    db.check_mark(live)?;
     // Readers see `state` from here on (rule GroupFlushedFirst).
     if keeps(Rule::HomeNotAheadOfLog) {
         db.flush_published(live)?;
@@ -156,6 +157,7 @@ pub fn tell_recovery(db: &Database, live: &mut Live) -> Result<bool> {
 }
 
 fn tell_record(db: &Database, live: &mut Live, tid: Tid) -> Result<()> {
+    db.check_mark(live)?;
     if keeps(Rule::LeftoversFlushed) {
         db.flush_names(live.log.file())?;
     }
@@ -306,7 +308,7 @@ fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(P
     let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
     let member = db.member();
     // Whether a snapshot finds the page in what another process kept: then home's image is not its own.
-    let is_kept = |page, tid| member.as_ref().map_or(Ok(None), |m| m.kept.find(page, tid)).map(|found| found.is_some());
+    let is_kept = |page, tid| member.as_ref().map_or(Ok(false), |m| m.kept.has(page, tid));
     for (page, _) in pages {
         if page.0 > home_pages {
             continue;
@@ -314,7 +316,7 @@ fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(P
         // The oldest snapshot that reads home: the kept image takes home's place from there on.
         let at_home: Vec<Tid> = {
             let table = db.table.read();
-            older.iter().copied().filter(|tid| matches!(table.find(*page, *tid), Place::Home)).collect()
+            older.iter().copied().filter(|tid| table.reads_home(*page, *tid)).collect()
         };
         let mut first = None;
         for tid in at_home {

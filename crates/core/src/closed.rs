@@ -7,12 +7,13 @@
 
 use crate::database::Database;
 use crate::error::{IoContext, Result};
-use crate::home::{self, Header, Kind, Mark, State};
-use crate::layout::slot::PAGE_COUNT_IN_HOME;
+use crate::evidence::HomeAndLog;
+use crate::home::{self, Header, Mark, State};
 use crate::layout::{be_u32, home as at};
 use crate::log::file::LogFile;
-use crate::log::slot::{Slot, follows_session};
+use crate::log::slot::Slot;
 use crate::log::tombstone::Tombstone;
+use crate::pairing::{self, Evidence};
 
 /// A session that is over, of which home carries the mark.
 pub struct Closed {
@@ -29,36 +30,20 @@ pub struct Closed {
 /// Where home carries the mark of a session that the log proves to have ended with all of it in home: that mark, the state of home, and the
 /// newest slot. The caller has the log to itself.
 pub fn closed(db: &Database, log: &LogFile, session: u64) -> Result<Option<Closed>> {
-    let mut first = [0; at::HEADER_BYTES];
-    let (_, bytes) = db.read_first(&mut first)?;
-    let is_whole = |mark: &Mark| mark.session == session && mark.tid == mark.whole;
-    let Some(mark) = home::mark(&first).filter(is_whole) else { return Ok(None) };
-    let slots = log.slots()?;
-    // Schemes that write in place say nothing of home in the mark, and flush its removal.
-    let Some(newest) = slots.first().filter(|slot| slot.page_count != PAGE_COUNT_IN_HOME) else { return Ok(None) };
-    let mut state = without_mark(first, bytes);
-    // A rollback journal that waits brings pages and length of a later transaction back.
-    let waits = db.has_hot_journal()?;
-    if state.kind != Kind::Database && !waits {
+    let mut evidence = HomeAndLog::new(db, log)?;
+    let Some(mark) = evidence.mark().filter(|mark| mark.session == session) else { return Ok(None) };
+    if !pairing::is_close_proven(&mut evidence, &mark)? {
         return Ok(None);
     }
-    let is_end = |slot: &Slot| {
-        !slot.live && slot.session == session && slot.base_tid == mark.tid && slot.page_count != PAGE_COUNT_IN_HOME
-    };
-    let is_proven = match (newest.live, newest.session == session) {
-        (false, _) => is_end(newest),
-        (true, true) => log.holds(newest, |stone| *stone == Tombstone { session, tid: mark.tid })?,
-        // The next session has written its slot, and home has not its mark: so no record that was flushed, either (rule MarkWithFirstRecord).
-        (true, false) => {
-            let follows = follows_session(newest.session, session) && newest.base_tid == mark.tid.next();
-            if follows {
-                // As the close left it: page 1 in home may have an older one, for it alone changes no page.
-                state.change_counter = newest.change_counter.wrapping_sub(2);
-            }
-            (follows || slots.iter().any(is_end)) && log.has_nothing_flushed(newest)?
-        }
-    };
-    Ok(is_proven.then(|| Closed { mark, state, newest: newest.clone(), waits }))
+    let Some(newest) = evidence.slots.into_iter().next() else { return Ok(None) };
+    let mut first = [0; at::HEADER_BYTES];
+    let (_, bytes) = db.read_first(&mut first)?;
+    let mut state = without_mark(first, bytes);
+    if pairing::is_next(&newest, &mark) {
+        // As the close left it: page 1 in home may have an older one, for it alone changes no page.
+        state.change_counter = newest.change_counter.wrapping_sub(2);
+    }
+    Ok(Some(Closed { mark, state, newest, waits: db.has_hot_journal()? }))
 }
 
 /// Takes the mark off, durable, from a home that is complete: it is as the close left it. The log holds nothing from here on; that is
@@ -81,7 +66,7 @@ pub fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
 }
 
 /// What a marked home with these first bytes and this length holds, as if the mark was off.
-fn without_mark(mut first: Header, bytes: u64) -> State {
+pub fn without_mark(mut first: Header, bytes: u64) -> State {
     let counter = be_u32(&first, at::CHANGE_COUNTER).unwrap_or(0);
     home::unmark(&mut first);
     // The marked header is one ahead of the state (format.md, home).

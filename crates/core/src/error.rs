@@ -36,11 +36,9 @@ pub enum Error {
     /// it is rolled back. SQLite drops its cache, as at an I/O error.
     #[error("cannot commit pages that were written behind FCNTL_SYNC: {0}")]
     WrittenLate(String),
-    /// A write or flush failed earlier; the state of the disk is unknown until every connection has
-    /// closed and recovery has run.
-    #[error(
-        "the database is closed to use after a failed write or flush ({0}); close all connections and open it again to recover"
-    )]
+    /// A write or flush failed earlier: the state of the disk is unknown until every connection has
+    /// closed and recovery has run. Or the database file was overwritten.
+    #[error("the database is closed to use after a failure ({0}); close all connections and open it again to recover")]
     Poisoned(String),
     /// Where commits wait for a store: it did not take a transaction in time, or belongs to another database by now. Whether it
     /// has the transaction is not known.

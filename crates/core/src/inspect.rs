@@ -10,7 +10,8 @@ pub use crate::log::record::{Change, Peek, Record};
 pub use crate::log::slot::{Slot, follows_session};
 pub use crate::log::tombstone::{Tombstone, is_wiped};
 pub use crate::node::Shape;
-pub use crate::repair::{Leftover, Whose};
+pub use crate::pairing::{Left, Pairing, before_recovery};
+pub use crate::repair::Judgement;
 pub use crate::trailer::has_room;
 pub use crate::types::{LogOffset, PageNo, Tid};
 

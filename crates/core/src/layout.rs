@@ -56,7 +56,7 @@ pub mod words {
     pub const PROCESSES: usize = 48;
 
     /// Name and version of the layout.
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit7");
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit8");
 
     pub const AT_MAGIC: usize = 0;
     pub const AT_SESSION: usize = 1;
@@ -64,12 +64,18 @@ pub mod words {
     /// In the settings: the processes share `psow=1`.
     pub const PSOW: u64 = 1;
     pub const AT_POISON: usize = 3;
+    /// Poison: a write or flush failed.
+    pub const FAILED: u64 = 1;
+    /// Poison: home was overwritten.
+    pub const OVERWRITTEN: u64 = 2;
     pub const AT_GENERATION: usize = 4;
     pub const AT_HOME_FLOOR: usize = 5;
     pub const AT_KEPT: usize = 6;
     pub const AT_KEPT_UNTIL: usize = 7;
     pub const AT_EPOCH: usize = 8;
     pub const AT_ALONE: usize = 9;
+    /// In its place: the database has another log.
+    pub const REPLACED: u64 = u64::MAX;
     pub const AT_UNTOLD: usize = 10;
     pub const AT_START: usize = 11;
     pub const AT_MADE: usize = 12;

@@ -3,7 +3,10 @@
 //!
 //! Knows SQLite's *file format* (public and stable) and nothing of its C API. Everything runs on
 //! [`disk::Disk`], so all of it runs on a simulated disk in tests. What is exported is [`Engine`] and [`Connection`] for the
-//! VFS, [`Repair`] for the command line, [`disk`] for those that bring another one, and [`inspect`] for those that only look.
+//! VFS, [`Repair`] for the command line, [`disk`] for those that bring another one, [`inspect`] for those that only look, and what all
+//! programs share: [`environment`] and [`text`].
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod ahead;
 mod aside;
@@ -18,6 +21,7 @@ mod deadline;
 mod decide;
 pub mod disk;
 mod error;
+mod evidence;
 mod frontier;
 mod growth;
 mod home;
@@ -30,6 +34,7 @@ mod log;
 mod memory;
 mod node;
 mod options;
+mod pairing;
 mod pragma;
 mod procs;
 mod queue;
@@ -49,6 +54,7 @@ mod stats;
 mod sweep;
 mod sync;
 mod table;
+pub mod text;
 mod trailer;
 mod txn;
 mod types;
@@ -56,6 +62,7 @@ mod undo;
 mod wal;
 
 pub use connection::{Connection, Engine, LockLevel, Mode, nap};
+pub use disk::environment;
 pub use error::{Error, Result};
 pub use options::{Options, Preset, Split, Updates};
 pub use pragma::NAMES as PRAGMAS;

@@ -61,6 +61,11 @@ pub fn shared(home: &dyn DiskFile) -> Result<bool> {
     shared_if(home, || Ok(false))
 }
 
+/// Whether another process has SHARED, on a disk of the system: there the lock of this file itself does not count.
+pub fn has_others(home: &dyn DiskFile) -> Result<bool> {
+    home.conflicts(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)
+}
+
 /// Takes PENDING, or keeps it: stock SQLite gets BUSY before it reads the header. False if another process has it.
 pub fn pending(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)
@@ -153,6 +158,11 @@ pub fn everything(home: &dyn DiskFile) -> Result<bool> {
 /// Whether nobody, in this process or another, has any of SQLite's locks: for a file that cannot be locked exclusively.
 pub fn nobody(home: &dyn DiskFile) -> Result<bool> {
     Ok(!home.conflicts(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)?)
+}
+
+/// Whether another process uses the file through onewrite, or is about to write it without (holds PENDING).
+pub fn is_pending(home: &dyn DiskFile) -> Result<bool> {
+    home.conflicts(PENDING, 1, LockKind::Exclusive).context(what)
 }
 
 /// Whether another process is writing (holds RESERVED).

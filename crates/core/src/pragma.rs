@@ -7,6 +7,7 @@ use crate::database::Phase;
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::procs::words::Ship;
+use crate::text::printable;
 
 /// Pragmas besides the options.
 pub const NAMES: [&str; 6] = ["stats", "status", "changes", "checkpoint", "error", "version"];
@@ -33,7 +34,7 @@ fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> Optio
         "status" => Ok(status(connection)),
         "changes" => Ok(changes(connection)),
         "checkpoint" => connection.checkpoint().map(|()| "ok".to_owned()),
-        "error" => Ok(connection.last_error().unwrap_or("none").to_owned()),
+        "error" => Ok(printable(connection.last_error().unwrap_or("none")).into_owned()),
         "version" => Ok(env!("CARGO_PKG_VERSION").to_owned()),
         own if Options::OWN.contains(&own) => {
             let mut options = connection.own_options();

@@ -11,7 +11,9 @@ use crate::database::Database;
 use crate::error::{IoContext, Result};
 use crate::home::{Kind, State};
 use crate::memory;
+use crate::procs::follow;
 use crate::procs::member::Member;
+use crate::procs::tail::Reach;
 use crate::table::{Image, Place};
 use crate::types::{PageNo, PagePart, Tid};
 
@@ -19,7 +21,24 @@ use crate::types::{PageNo, PagePart, Tid};
 struct Epochs {
     ours: u64,
     /// Of the processes that share the log; `None` where nothing of theirs matters.
-    others: Option<(Arc<Member>, u64)>,
+    others: Option<(Arc<Member>, Theirs)>,
+}
+
+/// A number that grows before another process overwrites the bytes of a page that was found.
+enum Theirs {
+    /// The page is in home: the epoch.
+    Epoch(u64),
+    /// The page is behind the ring: the slot that this process follows. The next slot gives the streamed images up (rule StreamedReadFromLog).
+    Slot(u64),
+}
+
+impl Theirs {
+    fn hold(&self, member: &Member) -> bool {
+        match *self {
+            Theirs::Epoch(epoch) => member.words.same_epoch(epoch),
+            Theirs::Slot(sequence) => member.words.same_generation(sequence),
+        }
+    }
 }
 
 /// Where a snapshot found a page.
@@ -32,17 +51,31 @@ impl Database {
     fn look_up(&self, page: PageNo, tid: Tid) -> Found {
         let ours = self.epoch.load(Ordering::SeqCst);
         let table = self.table.read();
-        // Before the look: what another process writes home is in the table, or its epoch is newer.
-        let others = table.member.as_ref().map(|member| member.words.epoch());
+        // Before the look: an image that another process writes home is in the table, or the epoch is newer.
+        // And the table has no streamed images any more once this process follows a newer slot.
+        let others = table.member.as_ref().map(|m| (m.words.epoch(), m.generation.load(Ordering::SeqCst)));
         let place = table.find(page, tid);
-        let member = if matches!(place, Place::Home | Place::Unmade(_)) { table.member.clone() } else { None };
-        Found { place, epochs: Epochs { ours, others: member.zip(others) } }
+        let theirs = others.and_then(|(epoch, sequence)| match place {
+            Place::Home | Place::Unmade(_) => Some(Theirs::Epoch(epoch)),
+            Place::Log(..) => Some(Theirs::Slot(sequence)),
+            Place::Memory(_) | Place::Kept(..) => None,
+        });
+        Found { place, epochs: Epochs { ours, others: table.member.clone().zip(theirs) } }
+    }
+
+    /// Finds a page again that may have been overwritten where it was found.
+    fn look_again(&self, found: &Found, page: PageNo, tid: Tid) -> Result<Found> {
+        if let Some((member, Theirs::Slot(_))) = &found.epochs.others {
+            // Home has it since, or what was kept of home.
+            follow::catch_up(self, member, &mut self.inner.lock(), Reach::Visible)?;
+        }
+        Ok(self.look_up(page, tid))
     }
 
     /// Whether nothing that was looked up before may have been overwritten since.
     fn hold(&self, epochs: &Epochs) -> bool {
         self.epoch.load(Ordering::SeqCst) == epochs.ours
-            && epochs.others.as_ref().is_none_or(|(member, epoch)| member.words.same_epoch(*epoch))
+            && epochs.others.as_ref().is_none_or(|(member, theirs)| theirs.hold(member))
     }
 
     /// Reads bytes of one page as the snapshot `state` sees it; the page is within its size. Whether they were in home.
@@ -105,7 +138,7 @@ impl Database {
                 }
                 break;
             }
-            found = self.look_up(page, state.tid);
+            found = self.look_again(&found, page, state.tid)?;
         }
         if page == PageNo::HEADER && state.kind != Kind::Foreign {
             let from = state.header.get(in_page..).unwrap_or_default();
@@ -196,7 +229,7 @@ impl Database {
         };
         if let Some((member, _)) = &epochs.others {
             for n in 0..count {
-                if good >> n & 1 == 1 && member.kept.find(page(n), state.tid)?.is_some() {
+                if good >> n & 1 == 1 && member.kept.has(page(n), state.tid)? {
                     good &= !(1 << n);
                 }
             }

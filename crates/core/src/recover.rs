@@ -19,6 +19,7 @@ use crate::database::mark::lock_log;
 use crate::database::{Database, HomeFile, Inner, Live, Phase};
 use crate::disk::{LockKind, OpenMode, random};
 use crate::error::{Error, IoContext, Result};
+use crate::evidence::HomeAndLog;
 use crate::home::{Kind, Mark, State};
 use crate::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::log::file::{LogFile, log_path};
@@ -28,11 +29,12 @@ use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, small_ring_
 use crate::log::slot::Slot;
 use crate::memory;
 use crate::options::{LOG_BYTES_MAX, Options};
+use crate::pairing::Pairing;
 use crate::procs::member::{self, Member};
 use crate::procs::tail::Reach;
 use crate::procs::words::{Due, ProcessWords};
 use crate::procs::{follow, kept};
-use crate::replay::{Replayed, replay};
+use crate::replay::Replayed;
 use crate::rules::{Rule, keeps};
 use crate::stats::CountedFile;
 use crate::table::Place;
@@ -47,20 +49,6 @@ pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> 
     Ok(log)
 }
 
-/// What the log of `session`, which nobody else uses, leads to, its newest slot and all of them. Every way in which home and log may not
-/// fit has its own message. `told`: where the words of the dead say that the records end (rule EndTold).
-pub fn replay_session(
-    db: &Database,
-    log: &LogFile,
-    session: u64,
-    told: Option<Tid>,
-    accept_loss: bool,
-) -> Result<(Replayed, Slot, Vec<Slot>)> {
-    let slots = log.slots()?;
-    let slot = slot_of(db, log, &slots, session)?;
-    Ok((replay(db, log, &slot, told, accept_loss)?, slot, slots))
-}
-
 fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     // Where it should be, it mostly is.
     if let Ok(Some(log)) = LogFile::open(&*db.disk, &log_path(&db.path), mode)
@@ -71,6 +59,12 @@ fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     let path = db.path_of_log(session)?;
     let home = db.path.display();
     let Some(log) = LogFile::open(&*db.disk, &path, mode)? else {
+        if crate::locks::is_pending(&*db.home)? {
+            return Err(Error::Busy(format!(
+                "the log {} is missing, and processes use {home}: they make a new one as they write next",
+                path.display()
+            )));
+        }
         return Err(Error::CantOpen(format!(
             "{home} carries onewrite's mark, but its log {} is missing: the newest transactions are in that log. Put \
              it back beside the database. If it is lost for good, `onewrite recover --without-log` gives those \
@@ -79,48 +73,6 @@ fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
         )));
     };
     Ok(log)
-}
-
-/// The slot that counts, of the valid ones in a log that nobody else uses.
-fn slot_of(db: &Database, log: &LogFile, slots: &[Slot], session: u64) -> Result<Slot> {
-    let path = &log.path;
-    let home = db.path.display();
-    let Some(newest) = slots.first() else {
-        return Err(Error::Corrupt(format!(
-            "the log {} has no valid header slot: it is damaged, cut short or not a log. {home} needs it; `onewrite \
-             recover --without-log` gives the transactions in it up",
-            path.display()
-        )));
-    };
-    let mut slot = newest.clone();
-    if slot.session != session
-        // None between the two, which a crash may have lost: that would be the slot of a session that is over.
-        && let Some(older) = slots.iter().find(|s| s.session == session && s.live && s.sequence.checked_add(1) == Some(newest.sequence))
-        && log.scan(newest, |_| Ok(()))?.is_empty()
-    {
-        // A recovery crashed after it wrote the slot of its new session and before it marked home with it:
-        // no record is in the way of doing it again (invariant I8).
-        slot = older.clone();
-    }
-    if let Some(slot) = never_begun(db, log, newest, session)? {
-        return Ok(slot);
-    }
-    if slot.session != session {
-        return Err(Error::CantOpen(format!(
-            "the log {} belongs to another database or to an older state of this one (session {:016x}, {home} has \
-             {session:016x}): put the right log back beside the database",
-            path.display(),
-            slot.session
-        )));
-    }
-    if !slot.live {
-        return Err(Error::CantOpen(format!(
-            "{home} carries onewrite's mark, but its log {} was closed in order: the database file is an older copy. \
-             Use the newer copy, or `onewrite recover --without-log` to take the mark off this one",
-            path.display()
-        )));
-    }
-    Ok(slot)
 }
 
 /// Ends a session once more whose close is proven by what is left of it: false if it is not.
@@ -138,33 +90,6 @@ pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
         log => log?,
     };
     Ok(member::try_alone(&log, LockKind::Exclusive)? && end_again(db, &log, session)?)
-}
-
-/// The slot of a session that was cut off from power before its first flush of the log: the mark says so, and names a session
-/// that follows the one in the log (rule SlotWithFirstRecord). It would have said what home says.
-fn never_begun(db: &Database, log: &LogFile, newest: &Slot, session: u64) -> Result<Option<Slot>> {
-    let Some(mark) = db.read_mark()?.filter(|mark| mark.session == session) else { return Ok(None) };
-    if !log.has_nothing_of(&mark, newest)? {
-        return Ok(None);
-    }
-    let (state, _) = db.read_state()?;
-    Ok(Some(Slot {
-        sequence: newest.sequence.saturating_add(1),
-        session,
-        salt: random()?,
-        start: LogOffset(0),
-        base_tid: mark.tid,
-        tid_ceiling: Tid(mark.tid.0.saturating_add(TID_STEP)),
-        prev_crc: 0,
-        page_count: state.page_count,
-        page_bytes: state.page_bytes.max(512),
-        change_counter: state.change_counter,
-        counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
-        live: true,
-        zeroed: false,
-        in_place: false,
-        ..newest.clone()
-    }))
 }
 
 /// Writes a page of home again as it is. Whoever wrote it in place may have died after the flush of it failed: then
@@ -231,10 +156,12 @@ pub fn attach(
         }
         check_name(db)?;
         let told = told_end(db, &log, session);
-        let (replayed, slot, slots) = match replay_session(db, &log, session, told, false) {
-            Ok(found) => found,
-            Err(e) => return if end_again(db, &log, session)? { Ok(false) } else { Err(e) },
-        };
+        let mut evidence = HomeAndLog::new(db, &log)?.ending(told).without_journal();
+        let pairing = evidence.judge(false)?;
+        if pairing == Pairing::ClosedMarkBack {
+            return end_again(db, &log, session).map(|_| false);
+        }
+        let (replayed, slot, slots) = evidence.into_replayed(&pairing)?;
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
         let found = Found { log, slots, slot, replayed, told };
@@ -572,7 +499,7 @@ fn go_on(
     *db.table.write() = table;
     inner.set_state(recovered);
     let live = Live { due, ..db.begin(inner, ring, home, slot.base_tid) };
-    db.share(live, writer, inner, false)
+    db.share(live, writer, inner, 0)
 }
 
 /// Flushes the `mark` of home, before anything else is written there, where no record says that one was flushed, and with it the mark
@@ -627,7 +554,7 @@ pub fn take_over(
                 .write_at(&slot.encode(), slot.position())
                 .context(|| format!("cannot write to the log {}", log.path.display()))?;
         }
-        log.rewrite_live(slot, cursor.tail)?;
+        log.rewrite_live(slot, cursor.tail, table.streamed_end())?;
         flush_mark(db, &mark, slot, told_durable)?;
     }
     if report.transactions > 0 {
@@ -666,7 +593,7 @@ pub fn take_over(
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
     let live = db.begin(inner, log, home, home_tid);
-    db.share(live, writer, inner, false)
+    db.share(live, writer, inner, 0)
 }
 
 /// The slot of the session after a recovery. It is one of its own: a log or a home copied before this recovery does not fit any more,

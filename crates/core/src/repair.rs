@@ -14,12 +14,13 @@ use crate::database::Database;
 use crate::database::mark::lock_log;
 use crate::disk::{Disk, DiskFile, LockKind, OpenMode};
 use crate::error::{Error, IoContext, Result};
+use crate::evidence::HomeAndLog;
 use crate::home::{self, Kind, State};
 use crate::layout::home as at;
 use crate::locks;
 use crate::log::file::{LogFile, aside_path, base, is_aside, log_path};
-use crate::log::slot::Slot;
 use crate::options::Options;
+use crate::pairing::{Left, Pairing};
 use crate::procs::kept;
 use crate::recover::{self, open_log};
 use crate::replay::Report;
@@ -35,37 +36,17 @@ pub struct Repair {
     writable: bool,
 }
 
-/// What a log, whose newest slot is of a session under way, has to do with a database that carries no mark.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leftover {
-    /// Records that can be read in it.
-    pub records: u64,
-    /// Change counter of the last of them; without one, that which the slot tells.
-    pub change_counter: u32,
-    /// Whether the database has what they say.
-    pub whose: Whose,
-}
-
-/// Whether a database without a mark has the transactions of the log beside it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// It has all of them: the session ended in order, and its process died, or the power went, before the log said so (rule
-    /// CloseWithoutSlot). The next session goes on with that log; in all other cases it is set aside (rule ForeignLogSetAside).
-    Ended,
-    /// It is the file that the log was used for, and newer than all that can be read in it: the mark came off in order, for only then does
-    /// stock SQLite write, or a close overwrite the log. It has all of them.
-    Later,
-    /// It is older than the last of them, or another database.
-    Older,
-    /// It is another file than the log was used for, or the end of the log cannot be read: nothing tells.
-    Unknown,
-}
-
-impl Whose {
-    /// Whether nothing in the log is needed any more.
-    pub fn has_all(self) -> bool {
-        matches!(self, Whose::Ended | Whose::Later)
-    }
+/// What a log is to the database beside it, and what follows.
+#[derive(Debug)]
+pub struct Judgement {
+    /// Whether the two belong together.
+    pub pairing: Pairing,
+    /// What recovery would do, and the state it would leave, where the mark is on and they do.
+    pub recovered: Option<(Report, State)>,
+    /// Why a marked database cannot be used with this log.
+    pub refusal: Option<Error>,
+    /// What the log holds, where the mark is off and the newest slot is live.
+    pub left: Option<Left>,
 }
 
 impl Repair {
@@ -158,43 +139,45 @@ impl Repair {
     /// What [`Repair::recover`] would do, and the state it would leave. Nothing is written.
     pub fn preview(&self, session: u64, accept_loss: bool) -> Result<(Report, State)> {
         let log = self.open_log(session, OpenMode::ReadOnly)?;
-        if let Some(closed) = closed(&self.db, &log, session)? {
-            return Ok((Report::default(), closed.state));
+        let (_, found) = self.look(&log, session, accept_loss)?;
+        found
+    }
+
+    /// The pairing of a marked home and `log`, and what recovery would do, or why it cannot.
+    fn look(&self, log: &LogFile, session: u64, accept_loss: bool) -> Result<(Pairing, Result<(Report, State)>)> {
+        let mut evidence = HomeAndLog::new(&self.db, log)?;
+        let pairing = evidence.judge(accept_loss)?;
+        if pairing == Pairing::ClosedMarkBack
+            && let Some(closed) = closed(&self.db, log, session)?
+        {
+            return Ok((pairing, Ok((Report::default(), closed.state))));
         }
-        self.check_journal()?;
-        let (replayed, ..) = recover::replay_session(&self.db, &log, session, None, accept_loss)?;
-        Ok((replayed.report, replayed.state))
+        let replayed = self.check_journal().and_then(|()| evidence.into_replayed(&pairing));
+        Ok((pairing, replayed.map(|(replayed, ..)| (replayed.report, replayed.state))))
+    }
+
+    /// Whether the database and `log` belong together. Nothing is written. The caller has locked both.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read.
+    pub fn judge(&self, log: &LogFile) -> Result<Judgement> {
+        if let Some(session) = self.mark()? {
+            let (pairing, found) = self.look(log, session, false)?;
+            let (recovered, refusal) = match found {
+                Ok(found) => (Some(found), None),
+                Err(e) => (None, Some(e)),
+            };
+            return Ok(Judgement { pairing, recovered, refusal, left: None });
+        }
+        let mut evidence = HomeAndLog::new(&self.db, log)?;
+        let pairing = evidence.judge(false)?;
+        Ok(Judgement { pairing, recovered: None, refusal: None, left: evidence.found_left() })
     }
 
     /// A marked home with a journal and without its log is of two copies: that is what is said then.
     fn open_log(&self, session: u64, mode: OpenMode) -> Result<LogFile> {
         open_log(&self.db, session, mode).or_else(|e| self.check_journal().and(Err(e)))
-    }
-
-    /// Whether `log` proves that `session`, whose mark home carries, was closed in order: a power cut took the removal of the mark.
-    pub fn was_closed(&self, log: &LogFile, session: u64) -> Result<bool> {
-        Ok(closed(&self.db, log, session)?.is_some())
-    }
-
-    /// What `log`, whose newest `slot` is live, is to home, which carries no mark. The caller has locked both.
-    ///
-    /// # Errors
-    ///
-    /// A file that cannot be read.
-    pub fn leftover(&self, log: &LogFile, slot: &Slot) -> Result<Leftover> {
-        let (end, change_counter) = log.scan_counter(slot)?;
-        let is_noted = self.db.is_noted_in(log)?;
-        // A close that has begun to overwrite the ring: home had all of the session then.
-        let is_closed = || log.holds(slot, |stone| stone.session == slot.session);
-        // As counters that wrap are compared. The mark comes off with one that is two ahead of the last record's.
-        let ahead = self.state()?.change_counter.wrapping_sub(change_counter);
-        let whose = match ahead {
-            0x8000_0000.. => Whose::Older,
-            0..=2 if is_noted && end.rot.is_none() => Whose::Ended,
-            _ if is_noted && (end.rot.is_none() || is_closed()?) => Whose::Later,
-            _ => Whose::Unknown,
-        };
-        Ok(Leftover { records: end.records, change_counter, whose })
     }
 
     /// The name that the log of `session` gets if another file's session begins.
@@ -207,11 +190,14 @@ impl Repair {
     pub fn recover(self, session: u64, accept_loss: bool) -> Result<Report> {
         let db = &self.db;
         let log = self.open_log(session, OpenMode::ReadWrite)?;
-        if recover::end_again(db, &log, session)? {
+        let mut evidence = HomeAndLog::new(db, &log)?;
+        let pairing = evidence.judge(accept_loss)?;
+        if pairing == Pairing::ClosedMarkBack {
+            recover::end_again(db, &log, session)?;
             return Ok(Report::default());
         }
         self.check_journal()?;
-        let (replayed, slot, _) = recover::replay_session(db, &log, session, None, accept_loss)?;
+        let (replayed, slot, _) = evidence.into_replayed(&pairing)?;
         kept::remove(&*self.disk, &log.path, session)?;
         let report = replayed.report.clone();
         {
@@ -257,6 +243,11 @@ impl Repair {
                 journal.display()
             ))),
         }
+    }
+
+    /// Whether another process has SQLite's lock SHARED: in WAL mode each has it that has the database open.
+    pub fn has_others(&self) -> Result<bool> {
+        locks::has_others(&*self.db.home)
     }
 
     /// The open database file, for reading.

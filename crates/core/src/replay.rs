@@ -56,6 +56,16 @@ pub struct Replayed {
     pub decider: Option<Decider>,
 }
 
+/// Where the records lead.
+pub enum Led {
+    /// To this state.
+    There(Box<Replayed>),
+    /// Home is of a moment before the first of them (rule HomeFitsLog).
+    HomeOlder,
+    /// Home is of a moment that none of them led to (rule HomeFitsLog).
+    HomeNewer,
+}
+
 /// What is replayed: the records of `log` behind `slot`, over what `db` holds in home.
 struct Replay<'a> {
     db: &'a Database,
@@ -70,19 +80,19 @@ struct Replay<'a> {
 /// Replays the records of `log` behind `slot` over what `db` holds in home. Nothing is written.
 /// With `accept_loss`, a damaged record ends the log instead of being an error. `told`: the newest transaction that was written, where that
 /// is known.
-pub fn replay(db: &Database, log: &LogFile, slot: &Slot, told: Option<Tid>, accept_loss: bool) -> Result<Replayed> {
+pub fn replay(db: &Database, log: &LogFile, slot: &Slot, told: Option<Tid>, accept_loss: bool) -> Result<Led> {
     Replay { db, log, slot, accept_loss, waits: true }.run(told)
 }
 
 impl Replay<'_> {
     /// `told`: as in [`replay`].
-    fn run(&self, told: Option<Tid>) -> Result<Replayed> {
+    fn run(&self, told: Option<Tid>) -> Result<Led> {
         let Replay { db, log, slot, accept_loss, waits } = *self;
         let mut first = [0; at::HEADER_BYTES];
         db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
         let mark = home::mark(&first).filter(|mark| mark.tid != Tid(0) && keeps(Rule::HomeFitsLog));
         if mark.is_some_and(|mark| mark.whole < slot.base_tid) {
-            return Err(copied_apart(db, log, "older"));
+            return Ok(Led::HomeOlder);
         }
         let home_bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
         let (mut table, mut report) = (PageTable::default(), Report::default());
@@ -145,11 +155,11 @@ impl Replay<'_> {
         }
         // What went in place has no record.
         if !fits && !slot.in_place {
-            return Err(copied_apart(db, log, "newer"));
+            return Ok(Led::HomeNewer);
         }
         let cursor = Cursor { tail: end.tail, prev_crc: end.prev_crc, last_tid: end.last_tid, first: slot.start };
         let replayed = Replayed { table, state, report, cursor, told_durable: end.told_durable, decider };
-        self.check(replayed, home_bytes, page_count_min)
+        Ok(Led::There(Box::new(self.check(replayed, home_bytes, page_count_min)?)))
     }
 
     /// The state that records are applied to: what the slot says of home or, if that is left to its header, what that says when the
@@ -253,18 +263,6 @@ fn read_home(db: &Database, slot: &Slot, page: PageNo, image: &mut [u8]) -> Resu
     Ok(())
 }
 
-/// Home and log are of two moments (rule HomeFitsLog): the log does not lead from home to any state that ever was.
-fn copied_apart(db: &Database, log: &LogFile, age: &str) -> Error {
-    let newest = if age == "newer" { ", or the newest transactions in the log are damaged" } else { "" };
-    Error::CantOpen(format!(
-        "{} is {age} than its log {}: the two were copied at different moments, with a checkpoint between{newest}. Nothing was \
-         changed. Copy both again while no process uses the database, or copy it with SQLite's backup or VACUUM INTO. To make \
-         do with the file alone, as its last checkpoint left it: `onewrite recover --without-log`",
-        db.path.display(),
-        log.path.display()
-    ))
-}
-
 /// What a record is applied to.
 pub struct Source<'a> {
     /// The database.
@@ -366,15 +364,24 @@ impl Now<'_, '_> {
         });
         done?;
         if record.head.stream.count > 0 {
-            let mut streamed = Streamed::default();
-            log.for_each_streamed(record, |page, position, crc| streamed.set(PageNo(page), position, crc))?;
+            let (mut streamed, mut end) = (Streamed::default(), record.head.stream.index_end());
+            let is_whole = log.for_each_streamed(record, |page, position, crc| {
+                end = end.max(position.saturating_add(slot.page_bytes.into()));
+                streamed.set(PageNo(page), position, crc)
+            })?;
+            if !is_whole {
+                return Err(Error::Corrupt(format!(
+                    "the log {} has lost the index of what transaction {tid} streamed",
+                    log.path.display()
+                )));
+            }
             if self.table.has_layer() {
                 return Err(Error::Corrupt(format!(
                     "the log {} holds two big transactions without a checkpoint between them",
                     log.path.display()
                 )));
             }
-            self.table.publish_layer(tid, streamed, log.file.clone());
+            self.table.publish_layer(tid, streamed, log.file.clone(), end);
         }
         if record.head.page_count == 0 {
             return Err(Error::Corrupt(format!("transaction {tid} in the log {} leaves no page", log.path.display())));
@@ -543,7 +550,8 @@ mod tests {
     }
 
     fn holds_little(db: &Database, log: &LogFile, slot: &Slot, waits: bool) {
-        let replayed = Replay { db, log, slot, accept_loss: false, waits }.run(None).unwrap();
+        let led = Replay { db, log, slot, accept_loss: false, waits }.run(None).unwrap();
+        let Led::There(replayed) = led else { unreachable!("home has no mark") };
         assert_eq!((replayed.report.transactions, replayed.report.pages), (2, u64::from(PAGES) - 1));
         // What waits counts as if it were there: with so much of it, recovery brings all home, one page after the other.
         let counted = if waits { u64::from(PAGES - 1) * PAGE as u64 } else { REPLAYED_BYTES };

@@ -206,6 +206,12 @@ fn for_each_page(
     let mut run = memory::zeros_of(run_pages * page_len)?;
     let mut number = from.0;
     while !run.is_empty() {
+        // A hole has no trailer.
+        let at = PageNo(number).offset(page_bytes);
+        let Some(data) = db.home.next_data(at).context(what)? else { break };
+        let skipped = u32::try_from(data.saturating_sub(at) / page_len).ok();
+        let Some(next) = skipped.and_then(|skipped| number.checked_add(skipped)) else { break };
+        number = next;
         let read = db.home.read_at(&mut run, PageNo(number).offset(page_bytes)).context(what)?;
         for image in run.get(..read).unwrap_or_default().chunks_exact(page_bytes.max(1) as usize) {
             visit(PageNo(number), image)?;

@@ -110,8 +110,8 @@ rules! {
     WalBeforeHome,
     /// Home has the content of the WAL, and has left WAL mode, before the WAL goes.
     HomeBeforeWalGoes,
-    /// Other processes see a big transaction once it is home.
-    BigHomeFirst,
+    /// Readers of a process see a transaction when those of all processes may.
+    SeenByAllAtOnce,
     /// A snapshot is announced before it is used.
     SnapshotsAnnounced,
     /// Images that another process reads in home are kept before home is overwritten.

@@ -170,6 +170,8 @@ struct Layer {
     tid: Tid,
     streamed: Streamed,
     log: Arc<dyn DiskFile>,
+    /// Where they end in the log, with their index, in bytes.
+    end: u64,
 }
 
 impl Layer {
@@ -261,6 +263,14 @@ impl PageTable {
             Some(version) => version.place.clone(),
             None => self.unmade(page, tid).unwrap_or(Place::Home),
         }
+    }
+
+    /// Whether the snapshot at `tid` reads `page` in home, and as home has it now: a later image has not been brought there since. Where
+    /// one has, the image of this snapshot was kept elsewhere, or the page was added behind it.
+    pub fn reads_home(&self, page: PageNo, tid: Tid) -> bool {
+        let is_home = |v: &&Version| matches!(v.place, Place::Home);
+        let later = || self.pages.get(&page).into_iter().flatten().skip_while(|v| v.tid <= tid);
+        matches!(self.find(page, tid), Place::Home) && !later().skip_while(is_home).any(|v| is_home(&v))
     }
 
     /// The version of `page` that was not listed since recovery, if the snapshot at `tid` has it.
@@ -442,10 +452,15 @@ impl PageTable {
         Some(&mut image.0)
     }
 
-    /// Adds the streamed images of the transaction `tid`.
-    pub fn publish_layer(&mut self, tid: Tid, streamed: Streamed, log: Arc<dyn DiskFile>) {
+    /// Adds the streamed images of the transaction `tid`, which end with their index at byte `end` of the log.
+    pub fn publish_layer(&mut self, tid: Tid, streamed: Streamed, log: Arc<dyn DiskFile>, end: u64) {
         debug_assert!(self.layer.is_none(), "a checkpoint follows each big transaction");
-        self.layer = Some(Layer { tid, streamed, log });
+        self.layer = Some(Layer { tid, streamed, log, end });
+    }
+
+    /// Where the streamed images end in the log with their index, in bytes; 0 if there are none. Behind that, nothing that was committed is.
+    pub fn streamed_end(&self) -> u64 {
+        self.layer.as_ref().map_or(0, |layer| layer.end)
     }
 
     /// The newest version of every page that is newer than home, up to `page_count`, in page order.
@@ -819,7 +834,7 @@ mod tests {
         let mut streamed = Streamed::default();
         streamed.set(PageNo(3), 1 << 20, 5).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
-        table.publish_layer(Tid(7), streamed, log);
+        table.publish_layer(Tid(7), streamed, log, 0);
         assert_eq!(changes(&table, 7), (Tid(5), vec![(PageNo(3), Tid(7)), (PageNo(9), Tid(6))]));
         // A page in place is in no record.
         table.checkpointed(Tid(7), 9, readers(&snapshots, 7));
@@ -886,7 +901,7 @@ mod tests {
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), 1 << 20, 5).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
-        table.publish_layer(Tid(2), streamed, log);
+        table.publish_layer(Tid(2), streamed, log, 0);
         table.checkpointed(Tid(2), 7, readers(&snapshots, 2));
         assert_eq!((read(&table, 1), read(&table, 2)), (Some(1), None));
     }
@@ -897,7 +912,7 @@ mod tests {
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), 1 << 20, 5).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
-        table.publish_layer(Tid(2), streamed, log);
+        table.publish_layer(Tid(2), streamed, log, 0);
         // Snapshot 1 reads home, which is about to get the image of 2, or will at the next try.
         table.keep(PageNo(7), Tid(1), Tid(2), Place::Memory(image(100)));
         assert_eq!(read(&table, 1), Some(100));
@@ -995,7 +1010,7 @@ mod tests {
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), 1 << 20, 5).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
-        table.publish_layer(Tid(6), streamed, log);
+        table.publish_layer(Tid(6), streamed, log, 0);
         let dirty: Vec<_> =
             table.dirty(8).unwrap().iter().map(|(page, at)| (page.0, matches!(at, Place::Log(..)))).collect();
         assert_eq!(dirty, [(7, true), (8, false)]);
@@ -1021,7 +1036,7 @@ mod tests {
         streamed.set(PageNo(9), 2 << 20, 5).unwrap();
         assert_eq!(streamed.len(), 2);
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
-        table.publish_layer(Tid(2), streamed, log);
+        table.publish_layer(Tid(2), streamed, log, 0);
         assert_eq!(read(&table, 1), Some(1));
         assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
         assert_eq!(table.dirty(100).unwrap().len(), 2);

@@ -1,8 +1,8 @@
-//! Power cuts: which images a device may be left with when the power goes after some event of a trace.
+//! Power cuts: the images that a power cut after some event of a trace may leave.
 //!
-//! What was answered before a flush arrived is durable once the flush is answered. Of the rest, each atomic unit has the content of the last flush or any of
-//! the contents written to it since, independently of its neighbours: a cache may hold requests back, write them in
-//! any order and be caught in the middle of one.
+//! A flush makes the requests durable that were answered before it arrived. Of the rest, each
+//! atomic unit independently has its content at the last flush or any content written since: a
+//! cache may hold requests back, reorder them and lose power within one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,8 +12,8 @@ use onewrite_core::disk::sim::SplitMix64;
 use crate::image::Image;
 use crate::trace::{Event, Operation, Trace};
 
-/// How what was not flushed is chosen from. A subset drawn unit by unit is nearly never whole, so whole, ordered
-/// and nearly whole outcomes have ways of their own.
+/// The choice of unflushed requests. Units drawn one by one are nearly never whole, so whole,
+/// ordered and nearly whole outcomes have their own ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// Nothing arrived.
@@ -24,11 +24,11 @@ pub enum Kept {
     Prefix,
     /// Each request arrived or did not.
     Requests,
-    /// All but one.
+    /// All requests but one arrived.
     AllButOne,
-    /// One alone.
+    /// One request alone arrived.
     OneOnly,
-    /// Each atomic unit has one of the contents it had since the flush.
+    /// Each atomic unit has one of its contents since the flush.
     Units,
 }
 
@@ -36,44 +36,44 @@ impl Kept {
     const ALL: [Kept; 7] =
         [Kept::Nothing, Kept::Everything, Kept::Prefix, Kept::Requests, Kept::AllButOne, Kept::OneOnly, Kept::Units];
 
-    /// One of them; the ones with more outcomes more often.
+    /// Draws ways with more outcomes more often.
     pub fn draw(random: &mut SplitMix64) -> Kept {
         let choice = random.below(12);
         Kept::ALL.get(choice).copied().unwrap_or(if choice < 9 { Kept::Requests } else { Kept::Units })
     }
 }
 
-/// A trace that is cut at one position after another, in ascending order.
+/// A trace, cut at ascending positions.
 pub struct PowerCuts<'t> {
     trace: &'t Trace,
     durable: Image,
-    /// Requests before `position` that are not in `durable`, in order.
+    /// Requests before `position` that are not durable, in order.
     unflushed: Vec<&'t Event>,
     position: usize,
     atomic_unit: u64,
-    /// In ascending order.
+    /// Ascending.
     whole: Vec<Range<u64>>,
 }
 
 impl<'t> PowerCuts<'t> {
-    /// `base` is what was on the device when the recording began.
+    /// `base` is the content before the recording.
     pub fn new(base: Image, trace: &'t Trace, atomic_unit: u32) -> PowerCuts<'t> {
         let atomic_unit = u64::from(atomic_unit.max(512));
         PowerCuts { trace, durable: base, unflushed: Vec::new(), position: 0, atomic_unit, whole: Vec::new() }
     }
 
-    /// Never tears one of these ranges, which begin and end at atomic units and come in ascending order.
+    /// Never tears these ranges of whole atomic units, which ascend.
     pub fn keeping_whole(self, whole: Vec<Range<u64>>) -> PowerCuts<'t> {
         PowerCuts { whole, ..self }
     }
 
-    /// Goes on to the moment before event `position`. Earlier positions are behind it for good.
+    /// Advances to the moment before event `position`, for good.
     pub fn advance(&mut self, position: usize) {
         let passed = self.trace.events.get(self.position..position.min(self.trace.events.len()));
         for event in passed.unwrap_or_default() {
             self.position += 1;
             if matches!(event.operation, Operation::Flush) {
-                // A flush that overtakes a request says nothing about it.
+                // A flush covers only requests answered before it arrived.
                 let all = std::mem::take(&mut self.unflushed);
                 let (done, rest) = all.into_iter().partition(|e| e.done_ns <= event.arrived_ns);
                 self.unflushed = rest;
@@ -85,12 +85,12 @@ impl<'t> PowerCuts<'t> {
         }
     }
 
-    /// The requests that no flush covers here.
+    /// Requests that no flush covers yet.
     pub fn unflushed(&self) -> &[&'t Event] {
         &self.unflushed
     }
 
-    /// What a power cut here may leave.
+    /// An image that a power cut may leave here.
     pub fn image(&self, kept: Kept, random: &mut SplitMix64) -> Image {
         let mut image = self.durable.clone();
         let requests = self.unflushed.as_slice();
@@ -124,7 +124,6 @@ impl<'t> PowerCuts<'t> {
         image
     }
 
-    /// What is written whole around an address.
     fn atom(&self, address: u64) -> Range<u64> {
         let before = self.whole.partition_point(|range| range.end <= address);
         if let Some(range) = self.whole.get(before).filter(|range| range.contains(&address)) {
@@ -147,7 +146,7 @@ impl<'t> PowerCuts<'t> {
         }
         let tenths = 1 + random.below(9);
         for (start, contents) in versions {
-            // A unit's contents follow one another, so having one means having had those before.
+            // The newest content overwrites the others.
             let count = if random.below(10) < tenths { 1 + random.below(contents.len()) } else { 0 };
             for event in contents.into_iter().take(count) {
                 let (offset, len) = span(event);
@@ -166,7 +165,7 @@ fn span(event: &Event) -> (u64, u64) {
     }
 }
 
-/// Applies `len` bytes of a request, from `skip` on. Bytes that were not kept cannot be applied.
+/// Applies `len` bytes from `skip` on, if they were kept.
 fn apply(image: &mut Image, event: &Event, skip: u64, len: u64) {
     match &event.operation {
         Operation::Write { offset, data: Some(data), .. } => {
@@ -199,7 +198,7 @@ mod tests {
         event(Operation::Write { offset, len: len as u64, data: Some(data) })
     }
 
-    /// The first byte of each of the first four sectors, for every way of keeping and many draws.
+    /// First bytes of the first four sectors, over many draws.
     fn outcomes(trace: &Trace, position: usize, whole: &[Range<u64>]) -> BTreeSet<[u8; 4]> {
         let mut base = Image::new(1 << 20);
         base.write(0, &[9; 2048]);
@@ -221,7 +220,6 @@ mod tests {
 
     #[test]
     fn flushed_stays_and_every_combination_of_the_rest_is_met() {
-        // Two sectors flushed; one of them and a third written; the third written again.
         let events = vec![write(0, 1, 1024), flush(0), write(512, 2, 1024), write(1024, 3, 512)];
         let trace = Trace { events, reads: 0, read_bytes: 0 };
         let want: BTreeSet<[u8; 4]> = [1, 2].iter().flat_map(|b| [9, 2, 3].map(|c| [1, *b, c, 9])).collect();

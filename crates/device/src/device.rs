@@ -1,8 +1,8 @@
 //! A device: the FUSE server, the loop device on its file, and the file system mounted on that.
 //!
-//! The server's thread has a table of descriptors of its own. A process that is killed while one of its threads
-//! waits for this very device would otherwise never end: the waiting thread would keep `/dev/fuse` open, and the
-//! kernel would wait for an answer that nobody is left to give.
+//! The server's thread has its own table of descriptors. Otherwise a thread of a killed process
+//! that waits for the device would keep `/dev/fuse` open, and the kernel would wait for an answer
+//! for ever.
 
 use std::fs::File;
 use std::ops::Range;
@@ -24,26 +24,26 @@ use crate::profile::{Profile, Timing};
 use crate::sys;
 use crate::trace::{Event, Trace};
 
-/// What device to start.
+/// Options of a device.
 #[derive(Clone)]
 pub struct DeviceOptions {
-    /// Its size; raised to what the file system needs.
+    /// In bytes, raised to the file system's minimum.
     pub size_bytes: u64,
-    /// Its logical and physical block size, 512 to 4096: what it claims to write atomically.
+    /// Logical and physical block size, 512 to 4096: the claimed atomic unit.
     pub block_bytes: u32,
-    /// Which device it is as slow as.
+    /// The device to imitate.
     pub profile: Profile,
-    /// Other times than that one's.
+    /// Times that replace the profile's.
     pub timing: Option<Timing>,
-    /// Whether the trace has the bytes of each write, which power cuts need and which take memory.
+    /// Whether the trace keeps written bytes: power cuts need them, and they take memory.
     pub keep_data: bool,
-    /// What is on it; zeros otherwise. Its size goes before `size_bytes`.
+    /// Content, zeros otherwise. Its size replaces `size_bytes`.
     pub image: Option<Image>,
-    /// Made on it, unless there is an image, and mounted.
+    /// Mounted; made first unless there is an image.
     pub file_system: Option<FileSystem>,
-    /// Further arguments of the file system's `mkfs`.
+    /// Further arguments of `mkfs`.
     pub mkfs_arguments: Vec<String>,
-    /// Where to mount; a temporary directory otherwise.
+    /// Mount point; a temporary directory otherwise.
     pub mountpoint: Option<PathBuf>,
 }
 
@@ -63,22 +63,22 @@ impl Default for DeviceOptions {
     }
 }
 
-/// A running device. Dropping it unmounts and detaches everything. If the process is killed instead, the kernel
-/// answers with errors from then on and detaches the loop device with the last unmount.
+/// A running device. Dropping it unmounts and detaches everything. If the process is killed, the
+/// kernel answers with errors and detaches the loop device with the last unmount.
 pub struct Device {
     shared: Arc<Shared>,
     file_system: Option<FileSystem>,
     mounted: Mutex<bool>,
     mountpoint: PathBuf,
     block_path: PathBuf,
-    /// Open as long as the device is there: the kernel detaches the loop device when it is closed.
+    /// Its close detaches the loop device.
     block: Option<File>,
     served: PathBuf,
     server: Option<JoinHandle<()>>,
     _directory: TempDir,
 }
 
-/// Why no device can be started here, if so: it needs root, FUSE and loop devices.
+/// The reason why no device can start here: it needs root, FUSE and loop devices.
 pub fn unavailable() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("a block device in user space needs root".to_owned());
@@ -95,7 +95,7 @@ pub fn unavailable() -> Option<String> {
     tool("losetup").err().map(|_| "there is no losetup here: install util-linux".to_owned())
 }
 
-/// Root in a container may lack it. Where it cannot be told, trying will.
+/// Unsure for root in a container: the mount will show it.
 fn may_mount() -> bool {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -103,15 +103,15 @@ fn may_mount() -> bool {
     rights.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_none_or(|rights| rights & CAP_SYS_ADMIN != 0)
 }
 
-/// Mounts made from here on by the calling thread, and by threads and processes that it starts, are seen by these
-/// alone, and end with them even if they are killed.
+/// Gives the calling thread, and threads and processes that it starts, mounts of their own, which
+/// end with them even if killed.
 pub fn own_mounts() -> nix::Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
     nix::mount::mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
 }
 
 impl Device {
-    /// Starts one, with its file system made and mounted if it has one.
+    /// Starts a device with its mounted file system.
     pub fn start(options: DeviceOptions) -> Result<Device> {
         if let Some(why) = unavailable().or_else(|| options.file_system.and_then(FileSystem::unavailable)) {
             bail!(why);
@@ -127,7 +127,7 @@ impl Device {
         let timing = options.timing.or(options.profile.timing());
         let shared = Arc::new(Shared::new(image, timing, options.keep_data));
         let server = serve(shared.clone(), served.clone())?;
-        // From here on dropping it cleans up.
+        // From here on, a drop cleans up.
         let mut device = Device {
             shared,
             file_system: options.file_system,
@@ -154,48 +154,49 @@ impl Device {
         &self.block_path
     }
 
-    /// The file under the block device: for who wants the device without the kernel's loop in between, such as a
-    /// virtual machine.
+    /// The file under the block device, for users without the loop device, such as a virtual
+    /// machine.
     pub fn disk_path(&self) -> PathBuf {
         self.served.join("disk")
     }
 
-    /// A file whose content, read anew, is [`Device::position`]: for other processes.
+    /// A file whose content, read anew, is [`Device::position`], for other processes.
     pub fn position_path(&self) -> PathBuf {
         self.served.join("position")
     }
 
-    /// Where the file system is mounted, or would be.
+    /// The mount point.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// The file system it was started with.
+    /// Its file system.
     pub fn file_system(&self) -> Option<FileSystem> {
         self.file_system
     }
 
-    /// The number of events recorded so far.
+    /// The number of events so far.
     pub fn position(&self) -> usize {
         self.shared.position()
     }
 
-    /// What was recorded so far.
+    /// The trace so far.
     pub fn trace(&self) -> Trace {
         self.shared.trace()
     }
 
-    /// What was recorded from one position to another.
+    /// Events between two positions.
     pub fn events(&self, positions: Range<usize>) -> Vec<Event> {
         self.shared.events(positions)
     }
 
-    /// What is on it now, as if every write so far were durable.
+    /// The content, as if all writes were durable.
     pub fn image(&self) -> Image {
         self.shared.image()
     }
 
-    /// Puts other content of the same size on it and begins a new recording. Nothing may be mounted.
+    /// Replaces the content with an image of the same size and begins a new recording. Nothing may
+    /// be mounted.
     pub fn replace(&self, image: Image) -> Result<()> {
         let mounted = self.mounted.lock();
         ensure!(!*mounted, "the device is mounted");
@@ -207,8 +208,7 @@ impl Device {
         Ok(())
     }
 
-    /// Makes an empty file system on it, which the device does not mount by itself. `more` are further arguments of its
-    /// `mkfs`.
+    /// Makes an empty file system, which is not mounted. `more` are further arguments of `mkfs`.
     pub fn format(&self, file_system: FileSystem, more: &[String]) -> Result<()> {
         file_system.format(&self.block_path, more)?;
         if let Some(block) = &self.block {
@@ -217,7 +217,7 @@ impl Device {
         Ok(())
     }
 
-    /// Mounts the file system that is on it. The kernel replays its journal if it needs to.
+    /// Mounts; the kernel replays the journal.
     pub fn mount(&self) -> nix::Result<()> {
         let mut mounted = self.mounted.lock();
         if let (false, Some(file_system)) = (*mounted, self.file_system) {
@@ -227,7 +227,7 @@ impl Device {
         Ok(())
     }
 
-    /// Unmounts the file system; everything it cached is written first.
+    /// Unmounts; the file system writes its cache first.
     pub fn unmount(&self) -> nix::Result<()> {
         let mut mounted = self.mounted.lock();
         if *mounted {
@@ -243,7 +243,7 @@ impl Device {
         let arguments = ["--find", "--show", "--direct-io=on", "--sector-size", &size];
         self.block_path = run(Command::new(&losetup).args(arguments).arg(self.disk_path()))?.into();
         let block = File::open(&self.block_path).with_context(|| format!("cannot open {}", self.block_path.display()));
-        // While it is open, detaching means: when it is closed. If it could not be opened: now.
+        // Detaches at the last close, or at once if the open failed.
         run(Command::new(&losetup).arg("--detach").arg(&self.block_path))?;
         self.block = Some(block?);
         let name = self.block_path.file_name().context("a loop device without a name")?;
@@ -260,7 +260,7 @@ impl Drop for Device {
             let _ = umount2(&self.mountpoint, MntFlags::MNT_DETACH);
         }
         drop(self.block.take());
-        // The loop device lets go of the served file some time after its last close.
+        // The loop device releases the served file some time after its last close.
         if umount_patiently(&self.served).is_err() {
             let _ = umount2(&self.served, MntFlags::MNT_DETACH);
         }
@@ -270,14 +270,14 @@ impl Drop for Device {
     }
 }
 
-/// Starts the server's thread and waits until it is mounted.
+/// Returns after the mount.
 fn serve(shared: Arc<Shared>, at: PathBuf) -> Result<JoinHandle<()>> {
     let (ready, answer) = mpsc::channel();
     let server = std::thread::Builder::new().name("device-server".to_owned()).spawn(move || {
         let start = || -> Result<fuser::Session<Server>> {
             sys::own_descriptors()
                 .context("cannot separate the server's descriptors (Linux 5.9 or newer is needed)")?;
-            // Its answers are what everybody waits for; where it may not go first it is only later.
+            // Every request waits for this thread. Without the right, answers are only later.
             let _ = rustix::process::setpriority_process(None, -20);
             let mut config = fuser::Config::default();
             config.mount_options = vec![fuser::MountOption::FSName("onewrite-device".to_owned())];
@@ -287,7 +287,7 @@ fn serve(shared: Arc<Shared>, at: PathBuf) -> Result<JoinHandle<()>> {
         match start() {
             Ok(session) => {
                 let _ = ready.send(Ok(()));
-                // It ends when the file system is unmounted; an error means that the kernel gave up on us.
+                // The unmount ends it; an error means that the kernel did.
                 if let Err(e) = session.run() {
                     eprintln!("the device's server ended: {e}");
                 }
@@ -301,7 +301,7 @@ fn serve(shared: Arc<Shared>, at: PathBuf) -> Result<JoinHandle<()>> {
     Ok(server)
 }
 
-/// Unmounts, again and again for a while if something still holds on: kernel threads let go with a delay.
+/// Retries while busy: kernel threads release a mount with a delay.
 fn umount_patiently(at: &Path) -> nix::Result<()> {
     for wait_ms in [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] {
         std::thread::sleep(Duration::from_millis(wait_ms));

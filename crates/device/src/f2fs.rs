@@ -1,4 +1,5 @@
-//! What F2FS keeps for itself: everything before its main area, whose place the superblock has, and nodes within it.
+//! F2FS's own blocks: everything before its main area, which the superblock locates, and nodes
+//! within it.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,14 +13,13 @@ use crate::image::Image;
 use crate::trace::{Operation, Trace};
 
 const MAGIC: u64 = 0xf2f5_2010;
-/// Of the first superblock.
+/// Offset of the first superblock.
 const SUPERBLOCK: u64 = 1024;
-/// Of the blocks and of what a node's footer is at the end of.
+/// A node's footer is at its end.
 const BLOCK_BYTES: usize = 4096;
-/// Checkpoints that a recording may make.
 const CHECKPOINTS_MAX: u64 = 1 << 20;
 
-/// What the superblock tells.
+/// Offsets from the superblock.
 struct Layout {
     segment_bytes: u64,
     checkpoints: u64,
@@ -42,7 +42,7 @@ fn little_endian(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     Some(bytes.get(at..at + len)?.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }
 
-/// The area before the main one, and of that the segments that the kernel says are for nodes: types 3 to 5 of 0 to 5.
+/// The area before the main one, and the main area's segments for nodes: types 3 to 5 of 0 to 5.
 pub fn metadata(device: &Path) -> Result<Vec<Range<u64>>> {
     let mut superblock = [0; 512];
     File::open(device)?.read_exact_at(&mut superblock, SUPERBLOCK)?;
@@ -57,15 +57,14 @@ pub fn metadata(device: &Path) -> Result<Vec<Range<u64>>> {
     Ok(std::iter::once(0..layout.main).chain(nodes.map(|(_, segment)| start(segment)..start(segment + 1))).collect())
 }
 
-/// The types of the segments, from lines of ten: `0    3|12  0|0   ...`.
+/// Reads lines of ten such as `0    3|12  0|0   ...`.
 fn types(text: &str) -> Vec<u8> {
     let words = text.lines().skip_while(|line| !line.starts_with('0')).flat_map(str::split_ascii_whitespace);
     words.filter_map(|word| word.split_once('|')?.0.parse().ok()).collect()
 }
 
-/// The blocks of F2FS's own that were written: it takes them to be written whole, since recovery after a power cut
-/// believes a node that has the mark of an `fsync` in its footer, and nothing covers the rest of it with a checksum.
-/// Nothing where there is no F2FS in `base`.
+/// F2FS's own written blocks; none without F2FS in `base`. It needs them whole: recovery believes a
+/// node with an `fsync` mark in its footer, and no checksum covers the rest of the node.
 pub fn own_blocks(base: &Image, trace: &Trace) -> Vec<Range<u64>> {
     let mut superblock = [0; 512];
     base.read(SUPERBLOCK, &mut superblock);
@@ -88,8 +87,8 @@ pub fn own_blocks(base: &Image, trace: &Trace) -> Vec<Range<u64>> {
     blocks.into_iter().map(|at| at..at + BLOCK_BYTES as u64).collect()
 }
 
-/// Whether a block ends with a node's footer: its number, its inode's, marks, the checkpoint's version (32 bits of it;
-/// the others may be a checksum) and the next node's address. The last checkpoints are `newest`.
+/// Whether it ends with a node's footer: its number, its inode's, marks, the checkpoint's version
+/// (32 bits of it; the others may be a checksum) and the next node's address.
 fn is_node(block: &[u8], newest: u64) -> bool {
     let field = |at: usize| little_endian(block, BLOCK_BYTES - 24 + at, 4).unwrap_or(0);
     block.len() == BLOCK_BYTES

@@ -1,4 +1,4 @@
-//! The file systems put on the device: how each is made and mounted.
+//! Makes and mounts the file systems on the device.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,11 +17,11 @@ use crate::trace::Trace;
 /// A file system with its journal mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
-    /// ext4, `data=ordered`: data before the metadata that names it.
+    /// ext4, `data=ordered`: data goes before the metadata that names it.
     Ext4Ordered,
     /// ext4, `data=writeback`: only metadata is ordered.
     Ext4Writeback,
-    /// ext4, `data=journal`: data goes through the journal too.
+    /// ext4, `data=journal`: data is journaled too.
     Ext4Journal,
     /// XFS.
     Xfs,
@@ -42,7 +42,7 @@ impl FileSystem {
         FileSystem::F2fs,
     ];
 
-    /// The name on command lines and in reports.
+    /// The name on command lines.
     pub fn name(self) -> &'static str {
         match self {
             FileSystem::Ext4Ordered => "ext4-ordered",
@@ -64,7 +64,7 @@ impl FileSystem {
         }
     }
 
-    /// The smallest device its `mkfs` takes, with some room.
+    /// Smallest device for `mkfs`, with some room.
     pub fn size_bytes_min(self) -> u64 {
         match self.kind() {
             "ext4" => 32 << 20,
@@ -74,7 +74,7 @@ impl FileSystem {
         }
     }
 
-    /// The options it is mounted with, `noatime` aside.
+    /// The mount options besides `noatime`.
     pub fn mount_options(self) -> &'static str {
         match self {
             FileSystem::Ext4Ordered => "data=ordered",
@@ -84,9 +84,10 @@ impl FileSystem {
         }
     }
 
-    /// What it needs to be written whole even by a device whose atomic unit is smaller, of what was written to `base`: its
-    /// superblock, which is written in place and has a checksum over all of it. Torn, it takes a repair program to
-    /// mount the rest. F2FS has two of these and needs one, but [all else of its own](f2fs::own_blocks).
+    /// Ranges written whole even by a device with a smaller atomic unit: the superblock, which is
+    /// overwritten in place under one checksum; if torn, only a repair program helps. F2FS needs
+    /// one of its two, but all other blocks of its own (`f2fs::own_blocks`). `base` is the image
+    /// before `trace`.
     pub fn whole(self, base: &Image, trace: &Trace) -> Vec<Range<u64>> {
         let superblock = match self.kind() {
             "ext4" => 0..4096,
@@ -97,7 +98,7 @@ impl FileSystem {
         std::iter::once(superblock).collect()
     }
 
-    /// Why it cannot be used here, if so.
+    /// The reason why it cannot be used here.
     pub fn unavailable(self) -> Option<String> {
         let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
         if !known.lines().any(|line| line.trim() == self.kind()) {
@@ -106,14 +107,14 @@ impl FileSystem {
         self.unmakeable()
     }
 
-    /// Why it cannot be made here, if so.
+    /// The reason why it cannot be made here.
     pub fn unmakeable(self) -> Option<String> {
         let program = format!("mkfs.{}", self.kind());
         let package = self.package();
         tool(&program).err().map(|_| format!("there is no {program} here: install {package}"))
     }
 
-    /// Debian's package with its `mkfs`.
+    /// Debian's package with `mkfs`.
     pub(crate) fn package(self) -> &'static str {
         match self.kind() {
             "ext4" => "e2fsprogs",
@@ -123,10 +124,10 @@ impl FileSystem {
         }
     }
 
-    /// Makes an empty one on a block device. `more` are further arguments of its `mkfs`.
+    /// Formats a block device. `more` are further arguments of `mkfs`.
     pub fn format(self, device: &Path, more: &[String]) -> Result<()> {
-        // Nothing is left for a background thread to write later, and nothing is discarded: the trace is
-        // what the workload did. ext4 would take blocks of 1 KiB on a small device.
+        // The trace shall show only the workload: no background thread writes later, and nothing is
+        // discarded. On a small device, ext4 would take blocks of 1 KiB.
         let arguments: &[&str] = match self.kind() {
             "ext4" => &["-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"],
             "f2fs" => &["-q", "-f", "-t", "0"],
@@ -136,7 +137,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Mounts it. An error of the kernel's is told as it is: after a power cut it is a finding.
+    /// The kernel's error is passed on: after a power cut it is a finding.
     pub fn mount(self, device: &Path, at: &Path) -> nix::Result<()> {
         nix::mount::mount(Some(device), at, Some(self.kind()), MsFlags::MS_NOATIME, Some(self.mount_options()))
     }
@@ -161,14 +162,14 @@ impl FromStr for FileSystem {
     }
 }
 
-/// Where a system program is; `/sbin` is not on every user's path.
+/// `/sbin` is not on every user's path.
 pub(crate) fn tool(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
     let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     places.map(|place| place.join(name)).find(|file| file.is_file()).with_context(|| format!("{name} is not installed"))
 }
 
-/// Runs a command to its end and gives what it printed; an error has what it complained of.
+/// Returns standard output; an error contains standard error.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {}", command.get_program().display()))?;
     if !output.status.success() {

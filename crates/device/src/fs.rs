@@ -1,5 +1,6 @@
-//! The FUSE file system under the loop device: `disk`, the device's bytes, and `position`, how many events the
-//! trace has. Requests are recorded in the order in which they are read from the kernel.
+//! The FUSE file system under the loop device: `disk` has the device's bytes, `position` the number
+//! of events in the trace. Requests are recorded in the order in which they are read from the
+//! kernel.
 
 use std::collections::BinaryHeap;
 use std::ffi::OsStr;
@@ -19,13 +20,11 @@ use crate::image::Image;
 use crate::profile::{Queue, Timing};
 use crate::trace::{Event, Operation, Trace};
 
-/// Largest request; the kernel splits what is larger.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const DISK: INodeNo = INodeNo(2);
 const POSITION: INodeNo = INodeNo(3);
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
-/// What the server and the owner of the device share.
 pub struct Shared {
     state: Mutex<State>,
     started: Instant,
@@ -65,7 +64,6 @@ impl Shared {
         self.state.lock().image.clone()
     }
 
-    /// Another disk, with an empty trace.
     pub fn replace(&self, image: Image) {
         let mut state = self.state.lock();
         state.image = image;
@@ -103,15 +101,14 @@ impl Shared {
     }
 }
 
-/// The file system's side of a session.
 pub struct Server {
     shared: Arc<Shared>,
     later: Arc<Later>,
 }
 
 impl Server {
-    /// Starts the thread that answers requests when they are due. It must be called on the thread that runs the
-    /// session, see [`crate::device`].
+    /// Starts the thread that sends due answers. The caller is the session's thread, see
+    /// [`crate::device`].
     pub fn new(shared: Arc<Shared>) -> io::Result<Server> {
         let later = Arc::new(Later::default());
         let (waiting, state) = (later.clone(), shared.clone());
@@ -135,7 +132,6 @@ impl Drop for Server {
     }
 }
 
-/// An answer that waits for its time.
 enum Answer {
     Data(ReplyData, Vec<u8>),
     Written(ReplyWrite, u32),
@@ -187,7 +183,7 @@ impl Later {
     }
 
     fn answer(&self, shared: &Shared) {
-        // Where the kernel does not take it, waits end up to 50 us late.
+        // Without it, waits end up to 50 us late.
         let _ = nix::sys::prctl::set_timerslack(1);
         let mut heap = self.heap.lock();
         loop {
@@ -210,7 +206,7 @@ impl Later {
     }
 }
 
-/// The earliest is the greatest: a `BinaryHeap` gives the greatest first.
+/// Reversed: a `BinaryHeap` returns the greatest first.
 impl Ord for Waiting {
     fn cmp(&self, other: &Waiting) -> std::cmp::Ordering {
         (other.due_ns, other.order).cmp(&(self.due_ns, self.order))
@@ -233,7 +229,7 @@ impl Eq for Waiting {}
 
 impl Filesystem for Server {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What a kernel lacks only makes requests smaller or fewer at once.
+        // Without these, requests are only smaller or fewer at once.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO | InitFlags::FUSE_MAX_PAGES);
         let _ = config.set_max_write(REQUEST_BYTES_MAX);
         let _ = config.set_max_background(64);
@@ -277,7 +273,7 @@ impl Filesystem for Server {
         _: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        // The size of a disk does not change; times and modes are nobody's business.
+        // A disk keeps its size, and times and modes are not stored.
         match self.shared.attributes(node) {
             Some(attributes) if size.is_none_or(|size| size == attributes.size) => reply.attr(&FOREVER, &attributes),
             _ => reply.error(Errno::EPERM),
@@ -396,7 +392,7 @@ impl Filesystem for Server {
         self.reply(done_ns, Answer::Flushed { reply, arrived_ns });
     }
 
-    // The rest is what the kernel asks of any file system: answered, so that nothing is logged as missing.
+    // The kernel asks these of any file system, and logs missing ones.
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         reply.ok();

@@ -1,5 +1,5 @@
-//! The bytes of a disk, sparse and copied on write: a clone costs a pointer per chunk, so that hundreds of
-//! power cuts can be taken from one run.
+//! A disk's content, sparse and copied on write: a clone costs a pointer per chunk, so one run
+//! gives hundreds of power cuts.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ const CHUNK_BYTES: usize = 16 << 10;
 
 type Chunk = [u8; CHUNK_BYTES];
 
-/// A disk's content. What was never written reads as zeros and takes no memory.
+/// A disk's content. Unwritten parts read as zeros and take no memory.
 #[derive(Clone)]
 pub struct Image {
     chunks: Vec<Option<Arc<Chunk>>>,
@@ -19,18 +19,18 @@ pub struct Image {
 }
 
 impl Image {
-    /// All zeros.
+    /// An image of zeros.
     pub fn new(len_bytes: u64) -> Image {
         let count = usize::try_from(len_bytes.div_ceil(CHUNK_BYTES as u64)).unwrap_or(usize::MAX);
         Image { chunks: vec![None; count], len_bytes }
     }
 
-    /// The size of the disk.
+    /// The disk's size.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
-    /// Memory taken by chunks that were written, shared ones included.
+    /// Memory of written chunks, shared ones included.
     pub fn used_bytes(&self) -> u64 {
         self.chunks.iter().flatten().count() as u64 * CHUNK_BYTES as u64
     }
@@ -57,7 +57,7 @@ impl Image {
         }
     }
 
-    /// Makes `len` bytes from `offset` zeros.
+    /// Makes a range zeros.
     pub fn zero(&mut self, offset: u64, len: u64) {
         for (index, within, part) in pieces(offset, usize::try_from(len).unwrap_or(usize::MAX)) {
             match self.chunks.get_mut(index) {
@@ -69,7 +69,7 @@ impl Image {
         }
     }
 
-    /// Reads a raw image file. Its length, rounded up to 4096 bytes, is the size of the disk.
+    /// Reads a raw image file, whose length is rounded up to 4096 bytes.
     pub fn load(path: &Path) -> io::Result<Image> {
         let mut file = File::open(path)?;
         let mut image = Image::new(file.metadata()?.len().next_multiple_of(4096));
@@ -102,7 +102,7 @@ impl Image {
     }
 }
 
-/// The chunks that `len` bytes from `offset` touch: chunk, offset within it, and the part of the buffer.
+/// For each chunk: its index, offset within it, part of the buffer.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

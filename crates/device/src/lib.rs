@@ -1,6 +1,6 @@
-//! A block device in user space: one file of a FUSE file system under a loop device. It records every write and
-//! flush, can be as slow as a class of flash, and gives the image that a power cut at any recorded point could
-//! have left.
+//! A block device in user space: a loop device on a file of a FUSE file system. It records every
+//! write and flush, can be as slow as a class of flash, and gives the image that a power cut at any
+//! recorded point could have left.
 //!
 //! ```no_run
 //! use onewrite_device::{Device, DeviceOptions, FileSystem, Profile};
@@ -15,12 +15,12 @@
 //! let before = device.position();
 //! std::fs::write(device.mountpoint().join("file"), "bytes")?;
 //! let summary = device.trace().summary(before..device.position(), &[]);
-//! println!("{} writes, {} bytes, {} flushes", summary.writes, summary.write_bytes, summary.flushes);
+//! println!("{} bytes, {} flushes", summary.write_bytes, summary.flushes);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! It needs root, `/dev/fuse` and loop devices: [`unavailable`] says what is missing.
+//! It needs root, `/dev/fuse` and loop devices: [`unavailable`] names the missing one.
 
 mod cut;
 mod device;

@@ -1,4 +1,4 @@
-//! The command `onewrite-device`. This file parses and dispatches: one module per subcommand.
+//! The command `onewrite-device`: one module per subcommand.
 
 mod campaign;
 mod run;
@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 
-/// A block device in user space that records every write and flush, can be as slow as flash, and cuts power.
+/// A block device in user space that records every write and flush, can be as slow as flash, and
+/// cuts power.
 ///
-/// It is a file of a FUSE file system under a loop device, and needs root, /dev/fuse and loop devices. Where they
-/// are missing, commands say so and do nothing.
+/// It is a file of a FUSE file system under a loop device, and needs root, /dev/fuse and loop
+/// devices. Where they are missing, commands say so and do nothing.
 #[derive(Parser)]
 #[command(name = "onewrite-device", version, arg_required_else_help = true)]
 #[command(after_help = "Examples:
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
     if !matches!(command, Command::Writer(_) | Command::Guest) {
-        // Devices are taken down by dropping them, so a signal only asks for the end.
+        // Dropping a device takes it down, so a signal only asks for the end.
         if let Err(e) = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)) {
             eprintln!("onewrite-device: Ctrl-C will not be heeded: {e}");
         }

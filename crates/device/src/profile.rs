@@ -1,5 +1,5 @@
-//! How long a class of flash takes to answer: a model of a queue in front of one or more channels, with times from
-//! published measurements. `docs/devices.md` names the sources and says what is approximated.
+//! The time that a class of flash takes to answer: a queue in front of channels, with times from
+//! published measurements. `docs/devices.md` names the sources and the approximations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use crate::trace::{Event, Operation};
 /// The device to imitate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// As fast as the machinery allows.
+    /// No delay beyond the machinery's own.
     #[default]
     None,
     /// The embedded MMC of a phone of 2013.
@@ -27,9 +27,9 @@ pub enum Profile {
 /// The times of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// A 4 KiB write that does not continue the one before, until it is in the device's cache.
+    /// A 4 KiB write that does not continue the one before, until the device's cache has it.
     pub random_write_us: u64,
-    /// A 4 KiB write that does.
+    /// A 4 KiB write that continues the one before.
     pub sequential_write_us: u64,
     /// A 4 KiB read.
     pub read_us: u64,
@@ -37,11 +37,11 @@ pub struct Timing {
     pub write_ps_per_byte: u64,
     /// The same for reads.
     pub read_ps_per_byte: u64,
-    /// A flush with anything unflushed before it.
+    /// A flush after an unflushed write.
     pub flush_us: u64,
-    /// A flush with nothing to do.
+    /// A flush without one.
     pub empty_flush_us: u64,
-    /// Commands the device works on at once.
+    /// Commands that the device processes at once.
     pub channels: usize,
 }
 
@@ -50,7 +50,7 @@ impl Profile {
     pub const ALL: [Profile; 6] =
         [Profile::None, Profile::Emmc, Profile::Ufs, Profile::SdCard, Profile::Sata, Profile::Nvme];
 
-    /// The name on command lines and in reports.
+    /// The name on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Profile::None => "none",
@@ -62,7 +62,7 @@ impl Profile {
         }
     }
 
-    /// The times; `None` for no delay at all.
+    /// The times; `None` for no delay.
     pub fn timing(self) -> Option<Timing> {
         match self {
             Profile::None => None,
@@ -137,8 +137,8 @@ impl FromStr for Profile {
     }
 }
 
-/// How long a device takes over requests that were recorded elsewhere, in nanoseconds: those between two flushes come at
-/// once, a flush and what is after it when all before is answered, and nobody thinks in between.
+/// Nanoseconds for requests recorded elsewhere. Requests between two flushes arrive together; a
+/// flush, and the requests behind it, arrive when all before are answered.
 pub fn time_ns(timing: Option<Timing>, events: &[Event]) -> u64 {
     let mut queue = Queue::with(timing);
     let (mut now, mut done) = (0, 0);
@@ -155,7 +155,7 @@ pub fn time_ns(timing: Option<Timing>, events: &[Event]) -> u64 {
     done
 }
 
-/// When commands that arrive are answered. All times in nanoseconds of one clock.
+/// Computes when commands are answered. All times are nanoseconds of one clock.
 pub struct Queue {
     timing: Option<Timing>,
     channels_free_ns: Vec<u64>,
@@ -170,13 +170,13 @@ impl Queue {
         Queue::with(profile.timing())
     }
 
-    /// One with these times.
+    /// An idle device with these times.
     pub fn with(timing: Option<Timing>) -> Queue {
         let channels = timing.map_or(0, |t| t.channels);
         Queue { timing, channels_free_ns: vec![0; channels], last_done_ns: 0, next_offset: u64::MAX, dirty: false }
     }
 
-    /// A write's answer.
+    /// When a write is answered.
     pub fn write(&mut self, now_ns: u64, offset: u64, len: u64) -> u64 {
         let sequential = self.next_offset == offset;
         self.next_offset = offset + len;
@@ -186,13 +186,13 @@ impl Queue {
         self.take(now_ns, start_us * 1000 + t.write_ps_per_byte * len.saturating_sub(4096) / 1000)
     }
 
-    /// A read's answer.
+    /// When a read is answered.
     pub fn read(&mut self, now_ns: u64, len: u64) -> u64 {
         let Some(t) = self.timing else { return now_ns };
         self.take(now_ns, t.read_us * 1000 + t.read_ps_per_byte * len.saturating_sub(4096) / 1000)
     }
 
-    /// A flush's answer: after everything before it, and nothing else starts meanwhile.
+    /// When a flush is answered: no other command starts meanwhile.
     pub fn flush(&mut self, now_ns: u64) -> u64 {
         let dirty = std::mem::take(&mut self.dirty);
         let Some(t) = self.timing else { return now_ns };

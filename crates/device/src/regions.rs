@@ -1,4 +1,4 @@
-//! Where on the device things lie: the files of a mounted file system and its journal.
+//! Locates the files of a mounted file system and its journal on the device.
 
 use std::fs::File;
 use std::ops::Range;
@@ -14,9 +14,9 @@ use crate::file_system::{FileSystem, run, tool};
 use crate::sys;
 use crate::trace::Region;
 
-/// The name of the region that is the file system's journal.
+/// Name of the region of the file system's journal.
 pub const JOURNAL: &str = "file system's journal";
-/// The name of the region of what else the file system keeps for itself: superblocks, bitmaps, inodes, directories.
+/// Name of the region of its other metadata: superblocks, bitmaps, inodes, directories.
 pub const METADATA: &str = "file system's metadata";
 
 impl Device {
@@ -26,10 +26,9 @@ impl Device {
     }
 }
 
-/// The file system's journal, its metadata (of ext4 without directories, of F2FS all but directories, whose places say
-/// what lies there) and each file of the mounted file system, by its path from the root, as they lie now. A file that
-/// moves or goes takes its region with it: ask while it is there. btrfs has addresses of its own, so nothing is known
-/// of it.
+/// The present places of the file system's journal, its metadata (of ext4 without directories; of
+/// F2FS all but directories, whose places name their content) and each file, by its path. A file
+/// that moves or goes takes its region with it. btrfs has none: it has addresses of its own.
 pub fn regions(file_system: FileSystem, block_path: &Path, mountpoint: &Path) -> Result<Vec<Region>> {
     if file_system == FileSystem::Btrfs {
         return Ok(Vec::new());
@@ -68,13 +67,12 @@ pub fn regions(file_system: FileSystem, block_path: &Path, mountpoint: &Path) ->
     Ok(regions)
 }
 
-/// Where a file's bytes lie on its device.
 fn extents(path: &Path) -> Result<Vec<Range<u64>>> {
     let file = File::open(path)?;
     sys::extents(&file).with_context(|| format!("the file system does not say where {} lies", path.display()))
 }
 
-/// `debugfs` prints the blocks of the journal's inode, number 8.
+/// The journal's inode has number 8.
 fn ext4_journal(device: &Path, block_bytes: u64) -> Result<Vec<Range<u64>>> {
     let text = run(Command::new(tool("debugfs")?).args(["-R", "blocks <8>"]).arg(device))?;
     let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -88,13 +86,13 @@ fn ext4_journal(device: &Path, block_bytes: u64) -> Result<Vec<Range<u64>>> {
     Ok(ranges)
 }
 
-/// `dumpe2fs` lists the groups with the places of their metadata: `Inode table at 73-584 (+73)`.
+/// `dumpe2fs` lists the places of the groups' metadata: `Inode table at 73-584 (+73)`.
 fn ext4_metadata(device: &Path, block_bytes: u64) -> Result<Vec<Range<u64>>> {
     let text = run(Command::new(tool("dumpe2fs")?).arg(device))?;
     Ok(ext4_places(&text).into_iter().map(|blocks| blocks.start * block_bytes..blocks.end * block_bytes).collect())
 }
 
-/// The blocks that lines of groups name after `at`.
+/// The blocks that follow ` at `.
 fn ext4_places(text: &str) -> Vec<Range<u64>> {
     let groups = text.lines().skip_while(|line| !line.starts_with("Group 0:"));
     let places = groups.flat_map(|line| line.split(" at ").skip(1));
@@ -106,7 +104,7 @@ fn ext4_places(text: &str) -> Vec<Range<u64>> {
     places.filter_map(range).collect()
 }
 
-/// The superblock has the internal log's place: an address whose upper part is the allocation group.
+/// The log's address in the superblock has the allocation group in its upper part.
 fn xfs_log(device: &Path) -> Result<Vec<Range<u64>>> {
     let mut superblock = [0; 512];
     File::open(device)?.read_exact_at(&mut superblock, 0)?;

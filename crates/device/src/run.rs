@@ -1,4 +1,5 @@
-//! `run` and `mount`: a device with a file system for one command or until Ctrl-C, and what was written on it.
+//! `run` and `mount`: a device with a file system for one command or until Ctrl-C, and a summary of
+//! its writes.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use comfy_table::{CellAlignment, Table, TableStyle};
 use onewrite_device::{Device, DeviceOptions, Event, FileSystem, Image, Operation, Profile, Region, Summary};
 use serde::Serialize;
 
-/// What device.
+/// The device.
 #[derive(Args)]
 struct DeviceArgs {
     /// File system: ext4-ordered (or ext4), ext4-writeback, ext4-journal, xfs, btrfs, f2fs
@@ -30,7 +31,7 @@ struct DeviceArgs {
     /// Start with this raw image instead of an empty file system
     #[arg(long)]
     image: Option<PathBuf>,
-    /// Save what is on the device in the end to this file
+    /// Save the device's final content to this file
     #[arg(long)]
     save: Option<PathBuf>,
     /// Write every request to this file, as CSV
@@ -41,11 +42,12 @@ struct DeviceArgs {
     json: bool,
 }
 
-/// Run a command on a fresh device and say what it wrote
+/// Run a command on a fresh device and summarise its writes
 ///
-/// The command starts in the root of the new file system. When it has ended, the file system is unmounted, and the
-/// summary tells what the device was asked to write and flush until the command ended and until all was written:
-/// in total, by file, and for the file system's journal. The exit status is that of the command.
+/// The command starts in the root of the new file system, which is unmounted at its end. The
+/// summary tells what the device was asked to write and flush until the command ended and until all
+/// was written: in total, by file, and for the file system's journal. The exit status is that of
+/// the command.
 #[derive(Args)]
 pub struct RunArgs {
     #[command(flatten)]
@@ -55,7 +57,7 @@ pub struct RunArgs {
     command: Vec<String>,
 }
 
-/// Mount a fresh device until Ctrl-C, then say what was written
+/// Mount a fresh device until Ctrl-C, then summarise its writes
 #[derive(Args)]
 pub struct MountArgs {
     #[command(flatten)]
@@ -64,19 +66,16 @@ pub struct MountArgs {
     directory: PathBuf,
 }
 
-/// What is printed.
 #[derive(Serialize)]
 struct Report {
     file_system: String,
     profile: String,
     block_bytes: u32,
-    /// While the command ran.
     running: Summary,
-    /// From its end to the end of the unmount.
     unmounting: Summary,
 }
 
-/// `run`. The exit code is the command's.
+/// The exit code is the command's.
 pub fn run(args: RunArgs, stop: &AtomicBool) -> Result<ExitCode> {
     let Some(device) = start(&args.device, None)? else { return Ok(ExitCode::SUCCESS) };
     let before = device.position();
@@ -91,7 +90,7 @@ pub fn run(args: RunArgs, stop: &AtomicBool) -> Result<ExitCode> {
             break status;
         }
         if stop.load(Ordering::Relaxed) {
-            // A terminal has sent it the same signal; one that came to us alone is passed on.
+            // A terminal has sent the command the same signal; a signal to us alone is passed on.
             let _ = child.kill();
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -100,7 +99,6 @@ pub fn run(args: RunArgs, stop: &AtomicBool) -> Result<ExitCode> {
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// `mount`.
 pub fn mount(args: MountArgs, stop: &AtomicBool) -> Result<ExitCode> {
     let Some(device) = start(&args.device, Some(args.directory))? else { return Ok(ExitCode::SUCCESS) };
     let before = device.position();

@@ -1,4 +1,5 @@
-//! What a device was asked to do, in order, with the bytes: what power cuts and summaries are made from.
+//! The requests to a device, in order and with their bytes: power cuts and summaries are made from
+//! them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,67 +9,67 @@ use serde::{Deserialize, Serialize};
 /// One request that changes the device or makes changes durable.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// Bytes written. `data` is `None` where the device was told not to keep them.
+    /// `data` is `None` if the device does not keep the bytes.
     Write {
-        /// Where, in bytes from the start of the device.
+        /// In bytes from the device's start.
         offset: u64,
-        /// How many bytes.
+        /// In bytes.
         len: u64,
-        /// Which.
+        /// The written bytes.
         data: Option<Arc<[u8]>>,
     },
-    /// A range that reads as zeros from now on: a discard, or zeros asked for without sending them.
+    /// A range of zeros from now on: a discard, or zeros without data.
     Zero {
-        /// Where, in bytes from the start of the device.
+        /// In bytes from the device's start.
         offset: u64,
-        /// How many bytes.
+        /// In bytes.
         len: u64,
     },
-    /// A flush. It is recorded when it is answered: what was answered before it arrived is durable from here on.
+    /// Recorded at its answer: requests answered before it arrived are durable from here on.
     Flush,
 }
 
-/// An operation and when it was.
+/// An operation with its times.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// When it arrived, in nanoseconds since the device started.
+    /// Arrival, in nanoseconds since the device started.
     pub arrived_ns: u64,
-    /// When it was answered, or was due to be.
+    /// Answer, or the time when it is due.
     pub done_ns: u64,
-    /// What it was.
+    /// The operation.
     pub operation: Operation,
 }
 
-/// Everything from the start of the recording, or from [`crate::Device::replace`], until the trace was taken.
+/// Since the recording began, at the start or at [`crate::Device::replace`].
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// In the order in which the device took them.
+    /// In the device's order.
     pub events: Vec<Event>,
-    /// Read requests answered; they are counted, not recorded.
+    /// Answered read requests, without content.
     pub reads: u64,
-    /// Bytes they returned.
+    /// Bytes that they returned.
     pub read_bytes: u64,
 }
 
-/// A named part of the device's addresses: a file, a journal.
+/// A named part of the device: a file or a journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
-    /// What lies there.
+    /// The name of the file or journal.
     pub name: String,
-    /// Where, in bytes; not necessarily in order.
+    /// In bytes, not necessarily in order.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// What was written to one region.
+/// The writes to one region.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Volume {
-    /// The region's name; `other` for what lies in none.
+    /// `other` for writes outside all regions.
     pub region: String,
-    /// Write requests that begin there.
+    /// Requests that begin there.
     pub writes: u64,
-    /// Bytes written there.
+    /// Bytes there.
     pub bytes: u64,
-    /// Write requests that begin where the request before ended.
+    /// Requests that continue the one before.
     pub sequential_writes: u64,
 }
 
@@ -79,28 +80,28 @@ pub struct Summary {
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Write requests that begin where the one before ended.
+    /// Write requests that continue the one before.
     pub sequential_writes: u64,
     /// Flushes answered.
     pub flushes: u64,
     /// Discards and zeroed ranges.
     pub zeroed: u64,
-    /// Bytes of them.
+    /// Bytes of discards and zeroed ranges.
     pub zeroed_bytes: u64,
-    /// Read requests, since the recording began.
+    /// Read requests since the recording began.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// From the first event to the last answer.
     pub span_us: u64,
-    /// Time during which at least one write or flush was waiting for its answer.
+    /// Time with at least one unanswered write or flush.
     pub busy_us: u64,
-    /// Writes by region, in the order of the regions, `other` last.
+    /// In the order of the regions, `other` last.
     pub regions: Vec<Volume>,
 }
 
 impl Trace {
-    /// The events from one position to another in numbers, writes told apart by the regions they lie in.
+    /// Sums up the events between two positions.
     pub fn summary(&self, positions: Range<usize>, regions: &[Region]) -> Summary {
         let end = positions.end.min(self.events.len());
         let events = &self.events[positions.start.min(end)..end];
@@ -146,7 +147,7 @@ impl Trace {
     }
 }
 
-/// The parts of a write and the index of the region each lies in (the number of regions: none).
+/// Parts of a write with the indexes of their regions (the number of regions: none).
 pub fn split(regions: &[Region], offset: u64, len: u64) -> Vec<(Range<u64>, usize)> {
     let end = offset + len;
     let mut parts = Vec::new();

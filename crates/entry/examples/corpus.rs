@@ -1,4 +1,4 @@
-//! Writes the corpora anew, from logs that the engine itself writes: `cargo run -p onewrite-entry --example corpus`.
+//! Writes the corpora anew from logs of the engine: `cargo run -p onewrite-entry --example corpus`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn main() -> std::io::Result<()> {
             written.push((format!("decoders/{kind}-{name}"), bytes));
         }
     }
-    // Choices that open connections and make calls and transactions of every kind.
+    // These bytes choose every kind of call.
     for (n, scheme) in (0..5u8).zip(["log", "log-again", "wal-opt", "off", "off-opt"]) {
         let calls = (0..600u32).map(|at| (at.wrapping_mul(2_654_435_761) >> (7 + n)) as u8);
         written.push((format!("calls/{scheme}"), [&[n, 3, n][..], &calls.collect::<Vec<_>>()].concat()));
@@ -63,7 +63,7 @@ fn open(disk: &SimDisk, scheme: &str) -> Result<Connection> {
     Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::Create, &given)
 }
 
-/// Commits transactions of these pages; a checkpoint follows transaction `checkpoint`.
+/// A checkpoint follows transaction `checkpoint`.
 fn crashed(scheme: &str, page_bytes: usize, transactions: &[Vec<u64>], checkpoint: usize) -> Result<Files> {
     let disk = SimDisk::new(SimConfig { atomic_unit: 512, ..SimConfig::default() });
     let mut db = open(&disk, scheme)?;
@@ -95,7 +95,7 @@ fn crashed(scheme: &str, page_bytes: usize, transactions: &[Vec<u64>], checkpoin
     Ok(Files::of(&disk.survive(), 512))
 }
 
-/// What the decoders' inputs are: a choice, and the bytes of a slot, a header, a record.
+/// Inputs of the decoders.
 fn parts(files: &Files) -> Vec<(&'static str, Vec<u8>)> {
     let mut parts = vec![("header", [&[1 | 8], &files.home[..100]].concat())];
     let Some(log) = &files.log else { return parts };

@@ -1,8 +1,8 @@
-//! A connection's calls in arbitrary order: what SQLite's pager calls, and what it never would.
+//! Calls of up to three connections of one engine in arbitrary order, also orders that SQLite's
+//! pager never uses.
 //!
-//! Up to three connections of one engine. Besides single calls there are whole transactions, so that the
-//! engine gets somewhere. Asserted: a snapshot reads the same as long as its connection does nothing else
-//! (invariant I4), and what the last connection reads is there after all have closed.
+//! Asserted: a snapshot reads the same until its connection makes another call (invariant I4), and
+//! the last connection's content is there after all have closed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use onewrite_core::{Connection, Engine, Error, LockLevel};
 use crate::Reach;
 use crate::files::HOME;
 
-/// Calls made of one input.
+/// Most calls of one input.
 const CALLS_MAX: u32 = 300;
-/// Bytes beyond which offsets are not drawn, with the few exceptions.
+/// Most offsets in bytes are below.
 const OFFSET_MAX: u64 = 192 << 10;
-/// Bytes of the database that are compared.
+/// Most bytes of the database that are compared.
 const READ_BYTES_MAX: u64 = 64 << 10;
 const LEVELS: [LockLevel; 5] =
     [LockLevel::None, LockLevel::Shared, LockLevel::Reserved, LockLevel::Pending, LockLevel::Exclusive];
@@ -29,17 +29,17 @@ const PRAGMAS: [&str; 8] = ["stats", "status", "checkpoint", "error", "scheme", 
 const VALUES: [Option<&str>; 7] =
     [None, Some("log"), Some("wal-opt"), Some("64k"), Some("1"), Some("write"), Some("nonsense")];
 
-/// Makes the calls the input says.
+/// Makes the calls that the input encodes.
 pub fn run(input: &[u8]) -> Reach {
     let mut reach = Reach::default();
-    // An input that ends in the middle of a call has made the calls before it.
+    // An input that ends within a call has made the calls before it.
     let _ = play(&mut Unstructured::new(input), &mut reach);
     reach
 }
 
 struct Client {
     db: Connection,
-    /// Bytes that were read in this transaction, and where.
+    /// Offset and bytes of the last read in this transaction.
     seen: Option<(u64, Vec<u8>)>,
 }
 
@@ -93,7 +93,6 @@ fn play(input: &mut Unstructured<'_>, reach: &mut Reach) -> Result<()> {
     Ok(())
 }
 
-/// One call, or a whole transaction.
 fn call(client: &mut Client, page_bytes: usize, input: &mut Unstructured<'_>) -> Result<onewrite_core::Result<()>> {
     let kind = input.int_in_range(0..=27u8)?;
     let db = &mut client.db;
@@ -130,7 +129,7 @@ fn call(client: &mut Client, page_bytes: usize, input: &mut Unstructured<'_>) ->
     })
 }
 
-/// Reads; the same bytes as before, if the connection has done nothing else since.
+/// Compares with the last read if no other call came between.
 fn read(client: &mut Client, input: &mut Unstructured<'_>) -> Result<onewrite_core::Result<()>> {
     let (from, len) = match &client.seen {
         Some((from, bytes)) if input.ratio(3, 4)? => (*from, bytes.len()),
@@ -154,7 +153,6 @@ fn read(client: &mut Client, input: &mut Unstructured<'_>) -> Result<onewrite_co
     Ok(Ok(()))
 }
 
-/// Begin, pages, commit or rollback, as SQLite's pager calls.
 fn transaction(
     db: &mut Connection,
     page_bytes: usize,
@@ -215,12 +213,12 @@ fn length(page_bytes: usize, input: &mut Unstructured<'_>) -> Result<usize> {
     Ok(if input.ratio(1, 8)? { input.int_in_range(0..=5000)? } else { page_bytes })
 }
 
-/// Calls in the wrong order may fail, but not as if the disk or the files had: those are sound.
+/// The simulated disk has no errors, so no order of calls may give one.
 fn judge(e: &Error) {
     assert!(!matches!(e, Error::Io { .. }), "an error of the disk, which has none: {e}");
 }
 
-/// What the last connection reads, a new process reads, too.
+/// A new process reads the same as the last connection.
 fn finish(engine: &Arc<Engine>, disk: &SimDisk, mut clients: [Option<Client>; 3]) {
     for client in clients.iter_mut().flatten() {
         if let Err(e) = client.db.unlock(LockLevel::None) {
@@ -238,7 +236,6 @@ fn finish(engine: &Arc<Engine>, disk: &SimDisk, mut clients: [Option<Client>; 3]
     }
 }
 
-/// The first bytes of the database, if it can be read as a database.
 fn content(engine: &Arc<Engine>) -> Option<Vec<u8>> {
     let options = [("busy_ms".to_owned(), "0".to_owned())];
     let mut db = engine.open(Path::new(HOME), OpenMode::ReadWrite, &options).ok()?;

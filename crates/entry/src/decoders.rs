@@ -1,6 +1,6 @@
-//! The functions that decode bytes of files: header slot, record with its entries, decision, home's header, write-ahead log.
+//! Decoders of file bytes: slot, record, decision, home's header, SQLite's WAL.
 //!
-//! The first byte of the input chooses one, and whether the checksum is made right first.
+//! The first byte of the input chooses the decoder, and whether the checksum is made right first.
 
 use onewrite_core::inspect::home::{self, Kind, State};
 use onewrite_core::inspect::layout::{decision, record, slot, wal as wal_layout};
@@ -44,7 +44,7 @@ pub fn run(input: &[u8]) -> Reach {
     Reach { accepted: u64::from(accepted), refused: u64::from(!accepted) }
 }
 
-/// A slot that was accepted says what its bytes say. It is written in the newest version.
+/// An accepted slot encodes to the same bytes, except for an older version.
 fn slot_of(bytes: &[u8]) -> bool {
     let Some(found) = Slot::decode(bytes, 1 << 40) else { return false };
     let mut again = found.encode();
@@ -57,7 +57,7 @@ fn slot_of(bytes: &[u8]) -> bool {
     true
 }
 
-/// A decision that was accepted is as long as it says, and says what its bytes say.
+/// An accepted decision fits its bytes and decodes the same again.
 fn decision_of(bytes: &[u8]) -> bool {
     let Some((found, sectors)) = Decision::decode(bytes) else { return false };
     assert!(
@@ -71,7 +71,6 @@ fn decision_of(bytes: &[u8]) -> bool {
     true
 }
 
-/// The frames of a write-ahead log, up to the first that does not follow.
 fn wal_of(bytes: &[u8]) -> bool {
     let Head::Chain(mut chain) = Head::decode(bytes) else { return false };
     let frames = bytes.get(wal_layout::HEADER_BYTES..).unwrap_or_default();

@@ -1,14 +1,15 @@
-//! Bytes of an input as a database and its log, written sparsely: real logs are mostly zeros.
+//! Encodes a database and its log as a sparse input: real logs are mostly zeros.
 //!
 //! | offset | size | |
 //! |---|---|---|
-//! | 0 | 1 | flags: 1 slots get right checksums, 2 records, 4 stream indexes; 8: no log; 16: atomic unit 4096 instead of 512 |
+//! | 0 | 1 | flags |
 //! | 1 | 4 | length of the database |
 //! | 5 | 4 | length of the log |
 //! | 9 | | extents until the end: file (0 database, 1 log), offset u32, length u16, bytes |
 //!
-//! Lengths and offsets are taken modulo what is allowed, so every input is a pair of files. With the
-//! checksums right, a fuzzer gets to what comes behind them.
+//! Flags: 1 slots get right checksums, 2 records, 4 stream indexes; 8: no log; 16: atomic unit 4096
+//! instead of 512. Lengths and offsets are taken modulo their limits, so every input is a pair of
+//! files.
 
 use std::path::Path;
 
@@ -22,9 +23,8 @@ use onewrite_core::inspect::layout::{
 pub const HOME_BYTES_MAX: u32 = 256 << 10;
 /// Largest log.
 pub const LOG_BYTES_MAX: u32 = 768 << 10;
-/// Bytes the simulated disk holds.
 const CAPACITY: u64 = 16 << 20;
-/// Where the database is.
+/// The path of the database.
 pub const HOME: &str = "/db";
 
 const SEAL_SLOTS: u8 = 1;
@@ -36,7 +36,7 @@ const LARGE_UNIT: u8 = 16;
 /// A database and perhaps a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// Bytes the disk writes whole.
+    /// Bytes that the disk writes atomically.
     pub atomic_unit: u32,
     /// The database.
     pub home: Vec<u8>,
@@ -45,7 +45,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// What an input stands for.
+    /// Decodes an input.
     pub fn parse(input: &[u8]) -> Files {
         let flags = input.first().copied().unwrap_or(0);
         let len = |at, max| le_u32(input, at).unwrap_or(0) % (max + 1);
@@ -68,7 +68,7 @@ impl Files {
         Files { atomic_unit, home, log: (flags & NO_LOG == 0).then_some(log) }
     }
 
-    /// The input that stands for these files, with every checksum to be made right.
+    /// The input for these files, with every checksum to be made right.
     pub fn encode(&self) -> Vec<u8> {
         let mut input = vec![SEAL_SLOTS | SEAL_RECORDS | SEAL_STREAMS];
         let log = self.log.as_deref().unwrap_or_default();
@@ -98,7 +98,7 @@ impl Files {
         input
     }
 
-    /// A disk that holds them.
+    /// A disk with these files.
     pub fn disk(&self) -> SimDisk {
         let disk =
             SimDisk::new(SimConfig { atomic_unit: self.atomic_unit, capacity: CAPACITY, ..SimConfig::default() });
@@ -109,20 +109,20 @@ impl Files {
         disk
     }
 
-    /// What a disk holds.
+    /// The files on a disk.
     pub fn of(disk: &SimDisk, atomic_unit: u32) -> Files {
         let log = disk.snapshot_file(Path::new(&format!("{HOME}{LOG_SUFFIX}")));
         Files { atomic_unit, home: disk.snapshot_file(Path::new(HOME)).unwrap_or_default(), log }
     }
 }
 
-/// Gives a slot, which `bytes` begin with, its checksum.
+/// Writes the checksum of the slot at the start of `bytes`.
 pub fn seal_slot(bytes: &mut [u8]) {
     let crc = crc32c::crc32c(bytes.get(..slot::AT_CRC).unwrap_or_default());
     put(bytes, slot::AT_CRC, &crc.to_le_bytes());
 }
 
-/// Gives a decision, of which `bytes` may hold a part, its checksum.
+/// Writes the checksum of a decision, of which `bytes` may hold a part.
 pub fn seal_decision(bytes: &mut [u8]) {
     let Some(most) = bytes.len().checked_sub(decision::CRC_BYTES) else { return };
     let Some(len) = le_u32(bytes, decision::AT_LEN).map(|len| most.min(len as usize)) else { return };
@@ -131,7 +131,7 @@ pub fn seal_decision(bytes: &mut [u8]) {
     put(bytes, len, &crc.to_le_bytes());
 }
 
-/// Gives a record, which is all of `bytes`, its checksum, and says it.
+/// Writes the checksum of the record that fills `bytes`, and returns it.
 pub fn seal_record(bytes: &mut [u8]) -> u32 {
     let Some(at) = bytes.len().checked_sub(record::CRC_BYTES) else { return 0 };
     let crc = crc32c::crc32c(bytes.get(..at).unwrap_or_default());
@@ -160,7 +160,7 @@ fn seal(log: &mut [u8], flags: u8) {
     }
 }
 
-/// Chains the records that begin at the slot's start, each at the end of the one before.
+/// Chains the records from the slot's start on, each at the end of the one before.
 fn seal_records(log: &mut [u8], slot: &Slot, flags: u8) {
     let mut prev_crc = slot.prev_crc;
     let ring_at = slot.ring_at() as usize;

@@ -1,8 +1,8 @@
-//! Entry points for arbitrary bytes: whatever they are, nothing panics, loops, reads out of bounds or
-//! allocates without bound (invariant I6), and what can be said of any outcome is asserted.
+//! Entry points for arbitrary bytes: no input panics, loops, reads out of bounds or allocates
+//! without bound (invariant I6).
 //!
-//! The `cargo fuzz` targets in `fuzz/` and the property tests of this crate call the same functions.
-//! [`files`] says how bytes become a database and a log.
+//! The `cargo fuzz` targets in `fuzz/` and this crate's property tests call the same functions.
+//! [`files`] decodes bytes into a database and a log.
 
 pub mod calls;
 pub mod decoders;
@@ -10,12 +10,12 @@ pub mod files;
 pub mod recovery;
 pub mod walk;
 
-/// What an entry point did, so that a test can tell whether a corpus gets anywhere.
+/// Tells a test whether a corpus reaches anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// Slots, records or transactions that were accepted.
+    /// Accepted slots, records or transactions.
     pub accepted: u64,
-    /// Inputs or calls that were refused.
+    /// Refused inputs or calls.
     pub refused: u64,
 }
 

@@ -1,8 +1,8 @@
-//! A connection opens a database and a log of arbitrary bytes, and recovers what can be.
+//! Opens and recovers a database and a log of arbitrary bytes.
 //!
-//! Asserted: a refusal changes nothing; what a look without writing says is what happens; after a crash
-//! behind the recovery, another gives the same (invariant I8); a clean close takes the mark off and
-//! keeps every page; and a database that was recovered takes a commit.
+//! Asserted: a refusal changes nothing; recovery does as foretold without writing; another recovery
+//! after a crash gives the same (invariant I8); a clean close takes the mark off and keeps every
+//! page; a recovered database takes a commit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +17,9 @@ use onewrite_core::{Connection, Engine, Error, LockLevel, Result};
 use crate::Reach;
 use crate::files::{Files, HOME};
 
-/// Bytes of the database that are read and compared.
 const READ_BYTES_MAX: u64 = 128 << 10;
 
-/// Opens what the input stands for.
+/// Opens the files that the input encodes.
 pub fn run(input: &[u8]) -> Reach {
     let files = Files::parse(input);
     let disk = files.disk();
@@ -39,8 +38,8 @@ pub fn run(input: &[u8]) -> Reach {
     let seen = match content(&mut db) {
         Ok(seen) => seen,
         Err(e) => {
-            // How long home should be, a scheme that writes in place leaves to home's header, and there is no log of a home without a
-            // mark: what is missing is an error for whoever reads it (invariant I7).
+            // Home is shorter than its header says, and no log says its length: a read of a missing
+            // page is an error (invariant I7).
             let short = (files.home.len() as u64) < db.size().expect("size");
             let unsaid = foreseen.is_none() || leaves_size_to_home(&files);
             assert!(short && matches!(e, Error::Corrupt(_)) && unsaid, "read: {e}");
@@ -69,7 +68,7 @@ pub fn run(input: &[u8]) -> Reach {
     Reach { accepted: transactions, refused: u64::from(written.is_err()) }
 }
 
-/// What recovery would do: how many transactions it would replay, if there is a mark.
+/// Transactions that recovery would replay; `None` without a mark.
 fn foresee(disk: &SimDisk) -> Option<Result<u64>> {
     let repair = Repair::open(Arc::new(disk.clone()), Path::new(HOME), OpenMode::ReadOnly).expect("nobody has it open");
     let session = repair.mark().expect("home can be read")?;
@@ -81,7 +80,7 @@ fn foresee(disk: &SimDisk) -> Option<Result<u64>> {
     Some(foreseen)
 }
 
-/// Whether a slot of the log leaves to home's header how long home is.
+/// Whether a slot leaves home's length to home's header.
 fn leaves_size_to_home(before: &Files) -> bool {
     let disk = before.disk();
     let repair = Repair::open(Arc::new(disk), Path::new(HOME), OpenMode::ReadOnly).expect("nobody has it open");
@@ -102,7 +101,7 @@ fn is_full(e: &Error) -> bool {
     matches!(e, Error::Full(_)) || matches!(e, Error::Poisoned(why) if why.contains("room") || why.contains("full"))
 }
 
-/// The error is one that bytes can cause, and unless it is of the disk, nothing was written.
+/// Arbitrary bytes can cause only these errors, and only a full disk may have been written.
 fn refused(e: &Error, disk: &SimDisk, before: &Files) {
     match e {
         Error::Corrupt(_) | Error::CantOpen(_) | Error::NotADatabase(_) => {
@@ -113,13 +112,12 @@ fn refused(e: &Error, disk: &SimDisk, before: &Files) {
     }
 }
 
-/// Size and first bytes, as the transaction under way sees them.
 fn content(db: &mut Connection) -> Result<(u64, Vec<u8>)> {
     let bytes = db.size().expect("size");
     let mut content = vec![0; usize::try_from(bytes.min(READ_BYTES_MAX)).unwrap_or(0)];
     let read = db.read_at(&mut content, 0)?;
     content.truncate(read);
-    // Each recovery is a new transaction for whoever has a warm cache: the counters differ.
+    // Each recovery is a new transaction for warm caches, so the counters differ.
     for counter in [24..28, 92..96] {
         content.get_mut(counter).unwrap_or_default().fill(0);
     }

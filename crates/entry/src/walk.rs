@@ -1,5 +1,5 @@
-//! What `onewrite check` and `onewrite inspect` do with a log of arbitrary bytes: both slots, every record below
-//! them, every streamed image, with and without damage accepted. Nothing is written.
+//! Reads a log of arbitrary bytes as `onewrite check` and `onewrite inspect` do, and writes
+//! nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use onewrite_core::inspect::{LogFile, next_places};
 use crate::Reach;
 use crate::files::{Files, HOME};
 
-/// Looks at what the input stands for.
+/// Walks through the files that the input encodes.
 pub fn run(input: &[u8]) -> Reach {
     let files = Files::parse(input);
     let disk = files.disk();

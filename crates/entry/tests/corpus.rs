@@ -1,6 +1,7 @@
-//! The committed corpora, and what bounded random changes make of them: the fuzz targets' work on stable Rust.
+//! Runs the committed corpora and bounded random changes of them: the fuzz targets' work on stable
+//! Rust.
 //!
-//! `PROPTEST_CASES=n` makes more of it.
+//! `PROPTEST_CASES=n` sets the number of cases.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,11 +16,9 @@ use proptest::test_runner::{Config, TestRunner};
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// More than any input of the size of ours has a reason to take, in mebibytes: two disks of 16 MiB with
-/// what is pending on them, and the tests that run beside.
+/// In mebibytes: above two disks of 16 MiB with pending writes, and tests beside them.
 const MEMORY_MIB_MAX: f32 = 400.0;
 
-/// Every input of a corpus, in order of the names.
 fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let mut paths: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -43,7 +42,6 @@ fn memory_is_bounded() {
     assert!(peak < MEMORY_MIB_MAX, "{peak} MiB were in use at once");
 }
 
-/// A change of an input.
 #[derive(Clone, Debug)]
 enum Change {
     Set(Index, u8),
@@ -118,7 +116,7 @@ fn recovery_takes_any_bytes() {
     bounded("recovery", onewrite_entry::recovery::run, 300);
 }
 
-/// Its header asks for WAL mode, and there is neither a WAL nor a mark.
+/// The header asks for WAL mode, and there is neither a WAL nor a mark.
 #[test]
 fn a_file_that_ends_within_its_first_page_is_an_error_for_who_reads_it() {
     let mut home = b"SQLite format 3\0".to_vec();

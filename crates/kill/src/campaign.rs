@@ -1,4 +1,4 @@
-//! Starts processes, kills them, and judges what they leave.
+//! Starts processes, kills them, and judges the files that they leave.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,12 +16,10 @@ use crate::connect::{self, Through};
 use crate::plan::{self, WRITERS};
 use crate::{Arguments, Job};
 
-/// Kills on one database before the next begins.
 const KILLS_PER_DATABASE: u64 = 25;
-/// A process that says nothing for so long hangs.
+/// A process without a line for this time hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs the campaign; the last line says how many were killed.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let bar = ProgressBar::new(arguments.rounds);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} kills  {msg}  {elapsed}, {eta} left") {
@@ -57,7 +55,6 @@ struct Totals {
     checked: u64,
 }
 
-/// The life of one database.
 fn database(arguments: &Arguments, number: u64, totals: &mut Totals, bar: &ProgressBar) -> Result<()> {
     let mut rng = Rng::with_seed(plan::mix(&[arguments.seed, number]));
     let parent = arguments.dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -105,7 +102,7 @@ fn parameters(arguments: &Arguments, rng: &mut Rng) -> String {
     format!("scheme={scheme}&busy_ms=30&{}&psow={}", sizes[rng.usize(0..3)], u32::from(rng.u32(0..4) > 0))
 }
 
-/// Copies what the kill left, for whoever looks for the cause of a violation: the last four.
+/// The last four copies are evidence of a violation.
 fn keep_evidence(dir: &Path, kill: u64) -> Result<()> {
     let after = |kill| dir.join(format!("after-{kill}"));
     if after(kill).exists() {
@@ -125,16 +122,16 @@ fn keep_evidence(dir: &Path, kill: u64) -> Result<()> {
 
 struct Campaign<'a> {
     job: Job,
-    /// What is known of each writer.
+    /// By writer.
     reached: [Reached; WRITERS as usize],
-    /// It was killed: the next transaction may be there, too.
+    /// Its process was killed: the next transaction may be there, too.
     may_be_ahead: [bool; WRITERS as usize],
     rng: Rng,
     totals: &'a mut Totals,
 }
 
 impl Campaign<'_> {
-    /// Lets a process write and kills it; now and then one ends by itself.
+    /// Now and then a process ends by itself.
     fn write(&mut self) -> Result<()> {
         let threads = [1, 1, 2, 3, WRITERS][self.rng.usize(0..5)];
         let steps = if self.rng.u32(0..10) == 0 { self.rng.u64(1..20) } else { 0 };
@@ -154,13 +151,14 @@ impl Campaign<'_> {
         }
         if killed {
             self.totals.kills += 1;
-            // Whoever was killed before and has not been looked at since may be ahead still.
+            // A killed writer that was not checked since may still be ahead.
             self.may_be_ahead = std::array::from_fn(|writer| (writer as u32) < threads || self.may_be_ahead[writer]);
         }
         Ok(())
     }
 
-    /// A process recovers and checks, perhaps after others were killed doing so; then stock SQLite checks.
+    /// A process recovers and checks, perhaps after others were killed while they recovered; then
+    /// stock SQLite checks.
     fn judge(&mut self) -> Result<()> {
         while self.rng.bool() {
             let mut process = Process::start("check", &self.job, &[])?;
@@ -190,7 +188,7 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// Notes what a process was and said last, for whoever looks for the cause of a violation.
+    /// Evidence of a violation.
     fn note(&self, what: &str, lines: &[String], killed: bool) -> Result<()> {
         let path = self.job.at.with_file_name("history");
         let mut history = fs::OpenOptions::new().append(true).create(true).open(path)?;
@@ -200,7 +198,6 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// What a process says.
     fn line(&mut self, line: &str) -> Result<()> {
         if let Some(error) = line.strip_prefix("E ") {
             bail!("a process failed: {error}");
@@ -241,16 +238,14 @@ impl Campaign<'_> {
     }
 }
 
-/// When a process is killed.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// It ends by itself, without an error.
+    /// By itself, without an error.
     Never,
     After(Duration),
     AfterLines(u64, Duration),
 }
 
-/// A process whose lines are read while it runs.
 struct Process {
     child: Child,
     lines: Receiver<String>,
@@ -280,7 +275,7 @@ impl Process {
         Ok(Process { child, lines })
     }
 
-    /// Its lines until it was killed or ended, and whether it was killed.
+    /// The lines, and whether the process was killed.
     fn wait(&mut self, when: When) -> Result<(Vec<String>, bool)> {
         let begun = Instant::now();
         let mut lines = Vec::new();
@@ -301,7 +296,7 @@ impl Process {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     self.child.kill()?;
-                    // Lines it wrote before are in the pipe still.
+                    // The pipe still holds lines from before the kill.
                     lines.extend(self.lines.iter());
                     break;
                 }
@@ -321,7 +316,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // After an error: it may be gone already.
+        // After an error, it may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,5 @@
-//! Compares a database with the plan: whole transactions, nothing else, and in order by SQLite's own checks.
+//! Compares a database with the plan: whole transactions, no other rows, and sound by SQLite's own
+//! checks.
 
 use anyhow::{Context, Result, bail, ensure};
 use rusqlite::{Connection, OptionalExtension};
@@ -7,16 +8,16 @@ use crate::Job;
 use crate::connect::{self, Through};
 use crate::plan::{self, WRITERS};
 
-/// How far a writer got: its last transaction, and the last that went over both files.
+/// How far a writer got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// The last transaction.
+    /// Number of the last transaction.
     pub n: i64,
-    /// The last over two files.
+    /// Number of the last transaction over both files.
     pub pair: i64,
 }
 
-/// The process: recovers, checks, reports a line `S writer n pair` for each writer, and closes.
+/// Recovers, checks, reports a line `S writer n pair` for each writer, and closes.
 pub fn run(job: &Job) -> Result<()> {
     let db = connect::open(job, Through::Onewrite)?;
     for (writer, reached) in all(&db, job)?.into_iter().enumerate() {
@@ -25,7 +26,7 @@ pub fn run(job: &Job) -> Result<()> {
     db.close().map_err(|(_, e)| e).context("close")
 }
 
-/// Checks everything; how far each writer got.
+/// Checks both databases.
 pub fn all(db: &Connection, job: &Job) -> Result<Vec<Reached>> {
     for schema in ["main", "second"] {
         let found: String = db.query_row(&format!("PRAGMA {schema}.integrity_check"), [], |row| row.get(0))?;
@@ -38,7 +39,7 @@ pub fn all(db: &Connection, job: &Job) -> Result<Vec<Reached>> {
         |row| row.get(0),
     )?;
     if tables < 3 {
-        // Killed before there were tables: nothing can have been acknowledged.
+        // Killed before there were tables: no transaction was acknowledged.
         return Ok(vec![Reached::default(); WRITERS as usize]);
     }
     (0..WRITERS).map(|writer| of_writer(db, job, writer).with_context(|| format!("writer {writer}"))).collect()

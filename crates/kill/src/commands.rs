@@ -1,6 +1,6 @@
-//! Commands of `onewrite` among the sessions: which one runs, how it is started, and whether what it answers is to be expected.
+//! Runs commands of `onewrite` among the sessions and judges their answers.
 //!
-//! Each has a directory of its own for what it prints and for the copy that it makes. A copy is judged by another process.
+//! Each has a directory of its own for its output and its copy, which another process judges.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -12,13 +12,13 @@ use fastrand::Rng;
 
 use crate::session::What;
 
-/// The program, beside this one.
 const NAME: &str = "onewrite";
-/// What onewrite says where `onewrite convert` has put another file in the place of the one that is open: that file is in use already, or not.
+/// onewrite's messages after `onewrite convert` replaced the open file: the new file is in use
+/// already, or not.
 const MOVED: [&str; 2] =
     ["is another file now than the one that was opened", "is a copy of a database that is in use (with the log"];
-/// What a command says that meets others, a transaction that waits to be rolled back, or one that waits in the log: it is to be tried again,
-/// or behind a connection that writes.
+/// A command meets another process, or a transaction that waits for rollback or recovery: it may be
+/// tried again, or behind a connection that writes.
 const REFUSALS: [&str; 9] = [
     "in use by another process",
     "has this database open",
@@ -30,16 +30,15 @@ const REFUSALS: [&str; 9] = [
     "open it once to write, as `onewrite shell",
     "open it with SQLite once",
 ];
-/// The same of `convert` alone, which needs a file that was closed.
+/// `convert` alone needs a closed file.
 const CONVERT_REFUSALS: [&str; 2] =
     ["carries onewrite's mark: it is in use, or a crash left it so", "to WAL mode meanwhile"];
 
-/// Whether a process had the file that `onewrite convert` has put another one in the place of.
 pub fn says_moved(said: &str) -> bool {
     MOVED.iter().any(|moved| said.contains(moved))
 }
 
-/// A command, with the options that it is given.
+/// A command with its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     Backup { vacuum: bool },
@@ -51,7 +50,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// One of them: those that copy more often than those that say something.
+    /// Commands that copy are drawn more often.
     pub fn draw(rng: &mut Rng) -> Task {
         match rng.u32(0..10) {
             0..3 => Task::Backup { vacuum: rng.u32(0..4) == 0 },
@@ -63,12 +62,12 @@ impl Task {
         }
     }
 
-    /// Whether the database may be another file afterwards.
+    /// Whether another file may replace the database.
     pub fn renames(self) -> bool {
         matches!(self, Task::Convert { .. })
     }
 
-    /// Whether what it copies holds a state of the database, and what a process does to read that.
+    /// The session that judges the copy, if there is one.
     pub fn copies(self) -> Option<What> {
         match self {
             Task::Backup { .. } => Some(What::Last),
@@ -90,41 +89,38 @@ impl Task {
         }
     }
 
-    /// Whether this answer is one of a database that others use, or have left so.
+    /// Whether the answer fits a database that others use or left in need of recovery.
     fn is_refused(self, status: i32, said: &str) -> bool {
         let among = |all: &[&str]| all.iter().any(|refusal| said.contains(refusal)) || says_moved(said);
-        // 1 says that it is damaged, 2 that it could not be checked.
+        // 1 means damage; 2, that no check was possible.
         let may_refuse = self != Task::Check || status == 2;
         may_refuse && (among(&REFUSALS) || (self.renames() && among(&CONVERT_REFUSALS)))
     }
 }
 
-/// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It did what it is to do.
     Done,
-    /// Others were in its way.
+    /// Another process was in the way.
     Refused,
-    /// By SIGKILL.
+    /// Killed by SIGKILL.
     Killed,
 }
 
-/// A command under way, or what it left.
 pub struct Run {
     pub task: Task,
     dir: PathBuf,
 }
 
 impl Run {
-    /// A directory for the one of this number, in `parent`.
+    /// Makes a directory for it in `parent`.
     pub fn new(task: Task, number: u64, parent: &Path) -> Result<Run> {
         let dir = parent.join(format!("command-{number}"));
         fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
         Ok(Run { task, dir })
     }
 
-    /// The copy that it makes, or that is made of what it prints.
+    /// The copy, made by the command or loaded from its output.
     pub fn copy(&self) -> PathBuf {
         self.dir.join("copy.db")
     }
@@ -140,7 +136,6 @@ impl Run {
         self.dir.join("errors")
     }
 
-    /// Starts `program` on `database`.
     pub fn start(&self, program: &Path, database: &Path) -> Result<Child> {
         let mut command = Command::new(program);
         command.args(self.task.words()).arg(database);
@@ -151,7 +146,7 @@ impl Run {
         command.spawn().with_context(|| format!("cannot start {}", program.display()))
     }
 
-    /// What it said: its errors, or else what it printed.
+    /// How the command ended, with its errors or else its output.
     ///
     /// # Errors
     ///
@@ -179,22 +174,22 @@ impl Run {
         Ok((Ended::Refused, text))
     }
 
-    /// Removes what it left: there is no violation that somebody looks for the reason of.
+    /// Without a violation, its files are no evidence.
     pub fn remove(self) -> Result<()> {
         fs::remove_dir_all(&self.dir).with_context(|| self.dir.display().to_string())
     }
 }
 
-/// Where the SQL text lies that `copy` is made of.
+/// The SQL text from which `copy` is loaded.
 pub fn printed_beside(copy: &Path) -> PathBuf {
     copy.with_extension("sql")
 }
 
-/// The program to run: the one named, or the one beside this one.
+/// `named`, or the program beside this one.
 pub fn program(named: Option<&Path>) -> Result<PathBuf> {
     let beside = || Ok::<_, anyhow::Error>(std::env::current_exe()?.with_file_name(NAME));
     let path = named.map_or_else(beside, |path| Ok(path.to_owned()))?;
-    // A name without a directory is not looked for on the PATH: which version runs is to be certain.
+    // No search on the PATH: the version must be certain.
     let path = path.canonicalize().with_context(|| {
         format!(
             "--commands needs the program {NAME}, and there is none at {}: build it with `cargo build --release -p onewrite-cli`, or name it \
@@ -206,7 +201,6 @@ pub fn program(named: Option<&Path>) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// How many ran, and how they ended.
 #[derive(Default)]
 pub struct Totals {
     started: u64,
@@ -226,7 +220,7 @@ impl Totals {
         }
     }
 
-    /// As the summary has it.
+    /// The line of the summary.
     pub fn line(&self) -> String {
         let Totals { started, killed, refused, copies } = self;
         format!(

@@ -1,4 +1,4 @@
-//! Connections of the campaign's processes, and the line that reports.
+//! Connections of the campaign's processes, and their report lines.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,26 +9,22 @@ use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::Job;
 
-/// How a database is opened.
+/// The VFS of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Through {
-    /// onewrite's VFS.
     Onewrite,
-    /// SQLite's own.
     Stock,
 }
 
-/// The main database.
 pub fn main_path(at: &Path) -> PathBuf {
     at.join("main.db")
 }
 
-/// The database that takes part in transactions over two files.
 pub fn second_path(at: &Path) -> PathBuf {
     at.join("second.db")
 }
 
-/// A connection to the main database, with the second attached as `second`.
+/// Attaches the second database as `second`.
 pub fn open(job: &Job, through: Through) -> Result<Connection> {
     let uri = |path: PathBuf| match through {
         Through::Onewrite => format!("file:{}?vfs=onewrite&{}", path.display(), job.parameters),
@@ -48,12 +44,11 @@ pub fn open(job: &Job, through: Through) -> Result<Connection> {
     Ok(db)
 }
 
-/// Whether an error says that somebody else has the database.
 pub fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|e| e.extended_code & 0xff == ffi::SQLITE_BUSY)
 }
 
-/// Writes one line to the campaign, in one piece: a pipe takes a short write whole or not at all.
+/// A pipe takes a short write whole or not at all.
 pub fn tell(line: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes())?;

@@ -1,59 +1,55 @@
-//! What the processes of the sessions told, in the order in which they told it, and whether what one of them reads
-//! agrees with that.
+//! Judges each read of the sessions by the lines that all sessions reported before it.
 //!
-//! All processes write to one pipe, before and after what they do. So a transaction whose end was told before a reader
-//! told that it begins was over when it began; and what a reader found was begun before it told what it found.
+//! All processes write to one pipe, before and after each step. So a transaction that reported its
+//! end before a reader reported its begin was over when the reader began; and the rows that a
+//! reader found were begun before it reported them.
 
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Rows of one transaction at most.
 pub const ROWS_MAX: u64 = 450;
 
-/// Ids that follow each other, both ends included.
+/// Consecutive ids, both ends included.
 pub type Ids = (u64, u64);
 
-/// One row; moments are numbers of what was told, 0: not yet.
+/// One row; moments count reports, 0: not yet.
 #[derive(Clone, Copy, Default)]
 struct Row {
-    /// Somebody began to insert it, and means to commit it.
+    /// A session that means to commit has begun to insert it.
     begun: bool,
     /// Its transaction is committed.
     acknowledged: u64,
-    /// A transaction is committed that must have deleted it.
+    /// A transaction that must have deleted it is committed.
     deleted: u64,
 }
 
-/// What is known of one database.
+/// The reports on one database.
 #[derive(Default)]
 pub struct Known {
     now: u64,
     rows: Vec<Row>,
-    /// Transactions of more than one row: the first one, and how many.
+    /// First rows and numbers of rows of larger transactions.
     large: BTreeMap<u64, u64>,
     /// Rows with a lower id may be deleted.
     below: u64,
-    /// By session: the ids below which it deletes, and when it told.
+    /// By session: the id below which it deletes, and the moment.
     deletes: HashMap<u64, (u64, u64)>,
-    /// Readers that have begun.
     reads: HashMap<u64, Read>,
-    /// When each session began to open the database.
+    /// By session: the moment of its open.
     opened: HashMap<u64, u64>,
-    /// When the database may have become another file last.
+    /// The last moment of a possible replacement of the database.
     renamed: u64,
-    /// How many that may make it another file are under way.
+    /// Commands that may be replacing it.
     renaming: u64,
 }
 
-/// What a reader told.
 struct Read {
     begun: u64,
     found: Vec<Ids>,
 }
 
 impl Known {
-    /// The next thing is told.
     fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now
@@ -67,7 +63,7 @@ impl Known {
         &mut self.rows[at]
     }
 
-    /// A transaction with these rows begins, and is to be committed. Rows of one that is to be rolled back are never told.
+    /// A transaction with these rows begins. Rows that will be rolled back are not reported.
     pub fn begins(&mut self, first: u64, rows: u64) {
         for id in first..first + rows {
             self.row(id).begun = true;
@@ -77,7 +73,6 @@ impl Known {
         }
     }
 
-    /// A transaction with these rows is committed.
     pub fn acknowledged(&mut self, first: u64, rows: u64) {
         let now = self.tick();
         for id in first..first + rows {
@@ -85,14 +80,14 @@ impl Known {
         }
     }
 
-    /// A transaction begins that deletes the rows below an id.
     pub fn deletes(&mut self, session: u64, below: u64) {
         let now = self.tick();
         self.below = self.below.max(below);
         self.deletes.insert(session, (below, now));
     }
 
-    /// It is committed: what was there when it began is gone. A row that was committed later may have a lower id.
+    /// The delete is committed: rows committed before its begin are gone. A later row may have a
+    /// lower id.
     pub fn deleted(&mut self, session: u64) -> Result<()> {
         let now = self.tick();
         let (below, begun) = self.deletes.remove(&session).context("a delete that did not begin")?;
@@ -103,18 +98,17 @@ impl Known {
         Ok(())
     }
 
-    /// A session is about to open the database.
     pub fn opens(&mut self, session: u64) {
         let now = self.tick();
         self.opened.insert(session, now);
     }
 
-    /// Somebody may put another file in the place of the database from here on.
+    /// A command may replace the database from now on.
     pub fn renames(&mut self) {
         self.renaming += 1;
     }
 
-    /// It is over, and another file may have the name.
+    /// The command has ended; `changed`: another file may have the name.
     pub fn renamed(&mut self, changed: bool) {
         self.renaming = self.renaming.saturating_sub(1);
         if changed {
@@ -122,26 +116,25 @@ impl Known {
         }
     }
 
-    /// When a session opened the database, if it may have the file that had the name before. That has all that was committed until then.
+    /// The moment of a session's open, if its file may have been replaced since: that file has all
+    /// commits until the open.
     pub fn older_file(&self, session: u64) -> Option<u64> {
         let opened = *self.opened.get(&session)?;
         (self.renaming > 0 || self.renamed > opened).then_some(opened)
     }
 
-    /// A reader is about to begin its transaction.
     pub fn reads(&mut self, session: u64) {
         let begun = self.tick();
         self.reads.insert(session, Read { begun, found: Vec::new() });
     }
 
-    /// It found these.
+    /// A reader found these rows.
     pub fn found(&mut self, session: u64, ids: &[Ids]) -> Result<()> {
         let read = self.reads.get_mut(&session).context("a read that did not begin")?;
         read.found.extend_from_slice(ids);
         Ok(())
     }
 
-    /// It has told all: judges it.
     pub fn judge(&mut self, session: u64) -> Result<()> {
         let mut read = self.reads.remove(&session).context("a read that did not begin")?;
         read.begun = self.older_file(session).unwrap_or(read.begun);
@@ -186,7 +179,7 @@ mod tests {
     const WRITER: u64 = 1;
     const READER: u64 = 2;
 
-    /// Rows 1 to 4 each in its own transaction, 5 to 8 in one; 8 sessions ago.
+    /// Rows 1 to 4 each in its own transaction, 5 to 8 in one.
     fn known() -> Known {
         let mut known = Known::default();
         for (first, rows) in [(1, 1), (2, 1), (3, 1), (4, 1), (5, 4)] {

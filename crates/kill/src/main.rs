@@ -1,15 +1,17 @@
-//! `onewrite-kill`: kills writing processes with SIGKILL at random moments and checks what they leave.
+//! `onewrite-kill`: kills writing processes with SIGKILL at random moments and checks the files
+//! that they leave.
 //!
-//! [`plan`] says what each transaction does, so that its number alone tells what a database must hold;
-//! [`writer`] is the process that is killed, [`check`] compares a database with the plan, and
-//! [`campaign`] starts, kills and judges. [`soak`] lets several processes, whose threads are [`soaked`], run on one
-//! database for minutes while some of them die. [`sessions`] starts processes that do one thing ([`session`]) and end or
-//! die, stock SQLite's among them, and [`commands`] of `onewrite`; [`known`] judges what they read.
+//! [`campaign`] kills [`writer`]s, and [`check`] compares the database with their [`plan`]. In
+//! [`soak`], threads of several processes ([`soaked`]) share one database for minutes, and some
+//! processes die. [`sessions`] starts short processes ([`session`]), stock SQLite's among them, and
+//! [`commands`] of `onewrite`; [`known`] judges their reads. [`histories`] proves the reported
+//! transactions strictly serializable.
 
 mod campaign;
 mod check;
 mod commands;
 mod connect;
+mod histories;
 mod known;
 mod plan;
 mod session;
@@ -23,20 +25,22 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-/// Kills writing processes (SIGKILL) thousands of times: several connections and threads, checkpoints, big
-/// transactions, transactions over two files, VACUUM, WAL mode and back. Each process reports what SQLite
-/// acknowledged through a pipe; afterwards a new process must find all of it, at every level of
-/// synchronous, and nothing of what was rolled back or half done, and so must stock SQLite.
+/// Kills writing processes (SIGKILL) thousands of times: several connections and threads,
+/// checkpoints, big transactions, transactions over two files, VACUUM, WAL mode and back. Each
+/// process reports acknowledged transactions through a pipe. At every level of synchronous, a new
+/// process and stock SQLite must find all of them, and no transaction that was rolled back or is
+/// half done.
 #[derive(Parser)]
 #[command(name = "onewrite-kill", version)]
 struct Arguments {
     /// Processes to kill
     #[arg(long, default_value_t = 300)]
     rounds: u64,
-    /// Where the random numbers begin
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Preset; otherwise each database draws log or wal-opt. off and off-opt protect nothing and are found out
+    /// Preset; otherwise each database draws log or wal-opt. off and off-opt protect nothing and
+    /// are found out
     #[arg(long, value_parser = ["log", "wal-opt", "dash", "off", "off-opt"])]
     scheme: Option<String>,
     /// Directory for the databases; otherwise a temporary one
@@ -46,7 +50,7 @@ struct Arguments {
     child: Option<Child>,
 }
 
-/// What the processes do that get killed.
+/// The killed processes.
 #[derive(Subcommand)]
 enum Child {
     /// Write until killed
@@ -64,8 +68,9 @@ enum Child {
         #[arg(long)]
         steps: u64,
     },
-    /// Let threads of several processes write and read one database for minutes, while processes die and start again:
-    /// nothing acknowledged may be lost, snapshots stay as they are, memory and the log do not grow
+    /// Let threads of several processes share one database for minutes, while processes die and
+    /// start again: no acknowledged transaction is lost, snapshots stay the same, memory and the
+    /// log do not grow
     Soak(soak::Soak),
     /// A process of the soak
     #[command(hide = true)]
@@ -76,15 +81,24 @@ enum Child {
         #[arg(long)]
         writers: u64,
     },
-    /// Start thousands of processes that open one database, write, read, delete or checkpoint, and end: half
-    /// of them by SIGKILL within milliseconds. Up to four run at once, and some are stock SQLite on the same file, which
-    /// changes journal modes. Readers must find what was acknowledged before they began, each transaction whole,
-    /// nothing else, and the same twice; at the end stock SQLite must find every page in order. With --commands, some are
-    /// commands of `onewrite`: backup, check, convert, dump, inspect, recover. Copies are judged as readers are
+    /// Start thousands of processes that open one database, write, read, delete or checkpoint, and
+    /// end: half of them by SIGKILL within milliseconds. Up to four run at once, and some are stock
+    /// SQLite on the same file, which changes journal modes. Readers must find all rows
+    /// acknowledged before they began, each transaction whole, no other rows, and the same twice;
+    /// at the end stock SQLite must find every page in order. With --commands, some are commands of
+    /// `onewrite`: backup, check, convert, dump, inspect, recover. Copies are judged as readers are
     Sessions(sessions::Sessions),
     /// One process of the sessions
     #[command(hide = true)]
     Session(session::Session),
+    /// Let threads of several processes append to lists and read them, through the extension and
+    /// the drop-in library, on one to five files. Processes fork, stop and are killed. Each round
+    /// has fresh files, and its history is proved strictly serializable, or the shortest cycle of
+    /// transactions is shown
+    Histories(histories::Histories),
+    /// One process of the histories
+    #[command(hide = true)]
+    History(histories::Client),
     /// Recover and check
     #[command(hide = true)]
     Check {
@@ -93,13 +107,13 @@ enum Child {
     },
 }
 
-/// What all processes on one database agree on.
+/// The parameters of all processes on one database.
 #[derive(Args, Clone, Debug)]
 struct Job {
     /// Directory of the two databases
     #[arg(long)]
     at: PathBuf,
-    /// What the transactions are drawn from
+    /// Seed of the transactions
     #[arg(long)]
     plan: u64,
     /// URI parameters
@@ -113,6 +127,8 @@ fn main() -> ExitCode {
         Some(Child::Write { job, threads, nonce, steps }) => writer::run(job, *threads, *nonce, *steps),
         Some(Child::Check { job }) => check::run(job),
         Some(Child::Soaked { part, writers }) => soaked::run(part, *writers),
+        Some(Child::History(client)) => histories::run_client(client),
+        Some(Child::Histories(histories)) => return histories::run(histories),
         Some(Child::Session(session)) => session::run(session),
         Some(Child::Sessions(sessions)) => return sessions::run(sessions),
         Some(Child::Soak(soak)) => return soak::run(soak),
@@ -121,7 +137,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // The campaign reads this line; if it is gone there is nobody to tell.
+            // If the campaign has ended, this line has no reader.
             let _ = connect::tell(&format!("E {}", format!("{e:#}").replace('\n', " ")));
             ExitCode::FAILURE
         }

@@ -1,25 +1,25 @@
-//! What each transaction does: a function of the plan's seed, the writer and the transaction's number.
+//! The plan: each transaction is a function of the plan's seed, the writer and the transaction's
+//! number.
 //!
-//! A writer owns [`SLOTS`] places in the table; a transaction fills and empties some of them. So the number
-//! of its last transaction says all that a writer's rows must be, whenever its process was killed.
+//! A writer owns [`SLOTS`] slots of the table, which its transactions fill and empty. So the number
+//! of its last transaction gives all rows of a writer, whenever its process was killed.
 
 use fastrand::Rng;
 
-/// Writers of a database, whether or not a process has a thread for each.
+/// With or without a thread in a process.
 pub const WRITERS: u32 = 4;
-/// Places of one writer.
+/// Slots of one writer.
 pub const SLOTS: u32 = 48;
 
-/// One change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A row with a body of so many bytes.
+    /// Puts a body of this many bytes into a slot.
     Put(u32, u32),
-    /// No row.
+    /// Empties a slot.
     Delete(u32),
 }
 
-/// Transaction `n` of `writer`, in order.
+/// The changes of transaction `n`, in order.
 pub fn transaction(plan: u64, writer: u32, n: i64) -> Vec<Op> {
     let mut rng = Rng::with_seed(mix(&[plan, u64::from(writer), n.cast_unsigned()]));
     let (count, bytes_max) = match rng.u32(0..20) {
@@ -35,7 +35,7 @@ pub fn transaction(plan: u64, writer: u32, n: i64) -> Vec<Op> {
         .collect()
 }
 
-/// What the rows of `writer` are after transaction `n`: for each slot, the transaction and the bytes of the body.
+/// After transaction `n`: for each slot, the transaction and the bytes of the body.
 pub fn rows(plan: u64, writer: u32, n: i64) -> Vec<Option<(i64, u32)>> {
     let mut rows = vec![None; SLOTS as usize];
     for n in 1..=n {
@@ -52,14 +52,13 @@ pub fn rows(plan: u64, writer: u32, n: i64) -> Vec<Option<(i64, u32)>> {
     rows
 }
 
-/// The body that transaction `n` puts into a slot; it does not compress.
+/// It does not compress.
 pub fn body(plan: u64, writer: u32, n: i64, slot: u32, bytes: u32) -> Vec<u8> {
     let mut body = vec![0; bytes as usize];
     Rng::with_seed(mix(&[plan, u64::from(writer), n.cast_unsigned(), u64::from(slot)])).fill(&mut body);
     body
 }
 
-/// One number of several.
 pub fn mix(numbers: &[u64]) -> u64 {
     numbers.iter().fold(0x9e37_79b9_7f4a_7c15, |seed, n| Rng::with_seed(seed ^ n).u64(..))
 }

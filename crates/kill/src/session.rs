@@ -1,5 +1,5 @@
-//! One short session: a process that opens the database, does one thing and ends, in order or not. It tells each step
-//! before and after it is done.
+//! One short session: a process opens the database, does one task and ends, in order or not. It
+//! reports each step before and after it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,21 +14,21 @@ use crate::connect::tell;
 use crate::known::Ids;
 use crate::plan;
 
-/// Bytes of one line at most: a pipe takes so many whole.
+/// Bytes of the longest line: a pipe takes it whole.
 const LINE_MAX: usize = 3500;
-/// How long a session waits for others.
+/// Busy timeout of onewrite.
 const WAITS: Duration = Duration::from_secs(15);
-/// How long stock SQLite does.
+/// Busy timeout of stock SQLite.
 const STOCK_WAITS: Duration = Duration::from_millis(300);
 
-/// What a session does.
+/// The task of a session.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A few transactions of one row.
     Short,
-    /// Forty.
+    /// Forty transactions of one row.
     Many,
-    /// One transaction that does not fit the cache.
+    /// One transaction larger than the cache.
     Large,
     /// Deletes old rows and gives their pages back.
     Clean,
@@ -36,11 +36,11 @@ pub enum What {
     Checkpoint,
     /// Reads all rows twice in one transaction.
     Read,
-    /// The same with `mode=ro`.
+    /// Reads all rows twice with `mode=ro`.
     ReadOnly,
-    /// Nobody else has the database: reads, writes and closes in order; through stock SQLite it checks all pages.
+    /// Alone on the database: reads, writes and closes in order; stock SQLite checks all pages.
     Last,
-    /// The same, in a new database that it makes of what `onewrite dump` printed.
+    /// Alone on a new database, loaded from the output of `onewrite dump`.
     Load,
 }
 
@@ -49,7 +49,7 @@ impl What {
         !matches!(self, What::Read | What::ReadOnly) && !self.is_alone()
     }
 
-    /// Nobody else has the database: no error is to be expected.
+    /// Alone, it expects no error.
     pub fn is_alone(self) -> bool {
         matches!(self, What::Last | What::Load)
     }
@@ -61,16 +61,16 @@ pub struct Session {
     /// The database
     #[arg(long)]
     pub at: PathBuf,
-    /// What it is called in what it tells
+    /// Number of the session in its reports
     #[arg(long)]
     pub number: u64,
-    /// What rows and choices are drawn from
+    /// Seed of rows and choices
     #[arg(long)]
     pub plan: u64,
     /// URI parameters
     #[arg(long, default_value = "")]
     pub parameters: String,
-    /// What it does
+    /// Task
     #[arg(long)]
     pub what: What,
     /// Through stock SQLite
@@ -79,18 +79,18 @@ pub struct Session {
     /// Transactions
     #[arg(long, default_value_t = 0)]
     pub transactions: u64,
-    /// Rows of each
+    /// Rows of each transaction
     #[arg(long, default_value_t = 0)]
     pub rows: u64,
     /// Id of the first row
     #[arg(long, default_value_t = 0)]
     pub first: u64,
-    /// Rows below are old
+    /// Rows below are old and may be deleted
     #[arg(long, default_value_t = 0)]
     pub below: u64,
 }
 
-/// Does it. An error of SQLite is told, and judged by who listens.
+/// The campaign judges the SQLite errors that it reports.
 pub fn run(session: &Session) -> Result<()> {
     let rng = Rng::with_seed(plan::mix(&[session.plan, session.number]));
     let mut one = One { session, rng, begun: Instant::now() };
@@ -124,7 +124,7 @@ impl One<'_> {
         tell(&format!("{} {what}", self.session.number)).context("the campaign is gone")
     }
 
-    /// Tells an error of SQLite: code, extended code, and what is to be read.
+    /// Reports code, extended code and message.
     fn failed(&self, e: &anyhow::Error) -> Result<()> {
         let Some(code) = e.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error) else {
             return self.say(&format!("V {}", format!("{e:#}").replace('\n', " ")));
@@ -145,7 +145,7 @@ impl One<'_> {
             let mode = if self.session.what == What::ReadOnly { "&mode=ro" } else { "" };
             format!("file:{path}?vfs=onewrite&{}{mode}", self.session.parameters)
         };
-        // No other mutexes than those of an application with one thread; never makes the file.
+        // SQLite's default threading mode; only a load creates the file.
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, self.session.what == What::Load);
         let db = Connection::open_with_flags(&uri, flags).context("open")?;
@@ -175,7 +175,6 @@ impl One<'_> {
         self.afterwards(db)
     }
 
-    /// Journal mode, `synchronous` and cache, now and then.
     fn settings(&mut self, db: &Connection) -> Result<()> {
         let modes = ["delete", "truncate", "persist", "wal"];
         if let Some(mode) = modes.get(self.rng.usize(0..8)) {
@@ -183,7 +182,7 @@ impl One<'_> {
             self.say(&format!("N {pragma}"))?;
             match db.query_row(&pragma, [], |row| row.get::<_, String>(0)) {
                 Ok(is) => self.say(&format!("N {is}"))?,
-                // It stays in the mode in which it is.
+                // The journal mode stays as it is.
                 Err(e) => self.failed(&anyhow::Error::from(e).context(pragma))?,
             }
         }
@@ -201,7 +200,6 @@ impl One<'_> {
         Ok(())
     }
 
-    /// One transaction: rows, and perhaps old ones deleted.
     fn write(&mut self, db: &Connection, first: u64) -> Result<()> {
         let (rows, below) = (self.session.rows, self.session.below);
         let drawn = self.rng.u32(0..30);
@@ -236,7 +234,7 @@ impl One<'_> {
         Ok(())
     }
 
-    /// What some sessions do behind their transactions; others may be in the way.
+    /// Others may block these statements.
     fn afterwards(&mut self, db: &Connection) -> Result<()> {
         let statements: &[&str] = match self.session.what {
             What::Clean if self.rng.u32(0..3) == 0 => &["PRAGMA incremental_vacuum", "VACUUM"],
@@ -251,7 +249,6 @@ impl One<'_> {
         Ok(())
     }
 
-    /// All rows twice in one transaction.
     fn read(&mut self, db: &Connection) -> Result<()> {
         let bodies = self.rng.u32(0..4) == 0;
         self.say("R")?;
@@ -267,7 +264,7 @@ impl One<'_> {
         db.execute_batch("COMMIT").context("end of a read")
     }
 
-    /// The ids, after a look at each row: its length, and the body itself if asked for.
+    /// Checks each length, and with `bodies` each content.
     fn rows(&self, db: &Connection, bodies: bool) -> Result<Vec<Ids>> {
         let text = ["SELECT id, length(v), sum FROM t ORDER BY id", "SELECT id, length(v), sum, v FROM t ORDER BY id"];
         let mut all = db.prepare(text[usize::from(bodies)])?;
@@ -322,7 +319,6 @@ impl One<'_> {
     }
 }
 
-/// Steps through a statement that may or may not have rows.
 fn run_all(db: &Connection, statement: &str) -> rusqlite::Result<()> {
     let mut statement = db.prepare(statement)?;
     let mut rows = statement.query([])?;

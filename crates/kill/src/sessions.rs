@@ -1,5 +1,6 @@
-//! Many short sessions: processes open one database, do one thing and end, up to four at once, and half of them are
-//! killed; some are stock SQLite, some commands of `onewrite`. What they tell is compared with what others read.
+//! Many short sessions: processes open one database, do one task and end, up to four at once, and
+//! half of them are killed. Some are stock SQLite, some commands of `onewrite`. Reads are compared
+//! with the reports.
 
 mod with_commands;
 
@@ -24,21 +25,18 @@ use crate::plan;
 use crate::session::{Session, What};
 use crate::soak::whereabouts;
 
-/// Sessions on one database before the next begins.
 const SESSIONS_PER_DATABASE: u64 = 2000;
-/// After so many the number of processes at once is drawn again.
+/// Sessions until the number of processes is drawn again.
 const SESSIONS_PER_DRAW: u64 = 200;
-/// Processes at once, at most.
 const AT_ONCE_MAX: usize = 4;
-/// Rows older than so many are deleted now and then.
+/// Older rows may be deleted.
 const ROWS_KEPT: u64 = 2000;
-/// A process that lives for so long hangs: it waits for others for 15 s at most.
+/// A process this old hangs: it waits for others for 15 s at most.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How long nobody looks whether a process has ended or is to be killed.
 const NAP: Duration = Duration::from_micros(100);
-/// What is told is kept for a failure: so many lines in the file, and so many on the screen.
+/// Kept reports: in the file, and on the screen.
 const EVENTS: (usize, usize) = (20_000, 60);
-/// URI parameters, one of which each database draws.
+/// Each database draws one.
 const PARAMETERS: [&str; 5] = [
     "",
     "stream_size=64k",
@@ -47,7 +45,7 @@ const PARAMETERS: [&str; 5] = [
     "scheme=wal-opt",
 ];
 
-/// How many sessions, and which.
+/// The number and kinds of sessions.
 #[derive(Args, Clone, Debug)]
 pub struct Sessions {
     /// How long, in seconds [default: 60, unless --sessions is given]
@@ -56,23 +54,24 @@ pub struct Sessions {
     /// End after so many sessions
     #[arg(long)]
     sessions: Option<u64>,
-    /// Where the random numbers begin: sessions and the moments of kills are drawn alike, what meets what is not
+    /// Seed of the random numbers: it draws sessions and moments of kills, not their interleaving
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Directory for the databases; otherwise a temporary one. A violation keeps the files there
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// How many of 100 sessions are stock SQLite's on the same file; 0: onewrite alone
+    /// Percentage of sessions that are stock SQLite's on the same file; 0: onewrite alone
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=90))]
     stock: u32,
-    /// How many of 100 sessions are commands of `onewrite` on the same file: backup, check, convert, dump, inspect, recover
+    /// Percentage of sessions that are commands of `onewrite` on the same file: backup, check,
+    /// convert, dump, inspect, recover
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=90))]
     commands: u32,
-    /// The program `onewrite` that --commands runs; otherwise the one beside this program
+    /// The program `onewrite` for --commands; otherwise the one beside this program
     #[arg(long, value_name = "FILE", requires = "commands")]
     onewrite: Option<PathBuf>,
-    /// URI parameters of all sessions through onewrite, such as busy_ms=1&stream_size=64k; otherwise each database
-    /// draws some
+    /// URI parameters of all sessions through onewrite, such as busy_ms=1&stream_size=64k;
+    /// otherwise each database draws some
     #[arg(long)]
     parameters: Option<String>,
 }
@@ -82,22 +81,21 @@ struct Totals {
     databases: u64,
     sessions: u64,
     kills: u64,
-    /// Transactions acknowledged through onewrite, and through stock SQLite.
+    /// Acknowledged transactions through onewrite, and through stock SQLite.
     commits: [u64; 2],
     reads: u64,
     busy: [u64; 2],
-    /// Stock SQLite while onewrite has the file.
+    /// Refusals of stock SQLite while onewrite has the file.
     refused: u64,
-    /// Stock SQLite took a whole file for malformed.
+    /// Times that stock SQLite took a sound file for malformed.
     misread: u64,
-    /// `mode=ro` where only who may write could recover.
+    /// Refusals of `mode=ro` where only a writer could recover.
     refused_read_only: u64,
-    /// A session had the file that `onewrite convert` put another one in the place of.
+    /// Sessions whose open file `onewrite convert` replaced.
     moved: u64,
     commands: commands::Totals,
 }
 
-/// Runs the campaign; the last line says how many were killed.
 pub fn run(sessions: &Sessions) -> ExitCode {
     let begun = Instant::now();
     let program = match sessions.program() {
@@ -132,7 +130,6 @@ pub fn run(sessions: &Sessions) -> ExitCode {
 }
 
 impl Sessions {
-    /// The program `onewrite`, if it is to run.
     fn program(&self) -> Result<Option<PathBuf>> {
         let (stock, commands) = (self.stock, self.commands);
         ensure!(
@@ -177,7 +174,6 @@ impl Totals {
     }
 }
 
-/// The life of one database.
 fn database(
     sessions: &Sessions,
     program: Option<&Path>,
@@ -191,7 +187,7 @@ fn database(
     let dir = tempfile::Builder::new().prefix("onewrite-sessions-").tempdir_in(parent)?;
     let mut one = Campaign::new(sessions, program, dir.path(), totals)?;
     let done = one.run(bar, more);
-    // Nothing changes the files from here on.
+    // After this, the files do not change.
     one.kill_all();
     let Err(e) = done else { return Ok(()) };
     one.events.print();
@@ -204,7 +200,6 @@ fn database(
     })
 }
 
-/// What was told last, with the moment.
 struct Events {
     since: Instant,
     last: VecDeque<String>,
@@ -233,39 +228,35 @@ impl Events {
     }
 }
 
-/// A process that runs.
 struct Running {
     number: u64,
     child: Child,
     does: Does,
     since: Instant,
-    /// It is killed so long after it told that it is there.
+    /// Time from its first report to its kill.
     lives: Option<Duration>,
     dies: Option<Instant>,
 }
 
-/// What one does.
 enum Does {
-    /// A session.
     Session,
     /// A command of `onewrite`.
     Command(Run),
-    /// It reads what a command copied.
+    /// Reads a command's copy.
     Judge(Run),
 }
 
-/// What was started under a number.
 struct Begun {
     stock: bool,
     what: What,
-    /// A command, and who reads its copy.
+    /// A command, or the session that reads its copy.
     is_command: bool,
 }
 
 struct Campaign<'a> {
     /// Of 100.
     stock: u32,
-    /// Of 100, and the program that they are.
+    /// Of 100, and the program.
     commands: (u32, Option<PathBuf>),
     at: PathBuf,
     plan: u64,
@@ -277,12 +268,12 @@ struct Campaign<'a> {
     next: u64,
     at_once: usize,
     running: Vec<Running>,
-    /// One pipe for all: what was told first is read first.
+    /// One pipe keeps the order of all reports.
     pipe: PipeWriter,
     lines: Receiver<String>,
     events: Events,
     totals: &'a mut Totals,
-    /// What stock SQLite said of a file that it took for malformed, until that is looked at.
+    /// Stock SQLite's message about a malformed file, until it is checked.
     doubt: Option<String>,
 }
 
@@ -318,7 +309,6 @@ impl Campaign<'_> {
         Ok(one)
     }
 
-    /// Makes the table, through stock SQLite.
     fn create(&mut self) -> Result<()> {
         let page = [512, 1024, 4096, 4096, 8192, 65536][self.rng.usize(0..6)];
         let vacuum = self.rng.u32(0..3);
@@ -354,11 +344,11 @@ impl Campaign<'_> {
         self.kill_and_judge(false).context("at the end")
     }
 
-    /// All others are killed: one process reads, writes and closes in order, and stock SQLite finds every page in order. With
-    /// `copies`, the files as they were before are in the directory `before`.
+    /// One process reads, writes and closes in order, and stock SQLite finds every page in order.
+    /// With `copies`, the directory `before` gets the files first.
     fn kill_and_judge(&mut self, copies: bool) -> Result<()> {
         for one in &mut self.running {
-            // What is read of a copy is nobody else's.
+            // A session on a copy disturbs no other, so it may end.
             one.dies = (!matches!(one.does, Does::Judge(_))).then(Instant::now);
         }
         self.finish()?;
@@ -382,14 +372,13 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// Draws a session and how long it lives, and starts it.
     fn draw(&mut self) -> Result<()> {
         use What::*;
         let drawn = self.rng.u32(0..100);
         if (self.stock..self.stock + self.commands.0).contains(&drawn) {
             return self.draw_command();
         }
-        // Stock SQLite goes on with a file that has lost its name, and with a journal beside the one that has it.
+        // Stock SQLite would keep using the replaced file, with a journal beside the new one.
         let is_renaming = self.running.iter().any(|one| matches!(&one.does, Does::Command(run) if run.task.renames()));
         let stock = drawn < self.stock && !is_renaming;
         let onewrite = [Short, Short, Short, Short, Short, Read, Read, Large, Clean, ReadOnly, Many, Checkpoint];
@@ -442,7 +431,6 @@ impl Campaign<'_> {
         Ok(session.command()?.stdin(Stdio::null()).stdout(self.pipe.try_clone()?).spawn()?)
     }
 
-    /// Hears what is told within some time.
     fn listen(&mut self, wait: Duration) -> Result<()> {
         let mut line = self.lines.recv_timeout(wait).ok();
         while let Some(told) = line {
@@ -452,10 +440,10 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// Hears all that was told until now.
+    /// Reads all reports until now.
     fn hear_all(&mut self) -> Result<()> {
         const MARK: &str = "heard";
-        // In one piece, as the lines of others.
+        // In one piece, as other lines.
         self.pipe.write_all(format!("{MARK}\n").as_bytes())?;
         loop {
             let line = self.lines.recv_timeout(PATIENCE).context("the pipe")?;
@@ -485,7 +473,7 @@ impl Campaign<'_> {
             }
             ("D", &[below]) => self.known.deletes(number, below),
             ("K", _) => self.known.deleted(number)?,
-            // A copy was read when its command began.
+            // The copy's read counts from the begin of its command.
             ("R", _) if is_command => {}
             ("R", _) => self.known.reads(number),
             ("S", _) => self.known.found(number, &ids(rest)?)?,
@@ -500,7 +488,7 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// A process is there, and begins to open the database.
+    /// A process is about to open the database.
     fn is_there(&mut self, number: u64) {
         if self.sessions.get(number as usize).is_some_and(|begun| begun.is_command) {
             return;
@@ -511,7 +499,6 @@ impl Campaign<'_> {
         }
     }
 
-    /// An error of SQLite: some are to be expected.
     fn failed(&mut self, number: u64, (code, extended): (i32, i32), line: &str) -> Result<()> {
         const RECOVERY: [i32; 2] = [ffi::SQLITE_CANTOPEN, ffi::SQLITE_READONLY_ROLLBACK];
         let &Begun { stock, what: session, .. } = self.sessions.get(number as usize).context("no such session")?;
@@ -520,7 +507,8 @@ impl Campaign<'_> {
             _ if self.is_moved(number, extended, line) => self.totals.moved += 1,
             ffi::SQLITE_BUSY => self.totals.busy[usize::from(stock)] += 1,
             ffi::SQLITE_NOTADB if stock => self.totals.refused += 1,
-            // It had the length of the file before a close brought pages home, and the header from behind it.
+            // SQLite read the file's length before a close brought pages home, and the header after
+            // it.
             ffi::SQLITE_CORRUPT if stock => self.doubt = Some(line.to_owned()),
             _ if session == What::ReadOnly && RECOVERY.contains(&extended) => self.totals.refused_read_only += 1,
             _ => bail!("{line}"),
@@ -528,7 +516,6 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// Kills whose time has come, and looks who has ended.
     fn reap(&mut self) -> Result<()> {
         let mut all = std::mem::take(&mut self.running).into_iter();
         let mut done = Ok(());
@@ -538,12 +525,12 @@ impl Campaign<'_> {
                 Err(e) => done = Err(e),
             }
         }
-        // Those that are not looked at any more are killed with the others.
+        // `kill_all` kills the remaining ones.
         self.running.extend(all);
         done
     }
 
-    /// `None` if it has ended, perhaps because its time has come.
+    /// `None` if the process has ended.
     fn ended(&mut self, mut one: Running) -> Result<Option<Running>> {
         let number = one.number;
         let status = if one.dies.is_some_and(|dies| Instant::now() >= dies) {
@@ -579,7 +566,6 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// Waits for all that run.
     fn finish(&mut self) -> Result<()> {
         while !self.running.is_empty() {
             self.listen(NAP)?;
@@ -595,14 +581,13 @@ impl Campaign<'_> {
 
     fn kill_all(&mut self) {
         for one in &mut self.running {
-            // It may be gone already.
+            // The process may already have ended.
             let _ = one.child.kill();
             let _ = one.child.wait();
         }
     }
 }
 
-/// A pipe, and the lines that come out of it.
 fn listen() -> Result<(PipeWriter, Receiver<String>)> {
     let (from, pipe) = std::io::pipe()?;
     let (send, lines) = channel();
@@ -631,7 +616,6 @@ impl Drop for Campaign<'_> {
 }
 
 impl Session {
-    /// The process that does it.
     fn command(&self) -> Result<Command> {
         let value = |what: What| clap::ValueEnum::to_possible_value(&what).map(|v| v.get_name().to_owned());
         let mut command = Command::new(std::env::current_exe()?);

@@ -1,5 +1,6 @@
-//! The soak: threads of several processes write and read one database for minutes; processes die and start again at
-//! random. Nothing acknowledged may be lost, memory and the log must not grow.
+//! The soak: threads of several processes write and read one database for minutes; processes die
+//! and restart at random. No acknowledged transaction may be lost; memory and the log must not
+//! grow.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,17 +17,15 @@ use rusqlite::Connection;
 
 use crate::soaked::{self, Part};
 
-/// How often memory and files are measured.
 const SAMPLE: Duration = Duration::from_millis(500);
-/// A process that lived for so long has the memory it needs.
+/// By this age, a process has all its memory.
 const GROWN: Duration = Duration::from_secs(10);
-/// How long a process may take to end, asleep or not: naps of this many milliseconds, and so many of them. A machine that
-/// stood still counts as one nap.
+/// Milliseconds of a nap, and number of naps. A stopped machine counts as one nap.
 const ENDS: (u64, u32) = (5, 10_000);
-/// The log: header, ring, and as much again for what does not fit there.
+/// Header, ring, and as much again for images that do not fit.
 const LOG_BYTES_MAX: u64 = 2 << 20;
 
-/// What the soak is.
+/// The options of the soak.
 #[derive(Args, Clone, Debug)]
 pub struct Soak {
     /// How long, in minutes
@@ -38,7 +37,7 @@ pub struct Soak {
     /// Processes
     #[arg(long, default_value_t = 3)]
     processes: u64,
-    /// Where the random numbers begin
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Directory for the database; otherwise a temporary one
@@ -49,12 +48,12 @@ pub struct Soak {
     rss_mib_max: u64,
 }
 
-/// What was acknowledged, and what else the processes said.
+/// The processes' reports.
 #[derive(Default)]
 struct Said {
-    /// The newest transaction of each writer.
+    /// The newest acknowledged transaction of each writer.
     reached: Vec<i64>,
-    /// Its process was killed since: the next one may be there, too.
+    /// Its process was killed since: the next transaction may be there, too.
     may_be_ahead: Vec<bool>,
     acknowledged: u64,
     busy: u64,
@@ -84,7 +83,7 @@ impl Said {
         Ok(())
     }
 
-    /// A writer begins, or the end is looked at: what was acknowledged is there.
+    /// A writer begins, or the final check reads: all acknowledged transactions must be there.
     fn found(&mut self, writer: usize, n: i64) -> Result<()> {
         let known = self.reached.get_mut(writer).context("no such writer")?;
         let ahead = self.may_be_ahead.get_mut(writer).context("no such writer")?;
@@ -95,14 +94,13 @@ impl Said {
     }
 }
 
-/// A process that runs.
 struct Running {
     child: Child,
     listener: std::thread::JoinHandle<()>,
     part: Part,
     since: Instant,
     ends: Option<Instant>,
-    /// Resident memory, in KiB: when it had grown, and the most after that.
+    /// Resident memory at the age [`GROWN`].
     grown_kib: Option<u64>,
     kib_max: u64,
 }
@@ -141,7 +139,7 @@ impl Running {
         }
     }
 
-    /// Waits for the end, and says where each thread is if it does not come.
+    /// Reports each thread's place if the process does not end.
     fn wait(&mut self) -> Result<ExitStatus> {
         let (nap_ms, naps) = ENDS;
         for _ in 0..naps {
@@ -153,7 +151,7 @@ impl Running {
         bail!("a process does not end: {}", whereabouts(self.child.id()))
     }
 
-    /// Waits for one that ends by itself.
+    /// Waits for a process that ends by itself.
     fn end(mut self) -> Result<Part> {
         let status = self.wait()?;
         let _ = self.listener.join();
@@ -173,7 +171,6 @@ impl Running {
     }
 }
 
-/// What the kernel tells of the threads of a process.
 pub fn whereabouts(process: u32) -> String {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return "it is gone".into() };
     let mut all = String::new();
@@ -198,29 +195,28 @@ fn len(at: &Path, suffix: &str) -> u64 {
     fs::metadata(PathBuf::from(path)).map_or(0, |m| m.len())
 }
 
-/// Bytes kept for readers, of whatever session.
+/// Bytes kept for readers of any session.
 fn kept(at: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(at.parent().unwrap_or(at))? {
         let path = entry?.path();
         if path.to_string_lossy().contains("-onewrite-kept") {
-            // It may be gone by now.
+            // A session may have removed it by now.
             bytes += fs::metadata(&path).map_or(0, |m| m.len());
         }
     }
     Ok(bytes)
 }
 
-/// What was measured.
 #[derive(Default)]
 struct Measured {
     kills: u64,
     orderly: u64,
     all_killed: u64,
     kib_max: u64,
-    /// By how much the memory of a process grew after its first seconds.
+    /// Growth since a process's first seconds.
     growth_kib_max: u64,
-    /// The longest life of a process that was measured.
+    /// The longest measured life.
     life_s_max: f64,
     log_bytes_max: u64,
     kept_bytes_max: u64,
@@ -246,7 +242,7 @@ impl Measured {
     }
 }
 
-/// Runs the soak; the last line says how many violations there were.
+/// The last line has the number of violations.
 pub fn run(soak: &Soak) -> ExitCode {
     let said = Arc::new(Mutex::new(Said::default()));
     let mut measured = Measured::default();
@@ -321,7 +317,7 @@ fn soak_in(soak: &Soak, said: &Arc<Mutex<Said>>, measured: &mut Measured) -> Res
         killed = killed.and(process.kill(said).map(drop));
         measured.kills += 1;
     }
-    // What a process said last explains more than how it ended.
+    // A process's last report explains more than its exit status.
     let told = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner).failed.clone();
     let done = told.map_or(done, |why| Err(anyhow::anyhow!(why))).and(killed);
     let done = done.and_then(|()| judge(&at, plan, writers, said));
@@ -331,8 +327,7 @@ fn soak_in(soak: &Soak, said: &Arc<Mutex<Said>>, measured: &mut Measured) -> Res
     })
 }
 
-/// Processes run, die and start again until the time is over. The first one dies only with all the others: its memory
-/// tells whether any is lost.
+/// The first process dies only with all the others, so its memory shows leaks.
 fn live_and_die(
     soak: &Soak,
     at: &Path,
@@ -343,7 +338,6 @@ fn live_and_die(
     measured: &mut Measured,
 ) -> Result<()> {
     let end = Instant::now() + Duration::from_secs_f64(soak.minutes * 60.0);
-    // All die a few times, however long it takes.
     let all_die_every = Duration::from_secs_f64((soak.minutes * 60.0 / 5.0).max(1.0));
     let mut all_die = Instant::now() + all_die_every;
     let mut next = Instant::now();
@@ -382,7 +376,8 @@ fn live_and_die(
                     let Some(process) = place else { continue };
                     match process.child.try_wait()? {
                         None => {}
-                        // It began its life before it was noted here when that ends.
+                        // Its life began before `ends` was computed, so it may end before that
+                        // moment.
                         Some(status) if status.success() && process.ends.is_some() => {
                             process.ends = Some(Instant::now())
                         }
@@ -398,7 +393,8 @@ fn live_and_die(
     measured.sample(at, running, soak)
 }
 
-/// Everybody is dead: the next to open recovers, and closes in order; stock SQLite finds the same.
+/// With all processes dead, the next open recovers, and closes in order; stock SQLite finds the
+/// same.
 fn judge(at: &Path, plan: u64, writers: u64, said: &Mutex<Said>) -> Result<()> {
     let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let db = soaked::open(at)?;

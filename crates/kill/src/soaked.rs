@@ -1,5 +1,5 @@
-//! A process of the soak: threads that write rows of their own, and one that reads everybody's, until it is told to
-//! end, or killed.
+//! A process of the soak: threads that write their own rows, and one that reads all rows, until its
+//! time is over or it is killed.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,32 +13,32 @@ use rusqlite::{Connection, OpenFlags};
 use crate::connect::{is_busy, tell};
 use crate::plan;
 
-/// Rows of one writer; older ones are deleted.
+/// Rows kept of one writer.
 pub const ROWS: i64 = 64;
-/// One transaction of so many is large, and so large.
+/// One transaction in this many is large; bytes of its body.
 const LARGE: (i64, u32) = (300, 200_000);
 
-/// What a process of the soak does.
+/// The parameters of a process of the soak.
 #[derive(Args, Clone, Debug)]
 pub struct Part {
     /// The database
     #[arg(long)]
     pub at: PathBuf,
-    /// The first writer; the other threads of this process are the ones behind it
+    /// The first writer; the process's other writers follow it
     #[arg(long)]
     pub first: u64,
     /// Threads: one reads, the others write
     #[arg(long)]
     pub threads: u64,
-    /// What the bodies are drawn from
+    /// Seed of the bodies
     #[arg(long)]
     pub plan: u64,
-    /// Ends by itself after so many milliseconds; 0: never
+    /// End after this many milliseconds; 0: never
     #[arg(long)]
     pub life_ms: u64,
 }
 
-/// A connection to the database of the soak, with a small cache.
+/// The cache is small.
 pub fn open(at: &Path) -> Result<Connection> {
     onewrite_rusqlite::register().map_err(|e| anyhow::anyhow!("register: {}", e.message))?;
     let uri = format!("file:{}?vfs=onewrite&scheme=log&log_size=1m&table_size=1m", at.display());
@@ -47,7 +47,6 @@ pub fn open(at: &Path) -> Result<Connection> {
     Ok(db)
 }
 
-/// Makes the tables.
 pub fn create(db: &Connection, writers: u64) -> Result<()> {
     db.execute_batch(
         "CREATE TABLE item(writer INTEGER, n INTEGER, body BLOB, PRIMARY KEY(writer, n)) WITHOUT ROWID;
@@ -67,8 +66,7 @@ fn body(plan: u64, writer: u64, n: i64) -> Vec<u8> {
     body
 }
 
-/// Reads everything through one snapshot: the newest transaction of each writer, after seeing that all of each is there
-/// and nothing of another.
+/// Checks all rows through one snapshot; returns the newest transaction of each writer.
 pub fn look(db: &Connection, plan: u64, writers: u64) -> Result<Vec<i64>> {
     let mut reached = Vec::new();
     for writer in 0..writers {
@@ -89,7 +87,6 @@ pub fn look(db: &Connection, plan: u64, writers: u64) -> Result<Vec<i64>> {
     Ok(reached)
 }
 
-/// Runs the threads.
 pub fn run(part: &Part, writers: u64) -> Result<()> {
     let ends = AtomicBool::new(false);
     let seen = AtomicU64::new(0);
@@ -120,7 +117,7 @@ fn stop_all(done: Result<()>, ends: &AtomicBool) -> Result<()> {
     done
 }
 
-/// One writer: its next transaction, again and again.
+/// Commits one writer's transactions.
 fn write(part: &Part, writer: u64, ends: &AtomicBool) -> Result<()> {
     let db = open(&part.at)?;
     let mut n: i64 = retry(|| db.query_row("SELECT n FROM last WHERE writer = ?1", [writer as i64], |row| row.get(0)))?;
@@ -150,7 +147,7 @@ fn write(part: &Part, writer: u64, ends: &AtomicBool) -> Result<()> {
     db.close().map_err(|(_, e)| e).context("close")
 }
 
-/// Snapshots, short and long ones: whole, and the same later on.
+/// Short and long snapshots stay the same.
 fn read(part: &Part, writers: u64, ends: &AtomicBool, seen: &AtomicU64) -> Result<()> {
     let db = open(&part.at)?;
     let mut rng = Rng::new();
@@ -175,7 +172,7 @@ fn read(part: &Part, writers: u64, ends: &AtomicBool, seen: &AtomicU64) -> Resul
     db.close().map_err(|(_, e)| e).context("close")
 }
 
-/// Tries again while others have the database; they must not have it for long.
+/// Retries for up to 30 s while others have the database.
 fn retry<T>(mut what: impl FnMut() -> rusqlite::Result<T>) -> Result<T> {
     let end = Instant::now() + Duration::from_secs(30);
     loop {

@@ -1,4 +1,4 @@
-//! The process that is killed: threads that write by the plan and report each transaction SQLite acknowledged.
+//! The killed process: threads write by the plan and report each acknowledged transaction.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,7 +28,7 @@ const TABLES: &str = "
 /// Journal modes under which SQLite commits two files together.
 const MODES: [&str; 4] = ["delete", "truncate", "persist", "memory"];
 
-/// Writes with `threads` threads until killed, or for `steps` steps of each.
+/// Ends after `steps` steps of each thread; 0: never.
 pub fn run(job: &Job, threads: u32, nonce: u64, steps: u64) -> Result<()> {
     let mut rng = Rng::with_seed(plan::mix(&[job.plan, nonce]));
     let db = connect::open(job, Through::Onewrite)?;
@@ -89,13 +89,12 @@ fn journal_mode(db: &Connection, schema: &str, mode: &str) -> rusqlite::Result<S
     db.query_row(&format!("PRAGMA {schema}.journal_mode={mode}"), [], |row| row.get(0))
 }
 
-/// One thread with its connection.
 struct Writer<'a> {
     job: &'a Job,
     writer: u32,
-    /// The last transaction acknowledged.
+    /// The last acknowledged transaction.
     n: i64,
-    /// No other thread of the process has the database.
+    /// No other thread has the database.
     alone: bool,
     rng: Rng,
     db: Connection,
@@ -120,14 +119,14 @@ impl Writer<'_> {
         }
     }
 
-    /// The next transaction, over both files if `pair`; then, if the second file is in use, over one after all.
+    /// If the second file is in use, the transaction changes one file after all.
     fn write(&mut self, mut pair: bool) -> Result<()> {
         let modes = if pair { 3 } else { MODES.len() };
         let mode = MODES[self.rng.usize(0..modes)];
         // With OFF, SQLite does not commit two files together.
         let synchronous = ["full", "normal", "off"][self.rng.usize(0..if pair { 2 } else { 3 })];
         for schema in ["main", "second"] {
-            // It may read the schema again, beside one that has stepped aside.
+            // SQLite may read the schema again, and a connection that has stepped aside blocks it.
             let pragma = format!("PRAGMA {schema}.synchronous={synchronous}");
             while let Err(e) = self.db.execute_batch(&pragma) {
                 ensure!(is_busy(&e), "synchronous: {e}");
@@ -187,7 +186,7 @@ impl Writer<'_> {
         self.db.prepare_cached(put)?.execute(params![self.writer, slot, n, body]).map(drop)
     }
 
-    /// A transaction of which nothing may ever be seen.
+    /// No reader may ever see it.
     fn roll_back(&mut self) -> Result<()> {
         let wrote = self.db.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
             for slot in 0..self.rng.u32(1..30) {
@@ -202,7 +201,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A snapshot holds whole transactions, and is the same later on.
+    /// A snapshot holds whole transactions and stays the same.
     fn read(&mut self) -> Result<()> {
         let look = "SELECT total(n), total(items), (SELECT count(*) FROM item), (SELECT total(n) FROM item) FROM last";
         let look = |db: &Connection| {
@@ -224,7 +223,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Stepping aside with `journal_mode=MEMORY` is as safe as stock SQLite is with it: not (docs/faults.md).
+    /// Stepping aside with `journal_mode=MEMORY` is as unsafe as in stock SQLite (docs/faults.md).
     fn has_a_journal(&self) -> Result<bool> {
         match journal_mode(&self.db, "main", "delete") {
             Err(e) if is_busy(&e) => Ok(false),
@@ -232,9 +231,9 @@ impl Writer<'_> {
         }
     }
 
-    /// With another page size, it steps aside.
+    /// Another page size makes it step aside.
     fn vacuum(&mut self) -> Result<()> {
-        // One that was BUSY left its page size behind for the next, which may have no journal.
+        // A VACUUM that was BUSY left its page size to the next one, which may have no journal.
         let now: u32 = match self.db.query_row("PRAGMA page_size", [], |row| row.get(0)) {
             Err(e) if is_busy(&e) => return Ok(()),
             now => now.context("page size")?,
@@ -260,7 +259,7 @@ impl Writer<'_> {
     }
 }
 
-/// BUSY is no error: the step is left out.
+/// After BUSY, the step is left out.
 fn quiet(done: rusqlite::Result<()>) -> rusqlite::Result<()> {
     match done {
         Err(e) if is_busy(&e) => Ok(()),

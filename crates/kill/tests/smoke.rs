@@ -1,10 +1,10 @@
-//! A short campaign: what the command prints, that nothing is lost, and that a loss would be noticed.
+//! A short campaign: its output, that no transaction is lost, and that a loss would be noticed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Where flushes cost nothing: the kernel lives on, so they do not matter here.
+/// In memory, where flushes cost nothing: the kernel lives on, so they do not matter.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -16,7 +16,7 @@ fn campaign(dir: &Path, arguments: &[&str]) -> (Output, String) {
     (output, said)
 }
 
-/// How many were killed, as the last line says, which also says that nothing was violated.
+/// The last line also reports no violation.
 fn kills(output: &Output, said: &str) -> u64 {
     let last = said.lines().last().unwrap_or_default();
     last.strip_prefix("kills: ")
@@ -49,7 +49,7 @@ fn short_sessions_lose_nothing() {
 #[test]
 fn a_violation_of_the_sessions_is_told_with_its_files() {
     let dir = directory();
-    // What onewrite refuses to open stands for what it must not say.
+    // An option that onewrite refuses stands for any wrong answer.
     let wrong = ["sessions", "--sessions", "50", "--stock", "0", "--seed", "9", "--parameters", "scheme=none"];
     let (output, said) = campaign(dir.path(), &wrong);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -59,7 +59,7 @@ fn a_violation_of_the_sessions_is_told_with_its_files() {
     assert!(kept.join("sessions.db").exists() && kept.join("history").exists(), "the files are kept");
 }
 
-/// The command, beside the one of these tests: tests of the whole workspace build it before they run.
+/// Tests of the whole workspace build it first.
 fn onewrite() -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_onewrite-kill")).with_file_name("onewrite");
     if !path.exists() {
@@ -90,7 +90,7 @@ fn sessions_with_commands_lose_nothing() {
     assert_eq!(dir.path().read_dir().unwrap().count(), 0, "the database is gone");
 }
 
-/// A command that answers as this script does: what a violation of the commands is told as.
+/// Answers as this script does, to cause a violation.
 fn script(dir: &Path, lines: &str) -> String {
     let path = dir.join("onewrite");
     std::fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
@@ -100,7 +100,8 @@ fn script(dir: &Path, lines: &str) -> String {
 
 #[test]
 fn a_violation_of_a_command_is_told_with_its_files() {
-    // An empty copy instead of a backup; a word of damage, where others are in the way of the rest; an end that nobody expects.
+    // An empty copy instead of a backup; a report of damage while others are BUSY; an unexpected
+    // end.
     let copy = "case $1 in backup) for to; do :; done; : > $to;; check) echo $2: sound;; *) exit 0;; esac";
     let damage = "case $1 in check) echo 'DAMAGE  nothing';; *) echo 'in use by another process' >&2;; esac; exit 1";
     let crash = "kill -11 $$";
@@ -172,4 +173,55 @@ fn a_scheme_that_protects_nothing_is_found_out() {
     assert!(said.contains("violations: 1\nviolation: seed 2, database "), "{said}");
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(dir.path().read_dir().unwrap().count(), 1, "the files of the violation are kept");
+}
+
+fn acknowledged(said: &str) -> u64 {
+    let line =
+        said.lines().find(|line| line.contains(" transactions acknowledged")).unwrap_or_else(|| panic!("{said}"));
+    let numbers = line.split(" transactions acknowledged").next().and_then(|before| before.rsplit(' ').next());
+    numbers.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{said}"))
+}
+
+#[test]
+fn short_histories_are_strictly_serializable() {
+    let dir = directory();
+    // Without streamed images: one round on one file, one on several.
+    for files in ["1", "3"] {
+        let size = ["histories", "--transactions", "2000", "--round", "2000", "--seed", "5"];
+        let (output, said) = campaign(dir.path(), &[&size[..], &["--parameters", "", "--files", files]].concat());
+        kills(&output, &said);
+        assert!(output.status.success() && acknowledged(&said) >= 2000, "{said}");
+    }
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0, "the databases are gone");
+}
+
+#[test]
+fn histories_of_stock_sqlite_pass() {
+    let dir = directory();
+    let size = ["histories", "--stock", "--transactions", "2000", "--round", "2000", "--seed", "6"];
+    let (output, said) = campaign(dir.path(), &size);
+    kills(&output, &said);
+    assert!(output.status.success() && acknowledged(&said) >= 2000, "{said}");
+}
+
+#[test]
+fn clients_that_lie_are_found_out() {
+    let dir = directory();
+    let (output, said) = campaign(dir.path(), &["histories", "--canary", "--round", "8000", "--seed", "3"]);
+    assert!(output.status.success(), "{said}");
+    assert!(said.ends_with("canaries: 3, not found: 0\n"), "{said}");
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0, "they are no violations");
+}
+
+#[test]
+fn a_violation_of_the_histories_is_told_with_its_files() {
+    let dir = directory();
+    let wrong = ["histories", "--transactions", "1000", "--seed", "9", "--parameters", "scheme=none", "--files", "2"];
+    let (output, said) = campaign(dir.path(), &wrong);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("violations: 1\nviolation: seed 9, round 1 (") && said.contains("scheme"), "{said}");
+    let kept = dir.path().read_dir().unwrap().next().unwrap().unwrap().path();
+    for name in ["0.db", "1.db", "h-1-0", "violation"] {
+        assert!(kept.join(name).exists(), "{name} is kept");
+    }
 }

@@ -1,7 +1,8 @@
-//! Measures `onewrite replicate` and `restore` beside Litestream over stock WAL: the same work, store and interval.
+//! Measures `onewrite replicate` and `restore` beside Litestream over stock WAL, with the same
+//! work, store and interval.
 //!
-//! `cargo bench -p onewrite-replicate --bench litestream -- --help`. Litestream and versitygw are taken from the PATH; what is not there
-//! is left out, and said.
+//! `cargo bench -p onewrite-replicate --bench litestream -- --help`. Takes Litestream and versitygw
+//! from the PATH; reports and skips a missing one.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -28,25 +29,25 @@ struct Args {
     /// Interval of shipping
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
-    /// So often the shipper is killed while commits go on, and what the store has is compared (versitygw); 0: never
+    /// How often the shipper is killed during commits, to compare the store (versitygw); 0: never
     #[arg(long, default_value_t = 20)]
     kills: u32,
     /// Pairs of runs as fast as it goes, without and with shipping; 0: none
     #[arg(long, default_value_t = 3)]
     pairs: u32,
-    /// Seconds in which requests are counted while nothing is written, after 40 without; 0: none
+    /// Seconds of counting requests while nothing is written, after 40 without; 0: none
     #[arg(long, default_value_t = 60)]
     idle: u32,
     /// Size of the database that is restored, in MiB; 0: none
     #[arg(long, default_value_t = 200)]
     restore: u32,
-    /// Where to work; beside it, the disk is measured
+    /// Directory to work in; the disk below it is measured
     #[arg(long, default_value = ".")]
     dir: PathBuf,
-    /// Where stores lie, be it another disk; without it, beside the database
+    /// Directory of stores, perhaps on another disk; default: beside the database
     #[arg(long)]
     store_dir: Option<PathBuf>,
-    /// Cargo says so
+    /// Passed by Cargo
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -57,7 +58,6 @@ enum System {
     Litestream,
 }
 
-/// A process, ended with what it was for.
 struct Running(Child);
 
 impl Running {
@@ -66,7 +66,6 @@ impl Running {
         Ok(Running(command.spawn().with_context(|| format!("cannot run {command:?}"))?))
     }
 
-    /// Time that its threads have run so far.
     fn cpu(&self) -> Result<Duration> {
         let mut nanos = 0;
         for thread in fs::read_dir(format!("/proc/{}/task", self.0.id()))? {
@@ -79,7 +78,6 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -94,7 +92,6 @@ fn installed(program: &str) -> bool {
     found
 }
 
-/// Bytes and number of files below a directory.
 fn size(dir: &Path) -> (u64, u64) {
     let mut sum = (0, 0);
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -105,12 +102,12 @@ fn size(dir: &Path) -> (u64, u64) {
     sum
 }
 
-/// A database of a system, and a store.
+/// A database of one system, and its store.
 struct Place<'a> {
     args: &'a Args,
     system: System,
     dir: tempfile::TempDir,
-    /// Where the store is, if it is elsewhere.
+    /// The store's directory, if it is elsewhere.
     store_dir: Option<tempfile::TempDir>,
     s3: Option<(Running, u16)>,
 }
@@ -143,7 +140,6 @@ impl<'a> Place<'a> {
         self.store_dir.as_ref().unwrap_or(&self.dir).path().join("store")
     }
 
-    /// The store's bucket, or the directory that is the store.
     fn bucket(&self) -> PathBuf {
         self.store().join("bucket")
     }
@@ -210,7 +206,7 @@ impl<'a> Place<'a> {
         Ok(command)
     }
 
-    /// Starts shipping, and waits for what is there to be shipped.
+    /// Starts shipping, and waits until the database is shipped.
     fn ship(&self) -> Result<Running> {
         let mut command = self.command(self.system, "replicate")?;
         if self.system == System::Onewrite {
@@ -226,7 +222,6 @@ impl<'a> Place<'a> {
         Ok(shipper)
     }
 
-    /// Waits until the store stays as it is.
     fn settle(&self) {
         let mut before = size(&self.bucket());
         loop {
@@ -267,7 +262,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// Updates of single rows at random keys for so long; at most `rate` a second, if that is not 0. Tells their number.
+/// Updates single rows at random keys for `time`, at most `rate` a second (0: no limit). Returns
+/// their number.
 fn work(db: &Connection, rows: u32, time: Duration, rate: u32) -> Result<u32> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut update = db.prepare("UPDATE t SET v = randomblob(128) WHERE k = ?1")?;
@@ -284,13 +280,13 @@ fn work(db: &Connection, rows: u32, time: Duration, rate: u32) -> Result<u32> {
     Ok(count)
 }
 
-/// What a store lacks when the machine is gone that ships into it: commits, and the age of the oldest of them.
+/// Commits that the store lacks when its machine is lost, and the age of the oldest.
 struct Loss {
     commits: u32,
     age: Duration,
 }
 
-/// Kills the shipper at a random moment, while commits number what they write.
+/// Kills the shipper at a random moment during numbered commits.
 fn lose(place: &Place<'_>, db: &Connection, random: &mut fastrand::Rng, round: u32) -> Result<Loss> {
     let args = place.args;
     let shipper = place.ship()?;
@@ -315,7 +311,6 @@ fn lose(place: &Place<'_>, db: &Connection, random: &mut fastrand::Rng, round: u
         let killed_at = kill.join().ok().context("the thread that kills has panicked")?;
         anyhow::Ok((killed_at, made))
     })?;
-    // What of a request is on its way, and arrives.
     thread::sleep(Duration::from_millis(100));
     place.restore(place.system)?;
     let restored = Connection::open_with_flags_and_vfs(place.path("restored.db"), Default::default(), c"unix")?;
@@ -338,7 +333,6 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// One column of the table: a system with a store.
 fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, String)) -> Result<()> {
     let time = Duration::from_secs(args.seconds.into());
     let place = Place::new(args, system, s3)?;
@@ -402,7 +396,7 @@ fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, Stri
 
     if args.restore > 0 {
         let place = Place::new(args, system, s3)?;
-        // 128 random bytes a row: what does not compress.
+        // 128 random bytes a row do not compress.
         drop(place.fill(args.restore * 7400)?);
         let mib = fs::metadata(place.path("app.db"))?.len() as f64 / f64::from(1 << 20);
         drop(place.ship()?);

@@ -1,4 +1,5 @@
-//! `onewrite-replicate assets`: man pages and shell completions, for packages. Made from the same description as `--help`.
+//! `onewrite-replicate assets`: man pages and shell completions, for packages, from the description
+//! of `--help`.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -11,8 +12,8 @@ use clap_mangen::Man;
 
 /// Write man pages and shell completions of this command into a directory
 ///
-/// The pages are of the commands as they are typed, `onewrite restore` and the others: where `onewrite assets` has written
-/// its pages of them, which know no options, these take their places.
+/// The pages are named after the commands as typed, `onewrite restore` and so on. They replace
+/// the pages of the same names by `onewrite assets`, which have no options.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory that gets `man1` and `completions`
@@ -42,8 +43,8 @@ pub fn run(args: &Args, mut command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What clap_complete 4.6 writes for bash completes no options behind the subcommands of a program with a hyphen in its name, so it
-/// writes for one with an underscore. The name of the program is in the lines alone that set the function to work.
+/// The bash script of clap_complete 4.6 fails for a program with a hyphen. So it is made with an
+/// underscore, and the registering lines get the real name.
 fn bash(mut command: Command) -> String {
     let mut script = Vec::new();
     clap_complete::generate(Shell::Bash, &mut command, "onewrite_replicate", &mut script);

@@ -1,15 +1,14 @@
-//! Which files are merged into one of the next level, and which are removed, as Litestream does it: told by the names and times
-//! of the files alone, so that whoever ships next goes on.
+//! Which files are merged into one of the next level, and which are removed, as Litestream does it.
+//! Only names and times of the files decide, so any shipper can go on.
 //!
-//! | rule | |
-//! |---|---|
-//! | merge | the files of a level that go on from each other, behind what the next level has, once the oldest is old enough |
-//! | snapshots are not merged | a file from transaction 1 on stays what it is; batches wait until level 9 has one |
-//! | a batch may go | once it is in a file of level 1, which has been there for a while; the newest stays |
-//! | everything may go | that is not newer than the newest snapshot of before the time that is kept |
+//! - Merged: consecutive files of a level, behind the next level's last, once the oldest is old
+//!   enough.
+//! - Not merged: snapshots (files from transaction 1 on). Batches wait until level 9 has one.
+//! - Removed: a batch, once a file of level 1 has had it for a while. The newest batch stays.
+//! - Removed: all up to the newest snapshot from before the retention, except that snapshot.
 //!
-//! A file goes only while the one that stands in for it is there, and the batches of one file in the order of their age, the newest
-//! first: so what is left makes every state that can be asked for, however far it got.
+//! A file is removed only while the file that stands in for it is there, and batches of one merged
+//! file newest first. So a removal that stops halfway leaves every state that can be restored.
 
 use crate::rules::{Rule, keeps};
 use crate::store::{BATCHES, Entry, Name, SNAPSHOTS};
@@ -19,23 +18,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// No merged file becomes longer by much: an object has a greatest length.
+/// Longest merged file, about: an object's length has a limit.
 const MERGED_BYTES: u64 = 4 << 30;
 
 /// When files are merged and removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Levels {
-    /// How old files get before they are merged into level 1, 2, and so on: at most eight.
+    /// Ages at which files are merged into level 1, 2, and so on: at most eight.
     pub intervals: Vec<Duration>,
-    /// How long batches are kept that are in level 1.
+    /// How long batches are kept after they are in level 1.
     pub keep_batches: Duration,
     /// Every state of this time can be restored.
     pub retention: Duration,
 }
 
 impl Levels {
-    /// The next files to merge, in order, and into which one; `bad` ones are as if they were not there. `files` are in the order
-    /// of their names.
+    /// The next files to merge, in order, and the merged file's name; skips `bad` ones. `files` are
+    /// in the order of their names.
     pub fn to_merge(&self, files: &[Entry], bad: &BTreeSet<Name>, now_ms: i64) -> Option<(Name, Vec<Entry>)> {
         if !waits_for_snapshot(files) {
             let levels = (BATCHES..).zip(&self.intervals);
@@ -62,8 +61,9 @@ impl Levels {
         None
     }
 
-    /// Files that are not needed any more, in the order to remove them, each with the file that stands in for it. The one of
-    /// transaction `newest` is needed: it says where the store is. `files` are in the order of their names.
+    /// Files that are needed no more, in the order of removal, each with the file that stands in
+    /// for it. Keeps the file of transaction `newest`, which has the position. `files` are in the
+    /// order of their names.
     pub fn to_remove(&self, files: &[Entry], newest: u64, now_ms: i64) -> Vec<(Name, Name)> {
         let merged = level(files, 1);
         let kept_enough = Old::new(files, self.keep_batches, now_ms);
@@ -93,22 +93,22 @@ impl Levels {
     }
 }
 
-/// The files of a level, of those that are in the order of their names.
+/// The files of a level; `files` are in the order of their names.
 fn level(files: &[Entry], level: u8) -> &[Entry] {
     let begin = files.partition_point(|e| e.name.level < level);
     let end = files.partition_point(|e| e.name.level <= level);
     files.get(begin..end).unwrap_or_default()
 }
 
-/// Whether there is a whole database among the batches, and no snapshot yet that could take its place: other programs would
-/// remove it with the batches that were merged.
+/// Whether the batches include a whole database, and no snapshot can take its place: other programs
+/// would remove it with the merged batches.
 pub fn waits_for_snapshot(files: &[Entry]) -> bool {
     let whole = level(files, BATCHES).iter().filter(|e| e.name.min == 1).map(|e| e.name.max).max();
     let snapshot = level(files, SNAPSHOTS).iter().map(|e| e.name.max).max();
     whole > snapshot
 }
 
-/// Copies of files that were shipped of late, so that they need not be read from the store to be merged.
+/// Copies of files that were shipped of late, so that merging need not read them from the store.
 #[derive(Debug, Default)]
 pub struct Recent {
     files: BTreeMap<Name, Vec<u8>>,
@@ -116,9 +116,7 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// All of them together.
     const BYTES_MAX: usize = 32 << 20;
-    /// One of them.
     const FILE_BYTES_MAX: usize = 4 << 20;
 
     /// Keeps a file, if there is room.
@@ -135,7 +133,7 @@ impl Recent {
         self.files.get(&name).map(Vec::as_slice)
     }
 
-    /// Gives up a file.
+    /// Drops a file.
     pub fn forget(&mut self, name: Name) {
         if let Some(bytes) = self.files.remove(&name) {
             self.bytes = self.bytes.saturating_sub(bytes.len());
@@ -143,7 +141,7 @@ impl Recent {
     }
 }
 
-/// What is written to a file, unless it is long.
+/// The bytes written to a file, unless there are many.
 #[derive(Debug)]
 pub struct Copy {
     bytes: Option<Vec<u8>>,
@@ -185,7 +183,7 @@ mod tests {
         Levels { intervals: vec![SECOND * 30, SECOND * 300], keep_batches: SECOND * 60, retention: SECOND * 1000 }
     }
 
-    /// Level, first and last transaction, and age in seconds, all at second 10,000.
+    /// From tuples of level, first and last transaction, and age in seconds at second 10,000.
     fn files(of: &[(u8, u64, u64, i64)]) -> Vec<Entry> {
         let entry = |&(level, min, max, age)| Entry {
             name: Name { level, min, max },
@@ -260,7 +258,7 @@ mod tests {
             (2, 2, 5, 1001),
         ];
         assert_eq!(removed(&all, 9), [(0, 1, 1), (1, 2, 2), (1, 3, 5), (2, 2, 5), (9, 1, 2)]);
-        // Without a snapshot as old as that, nothing may go.
+        // Without a snapshot of that age, none is removed.
         assert_eq!(removed(&all[2..], 9), []);
     }
 }

@@ -1,19 +1,20 @@
-//! Who may write into a store: its owner, which a record in it names, and nobody else.
+//! The owner of a store: the only process that may write into it.
 //!
-//! Each process that ships claims the store: it replaces the record by one of the next epoch, on the condition that it is
-//! still the one it has read, so that of those that race for an epoch one wins. A process of the same node may claim, any
-//! other only by a promotion. The rules, each of which the model beside this tries by leaving it out:
+//! Each shipper claims the store: it replaces the owner's record by one of the next epoch, if the
+//! record is still the one that it has read. So an epoch has one winner. A process of the same node
+//! may claim, any other only by a promotion. The model leaves out each of these rules once:
 //!
-//! - A file has its name once: of two that create it, one finds that out.
-//! - *Check the position*: between reading the store's position and writing behind it, the record is read, and is still the
-//!   own one. So what was read is all there is of earlier owners, but for one file of each that is on its way.
-//! - *Check the claim*: a file counts as shipped when the record, read after that, is still the own one. A process that was
-//!   stopped for long may create a file that had been merged and removed.
-//! - *Check the slot*: the first file of a claim counts when, besides, nothing merged reaches as far. It shuts out earlier
-//!   owners: what they may have on its way has this name, or one before.
+//! - A file has its name once: of two creators, one finds that out.
+//! - *Check the position*: between reading the store's position and writing behind it, the own
+//!   record is read and found. So the position has all files of earlier owners, except one for each
+//!   that is under way.
+//! - *Check the claim*: a file counts as shipped when the own record is read and found after it. A
+//!   process that was stopped for long may create a file that had been merged and removed.
+//! - *Check the slot*: the first file of a claim also needs that no merged file reaches as far. It
+//!   shuts out earlier owners: their files under way have this name or an earlier one.
 //! - Only the owner merges and removes.
 
-use crate::local::{beside, directory, sync};
+use crate::local::{beside, directory, read_small, sync};
 use crate::ltx::{Error, Header, Reader, Writer};
 use crate::rules::{Rule, keeps};
 use crate::store::{BATCHES, Fill, Name, SNAPSHOTS, Store};
@@ -29,13 +30,17 @@ use std::time::Duration;
 #[cfg(test)]
 mod model;
 
-/// How often a claim is tried where the store says no and nobody else has it.
+/// Attempts at a claim that the store refuses although no other process has it.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
-/// How many files of earlier owners may come between a promotion and its first file.
+/// Files of earlier owners that may come between a promotion and its first file.
 const BEATEN: u32 = 16;
+/// A number has 17 bytes; a longer file is not ours.
+const ID_BYTES_MAX: u64 = 4096;
+/// Permissions that a record may give: no set-user-ID.
+const MODE_MAX: u32 = 0o777;
 
-/// The place of one database: a number that is drawn once and kept beside it.
+/// The place of one database: a random number that is kept beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The number.
@@ -44,10 +49,17 @@ pub struct Node {
     pub host: String,
     /// See `host`.
     pub file: String,
+    /// Permissions of the database, if it is there.
+    pub mode: Option<u32>,
+}
+
+/// Permissions of the file, if it is there.
+pub fn mode_of(file: &Path) -> Option<u32> {
+    file.metadata().ok().map(|data| data.mode() & MODE_MAX)
 }
 
 impl Node {
-    /// That of the database at `file`, which need not be there; drawn if there is none.
+    /// The node of the database at `file`, which need not exist; draws a number if there is none.
     pub fn of(file: &Path) -> Result<Node> {
         let full = std::path::absolute(file).with_context(|| format!("cannot find {}", file.display()))?;
         let full = full.canonicalize().unwrap_or(full);
@@ -61,28 +73,26 @@ impl Node {
         };
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = if host.trim().is_empty() { "a machine without a name" } else { host.trim() };
-        Ok(Node { id, host: host.to_owned(), file: full.display().to_string() })
+        Ok(Node { id, host: host.to_owned(), file: full.display().to_string(), mode: mode_of(&full) })
     }
 }
 
-/// Where the number of a database's place is kept.
+/// The file of the node's number.
 pub fn node_path(file: &Path) -> PathBuf {
     beside(file, "-node")
 }
 
 fn read_id(path: &Path) -> Result<Option<u64>> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
-    };
+    let text = read_small(path, ID_BYTES_MAX).with_context(|| format!("cannot read {}", path.display()))?;
+    let Some(text) = text else { return Ok(None) };
+    let text = String::from_utf8_lossy(&text);
     match u64::from_str_radix(text.trim_end(), 16) {
         Ok(id) if id > 0 && text.len() == 17 => Ok(Some(id)),
         _ => bail!("{} holds no number: remove it, and this is another node from then on", path.display()),
     }
 }
 
-/// Draws one for the database at `of`, whose owner it gets.
+/// Draws a number for the database at `of`; the file gets that database's owner.
 fn draw_id(path: &Path, of: &Path) -> Result<()> {
     let what = || format!("cannot write {}", path.display());
     let dir = directory(path);
@@ -92,7 +102,7 @@ fn draw_id(path: &Path, of: &Path) -> Result<()> {
     if let Ok(data) = of.metadata() {
         fchown(file.as_file(), Some(data.uid()), Some(data.gid())).with_context(what)?;
     }
-    // Above 2^63 there are programs that cannot read it.
+    // Some programs cannot read numbers above 2^63.
     let id = (getrandom::u64().with_context(what)? >> 1).max(1);
     writeln!(file, "{id:016x}").with_context(what)?;
     file.as_file().sync_all().with_context(what)?;
@@ -103,14 +113,14 @@ fn draw_id(path: &Path, of: &Path) -> Result<()> {
     sync(dir).with_context(what)
 }
 
-/// The record of a store that says who may write into it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The store's record of the process that may write into it. Two records of one claim are equal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Owner {
     /// Raised by each claim.
     pub epoch: u64,
     /// The place, as 16 hexadecimal digits.
     pub node: String,
-    /// Which of its processes, so that no two records are the same.
+    /// The process of this node, so that no two records are the same.
     pub process: String,
     /// The machine.
     pub host: String,
@@ -118,9 +128,26 @@ pub struct Owner {
     pub file: String,
     /// When it was claimed, as RFC 3339 writes it.
     pub since: String,
+    /// Permissions of the database, in octal digits, for files that are restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
 }
 
+impl PartialEq for Owner {
+    fn eq(&self, other: &Owner) -> bool {
+        (self.epoch, &self.node, &self.process) == (other.epoch, &other.node, &other.process)
+    }
+}
+
+impl Eq for Owner {}
+
 impl Owner {
+    /// Permissions of the database, if the record has them.
+    pub fn mode(&self) -> Option<u32> {
+        let mode = u32::from_str_radix(self.mode.as_deref()?, 8).ok()?;
+        (mode <= MODE_MAX).then_some(mode)
+    }
+
     fn is(&self, node: &Node) -> bool {
         self.node == format!("{:016x}", node.id)
     }
@@ -133,12 +160,13 @@ impl fmt::Display for Owner {
     }
 }
 
-/// The store belongs to another process: nothing more may be written, and what was not shipped is not part of its history.
+/// The store belongs to another process: write nothing more. Unshipped commits are not part of its
+/// history.
 #[derive(Debug, thiserror::Error)]
 pub struct Fenced {
-    /// Whose it is.
+    /// The owner.
     pub owner: Owner,
-    /// By another process that ships the same database.
+    /// The owner ships the same database.
     pub same_node: bool,
 }
 
@@ -156,12 +184,12 @@ impl fmt::Display for Fenced {
     }
 }
 
-/// Whose store may be claimed.
+/// Which stores may be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Nobody's, or the own node's.
+    /// A store without an owner, or the own node's.
     Resume,
-    /// Anybody's.
+    /// Any store.
     Promote,
 }
 
@@ -176,7 +204,7 @@ fn read(store: &dyn Store) -> Result<Option<(Owner, crate::store::Version)>> {
     Ok(Some((owner, version)))
 }
 
-/// That the store is nobody's or this node's.
+/// Refuses a store of another node with [`Fenced`].
 pub fn check_is_free(owner: Option<&Owner>, node: &Node) -> Result<()> {
     match owner {
         Some(owner) if !owner.is(node) => Err(Fenced { owner: owner.clone(), same_node: false }.into()),
@@ -184,23 +212,23 @@ pub fn check_is_free(owner: Option<&Owner>, node: &Node) -> Result<()> {
     }
 }
 
-/// What makes this process the one that may write.
+/// This process's right to write into a store.
 #[derive(Clone, Debug)]
 pub struct Claim {
     node: Node,
     owner: Owner,
-    /// A file of this claim counts: no file of an earlier one comes behind it.
+    /// A file of this claim counts, so no earlier owner's file comes behind it.
     first_is_in: bool,
 }
 
-/// What became of a file.
+/// Outcome of writing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// It is in the store, and counts.
     Shipped,
-    /// The name was taken, or had been: the position is another one than was thought.
+    /// The name is or was taken: the position is not the expected one.
     Beaten,
-    /// The name was taken by one that keeps to no rules.
+    /// A program that ignores the owner took the name.
     Foreign,
 }
 
@@ -225,6 +253,7 @@ impl Claim {
                 host: node.host.clone(),
                 file: node.file.clone(),
                 since: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
+                mode: node.mode.map(octal).or_else(|| before.as_ref().and_then(|owner| owner.mode.clone())),
             };
             let record = serde_json::to_vec_pretty(&owner)?;
             let claim = Claim { node: node.clone(), owner, first_is_in: false };
@@ -232,7 +261,7 @@ impl Claim {
                 return Ok(claim);
             }
             match read(store)? {
-                // A request whose answer was lost.
+                // The claim had succeeded and its answer was lost.
                 Some((now, _)) if now == claim.owner => return Ok(claim),
                 now if now.as_ref().map(|(now, _)| now) == before.as_ref() => {}
                 Some((now, _)) => return Err(claim.fenced(now)),
@@ -243,12 +272,30 @@ impl Claim {
         bail!("the store refuses to replace owner.json, though nobody else has: try again")
     }
 
-    /// Of which epoch.
+    /// Permissions of the database, as in the record.
+    pub fn mode(&self) -> Option<u32> {
+        self.owner.mode()
+    }
+
+    /// Records other permissions of the database. The claim and its files still count.
+    pub fn set_mode(&mut self, store: &dyn Store, mode: u32) -> Result<()> {
+        let Some((now, version)) = read(store)? else { return Ok(()) };
+        if now != self.owner {
+            return Err(self.fenced(now));
+        }
+        let owner = Owner { mode: Some(octal(mode)), ..now };
+        if store.set_owner(Some(&version), &serde_json::to_vec_pretty(&owner)?)? {
+            self.owner = owner;
+        }
+        Ok(())
+    }
+
+    /// The claim's epoch.
     pub fn epoch(&self) -> u64 {
         self.owner.epoch
     }
 
-    /// Whose number the files bear.
+    /// The node's number, which the files bear.
     pub fn node(&self) -> u64 {
         self.node.id
     }
@@ -258,8 +305,8 @@ impl Claim {
         Fenced { owner, same_node }.into()
     }
 
-    /// That the store is still this process's; [`Fenced`] if it is another's. Before and after something is merged or removed,
-    /// too.
+    /// Refuses with [`Fenced`] if the store is another process's. Merging and removing check before
+    /// and after, too.
     pub fn check(&self, store: &dyn Store) -> Result<()> {
         match owner(store)? {
             Some(owner) if owner == self.owner => Ok(()),
@@ -268,8 +315,8 @@ impl Claim {
         }
     }
 
-    /// Check the position: to be called between reading it from the store's listing, and writing behind it. A store that was
-    /// emptied is claimed anew.
+    /// Check the position: call it after listing the store and before writing behind it. Claims a
+    /// store that was emptied anew.
     pub fn check_position(&mut self, store: &dyn Store) -> Result<()> {
         if !keeps(Rule::CheckPosition) {
             return Ok(());
@@ -282,7 +329,7 @@ impl Claim {
         self.check(store)
     }
 
-    /// Writes a file that goes on behind the store's position.
+    /// Writes a file behind the store's position.
     pub fn put(&mut self, store: &dyn Store, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<Put> {
         let created = store.create(name, time_ms, fill)?;
         if keeps(Rule::CheckClaim) {
@@ -292,7 +339,7 @@ impl Claim {
             if !self.first_is_in || self.is_own_or_gone(store, name)? {
                 return Ok(Put::Beaten);
             }
-            // Else it may be the next owner's.
+            // Else the next owner may have made it.
             self.check(store)?;
             return Ok(Put::Foreign);
         }
@@ -305,8 +352,8 @@ impl Claim {
         Ok(Put::Shipped)
     }
 
-    /// Whether a file says that this node wrote it; or it is not there any more, or never was, as the store took a request for
-    /// another's.
+    /// Whether this node wrote the file, or it is gone or never was: the store may refuse a request
+    /// because of another one.
     fn is_own_or_gone(&self, store: &dyn Store, name: Name) -> Result<bool> {
         let file = match store.open(name) {
             Ok(file) => file,
@@ -325,7 +372,7 @@ impl Claim {
         if !keeps(Rule::CheckSlot) {
             return Ok(false);
         }
-        // Upwards, as files are merged: one that moves meanwhile is not missed.
+        // Upwards, the way files are merged, so that a file on its way is seen.
         for level in BATCHES.saturating_add(1)..=SNAPSHOTS {
             if store.list(level)?.iter().any(|entry| entry.name != name && entry.name.max >= name.max) {
                 return Ok(true);
@@ -335,6 +382,10 @@ impl Claim {
     }
 }
 
+fn octal(mode: u32) -> String {
+    format!("{mode:04o}")
+}
+
 fn pause() {
     #[cfg(not(test))]
     std::thread::sleep(PAUSE);
@@ -342,7 +393,7 @@ fn pause() {
     if crate::rules::model::is_on() { shuttle::thread::yield_now() } else { std::thread::sleep(PAUSE) }
 }
 
-/// The newest state of a store, as far as it takes to write a batch that changes nothing.
+/// The newest state of a store: enough for a batch that changes nothing.
 #[derive(Clone, Debug)]
 pub struct Tip {
     /// Its transaction.
@@ -355,8 +406,8 @@ pub struct Tip {
     pub first: Vec<u8>,
 }
 
-/// Shuts out every earlier owner: reads the newest state by `read`, and writes a batch behind it that changes nothing. Answers
-/// its transaction; `read` was called last for the one before.
+/// Shuts out every earlier owner: `read` reads the newest state, and a batch behind it changes
+/// nothing. Returns the batch's transaction; the last `read` was of the one before.
 pub fn shut_out(
     store: &dyn Store,
     claim: &mut Claim,

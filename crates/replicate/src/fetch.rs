@@ -1,33 +1,56 @@
-//! Reading many files of a store, in order, by several requests at a time: of large files several parts, of small ones several
-//! files.
+//! Reads files of a store in order, with several requests at a time: parts of large files, or
+//! several small files.
 
-use crate::store::{Entry, Store};
+use crate::store::{Entry, Name, Store};
 use anyhow::{Context, Error, Result, anyhow};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Bytes asked for at once.
 const PART_BYTES: u64 = 2 << 20;
-/// Requests under way.
-const THREADS: usize = 8;
-/// Parts that are read ahead of what is used, so many at most.
-const AHEAD: usize = 16;
+const THREADS: u64 = 8;
+/// Parts that may be read ahead of the reader.
+const AHEAD: u64 = 16;
 
 struct Part {
-    entry: Entry,
+    name: Name,
     offset: u64,
     bytes: u64,
 }
 
+/// The parts of files, one after the other. They take no memory: a listing may claim any length.
+struct Parts<'a> {
+    /// Each file, with the number of its first part.
+    files: Vec<(&'a Entry, u64)>,
+    count: u64,
+}
+
+impl Parts<'_> {
+    fn of(plan: &[Entry]) -> Parts<'_> {
+        let mut count = 0u64;
+        let mut files = Vec::with_capacity(plan.len());
+        for entry in plan {
+            files.push((entry, count));
+            count = count.saturating_add(entry.bytes.div_ceil(PART_BYTES));
+        }
+        Parts { files, count }
+    }
+
+    fn get(&self, at: u64) -> Option<Part> {
+        let file = self.files.partition_point(|(_, first)| *first <= at).checked_sub(1)?;
+        let (entry, first) = self.files.get(file).filter(|_| at < self.count)?;
+        let offset = at.saturating_sub(*first).saturating_mul(PART_BYTES);
+        let bytes = PART_BYTES.min(entry.bytes.saturating_sub(offset));
+        Some(Part { name: entry.name, offset, bytes })
+    }
+}
+
 #[derive(Default)]
 struct Progress {
-    /// The first part that nobody has asked for.
-    next: usize,
-    /// The first part that was not used.
-    used: usize,
-    here: BTreeMap<usize, Result<Vec<u8>>>,
+    next: u64,
+    used: u64,
+    here: BTreeMap<u64, Result<Vec<u8>>>,
     ended: bool,
 }
 
@@ -46,11 +69,10 @@ impl Shared {
         self.moved.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads parts until there are none left.
-    fn work(&self, store: &dyn Store, parts: &[Part]) {
+    fn work(&self, store: &dyn Store, parts: &Parts<'_>) {
         loop {
             let mut progress = self.lock();
-            while !progress.ended && progress.next < parts.len() && progress.next >= progress.used.saturating_add(AHEAD)
+            while !progress.ended && progress.next < parts.count && progress.next >= progress.used.saturating_add(AHEAD)
             {
                 progress = self.wait(progress);
             }
@@ -58,13 +80,13 @@ impl Shared {
             let Some(part) = parts.get(at).filter(|_| !progress.ended) else { return };
             progress.next = progress.next.saturating_add(1);
             drop(progress);
-            let read = store.read_part(part.entry.name, part.offset, part.bytes);
+            let read = store.read_part(part.name, part.offset, part.bytes);
             self.lock().here.insert(at, read);
             self.moved.notify_all();
         }
     }
 
-    fn take(&self, at: usize) -> Result<Vec<u8>> {
+    fn take(&self, at: u64) -> Result<Vec<u8>> {
         let mut progress = self.lock();
         loop {
             if let Some(read) = progress.here.remove(&at) {
@@ -77,7 +99,6 @@ impl Shared {
     }
 }
 
-/// Ends the threads, however the work ends.
 struct Ended<'a>(&'a Shared);
 
 impl Drop for Ended<'_> {
@@ -87,18 +108,16 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// One file, made of its parts.
-struct Parts<'a> {
+struct Joined<'a> {
     shared: &'a Shared,
-    /// Parts of this file that were not taken.
-    rest: std::ops::Range<usize>,
+    rest: std::ops::Range<u64>,
     bytes: Vec<u8>,
     at: usize,
-    /// Why a part could not be read; `io::Error` would lose its causes.
+    /// An error in reading a part; `io::Error` would lose its causes.
     error: &'a mut Option<Error>,
 }
 
-impl Read for Parts<'_> {
+impl Read for Joined<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         loop {
             let mut here = self.bytes.get(self.at..).unwrap_or_default();
@@ -109,6 +128,12 @@ impl Read for Parts<'_> {
             }
             let Some(part) = self.rest.next() else { return Ok(0) };
             match self.shared.take(part) {
+                Ok(bytes) if bytes.is_empty() => {
+                    // A listing may claim any length: stop at the real end.
+                    let message = "it is shorter than the listing says";
+                    *self.error = Some(anyhow!(message));
+                    return Err(io::Error::other(message));
+                }
                 Ok(bytes) => (self.bytes, self.at) = (bytes, 0),
                 Err(e) => {
                     let message = format!("{e:#}");
@@ -120,42 +145,32 @@ impl Read for Parts<'_> {
     }
 }
 
-/// Reads each file of `plan`, in order, by `each`, which reads it to its end.
+/// Reads each file of `plan`, in order, by `each`, which must read to its end.
 pub fn fetch(
     store: &dyn Store,
     plan: &[Entry],
     mut each: impl FnMut(&Entry, &mut dyn Read) -> Result<()>,
 ) -> Result<()> {
-    let mut parts = Vec::new();
-    let mut files = Vec::new();
-    for entry in plan {
-        let begin = parts.len();
-        let mut offset = 0;
-        while offset < entry.bytes {
-            let bytes = PART_BYTES.min(entry.bytes.saturating_sub(offset));
-            parts.push(Part { entry: *entry, offset, bytes });
-            offset = offset.saturating_add(bytes);
-        }
-        files.push((entry, begin..parts.len()));
-    }
+    let parts = Parts::of(plan);
     let shared = Shared::default();
     thread::scope(|scope| {
         let _ended = Ended(&shared);
-        for _ in 0..THREADS.min(parts.len()) {
+        for _ in 0..parts.count.min(THREADS) {
             let started = thread::Builder::new().spawn_scoped(scope, || shared.work(store, &parts));
             started.context("cannot start a thread")?;
         }
-        for (entry, rest) in files {
+        let ends = parts.files.iter().skip(1).map(|(_, first)| *first).chain([parts.count]);
+        for ((entry, first), end) in parts.files.iter().zip(ends) {
             let what = || format!("cannot use {}", entry.name);
             let mut error = None;
-            let mut from = Parts { shared: &shared, rest, bytes: Vec::new(), at: 0, error: &mut error };
+            let mut from = Joined { shared: &shared, rest: *first..end, bytes: Vec::new(), at: 0, error: &mut error };
             let done = each(entry, &mut from);
-            let unused = from.rest.len();
+            let is_used = from.rest.is_empty();
             match error {
                 Some(e) => return Err(e).with_context(what),
                 None => done.with_context(what)?,
             }
-            if unused > 0 {
+            if !is_used {
                 return Err(anyhow!("there is more than belongs to it")).with_context(what);
             }
         }
@@ -203,7 +218,6 @@ mod tests {
         let error = fetch(&*store, &plan, each).unwrap_err();
         assert!(format!("{error:#}").contains("0000000000000014-0000000000000014.ltx"), "{error:#}");
         assert!(found == wanted[..19]);
-        // Who does not want more ends it, too.
         assert!(fetch(&*store, &plan, |_, _| anyhow::bail!("enough")).is_err());
         assert!(fetch(&*store, &plan, |_, _| Ok(())).is_err());
     }

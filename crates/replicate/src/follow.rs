@@ -1,11 +1,12 @@
-//! Following: a replica of the database, kept up to date from the store, each file one transaction of onewrite, so that those who
-//! read the replica through onewrite keep their snapshots.
+//! Following: keeps a replica of the database up to date from the store. Each file is one
+//! transaction of onewrite, so readers of the replica through onewrite keep their snapshots.
 //!
-//! A record beside the replica says of which transaction it is, and what it holds: the sum of its pages' hashes. It is written
-//! before each commit, with what the replica holds before and after that, so that a start finds out, by reading the replica,
-//! where it is, and whether somebody else has changed it.
+//! A record beside the replica has its transaction and its content: the sum of its pages' hashes.
+//! Each commit writes it first, with the contents before and after. So a start that reads the
+//! replica finds its position, and finds changes by another program.
 
-use crate::local::{beside, directory, sync};
+use crate::ending::{is_ending, moved};
+use crate::local::{beside, directory, read_small, sync};
 use crate::ltx::{Header, Reader, lock_page};
 use crate::plan::{self, Target};
 use crate::report::{COUNTERS, now_ms};
@@ -27,23 +28,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// Waits that long for others that write or have the replica to themselves.
+/// Longest wait for writers, and for a process that has the replica to itself.
 const BUSY: Duration = Duration::from_secs(5);
-/// While the next batch is not there, the one behind it is looked for each so many times, and the store listed each so often:
-/// what is behind by more than batches are kept goes on with merged files.
+/// While the next batch is missing: each so many looks, one for the batch after it; each so often,
+/// a listing, since a replica that is far behind goes on with merged files.
 const LOOKS_FURTHER: u32 = 10;
 const LISTS_EVERY: Duration = Duration::from_secs(600);
-/// One that did not look for so long lists, too: a batch that was merged and removed meanwhile may be there again, from an owner
-/// that was stopped and does not know yet that it is none. It does not count (see [`crate::fence`]), and merged files go first.
+/// After a longer pause the store is listed: a removed batch may be there again, made by an owner
+/// that was stopped and does not know of the next one. Only merged files count then (see
+/// [`crate::fence`]).
 const AWAY_MS: i64 = 60_000;
 
-/// Bytes of page 1 by which SQLite tells states apart.
+const RECORD_BYTES_MAX: u64 = 64 << 10;
+
+/// Bytes of page 1 by which SQLite distinguishes states.
 const VERSION: std::ops::Range<usize> = 24..40;
 type Version = [u8; 16];
-/// Bytes of page 1 that opening and closing may change: file format (WAL mode), change counter, version.
+/// Bytes of page 1 that opening and closing may change: file format (WAL mode), change counter,
+/// version.
 const VOLATILE: [std::ops::Range<usize>; 3] = [18..20, 24..28, 92..100];
 
-/// Where a replica is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     txid: u64,
@@ -51,23 +55,23 @@ struct Place {
     content: u128,
 }
 
-/// The replica cannot go on from where it is.
+/// The replica cannot go on from its state.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Ended(String);
 
-/// What was applied.
+/// A file that was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// The file.
     pub name: Name,
     /// Pages that it changed.
     pub pages: u32,
-    /// How long ago its state was read.
+    /// Age of its state.
     pub lag: Duration,
 }
 
-/// A replica that is being kept up to date.
+/// A replica that is kept up to date.
 pub struct Follower {
     store: Box<dyn Store>,
     file: PathBuf,
@@ -76,13 +80,13 @@ pub struct Follower {
     page_bytes: u32,
     at: Place,
     version: Version,
-    /// When the store was listed last; `None`: it is to be listed.
+    /// When the store was listed last; `None`: list it next.
     listed: Option<Instant>,
-    /// When the next batch was looked for last, in milliseconds since 1970; clocks that stand still while the machine sleeps do
-    /// not tell.
+    /// When the next batch was looked for last, in milliseconds since 1970. A monotonic clock would
+    /// stand still while the machine sleeps.
     looked_ms: i64,
     looks: u32,
-    /// What was listed, and is still to be applied.
+    /// Listed files that are still to be applied.
     ahead: VecDeque<Name>,
 }
 
@@ -95,7 +99,7 @@ fn hash(page: u32, image: &mut [u8]) -> u128 {
     xxh3_128_with_seed(image, page.into())
 }
 
-/// Page 1 of a database that was shipped in WAL mode, which replicas are not in.
+/// Takes page 1 of a database in WAL mode out of it: replicas are not in WAL mode.
 fn leave_wal_mode(image: &mut [u8]) {
     image.get_mut(18..20).unwrap_or_default().fill(1);
 }
@@ -122,21 +126,17 @@ fn write_record(file: &Path, url: &str, at: Place, next: Place) -> Result<()> {
     sync(dir)
 }
 
-/// The record: for which store, and where the replica is, before and after a commit.
+/// The record: the store's URL, and the replica's place before and after a commit.
 fn read_record(file: &Path) -> Result<Option<(String, [Place; 2])>> {
     let path = beside(file, "-follow");
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
-    };
-    let record: Option<Value> = serde_json::from_str(&text).ok();
+    let text = read_small(&path, RECORD_BYTES_MAX).with_context(|| format!("cannot read {}", path.display()))?;
+    let Some(text) = text else { return Ok(None) };
+    let record: Option<Value> = serde_json::from_slice(&text).ok();
     let parts = record.as_ref().and_then(|r| Some((r["url"].as_str()?, place(&r["at"])?, place(&r["next"])?)));
     let (url, at, next) = parts.with_context(|| format!("{} is damaged", path.display()))?;
     Ok(Some((url.to_owned(), [at, next])))
 }
 
-/// What to do where a replica cannot go on.
 fn anew(file: &Path) -> String {
     let path = file.display();
     format!("move {path} and what else begins with {path}- away, and it is made anew")
@@ -189,11 +189,10 @@ impl Follower {
         self.at.txid
     }
 
-    /// Applies what the store has. After an [`Ended`] it cannot go on.
+    /// Applies all files of the store that are due. After an [`Ended`] it cannot go on.
     pub fn step(&mut self, said: &mut dyn FnMut(&Applied)) -> Result<()> {
         let stepped = self.try_step(said);
         if stepped.is_err() {
-            // What is there is looked at anew.
             self.listed = None;
             self.ahead.clear();
         }
@@ -202,6 +201,9 @@ impl Follower {
 
     fn try_step(&mut self, said: &mut dyn FnMut(&Applied)) -> Result<()> {
         loop {
+            if is_ending() {
+                return Ok(());
+            }
             let looked_ms = now_ms();
             let Some(name) = self.next()? else {
                 COUNTERS.same(self.at.txid, 0, looked_ms);
@@ -216,7 +218,6 @@ impl Follower {
         Ok(self.db.close()?)
     }
 
-    /// The file that goes on from here, if there is one.
     fn next(&mut self) -> Result<Option<Name>> {
         let batch = |txid: u64| Name { level: BATCHES, min: txid, max: txid };
         let next = self.at.txid.checked_add(1).context("no transaction follows")?;
@@ -268,18 +269,18 @@ impl Follower {
         unlocked?;
         (self.at, self.version) = (next, version);
         COUNTERS.file(name.level, reader.bytes(), pages);
-        // The clock there may be ahead.
+        // The shipper's clock may be ahead.
         let now_ms = now_ms();
         COUNTERS.same(next.txid, 0, header.time_ms.min(now_ms));
         let lag_ms = now_ms.saturating_sub(header.time_ms);
         Ok(Applied { name, pages, lag: Duration::from_millis(u64::try_from(lag_ms).unwrap_or(0)) })
     }
 
-    /// Commits a file. What is not committed goes with the lock.
+    /// Commits a file. After an error, the lock's end drops the transaction.
     fn write(&mut self, reader: &mut Reader<Box<dyn Read>>, header: &Header) -> Result<(Place, Version, u32)> {
         let db = &mut self.db;
         patiently(|| {
-            // A snapshot that is not the newest one any more: begun anew.
+            // Begins a new snapshot: this one may not be the newest any more.
             db.unlock(LockLevel::None)?;
             db.lock(LockLevel::Shared)?;
             db.lock(LockLevel::Reserved)
@@ -298,6 +299,7 @@ impl Follower {
         patiently(|| db.lock(LockLevel::Exclusive))?;
         let (mut content, mut pages, mut grown) = (self.at.content, 0u32, BTreeSet::new());
         while let Some(page) = reader.page(&mut image)? {
+            moved();
             if page == 1 {
                 leave_wal_mode(&mut image);
             }
@@ -331,10 +333,10 @@ impl Follower {
         db.prepare(None)?;
         let next = Place { txid: header.max, content };
         write_record(&self.file, &self.url, self.at, next)?;
-        // From here on only the next start can tell which of the two it is.
+        // After an error only the next start finds whether it was committed.
         let committed = db.sync().and_then(|()| db.commit()).and_then(|()| db.read_at(&mut old, 0));
         committed.map_err(|e| Ended(format!("the commit of transaction {:x} failed: {e}", header.max)))?;
-        // The change counter is the replica's own.
+        // The replica has a change counter of its own.
         Ok((next, version_of(&old)?, pages))
     }
 }
@@ -343,7 +345,7 @@ fn version_of(page: &[u8]) -> Result<Version> {
     page.get(VERSION).and_then(|version| version.try_into().ok()).context("page 1 is too short")
 }
 
-/// Tries until it is not busy any more.
+/// Tries again while the replica is busy, up to [`BUSY`].
 fn patiently(mut f: impl FnMut() -> onewrite_core::Result<()>) -> Result<()> {
     let deadline = Instant::now() + BUSY;
     loop {
@@ -356,7 +358,6 @@ fn patiently(mut f: impl FnMut() -> onewrite_core::Result<()>) -> Result<()> {
     }
 }
 
-/// Page size, version and content of the replica.
 fn read_all(db: &mut Connection) -> Result<(u32, Version, u128)> {
     ensure!(db.mode() != Mode::Wal, "others have the replica open in WAL mode, which goes past onewrite: close them");
     let mut header = [0; 100];
@@ -393,10 +394,9 @@ fn content(pages: u32, page_bytes: u32, mut read: impl FnMut(&mut [u8], u64) -> 
     Ok(content)
 }
 
-/// Makes the replica: restored under another name, recorded, and then given its name.
+/// Makes the replica: restores under another name, records, and renames.
 fn begin(file: &Path, url: &str, store: &dyn Store) -> Result<()> {
     let new = beside(file, "-follow-new");
-    // What one that was killed has left.
     match fs::remove_file(&new) {
         Err(e) if e.kind() != ErrorKind::NotFound => {
             return Err(e).with_context(|| format!("cannot remove {}", new.display()));
@@ -404,12 +404,16 @@ fn begin(file: &Path, url: &str, store: &dyn Store) -> Result<()> {
         _ => {}
     }
     restore::check_dest(file)?;
-    let txid = restore::restore(store, &new, Target::Newest).with_context(|| format!("cannot restore {url}"))?;
-    record(&new, file, url, txid)?;
+    // A follower must be able to write it.
+    let mode = &|| restore::mode(store) | restore::PRIVATE;
+    let restored = restore::restore_as(store, &new, Target::Newest, mode);
+    let restored = restored.with_context(|| format!("cannot restore {url}"))?;
+    record(&new, file, url, restored.txid)?;
     restore::name(&new, file)
 }
 
-/// Records that `file`, of which `new` is about to get the name, is a replica: what the store at `url` had as transaction `txid`.
+/// Records that `file`, soon the name of `new`, is a replica of transaction `txid` of the store at
+/// `url`.
 pub(crate) fn record(new: &Path, file: &Path, url: &str, txid: u64) -> Result<()> {
     let what = || format!("cannot use {}", new.display());
     let restored = File::options().read(true).write(true).open(new).with_context(what)?;
@@ -432,7 +436,7 @@ pub(crate) fn is_replica(file: &Path) -> Result<bool> {
     Ok(read_record(file)?.is_some())
 }
 
-/// Makes a database of a replica, which nobody follows any more.
+/// Makes a plain database of a replica that is no longer followed.
 pub(crate) fn forget(file: &Path) -> Result<()> {
     let path = beside(file, "-follow");
     match fs::remove_file(&path) {

@@ -1,11 +1,18 @@
-//! Ships a database that is used through onewrite to a store, in Litestream's format, and brings it back.
+//! Ships a database that is used through onewrite to a store, in Litestream's format, and restores
+//! it.
 //!
-//! [`ltx`] is the format of one file, [`store`] where files are kept, [`plan`] which of them make a state, [`times`] which are of
-//! before a time, [`state`] what is known of one. [`source`] reads the database, [`ship`] sends what has changed, [`compact`] says what is merged and removed,
-//! [`restore`], [`follow`] and [`verify`] are the way back, and [`fetch`] reads for them. [`fence`] is who may write into a store,
-//! [`promote`] how that changes.
+//! - Files: [`ltx`] (format), [`store`] (places), [`plan`] (files of a state), [`times`] (files
+//!   before a time), [`state`] (pages' hashes).
+//! - To the store: [`source`] reads the database, [`ship`] sends changes, [`compact`] merges and
+//!   removes.
+//! - From the store: [`restore`], [`follow`] and [`verify`], which [`fetch`] reads for.
+//! - Ownership: [`fence`], and [`promote`] to change it.
+//! - The command: [`ending`] (signals), [`secrets`] (hidden in messages).
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod compact;
+pub mod ending;
 pub mod fence;
 pub mod fetch;
 pub mod follow;
@@ -17,6 +24,7 @@ pub mod promote;
 pub mod report;
 pub mod restore;
 mod rules;
+pub mod secrets;
 pub mod ship;
 pub mod source;
 pub mod state;

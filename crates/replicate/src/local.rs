@@ -1,27 +1,26 @@
-//! Files of this machine: what lies beside a database, whether something is there, names that last.
+//! Files of this machine: names beside a database, checks, durable names, temporary files.
 
 use anyhow::{Context, Result};
-use std::fs::{self, File};
-use std::io::ErrorKind;
+use rustix::fs::OFlags;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The status that a shell tells of SIGINT.
-const ENDED_BY_SIGNAL: i32 = 130;
-/// Files and directories that are to go with this process.
 static PASSING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn passing() -> MutexGuard<'static, Vec<PathBuf>> {
     PASSING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says that a file or directory goes with this process, also where a signal ends that.
+/// Makes a signal remove a file or directory that is temporary.
 pub struct Passing(PathBuf);
 
 impl Passing {
-    /// Makes it. What comes back with it removes it otherwise.
+    /// Makes the file. Without a signal, the returned value removes it.
     pub fn make<T: AsRef<Path>>(make: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<(Passing, T)> {
-        // A signal comes before or after.
+        // The lock keeps a signal from coming in between.
         let mut all = passing();
         let made = make()?;
         all.push(made.as_ref().to_owned());
@@ -35,37 +34,66 @@ impl Drop for Passing {
     }
 }
 
-/// Ends the process at SIGINT and SIGTERM, and with it what it has made for itself alone.
-pub fn end_at_signals() -> Result<()> {
-    ctrlc::set_handler(|| {
-        let all = passing();
-        for path in &*all {
-            // Nothing can be said of it any more.
-            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-        }
-        std::process::exit(ENDED_BY_SIGNAL);
-    })
-    .context("cannot wait for signals")
+/// Removes all temporary files.
+pub(crate) fn remove_passing() {
+    for path in &*passing() {
+        // The process ends: there is no way to report an error.
+        let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    }
 }
 
-/// The directory in which a file lies.
+/// The directory of a file.
 pub fn directory(of: &Path) -> &Path {
     of.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Makes the names in a directory durable.
-pub fn sync(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all()).with_context(|| format!("cannot flush {}", dir.display()))
+/// Opens a regular file. Follows no link and does not wait for a pipe: other users may have made
+/// the name.
+pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let refused = |what: &str| Err(io::Error::new(ErrorKind::InvalidInput, format!("it is {what}")));
+    let irregular = "not a regular file";
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    match options.custom_flags(flags.bits().cast_signed()).open(path) {
+        Ok(file) if file.metadata()?.is_file() => Ok(file),
+        Ok(_) => refused(irregular),
+        Err(e) if e.kind() == ErrorKind::IsADirectory => refused(irregular),
+        Err(e) => match rustix::io::Errno::from_io_error(&e) {
+            Some(rustix::io::Errno::LOOP) => refused("a symbolic link"),
+            Some(rustix::io::Errno::NXIO | rustix::io::Errno::NODEV) => refused(irregular),
+            _ => Err(e),
+        },
+    }
 }
 
-/// The path with `suffix` behind its name.
+/// The contents of a regular file of at most `max` bytes; `None` if it is not there.
+pub fn read_small(path: &Path, max: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = match open_regular(path, File::options().read(true)) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut bytes = Vec::new();
+    file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {max} bytes")));
+    }
+    Ok(Some(bytes))
+}
+
+/// Makes the names in a directory durable.
+pub fn sync(dir: &Path) -> Result<()> {
+    let mut options = File::options();
+    let options = options.read(true).custom_flags((OFlags::DIRECTORY | OFlags::NONBLOCK).bits().cast_signed());
+    options.open(dir).and_then(|dir| dir.sync_all()).with_context(|| format!("cannot flush {}", dir.display()))
+}
+
+/// The path with `suffix` appended.
 pub fn beside(file: &Path, suffix: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// Whether something has the name, be it a link that leads nowhere.
+/// Whether the name exists, even as a dangling link.
 pub fn is_there(path: &Path) -> Result<bool> {
     match path.symlink_metadata() {
         Ok(_) => Ok(true),

@@ -1,4 +1,4 @@
-//! The counters over HTTP, on a port of this machine's loopback.
+//! The counters over HTTP, on a loopback port.
 
 use crate::report::COUNTERS;
 use anyhow::{Result, anyhow, ensure};
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::thread;
 use tiny_http::{Header, Method, Response, Server};
 
-/// Answers `GET /metrics` from now on, in a thread of its own. Tells the address, which has the port that was chosen where
+/// Answers `GET /metrics` from now on, in a thread. Returns the address, with the chosen port if
 /// `at` has port 0.
 pub fn serve(at: SocketAddr) -> Result<SocketAddr> {
     ensure!(
@@ -23,7 +23,7 @@ pub fn serve(at: SocketAddr) -> Result<SocketAddr> {
             if let Ok(kind) = Header::from_bytes("Content-Type", "text/plain; version=0.0.4; charset=utf-8") {
                 answer.add_header(kind);
             }
-            // Who asked may have gone.
+            // The client may be gone.
             let _ = request.respond(answer);
         }
     })?;

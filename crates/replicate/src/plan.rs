@@ -1,24 +1,24 @@
-//! Which files make a state: the newest snapshot at or before it, then what goes on from there, as Litestream chooses.
+//! Which files make a state: the newest snapshot up to it, then the files behind that, as
+//! Litestream chooses.
 
 use crate::report::now_ms;
 use crate::store::{Entry, SNAPSHOTS};
-use crate::times::{Tie, newest_before};
+use crate::times::{Tie, newest_before, shown};
 use anyhow::{Result, bail};
-use std::time::{Duration, UNIX_EPOCH};
 
-/// Which state is meant.
+/// The state to restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The newest one.
     Newest,
-    /// The one of this transaction.
+    /// The state of this transaction.
     Txid(u64),
-    /// The newest one of before this time, in milliseconds since 1970.
+    /// The newest one from before this time, in milliseconds since 1970.
     Before(i64),
 }
 
 impl Target {
-    /// The newest transaction that it may have.
+    /// The newest transaction that it may include.
     fn newest(self, entries: &[Entry]) -> u64 {
         match self {
             Target::Newest => u64::MAX,
@@ -26,12 +26,6 @@ impl Target {
             Target::Before(time_ms) => newest_before(entries, time_ms, now_ms(), Tie::Newer),
         }
     }
-}
-
-/// A time for people.
-fn shown(time_ms: i64) -> String {
-    let since = Duration::from_millis(u64::try_from(time_ms).unwrap_or(0));
-    humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }
 
 /// The newest transaction of the store; 0 if it is empty.
@@ -51,7 +45,7 @@ pub fn plan(entries: &[Entry], target: Target) -> Result<Vec<Entry>> {
     let mut rest = rest.into_iter().peekable();
     let mut best: Option<&Entry> = None;
     loop {
-        // Of those that go on from here, the one that leads furthest.
+        // Of the files that go on from here, take the one that leads furthest.
         while let Some(entry) = rest.next_if(|entry| entry.name.min <= at.saturating_add(1)) {
             let leads = |e: &Entry| (e.name.max, std::cmp::Reverse(e.name.min), e.name.level);
             if best.is_none_or(|best| leads(entry) > leads(best)) {
@@ -90,8 +84,8 @@ pub fn plan(entries: &[Entry], target: Target) -> Result<Vec<Entry>> {
     }
 }
 
-/// The file that goes on from transaction `at` and leads furthest, merged ones before batches; where there is a gap, the newest
-/// snapshot.
+/// The file that goes on from transaction `at` and leads furthest, merged files before batches; at
+/// a gap, the newest snapshot.
 pub fn onward(entries: &[Entry], at: u64) -> Result<Entry> {
     let goes_on =
         |entry: &&Entry| entry.name.level != SNAPSHOTS && entry.name.min <= at.saturating_add(1) && entry.name.max > at;

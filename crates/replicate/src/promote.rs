@@ -1,12 +1,12 @@
-//! Taking a store over, and giving way: [`promote`] makes a database the one that is shipped, [`rejoin`] puts a database that
-//! another was promoted over aside, and what the store has in its place.
+//! Taking a store over, and giving way: [`promote`] makes a database the shipped one; [`rejoin`]
+//! replaces a database that lost the store by the store's state.
 
 use crate::fence::{self, Claim, Fenced, How, Node, Owner, Tip, shut_out};
 use crate::follow::{self, Follower};
 use crate::local::{Passing, beside, directory, is_there, sync};
 use crate::plan::{Target, newest, plan};
 use crate::report::now_ms;
-use crate::restore::{check_dest, restore};
+use crate::restore::{PRIVATE, check_dest, restore_as};
 use crate::source::{Source, unsign};
 use crate::state::{State, byte_bar, page_bar};
 use crate::store::{self, Store, list_all};
@@ -15,40 +15,40 @@ use onewrite_core::Repair;
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::log_path;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt, MetadataExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a promotion has done.
+/// The result of a promotion.
 #[derive(Clone, Debug)]
 pub struct Promoted {
-    /// Of which epoch the claim is.
+    /// The claim's epoch.
     pub epoch: u64,
     /// The newest transaction, which shuts out earlier owners.
     pub txid: u64,
-    /// Whose the store was.
+    /// The owner before.
     pub before: Option<Owner>,
-    /// What the database was.
+    /// The database's state before.
     pub was: Was,
     /// The store heeds the conditions of requests.
     pub heeds: bool,
 }
 
-/// What a database was before it was promoted.
+/// A database before its promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Was {
-    /// It was not there, and has been restored.
+    /// Not there; restored.
     Missing,
-    /// A replica, which has been brought up to date.
+    /// A replica; brought up to date.
     Replica,
-    /// There, and as the store has it.
+    /// There, and equal to the store's state.
     Same,
 }
 
-/// Makes the database at `file` the one that is shipped to the store at `url`. It is restored if it is not there, and brought up to
-/// date if it is a replica; else it must be what the store has.
+/// Makes the database at `file` the one that is shipped to the store at `url`: restores it if it is
+/// not there, and brings a replica up to date; any other database must equal the store's state.
 pub fn promote(url: &str, file: &Path) -> Result<Promoted> {
     let store = &mut *store::open(url)?;
     ensure!(!list_all(store)?.is_empty(), "the store is empty: `onewrite replicate` begins one");
@@ -57,7 +57,8 @@ pub fn promote(url: &str, file: &Path) -> Result<Promoted> {
         (true, true) => Was::Replica,
         (true, false) => Was::Same,
     };
-    // Before anything is changed, and most of the work while the store has its owner.
+    // First, so that a refusal changes nothing, and most work is done while the store has its
+    // owner.
     match was {
         Was::Missing => check_dest(file)?,
         Was::Replica => _ = catch_up(url, file)?,
@@ -69,7 +70,6 @@ pub fn promote(url: &str, file: &Path) -> Result<Promoted> {
     begin(file)?;
     let mut claim = Claim::take(store, &node, How::Promote).or_else(|e| {
         if e.is::<Fenced>() {
-            // Nothing has begun.
             end(file)?;
         }
         Err(e)
@@ -87,7 +87,7 @@ pub fn promote(url: &str, file: &Path) -> Result<Promoted> {
     Ok(Promoted { epoch, txid, before, was, heeds })
 }
 
-/// Lies beside a database from before it is claimed for until it is what the store has.
+/// A file beside the database from before the claim until the database equals the store's state.
 fn mark(file: &Path) -> PathBuf {
     beside(file, "-promoting")
 }
@@ -108,8 +108,8 @@ fn end(file: &Path) -> Result<()> {
     }
 }
 
-/// That the database at `file` may be shipped. What the store has and it lacks would be taken back by what it has instead: so it is
-/// no replica, and a promotion of it came to its end.
+/// Refuses a database that lacks some of the store's transactions, since shipping it would take
+/// them back: a replica, or a database whose promotion did not end.
 pub(crate) fn check_ended(file: &Path) -> Result<()> {
     let path = file.display();
     ensure!(
@@ -130,19 +130,18 @@ fn take_over(store: &dyn Store, claim: &mut Claim, url: &str, file: &Path, was: 
         Was::Same => compare(store, file),
         Was::Missing => {
             aside.clear()?;
-            let txid = restore(store, &aside.database, Target::Newest)?;
+            let txid = restore_as(store, &aside.database, Target::Newest, &|| PRIVATE)?.txid;
             tip_of_file(&aside.database, txid)
         }
     })?;
     match was {
-        Was::Missing => aside.name(file)?,
+        Was::Missing => aside.name(file, claim.mode().unwrap_or(PRIVATE))?,
         Was::Replica => follow::forget(file)?,
         Was::Same => {}
     }
     Ok(txid)
 }
 
-/// Brings a replica up to date.
 fn catch_up(url: &str, file: &Path) -> Result<Tip> {
     let mut follower = Follower::open(file, url, store::open(url)?)?;
     follower.step(&mut |_| ())?;
@@ -154,7 +153,7 @@ fn catch_up(url: &str, file: &Path) -> Result<Tip> {
     Ok(Tip { txid, page_bytes: source.page_bytes, pages: source.pages, first })
 }
 
-/// The store's newest state, if the database at `file` is the same.
+/// The store's newest state, if the database at `file` equals it.
 fn compare(store: &dyn Store, file: &Path) -> Result<Tip> {
     match compared(store, file)? {
         Ok(tip) => Ok(tip),
@@ -166,7 +165,7 @@ fn compare(store: &dyn Store, file: &Path) -> Result<Tip> {
     }
 }
 
-/// The same; else how many pages differ.
+/// The store's newest state if it is equal; else the number of pages that differ.
 fn compared(store: &dyn Store, file: &Path) -> Result<Result<Tip, u64>> {
     let Some((source, _)) = Source::pin(file)? else { bail!("{} has no page", file.display()) };
     let bar = page_bar("comparing");
@@ -203,7 +202,7 @@ fn tip_of_file(file: &Path, txid: u64) -> Result<Tip> {
     Ok(Tip { txid, page_bytes, pages, first })
 }
 
-/// A database that is being made, in the directory of the one it will be.
+/// A database in the making, in a temporary directory beside its later name.
 struct Aside {
     dir: tempfile::TempDir,
     database: PathBuf,
@@ -214,7 +213,8 @@ impl Aside {
     fn beside(file: &Path) -> Result<Aside> {
         let dir = directory(file);
         let what = || format!("cannot write in {}", dir.display());
-        let make = || tempfile::Builder::new().prefix(".onewrite-promote-").tempdir_in(dir);
+        let access = Permissions::from_mode(0o700);
+        let make = || tempfile::Builder::new().prefix(".onewrite-promote-").permissions(access.clone()).tempdir_in(dir);
         let (_passing, dir) = Passing::make(make).with_context(what)?;
         let database = dir.path().join("database");
         Ok(Aside { dir, database, _passing })
@@ -227,8 +227,9 @@ impl Aside {
         }
     }
 
-    /// Gives it its name, which nothing has.
-    fn name(self, file: &Path) -> Result<()> {
+    fn name(self, file: &Path, mode: u32) -> Result<()> {
+        fs::set_permissions(&self.database, Permissions::from_mode(mode))
+            .with_context(|| format!("cannot set the permissions of what becomes {}", file.display()))?;
         fs::hard_link(&self.database, file)
             .with_context(|| format!("cannot give the database the name {}", file.display()))?;
         self.dir.close().context("cannot remove a temporary directory")?;
@@ -236,56 +237,58 @@ impl Aside {
     }
 }
 
-/// What has become of a database that another was promoted over.
+/// Result of [`rejoin`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejoined {
-    /// It is the same as the store has, and was left.
+    /// The database equals the store's state, and was left.
     Same {
-        /// The state of the store.
+        /// The store's transaction.
         txid: u64,
     },
     /// The store's state is in its place.
     Replaced {
-        /// The state of the store.
+        /// The store's transaction.
         txid: u64,
         /// Pages that differed.
         pages: u64,
-        /// What it is called now.
+        /// The old database's new name.
         kept: PathBuf,
     },
 }
 
-/// Puts a replica of what the store at `url` has in the place of the database at `file`, which is kept as `<file>.diverged`.
+/// Puts a replica of the store at `url` in the place of the database at `file`, kept as
+/// `<file>.diverged`.
 pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
     let store = &*store::open(url)?;
     let file = &file.canonicalize().with_context(|| format!("there is no database {}", file.display()))?;
     Source::look(file)?;
     if let Some(owner) = fence::owner(store)? {
         let node = Node::of(file)?;
-        // A promotion that has not come to its end has shipped nothing of what is here.
+        // A promotion that did not end has shipped none of this database's commits.
         ensure!(
             owner.node != format!("{:016x}", node.id) || is_there(&mark(file))?,
             "the store belongs to this database ({owner}): what is here and not shipped yet would be lost. `onewrite replicate` ships it"
         );
     }
-    // Commits here wait for the store no more: what there may be is put aside.
+    // Commits here no longer wait for the store: they go to `.diverged`.
     unsign(file)?;
     let kept = beside(file, ".diverged");
     let what = || format!("cannot look at {}", file.display());
     let inode = |path: &Path| path.symlink_metadata().map(|data| (data.dev(), data.ino()));
-    // What was begun before is gone on with.
+    // Continues an interrupted rejoin, whose `.diverged` is the same inode.
     let begun = is_there(&kept)? && inode(&kept).with_context(what)? == inode(file).with_context(what)?;
-    // Recovers it, if need be, and closes it: then it is one plain file.
+    // Recovers the database if need be, and closes it, so that it is one plain file.
     let pages = match compared(store, file)? {
         Ok(tip) => return Ok(Rejoined::Same { txid: tip.txid }),
         Err(pages) => pages,
     };
     ensure!(begun || !is_there(&kept)?, "{} is there already: move it away", kept.display());
     let aside = Aside::beside(file)?;
-    let txid = restore(store, &aside.database, Target::Newest)?;
+    let txid = restore_as(store, &aside.database, Target::Newest, &|| PRIVATE)?.txid;
     let data = file.metadata().with_context(what)?;
-    fs::set_permissions(&aside.database, data.permissions())
-        .and_then(|()| chown(&aside.database, Some(data.uid()), Some(data.gid())))
+    // The owner first, so that the right group gets the group's permissions.
+    chown(&aside.database, Some(data.uid()), Some(data.gid()))
+        .and_then(|()| fs::set_permissions(&aside.database, data.permissions()))
         .with_context(|| {
             format!("cannot give what was restored the owner and the permissions of {}", file.display())
         })?;

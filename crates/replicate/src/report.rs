@@ -1,8 +1,12 @@
-//! What is told while it works: lines for people or, with `--json`, for programs, a line of the status on a terminal, and counters.
+//! Messages: lines for people or, with `--json`, for programs, a status line on a terminal, and
+//! counters.
 //!
-//! All of it is the process's, which ships or follows one database.
+//! All of it is global: a process ships or follows one database.
 
+use crate::ending::moved;
+use crate::secrets::scrubbed;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use onewrite_core::text::printable;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -12,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 static JSON: AtomicBool = AtomicBool::new(false);
 static BARS: OnceLock<MultiProgress> = OnceLock::new();
 
-/// Lines are JSON from now on, and no bars are shown.
+/// Makes lines JSON from now on, and hides bars.
 pub fn speak_json() {
     JSON.store(true, Relaxed);
     bars().set_draw_target(ProgressDrawTarget::hidden());
@@ -23,36 +27,39 @@ pub fn is_json() -> bool {
     JSON.load(Relaxed)
 }
 
-/// All bars of this process, so that lines do not run into them.
+/// All bars of this process; printed lines must not run into them.
 pub fn bars() -> &'static MultiProgress {
     BARS.get_or_init(MultiProgress::new)
 }
 
-/// How much a line matters.
+/// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// As it should be.
+    /// Normal.
     Info,
-    /// It goes on, but not as it should.
+    /// Work goes on, with a fault.
     Warning,
-    /// It ends.
+    /// Work ends.
     Error,
 }
 
-/// A line to stderr. `event` is a name that stays, and `fields` go with it; `message` is for people.
+/// Prints a line to stderr. `event` is a stable name with `fields` for programs; `message` is for
+/// people.
 pub fn say(level: Level, event: &str, fields: &[(&str, Value)], message: &str) {
     let line = if is_json() {
-        json_line(level, event, fields, message, SystemTime::now())
+        json_line(level, event, fields, &scrubbed(message), SystemTime::now())
     } else {
         format!("onewrite: {message}")
     };
     tell(&line);
 }
 
-/// A line to stderr. Where nobody reads that, the work goes on, and its status says how it ended.
+/// Prints a line to stderr, with control characters escaped. A closed stderr does not stop the
+/// work.
 pub fn tell(line: &str) {
+    let line = scrubbed(line);
     bars().suspend(|| {
-        let _nobody_reads = writeln!(io::stderr(), "{line}");
+        let _nobody_reads = writeln!(io::stderr(), "{}", printable(&line));
     });
 }
 
@@ -64,14 +71,17 @@ fn json_line(level: Level, event: &str, fields: &[(&str, Value)], message: &str,
     };
     let mut line = Map::new();
     line.insert("time".to_owned(), humantime::format_rfc3339_millis(now).to_string().into());
-    for (name, text) in [("level", level), ("event", event), ("message", message)] {
+    for (name, text) in [("level", level), ("event", event), ("message", &printable(message))] {
         line.insert(name.to_owned(), text.into());
     }
-    line.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+    for (name, value) in fields {
+        let value = value.as_str().map_or_else(|| value.clone(), |text| scrubbed(text).into());
+        line.insert((*name).to_owned(), value);
+    }
     Value::Object(line).to_string()
 }
 
-/// A line of the status, on a terminal.
+/// A status line on a terminal.
 pub fn status_line() -> ProgressBar {
     let line = bars().add(ProgressBar::new_spinner());
     line.set_style(ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
@@ -81,15 +91,15 @@ pub fn status_line() -> ProgressBar {
 /// A kind of request to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A file is read.
+    /// Reads a file.
     Get,
-    /// It is asked whether there is a file.
+    /// Asks whether a file is there.
     Head,
-    /// The files of a level are listed.
+    /// Lists the files of a level.
     List,
-    /// A file is made.
+    /// Makes a file.
     Put,
-    /// A file is removed.
+    /// Removes a file.
     Delete,
 }
 
@@ -116,11 +126,11 @@ pub struct Counters {
     compared: AtomicU64,
     txid: AtomicU64,
     commits_behind: AtomicU64,
-    /// The newest moment of which is known that both sides had the same state, in milliseconds since 1970.
+    /// The newest moment at which both sides had the same state, in milliseconds since 1970.
     same_ms: AtomicI64,
 }
 
-/// Those of this process.
+/// The counters of this process.
 pub static COUNTERS: Counters = Counters::new();
 
 /// The time in milliseconds since 1970.
@@ -147,8 +157,9 @@ impl Counters {
         }
     }
 
-    /// A request is sent.
+    /// Counts a request.
     pub fn request(&self, kind: Request) {
+        moved();
         for ((of, _), count) in KINDS.iter().zip(&self.requests) {
             if *of == kind {
                 count.fetch_add(1, Relaxed);
@@ -156,17 +167,17 @@ impl Counters {
         }
     }
 
-    /// It is sent again.
+    /// Counts a request that is sent again.
     pub fn retry(&self) {
         self.retries.fetch_add(1, Relaxed);
     }
 
-    /// A look at the database, or at the store, ended with an error.
+    /// Counts a failed look at the database or the store.
     pub fn error(&self) {
         self.errors.fetch_add(1, Relaxed);
     }
 
-    /// A file of `level` went into the store, or was taken from there.
+    /// Counts a file of `level` that was put into the store, or read from it.
     pub fn file(&self, level: u8, bytes: u64, pages: u32) {
         let level = usize::from(level);
         if let (Some(files), Some(sum)) = (self.files.get(level), self.bytes.get(level)) {
@@ -176,39 +187,40 @@ impl Counters {
         self.pages.fetch_add(u64::from(pages), Relaxed);
     }
 
-    /// A file was removed from the store.
+    /// Counts a file removed from the store.
     pub fn removed(&self) {
         self.removed.fetch_add(1, Relaxed);
     }
 
-    /// So many pages of the database were read to see whether they have changed.
+    /// Counts pages of the database that were read to see whether they have changed.
     pub fn compared(&self, pages: u32) {
         self.compared.fetch_add(pages.into(), Relaxed);
     }
 
-    /// At `time_ms` both sides had the state of transaction `txid`, which `commits` commits led to.
+    /// Notes that both sides had the state of transaction `txid` at `time_ms`, `commits` after the
+    /// last.
     pub fn same(&self, txid: u64, commits: u32, time_ms: i64) {
         self.txid.store(txid, Relaxed);
         self.commits.fetch_add(u64::from(commits), Relaxed);
         self.commits_behind.store(0, Relaxed);
         let now_ms = now_ms();
-        // What a clock said that was ahead does not count.
+        // A time to come is from a clock that was ahead, and does not count.
         let newer = |was: i64| Some(if was > now_ms { time_ms } else { was.max(time_ms) });
         let _set = self.same_ms.fetch_update(Relaxed, Relaxed, newer);
     }
 
-    /// One side has so many commits that the other has not.
+    /// Notes that one side lacks this many commits.
     pub fn behind(&self, commits: u32) {
         self.commits_behind.store(u64::from(commits), Relaxed);
     }
 
-    /// How long ago both sides had the same state; `None`: not yet.
+    /// Time since both sides had the same state; `None`: never yet.
     pub fn lag(&self) -> Option<Duration> {
         let same_ms = self.same_ms.load(Relaxed);
         (same_ms > 0).then(|| Duration::from_millis(u64::try_from(now_ms().saturating_sub(same_ms)).unwrap_or(0)))
     }
 
-    /// For a line of the status.
+    /// Text of the status line.
     pub fn summary(&self) -> String {
         let sum = |of: &[AtomicU64]| of.iter().map(|n| n.load(Relaxed)).sum::<u64>();
         let lag = self
@@ -224,7 +236,7 @@ impl Counters {
         )
     }
 
-    /// All of them in the text format of Prometheus.
+    /// All counters in the text format of Prometheus.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, String)]| {
@@ -288,6 +300,13 @@ mod tests {
         assert!(!line.contains('\n'));
         assert_eq!((&value["pages"], &value["name"]), (&Value::from(3), &Value::from("a\"b")));
         assert_eq!((&value["time"], &value["level"]), (&"1970-01-01T00:00:01.500Z".into(), &"warning".into()));
+    }
+
+    #[test]
+    fn what_a_store_says_commands_no_terminal() {
+        let line = json_line(Level::Error, "failed", &[], "no\u{9b}2J\u{1b}[2Jx\ny", UNIX_EPOCH);
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["message"], "no\\u{9b}2J\\u{1b}[2Jx\\ny");
     }
 
     #[test]

@@ -1,10 +1,13 @@
-//! Restoring: the files of a state, applied one after the other, become a plain SQLite file.
+//! Restoring: the files of a state, applied in order, become a plain SQLite file.
 
+use crate::fence;
 use crate::local::{Passing, beside, directory, is_there, sync};
 use crate::ltx::Header;
-use crate::plan::{Target, plan};
+use crate::plan::{Target, newest, plan};
+use crate::report::{Level, say};
 use crate::state::{Sink, apply, byte_bar};
 use crate::store::{Entry, Store, list_all};
+use crate::times::read_times;
 use anyhow::{Context, Result, ensure};
 use onewrite_core::inspect::log_path;
 use std::fs::{File, Permissions};
@@ -12,51 +15,87 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use tempfile::TempPath;
 
-/// So often it begins again, if a file was merged into another one and removed meanwhile.
+/// Attempts, as a file may be merged and removed while it is being read.
 const TRIES: u32 = 3;
 
-/// Makes `dest`, which must not be there, whole or not at all. Answers the transaction whose state it is.
-pub fn restore(store: &dyn Store, dest: &Path, target: Target) -> Result<u64> {
+/// The state that was restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// Its transaction.
+    pub txid: u64,
+    /// When the shipper read it, in milliseconds since 1970.
+    pub time_ms: i64,
+    /// The store has no newer one.
+    pub is_newest: bool,
+}
+
+/// Makes `dest`, which must not be there, whole or not at all, with the shipped database's
+/// permissions.
+pub fn restore(store: &dyn Store, dest: &Path, target: Target) -> Result<Restored> {
+    restore_as(store, dest, target, &|| mode(store))
+}
+
+/// Permissions if the store does not have the database's.
+pub(crate) const PRIVATE: u32 = 0o600;
+
+pub(crate) fn mode(store: &dyn Store) -> u32 {
+    match fence::owner(store) {
+        Ok(owner) => owner.and_then(|owner| owner.mode()).unwrap_or(PRIVATE),
+        Err(e) => {
+            let message = format!("the permissions of the database are not known, its owner alone gets any: {e:#}");
+            say(Level::Warning, "no_mode", &[], &message);
+            PRIVATE
+        }
+    }
+}
+
+/// As [`restore`], with these permissions.
+pub(crate) fn restore_as(store: &dyn Store, dest: &Path, target: Target, mode: &dyn Fn() -> u32) -> Result<Restored> {
     check_dest(dest)?;
     let dir = directory(dest);
     let what = || format!("cannot write in {}", dir.display());
-    let mut plan = find(store, target)?;
+    let (mut plan, mut newest) = find(store, target)?;
+    let mode = mode();
     let mut tries = 1;
     loop {
-        // What any new database gets; the process's mask is applied.
-        let access = Permissions::from_mode(0o666);
+        // No other user may open it before it is whole.
+        let access = Permissions::from_mode(mode & PRIVATE);
         let make =
             || tempfile::Builder::new().prefix(".onewrite-restore-").permissions(access.clone()).tempfile_in(dir);
         let (_passing, file) = Passing::make(make).with_context(what)?;
         let bar = byte_bar("restoring");
-        let applied = apply(store, &plan, &mut Pages::new(file.as_file(), dest), &bar);
+        let mut pages = Pages::new(file.as_file(), dest);
+        let applied = apply(store, &plan, &mut pages, &bar);
+        let time_ms = pages.time_ms;
         bar.finish_and_clear();
         if let Err(e) = applied {
             match find(store, target) {
-                Ok(now) if tries < TRIES && now != plan => plan = now,
+                Ok((now, newest_now)) if tries < TRIES && now != plan => (plan, newest) = (now, newest_now),
                 _ => return Err(e),
             }
             tries += 1;
             continue;
         }
+        let permitted = file.as_file().set_permissions(Permissions::from_mode(mode));
+        permitted.with_context(|| format!("cannot set the permissions of the database in {}", dir.display()))?;
         file.as_file().sync_all().with_context(|| format!("cannot flush the database in {}", dir.display()))?;
         let named = file.persist_noclobber(dest);
         named.map_err(|e| e.error).with_context(|| format!("cannot give the database the name {}", dest.display()))?;
         sync(dir)?;
-        return Ok(plan.last().map_or(0, |entry| entry.name.max));
+        let txid = plan.last().map_or(0, |entry| entry.name.max);
+        return Ok(Restored { txid, time_ms, is_newest: txid == newest });
     }
 }
 
-/// Which files make it.
-fn find(store: &dyn Store, target: Target) -> Result<Vec<Entry>> {
+fn find(store: &dyn Store, target: Target) -> Result<(Vec<Entry>, u64)> {
     let mut entries = list_all(store)?;
     if let Target::Before(time_ms) = target {
-        store.tell_times(&mut entries, time_ms)?;
+        read_times(store, &mut entries, time_ms)?;
     }
-    plan(&entries, target)
+    Ok((plan(&entries, target)?, newest(&entries)))
 }
 
-/// Gives a file, which is durable, the name `dest`, which must not be there.
+/// Gives a durable file the name `dest`, which must not be there.
 pub(crate) fn name(file: &Path, dest: &Path) -> Result<()> {
     let what = || format!("cannot give the database the name {}", dest.display());
     let named = TempPath::try_from_path(file).with_context(what)?.persist_noclobber(dest);
@@ -64,7 +103,8 @@ pub(crate) fn name(file: &Path, dest: &Path) -> Result<()> {
     sync(directory(dest))
 }
 
-/// What lies beside a database would be taken for its own: a journal would be rolled back into it, a log would refuse it.
+/// Refuses a name with leftovers: SQLite would roll a journal back into the database, and a log
+/// would refuse it.
 pub(crate) fn check_dest(dest: &Path) -> Result<()> {
     ensure!(!is_there(dest)?, "{} is there already: move it away, or choose another name", dest.display());
     for other in [beside(dest, "-journal"), beside(dest, "-wal"), log_path(dest)] {
@@ -74,21 +114,20 @@ pub(crate) fn check_dest(dest: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Pages that lie behind each other are written at once, so many bytes.
+/// Adjacent pages are written together, up to this many bytes.
 const WRITE_BYTES: usize = 1 << 20;
 
 struct Pages<'a> {
     file: &'a File,
-    /// For errors: what it will be called.
     dest: &'a Path,
-    /// What is still to be written, and where.
     bytes: Vec<u8>,
     at: u64,
+    time_ms: i64,
 }
 
 impl<'a> Pages<'a> {
     fn new(file: &'a File, dest: &'a Path) -> Pages<'a> {
-        Pages { file, dest, bytes: Vec::with_capacity(WRITE_BYTES), at: 0 }
+        Pages { file, dest, bytes: Vec::with_capacity(WRITE_BYTES), at: 0, time_ms: 0 }
     }
 
     fn what(&self) -> String {
@@ -105,7 +144,8 @@ impl<'a> Pages<'a> {
 impl Sink for Pages<'_> {
     fn begin(&mut self, header: &Header) -> Result<()> {
         self.flush()?;
-        // Pages behind the end are gone, also if the database grows again.
+        self.time_ms = header.time_ms;
+        // Pages behind the end are lost, even if the database grows again.
         let bytes = u64::from(header.pages) * u64::from(header.page_bytes);
         self.file.set_len(bytes).with_context(|| self.what())
     }

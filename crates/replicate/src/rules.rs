@@ -1,25 +1,26 @@
-//! What a store's contents rest on, by name: `fence/model.rs` and `ship/sim.rs` leave out one at a time, and miss it.
+//! The rules that keep a store's contents right. `fence/model.rs` and `ship/sim.rs` leave out one
+//! at a time, and must find an error.
 
-/// A rule that is kept, outside of those two always.
+/// A rule, always kept outside of these models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Between reading the position and writing behind it, the own record is still there.
+    /// The own record is still there between reading the position and writing behind it.
     CheckPosition,
-    /// A file counts when the own record is there after it was made.
+    /// A file counts when the own record is found after it was made.
     CheckClaim,
-    /// The first file of a claim counts when nothing merged reaches as far.
+    /// The first file of a claim counts when no merged file reaches as far.
     CheckSlot,
-    /// A file whose name was taken is not the one that was to be made.
+    /// A file whose name was taken is another file.
     Beaten,
-    /// A promotion makes a file before anything is built on what it has read.
+    /// A promotion makes a file before it uses the state that it has read.
     ShutOut,
-    /// What was not promoted to the end is not shipped.
+    /// A database whose promotion did not end is not shipped.
     Ended,
-    /// Who merges or removes asks before whose the store is.
+    /// A process asks for the owner before it merges or removes.
     AskBefore,
     /// The newest file is there when the next one is made.
     LastIsThere,
-    /// A file is removed only where the one that stands in for it was seen.
+    /// A file is removed only after the file that stands in for it was seen.
     StandInIsThere,
     /// The batches of a merged file are removed newest first.
     NewestFirst,
@@ -53,17 +54,15 @@ pub(crate) mod model {
         MODEL.get().flatten() != Some(rule)
     }
 
-    /// Whether this thread is the model checker's.
     pub(crate) fn is_on() -> bool {
         MODEL.get().is_some()
     }
 
-    /// Whether all rules are kept.
     pub(crate) fn keeps_all() -> bool {
         MODEL.get().flatten().is_none()
     }
 
-    /// Whether `run`, by a model checker and without that rule, ends without a panic.
+    /// Whether `run`, under a model checker and without that rule, ends without a panic.
     pub(crate) fn is_right(without: Option<Rule>, run: impl FnOnce()) -> bool {
         MODEL.set(Some(without));
         let result = catch_unwind(AssertUnwindSafe(run));

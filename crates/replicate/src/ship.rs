@@ -1,11 +1,11 @@
-//! Shipping: at each interval, if the database has changed, the pages that differ from what the store has become the next
-//! file of the store.
+//! Shipping: at each interval the pages that differ from the store's state become its next file.
 //!
-//! Which pages differ is told by hashes of all pages, whoever wrote them and however: commits through onewrite, stock SQLite
-//! meanwhile, VACUUM, another file under this name. The hashes are of what was shipped; after a start, or an error, they are
-//! of what the store's files make. So the store alone knows the position, and no end of this process leaves a gap.
+//! Hashes of all pages show the difference, however the pages were changed: through onewrite, by
+//! stock SQLite, by VACUUM, by another file under this name. After a start or an error the hashes
+//! are those of the store's files, so the store alone has the position, and a killed process leaves
+//! no gap.
 //!
-//! What goes on behind the position is written under a [`Claim`], which tells when the store has become another's.
+//! A [`Claim`] guards each new file: it reports when the store belongs to another process.
 
 mod background;
 #[cfg(test)]
@@ -26,25 +26,25 @@ use anyhow::{Context, Result, bail, ensure};
 use background::Background;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Files are not looked at more often, to see what is to be merged or removed, nor that soon after an error; nor is a snapshot that
-/// failed tried again.
+/// Pause between two rounds of merging and removing, and before a failed snapshot or round is tried
+/// again.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 const TIDY_AFTER_ERROR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(60) };
-/// Where commits wait for the store, its newest file is looked for no more often.
+/// With `--sync`: time between two looks whether the newest file is still there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long those that go on are waited for.
+/// With `--sync`: longest wait for committers that the last batch let go on.
 const GATHER_MAX: Duration = Duration::from_millis(20);
-/// So many are removed at a time, so that the next batch need not wait.
+/// Files removed in one round, so that the next batch need not wait.
 const REMOVED_AT_ONCE: usize = 64;
-/// A process stays so long, at most, among those of the database.
+/// Longest time that the shipper stays among the database's processes.
 const STAYS_MAX: Duration = Duration::from_secs(1);
 
-/// All pages are compared that often, also where the log tells what has changed: what goes past SQLite's locks is in no log.
+/// All pages are compared this often: a write past SQLite's locks is in no log.
 const COMPARE_EVERY: Duration = Duration::from_secs(600);
 
 /// How to ship.
@@ -54,11 +54,11 @@ pub struct Settings {
     pub snapshot_interval: Duration,
     /// When files are merged and removed; `None`: never.
     pub levels: Option<Levels>,
-    /// Commits wait for the store, so long at most; `None`: they do not.
+    /// How long commits wait for the store at most; `None`: they do not wait.
     pub sync: Option<Duration>,
-    /// Merging and removing have a thread of their own, and keep no batch waiting; else each step ends with them.
+    /// A thread of its own merges and removes, so no batch waits; else each step ends with that.
     pub background: bool,
-    /// Stays among the processes of the database between two looks, while each finds something.
+    /// Stays among the database's processes between two looks, while each look finds commits.
     pub stays: bool,
 }
 
@@ -69,51 +69,40 @@ pub struct Shipper {
     settings: Settings,
     claim: Claim,
     recent: Recent,
-    /// Files that are damaged, and not merged for that.
     bad: BTreeSet<Name>,
-    /// When to look again at what is to be merged or removed.
     tidy_at: Instant,
-    /// The error that was told last.
     trouble: Option<String>,
-    /// When the snapshot that is due could not be made, the last time.
     snapshot_failed: Option<Instant>,
-    /// What the store has; not known at the start and after an error.
+    /// The store's state; unknown at the start and after an error.
     at: Option<At>,
-    /// The state that was looked at last, and is in the store.
+    /// The newest state that was looked at and that the store has.
     seen: Option<Mark>,
-    /// The newest one that was, also after an error.
+    /// The newest state that was shipped, kept after an error.
     shipped: Option<Mark>,
-    /// With which connection it stays among the database's processes, and since when.
+    /// The connection by which the shipper stays among the database's processes.
     kept: Kept,
     stays_since: Option<Instant>,
-    /// Where commits wait for the store.
+    /// `Some` with `--sync`.
     session: Option<Session>,
-    /// When the newest file was seen to be there.
     looked_at: Instant,
-    /// Merges and removes, where batches do not wait for that.
+    /// `Some`: batches do not wait for merging and removing.
     background: Option<Background>,
-    /// As many transactions will probably wait before long.
+    /// Transactions that will probably wait before long.
     expected: u64,
-    /// How long the last batch took.
     took: Duration,
-    /// The transaction of the database that the store has, since a batch of this process.
+    /// The database's transaction that the store has, since a batch of this process.
     tid: Option<u64>,
 }
 
-/// What the store has.
 struct At {
     txid: u64,
-    /// The file that made it so.
     last: Option<Name>,
-    /// `None`: there is none, or its files make none.
+    /// `None`: no files, or files that make no state.
     state: Option<State>,
-    /// Where in the database's log that state was read, if it was.
+    /// Where that state was read in the database's log.
     place: Option<Place>,
-    /// When all pages were compared last.
     compared: Instant,
-    /// Its files, in the order of their names.
     files: Vec<Entry>,
-    /// Time of the newest one.
     last_ms: i64,
 }
 
@@ -124,22 +113,18 @@ impl At {
     }
 }
 
-/// A file that is to be made.
 struct NextFile<'a> {
     name: Name,
-    /// The file that it goes on from.
     last: Option<Name>,
-    /// Bytes of a page, and pages of the database.
     size: (u32, u32),
     pages: &'a [u32],
-    /// Of these pages, if they are in memory.
+    /// Images of `pages`, if they are in memory.
     images: Option<Vec<u8>>,
-    /// Of all pages.
     hashes: &'a [PageHash],
     time_ms: i64,
 }
 
-/// What was shipped.
+/// A file that was shipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shipped {
     /// The file.
@@ -148,11 +133,12 @@ pub struct Shipped {
     pub pages: u32,
     /// Its length.
     pub bytes: u64,
-    /// Pages that the database had before, as the store knows it; 0 where it knew none.
+    /// Pages of the database in the store's state before; 0 if it had none.
     pub pages_before: u32,
 }
 
-/// Somebody who does not ask for the owner has made the file that would have been the next: going on would mix two databases.
+/// A process that does not ask for the owner took the next file's name. To go on would mix two
+/// databases.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{0} is in the store already, and not from here: another process ships into it. Give each database a store of its own"
@@ -160,16 +146,17 @@ pub struct Shipped {
 pub struct Taken(String);
 
 impl Shipper {
-    /// Claims `store`, to ship `file` into it from here alone.
+    /// Claims `store` and ships `file` into it.
     pub fn new(file: &Path, mut store: Box<dyn Store>, settings: Settings) -> Result<Shipper> {
         let ended = if keeps(Rule::Ended) { check_ended(file) } else { Ok(()) };
         if ended.is_ok() {
-            // Before anything is written: what is no database claims no store.
+            // First, so that a file that is no database claims no store.
             Source::look(file)?;
         }
         let node = Node::of(file)?;
         if ended.is_err() {
-            // To start one again that is fenced helps even less.
+            // A fenced process cannot help by being started again, so `Fenced` comes before this
+            // error.
             check_is_free(fence::owner(&*store)?.as_ref(), &node)?;
         }
         ended?;
@@ -190,7 +177,7 @@ impl Shipper {
         let sync = settings.sync;
         let mut shipper = Shipper::idle(file.to_owned(), store.into(), settings, claim);
         if let Some(patience) = sync {
-            // Before: nobody reads while it is not known what the store has.
+            // First: a process that reads must know the store's position.
             shipper.at = Some(shipper.load()?);
             shipper.session = Some(Session::begin(file, patience)?);
         }
@@ -222,12 +209,12 @@ impl Shipper {
         }
     }
 
-    /// Where commits wait for the store: whether there is one that does; waits for it, `nap` long at most.
+    /// With `--sync`: whether a commit waits for the store. Waits for one, `nap` at most.
     pub fn wait(&self, nap: Duration) -> Result<bool> {
         self.session.as_ref().map_or(Ok(false), |session| Ok(session.wait(1, nap)? > 0))
     }
 
-    /// Ships what has changed since the last time; tells of each file it made.
+    /// Ships the changes since the last step; calls `said` for each file.
     pub fn step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         let done = self.try_step(said);
         if done.is_err() {
@@ -235,7 +222,7 @@ impl Shipper {
         }
         if let (Err(e), Some(session)) = (&done, &self.session) {
             match e.downcast_ref::<Fenced>() {
-                // Another process of this database goes on with the session.
+                // Another process of this database continues the session.
                 Some(fenced) if fenced.same_node => {}
                 Some(_) => session.fence()?,
                 None => session.is_late()?,
@@ -253,7 +240,10 @@ impl Shipper {
             }
         };
         self.begin_anew()?;
-        // An error leaves the position unknown: it is read from the store the next time.
+        if let Some(mode) = fence::mode_of(&self.file).filter(|mode| self.claim.mode() != Some(*mode)) {
+            self.claim.set_mode(&*self.store, mode)?;
+        }
+        // After an error the next step reads the position from the store.
         let before_ms = now_ms();
         let before = self.tid;
         match self.session.take() {
@@ -282,7 +272,8 @@ impl Shipper {
         Ok(())
     }
 
-    /// Where commits wait for the store: goes on with the database that has the name now, if that is another one.
+    /// With `--sync`: begins a session with the database that has the name now, if it is another
+    /// file.
     fn begin_anew(&mut self) -> Result<()> {
         let Some(patience) = self.settings.sync else { return Ok(()) };
         if let Some(session) = &self.session {
@@ -291,19 +282,20 @@ impl Shipper {
             }
             let message = format!("{} is another file now: it is shipped from here on", self.file.display());
             say(Level::Warning, "replaced", &[], &message);
-            // Who waits there waits in vain; an error says that it has ended already.
+            // Commits to the old file wait in vain. An error means that its session has ended
+            // already.
             let _late = session.is_late();
         }
-        // The one before is closed first: its names may be the same.
+        // First: the files of both sessions may have the same names.
         self.session = None;
-        // Its transactions are numbered anew.
+        // The new file numbers its transactions anew.
         self.tid = None;
         self.session = Some(Session::begin(&self.file, patience)?);
         Ok(())
     }
 
-    /// Merges and removes what is due. What goes wrong keeps no batch waiting, and is tried again later, unless
-    /// the store is another's now. `false`: what the store has is to be looked at anew.
+    /// Merges and removes files that are due. Reports an error and tries again later, unless
+    /// another process owns the store. `false`: the position must be read anew.
     fn tidy(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<bool> {
         let Some(levels) = self.settings.levels.clone() else { return Ok(true) };
         if Instant::now() < self.tidy_at {
@@ -326,7 +318,7 @@ impl Shipper {
                     say(Level::Warning, "not_merged", &[], &message);
                     self.trouble = Some(message);
                 }
-                // Without a file that is damaged, the others can be merged.
+                // The other files can be merged without the damaged one.
                 let pause = if self.bad.len() > known_bad { Duration::ZERO } else { TIDY_AFTER_ERROR };
                 self.tidy_at = Instant::now() + pause;
             }
@@ -341,7 +333,8 @@ impl Shipper {
             for entry in &run {
                 let added = match self.recent.get(entry.name) {
                     Some(bytes) => Reader::open(bytes).and_then(|reader| merge.add(reader)),
-                    None => Reader::open(self.store.open(entry.name)?).and_then(|reader| merge.add(reader)),
+                    None => Reader::open(self.store.open(entry.name)?.take(entry.bytes))
+                        .and_then(|reader| merge.add(reader)),
                 };
                 if matches!(added, Err(ltx::Error::Damaged(_) | ltx::Error::Unsupported(_))) {
                     self.bad.insert(entry.name);
@@ -349,7 +342,7 @@ impl Shipper {
                 added.with_context(|| format!("cannot use {}", entry.name))?;
             }
             let mut copy = Copy::default();
-            // Of its last file: a state of before a time must not have anything of after it.
+            // Of the last file: a state before a time must contain nothing from after it.
             let time_ms = merge.time_ms();
             let (mut merge, mut told) = (Some(merge), None);
             let created = self.store.create(name, time_ms, &mut |to| {
@@ -373,12 +366,11 @@ impl Shipper {
         Ok(())
     }
 
-    /// Only the owner merges and removes.
     fn ask_before(&self) -> Result<()> {
         if keeps(Rule::AskBefore) { self.claim.check(&*self.store) } else { Ok(()) }
     }
 
-    /// Removes what may go; `false`: not yet all of it.
+    /// Removes files that are due; `false`: some are left.
     fn remove(&mut self, levels: &Levels, at: &mut At) -> Result<bool> {
         let names = levels.to_remove(&at.files, at.txid, now_ms());
         if !names.is_empty() {
@@ -387,7 +379,7 @@ impl Shipper {
         let mut there = None;
         for (name, stands_in) in names.iter().take(REMOVED_AT_ONCE) {
             if there != Some(*stands_in) && keeps(Rule::StandInIsThere) && !self.store.has(*stands_in)? {
-                // Nor does it stand in for anything from now on.
+                // A missing file stands in for no other file.
                 at.files.retain(|entry| entry.name != *stands_in);
                 bail!("{stands_in} is gone from the store: {name} stays");
             }
@@ -400,9 +392,9 @@ impl Shipper {
         Ok(names.len() <= REMOVED_AT_ONCE)
     }
 
-    /// Looks how many commits are not in the store, for the counters.
+    /// Counts the commits that are not in the store, for the metrics.
     pub fn look_behind(&self) {
-        // What is wrong with the database was the error of the step.
+        // The step has reported errors of the database.
         if let Some(shipped) = &self.shipped
             && let Ok(Some((_, mark))) = Source::pin(&self.file)
         {
@@ -410,25 +402,24 @@ impl Shipper {
         }
     }
 
-    /// A [`step`](Shipper::step) to end with: also what this process itself has changed by closing the database behind a
-    /// crash, or as the last one, is shipped.
+    /// The last [`step`](Shipper::step): also ships pages that this process changes when it closes
+    /// the database after a crash, or as its last user.
     pub fn last_step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         self.settings.stays = false;
         self.step(said)?;
         if let Some(session) = &self.session {
-            // Nobody else may see to what a process has left that died.
+            // Perhaps no other process flushes the leftovers of a dead one.
             session.flush()?;
             self.step(said)?;
         }
         if self.session.take().is_some() {
-            // Commits wait for the next shipper. This one reads on as any other process: past what waits.
+            // Commits wait for the next shipper. This one reads as any other process does.
             self.settings.sync = None;
             self.step(said)?;
         }
         self.step(said)
     }
 
-    /// The position, from the store.
     fn load(&mut self) -> Result<At> {
         self.background = None;
         let entries = store::list_all(&*self.store)?;
@@ -459,8 +450,8 @@ impl Shipper {
         Ok(At { txid, last, state, place: None, compared: Instant::now(), files: entries, last_ms })
     }
 
-    /// Ships, and then leaves the database's processes, unless more is to be expected: who needs the database alone finds it so
-    /// once nothing is committed, or before long.
+    /// Ships, and then leaves the database's processes unless more commits are expected, so that a
+    /// process that needs the database alone gets it.
     fn ship(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         let shipped = self.ship_and_stay(at, said);
         let since = *self.stays_since.get_or_insert_with(Instant::now);
@@ -475,10 +466,8 @@ impl Shipper {
         self.stays_since = None;
     }
 
-    /// Whether there was something to ship.
     fn ship_and_stay(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<bool> {
-        // What the log cannot give up for a snapshot, a writer that needs the room waits for: no request is waited for while it is
-        // held.
+        // No request while the snapshot is held: a writer may wait for log space that it holds.
         let Some((source, mark)) = Source::pin_by(&self.file, &self.kept)? else {
             if at.txid > 0 {
                 bail!("{} is empty, and what the store has is not", self.file.display());
@@ -498,18 +487,18 @@ impl Shipper {
     fn start_background(&mut self, at: &mut At) {
         if self.settings.background && self.background.is_none() && self.settings.levels.is_some() {
             self.background = Some(Background::start(self, at));
-            // The others are its.
+            // The background thread has the others.
             at.files.retain(|entry| entry.name.min == 1);
         }
     }
 
-    /// Where commits wait for the store: ships what they have made, and lets them go on.
+    /// With `--sync`: ships waiting commits, and lets them go on.
     fn ship_waiting(&mut self, session: &Session, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         if session.wait(1, Duration::ZERO)? == 0 {
             return Ok(());
         }
         self.start_background(at);
-        // Those that the last batch let go on come back: else two halves of them would take turns.
+        // Gathers the committers that the last batch let go on: else two halves of them take turns.
         session.wait(self.expected, (self.took / 4).min(GATHER_MAX))?;
         let began = Instant::now();
         let (source, tid) = session.pin()?;
@@ -521,7 +510,6 @@ impl Shipper {
         let last = at.last.filter(|_| looks);
         let mut expected = 0;
         let stored = &mut || {
-            // With those that came meanwhile.
             expected = session.wait(0, Duration::ZERO)?;
             session.shipped(tid)
         };
@@ -534,8 +522,8 @@ impl Shipper {
         Ok(())
     }
 
-    /// Ships what differs from what the store has, if anything does, and then perhaps a snapshot; `stored` when the store has it.
-    /// The file `last` must be there.
+    /// Ships the difference to the store's state, if any, and a snapshot if due. Calls `stored`
+    /// when the store has it. The file `last` must be there.
     fn send(
         &mut self,
         at: &mut At,
@@ -544,17 +532,17 @@ impl Shipper {
         stored: &mut dyn FnMut() -> Result<()>,
         said: &mut dyn FnMut(&Shipped),
     ) -> Result<()> {
-        // Behind the snapshot: what is in the file was committed before that time. It may be before that of the last file, if the
-        // clock was set.
+        // Read after the snapshot, so all content is older. A clock that was set back may make it
+        // older than the last file.
         let time_ms = now_ms();
         let before = at.state.take().filter(|state| state.page_bytes == source.page_bytes);
         let pages_before = before.as_ref().map_or(0, |state| state.hashes.len());
-        // Nothing goes on behind what is there, pages of another size, or files that make no state: then a snapshot follows. The
-        // batch comes before it all the same, as of those who ship one gets its name.
+        // Another page size, or files that make no state: a snapshot must follow. The batch goes
+        // first, since only one shipper gets its name.
         let begins_anew = before.is_none() && at.txid > 0;
         let place = source.place()?;
         let told = match (&place, &at.place) {
-            // Where commits wait for the store, nothing else changes the database.
+            // With `--sync` all changes are in the log.
             (Some(now), Some(before)) if self.settings.sync.is_some() || at.compared.elapsed() < COMPARE_EVERY => {
                 now.changed_since(before)
             }
@@ -591,7 +579,7 @@ impl Shipper {
         let pages_before = u32::try_from(pages_before)?;
         let txid = at.txid.saturating_add(1);
         let name = Name { level: BATCHES, min: txid, max: txid };
-        // But for a snapshot, which is of the same state.
+        // Except the snapshot, which has the same state.
         let snapshot = name.min > 1 && (begins_anew || self.snapshot_is_due(at, time_ms));
         let every_page: Vec<u32> = if snapshot { source.numbers().collect() } else { Vec::new() };
         let size = (page_bytes, source.pages);
@@ -605,7 +593,7 @@ impl Shipper {
             None if self.settings.levels.is_some() && name.min > 1 => self.recent.keep(name, copy),
             None => {}
         }
-        // The others are of no use but to merge them.
+        // Other files matter only for merging.
         let merges = self.background.is_none() && self.settings.levels.is_some();
         if merges || name.min == 1 {
             at.add(entry);
@@ -627,7 +615,7 @@ impl Shipper {
                     self.snapshot_failed = None;
                     said(&Shipped { pages_before, ..shipped });
                 }
-                // The batch makes no state by itself.
+                // The batch alone makes no state.
                 Err(e) if begins_anew => return Err(e),
                 Err(e) => {
                     COUNTERS.error();
@@ -652,17 +640,17 @@ impl Shipper {
         let (come, to_come): (Vec<&Entry>, Vec<&Entry>) = whole.partition(|e| e.time_ms <= now_ms);
         let age = match come.iter().max_by_key(|e| e.name.max) {
             Some(newest) => now_ms.saturating_sub(newest.time_ms),
-            // Not where no file's time has come: then it is this clock that is behind.
+            // If all files are of a later time, this clock is slow: no snapshot is due.
             None if !to_come.is_empty() && at.last_ms > now_ms => 0,
             None => i64::MAX,
         };
-        // The first one so that merging can begin.
+        // The first snapshot lets merging begin.
         let first = self.settings.levels.as_ref().and_then(|levels| levels.intervals.first());
         let merges = first.is_some_and(|first| age >= millis(*first) && waits_for_snapshot(&at.files));
         merges || age >= millis(self.settings.snapshot_interval)
     }
 
-    /// Makes a file, and gives the snapshot up once its pages are read, unless another file is made of it.
+    /// Makes a file. Drops the database snapshot once its pages are read, unless `again`.
     fn create(&mut self, file: &NextFile<'_>, source: &mut Option<Source>, again: bool) -> Result<(Shipped, Copy)> {
         let NextFile { name, last, size: (page_bytes, pages_after), pages, ref images, hashes, time_ms } = *file;
         let (min, max, node) = (name.min, name.max, self.claim.node());
@@ -682,7 +670,7 @@ impl Shipper {
                     }
                     None => source.as_ref().context("a file is written once")?.read(*page, &mut image)?,
                 }
-                // Else the store would not have what is taken to be there.
+                // Else the store would not have the pages that these hashes promise.
                 if hashes.get(index(*page)) != Some(&hash(&image)) {
                     bail!("page {page} has changed under a snapshot: something writes past SQLite's locks");
                 }
@@ -703,7 +691,7 @@ impl Shipper {
         };
         let put = match name.level {
             BATCHES => self.claim.put(&*self.store, name, time_ms, &mut fill),
-            // One that is there already is of the same state: its last batch has the same number.
+            // An existing snapshot has the same state: its last batch has the same number.
             _ => self.store.create(name, time_ms, &mut fill).map(|_| Put::Shipped),
         };
         bar.finish_and_clear();

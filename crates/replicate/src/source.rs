@@ -1,6 +1,7 @@
-//! Reading the database: through onewrite, on one snapshot, as one of its readers. Writers through onewrite are not kept
-//! waiting, a crash is recovered as any open does, and what stock SQLite does is seen, too.
+//! Reads the database on one snapshot, as a reader through onewrite. Writers through onewrite do
+//! not wait, opening recovers after a crash, and changes by stock SQLite are seen.
 
+use crate::ending::moved;
 use crate::ltx::lock_page;
 use crate::report::COUNTERS;
 use crate::state::{PageHash, hash, index};
@@ -20,11 +21,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Waits that long for one that has the database to itself.
+/// Longest wait for a process that has the database to itself.
 const BUSY: Duration = Duration::from_secs(5);
-/// Images of changed pages are kept in memory up to there, so that the snapshot can be given up.
+/// Images of changed pages that are kept in memory, so that the snapshot can end early.
 const IMAGES_BYTES: usize = 16 << 20;
-/// Bytes of page 1 that say which state this is.
+/// Bytes of page 1 that identify the state.
 const HEADER_BYTES: usize = 100;
 
 /// A snapshot of the database, kept until dropped.
@@ -37,32 +38,32 @@ pub struct Source {
     identity: (u64, u64),
 }
 
-/// What has changed since a state.
+/// Changes since a state.
 pub struct Changed {
     /// Nothing.
     pub is_same: bool,
-    /// Of all pages.
+    /// Hashes of all pages.
     pub hashes: Vec<PageHash>,
     /// Page 1, and the pages that differ.
     pub pages: Vec<u32>,
-    /// Their images, one after the other; `None`: they are too many to be kept in memory.
+    /// Their images, one after the other; `None`: too many for memory.
     pub images: Option<Vec<u8>>,
 }
 
-/// Where a snapshot is in a log that others share, which tells of what has changed.
+/// A snapshot's position in a log that other processes share, and the pages that its records name.
 #[derive(Debug)]
 pub struct Place {
-    /// Of the file.
     identity: (u64, u64),
     session: String,
     tid: u64,
-    /// Pages that transactions after this one have changed, each with the last of them.
+    /// Pages that transactions after this one have changed, each with its last transaction.
     since: u64,
     pages: Vec<(u32, u64)>,
 }
 
 impl Place {
-    /// The pages that have changed since the snapshot at `before`, but for those that the database had not then; `None`: not known.
+    /// Pages changed since the snapshot at `before`, except pages that are new since; `None`: not
+    /// known.
     pub fn changed_since(&self, before: &Place) -> Option<Vec<u32>> {
         let goes_on = (self.identity, &self.session) == (before.identity, &before.session);
         let known = goes_on && self.since <= before.tid && before.tid <= self.tid;
@@ -70,13 +71,13 @@ impl Place {
         known.then(|| changed.collect())
     }
 
-    /// To compare with later.
+    /// Drops the pages: this place is only compared with later ones.
     pub fn without_pages(mut self) -> Place {
         self.pages = Vec::new();
         self
     }
 
-    /// What `PRAGMA onewrite_changes` says; `None`: nothing is known.
+    /// Parses the result of `PRAGMA onewrite_changes`; `None`: the log does not say.
     fn parse(text: &str, identity: (u64, u64)) -> Option<Place> {
         let part = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         let pages = part("pages")?.split_terminator(',').map(|page| {
@@ -93,8 +94,8 @@ impl Place {
     }
 }
 
-/// A connection between two snapshots, for one that looks often: with it the process stays among those of the database, and needs
-/// not read the log anew.
+/// A connection that stays open between two snapshots, so that the process need not read the log
+/// anew.
 #[derive(Clone, Default)]
 pub struct Kept(Arc<Mutex<Option<Open>>>);
 
@@ -105,7 +106,7 @@ struct Open {
 
 impl Kept {
     fn swap(&self, with: Option<Open>) -> Option<Open> {
-        // Nobody panics in between.
+        // No panic while this lock is held.
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), with)
     }
 
@@ -115,7 +116,7 @@ impl Kept {
     }
 }
 
-/// A connection within a transaction, which is perhaps kept for the next one.
+/// A connection within a transaction; `to` may keep it for the next one.
 struct Lent {
     open: Option<Open>,
     to: Kept,
@@ -134,30 +135,29 @@ impl Drop for Lent {
     }
 }
 
-/// Through what a snapshot is read.
+/// How a snapshot is read.
 enum From {
     Sqlite(Lent),
     Session(Pinned),
 }
 
-/// A lock of the connection of a [`Session`], given back when dropped.
+/// The lock of a [`Session`]'s connection; ends when dropped.
 struct Pinned(Arc<Mutex<onewrite_core::Connection>>);
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // What goes wrong is found by the next call.
+        // The next call finds the error.
         let _ = locked(&self.0).unlock(LockLevel::None);
     }
 }
 
-/// Which file, and which state of it: if they are the same twice, nothing has changed between.
+/// A file and its state: two equal marks mean that nothing has changed between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     file: FileMark,
     header: Vec<u8>,
 }
 
-/// Which file, and when it changed last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileMark {
     identity: (u64, u64),
@@ -166,12 +166,12 @@ struct FileMark {
 }
 
 impl Mark {
-    /// Commits that led here from the state of `before`, as the header counts them; 0 where it is another file.
+    /// Commits from `before` to this state, by the header's counter; 0 if it is another file.
     pub fn commits_since(&self, before: &Mark) -> u32 {
         let counter =
             |mark: &Mark| mark.header.get(24..28).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes);
         let commits = counter(self).wrapping_sub(counter(before));
-        // Counted down: the file was restored, or replaced.
+        // A smaller counter: the file was restored, or replaced.
         if self.file.identity == before.file.identity && commits < 1 << 31 { commits } else { 0 }
     }
 }
@@ -184,7 +184,7 @@ impl FileMark {
     }
 }
 
-/// The database cannot be read while others use it as they do.
+/// The database cannot be read while others use it in this way.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Occupied(String);
@@ -193,7 +193,7 @@ pub struct Occupied(String);
 fn explain(file: &Path, error: &rusqlite::Error) -> anyhow::Error {
     let file = file.display();
     let said = match error {
-        // What follows is the URI that was opened.
+        // The text would be the URI that was opened.
         rusqlite::Error::SqliteFailure(code, Some(_)) if code.code == ErrorCode::CannotOpen => {
             code_to_str(code.extended_code).to_owned()
         }
@@ -210,7 +210,8 @@ fn explain(file: &Path, error: &rusqlite::Error) -> anyhow::Error {
 }
 
 impl Source {
-    /// Whether the database has a page; an error if `file` is no database. Where others keep it from being read now, it has.
+    /// Whether the database has a page; an error if `file` is no database. A database that is busy
+    /// counts as having one.
     pub fn look(file: &Path) -> Result<bool> {
         match Source::pin(file) {
             Ok(found) => Ok(found.is_some()),
@@ -219,15 +220,15 @@ impl Source {
         }
     }
 
-    /// A snapshot of the newest state, and what marks it. `None`: the database has no page yet.
+    /// A snapshot of the newest state, and its mark. `None`: the database has no page yet.
     pub fn pin(file: &Path) -> Result<Option<(Source, Mark)>> {
         Source::pin_by(file, &Kept::default())
     }
 
-    /// The same through the connection that is kept, which is opened if there is none of this file, and given back with the
-    /// snapshot.
+    /// As [`pin`](Source::pin), through the kept connection, which is opened if there is none of
+    /// this file and given back with the snapshot.
     pub fn pin_by(file: &Path, kept: &Kept) -> Result<Option<(Source, Mark)>> {
-        // Before the snapshot: what comes between is looked at again.
+        // Before the snapshot, so that a later change is looked at again.
         let file_mark = FileMark::of(file)?;
         let explain = |e: rusqlite::Error| explain(file, &e);
         let identity = file_mark.identity;
@@ -261,9 +262,10 @@ impl Source {
 
     fn connect(file: &Path) -> Result<Connection> {
         let explain = |e: rusqlite::Error| explain(file, &e);
-        // Not only to read: after a crash, that could not recover. A file that cannot be written is opened to read.
+        // Writable, since recovery after a crash writes. SQLite opens a file without write
+        // permission to read.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        // Also where commits wait for a store, and nobody else may begin to use it.
+        // `shipper=1` may begin where other processes wait for the shipper.
         let path = std::path::absolute(file).map_err(|e| anyhow!("cannot find {}: {e}", file.display()))?;
         let path = percent_encode(path.as_os_str().as_bytes(), NON_ALPHANUMERIC);
         let db =
@@ -273,7 +275,8 @@ impl Source {
         Ok(db)
     }
 
-    /// Where it is in the log; `None`: no other process has the database open, or it does not say.
+    /// The position in the log; `None`: no other process has the database open, or the log does not
+    /// say.
     pub fn place(&self) -> Result<Option<Place>> {
         let text: String = match &self.from {
             From::Sqlite(lent) => lent.db()?.query_row("PRAGMA onewrite_changes", [], |row| row.get(0))?,
@@ -285,8 +288,8 @@ impl Source {
         Ok(Place::parse(&text, self.identity))
     }
 
-    /// What has changed since the state that had these hashes. `told`: what may have, but for pages that were not there; else all
-    /// pages are looked at.
+    /// The difference to the state with these hashes. `told`: the pages to look at besides new
+    /// ones; `None`: all.
     pub fn compare(&self, mut hashes: Vec<PageHash>, told: Option<&[u32]>, bar: &ProgressBar) -> Result<Changed> {
         let pages_before = u32::try_from(hashes.len())?;
         let mut looked_at = vec![1];
@@ -311,7 +314,7 @@ impl Source {
             self.read(page, &mut image)?;
             let now = hash(&image);
             is_same &= *known == now;
-            // Page 1 in each file: followers look there for what has changed.
+            // Page 1 is in each file: followers look there for the state.
             if *known != now || page == 1 {
                 *known = now;
                 pages.push(page);
@@ -326,6 +329,7 @@ impl Source {
 
     /// Reads a page.
     pub fn read(&self, page: u32, image: &mut Vec<u8>) -> Result<()> {
+        moved();
         image.resize(usize::try_from(self.page_bytes)?, 0);
         let offset = u64::from(page.saturating_sub(1)) * u64::from(self.page_bytes);
         match &self.from {
@@ -342,13 +346,13 @@ impl Source {
         }
     }
 
-    /// Every page that files have, in order.
+    /// Page numbers that files contain, in order.
     pub fn numbers(&self) -> impl Iterator<Item = u32> + use<> {
         let lock = lock_page(self.page_bytes);
         (1..=self.pages).filter(move |page| *page != lock)
     }
 
-    /// The hashes of all pages. That of the lock page is not known.
+    /// The hashes of all pages; the lock page has none.
     pub fn hashes(&self, bar: &ProgressBar) -> Result<Vec<PageHash>> {
         bar.set_length(u64::from(self.pages));
         let mut hashes = vec![0; usize::try_from(self.pages)?];
@@ -365,33 +369,33 @@ impl Source {
     }
 }
 
-/// The process that ships among those that use the database, whose commits wait for it.
+/// The shipper as a user of the database whose commits wait for it.
 pub struct Session {
     db: Arc<Mutex<onewrite_core::Connection>>,
     identity: (u64, u64),
 }
 
-/// One thread at a time uses it, and none has panicked: that would have ended the process's shipping.
+/// One thread at a time; a panic would have ended the process's shipping.
 fn locked(db: &Mutex<onewrite_core::Connection>) -> MutexGuard<'_, onewrite_core::Connection> {
     db.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a file beside the database says that commits wait for a store.
+/// Whether a file beside the database makes commits wait for a store.
 pub fn is_signed(file: &Path) -> Result<bool> {
     Ok(Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &[])?.is_signed()?)
 }
 
-/// Takes that file away.
+/// Removes that file.
 pub fn unsign(file: &Path) -> Result<()> {
     Ok(Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &[])?.unsign()?)
 }
 
 impl Session {
-    /// From here on commits to `file` wait for the store, `patience` long.
+    /// From here on commits to `file` wait for the store, `patience` at most.
     pub fn begin(file: &Path, patience: Duration) -> Result<Session> {
-        // Before it is opened: if another gets its name meanwhile, that one is found to be another.
+        // Before opening: a file that takes the name later is then found to be another.
         let identity = FileMark::of(file)?.identity;
-        // A journal that waits to be rolled back is for SQLite.
+        // SQLite must roll back a journal that is there.
         Source::pin(file)?;
         let what = || format!("commits to {} cannot wait for a store", file.display());
         let given = [("shipper".to_owned(), "1".to_owned())];
@@ -408,22 +412,23 @@ impl Session {
         Ok(Session { db: Arc::new(Mutex::new(db)), identity })
     }
 
-    /// Whether it is that of the database which has this name now.
+    /// Whether the database with this name is still the session's.
     pub fn is_of(&self, file: &Path) -> Result<bool> {
         Ok(FileMark::of(file)?.identity == self.identity)
     }
 
-    /// How many transactions there are to send; waits for so many, `nap` long at most.
+    /// Transactions that wait to be sent. Waits for `count` of them, `nap` at most.
     pub fn wait(&self, count: u64, nap: Duration) -> Result<u64> {
         Ok(locked(&self.db).wait_to_ship(count, nap)?)
     }
 
-    /// What is written is durable here afterwards, also what a process has left that died.
+    /// Makes all records durable here, also those of a dead process.
     pub fn flush(&self) -> Result<()> {
         Ok(locked(&self.db).flush_to_ship(BUSY)?)
     }
 
-    /// The newest state that is durable here, and its transaction. No [`Source`]: it has no page yet.
+    /// The newest state that is durable here, and its transaction. No [`Source`]: it has no page
+    /// yet.
     pub fn pin(&self) -> Result<(Option<Source>, u64)> {
         let tid = locked(&self.db).lock_to_ship()?;
         let pinned = Pinned(self.db.clone());
@@ -445,7 +450,7 @@ impl Session {
         Ok((Some(Source { from: From::Session(pinned), page_bytes, pages, identity: self.identity }), tid))
     }
 
-    /// The store has everything up to this transaction, and still belongs to this database.
+    /// The store has all transactions up to `tid`, and still belongs to this database.
     pub fn shipped(&self, tid: u64) -> Result<()> {
         Ok(locked(&self.db).shipped(tid)?)
     }

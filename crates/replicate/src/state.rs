@@ -1,51 +1,58 @@
-//! What is known of a state: its size, and a hash of each page. And how files are applied, to make one.
+//! A state by its size and a hash of each page, and how files are applied to make one.
 
 use crate::fetch::fetch;
 use crate::ltx::{Header, Reader};
 use crate::report::bars;
 use crate::store::{Entry, Store};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::BufReader;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// A hash of a page; 0: not known. Not the checksum of LTX files: two pages of the same CRC-64 are not rare enough, where
-/// what differs is two numbers beside each other.
+/// A hash of a page; 0: not known. Not the checksum of LTX files: CRC-64 collides too easily for
+/// pages that differ in two adjacent numbers.
 pub type PageHash = u128;
+
+/// Limit of pages that files count and do not contain, such as the lock page.
+const MISSING_MAX: usize = 1 << 22;
 
 /// The hash of a page.
 pub fn hash(image: &[u8]) -> PageHash {
     xxh3_128(image).max(1)
 }
 
-/// A database, as far as it takes to tell what has changed.
+/// A database, reduced to page size and hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Bytes of a page.
     pub page_bytes: u32,
-    /// Page 1 first.
+    /// Hashes of all pages, page 1 first.
     pub hashes: Vec<PageHash>,
 }
 
-/// The place of a page in a list that begins with page 1.
+/// Index of a page in a list that begins with page 1.
 pub fn index(page: u32) -> usize {
     usize::try_from(page).unwrap_or(usize::MAX).saturating_sub(1)
 }
 
-/// What takes the pages of one file after the other.
+/// Receives the pages of one file after the other.
 pub trait Sink {
     /// A file begins: the database has this size from here on.
     fn begin(&mut self, header: &Header) -> Result<()>;
-    /// A page of it. It counts only if [`apply`] ends without an error.
+    /// A page of the file. It counts only if [`apply`] ends without an error.
     fn page(&mut self, header: &Header, page: u32, image: &[u8]) -> Result<()>;
-    /// That was the last file.
+    /// The file's last page was given.
+    fn end_file(&mut self, _: &Header) -> Result<()> {
+        Ok(())
+    }
+    /// The last file was given.
     fn end(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
-/// What becomes of what a [`Sink`] is given; its error is not the file's.
+/// Keeps a [`Sink`]'s error apart from the file's errors.
 fn taken(by_sink: Result<()>, error: &mut Option<anyhow::Error>) -> Result<()> {
     by_sink.or_else(|e| {
         *error = Some(e);
@@ -53,9 +60,9 @@ fn taken(by_sink: Result<()>, error: &mut Option<anyhow::Error>) -> Result<()> {
     })
 }
 
-/// Applies files in order. Their checksums, sizes and names are found right, or there is an error.
+/// Applies files in order. Errors: a wrong checksum, size or name.
 pub fn apply(store: &dyn Store, plan: &[Entry], sink: &mut dyn Sink, bar: &ProgressBar) -> Result<()> {
-    bar.set_length(plan.iter().map(|entry| entry.bytes).sum());
+    bar.set_length(plan.iter().fold(0, |sum, entry| sum.saturating_add(entry.bytes)));
     let mut page_bytes = None;
     let mut image = Vec::new();
     let mut untaken = None;
@@ -74,6 +81,7 @@ pub fn apply(store: &dyn Store, plan: &[Entry], sink: &mut dyn Sink, bar: &Progr
             told += bytes;
         }
         reader.finish()?;
+        taken(sink.end_file(&header), &mut untaken)?;
         bar.inc(entry.bytes.saturating_sub(told));
         Ok(())
     });
@@ -83,30 +91,58 @@ pub fn apply(store: &dyn Store, plan: &[Entry], sink: &mut dyn Sink, bar: &Progr
     }
 }
 
-impl Sink for State {
+/// Hashes of pages that are being read. They take memory only as pages come: a file may claim any
+/// count.
+#[derive(Default)]
+struct Reading {
+    state: State,
+    /// Pages that were in no file.
+    missing: usize,
+}
+
+impl Reading {
+    fn grow(&mut self, pages: usize) -> Result<()> {
+        let missing = pages.saturating_sub(self.state.hashes.len());
+        self.missing = self.missing.saturating_add(missing);
+        ensure!(self.missing <= MISSING_MAX, "it lacks more than {MISSING_MAX} of the pages that it tells of");
+        if missing > 0 {
+            self.state.hashes.resize(pages, 0);
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Reading {
     fn begin(&mut self, header: &Header) -> Result<()> {
-        self.page_bytes = header.page_bytes;
-        self.hashes.resize(index(header.pages).saturating_add(1), 0);
+        self.state.page_bytes = header.page_bytes;
+        self.state.hashes.truncate(index(header.pages).saturating_add(1));
         Ok(())
     }
 
     fn page(&mut self, _: &Header, page: u32, image: &[u8]) -> Result<()> {
-        let to = self.hashes.get_mut(index(page)).context("a page behind the end")?;
-        *to = hash(image);
+        self.grow(index(page))?;
+        match self.state.hashes.get_mut(index(page)) {
+            Some(to) => *to = hash(image),
+            None => self.state.hashes.push(hash(image)),
+        }
         Ok(())
+    }
+
+    fn end_file(&mut self, header: &Header) -> Result<()> {
+        self.grow(index(header.pages).saturating_add(1))
     }
 }
 
 impl State {
-    /// What these files make.
+    /// The state that these files make.
     pub fn read(store: &dyn Store, plan: &[Entry], bar: &ProgressBar) -> Result<State> {
-        let mut state = State::default();
-        apply(store, plan, &mut state, bar)?;
-        Ok(state)
+        let mut reading = Reading::default();
+        apply(store, plan, &mut reading, bar)?;
+        Ok(reading.state)
     }
 }
 
-/// A bar for bytes that pass; shown on a terminal, and only if it takes a while.
+/// A bar for bytes, on a terminal, shown only if the work takes a while.
 pub fn byte_bar(message: &'static str) -> ProgressBar {
     bar(message, "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
 }
@@ -120,7 +156,6 @@ fn bar(message: &'static str, template: &str) -> ProgressBar {
     let bar = bars().add(ProgressBar::new(0).with_message(message));
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
     if !bar.is_hidden() {
-        // By a thread of its own.
         bar.enable_steady_tick(Duration::from_millis(250));
     }
     bar

@@ -1,4 +1,4 @@
-//! Comparing: is what the store has what the database is?
+//! Compares a database with its store.
 
 use crate::plan::{Target, newest, plan};
 use crate::source::Source;
@@ -8,31 +8,31 @@ use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What came out.
+/// Result of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every page is the same.
+    /// Every page is equal.
     Same {
-        /// The state of the store.
+        /// The store's transaction.
         txid: u64,
         /// Pages of the database.
         pages: u32,
     },
-    /// They are of one state, going by page 1, and differ.
+    /// Both have the same state by page 1, and pages differ.
     Differ {
-        /// The state of the store.
+        /// The store's transaction.
         txid: u64,
         /// Pages that differ.
         pages: u32,
     },
     /// The store has another state than the database.
     Behind {
-        /// The state of the store.
+        /// The store's transaction.
         txid: u64,
     },
 }
 
-/// Compares the database with the store, which gets as long as `patience` to catch up.
+/// Compares the database with the store, which gets `patience` to catch up.
 pub fn verify(store: &dyn Store, file: &Path, patience: Duration) -> Result<Verdict> {
     let deadline = Instant::now() + patience;
     loop {
@@ -42,7 +42,7 @@ pub fn verify(store: &dyn Store, file: &Path, patience: Duration) -> Result<Verd
         bar.finish_and_clear();
         drop(source);
         let mut looked = 0;
-        // The shipper may be behind; if it has shipped a newer state, that is compared with a newer snapshot.
+        // The shipper may be behind; a newer state of the store needs a newer snapshot.
         loop {
             let entries = list_all(store)?;
             let txid = newest(&entries);

@@ -15,14 +15,18 @@
 //! After [`register`] any connection may name the VFS itself, with settings in the URI:
 //! `Connection::open("file:app.db?vfs=onewrite&scheme=log")`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int};
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char, c_int};
 use std::mem::transmute;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use onewrite::ffi::{AutoExtensionFn, VfsFindFn, VfsRegisterFn};
 use onewrite::{Api, VFS_NAME};
+use onewrite_core::disk::Disk;
 use rusqlite::{Connection, OpenFlags, ffi};
 
 pub use onewrite::{RegisterError as Error, last_error};
@@ -72,6 +76,13 @@ pub fn register_default() -> Result<(), Error> {
     unsafe { onewrite::register(&api(), VFS_NAME, true) }
 }
 
+/// Registers a VFS under another `name`, on a disk of the caller's. It refuses to open a database read-only, as well as what needs the
+/// files of the system: WAL mode that stays, and transactions over several files that step aside.
+pub fn register_on_disk(name: &CStr, disk: Arc<dyn Disk>) -> Result<(), Error> {
+    // SAFETY: the functions are those of the SQLite this program is linked to.
+    unsafe { onewrite::register_with_disk(&api(), name, disk) }
+}
+
 /// Asks for reserved bytes at the end of each page of a database that is still to be made, or of what `VACUUM INTO`
 /// makes of this one. The in-page schemes need 32, and take more of large pages.
 pub fn reserve_bytes(db: &Connection, bytes: u8) -> rusqlite::Result<()> {
@@ -114,7 +125,7 @@ pub fn read_file_at(db: &Connection, bytes: &mut [u8], offset: u64) -> rusqlite:
 }
 
 /// Opens a database, creating it where there is none, through onewrite. The path may be a URI with
-/// settings. Where the open fails for a reason of onewrite's, the error tells it.
+/// settings; one that is unknown is an error that names the choices. Where the open fails for a reason of onewrite's, the error tells it.
 pub fn open(path: impl AsRef<Path>) -> rusqlite::Result<Connection> {
     open_with_flags(path, OpenFlags::default())
 }
@@ -124,8 +135,39 @@ pub fn open_with_flags(path: impl AsRef<Path>, flags: OpenFlags) -> rusqlite::Re
     if let Err(e) = register() {
         return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(e.code), Some(e.message)));
     }
+    let path = naming_the_vfs(path.as_ref(), flags);
     Connection::open_with_flags_and_vfs(path, flags, VFS_NAME).map_err(|error| match (error, last_error()) {
         (rusqlite::Error::SqliteFailure(code, _), Some(message)) => rusqlite::Error::SqliteFailure(code, Some(message)),
         (error, _) => error,
     })
+}
+
+/// A URI with `vfs=onewrite` in it: where that is missing, keys that onewrite does not know are ignored.
+fn naming_the_vfs(path: &Path, flags: OpenFlags) -> Cow<'_, Path> {
+    let uri = path.to_str().filter(|path| flags.contains(OpenFlags::SQLITE_OPEN_URI) && path.starts_with("file:"));
+    let Some(uri) = uri else { return Cow::Borrowed(path) };
+    let (uri, fragment) = uri.split_at(uri.find('#').unwrap_or(uri.len()));
+    let (file, query) = uri.split_once('?').unwrap_or((uri, ""));
+    if query.split('&').any(|pair| pair.starts_with("vfs=")) {
+        return Cow::Borrowed(path);
+    }
+    let joint = if query.is_empty() { "" } else { "&" };
+    Cow::Owned(PathBuf::from(format!("{file}?{query}{joint}vfs=onewrite{fragment}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_names_the_vfs_once() {
+        let of = |path: &str, flags| naming_the_vfs(Path::new(path), flags).display().to_string();
+        let flags = OpenFlags::default();
+        assert_eq!(of("file:a.db", flags), "file:a.db?vfs=onewrite");
+        assert_eq!(of("file:a.db?log_size=8m#x?y", flags), "file:a.db?log_size=8m&vfs=onewrite#x?y");
+        for same in ["file:a.db?vfs=onewrite&x-y=1", "a.db?b", "/file:a.db"] {
+            assert_eq!(of(same, flags), same);
+        }
+        assert_eq!(of("file:a.db", OpenFlags::SQLITE_OPEN_READ_ONLY), "file:a.db");
+    }
 }

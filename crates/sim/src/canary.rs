@@ -10,26 +10,23 @@ use crate::check::Counts;
 use crate::history::{self, Campaign};
 use crate::{processes, sql, wal_mode};
 
-/// Steps of a history of several processes.
 const PROCESS_STEPS: usize = 100;
 
-/// Steps of a history of several files.
 const ATTACHED_STEPS: usize = 40;
 
-/// How a broken rule was found out.
+/// A broken rule, found out.
 #[derive(Clone, Debug)]
 pub struct Caught {
-    /// Engine: `pager`, `sql`, `processes`, `wal mode` or `attached`.
+    /// Campaign: `pager`, `sql`, `processes`, `wal mode` or `attached`.
     pub engine: &'static str,
     /// The seed that repeats it.
     pub seed: u64,
     /// Crashes until then.
     pub crashes: u64,
-    /// What did not hold.
+    /// The violation.
     pub what: String,
 }
 
-/// Where a broken rule is hunted: engines, and the scheme that has the rule.
 struct Ground {
     pager: bool,
     sql: bool,
@@ -43,7 +40,7 @@ fn ground(rule: Option<Rule>) -> Ground {
     let processes = matches!(
         rule,
         None | Some(
-            Rule::BigHomeFirst | Rule::SnapshotsAnnounced | Rule::KeptForOthers | Rule::SlotTold | Rule::PoisonTold
+            Rule::SeenByAllAtOnce | Rule::SnapshotsAnnounced | Rule::KeptForOthers | Rule::SlotTold | Rule::PoisonTold
         )
     );
     let wal_mode = matches!(rule, None | Some(Rule::WalBeforeHome | Rule::HomeBeforeWalGoes));
@@ -53,7 +50,7 @@ fn ground(rule: Option<Rule>) -> Ground {
     );
     let (pager, sql, scheme) = match rule {
         Some(_) if processes || wal_mode || attached => (false, false, None),
-        // What is damaged at rest, or put back, is the business of `sql`.
+        // Only `sql` damages files at rest and puts old files back.
         Some(Rule::NewSession | Rule::LaterRecordProves) => (false, true, Some("log")),
         Some(Rule::HomeFitsLog | Rule::LogWiped | Rule::FlushedStays) => (true, false, Some("log")),
         Some(Rule::Poisons | Rule::EmptyCommitFlushes | Rule::StreamedWhole | Rule::JournalHeadLast) => {
@@ -71,16 +68,15 @@ fn ground(rule: Option<Rule>) -> Ground {
     Ground { pager, sql, processes, wal_mode, attached, scheme }
 }
 
-/// Breaks `rule` (or none) and runs histories of the engines, of seeds from 1 to `seeds`, until one finds it out.
+/// Breaks `rule` (or none) until one of the histories of seeds 1 to `seeds` finds it out.
 pub fn hunt(rule: Option<Rule>, seeds: u64, campaign: &Campaign) -> Option<Caught> {
     break_on_this_thread(rule);
     let counts: Arc<Counts> = Arc::default();
     let ground = ground(rule);
     let scheme = campaign.scheme.clone().or(ground.scheme.map(str::to_owned));
-    // What a failure leaves behind takes one.
+    // These rules matter only after a failed write or flush.
     let faults = matches!(rule, Some(Rule::Poisons | Rule::InPlaceRewritten));
     let caught = (1..=seeds).find_map(|seed| {
-        // With no rule broken, both ways.
         let faults = faults || (rule.is_none() && seed % 2 == 0);
         let campaign = &Campaign { scheme: scheme.clone(), faults, ..campaign.clone() };
         let pager = || {

@@ -1,4 +1,4 @@
-//! What must hold of a disk after a crash: the oracle, and the ways it looks at a disk.
+//! Checks a disk after a crash, through onewrite.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,68 +20,68 @@ use crate::pager::{Client, Course};
 /// The path of the database on every simulated disk.
 pub const DB: &str = "db";
 
-/// Capacity of a disk that is not full.
+/// In bytes: a disk that does not fill up.
 pub const ROOMY: u64 = 1 << 30;
 
-/// A rule that did not hold, with what was done to the disk until then (if it was traced).
+/// A broken promise, with the disk's operations if traced.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which rule, and how.
+    /// The promise, and the state found instead.
     pub what: String,
     /// Operations of the disk.
     pub trace: Vec<String>,
-    /// What the history did.
+    /// The history's steps.
     pub notes: Vec<String>,
 }
 
 impl Violation {
-    /// On `disk`.
+    /// A violation on `disk`.
     pub fn on(disk: &SimDisk, what: impl Into<String>) -> Self {
         Self { what: what.into(), trace: disk.trace().iter().map(ToString::to_string).collect(), notes: Vec::new() }
     }
 }
 
-/// What all histories of a campaign share.
+/// Counters of a campaign.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Crashes and kills checked.
+    /// Checked crashes and kills.
     pub crashes: AtomicU64,
-    /// Transactions committed by histories.
+    /// Committed transactions.
     pub commits: AtomicU64,
 }
 
-/// The settings of one history.
+/// One history's settings.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Options of the database.
+    /// The database's options.
     pub options: Vec<(String, String)>,
-    /// Its transactions.
+    /// The kind of its transactions.
     pub taste: Taste,
-    /// The campaign's counters.
+    /// Shared counters.
     pub counts: Arc<Counts>,
-    /// Whether crashes keep what was committed (all schemes but `off`).
+    /// Whether committed transactions survive crashes (in all schemes but `off`).
     pub durable: bool,
 }
 
 /// The oracle of whole states.
 pub type Oracle = crate::oracle::Oracle<Arc<State>>;
 
-/// An oracle shared with the crash points of its history.
+/// An oracle shared with crash points.
 pub type SharedOracle = Arc<Mutex<Oracle>>;
 
-/// A connection to the database on `disk`, in an engine (a process) of its own.
+/// Connects through an engine (a process) of its own.
 pub fn connect(disk: &HookDisk, setting: &Setting) -> Result<Client, String> {
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     open(&Engine::new(shared.clone()), shared, setting).map_err(|e| format!("cannot open after a crash: {e}"))
 }
 
-/// A connection of `engine`.
+/// Opens a connection.
 pub fn open(engine: &Arc<Engine>, disk: Arc<dyn Disk>, setting: &Setting) -> onewrite_core::Result<Client> {
     let conn = engine.open(Path::new(DB), OpenMode::Create, &setting.options)?;
     Ok(Client::new(conn, disk, Path::new(DB)))
 }
 
-/// Reads everything; the client reads. Returns which of `allowed` it is (the last of equal ones).
+/// Reads every page; returns the state's index in `allowed` (the last of equal ones).
 pub fn read_all(client: &mut Client, bytes: u64, allowed: &[Arc<State>]) -> Result<usize, String> {
     let mut left: Vec<usize> = (0..allowed.len()).filter(|i| allowed[*i].bytes() as u64 == bytes).collect();
     if left.is_empty() {
@@ -119,14 +119,14 @@ pub fn read_all(client: &mut Client, bytes: u64, allowed: &[Arc<State>]) -> Resu
     left.last().copied().ok_or_else(|| "no state".to_owned())
 }
 
-/// After a clean close home is a plain file with `state`. It is as long as that, but a crash while the
-/// mark came off may have left it longer until the next write.
+/// After a clean close home is a plain file with `state`. A crash while the mark came off may have
+/// left it longer until the next write.
 pub fn home_is_plain(disk: &SimDisk, state: &State, crashed: bool) -> Result<(), String> {
     let bytes = disk.snapshot_file(Path::new(DB)).unwrap_or_default();
     if home::mark(&bytes).is_some() {
         return Err("the mark is on after a clean close".into());
     }
-    // What a crash left of an attempt to place the mark on an empty file does no harm.
+    // A crash may leave part of the mark's write on an empty file.
     if state.pages.is_empty() && bytes.len() <= HEADER_BYTES {
         return Ok(());
     }
@@ -145,7 +145,7 @@ pub fn home_is_plain(disk: &SimDisk, state: &State, crashed: bool) -> Result<(),
     Ok(())
 }
 
-/// After a clean close the log has nothing but zeros and tombstones behind its slots (rule LogWiped).
+/// The log has only zeros and tombstones behind its slots after a clean close (rule LogWiped).
 pub fn log_is_empty(disk: &SimDisk) -> Result<(), String> {
     let path = log_path(Path::new(DB));
     let Some(log) = LogFile::open(disk, &path, OpenMode::ReadOnly).map_err(|e| e.to_string())? else { return Ok(()) };
@@ -159,7 +159,7 @@ pub fn log_is_empty(disk: &SimDisk) -> Result<(), String> {
     }
 }
 
-/// What somebody was told of behind a recovery, by `what` of a connection that stays open, is there behind another crash.
+/// A state seen by `what` after a recovery must survive another crash.
 fn survives(setting: &Setting, again: &SimDisk, what: &str, expected: &Arc<State>) -> Result<(), Violation> {
     setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
     let bad = |error: String| Violation::on(again, format!("{error}, after recovery, {what} and a crash"));
@@ -168,9 +168,10 @@ fn survives(setting: &Setting, again: &SimDisk, what: &str, expected: &Arc<State
     read_all(&mut client, bytes, std::slice::from_ref(expected)).map(drop).map_err(bad)
 }
 
-/// Checks the disk that a crash (or a kill) left: one of `allowed` is there, whole; recovering again,
-/// also from every crash in the first recovery, gives the same; the database can be used and closed.
-/// `unflushed`: what a crash may leave while what a kill left is not flushed yet.
+/// Checks the disk after a crash (or a kill): it holds a state of `allowed`; another recovery, also
+/// after a crash in the first one, gives the same; the database can be used and closed.
+/// `unflushed`: the states that a crash may leave before recovery has flushed a killed process's
+/// writes.
 pub fn check(
     setting: &Setting,
     disk: &SimDisk,
@@ -193,7 +194,7 @@ pub fn check(
     if depth > 0 {
         crash_recovery(setting, disk, unflushed, &found, rng, depth - 1)?;
     }
-    // What a reader was shown survives another crash. (A plain file, behind stepping aside, is SQLite's.)
+    // A plain file, after stepping aside, follows SQLite's rules.
     let mut own = rng.clone();
     if marked && own.below(2) == 0 {
         survives(setting, &after.crash(own.next_u64()), "a read", &found)?;
@@ -208,7 +209,6 @@ pub fn check(
         written.map_err(|e| bad(format!("cannot write after recovery: {e}")))?;
         client.end().map_err(|e| bad(format!("cannot end a write after recovery: {e}")))?;
         last = plan.next;
-        // What was acknowledged on top of a recovery survives another crash.
         survives(setting, &after.crash(rng.next_u64()), "a commit", &last)?;
     }
     client.close().map_err(|e| bad(format!("cannot close after recovery: {e}")))?;
@@ -216,11 +216,11 @@ pub fn check(
         return Ok(());
     }
     home_is_plain(&after, &last, !wrote).map_err(bad)?;
-    // What a crash in the midst of a close left of the log waits for the next session that writes.
+    // The log of a crashed close waits for the next session that writes.
     if marked || wrote { log_is_empty(&after).map_err(bad) } else { Ok(()) }
 }
 
-/// Flips a bit of one of the log's slots on a disk that a crash left: an error, or one of `allowed`.
+/// Flips a bit in a slot of the log after a crash: an error, or a state of `allowed`.
 pub fn rotten_slot(
     setting: &Setting,
     disk: &SimDisk,
@@ -236,7 +236,7 @@ pub fn rotten_slot(
         .map_err(|what| Violation::on(disk, format!("bit {bit} of byte {at} of the log flipped: {what}")))
 }
 
-/// Home and log as a program copies them that reads one after the other.
+/// Home and log, copied one after the other.
 #[derive(Clone)]
 pub struct Copies {
     home: Vec<u8>,
@@ -246,15 +246,15 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Of `disk`, whose kernel lives; `None` unless home is marked.
+    /// Copies the files of a live system; `None` unless home is marked.
     pub fn of(disk: &SimDisk, states: Vec<Arc<State>>) -> Option<Copies> {
         let read = |path: &Path| disk.snapshot_file(path);
         let (home, log) = (read(Path::new(DB))?, read(&log_path(Path::new(DB)))?);
         home::mark(&home).map(|_| Copies { home, log, states })
     }
 
-    /// The home of one moment and the log of another, of one session: an error, or a state that was there between them
-    /// (rule HomeFitsLog).
+    /// Home and log of different moments in one session: an error, or a state between them (rule
+    /// HomeFitsLog).
     pub fn check_apart(&self, later: &Copies, setting: &Setting, rng: &mut SplitMix64) -> Result<(), Violation> {
         let session = |copies: &Copies| home::mark(&copies.home).map(|mark| mark.session);
         if session(self) != session(later) {
@@ -273,7 +273,6 @@ impl Copies {
     }
 }
 
-/// Opening and reading `disk` is an error, or gives one of `allowed`.
 fn refused_or_right(setting: &Setting, disk: &SimDisk, allowed: &[Arc<State>]) -> Result<(), String> {
     let hooked = HookDisk::new(disk.clone(), None);
     let seen = connect(&hooked, setting).and_then(|mut client| {
@@ -284,7 +283,6 @@ fn refused_or_right(setting: &Setting, disk: &SimDisk, allowed: &[Arc<State>]) -
     read_all(&mut client, bytes, allowed).map(|_| ())
 }
 
-/// Recovers a copy of `disk` once more and crashes inside.
 fn crash_recovery(
     setting: &Setting,
     disk: &SimDisk,
@@ -294,8 +292,8 @@ fn crash_recovery(
     depth: u32,
 ) -> Result<(), Violation> {
     let certain = disk.crash_choices().is_empty();
-    // What a kill left in the cache alone may still be lost until recovery has finished. And a transaction that a crash cut may
-    // be whole where the record of a recovery was written in part over it: nobody was shown a state by then (rule RecoveryRecord).
+    // Until recovery has ended, a crash may lose unflushed writes. A cut transaction may be whole
+    // under part of a recovery's record: no reader had seen a state by then (rule RecoveryRecord).
     let first = unflushed.iter().position(|state| Arc::ptr_eq(state, found)).filter(|_| certain);
     let allowed = match first {
         None if certain => vec![found.clone()],
@@ -306,7 +304,7 @@ fn crash_recovery(
     let mut point_rng = SplitMix64::new(rng.next_u64());
     let mut met = 0;
     let point = Box::new(move |_: Operation<'_>, inside: &dyn Fn() -> SimDisk| {
-        // All operations of a short recovery; some of a long one, and where recoveries of recoveries follow.
+        // All operations of a short recovery, and a sample of others.
         met += 1;
         let chosen = (depth == 0 && met <= 16) || point_rng.below(8 + met) < 2;
         if chosen && inner.lock().is_none() {

@@ -1,4 +1,5 @@
-//! A history: processes that come and go, connections that read and write, crashes at every operation.
+//! A history: processes start and end, connections read and write, and crashes come at every
+//! operation.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -19,28 +20,25 @@ use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, Room, State, Taste, same};
 use crate::pager::{Client, Course, JournalMode, Synchronous};
 
-/// What a campaign fixes for all its histories; `None`: each history draws its own.
+/// A campaign's settings; `None`: each history draws its own.
 #[derive(Clone, Debug, Default)]
 pub struct Campaign {
     /// Preset.
     pub scheme: Option<String>,
     /// Atomic unit of the device in bytes.
     pub atomic_unit: Option<u32>,
-    /// Keep a trace of the disk's operations.
+    /// Traces the disk's operations.
     pub trace: bool,
-    /// Steps of a history, at most.
+    /// Most steps of a history.
     pub steps: usize,
-    /// Operations fail now and then in every history.
+    /// Operations fail now and then.
     pub faults: bool,
 }
 
-/// What goes wrong besides crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     None,
-    /// Operations fail now and then.
     Faults,
-    /// The disk is full now and then.
     Full,
 }
 
@@ -53,16 +51,14 @@ struct World {
     oracle: SharedOracle,
     found: Arc<Mutex<Option<Violation>>>,
     trouble: Trouble,
-    /// A fault was injected into the processes that run.
+    /// The present processes met a fault.
     faulty: bool,
-    /// The disk has too little room.
     full: bool,
     points: u64,
-    /// Sessions are short: one follows another in the log.
+    /// One session follows another in the log.
     brief: bool,
-    /// There was a crash or a kill.
     crashed: bool,
-    /// What the history did, if it is traced, each with the number of the disk's operation.
+    /// The traced steps, each with the number of the disk's operation.
     notes: Option<Vec<String>>,
 }
 
@@ -73,7 +69,7 @@ pub fn in_page(scheme: &str) -> bool {
     ["dhl-cc", "dhl-tc", "lsmvbt", "mvbt", "mvbt-opt"].contains(&scheme)
 }
 
-/// Whether all connections of the history of `seed` close again and again.
+/// Whether all connections close again and again.
 pub fn is_brief(seed: u64) -> bool {
     seed % 7 == 3
 }
@@ -92,7 +88,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         SimConfig { atomic_unit, sync_covers_creation: rng.below(2) == 0, capacity: ROOMY, trace: campaign.trace };
     let page_bytes = [512, 512, 1024, 1024, 2048, 4096, 4096, 4096, 4096, 65536][rng.below(10)];
     let page_bytes = if b_trees { page_bytes.min(4096).min(atomic_unit as usize) } else { page_bytes };
-    // Not drawn, so that histories of before go on as they did.
+    // Not drawn, so that earlier seeds keep their histories.
     let room = match (b_trees, seed % 5) {
         (false, _) => Room::No,
         (true, 2 | 3) => Room::Trailer,
@@ -125,7 +121,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         _ => Trouble::None,
     };
     let oracle = Arc::new(Mutex::new(Oracle::starting(Arc::default())));
-    // Crash points are met with this chance, so that long histories do not cost for ever.
+    // A crash point is checked with this chance, so that long histories end in time.
     let points = if durable { 3 + rng.below(6) as u64 } else { 0 };
     let found = Arc::default();
     let disk = HookDisk::new(SimDisk::new(config), None);
@@ -178,7 +174,6 @@ impl World {
         found.map_or(Ok(()), Err)
     }
 
-    /// A new process on `sim`.
     fn boot(&mut self, sim: SimDisk) {
         self.clients.clear();
         let point = (self.points > 0).then(|| self.crash_points());
@@ -187,12 +182,11 @@ impl World {
         self.faulty = false;
     }
 
-    /// What happens at each operation: now and then a crash, or a kill, is checked.
     fn crash_points(&mut self) -> Point {
         let (setting, oracle, found) = (self.setting.clone(), self.oracle.clone(), self.found.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let every = self.points;
-        // What is written in place has no record, so a log from before it fits (`docs/faults.md`).
+        // Writes in place have no record, so an older log fits (`docs/faults.md`).
         let copies = self.setting.options.iter().any(|(n, v)| n == "scheme" && (v == "log" || v == "wal-opt"));
         let mut earlier: Option<Copies> = None;
         Box::new(move |operation, inside| {
@@ -257,7 +251,7 @@ impl World {
         }
     }
 
-    /// A client that is not exclusive, made where there are too few.
+    /// A client that is not exclusive.
     fn client(&mut self) -> Step<Option<usize>> {
         if self.clients.is_empty() || (self.clients.len() < 4 && self.rng.below(6) == 0) {
             let opened = open(&self.engine, Arc::new(self.disk.clone()), &self.setting);
@@ -275,7 +269,7 @@ impl World {
         Ok(Some(self.rng.below(self.clients.len())))
     }
 
-    /// An error a client got: expected, or a violation. Processes with a broken database are restarted.
+    /// An expected error, or a violation. Processes with a broken database are restarted.
     fn tolerate(&mut self, error: &Error, doing: &str) -> Step<()> {
         match error {
             Error::Busy(_) | Error::BusySnapshot => Ok(()),
@@ -285,12 +279,12 @@ impl World {
                 _ => self.die(),
             },
             Error::Poisoned(_) if self.faulty => self.die(),
-            // A full disk is no reason to fail for good, but one that is full in the midst of a flush may be.
+            // A full disk alone is no reason to fail for good.
             other => Err(self.bad(format!("{doing}: {other} ({other:?})"))),
         }
     }
 
-    /// Begins a read transaction of client `i`, and checks what it sees. False: it could not.
+    /// Checks the state that client `i` sees. False: it could not begin.
     fn begin(&mut self, i: usize) -> Step<bool> {
         if self.clients[i].reading.is_some() {
             return Ok(true);
@@ -298,7 +292,7 @@ impl World {
         let (cached, bytes) = match self.clients[i].begin() {
             Ok(begun) => begun,
             Err(e) => {
-                // What a failed begin leaves behind.
+                // A failed begin may leave locks.
                 let _ = self.clients[i].end();
                 self.tolerate(&e, "begin")?;
                 return Ok(false);
@@ -322,14 +316,14 @@ impl World {
             return Ok(());
         }
         let Some(base) = self.clients[i].reading.clone() else { return Ok(()) };
-        // On top of what is not durable, now and then nothing.
+        // Sometimes an empty transaction follows one that is not durable.
         let empty = !base.pages.is_empty() && !self.oracle.lock().is_certain() && self.rng.below(4) == 0;
         let plan = if empty { Plan::nothing(&base) } else { Plan::draw(&base, self.setting.taste, &mut self.rng) };
         let spill_after = if self.rng.below(3) == 0 { 1 + self.rng.below(20) } else { usize::MAX };
         let mut course = Course {
             commit: self.rng.below(6) > 0,
             spill_after,
-            // Beside the log, SQLite's own rule holds: a rollback under OFF may be torn by a crash.
+            // Beside the log, SQLite's own rule holds: a crash may tear a rollback under OFF.
             super_journal: self.rng.below(24) == 0
                 && !self.clients[i].exclusive
                 && self.clients[i].synchronous != Synchronous::Off,
@@ -363,7 +357,7 @@ impl World {
         self.note(|w| format!("  {written:?}; floor, committed: {:?}", w.oracle.lock().marks()));
         self.verdict()?;
         match written {
-            // A rollback under a lock that was never given back may end before the engine hears of it.
+            // A rollback under a lock that was kept may end without a call of the engine.
             Ok(()) if stale && !course.commit && self.clients[i].exclusive => Ok(()),
             Ok(()) if stale => Err(self.bad("a stale snapshot was written on")),
             Ok(()) => {
@@ -373,10 +367,11 @@ impl World {
                 if !others_read && self.rng.below(12) == 0 {
                     self.clients[i].exclusive ^= true;
                     if self.rng.below(2) == 0 {
-                        // Else it is attached: the pragma is told to the main database alone.
+                        // Otherwise the database counts as attached: SQLite passes the pragma to
+                        // the main database alone.
                         let mode = if self.clients[i].exclusive { "exclusive" } else { "normal" };
                         if self.clients[i].connection().note_locking_mode(mode).is_err() {
-                            // Then SQLite never hears of it.
+                            // Then SQLite does not know that the lock is kept.
                             self.clients[i].exclusive = false;
                         }
                     }
@@ -388,13 +383,13 @@ impl World {
             }
             Err(e) => {
                 let attempted = self.oracle.lock().is_undecided();
-                // What SQLite does after any error. Its own errors change nothing any more.
+                // SQLite does this after any error, and ignores errors of it.
                 let _ = self.clients[i].roll_back();
                 self.clients[i].exclusive = false;
                 let _ = self.clients[i].end();
                 self.verdict()?;
                 if attempted {
-                    // Late pages are prepared there, and then there may be no room.
+                    // Late pages are prepared at this point, and the disk may lack room for them.
                     let no_room = course.late && self.full && matches!(e, Error::Full(_));
                     if !self.faulty && !no_room {
                         return Err(self.bad(format!("the second phase of a commit fails: {e}")));
@@ -406,8 +401,8 @@ impl World {
         }
     }
 
-    /// Goes on behind a commit that failed, as an application does that knows no better: a database that is poisoned
-    /// answers nothing, and what one that is not acknowledges must last.
+    /// Continues after a failed commit, as a careless application does: a poisoned database answers
+    /// nothing, and the answers of any other must last.
     fn press_on(&mut self) -> Step<()> {
         for i in 0..self.clients.len() {
             let _ = self.clients[i].roll_back();
@@ -441,7 +436,6 @@ impl World {
         let _ = self.clients[i].end();
     }
 
-    /// A VACUUM to another page size.
     fn resize(&mut self) -> Step<()> {
         let Some(i) = self.client()? else { return Ok(()) };
         if self.clients[i].exclusive || !self.begin(i)? {
@@ -469,7 +463,6 @@ impl World {
         }
     }
 
-    /// Pins a snapshot, or reads again through one that is pinned.
     fn pin_or_read(&mut self) -> Step<()> {
         let Some(i) = self.client()? else { return Ok(()) };
         if !self.begin(i)? {
@@ -537,7 +530,7 @@ impl World {
             }
         }
         self.verdict()?;
-        // A database that a fault has poisoned stays marked, for recovery.
+        // A poisoned database stays marked, for recovery.
         if any && !self.faulty {
             self.oracle.lock().settle();
             let state = self.oracle.lock().latest().clone();
@@ -555,8 +548,8 @@ impl World {
         Ok(())
     }
 
-    /// The database was copied without its log, which is of no use once the mark is off. The copy has what the cache had, also where
-    /// a flush that failed left it there alone.
+    /// Copies the database without its log, which a home without mark does not need. The copy has
+    /// the cache's bytes, also after a failed flush.
     fn lose_log(&mut self) -> Step<()> {
         let (home, log) = (Path::new(DB), log_path(Path::new(DB)));
         if let Some(image) = self.disk.sim().snapshot_file(home).filter(|_| self.disk.exists(&log).unwrap_or(false)) {
@@ -568,7 +561,7 @@ impl World {
         self.verdict()
     }
 
-    /// The processes die, or power goes; new ones recover.
+    /// A kill or a power cut; new processes recover.
     fn die(&mut self) -> Step<()> {
         self.verdict()?;
         let killed = self.rng.below(2) == 0;
@@ -576,7 +569,7 @@ impl World {
         sim.set_capacity(ROOMY);
         self.full = false;
         let allowed = if killed { self.oracle.lock().after_kill() } else { self.oracle.lock().after_crash() };
-        // The old process is gone: what its connections would still do must not happen.
+        // Stops the old disk, because the destructors of its connections must have no effect.
         self.disk.sim().stop_after(0);
         let _ = self.disk.sync_dir_of(Path::new(DB));
         *self.found.lock() = None;
@@ -588,7 +581,7 @@ impl World {
         let was_aside = self.oracle.lock().aside;
         {
             let mut oracle = self.oracle.lock();
-            // Until recovery is done, what a kill left may be lost.
+            // Until recovery has ended, a crash may lose a killed process's writes.
             oracle.states = oracle.after_crash();
             oracle.committed = if killed { oracle.states.len() - allowed.len() } else { 0 };
             (oracle.floor, oracle.proven) = (0, 0);
@@ -609,7 +602,7 @@ impl World {
         let index = oracle.states.len() - allowed.len() + index;
         oracle.states.truncate(index + 1);
         oracle.committed = index;
-        // What a process that was beside the log did last may still be rolled back by a crash.
+        // A crash may still roll back the last commit of a process that was beside the log.
         oracle.floor = if killed && was_aside { 0 } else { index };
         oracle.aside = false;
         drop(oracle);
@@ -624,7 +617,7 @@ impl World {
             Trouble::Faults => {
                 use Op::{Read, Reserve, SetLen, Sync, Write, WriteDurable};
                 let ops = [WriteDurable, WriteDurable, Sync, Sync, SetLen, Reserve, Read, Write, Write];
-                // A write that fails leaves half of a page in the cache, which in-page schemes rely on not to happen.
+                // In-page schemes rely on whole pages, and a failed write leaves half a page.
                 let op = ops[self.rng.below(if self.setting.taste.room.b_trees() { 7 } else { ops.len() })];
                 let soon = [1, 6][self.rng.below(2)];
                 self.disk.sim().fail_nth(op, 1 + self.rng.below(soon) as u64, ErrorKind::Other);

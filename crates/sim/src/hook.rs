@@ -1,6 +1,6 @@
-//! A disk that stops at every operation which changes what a crash would leave, and shows the disk as a
-//! power cut in the middle of that operation would find it. One run of a history thus meets all of
-//! its crash points.
+//! A disk that stops at every operation that changes a crash's outcome, and shows the disk as a
+//! power cut within the operation would leave it. So one run of a history meets all its crash
+//! points.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,27 +11,27 @@ use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 use onewrite_core::inspect::layout::JOURNAL_SUFFIX;
 use parking_lot::Mutex;
 
-/// The operation that is about to change the disk.
+/// An operation before its effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation<'a> {
-    /// What it does.
+    /// Its kind.
     pub op: Op,
     /// The file.
     pub path: &'a Path,
-    /// Where in the file, and how many bytes; nothing for what is not a write.
+    /// Offset and bytes; zeros for operations that write none.
     pub range: (u64, usize),
 }
 
 impl Operation<'_> {
-    /// How many crashes are worth a look here, whatever the dice say: a flush of a rollback journal, where each sector
-    /// that did not arrive tells another story, is rare.
+    /// A flush of a rollback journal is rare, and each of its sectors that did not arrive gives
+    /// another outcome.
     pub fn crashes_min(&self) -> usize {
         let journal = self.path.as_os_str().as_encoded_bytes().ends_with(JOURNAL_SUFFIX.as_bytes());
         if journal && self.op == Op::Sync { 6 } else { 0 }
     }
 }
 
-/// Called at a crash point, with a function that makes the disk of that moment (for looking and copying only).
+/// Gets a function that makes the disk of that moment, to look at and copy.
 pub type Point = Box<dyn FnMut(Operation<'_>, &dyn Fn() -> SimDisk) + Send>;
 
 /// The disk.
@@ -42,7 +42,7 @@ pub struct HookDisk {
 }
 
 impl HookDisk {
-    /// Shows the crash points of what is done to `sim` to `point`.
+    /// Passes the crash points to `point`.
     pub fn new(sim: SimDisk, point: Option<Point>) -> Self {
         Self { sim, point: Arc::new(Mutex::new(point)) }
     }
@@ -58,13 +58,13 @@ impl HookDisk {
         }
     }
 
-    /// A durable write under way: all of it is pending, none of it flushed.
+    /// All bytes of a durable write are pending within its call, none flushed.
     fn pass_durable(&self, path: &Path, buf: &[u8], offset: u64) {
         if let Some(point) = self.point.lock().as_mut() {
             point(Operation { op: Op::WriteDurable, path, range: (offset, buf.len()) }, &|| {
                 let inside = self.sim.survive();
                 if let Ok(file) = inside.open(path, OpenMode::ReadWrite) {
-                    // A full disk takes what fits, like the write itself.
+                    // A full disk takes the bytes that fit.
                     let _ = file.write_at(buf, offset);
                 }
                 inside
@@ -109,7 +109,7 @@ impl Disk for HookDisk {
     }
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        // Nothing of it outlives a crash, so it has no crash points.
+        // A temporary file does not outlive a crash.
         self.sim.temp_file(near)
     }
 

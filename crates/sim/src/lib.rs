@@ -1,9 +1,10 @@
 //! Crash campaigns: histories of transactions on a simulated disk whose power is cut at every
-//! operation, and an oracle that knows what must be left.
+//! operation, and an oracle of the states that may be left.
 //!
-//! [`model`] is what a database should hold, [`pager`] calls core as SQLite's pager does, [`hook`] meets
-//! every crash point of one run, [`check`] judges what a crash left, [`history`] draws histories from
-//! seeds, [`small`] enumerates small ones, [`processes`] lets several processes share a disk and die.
+//! [`model`] has the states of a database, [`pager`] calls core as SQLite's pager does, [`hook`]
+//! meets every crash point of one run, [`check`] judges the disk after a crash, [`history`] draws
+//! histories from seeds, [`small`] enumerates small ones, and in [`processes`] several processes
+//! share a disk and die.
 
 #[cfg(feature = "canary")]
 pub mod canary;

@@ -13,22 +13,21 @@ use onewrite_sim::history::{self, Campaign};
 use onewrite_sim::{small, sql};
 use parking_lot::Mutex;
 
-/// What runs on the simulated disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum EngineKind {
     /// A pager that calls the core as SQLite's does: pages of random bytes, many crashes a second
     Pager,
     /// A stock SQLite on the VFS: random SQL
     Sql,
-    /// The same: transactions over two and three databases, one oracle for all
+    /// Stock SQLite with transactions over two and three databases, one oracle for all
     Attached,
 }
 
-/// Cuts power at every operation of random histories and checks what is left.
+/// Cuts power at every operation of random histories and checks the database.
 #[derive(Parser)]
 #[command(name = "onewrite-sim", version)]
 struct Arguments {
-    /// Number of seeds to run; without it 1000, or as many as it takes for --crashes
+    /// Number of seeds to run; without it 1000, or as many as --crashes needs
     #[arg(long)]
     seeds: Option<u64>,
     /// The first seed; without --seeds, the only one, with the trace of a violation
@@ -40,14 +39,14 @@ struct Arguments {
     /// Atomic unit of the device in bytes; otherwise each seed draws one
     #[arg(long, value_parser = ["512", "4096", "16384"])]
     atomic_unit: Option<String>,
-    /// What runs on the simulated disk
+    /// The program on the simulated disk
     #[arg(long, value_enum, default_value = "pager")]
     engine: EngineKind,
     /// Enumerate small histories of the engine pager instead of drawing long ones
     #[arg(long, conflicts_with = "engine")]
     exhaustive: bool,
-    /// Break one safety rule at a time; each must be found out within --seeds seeds of both engines (needs the
-    /// cargo feature `canary`). With a name, only that rule
+    /// Break one safety rule at a time; each must be found out within --seeds seeds of both engines
+    /// (needs the cargo feature `canary`). With a name, only that rule
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "all", value_name = "RULE")]
     #[arg(conflicts_with_all = ["engine", "exhaustive", "seed"])]
     canary: Option<String>,
@@ -79,10 +78,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Seeds of a campaign that nothing else ends.
 const SEEDS: u64 = 1000;
 
-/// Where there is no terminal to draw a bar on, a line now and then.
+/// Prints a line now and then where there is no terminal.
 fn tell_log(bar: &ProgressBar, told: &Mutex<Instant>) {
     if !bar.is_hidden() {
         return;
@@ -94,7 +92,6 @@ fn tell_log(bar: &ProgressBar, told: &Mutex<Instant>) {
     }
 }
 
-/// Between two lines of progress.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 fn progress(count: u64, what: &str) -> ProgressBar {
@@ -188,7 +185,7 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What the history did, then what the disk was asked to do, writes and flushes.
+/// Prints the history's steps, then the disk's operations, writes and flushes.
 fn tell(mut violation: Violation) {
     violation.notes.iter().for_each(|line| println!("{line}"));
     violation.trace.retain(|line| ![" Read ", " Open ", " Lock "].iter().any(|call| line.contains(call)));
@@ -215,7 +212,7 @@ fn canaries(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitC
     use onewrite_sim::canary::{Caught, hunt};
 
     let name = |rule: Option<Rule>| rule.map_or("none".to_owned(), |rule| format!("{rule:?}"));
-    // First of all none is broken: what is then found would be found with any.
+    // A violation without a broken rule would be found with any rule.
     let mut all: Vec<Option<Rule>> = std::iter::once(None).chain(Rule::ALL.map(Some)).collect();
     let asked = arguments.canary.as_deref().filter(|asked| *asked != "all");
     all.retain(|rule| asked.is_none_or(|asked| name(*rule) == asked));
@@ -233,7 +230,6 @@ fn canaries(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitC
                 while let Ok(n) = usize::try_from(next.fetch_add(1, Ordering::Relaxed))
                     && let Some(rule) = all.get(n)
                 {
-                    // A control as long as most hunts are.
                     let seeds = arguments.seeds.unwrap_or(SEEDS);
                     let seeds = if rule.is_some() { seeds } else { seeds.min(12) };
                     let caught = hunt(*rule, seeds, campaign);

@@ -1,4 +1,4 @@
-//! What a database should hold: whole states in memory, and plans that lead from one to the next.
+//! The model of a database: whole states in memory, and plans that lead from one to the next.
 
 use std::sync::Arc;
 
@@ -15,22 +15,21 @@ pub enum Room {
     No,
     /// A trailer.
     Trailer,
-    /// The trailer and a reserve, as new databases have them.
+    /// A trailer and a reserve, as in new databases.
     Reserve,
 }
 
 impl Room {
-    /// What fills the reserved bytes; only what is in front of them, and not in the gap of a b-tree page or in its free
-    /// blocks, is SQLite's.
+    /// Fills the reserved bytes. The bytes before them belong to SQLite, except the gap and the
+    /// free blocks of a b-tree page.
     const FILLS: [(Room, u8); 2] = [(Room::Trailer, 0xa5), (Room::Reserve, 0xa6)];
 
-    /// That of a page.
     fn of(page: &[u8]) -> Room {
         let found = Room::FILLS.into_iter().find(|(_, fill)| page.ends_with(&[*fill; trailer::BYTES]));
         found.map_or(Room::No, |(room, _)| room)
     }
 
-    /// Whether pages are as those of b-trees.
+    /// Whether pages are b-tree pages.
     pub fn b_trees(self) -> bool {
         self != Room::No
     }
@@ -58,7 +57,7 @@ impl Room {
 /// Every page of one committed state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// Page size in bytes; 0 while there is no page.
+    /// In bytes; 0 without a page.
     pub page_bytes: usize,
     /// Page 1 first.
     pub pages: Vec<Arc<[u8]>>,
@@ -75,7 +74,7 @@ impl State {
         self.pages.get(number as usize - 1)
     }
 
-    /// Whether SQLite could not tell it from `other`.
+    /// Whether SQLite cannot tell them apart.
     pub fn same(&self, other: &State) -> bool {
         let pages = self.pages.iter().zip(&other.pages);
         self.page_bytes == other.page_bytes
@@ -88,16 +87,16 @@ impl State {
         self.pages.len() as u32
     }
 
-    /// All pages, one behind the other.
+    /// All pages, concatenated.
     pub fn flat(&self) -> Vec<u8> {
         self.pages.iter().flat_map(|page| page.iter().copied()).collect()
     }
 }
 
-/// The fields of page 1 that core assigns (and the version of SQLite next to the second).
+/// Core assigns these fields of page 1 (and SQLite's version beside the second).
 pub const ASSIGNED: [std::ops::Range<usize>; 2] = [24..28, 92..100];
 
-/// Whether `read` is what `page` should hold; on page 1 the counters are core's.
+/// Whether `read` is `page`, except core's counters on page 1.
 pub fn same(number: u32, read: &[u8], page: &[u8]) -> bool {
     if Room::of(page).b_trees() && read.len() == page.len() {
         let mut read = read.to_vec();
@@ -116,33 +115,33 @@ pub fn same(number: u32, read: &[u8], page: &[u8]) -> bool {
         && read[b.end..] == page[b.end..]
 }
 
-/// How a transaction changes a state.
+/// A transaction's change of a state.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The state after it.
+    /// The state afterwards.
     pub next: Arc<State>,
     /// Pages to write, in order. Pages of `next` that are neither here nor in the base are zeros
     /// that SQLite never writes.
     pub writes: Vec<u32>,
-    /// Pages written (spilled) before the transaction cut them off.
+    /// Pages that spilled before the transaction cut them off.
     pub lost: Vec<u32>,
 }
 
-/// Which transactions a history makes.
+/// The kind of a history's transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct Taste {
-    /// Page size of a new database.
+    /// Page size of new databases, in bytes.
     pub page_bytes: usize,
-    /// Size that a transaction does not grow the database beyond, in pages.
+    /// Pages that no transaction grows the database beyond.
     pub pages_max: usize,
-    /// Pages a big transaction changes.
+    /// Pages of a big transaction.
     pub big: usize,
-    /// What the pages of a new database have room for.
+    /// Reserved bytes of new databases.
     pub room: Room,
 }
 
 impl Plan {
-    /// A transaction on `base`, drawn from `rng`.
+    /// Draws a transaction.
     pub fn draw(base: &State, taste: Taste, rng: &mut SplitMix64) -> Plan {
         let size = if base.pages.is_empty() { taste.page_bytes } else { base.page_bytes };
         let b_trees = taste.room.b_trees();
@@ -204,12 +203,12 @@ impl Plan {
         Plan { next: Arc::new(next), writes, lost }
     }
 
-    /// A transaction that changes nothing but what every commit writes.
+    /// A transaction that changes only page 1's header.
     pub fn nothing(base: &Arc<State>) -> Plan {
         Plan { next: base.clone(), writes: vec![1], lost: Vec::new() }
     }
 
-    /// The same bytes of content in pages of another size, as a VACUUM leaves them.
+    /// The same content in other pages, as after a VACUUM.
     pub fn resized(base: &State, page_bytes: usize, rng: &mut SplitMix64) -> Plan {
         let count = base.bytes().div_ceil(page_bytes).max(1);
         let room = base.pages.first().map_or(Room::No, |page| Room::of(page));
@@ -224,7 +223,7 @@ impl Plan {
     }
 }
 
-/// A page with some bytes in front and at the end, as a b-tree page has.
+/// Bytes at the front and at the end, as in a b-tree page.
 fn fresh(size: usize, rng: &mut SplitMix64) -> Arc<[u8]> {
     let mut page = vec![0; size];
     let (front, back) = (1 + rng.below(size / 8), 1 + rng.below(size / 2));
@@ -254,7 +253,7 @@ fn fill(bytes: &mut [u8], rng: &mut SplitMix64) {
     }
 }
 
-/// Page 1 with a valid header; the counters are zero here, and whatever the pager makes them on disk.
+/// The pager sets the counters on disk; here they are zero.
 fn with_header(page: &[u8], page_bytes: usize, count: u32) -> Arc<[u8]> {
     let mut page = page.to_vec();
     page[..100].fill(0);
@@ -269,7 +268,7 @@ fn with_header(page: &[u8], page_bytes: usize, count: u32) -> Arc<[u8]> {
     page.into()
 }
 
-/// A page of a b-tree with a few cells (with its header at `at`), or now and then one of another kind.
+/// A b-tree page with its header at `at`; now and then another page.
 fn node(room: Room, size: usize, at: usize, rng: &mut SplitMix64) -> Arc<[u8]> {
     let mut page = vec![0; size];
     let usable = size - room.bytes(size);
@@ -301,8 +300,7 @@ fn edited_node(number: u32, page: &[u8], rng: &mut SplitMix64) -> Arc<[u8]> {
     page.into()
 }
 
-/// Inserts a cell, frees one, or overwrites bytes of the content; on a page of another kind, the latter. With a reserve it
-/// chains free blocks, too.
+/// On pages of other kinds, only overwrites content. With a reserve it also chains free blocks.
 fn edit_node(number: u32, page: &mut [u8], kind: usize, rng: &mut SplitMix64) {
     let room = Room::of(page);
     let usable = page.len() - room.bytes(page.len());

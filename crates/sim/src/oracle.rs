@@ -1,22 +1,22 @@
-//! The oracle: which committed states there were, and which of them a crash may leave.
+//! The oracle: the committed states, and those that a crash may leave.
 
-/// Committed states, oldest first, and how far each kind of death can go back.
+/// Committed states, and the oldest that each kind of death may leave.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle<S> {
-    /// Every state that was committed or may have been, oldest first.
+    /// States that may have been committed, oldest first.
     pub states: Vec<S>,
-    /// The newest that no crash may take back.
+    /// The newest state that no crash may take back.
     pub floor: usize,
-    /// The newest that the processes have seen committed.
+    /// The newest state that the processes have seen committed.
     pub committed: usize,
-    /// What was durable before the last flush: nothing proves a record that was flushed with the last one.
+    /// The floor before the last flush: no later flush proves a record of the last one.
     pub proven: usize,
-    /// A connection is beside the log, so a kill may leave what a later crash rolls back.
+    /// A connection is beside the log, so a kill may leave writes that a later crash rolls back.
     pub aside: bool,
 }
 
 impl<S: Clone> Oracle<S> {
-    /// Only `state`, durable.
+    /// Only `state`, which is durable.
     pub fn starting(state: S) -> Self {
         Self { states: vec![state], floor: 0, committed: 0, proven: 0, aside: false }
     }
@@ -26,37 +26,37 @@ impl<S: Clone> Oracle<S> {
         &self.states[self.committed]
     }
 
-    /// The states a power cut may leave.
+    /// The states that a power cut may leave.
     pub fn after_crash(&self) -> Vec<S> {
         self.states[self.floor..].to_vec()
     }
 
-    /// The states the death of the process may leave.
+    /// The states that a kill may leave.
     pub fn after_kill(&self) -> Vec<S> {
         self.states[if self.aside { self.floor } else { self.committed }..].to_vec()
     }
 
-    /// The states that damage to a record or a slot may leave, if nothing tells it from a crash.
+    /// The states after damage to a record or slot that looks like a crash.
     pub fn after_rot(&self) -> Vec<S> {
         self.states[self.proven..].to_vec()
     }
 
-    /// Floor, committed and attempted, for people.
+    /// Floor, committed and attempted.
     pub fn marks(&self) -> (usize, usize, usize) {
         (self.floor, self.committed, self.states.len() - 1)
     }
 
-    /// Whether no crash can take back what was committed.
+    /// Whether no crash can take back the committed state.
     pub fn is_certain(&self) -> bool {
         self.floor == self.committed
     }
 
-    /// Whether a transaction was attempted and not acknowledged.
+    /// Whether an attempt is unacknowledged.
     pub fn is_undecided(&self) -> bool {
         self.committed + 1 < self.states.len()
     }
 
-    /// A transaction leads to `state`, if nothing goes wrong from here on.
+    /// A transaction leads to `state`, if it succeeds.
     pub fn attempt(&mut self, state: S, aside: bool) {
         self.states.truncate(self.committed + 1);
         self.states.push(state);
@@ -72,25 +72,26 @@ impl<S: Clone> Oracle<S> {
         }
     }
 
-    /// The last attempt came to nothing.
+    /// The last attempt had no effect.
     pub fn withdraw(&mut self) {
         self.states.truncate(self.committed + 1);
         self.aside = false;
     }
 
-    /// Everything committed is durable.
+    /// Makes every committed state durable.
     pub fn settle(&mut self) {
         self.proven = self.floor;
         self.floor = self.committed;
     }
 
-    /// A recovery is done, and the log goes on: what it found is durable, and nothing proves more of it than before.
+    /// A recovery has ended, and the log continues: its state is durable, but no new flush proves
+    /// the records.
     pub fn go_on(&mut self) {
         self.floor = self.committed;
     }
 
-    /// A process recovers and finds the state at `index` of [`Self::states`]; until it is done, a crash may still
-    /// take back what was not durable before.
+    /// Recovery finds the state at `index` of [`Self::states`]. Until it has ended, a crash may
+    /// still take back states that were not durable before.
     pub fn recovers(&mut self, index: usize) {
         self.states.truncate(index + 1);
         self.committed = index;

@@ -1,5 +1,5 @@
-//! A pager as small as it can be that calls a connection in the order in which SQLite's pager does in
-//! rollback-journal mode (`pager.c`; the format of the journal: SQLite file format, section 3).
+//! A minimal pager that calls a connection in the order of SQLite's pager in rollback-journal mode
+//! (`pager.c`; the format of the journal: SQLite file format, section 3).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub enum Synchronous {
     Off,
     /// Flushes at checkpoints.
     Normal,
-    /// A flush at each commit.
+    /// Flushes at commits.
     Full,
 }
 
@@ -29,29 +29,29 @@ pub enum JournalMode {
     Delete,
     /// The journal is cut to nothing.
     Truncate,
-    /// The journal's header is overwritten with zeros.
+    /// The journal's header is zeroed.
     Persist,
 }
 
-/// How a transaction ends, and what happens on the way.
+/// A transaction's course.
 #[derive(Clone, Copy, Debug)]
 pub struct Course {
-    /// Commit, or roll back.
+    /// Commits, or rolls back.
     pub commit: bool,
     /// The cache spills after this many pages.
     pub spill_after: usize,
     /// Several files commit together.
     pub super_journal: bool,
-    /// All of them through onewrite, so that none steps aside.
+    /// All use onewrite, so none steps aside.
     pub by_log: bool,
     /// Rolls back after the first phase of the commit.
     pub undo_prepared: bool,
-    /// A VFS between keeps writes back until xSync: the last pages come behind FCNTL_SYNC.
+    /// A VFS in between keeps writes back until xSync: the last pages come after FCNTL_SYNC.
     pub late: bool,
 }
 
 impl Course {
-    /// A commit without anything out of the ordinary.
+    /// An ordinary commit.
     pub const COMMIT: Course = Course {
         commit: true,
         spill_after: usize::MAX,
@@ -62,7 +62,6 @@ impl Course {
     };
 }
 
-/// Bytes of a journal's header.
 const SECTOR: u64 = 512;
 
 struct Journal {
@@ -73,7 +72,7 @@ struct Journal {
     page_bytes: usize,
 }
 
-/// One connection with a pager on top.
+/// A connection's pager.
 pub struct Client {
     conn: Connection,
     disk: Arc<dyn Disk>,
@@ -84,24 +83,21 @@ pub struct Client {
     pub journal_mode: JournalMode,
     /// `PRAGMA locking_mode=EXCLUSIVE`.
     pub exclusive: bool,
-    /// The state the current transaction reads.
+    /// The current transaction's state.
     pub reading: Option<Arc<State>>,
     journal: Option<Journal>,
-    /// The database file was written since the transaction began.
     dirty: bool,
-    /// Stepped aside in this transaction.
     aside: bool,
     nonce: u32,
-    /// Bytes 24..40 of page 1 as it was last read or written (`Pager.dbFileVers`).
+    /// Bytes 24..40 of page 1 as last read or written (`Pager.dbFileVers`).
     version: Option<Version>,
-    /// The state of which SQLite would have pages in its cache.
+    /// The state of SQLite's cache.
     cached: Option<Arc<State>>,
 }
 
-/// By what SQLite knows whether its cache still holds.
+/// Shows SQLite whether its cache is valid.
 type Version = [u8; 16];
 
-/// Where [`Version`] is in page 1.
 const VERSION_AT: usize = 24;
 
 impl Client {
@@ -129,8 +125,8 @@ impl Client {
         &mut self.conn
     }
 
-    /// Begins a read transaction, rolling a hot journal back first. Returns the state of which SQLite would take its
-    /// cache to hold the pages still, and the size of the file.
+    /// Rolls back a hot journal and begins a read transaction. Returns the state of the cache, if
+    /// SQLite would keep it, and the file's size.
     pub fn begin(&mut self) -> Result<(Option<Arc<State>>, u64)> {
         let locked = self.conn.lock(LockLevel::Shared);
         self.conn.assert_state();
@@ -169,7 +165,6 @@ impl Client {
         Ok((None, bytes))
     }
 
-    /// Page 1 was read or written.
     fn saw(&mut self, page: &[u8]) {
         self.version = page.get(VERSION_AT..).and_then(|v| v.first_chunk()).copied();
     }
@@ -198,9 +193,9 @@ impl Client {
         ended
     }
 
-    /// Writes `plan` on `base`, which this client reads. `at_commit` is called right before the
-    /// operation that may make the transaction permanent, `committed` (with whether the client had
-    /// stepped aside) when the application may rely on it.
+    /// Writes `plan` on `base`, the state that this client reads. `at_commit` is called right
+    /// before the operation that may make the transaction permanent (with whether the client
+    /// stepped aside), `committed` when the application may rely on it.
     pub fn write(
         &mut self,
         base: &State,
@@ -320,7 +315,7 @@ impl Client {
         Ok(())
     }
 
-    /// The change counter in `page`, page 1, one above the one SQLite knows.
+    /// Sets the change counter to one above the counter that SQLite knows.
     fn count_change(&self, page: &mut [u8]) {
         let known = self.version.and_then(|v| be_u32(&v, 0)).unwrap_or(0);
         let counter = known.wrapping_add(1).to_be_bytes();
@@ -328,7 +323,7 @@ impl Client {
         put(page, 92, &counter);
     }
 
-    /// ROLLBACK, and what SQLite does after an error.
+    /// ROLLBACK, also after an error.
     pub fn roll_back(&mut self) -> Result<()> {
         let played = if self.dirty && self.journal.is_some() { self.playback(false) } else { self.finalise(false) };
         self.journal = None;
@@ -380,7 +375,7 @@ impl Client {
         if self.synchronous == Synchronous::Off {
             return Ok(());
         }
-        // What an older journal left behind must not look like the next header.
+        // Older bytes must not look like the next header.
         let next = journal.end.next_multiple_of(SECTOR);
         let mut magic = [0; 8];
         if self.conn.journal_read_at(&mut magic, next)? == 8 && magic == MAGIC {
@@ -401,11 +396,11 @@ impl Client {
         Ok(())
     }
 
-    /// `by_log`: all that it names commit by their logs.
+    /// `by_log`: all named databases commit by their logs.
     fn make_super_journal(&mut self, by_log: bool) -> Result<PathBuf> {
         let what = "making the super-journal";
         let mut name = self.path.as_os_str().to_owned();
-        // SQLite draws it: no other transaction has the same.
+        // SQLite's random names never repeat.
         let known = self.version.and_then(|version| be_u32(&version, 0)).unwrap_or(0);
         name.push(format!("-mj{known:08x}{:08x}", self.nonce));
         let name = PathBuf::from(name);
@@ -430,7 +425,7 @@ impl Client {
             Synchronous::Full => journal.end.next_multiple_of(SECTOR),
             _ => journal.end,
         };
-        // The number of the page with the lock bytes, which no record has.
+        // No record has the page of the lock bytes.
         let lock_page = (0x4000_0000 / journal.page_bytes as u32 + 1).to_be_bytes();
         let sum: u32 = name.iter().map(|b| u32::from(*b)).sum();
         self.conn.journal_write_at(&lock_page, at)?;

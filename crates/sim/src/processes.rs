@@ -1,8 +1,8 @@
-//! Several processes on one simulated disk: each an engine of its own, whose disk calls are where the others
-//! act meanwhile, and where it may die while they go on. Writes and flushes fail; power cuts end them all.
+//! Several processes on one simulated disk, each with its own engine. During a process's disk calls
+//! the others act, and it may die. Writes and flushes fail; power cuts end all.
 //!
-//! The oracle is that of one history: a list of states. A reader sees a state no older than the newest that was
-//! acknowledged or seen before, whole, for as long as it reads; a writer that succeeds wrote on the newest.
+//! A reader sees a whole state that is no older than the newest acknowledged or seen one, for as
+//! long as it reads; a writer that succeeds wrote on the newest.
 
 use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -20,26 +20,27 @@ use crate::check::{DB, ROOMY, Setting, Violation, home_is_plain, open, read_all}
 use crate::model::{Plan, Room, State, Taste, same};
 use crate::pager::{Client, Course, Synchronous};
 
-/// Processes of a history.
 const PROCESSES: usize = 3;
 
-/// Thrown through a process that dies; what its functions would do on the way out must not happen.
+/// Unwinds a dying process; destructors on the way must have no effect.
 struct Death;
 
-/// The disk of one process.
 #[derive(Clone)]
 struct ProcessDisk {
     sim: SimDisk,
-    /// Its open files, which close when it dies, and with them its locks go.
+    /// Its open files, which close with its death and so release its locks.
     files: Arc<Mutex<Vec<OpenFile>>>,
-    /// Disk calls until it dies.
+    /// Calls until death.
     fuse: Arc<AtomicU64>,
-    /// What others do during its calls.
+    /// Other processes act during its calls.
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
+    /// Another connection of this process acts while a commit brings pages home: no lock that it
+    /// takes is held then.
+    beside: Arc<Mutex<Option<Meanwhile>>>,
     alive: Arc<AtomicBool>,
 }
 
-/// An open file, until its process dies.
+/// `None` once its process is dead.
 type OpenFile = Arc<Mutex<Option<Arc<dyn DiskFile>>>>;
 
 type Meanwhile = Box<dyn FnMut() + Send>;
@@ -51,11 +52,13 @@ impl ProcessDisk {
             files: Arc::default(),
             fuse: Arc::new(AtomicU64::new(u64::MAX)),
             meanwhile: Arc::default(),
+            beside: Arc::default(),
             alive: Arc::new(AtomicBool::new(true)),
         }
     }
 
-    /// A call that dies halfway returns true: the caller does half of it, then calls [`ProcessDisk::die`].
+    /// True if the process dies halfway: the caller does half of the call, then calls
+    /// [`ProcessDisk::die`].
     fn call(&self) -> bool {
         if !self.alive.load(Ordering::SeqCst) {
             resume_unwind(Box::new(Death));
@@ -91,19 +94,20 @@ impl ProcessDisk {
         }
     }
 
-    fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+    fn wrap(&self, file: Arc<dyn DiskFile>, path: Option<&Path>) -> Arc<dyn DiskFile> {
+        let is_home = path.is_some_and(|path| path == Path::new(DB));
         let file = Arc::new(Mutex::new(Some(file)));
         let mut files = self.files.lock();
         files.retain(|f| Arc::strong_count(f) > 1);
         files.push(file.clone());
-        Arc::new(ProcessFile { disk: self.clone(), file })
+        Arc::new(ProcessFile { disk: self.clone(), file, is_home })
     }
 }
 
 impl Disk for ProcessDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         self.point();
-        Ok(self.wrap(self.sim.open(path, mode)?))
+        Ok(self.wrap(self.sim.open(path, mode)?, Some(path)))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -138,7 +142,7 @@ impl Disk for ProcessDisk {
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.point();
-        Ok(self.wrap(self.sim.temp_file(near)?))
+        Ok(self.wrap(self.sim.temp_file(near)?, None))
     }
 
     onewrite_core::forward_disk!(this => this.sim; identify, resolve, names_beside, names_stamp, system_start);
@@ -147,6 +151,7 @@ impl Disk for ProcessDisk {
 struct ProcessFile {
     disk: ProcessDisk,
     file: OpenFile,
+    is_home: bool,
 }
 
 impl ProcessFile {
@@ -168,6 +173,11 @@ impl DiskFile for ProcessFile {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let beside = if self.is_home && buf.len() >= 512 { self.disk.beside.lock().take() } else { None };
+        if let Some(mut act) = beside {
+            act();
+            *self.disk.beside.lock() = Some(act);
+        }
         if self.disk.call() {
             // The kernel stops between pages.
             let pages = buf.len() / 4096 / 2 * 4096;
@@ -179,7 +189,7 @@ impl DiskFile for ProcessFile {
 
     fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         if self.disk.call() {
-            // All of it is in the cache and none of it flushed, or half, or nothing.
+            // All of it, half or nothing is in the cache, unflushed.
             let part = [buf.len(), buf.len() / 4096 / 2 * 4096, 0][(offset / 512 % 3) as usize];
             let _ = self.file().write_at(&buf[..part], offset);
             self.disk.die();
@@ -190,7 +200,8 @@ impl DiskFile for ProcessFile {
     fn sync(&self) -> io::Result<()> {
         if self.disk.call() {
             if self.disk.sim.ops().is_multiple_of(2) {
-                // It fails, and there is no time to tell anybody: what it covers is in the cache, clean.
+                // The process dies before it can tell of the failed flush: the pages stay in the
+                // cache as clean.
                 self.disk.sim.fail_nth(Op::Sync, 1, ErrorKind::Other);
                 let _ = self.file().sync();
             }
@@ -222,46 +233,48 @@ impl DiskFile for ProcessFile {
     onewrite_core::forward_disk_file!(this => this.file(); id, made, is_unlinked, seal, has_seal, reserve, shared_words, atomic_unit_bytes);
 }
 
-/// One process. Without its engine's destructors: the dead do nothing.
+/// A dead process runs no destructor of its engine.
 struct Process {
     disk: ProcessDisk,
     engine: Arc<Engine>,
     clients: Vec<Client>,
 }
 
-/// What the oracle knows.
+/// The oracle.
 #[derive(Default)]
 struct Known {
-    /// Every state there was or may have been, oldest first.
+    /// States that may have been committed, oldest first.
     states: Vec<Arc<State>>,
-    /// The newest that was acknowledged or seen.
+    /// The newest acknowledged or seen.
     seen: usize,
-    /// The newest that no power cut may take back.
+    /// The newest state that no power cut may take back.
     floor: usize,
 }
 
-/// What the campaign counts.
+/// Counters of the campaign.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Transactions acknowledged.
+    /// Acknowledged transactions.
     pub commits: u64,
-    /// Whole states read and compared.
+    /// States read.
     pub reads: u64,
-    /// Of those, during a disk call of another process.
+    /// Reads during another process's disk call.
     pub reads_meanwhile: u64,
-    /// Transactions tried during a disk call of another process.
+    /// Reads while another connection of the process brought pages home.
+    pub reads_beside: u64,
+    /// Transactions tried during another process's disk call.
     pub writes_meanwhile: u64,
     /// Processes that died.
     pub deaths: u64,
-    /// Of those, during a disk call.
+    /// Deaths during a disk call.
     pub deaths_inside: u64,
-    /// Writes and flushes that failed.
+    /// Failed writes and flushes.
     pub faults: u64,
-    /// Processes that were refused after a failure elsewhere.
+    /// Processes refused after another's failure.
     pub refused: u64,
     /// Power cuts.
     pub cuts: u64,
-    /// Times the last process closed and left a plain file.
+    /// Closes that left a plain file.
     pub plain: u64,
 }
 
@@ -273,16 +286,16 @@ struct World {
     setting: Setting,
     tally: Arc<Mutex<Tally>>,
     rng: SplitMix64,
-    /// A write or flush is going to fail, or has.
+    /// A write or flush will fail, or has failed.
     faulty: bool,
-    /// It has: somebody was told.
+    /// A process was told of the failure.
     struck: Arc<AtomicBool>,
     /// A crash may have left home longer than its state.
     crashed: bool,
     notes: Vec<String>,
 }
 
-/// Runs the history of `seed`, of `steps` steps.
+/// Runs the history of `seed`.
 pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Violation> {
     let mut rng = SplitMix64::new(seed);
     let page_bytes = [512, 1024, 4096, 4096][rng.below(4)];
@@ -320,7 +333,6 @@ pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Vio
         done = done.and_then(|()| world.step()).and_then(|()| world.verdict());
     }
     let done = done.and_then(|()| world.end()).and_then(|()| world.verdict());
-    // Processes that are left are forgotten, not closed.
     for process in world.processes.lock().drain(..).flatten() {
         bury(process);
     }
@@ -331,13 +343,13 @@ pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Vio
     })
 }
 
-/// The process is gone: its files close, its memory is not looked at again.
+/// The memory is forgotten without destructors.
 fn bury(process: Process) {
     process.disk.kill();
     std::mem::forget(process);
 }
 
-/// Reads everything through a new snapshot of `client`, or again through the one it has.
+/// Reads every page, through the client's snapshot if it has one.
 fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Result<(), String> {
     if let Some(state) = client.reading.clone() {
         tally.lock().reads += 1;
@@ -359,7 +371,7 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
         }
         Err(e) => return Err(format!("begin: {e} ({e:?})")),
     };
-    // Others may have written while it began, and will while it reads.
+    // Others may have written since it began, and will while it reads.
     let allowed = known.lock().states[from..].to_vec();
     let found = read_all(client, bytes, &allowed)?;
     tally.lock().reads += 1;
@@ -371,22 +383,21 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
     Ok(())
 }
 
-/// Whether a call failed because a write or flush was made to fail.
 fn is_fault(what: &str) -> bool {
-    ["injected fault", "failed write or flush", "Poisoned("].iter().any(|said| what.contains(said))
+    ["injected fault", "closed to use after a failure", "Poisoned("].iter().any(|said| what.contains(said))
 }
 
-/// What the steps of all processes share.
 #[derive(Clone)]
 struct Shared {
+    commits: Arc<AtomicBool>,
     known: Arc<Mutex<Known>>,
     tally: Arc<Mutex<Tally>>,
     taste: Taste,
 }
 
-/// A transaction of `client`. Returns what was done, for people.
+/// Returns a description of the transaction.
 fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<String, String> {
-    let Shared { known, tally, taste } = shared;
+    let Shared { commits, known, tally, taste } = shared;
     if client.reading.is_some() && rng.below(4) > 0 {
         client.end().map_err(|e| format!("end: {e}"))?;
     }
@@ -405,8 +416,9 @@ fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<S
     let mut stale = false;
     let own = std::cell::Cell::new(0);
     let mut attempt = |_| {
+        commits.store(true, Ordering::SeqCst);
         let mut known = known.lock();
-        // Whoever writes has the newest state; what came after it in the list never was.
+        // The writer has the newest state, so no later one was committed.
         match known.states.iter().rposition(|s| **s == *base).filter(|at| *at >= known.seen) {
             Some(at) => known.seen = at,
             None => stale = true,
@@ -436,7 +448,7 @@ fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<S
             client.end().map_err(|e| format!("end: {e}"))?;
         }
         Err(e) => {
-            // As SQLite does after a commit that failed.
+            // SQLite does so after a failed commit.
             let _ = client.roll_back();
             let _ = client.end();
             client.reading = None;
@@ -451,7 +463,12 @@ fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<S
 
 impl World {
     fn shared(&self) -> Shared {
-        Shared { known: self.known.clone(), tally: self.tally.clone(), taste: self.setting.taste }
+        Shared {
+            commits: Arc::default(),
+            known: self.known.clone(),
+            tally: self.tally.clone(),
+            taste: self.setting.taste,
+        }
     }
 
     fn verdict(&self) -> Result<(), String> {
@@ -490,7 +507,7 @@ impl World {
         }
     }
 
-    /// Lets process `n`, started if it is not, do something, during whose disk calls others act and it may die.
+    /// During the disk calls of `what` others act, and the process may die.
     fn act(&mut self, n: usize, what: fn(&mut World, usize, &mut Process) -> Result<(), String>) -> Result<(), String> {
         let process = self.processes.lock()[n].take();
         let mut process = process.unwrap_or_else(|| {
@@ -523,7 +540,7 @@ impl World {
         }
     }
 
-    /// A failure that was injected is no violation; everybody leaves after it.
+    /// All processes leave after an injected failure.
     fn unless_fault(&mut self, outcome: Result<(), String>) -> Result<(), String> {
         match outcome {
             Err(what) if self.faulty && is_fault(&what) => {
@@ -535,7 +552,7 @@ impl World {
         }
     }
 
-    /// Whoever looks is refused while one that is attached has not left; then the next one recovers.
+    /// Every read is refused until the last attached process has left; then the next one recovers.
     fn after_fault(&mut self) -> Result<(), String> {
         self.tally.lock().faults += 1;
         let is_poisoned = self.is_poisoned();
@@ -579,7 +596,7 @@ impl World {
         self.struck.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the words of the log say so, and somebody is attached who reads them.
+    /// Whether the log's words are poisoned and an attached process reads them.
     fn is_poisoned(&self) -> bool {
         const ATTACH: u64 = 0;
         const POISON: usize = 3;
@@ -588,7 +605,6 @@ impl World {
         poison != 0 && !log.try_lock(ATTACH, 1, LockKind::Exclusive).unwrap_or(true)
     }
 
-    /// What the other processes do during the disk calls of one: they read, write and checkpoint.
     fn meanwhile(&mut self) -> Meanwhile {
         let (processes, found, shared) = (self.processes.clone(), self.found.clone(), self.shared());
         let (faulty, struck) = (self.faulty, self.struck.clone());
@@ -634,6 +650,34 @@ impl World {
         })
     }
 
+    /// Takes the last connection behind `i`, if any. It reads while `i` brings pages home, and no
+    /// other process may read an older state afterwards (rule SeenByAllAtOnce).
+    fn beside(&mut self, process: &mut Process, i: usize, shared: Shared) -> Option<Arc<Mutex<Option<Client>>>> {
+        let client = if process.clients.len() > i + 1 { process.clients.pop() } else { None };
+        let client = Arc::new(Mutex::new(Some(client?)));
+        let (reads, found) = (client.clone(), self.found.clone());
+        let (faulty, struck) = (self.faulty, self.struck.clone());
+        *process.disk.beside.lock() = Some(Box::new(move || {
+            let Some(mut client) = reads.lock().take_if(|_| shared.commits.load(Ordering::SeqCst)) else { return };
+            shared.tally.lock().reads_beside += 1;
+            let looked = catch_unwind(AssertUnwindSafe(|| {
+                client.end().map_err(|e| format!("end: {e}"))?;
+                look(&mut client, &shared.known, &shared.tally)
+            }));
+            match looked {
+                Ok(Ok(())) => {}
+                Ok(Err(what)) if faulty && is_fault(&what) => struck.store(true, Ordering::SeqCst),
+                Ok(Err(what)) => *found.lock() = Some(format!("beside one that brings pages home: {what}")),
+                Err(death) => {
+                    std::mem::forget(client);
+                    resume_unwind(death);
+                }
+            }
+            *reads.lock() = Some(client);
+        }));
+        Some(client)
+    }
+
     fn client(&mut self, process: &mut Process) -> Result<usize, String> {
         if process.clients.is_empty() || (process.clients.len() < 4 && self.rng.below(4) == 0) {
             let mut client = open(&process.engine, Arc::new(process.disk.clone()), &self.setting)
@@ -656,9 +700,15 @@ impl World {
     }
 
     fn write(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
-        // The others read for as long as it takes.
+        // Only the first two connections write, so others keep their reads.
         let i = self.client(process)?.min(1);
-        let line = write(&mut process.clients[i], &self.shared(), &mut self.rng);
+        let shared = self.shared();
+        let beside = self.beside(process, i, shared.clone());
+        let line = write(&mut process.clients[i], &shared, &mut self.rng);
+        if let Some(beside) = beside {
+            *process.disk.beside.lock() = None;
+            process.clients.extend(beside.lock().take());
+        }
         let line = line.map_err(|e| format!("process {n}: {e}"))?;
         self.note(format!("{n}.{i} {line}"));
         Ok(())
@@ -673,10 +723,9 @@ impl World {
         }
     }
 
-    /// Closes one connection, or all of the process.
     fn close(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
         let all = self.rng.below(3) > 0;
-        // One that never looked leaves everything as it found it.
+        // A connection that never read would leave the files as they are.
         let Some(client) = process.clients.first_mut() else { return Ok(()) };
         look(client, &self.known, &self.tally).map_err(|e| format!("process {n}: {e}"))?;
         self.note(format!("{n} closes {}", if all { "all" } else { "one" }));
@@ -690,7 +739,6 @@ impl World {
         if others { Ok(()) } else { self.is_plain() }
     }
 
-    /// Nobody has the database open, and the last who had closed it.
     fn is_plain(&mut self) -> Result<(), String> {
         if self.sim.snapshot_file(Path::new(DB)).is_none() {
             return Ok(());
@@ -719,7 +767,7 @@ impl World {
 
     fn kill(&mut self, n: usize) {
         if let Some(process) = self.processes.lock()[n].take() {
-            // A process without a transaction that never marked anything leaves nothing behind either way.
+            // A process without a transaction that marked nothing leaves nothing in either case.
             bury(process);
             self.tally.lock().deaths += 1;
             self.crashed = true;
@@ -748,7 +796,7 @@ impl World {
         self.settle()
     }
 
-    /// Whoever opens it next decides, for good.
+    /// The next process to open the database decides for good.
     fn settle(&mut self) -> Result<(), String> {
         self.act(0, |world, n, process| {
             process.disk.fuse.store(u64::MAX, Ordering::SeqCst);
@@ -761,7 +809,6 @@ impl World {
         Ok(())
     }
 
-    /// Every process closes in its turn.
     fn close_all(&mut self) -> Result<(), String> {
         self.note("all close");
         for n in 0..PROCESSES {
@@ -780,11 +827,11 @@ impl World {
             self.after_fault()?;
         }
         if self.faulty {
-            // What has not failed by now does not.
+            // A pending fault must not strike later.
             self.cut_power()?;
         }
         self.close_all()?;
-        // If those who were left were dead, one more finds what they left.
+        // If the last processes died, one more recovers.
         self.act(0, |world, n, process| {
             process.disk.fuse.store(u64::MAX, Ordering::SeqCst);
             world.read(n, process)?;

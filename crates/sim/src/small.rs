@@ -1,4 +1,5 @@
-//! Small histories, exhaustively: every operation, every combination of what may have reached the disk.
+//! Small histories, exhaustively: every operation, every combination of writes that may have
+//! reached the disk.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ pub struct Small {
     pub atomic_unit: u32,
     /// Page size.
     pub page_bytes: usize,
-    /// Whether a session before has left a database and a log.
+    /// Begins with a closed database and a log.
     pub warm: bool,
     /// `synchronous`.
     pub synchronous: Synchronous,
@@ -28,7 +29,7 @@ pub struct Small {
     pub aside: bool,
     /// Number of transactions.
     pub transactions: usize,
-    /// Crashes at one operation, at most; beyond, they are drawn.
+    /// Most crashes at one operation; beyond, they are drawn.
     pub crashes_max: usize,
     /// Seed of the content.
     pub seed: u64,

@@ -1,8 +1,9 @@
-//! A database in SQLite's WAL mode, as a process left it that died, is opened through onewrite and taken out of that mode; the
-//! power goes in each operation of that. Content, size, what of it is flushed, and what lies behind it in the WAL are drawn.
+//! A dead process left a database in SQLite's WAL mode; onewrite opens it and takes it out of that
+//! mode, with power cuts at each operation. Content, size, flushed parts and the bytes behind the
+//! end of the WAL are drawn.
 //!
-//! What is left is read twice: as stock SQLite does, home with what counts in the WAL beside it, and through onewrite. Both
-//! find one and the same of the transactions that a power cut may leave.
+//! The result is read twice: as stock SQLite reads home and the valid part of the WAL, and through
+//! onewrite. Both find the same of the transactions that a power cut may leave.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,20 +24,19 @@ const INDEX: &str = "/db-shm";
 /// Crashes drawn at each operation.
 const CRASHES: u64 = 4;
 
-/// Pages of a database.
 type Pages = Vec<Vec<u8>>;
 
-/// A drawn database: what its process left, and the states it went through.
+/// The dead process's files.
 struct Left {
     disk: SimDisk,
     page_bytes: usize,
-    /// After each transaction in the WAL; the first is home's.
+    /// By transaction in the WAL; the first is home's.
     states: Vec<Pages>,
-    /// The first that a power cut may leave.
+    /// The first state that a power cut may leave.
     flushed: usize,
 }
 
-/// Checks one drawn database.
+/// Checks one database.
 pub fn run(seed: u64, counts: &Counts) -> std::result::Result<(), Violation> {
     let mut rng = SplitMix64::new(seed ^ 0x3a1);
     let left = draw(&mut rng).expect("the disk works");
@@ -60,7 +60,7 @@ pub fn run(seed: u64, counts: &Counts) -> std::result::Result<(), Violation> {
             if opened.is_ok() && at != newest {
                 return Err(case(format!("transaction {at} of {newest} is the newest, though the open had ended")));
             }
-            // An index alone, which a power cut left without its WAL, means nothing.
+            // An index whose WAL a power cut took has no meaning.
             let has = |path: &str| crashed.snapshot_file(Path::new(path));
             let is_wal_mode = has(WAL).is_some() || has(HOME).is_some_and(|home| home[home::WRITE_VERSION] == 2);
             let found = through_onewrite(&crashed, left.page_bytes).map_err(|e| case(e.to_string()))?;
@@ -81,7 +81,7 @@ pub fn run(seed: u64, counts: &Counts) -> std::result::Result<(), Violation> {
     Ok(())
 }
 
-/// What is committed on top survives another crash, and no WAL comes back.
+/// A later commit survives another crash, and no WAL comes back.
 fn commit_and_crash(
     disk: &SimDisk,
     state: &Pages,
@@ -141,7 +141,7 @@ fn through_onewrite(disk: &SimDisk, page_bytes: usize) -> Result<Pages> {
     Ok(pages_of(&bytes, page_bytes))
 }
 
-/// Pages without what the mode, its change and the counters alone make different.
+/// The bytes of the mode and the counters are zero.
 fn pages_of(bytes: &[u8], page_bytes: usize) -> Pages {
     let mut pages: Pages = bytes.chunks(page_bytes).map(<[u8]>::to_vec).collect();
     if let Some(first) = pages.first_mut().filter(|page| page.len() == page_bytes) {
@@ -152,7 +152,7 @@ fn pages_of(bytes: &[u8], page_bytes: usize) -> Pages {
     pages
 }
 
-/// Home, and over it the newest committed frames, if a WAL is there.
+/// The newest committed frames overlay home.
 fn as_stock_reads(disk: &SimDisk, page_bytes: usize) -> std::result::Result<Pages, String> {
     let mut home = disk.snapshot_file(Path::new(HOME)).ok_or("the database is gone")?;
     let log = disk.snapshot_file(Path::new(WAL)).unwrap_or_default();
@@ -175,7 +175,6 @@ fn as_stock_reads(disk: &SimDisk, page_bytes: usize) -> std::result::Result<Page
     Ok(pages_of(&home, page_bytes))
 }
 
-/// The first page of a database of that many.
 fn first_page(page_bytes: usize, pages: usize, counter: u32, wal_mode: bool) -> Vec<u8> {
     let mut page = vec![0; page_bytes];
     put(&mut page, 0, home::MAGIC);
@@ -198,7 +197,7 @@ fn draw(rng: &mut SplitMix64) -> std::io::Result<Left> {
     };
     let page_bytes = [512, 1024, 4096][rng.below(3)];
     let disk = SimDisk::new(config);
-    // A crash before now may have come between the change of the header and the removal of the WAL.
+    // An earlier crash may have come between the change of the header and the removal of the WAL.
     let wal_mode = rng.below(4) > 0;
     let mut pages: Pages = vec![first_page(page_bytes, 0, 7, wal_mode)];
     let fill = |rng: &mut SplitMix64| vec![rng.next_u64() as u8; page_bytes];
@@ -248,7 +247,7 @@ fn draw(rng: &mut SplitMix64) -> std::io::Result<Left> {
         }
         left.states.push(pages_of(&pages.concat(), page_bytes));
     }
-    // A transaction without an end, or what an earlier lap of the WAL left.
+    // A transaction without an end, or frames of an earlier lap of the WAL.
     match rng.below(3) {
         0 => log.add(1, 0, &fill(rng)),
         1 => log.bytes.extend(vec![rng.next_u64() as u8; page_bytes * 2]),
@@ -258,7 +257,6 @@ fn draw(rng: &mut SplitMix64) -> std::io::Result<Left> {
     Ok(left)
 }
 
-/// A WAL as SQLite writes it.
 struct Sealed {
     bytes: Vec<u8>,
     salt: [u8; wal::SALT_BYTES],
@@ -282,7 +280,7 @@ impl Sealed {
         sealed
     }
 
-    /// The page of index `page`; `commit`: pages of the database after the transaction that it ends, or 0.
+    /// Adds a page; `commit`: the database's pages after the transaction that ends here, or 0.
     fn add(&mut self, page: usize, commit: usize, image: &[u8]) {
         let mut head = vec![0; wal::FRAME_HEAD_BYTES];
         let number = |n: usize| u32::try_from(n).unwrap_or(0).to_be_bytes();

@@ -19,7 +19,7 @@
 ** As a loadable extension the library has two entry points: sqlite3_onewrite_init, which registers the VFS,
 ** and sqlite3_onewrite_default_init, which also makes it the default VFS. The environment variable
 ** ONEWRITE_DEFAULT=1 makes the first do what the second does. ONEWRITE_LOG=stderr, or the name of a file,
-** takes a line for every error of onewrite's.
+** takes a line for every error of onewrite's. In a privileged program (setuid, for one) neither counts.
 */
 #ifndef ONEWRITE_H
 #define ONEWRITE_H

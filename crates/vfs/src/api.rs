@@ -5,6 +5,8 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
+use onewrite_core::text::printable;
+
 use crate::ffi::{
     AnyFn, AutoExtensionFn, FilenameFn, LogFn, MallocFn, OldMallocFn, UriBooleanFn, UriKeyFn, UriParameterFn,
     VersionFn, VfsFindFn, VfsRegisterFn, slot,
@@ -108,7 +110,7 @@ impl Api {
         macro_rules! function {
             ($slot:ident: $type:ty) => {
                 // SAFETY: the version above has this slot, and the slot holds a function of the type of
-                // the field it is assigned to (checked against SQLite's own functions in tests/layout.rs).
+                // the field it is assigned to (checked against SQLite's own functions in tests/suite/layout.rs).
                 unsafe {
                     std::mem::transmute::<AnyFn, $type>(
                         read_slot(routines, slot::$slot)
@@ -136,7 +138,7 @@ impl Api {
     /// Writes a line to SQLite's error log, and to the one that [`LOG_VARIABLE`](crate::LOG_VARIABLE) names.
     pub(crate) fn log(&self, code: c_int, message: &str) {
         log::line(code, message);
-        let message = c_text(message);
+        let message = c_text(&printable(message));
         // SAFETY: the format takes exactly one string, which lives across the call.
         unsafe { (self.log)(code, c"%s".as_ptr(), message.as_ptr()) }
     }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io;
 
 use crate::fault::{Fault, Outcome};
 use crate::ffi::{File, IoMethods, Vfs, code};
@@ -63,6 +64,18 @@ impl Base {
             // SAFETY: as promised by the caller.
             Some(open) => unsafe { open(self.vfs, name, file, flags, out_flags) },
             None => code::CANTOPEN,
+        }
+    }
+
+    /// `xGetLastError`: what the system said to the call that failed.
+    pub(crate) fn last_error(self) -> io::Error {
+        match self.methods().get_last_error {
+            // SAFETY: without room for a message it answers with a number alone.
+            Some(last) => match unsafe { last(self.vfs, 0, std::ptr::null_mut()) } {
+                0 => io::Error::other("the VFS underneath does not say why"),
+                number => io::Error::from_raw_os_error(number),
+            },
+            None => io::Error::other("the VFS underneath does not say why"),
         }
     }
 

@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use onewrite_core::Options;
+use onewrite_core::text::printable;
 use onewrite_core::{Connection, Error, Mode, PRAGMAS};
 
 use crate::fault::{Fault, Outcome, last};
@@ -241,12 +242,13 @@ fn effect(state: &mut State) -> String {
     let mode = match state.connection().map(Connection::look_ahead).transpose() {
         // Whoever is in the way now is not for good.
         Err(Error::Busy(_) | Error::BusySnapshot | Error::NotAlone(_)) => Some(Mode::Idle),
-        Err(e) => return format!("in_effect=no: {e}"),
+        Err(e) => return format!("in_effect=no: {}", printable(&e.to_string())),
         Ok(mode) => mode,
     };
     match mode {
         Some(Mode::Wal) => {
-            format!("in_effect=no: {}", state.connection().map(|conn| conn.why_stock()).unwrap_or_default())
+            let why = state.connection().map(|conn| conn.why_stock()).unwrap_or_default();
+            format!("in_effect=no: {}", printable(&why))
         }
         Some(_) if absorbed => {
             "in_effect=yes\njournal_mode=wal: answered for, and onewrite commits, which keeps what WAL mode \

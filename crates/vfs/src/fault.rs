@@ -6,6 +6,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 
 use onewrite_core::Error;
+use onewrite_core::text::printable;
 
 use crate::api::{Api, c_text};
 use crate::ffi::code;
@@ -55,7 +56,7 @@ pub(crate) fn result_code(error: &Error, io_code: c_int) -> c_int {
 }
 
 impl Fault {
-    /// The result code and the message, if there is one to give.
+    /// The result code, and the message as a line that may be shown, if there is one to give.
     pub(crate) fn into_parts(self, io_code: c_int) -> (c_int, Option<String>, c_int) {
         match self {
             Fault::Core(error) => {
@@ -63,10 +64,10 @@ impl Fault {
                     Error::Io { error, .. } => error.raw_os_error().unwrap_or(0),
                     _ => 0,
                 };
-                (result_code(&error, io_code), Some(error.to_string()), os_error)
+                (result_code(&error, io_code), Some(printable(&error.to_string()).into_owned()), os_error)
             }
             Fault::Base(rc) => (rc, None, 0),
-            Fault::Own(rc, message) => (rc, Some(message), 0),
+            Fault::Own(rc, message) => (rc, Some(printable(&message).into_owned()), 0),
         }
     }
 
@@ -94,7 +95,7 @@ thread_local! {
 
 /// Keeps a message for this thread.
 pub(crate) fn remember(message: &str, os_error: c_int) {
-    LAST.with_borrow_mut(|last| *last = (c_text(message), os_error));
+    LAST.with_borrow_mut(|last| *last = (c_text(&printable(message)), os_error));
 }
 
 /// Drops the message of this thread: what fails next is not ours to explain.

@@ -1,6 +1,6 @@
 //! The part of SQLite's C interface that a VFS is made of, as declared in `sqlite3.h`: structures,
 //! function types and constants. Nothing here is linked against SQLite; every function of SQLite's
-//! is reached through [`crate::Api`]. `tests/layout.rs` compares all of it with the real headers.
+//! is reached through [`crate::Api`]. `tests/suite/layout.rs` compares all of it with the real headers.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -135,6 +135,7 @@ pub mod code {
     pub const CANTOPEN: c_int = 14;
     pub const CONSTRAINT: c_int = 19;
     pub const MISUSE: c_int = 21;
+    pub const WARNING: c_int = 28;
     pub const NOTADB: c_int = 26;
     pub const NOTICE: c_int = 27;
     pub const OK_LOAD_PERMANENTLY: c_int = 256;

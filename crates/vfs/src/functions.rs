@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
+use onewrite_core::text::printable;
 use parking_lot::Mutex;
 
 use crate::api::{c_text, read_slot, sqlite_copy};
@@ -135,7 +136,7 @@ unsafe fn library(routines: *const c_void) -> Result<(usize, &'static Sql), Stri
     macro_rules! function {
         ($slot:ident: $type:ty) => {
             // SAFETY: a SQLite of this age has this slot, which holds a function of the type of the field it is
-            // assigned to (checked against SQLite's own functions in tests/layout.rs).
+            // assigned to (checked against SQLite's own functions in tests/suite/layout.rs).
             unsafe {
                 std::mem::transmute::<AnyFn, $type>(
                     read_slot(routines, slot::$slot)
@@ -245,7 +246,7 @@ pub(crate) unsafe fn status_of(sql: &Sql, db: *mut Opaque, schema: &CStr) -> Str
     // SAFETY: as promised by the caller.
     match unsafe { (sql.pragma(db, schema, c"onewrite_status"), sql.vfs_name(db, schema)) } {
         (Some(Ok(text)), _) => text,
-        (Some(Err(why)), _) => format!("in_effect=no: {why}"),
+        (Some(Err(why)), _) => format!("in_effect=no: {}", printable(&why)),
         (None, Some(vfs)) => format!("in_effect=no: this database was opened through the VFS {vfs:?}"),
         (None, None) => "in_effect=no: this connection has no such database, or it is not in a file".to_owned(),
     }

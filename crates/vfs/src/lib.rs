@@ -11,6 +11,8 @@
 //! them: `journal_mode` (requests for WAL mode), `split` (page splits), `ffi` (C declarations), `api` (SQLite's functions), `base` (the VFS underneath), `fault`
 //! (errors on their way out), `log`, `uri` (which keys are whose), `functions` and `stats_table` (what SQL sees), `fork`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod api;
 mod base;
 mod control;

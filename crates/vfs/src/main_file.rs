@@ -496,7 +496,20 @@ impl State {
     /// before the close, it is looked for each time (rule WalNameAsked).
     pub(crate) fn has_moved(&mut self) -> bool {
         let forwards = self.forwards();
-        self.moved.take().filter(|_| !forwards).unwrap_or_else(|| self.look_whether_moved())
+        let moved = self.moved.take().filter(|_| !forwards).unwrap_or_else(|| self.look_whether_moved());
+        if moved && self.conn.is_some() {
+            // SQLite's own message says "readonly database".
+            let why = format!(
+                "{} is not the file any more that was opened, which was moved, renamed, removed or replaced while it is in use: move it \
+                 back, or close it and open it again. In another directory it does not find its log, which is moved with it when nobody \
+                 uses it",
+                self.path.display()
+            );
+            self.last_error = Some(why.clone());
+            let fault = Fault::Own(code::READONLY_DBMOVED, why);
+            fault.report(&self.vfs.api, &self.path.to_string_lossy(), code::READONLY_DBMOVED);
+        }
+        moved
     }
 
     fn look_whether_moved(&mut self) -> bool {

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use onewrite_core::disk::Disk;
 use onewrite_core::disk::real::RealDisk;
+use onewrite_core::environment;
+use onewrite_core::text::printable;
 use parking_lot::Mutex;
 
 use crate::api::{Api, CApi, VERSION_MIN, sqlite_copy, version_error};
@@ -258,9 +260,10 @@ fn default_wanted(value: Option<OsString>) -> Result<bool, RegisterError> {
         Some(v) if v == "0" => Ok(false),
         Some(v) if v == "1" => Ok(true),
         Some(v) => {
-            let value = v.to_string_lossy().into_owned();
+            let value = v.to_string_lossy();
             refuse(format!(
-                "{DEFAULT_VARIABLE}={value}: not a value of this variable; the choices are 1 (onewrite becomes the default VFS) and 0"
+                "{DEFAULT_VARIABLE}={}: not a value of this variable; the choices are 1 (onewrite becomes the default VFS) and 0",
+                printable(&value)
             ))
         }
     }
@@ -278,7 +281,7 @@ pub unsafe extern "C" fn sqlite3_onewrite_init(
     routines: *const c_void,
 ) -> c_int {
     // SAFETY: as promised by the caller.
-    unsafe { enter(db, error, routines, || default_wanted(std::env::var_os(DEFAULT_VARIABLE))) }
+    unsafe { enter(db, error, routines, || default_wanted(environment::variable(DEFAULT_VARIABLE))) }
 }
 
 /// The entry point for bindings that cannot name a VFS: makes onewrite the default one, whatever the environment says.
@@ -345,7 +348,7 @@ pub unsafe extern "C" fn sqlite3_extension_init(
 /// As [`register`].
 pub unsafe fn register_inside(api: &Api) -> c_int {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let make_default = default_wanted(std::env::var_os(DEFAULT_VARIABLE))?;
+        let make_default = default_wanted(environment::variable(DEFAULT_VARIABLE))?;
         // SAFETY: as promised by the caller.
         unsafe { register_on(api, VFS_NAME, make_default, None, None) }
     }));

@@ -6,7 +6,7 @@ use onewrite_core::Options;
 /// The keys that SQLite documents.
 const SQLITE: [&str; 8] = ["vfs", "mode", "cache", "psow", "nolock", "immutable", "modeof", "8_3_names"];
 
-/// Refuses the first key that is nobody's, with the choices.
+/// Names the first key that is nobody's, with the choices.
 pub(crate) fn check(keys: &[String]) -> Result<(), String> {
     keys.iter().find(|key| !is_known(key)).map_or(Ok(()), |key| {
         let meant = Options::NAMES.iter().chain(&SQLITE).find(|name| plain(name) == plain(key));

@@ -20,7 +20,7 @@ use rustc_hash::FxHashMap;
 
 use crate::api::Api;
 use crate::base::{Base, BaseFile};
-use crate::fault::{Fault, Outcome, forget, last};
+use crate::fault::{Fault, Outcome, forget, last, remember};
 use crate::ffi::{AnyFn, File, Vfs, access, code, open};
 use crate::files::{OpenFile, place_journal, place_main};
 use crate::fork;
@@ -217,8 +217,14 @@ impl Onewrite {
         for (option, value) in given {
             options.set(option, value).map_err(cannot_open)?;
         }
+        let what = || format!("cannot open the database {}", path.display());
+        // The base would wait for the other end of a pipe, and find out at the first read that a directory is none.
+        regular(path).map_err(|e| Error::io(what(), e))?;
         // SAFETY: as promised by the caller; the file is closed in `xClose`.
-        let (mut file, _) = unsafe { BaseFile::open(self.base, name, flags)? };
+        let (mut file, _) = unsafe { BaseFile::open(self.base, name, flags) }.map_err(|fault| match fault {
+            Fault::Base(code::CANTOPEN) => Error::io(what(), self.base.last_error()).into(),
+            fault => fault,
+        })?;
         // Through the base's own file: closing another descriptor of it would drop the POSIX locks that
         // this process holds on it.
         let mut header = [0; HEADER_BYTES];
@@ -243,8 +249,19 @@ impl Onewrite {
     /// As [`Onewrite::open_main`].
     unsafe fn options(&self, name: *const c_char) -> Outcome<Vec<(String, String)>> {
         // SAFETY: as promised by the caller.
-        let keys = unsafe { self.api.uri_keys(name) };
-        uri::check(&keys).map_err(|message| Fault::Own(code::CANTOPEN, message))?;
+        let (keys, vfs) = unsafe { (self.api.uri_keys(name), self.api.uri_value(name, "vfs")) };
+        match uri::check(&keys) {
+            Ok(()) => {}
+            Err(message) if vfs.is_some_and(|vfs| vfs.as_bytes() == self.name.as_bytes()) => {
+                return Err(Fault::Own(code::CANTOPEN, message));
+            }
+            // Meant for another library, it may be: SQLite itself ignores keys it does not know.
+            Err(message) => {
+                // SAFETY: as promised by the caller.
+                let subject = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+                self.api.log(code::WARNING, &format!("onewrite: ignored: {message} [{subject}]"));
+            }
+        }
         // In the order of NAMES, which is the order in which they apply.
         let given = Options::NAMES.iter().filter_map(|option| {
             // SAFETY: as promised by the caller.
@@ -301,6 +318,16 @@ impl Onewrite {
         }
         let path = path_of(name);
         Ok(self.disk.exists(&path).map_err(|e| Error::io(format!("looking for {}", path.display()), e))?)
+    }
+}
+
+/// Fails where there is no regular file.
+fn regular(path: &Path) -> io::Result<()> {
+    let found = std::fs::metadata(path)?;
+    match found.is_file() {
+        true => Ok(()),
+        false if found.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
     }
 }
 
@@ -490,7 +517,23 @@ unsafe extern "C" fn x_full_pathname(vfs: *mut Vfs, name: *const c_char, bytes: 
         unsafe { out.copy_from_nonoverlapping(full.as_ptr(), full.as_bytes_with_nul().len()) };
         return code::OK;
     }
-    forward!(vfs, full_pathname(name, bytes, out), code::CANTOPEN)
+    let rc = forward!(vfs, full_pathname(name, bytes, out), code::CANTOPEN);
+    // SQLite does not get to `xOpen` then, and the reason of an error before this one would be taken for this one's.
+    if rc & 0xff != code::OK {
+        let _none_in_a_panic = catch_unwind(|| unnamed(&path_of(path), bytes));
+    }
+    rc
+}
+
+/// Keeps the reason for which a path has no absolute form of at most `bytes`.
+fn unnamed(path: &Path, bytes: c_int) {
+    let (why, number) = match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => (e.to_string(), e.raw_os_error().unwrap_or(0)),
+        _ => {
+            (format!("its absolute path has more than the {bytes} bytes that this SQLite takes, or too many links"), 0)
+        }
+    };
+    remember(&format!("cannot open the database {}: {why}", path.display()), number);
 }
 
 unsafe extern "C" fn x_dl_open(vfs: *mut Vfs, name: *const c_char) -> *mut c_void {

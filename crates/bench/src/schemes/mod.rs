@@ -292,7 +292,7 @@ impl Suite {
             "Medians of {runs} runs, {transactions} transactions a section or a multiple; rows of 128 B, random keys, synchronous=FULL."
         );
         println!(
-            "A ratio is the median of those taken run by run. The papers' numbers beside these: docs/benchmarks.md."
+            "A ratio is the median of those taken run by run. The papers' numbers beside these: docs/research.md."
         );
         let version = self.chosen.library.version();
         let sqlite = match &self.chosen.path {

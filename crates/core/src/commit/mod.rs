@@ -404,7 +404,7 @@ fn show_record(db: &Database, live: &Live, txn: &mut Txn, inner: &Inner, state: 
     show(&mut table, inner, state.tid, images);
     if !txn.streamed.is_empty() {
         let file = live.log.file().file.clone();
-        table.publish_layer(state.tid, std::mem::take(&mut txn.streamed), file);
+        table.publish_layer(state.tid, std::mem::take(&mut txn.streamed), file, live.log.stream_tail());
     }
     if table.should_trim() {
         table.trim(inner.readers());

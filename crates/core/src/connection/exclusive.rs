@@ -79,6 +79,9 @@ impl Connection {
     /// Fails while another connection lets nobody begin to read. Between processes: once the snapshot is announced.
     pub(super) fn check_let_in(&self, inner: &Inner) -> Result<()> {
         let alone = inner.alone.is_some_and(|connection| connection != self.id);
+        if let Some(member) = inner.member.as_ref().filter(|_| !alone) {
+            self.db.check_replaced(member)?;
+        }
         if alone || inner.member.as_ref().map_or(Ok(false), |member| member.is_shut_out())? {
             return Err(Error::Busy("another connection has taken the database for itself".into()));
         }

@@ -33,8 +33,8 @@ const TENTATIVE_WAIT: Duration = Duration::from_millis(10);
 const FIRM_WAIT: Duration = Duration::from_millis(30);
 /// The same of one that is inside of onewrite, for a transaction that is likely to write: a checkpoint is over soon.
 const INSIDE_WAIT: Duration = Duration::from_millis(100);
-/// How long another process may take to bring a big transaction home, before its turn is looked at.
-const HOME_WAIT: Duration = Duration::from_millis(200);
+/// How long a snapshot that cannot be pinned waits for the turn of another process before it is tried again.
+const TURN_WAIT: Duration = Duration::from_millis(200);
 /// How long a process that begins to use the log may keep others from the file.
 const MARK_WAIT: Duration = Duration::from_millis(50);
 /// How long a tentative place stays with a connection that has not begun to write and reads. Time in which its thread
@@ -89,7 +89,9 @@ impl Connection {
         self.waits.begin();
         let (apart, is_away) = {
             let inner = self.db.inner.lock();
-            self.check_let_in(&inner)?;
+            if !self.db.is_log_replaced(&inner) {
+                self.check_let_in(&inner)?;
+            }
             (self.runs_apart(&inner), inner.ship().is_away())
         };
         if self.said.exclusive && !self.db.read_only {
@@ -162,7 +164,8 @@ impl Connection {
             if inner.reserved.is_some_and(|other| other != self.id) {
                 return Err(busy_aside());
             }
-            if inner.phase == Phase::Live && !std::mem::replace(&mut self.habit.has_pinned, true) {
+            let is_replaced = db.is_log_replaced(&inner);
+            if inner.phase == Phase::Live && !is_replaced && !std::mem::replace(&mut self.habit.has_pinned, true) {
                 db.hold_pending();
                 if is_undecided(&inner) && !self.ships {
                     drop(inner);
@@ -170,19 +173,22 @@ impl Connection {
                 }
             }
             let joins_reader = inner.phase == Phase::Unmarked && !inner.snapshots.is_empty();
-            if inner.phase == Phase::Live || joins_reader {
+            if (inner.phase == Phase::Live && !is_replaced) || joins_reader {
                 match self.pin(&mut inner, has_place) {
                     Err(Error::Busy(_)) => {}
                     pinned => return pinned,
                 }
-                drop(inner);
-                return self.pin_patiently();
+                if !db.is_log_replaced(&inner) {
+                    drop(inner);
+                    return self.pin_patiently();
+                }
             }
         }
         // The file may have changed since this process last looked, or need recovery.
         let mut writer = db.writer.lock();
         let mut inner = db.inner.lock();
         inner.check()?;
+        db.leave_lost_log(&mut writer, &mut inner)?;
         match inner.phase {
             Phase::Live => {}
             Phase::Aside(_) => return Err(busy_aside()),
@@ -252,7 +258,7 @@ impl Connection {
         }
     }
 
-    /// Pins a snapshot, also while another process brings a big transaction home, or has died while it did.
+    /// Pins a snapshot, also where checkpoints of other processes overtake it again and again, or the store is not known to have all.
     fn pin_patiently(&mut self) -> Result<()> {
         let db = self.db.clone();
         let deadline = Instant::now() + self.patience();
@@ -267,7 +273,7 @@ impl Connection {
                 continue;
             }
             // The turn of a dead process is had, and with it taken over.
-            match db.enter_and_leave(deadline.min(Instant::now() + HOME_WAIT)) {
+            match db.enter_and_leave(deadline.min(Instant::now() + TURN_WAIT)) {
                 Ok(()) => {}
                 Err(Error::Busy(_)) => std::thread::sleep(Duration::from_micros(500)),
                 Err(e) => return Err(e),
@@ -515,6 +521,8 @@ impl Connection {
     pub(super) fn begin_write(&mut self, snapshot: &Arc<State>) -> Result<()> {
         let db = &*self.db;
         let mut writer = db.writer.lock();
+        db.inner.lock().check()?;
+        db.see_to_files(&mut writer)?;
         let mut inner = db.inner.lock();
         inner.check()?;
         if !inner.is_newest(snapshot) {

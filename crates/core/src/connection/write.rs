@@ -72,6 +72,10 @@ impl Connection {
         }
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let mut writer = db.writer.lock();
+        if (looks || self.said.exclusive) && txn.streamed.is_empty() {
+            // It began without the place, or under a lock that it keeps.
+            db.see_to_files(&mut writer).map_err(aside::stale)?;
+        }
         let options = options_on_newest(&db, txn)?;
         if !txn.is_untouched() && (super_journal.is_some() || plain) {
             db.spans_aside.fetch_or(super_journal.is_some(), Relaxed);

@@ -36,14 +36,14 @@ impl Database {
                 self.path.display()
             )));
         }
-        let made = self.place_mark(inner);
+        let made = self.place_mark(inner, None);
         // SHARED stays: it keeps stock writers out for as long as the mark is on. So does PENDING (rule PendingHeld).
         match &made {
             Ok(_) => crate::locks::downgrade_to_pending(&*self.home)?,
             Err(_) => crate::locks::downgrade(&*self.home)?,
         }
         let made = made?;
-        self.share(made, writer, inner, true)
+        self.share(made, writer, inner, 1)
     }
 
     /// Takes SHARED on home, whose PENDING another process may hold that uses it through onewrite. False while somebody is
@@ -73,25 +73,26 @@ impl Database {
     }
 
     /// This process alone has made `live`, with every lock of the log, and all of its records are durable: from here on others may
-    /// join, unless the scheme takes the file for one process. The newest state is that of the last record. If `writes`, this process has just
-    /// marked home, and a transaction of it is under way, as behind [`Database::enter`].
+    /// join, unless the scheme takes the file for one process. The newest state is that of the last record. If `in_flight` transactions of this
+    /// process are under way, as behind [`Database::enter`], it has just marked home.
     pub fn share(
         &self,
         live: Live,
         writer: &mut MutexGuard<'_, Option<Live>>,
         inner: &mut Inner,
-        writes: bool,
+        in_flight: usize,
     ) -> Result<()> {
         let (slot, log, due) = (live.log.slot().clone(), live.log.file().clone(), live.due);
         let cursor = live.log.cursor();
         inner.phase = Phase::Live;
         inner.home_tid = slot.base_tid;
-        inner.kept_stock_out = writes;
+        inner.kept_stock_out = in_flight > 0;
         inner.set_state(Arc::new(State { tid: cursor.last_tid, ..(*inner.latest).clone() }));
         **writer = Some(live);
         if self.facts().all_in_log() && !inner.options.concurrent {
             let options = inner.options.clone();
-            self.enrol(Member::found(self.files(), log, Tail { slot, cursor }, due, options.psow, writes)?, inner);
+            let tail = Tail { slot, cursor };
+            self.enrol(Member::found(self.files(), log, tail, due, options.psow, in_flight)?, inner);
         }
         if self.is_signed()? { self.begin_signed(inner.member.as_deref()) } else { Ok(()) }
     }
@@ -108,7 +109,7 @@ impl Database {
     /// The opposite of [`Database::enrol`]; every lock of the log goes.
     pub fn quit(&self, inner: &mut Inner) -> Result<()> {
         self.table.write().member = None;
-        inner.home_tid = Tid::HOME;
+        (inner.home_tid, inner.tid_before) = (Tid::HOME, Tid::HOME);
         inner.kept_stock_out = false;
         inner.member.take().map_or(Ok(()), |member| member.leave_for_good())
     }
@@ -148,49 +149,60 @@ impl Database {
 
     /// The last connection closes: home becomes a plain, complete file again.
     pub fn detach(&self) -> Result<()> {
+        self.attach_to_close();
         let live = self.inner.lock().phase == Phase::Live;
         let keep_out = |last: bool| if last { self.keep_stock_out().map(|()| true) } else { Ok(false) };
         let last = if live { self.is_last().and_then(keep_out) } else { Ok(true) };
+        // A home that was overwritten is not written.
+        let last = last.and_then(|last| if live && last { self.check_mark_of_live().map(|()| last) } else { Ok(last) });
+        let closed = match last {
+            Ok(true) => self.end_session(),
+            // Others go on.
+            last => last.map(drop),
+        };
+        // Whatever failed: nobody is left here who could use a lock, and recovery needs them all.
         let mut writer = self.writer.lock();
         let mut inner = self.inner.lock();
-        if !matches!(last, Ok(true)) || inner.check().is_err() {
-            // Others go on, or recovery does.
-            *writer = None;
-            self.quit(&mut inner)?;
-            inner.phase = match &inner.phase {
-                Phase::Live => Phase::Unmarked,
-                other => other.clone(),
-            };
-            crate::locks::none(&*self.home)?;
-            return last.map(drop);
-        }
-        if inner.phase == Phase::Live {
-            let sticky = inner.options.sticky;
-            drop(inner);
-            if !keeps(Rule::MarkOffLast) {
-                let header = self.inner.lock().latest.final_header();
-                self.write_header(&header)?;
-            }
-            if let Some(live) = writer.as_mut() {
-                match sticky {
-                    true => checkpoint::checkpoint(self, live, Stream::Drop)?,
-                    false => checkpoint::bring_home(self, live)?,
-                }
-            }
-            inner = self.inner.lock();
-            if !sticky {
-                let ended = if self.flushes_close.load(Ordering::Relaxed) { Ended::Durable } else { Ended::Proven };
-                self.take_off_mark(&mut writer, &mut inner, Stream::Drop, ended)?;
-            } else if let Some(live) = writer.as_mut() {
-                live.scheme.clone().detach(self, live, Some(&inner.latest))?;
-                if live.home.reserved_bytes > 0 {
-                    // Gives back the room that was asked for and not used.
-                    self.home.set_len(live.home.bytes).context(|| self.what("cannot fit the length of"))?;
-                }
-            }
-        }
         *writer = None;
-        self.quit(&mut inner)?;
-        crate::locks::none(&*self.home)
+        let left = self.quit(&mut inner);
+        if inner.phase == Phase::Live {
+            inner.phase = Phase::Unmarked;
+        }
+        let unlocked = crate::locks::none(&*self.home);
+        closed.and(left).and(unlocked)
+    }
+
+    /// The last process brings all home and takes the mark off, unless a failure leaves that to recovery.
+    fn end_session(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        let inner = self.inner.lock();
+        if inner.phase != Phase::Live || inner.check().is_err() {
+            return Ok(());
+        }
+        let sticky = inner.options.sticky;
+        drop(inner);
+        if !keeps(Rule::MarkOffLast) {
+            let header = self.inner.lock().latest.final_header();
+            self.write_header(&header)?;
+        }
+        if let Some(live) = writer.as_mut() {
+            match sticky {
+                true => checkpoint::checkpoint(self, live, Stream::Drop)?,
+                false => checkpoint::bring_home(self, live)?,
+            }
+        }
+        let mut inner = self.inner.lock();
+        if !sticky {
+            let ended = if self.flushes_close.load(Ordering::Relaxed) { Ended::Durable } else { Ended::Proven };
+            return self.take_off_mark(&mut writer, &mut inner, Stream::Drop, ended);
+        }
+        if let Some(live) = writer.as_mut() {
+            live.scheme.clone().detach(self, live, Some(&inner.latest))?;
+            if live.home.reserved_bytes > 0 {
+                // Gives back the room that was asked for and not used.
+                self.home.set_len(live.home.bytes).context(|| self.what("cannot fit the length of"))?;
+            }
+        }
+        Ok(())
     }
 }

@@ -9,12 +9,14 @@ use super::{Database, HomeFile, Inner, Live, Phase};
 use crate::beside;
 use crate::disk::{DiskFile, FileSeal, LockKind, OpenMode, random};
 use crate::error::{Error, IoContext, Result};
+use crate::evidence::HomeAndLog;
 use crate::home::{Header, Kind, Mark, State};
 use crate::layout::BLOCK_BYTES_MIN;
 use crate::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::log::file::{LogFile, aside_path, is_aside, log_path};
 use crate::log::ring::{COUNTER_STEP, Log, Stream, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::{Slot, session_after};
+use crate::pairing::Pairing;
 use crate::procs::{kept, member};
 use crate::rules::{Rule, keeps};
 use crate::stats::CountedFile;
@@ -47,8 +49,9 @@ pub enum Ended {
 }
 
 impl Database {
-    /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark, flushed.
-    pub(super) fn place_mark(&self, inner: &mut Inner) -> Result<Live> {
+    /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark, flushed. `lost`: the session that goes on with the
+    /// new log, all of which is in home.
+    pub(super) fn place_mark(&self, inner: &mut Inner, lost: Option<&Live>) -> Result<Live> {
         // Nobody opens a file again that has no name: its log needs none, and what has the name is another's.
         let unlinked = self.home.is_unlinked().context(|| self.what("cannot look at"))?;
         if !unlinked {
@@ -64,7 +67,8 @@ impl Database {
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::layout::BLOCK_BYTES_MAX);
         let Found { log, newest: old, created, noted } = match unlinked {
             true => Found { log: self.nameless_log(block_bytes)?, newest: None, created: true, noted: None },
-            false => self.usable_log(block_bytes, &state)?,
+            false if lost.is_some() => self.another_log(block_bytes)?,
+            false => self.usable_log(block_bytes)?,
         };
         let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
         let home = self.home.id().context(|| self.what("cannot look at"))?;
@@ -89,14 +93,16 @@ impl Database {
         // its slot, when the rest of a longer ring is cut off (rule LogGivenBack).
         let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
         let follows = follows.filter(|_| facts.all_in_log() && state.kind == Kind::Database);
-        let session = follows.map_or_else(random, |before| Ok(session_after(before.session, random()?)))?;
+        let before = lost.map(|live| live.home.mark.session).or(follows.map(|slot| slot.session));
+        let session = before.map_or_else(random, |before| Ok(session_after(before, random()?)))?;
         let (start, proof_bytes) = match used.filter(|_| follows.is_some() && keeps(Rule::ProofKept)) {
             Some(used) => begin_beside(used, ring_bytes, block_bytes.into()),
             None => (LogOffset(0), 0),
         };
         // Home may have changed without a number since the last transaction: its state gets one of its own
         // (rule CacheKnowsItsState).
-        let base_tid = Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0)).next();
+        let last_tid = lost.map(|live| live.log.last_tid().max(live.home.mark.tid));
+        let base_tid = last_tid.unwrap_or(Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0))).next();
         let slot = Slot {
             block_bytes,
             sequence: old.as_ref().map_or(0, |s| s.sequence),
@@ -133,6 +139,9 @@ impl Database {
         let mut log = log?;
         if old.as_ref().is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
+        }
+        if let Some(live) = lost {
+            self.leave_log(inner, live, log.file(), log.slot())?;
         }
         let rest = old.filter(|_| !created).map_or(0, |slot| slot.ring_bytes);
         log.give_rest_back(rest)?;
@@ -235,6 +244,9 @@ impl Database {
         ended: Ended,
     ) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
+        if !self.has_mark(live)? {
+            return Err(self.overwritten(live, inner));
+        }
         live.scheme.clone().detach(self, live, None)?;
         // Not behind the mark: nobody knows the session then.
         let removed = kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session);
@@ -296,7 +308,7 @@ impl Database {
     /// needed. With the newest slot that was there. The caller has EXCLUSIVE on home, which is not marked and has its name: so
     /// a log that is locked, or that holds what its home needs, is that of another file, which had the name before and was
     /// renamed, removed or replaced. It is set aside, where `path_of_session` finds it (rule ForeignLogSetAside).
-    fn usable_log(&self, block_bytes: u32, state: &State) -> Result<Found> {
+    fn usable_log(&self, block_bytes: u32) -> Result<Found> {
         let path = &log_path(&self.path);
         let what = || format!("cannot open the log {}", path.display());
         let file = match self.disk.open_beside(path, OpenMode::ReadWrite, None) {
@@ -323,8 +335,8 @@ impl Database {
             (Err(e), _) => return Err(e),
         };
         if let Some(slot) = newest.as_ref().filter(|slot| busy || slot.live) {
-            // Counters go on by two as the mark comes off, and not at all until it is on.
-            if busy || !self.has_ended(&log, slot, state)? {
+            // Else every record is home (rule CloseWithoutSlot).
+            if busy || HomeAndLog::new(self, &log)?.judge(false)? != Pairing::Closed {
                 self.set_aside(path, Some(&log), slot.session)?;
                 if !busy {
                     kept::remove(&*self.disk, path, slot.session)?;
@@ -353,16 +365,13 @@ impl Database {
         self.create_log(path, block_bytes, newest)
     }
 
-    /// Whether the live `slot` is of a session that took the mark off this home, and lost what it did to its log then: every
-    /// record is home (rule CloseWithoutSlot). Or a recovery took it off, with the counter at which the slot's ceiling is.
-    fn has_ended(&self, log: &LogFile, slot: &Slot, state: &State) -> Result<bool> {
-        // Counters go on by two as the mark comes off, and not at all until it is on.
-        let ends = |counter: u32| state.change_counter.wrapping_sub(counter) <= 2;
-        let (end, counter) = log.scan_counter(slot)?;
-        if slot.is_in_page() && end.is_empty() && ends(slot.counter_ceiling) && self.is_noted_in(log)? {
-            return Ok(true);
+    /// A new log in the place of a lost one. Another file that has the name is set aside.
+    fn another_log(&self, block_bytes: u32) -> Result<Found> {
+        let path = &log_path(&self.path);
+        if self.disk.exists(path).context(|| format!("cannot look for the log {}", path.display()))? {
+            self.set_aside(path, None, random()?)?;
         }
-        Ok(ends(counter) && (end.is_empty() || (end.rot.is_none() && self.is_noted_in(log)?)))
+        self.create_log(path, block_bytes, None)
     }
 
     /// Whether this home is the file that `log` was used for last.

@@ -19,6 +19,7 @@
 //! place while it commits; `inner` only for moments; `table` only for look-ups and publication.
 
 mod lifecycle;
+mod lost;
 pub mod mark;
 mod names;
 mod pin;
@@ -36,6 +37,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::{self, Header, Kind, Mark, State};
 use crate::image_file::ImageFile;
 use crate::layout::home as at;
+use crate::log::file::LogFile;
 use crate::log::group::Audience;
 use crate::log::record::Encoder;
 use crate::log::ring::Log;
@@ -110,6 +112,8 @@ pub struct Inner {
     /// The transaction that made what home held when this process marked it: [`Tid::HOME`] until then. Slots move on, and a
     /// snapshot that was pinned before the mark does not.
     pub home_tid: Tid,
+    /// The same state by the number that it had before a new log gave it this one; else [`Tid::HOME`].
+    pub tid_before: Tid,
 }
 
 impl Inner {
@@ -171,10 +175,10 @@ impl Inner {
     pub fn check(&self) -> Result<()> {
         match &self.phase {
             Phase::Poisoned(why) => Err(Error::Poisoned(why.clone())),
-            _ if self.member.as_ref().is_some_and(|member| member.words.is_poisoned()) => {
-                Err(Error::Poisoned("in another process".into()))
-            }
-            _ => Ok(()),
+            _ => match self.member.as_ref().map(|member| &member.words).filter(|words| words.is_poisoned()) {
+                Some(words) => Err(Error::Poisoned(words.poisoned_by().into())),
+                None => Ok(()),
+            },
         }
     }
 
@@ -194,8 +198,13 @@ impl Inner {
 
     /// Whether a snapshot is of the newest state.
     pub fn is_newest(&self, snapshot: &State) -> bool {
+        self.is_newest_tid(snapshot.tid)
+    }
+
+    /// The same by its number.
+    pub fn is_newest_tid(&self, tid: Tid) -> bool {
         let newest = self.published.tid;
-        snapshot.tid == newest || (snapshot.tid == Tid::HOME && newest == self.home_tid)
+        tid == newest || ([Tid::HOME, self.tid_before].contains(&tid) && newest == self.home_tid)
     }
 }
 
@@ -221,6 +230,8 @@ pub struct Live {
     pub sweep: Option<Sweep>,
     /// What the recovery that this log was taken over by has left to do; among several processes, the words say so.
     pub due: Due,
+    /// When it was seen last that the files are where they were.
+    pub looked_at: Option<Instant>,
 }
 
 impl Live {
@@ -229,7 +240,8 @@ impl Live {
         let (encoder, kept) = (Encoder::default(), ImageFile::default());
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
         let (first_page, due) = (None, Due::default());
-        Live { log, home, home_tid, encoder, first_page, kept, scheme, emptied_at, sweep: None, due }
+        let looked_at = Some(Instant::now());
+        Live { log, home, home_tid, encoder, first_page, kept, scheme, emptied_at, sweep: None, due, looked_at }
     }
 }
 
@@ -282,6 +294,8 @@ pub struct Database {
     pub(crate) undecided: Mutex<Option<Undecided>>,
     /// A transaction over several files needed the plain file: the next one waits until it is alone.
     pub(crate) spans_aside: AtomicBool,
+    /// Logs that were lost while in use: processes that have not seen it are attached to them.
+    pub(crate) lost_logs: Mutex<Vec<LogFile>>,
     /// Makes a scheme by its name.
     schemes: fn(SchemeName) -> Arc<dyn Scheme>,
     /// The one in force, and of the log in use. Locked for moments, below every other lock.
@@ -336,11 +350,13 @@ impl Database {
                 member: None,
                 kept_stock_out: false,
                 home_tid: Tid::HOME,
+                tid_before: Tid::HOME,
             }),
             writer: parking_lot::Mutex::new(None),
             write_back: Mutex::new(None),
             undecided: Mutex::new(None),
             spans_aside: AtomicBool::new(false),
+            lost_logs: Mutex::default(),
             schemes,
             scheme,
         }
@@ -354,6 +370,11 @@ impl Database {
     /// Path of the WAL of stock SQLite.
     pub fn wal_path(&self) -> &Path {
         &self.wal_path
+    }
+
+    /// Whether all processes are told of what is as durable as it is to be (rule SeenByAllAtOnce).
+    pub fn is_told_at_once(&self) -> bool {
+        keeps(Rule::SeenByAllAtOnce) || !self.table.read().has_layer()
     }
 
     /// What a member uses of it.
@@ -484,12 +505,11 @@ impl Audience for Database {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         debug_assert!(state.tid <= inner.published.tid, "states are shown in order");
-        // Others see a big transaction only once it is home.
-        let home_first = self.table.read().has_layer() && keeps(Rule::BigHomeFirst);
-        let words = inner.member.as_ref().filter(|_| !home_first).map(|member| &member.words);
-        if let Some(words) = words {
-            words.raise_written(state.tid);
-            words.show();
+        // Rule SeenByAllAtOnce.
+        let member = inner.member.clone().filter(|_| self.is_told_at_once());
+        if let Some(member) = member {
+            member.words.raise_written(state.tid);
+            member.words.show();
             inner.advance();
         } else {
             inner.hidden.retain(|hidden| hidden.tid > state.tid);

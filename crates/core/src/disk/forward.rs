@@ -120,6 +120,9 @@ macro_rules! forward_disk_file {
     (@ sync $this:ident $to:expr) => {
         fn sync(&self) -> std::io::Result<()> { let $this = self; $to.sync() }
     };
+    (@ next_data $this:ident $to:expr) => {
+        fn next_data(&self, offset: u64) -> std::io::Result<Option<u64>> { let $this = self; $to.next_data(offset) }
+    };
     (@ begin_write_back $this:ident $to:expr) => {
         fn begin_write_back(&self, offset: u64, len: u64) { let $this = self; $to.begin_write_back(offset, len) }
     };

@@ -39,6 +39,15 @@ impl Found {
     pub fn is_file(&self) -> bool {
         FileType::from_raw_mode(self.mode) == FileType::RegularFile
     }
+
+    /// An error where it is no regular file.
+    pub fn regular(&self) -> io::Result<()> {
+        match FileType::from_raw_mode(self.mode) {
+            FileType::RegularFile => Ok(()),
+            FileType::Directory => Err(Errno::ISDIR.into()),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+        }
+    }
 }
 
 /// Looks at an open file.

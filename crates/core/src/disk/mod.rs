@@ -7,6 +7,7 @@
 //! been flushed may reach the disk wholly, in part (whole atomic units) or not at all, in any order;
 //! a flush that returned makes everything written before it to that file durable.
 
+pub mod environment;
 pub mod forked;
 pub mod forward;
 pub mod look;
@@ -19,7 +20,7 @@ mod write_back;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::IoContext;
 use shared::SharedWords;
@@ -131,6 +132,12 @@ pub trait Disk: Send + Sync {
         let _has_no_clock = path;
         Ok(None)
     }
+    /// Whether `every` has passed since this was so at `last`, for who looks now and then; it is so now then. A disk without a clock always
+    /// says so.
+    fn is_due(&self, last: &mut Option<Instant>, every: Duration) -> bool {
+        let _has_no_clock = (last, every);
+        true
+    }
     /// A file without a name in the directory that holds `near`; it vanishes when dropped.
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>>;
 }
@@ -179,6 +186,11 @@ pub trait DiskFile: Send + Sync {
     fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     /// Makes everything written to this file, and its length, durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
+    /// Where the first byte at `offset` or behind it is that is not in a hole, in bytes; `None` if there is none. Where holes are not known,
+    /// that is `offset`.
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        Ok(Some(offset))
+    }
     /// Asks the system to begin to write these bytes to the medium, without waiting: a flush that follows finds less to do. Says
     /// nothing of durability, fails silently, and changes nothing on a disk that may write what it likes at any time.
     fn begin_write_back(&self, offset: u64, len: u64) {

@@ -66,10 +66,8 @@ impl Disk for RealDisk {
         }
         self.wrap(|| {
             let file = options.open(path)?;
-            match look::at(&file)?.is_file() {
-                true => Ok(file),
-                false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
-            }
+            look::at(&file)?.regular()?;
+            Ok(file)
         })
     }
 
@@ -139,10 +137,11 @@ impl Disk for RealDisk {
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        match rustix::fs::access(path, rustix::fs::Access::EXISTS) {
-            Ok(()) => Ok(true),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-            Err(e) => Err(e.into()),
+        // access(2) would judge with the rights of the real user, who in a setuid program is another one.
+        match look::at_path(path) {
+            Ok(_) => Ok(true),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+            Err(e) => Err(e),
         }
     }
 
@@ -214,10 +213,19 @@ impl Disk for RealDisk {
         Ok(rustix::fs::syncfs(File::open(path)?)?)
     }
 
+    fn is_due(&self, last: &mut Option<Instant>, every: Duration) -> bool {
+        let now = Instant::now();
+        let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= every);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
+    }
+
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.wrap(|| match tempfile::tempfile_in(directory_of(near)) {
             Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
-                tempfile::tempfile()
+                tempfile::tempfile_in(crate::environment::temp_dir())
             }
             made => made,
         })
@@ -375,6 +383,16 @@ impl DiskFile for RealFile {
 
     fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         Ok(retry_on_intr(|| rustix::io::pread(&self.file, &mut *buf, offset))?)
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(at) => Ok(Some(at.max(offset))),
+            Err(Errno::NXIO) => Ok(None),
+            // The file system does not tell.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(offset)),
+            Err(e) => Err(e.into()),
+        }
     }
 
     fn begin_write_back(&self, offset: u64, len: u64) {
@@ -587,6 +605,23 @@ mod tests {
 
     fn open(dir: &tempfile::TempDir, name: &str) -> Arc<dyn DiskFile> {
         RealDisk::new().open(&dir.path().join(name), OpenMode::Create).unwrap()
+    }
+
+    #[test]
+    fn data_is_found_behind_a_hole() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let disk = RealDisk::new();
+        let file = disk.open(file.path(), OpenMode::ReadWrite).unwrap();
+        file.write_at(&[1; 4096], 0).unwrap();
+        file.write_at(&[2; 4096], 64 << 20).unwrap();
+        file.set_len(1 << 30).unwrap();
+        assert_eq!(file.next_data(100).unwrap(), Some(100));
+        let found = file.next_data(1 << 20).unwrap().unwrap();
+        // A file system without holes says so of each byte.
+        assert!((1 << 20..=64 << 20).contains(&found), "{found}");
+        let behind = file.next_data((64 << 20) + 4096).unwrap();
+        assert!(behind.is_none_or(|at| at == (64 << 20) + 4096), "{behind:?}");
+        assert_eq!(file.len().unwrap(), 1 << 30);
     }
 
     #[test]

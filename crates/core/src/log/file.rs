@@ -10,12 +10,12 @@ use std::sync::Arc;
 use memchr::memmem;
 
 use super::record::{Decider, Head, Peek, Record};
-use super::slot::{Slot, follows_session};
+use super::slot::Slot;
 use super::tombstone::{Tombstone, is_wiped};
 use crate::beside;
 use crate::disk::{Disk, DiskFile, FileId, FileSeal, NamesStamp, OpenMode, read_part, system};
 use crate::error::{Error, IoContext, Result};
-use crate::home::{Mark, mark};
+use crate::home::mark;
 use crate::layout::home::HEADER_BYTES;
 use crate::layout::{
     BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, SECTOR_BYTES, STREAM_UNIT, le_u32, le_u64, put, record as at, shared,
@@ -269,17 +269,8 @@ impl LogFile {
         Ok(le_u32(&b, slot::AT_VERSION) == Some(slot::VERSION))
     }
 
-    /// Whether the session of `mark` never wrote to this log, whose newest slot is `newest`: the mark is tentative, it follows that
-    /// one, and neither slot is damaged, which may have been its own (rule SlotWithFirstRecord).
-    pub fn has_nothing_of(&self, mark: &Mark, newest: &Slot) -> Result<bool> {
-        Ok(mark.tentative
-            && mark.session != newest.session
-            && follows_session(mark.session, newest.session)
-            && self.has_sound_slots(newest.block_bytes)?)
-    }
-
     /// Whether each of the two places for slots holds one, or nothing yet.
-    fn has_sound_slots(&self, block_bytes: u32) -> Result<bool> {
+    pub fn has_sound_slots(&self, block_bytes: u32) -> Result<bool> {
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         for n in 1..=2u64 {
             let mut b = [0; slot::BYTES];
@@ -414,6 +405,31 @@ impl LogFile {
         buf: &mut Vec<u8>,
         visit: impl FnOnce(Cursor, &Record<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
+        self.next_if(slot, cursor, window, buf, |record| self.stream_is_whole(record, slot), visit)
+    }
+
+    /// The same for a record that was told to be written: what streamed before it is all there, unless a checkpoint has cut it off since.
+    pub(crate) fn next_written<T>(
+        &self,
+        slot: &Slot,
+        cursor: &Cursor,
+        window: &Window,
+        buf: &mut Vec<u8>,
+        visit: impl FnOnce(Cursor, &Record<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.next_if(slot, cursor, window, buf, |record| self.for_each_streamed(record, |_, _, _| Ok(())), visit)
+    }
+
+    /// The same for one of which `counts` says so.
+    fn next_if<T>(
+        &self,
+        slot: &Slot,
+        cursor: &Cursor,
+        window: &Window,
+        buf: &mut Vec<u8>,
+        counts: impl Fn(&Record<'_>) -> Result<bool>,
+        visit: impl FnOnce(Cursor, &Record<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
         for at in next_places(slot, cursor.tail) {
             // The first may have begun the next lap, and those after it may then reach into what it left free.
             let first = if cursor.tail == slot.start { at } else { cursor.first };
@@ -423,7 +439,7 @@ impl LogFile {
                 && (at.0 - first.0).saturating_add(bytes.len() as u64) <= slot.ring_bytes
                 && let Some(record) = Record::decode(bytes, slot.page_bytes)
                 && follows(&record.head, slot, cursor)
-                && self.stream_is_whole(&record, slot)?
+                && counts(&record)?
             {
                 let tail = LogOffset(at.0 + record.bytes());
                 let next = Cursor { tail, prev_crc: record.crc, last_tid: record.head.tid, first };
@@ -634,24 +650,24 @@ impl LogFile {
         Ok(le_u32(b, 0).filter(|page| *page != 0).map(PageNo))
     }
 
-    /// Writes the live bytes of the ring, from the slot's start to `tail`, and everything behind the
-    /// ring once more, and flushes: what a failed flush left in the cache alone becomes durable.
-    pub(crate) fn rewrite_live(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
+    /// Writes the live bytes of the ring, from the slot's start to `tail`, and what streamed behind it, up to byte `streamed_end` of the
+    /// file, once more, and flushes: what a failed flush left in the cache alone becomes durable.
+    pub(crate) fn rewrite_live(&self, slot: &Slot, tail: LogOffset, streamed_end: u64) -> Result<()> {
         if !keeps(Rule::RecordsRewritten) {
             return Ok(());
         }
         self.write_again(slot, slot.start, tail)?;
+        // Not up to the end of the file, of which nobody knows why it is there.
+        let ring_end = slot.ring_at() + slot.ring_bytes;
+        self.write_over(ring_end, streamed_end.saturating_sub(ring_end), 256 << 10, |_| true)?;
         self.flush()
     }
 
-    /// The same from `from` on, without a flush.
+    /// The same of the ring alone, from `from` on, without a flush.
     pub(crate) fn write_again(&self, slot: &Slot, from: LogOffset, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let blocks = (LogOffset(from.0 / block * block), LogOffset(tail.0.next_multiple_of(block)));
-        self.write_over_between(slot, blocks, 256 << 10, |_| true)?;
-        let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
-        let ring_end = slot.ring_at() + slot.ring_bytes;
-        self.write_over(ring_end, file_bytes.saturating_sub(ring_end), 256 << 10, |_| true)
+        self.write_over_between(slot, blocks, 256 << 10, |_| true)
     }
 
     /// Flushes. Any error is a failed flush, also one that says the disk is full.

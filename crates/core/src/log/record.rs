@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use crate::disk::system;
 use crate::error::{Error, Result};
-use crate::layout::{le_u16, le_u32, le_u64, put, record as at};
+use crate::layout::{STREAM_UNIT, le_u16, le_u32, le_u64, put, record as at};
 use crate::memory::{self, Room};
 use crate::types::{PageNo, Tid};
 
@@ -45,6 +45,13 @@ pub struct Stream {
     pub index: u32,
     /// crc32c of the index.
     pub crc: u32,
+}
+
+impl Stream {
+    /// Where the index ends in the file, in bytes.
+    pub fn index_end(&self) -> u64 {
+        u64::from(self.index) * STREAM_UNIT + u64::from(self.count) * at::STREAM_ITEM_BYTES as u64
+    }
 }
 
 /// What says whether a transaction over several files counts: a decision with this token, in the log of one of them.

@@ -286,11 +286,9 @@ impl Log {
         Cursor { tail: self.tail, prev_crc: self.prev_crc, last_tid: self.last_tid, first: self.slot.start }
     }
 
-    /// Keeps the images that a dead process streamed behind the ring.
-    pub fn stream_found(&mut self) -> Result<()> {
-        let bytes = self.log.file.len().context(|| format!("cannot read the length of {}", self.log.path.display()))?;
-        self.stream_tail = bytes.next_multiple_of(STREAM_UNIT).max(self.ring_end());
-        Ok(())
+    /// Keeps the images that another process streamed behind the ring, which end at byte `streamed_end`.
+    pub fn stream_found(&mut self, streamed_end: u64) {
+        self.stream_tail = streamed_end.next_multiple_of(STREAM_UNIT).max(self.ring_end());
     }
 
     /// The newest slot on the disk.

@@ -218,7 +218,9 @@ impl Database {
             && member.is_dead(dead)?
         {
             let cursor = live.log.cursor();
-            member.log.rewrite_live(live.log.slot(), cursor.tail).map_err(|e| self.poison(e))?;
+            // What this process streams for a transaction to come may have been taken along by the flush that failed.
+            let streamed_end = live.log.stream_tail();
+            member.log.rewrite_live(live.log.slot(), cursor.tail, streamed_end).map_err(|e| self.poison(e))?;
             group.flushed_elsewhere(cursor.last_tid);
             let _ = words.flusher().compare_exchange(flusher, 0, SeqCst, SeqCst);
         } else {
@@ -227,7 +229,8 @@ impl Database {
         }
         self.inner.lock().check()?;
         let mut inner = self.inner.lock();
-        if !self.table.read().has_layer() {
+        // Rule SeenByAllAtOnce.
+        if self.is_told_at_once() {
             words.publish(inner.published.tid, group.durable());
             words.show();
             inner.advance();

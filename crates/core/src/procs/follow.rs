@@ -57,23 +57,26 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach)
         }
         // What another round has read may have been given up since.
         let mut window = Window::default();
-        while inner.published.tid < goal {
+        // Nothing follows what streamed before it is home, and a newer slot says so.
+        while inner.published.tid < goal && !db.table.read().has_layer() {
             if !window.reaches(&tail.slot, &tail.cursor) {
                 // All of it is written by now.
                 let few = goal.0 - inner.published.tid.0 <= FEW_RECORDS;
                 let bytes = if few { WINDOW_BYTES.0 } else { WINDOW_BYTES.1 };
                 member.log.look(&mut window, &tail.slot, &tail.cursor, bytes)?;
             }
-            let next = member.log.next_record(&tail.slot, &tail.cursor, &window, &mut buf, |end, record| {
-                if record.head.stream.count > 0 {
-                    return Ok(None); // Visible, so it is home, and a newer slot says so.
-                }
+            let next = member.log.next_written(&tail.slot, &tail.cursor, &window, &mut buf, |end, record| {
                 // Of what is visible, readers see none but the newest from here on.
                 let visible = words.visible().min(record.head.tid).max(inner.latest.tid);
                 let readers = Readers { snapshots: &inner.snapshots, visible };
-                Ok(Some((end, apply(db, member, &tail.slot, record, &inner.published, readers)?)))
-            })?;
-            let Some((end, state)) = next.flatten() else { break };
+                Ok((end, apply(db, member, &tail.slot, record, &inner.published, readers)?))
+            });
+            let next = match next {
+                // A newer slot has given the record up, and what streamed before it was overwritten while it was read.
+                Err(Error::Corrupt(_)) if words.generation() != generation => break,
+                next => next?,
+            };
+            let Some((end, state)) = next else { break };
             tail.cursor = end;
             inner.hide(Arc::new(state));
             inner.advance();
@@ -109,7 +112,6 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
         // The records up to there are gone.
         let mut state = State { change_counter: slot.change_counter, ..State::empty(home_tid) };
         if slot.page_count > 0 {
-            // A big transaction may be on its way home.
             let mut first = [0; at::HEADER_BYTES];
             read_home(db, member, home_tid, PageNo::HEADER, slot.page_bytes, &mut first)?;
             home::unmark(&mut first);

@@ -59,6 +59,15 @@ pub struct Kept {
     index: Mutex<Index>,
 }
 
+/// Where an image is.
+struct Image {
+    /// Of the file, when the entry was read.
+    generation: u64,
+    file: Arc<dyn DiskFile>,
+    /// In bytes.
+    at: u64,
+}
+
 /// Entries being written.
 pub struct Run {
     generation: u64,
@@ -94,9 +103,25 @@ impl Kept {
         Ok(file)
     }
 
-    /// The image of `page` that the snapshot `tid` reads instead of home's: the file and the position in bytes.
-    /// No more than a load while nothing is kept.
-    pub fn find(&self, page: PageNo, tid: Tid) -> Result<Option<(Arc<dyn DiskFile>, u64)>> {
+    /// Reads bytes of the image of `page` that the snapshot `tid` reads instead of home's, from byte `from` of the image on. The bytes
+    /// read; `None` where nothing is kept of it, which costs no more than a load while nothing is kept at all.
+    pub fn read(&self, page: PageNo, tid: Tid, from: usize, buf: &mut [u8]) -> Result<Option<usize>> {
+        loop {
+            let Some(Image { generation, file, at }) = self.find(page, tid)? else { return Ok(None) };
+            let read = file.read_at(buf, at + from as u64).context(|| self.what("read"))?;
+            // A checkpoint that began the file afresh has overwritten the image, perhaps while it was read.
+            if self.words.same_kept(generation) {
+                return Ok(Some(read));
+            }
+        }
+    }
+
+    /// Whether the snapshot `tid` reads `page` here instead of in home.
+    pub fn has(&self, page: PageNo, tid: Tid) -> Result<bool> {
+        Ok(self.find(page, tid)?.is_some())
+    }
+
+    fn find(&self, page: PageNo, tid: Tid) -> Result<Option<Image>> {
         if self.words.kept().1 == 0 || tid >= self.words.kept_until() {
             return Ok(None);
         }
@@ -105,34 +130,46 @@ impl Kept {
         let newer = (std::ops::Bound::Excluded(tid), std::ops::Bound::Unbounded);
         let at = index.pages.get(&page).and_then(|images| images.range(newer).next()).map(|(_, at)| *at);
         let Some(at) = at else { return Ok(None) };
-        Ok(Some((self.open(&mut index)?, at)))
+        let file = self.open(&mut index)?;
+        Ok(Some(Image { generation: index.generation, file, at }))
     }
 
     /// Reads the entries that others added.
     fn refresh(&self, index: &mut Index) -> Result<()> {
-        let (generation, len) = self.words.kept();
-        if index.generation != generation {
-            index.generation = generation;
-            index.len = 0;
-            index.pages.clear();
+        loop {
+            let (generation, len) = self.words.kept();
+            if index.generation != generation {
+                index.generation = generation;
+                index.len = 0;
+                index.pages.clear();
+            }
+            let is_sound = self.read_entries(index, len)?;
+            if self.words.same_kept(generation) {
+                let damaged = || Error::Corrupt(format!("the old images {} are damaged", self.path.display()));
+                return if is_sound { Ok(()) } else { Err(damaged()) };
+            }
         }
+    }
+
+    /// Reads the entries up to byte `len`. False: there is none where one should be.
+    fn read_entries(&self, index: &mut Index, len: u64) -> Result<bool> {
         if index.len >= len {
-            return Ok(());
+            return Ok(true);
         }
         let file = self.open(index)?;
         let mut head = [0; HEAD_BYTES];
         while index.len < len {
-            file.read_at(&mut head, index.len).context(|| self.what("read"))?;
+            let read = file.read_at(&mut head, index.len).context(|| self.what("read"))?;
             let field = |at| le_u32(&head, at).unwrap_or(0);
             let crc = crc32c::crc32c(head.get(..16).unwrap_or_default());
-            if field(16) != crc || field(4) == 0 {
-                return Err(Error::Corrupt(format!("the old images {} are damaged", self.path.display())));
+            if read < HEAD_BYTES || field(16) != crc || field(4) == 0 {
+                return Ok(false);
             }
             let until = Tid(le_u64(&head, 8).unwrap_or(0));
             index.pages.entry(PageNo(field(0))).or_default().insert(until, index.len + HEAD_BYTES as u64);
             index.len += HEAD_BYTES as u64 + u64::from(field(4));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The smallest `until` above `tid` among the images of `page`. The caller has the writer's place.
@@ -190,28 +227,103 @@ impl Kept {
 mod tests {
     use super::*;
     use crate::disk::sim::{SimConfig, SimDisk};
+    use std::io;
+
+    /// The file of a reader: before its first read another process acts.
+    struct Overtaken<F> {
+        file: Arc<dyn DiskFile>,
+        act: Mutex<Option<F>>,
+    }
+
+    impl<F: FnOnce() + Send> DiskFile for Overtaken<F> {
+        fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+            let act = self.act.lock().take();
+            act.into_iter().for_each(|act| act());
+            self.file.read_once_at(buf, offset)
+        }
+
+        crate::forward_disk_file!(
+            this => this.file;
+            id, len, write_at, write_durable_at, sync, set_len, reserve, try_lock, unlock, atomic_unit_bytes
+        );
+    }
+
+    struct Both {
+        writer: Arc<Kept>,
+        reader: Kept,
+    }
+
+    impl Both {
+        fn new() -> Both {
+            let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimConfig::default()));
+            let words = ProcessWords::new(Arc::default());
+            words.found(1, false, 1, Tid(0));
+            let path = Path::new("/db");
+            let home = disk.open(path, OpenMode::Create).unwrap();
+            let open = || Kept::new(disk.clone(), home.clone(), kept_path(path, 1), words.clone(), false);
+            Both { writer: Arc::new(open()), reader: open() }
+        }
+
+        /// Keeps images of two pages for the snapshots before `until`.
+        fn keep(kept: &Kept, afresh: bool, until: u64, pages: [(u32, u8); 2]) {
+            let mut run = kept.begin(afresh).unwrap();
+            for (page, byte) in pages {
+                kept.add(&mut run, PageNo(page), Tid(until), &[byte; 512]).unwrap();
+            }
+            kept.finish(run).unwrap();
+        }
+
+        /// Before the next read of the reader, a checkpoint begins the file afresh, with `pages`.
+        fn overtake(&self, pages: Option<[(u32, u8); 2]>) {
+            let (writer, mut index) = (self.writer.clone(), self.reader.index.lock());
+            let act = move || match pages {
+                Some(pages) => Both::keep(&writer, true, 9, pages),
+                None => writer.finish(writer.begin(true).unwrap()).unwrap(),
+            };
+            let file = self.reader.open(&mut index).unwrap();
+            index.file = Some(Arc::new(Overtaken { file, act: Mutex::new(Some(act)) }));
+        }
+
+        fn read(&self, page: u32) -> Option<u8> {
+            let mut byte = [0];
+            let read = self.reader.read(PageNo(page), Tid(1), 0, &mut byte).unwrap()?;
+            assert_eq!(read, 1);
+            Some(byte[0])
+        }
+    }
+
+    #[test]
+    fn an_image_that_is_overwritten_while_it_is_read_is_not_taken() {
+        for pages in [None, Some([(7, 70), (3, 30)])] {
+            let both = Both::new();
+            Both::keep(&both.writer, false, 5, [(3, 50), (4, 1)]);
+            assert_eq!(both.read(3), Some(50));
+            both.overtake(pages);
+            assert_eq!(both.read(3), pages.map(|_| 30));
+        }
+    }
+
+    #[test]
+    fn entries_that_are_overwritten_while_they_are_read_are_no_damage() {
+        for pages in [None, Some([(7, 70), (3, 30)])] {
+            let both = Both::new();
+            Both::keep(&both.writer, false, 5, [(3, 50), (4, 1)]);
+            both.overtake(pages);
+            assert_eq!(both.read(4), None);
+            assert_eq!(both.read(3), pages.map(|_| 30));
+        }
+    }
 
     #[test]
     fn a_snapshot_reads_the_image_that_was_overwritten_first_after_it() {
-        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimConfig::default()));
-        let words = ProcessWords::new(Arc::default());
-        words.found(1, false, 1, Tid(0));
-        let path = Path::new("/db");
-        let home = disk.open(path, OpenMode::Create).unwrap();
-        let open = || Kept::new(disk.clone(), home.clone(), kept_path(path, 1), words.clone(), false);
-        let (writer, reader) = (open(), open());
+        let Both { writer, reader } = Both::new();
         let read = |kept: &Kept, tid| {
-            let (file, at) = kept.find(PageNo(3), Tid(tid)).unwrap()?;
             let mut byte = [0];
-            file.read_at(&mut byte, at).unwrap();
-            Some(byte[0])
+            kept.read(PageNo(3), Tid(tid), 0, &mut byte).unwrap().map(|_| byte[0])
         };
         assert_eq!(read(&reader, 1), None);
         for (until, byte) in [(5, 50), (9, 90)] {
-            let mut run = writer.begin(false).unwrap();
-            writer.add(&mut run, PageNo(3), Tid(until), &[byte; 512]).unwrap();
-            writer.add(&mut run, PageNo(4), Tid(until), &[1; 512]).unwrap();
-            writer.finish(run).unwrap();
+            Both::keep(&writer, false, until, [(3, byte), (4, 1)]);
         }
         let seen: Vec<_> = [1, 4, 5, 8, 9].map(|tid| read(&reader, tid)).to_vec();
         assert_eq!(seen, [Some(50), Some(50), Some(90), Some(90), None]);

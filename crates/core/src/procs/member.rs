@@ -106,6 +106,8 @@ struct Local {
     pending_at_us: u64,
     /// A dead process whose lock byte is held until it is taken over.
     dead: Option<usize>,
+    /// This process has another log: no turn begins here.
+    is_over: bool,
 }
 
 /// How [`Member::take`] went.
@@ -176,6 +178,7 @@ impl Member {
                 others_at: None,
                 pending_at_us: now_us(),
                 dead: None,
+                is_over: false,
             }),
             idle: Condvar::new(),
             pending_due: AtomicBool::new(false),
@@ -183,7 +186,8 @@ impl Member {
     }
 
     /// The first process: it has every lock byte, and the records up to `tail` are durable. Afterwards others may join. `due`: what a
-    /// recovery has left to do. If `writes`, it has the writer's place from the start (rule OneProcessWrites), and [`Member::leave`] ends that.
+    /// recovery has left to do. If `in_flight` transactions are under way, it has the writer's place from the start (rule
+    /// OneProcessWrites), and as many calls of [`Member::leave`] end that.
     /// `None`, and this process stays alone, where memory cannot be shared.
     pub fn found(
         files: Files,
@@ -191,7 +195,7 @@ impl Member {
         tail: Tail,
         due: Due,
         psow: bool,
-        writes: bool,
+        in_flight: usize,
     ) -> Result<Option<Arc<Member>>> {
         let Ok(words) = log.file.shared_words() else { return Ok(None) };
         let words = ProcessWords::new(words);
@@ -202,11 +206,11 @@ impl Member {
         let me = 0;
         words.enter(me);
         let member = Member::new(files, log, words, me, tail);
-        member.turns().found(writes);
+        member.turns().found(in_flight > 0);
         {
             let mut local = member.local.lock();
             local.seen_turns = member.words.turns().load(SeqCst);
-            local.in_flight = usize::from(writes);
+            local.in_flight = in_flight;
         }
         let what = || format!("cannot lock the log {}", member.log.path.display());
         let file = &member.log.file;
@@ -273,7 +277,7 @@ impl Member {
             return Err(busy("through another version of onewrite"));
         }
         if words.is_poisoned() {
-            return Err(Error::Poisoned("a write or flush failed in another process".into()));
+            return Err(Error::Poisoned(words.poisoned_by().into()));
         }
         if let Some(asked) = psow.filter(|asked| *asked != words.psow()) {
             return Err(Error::Option(format!(
@@ -441,6 +445,9 @@ impl Member {
 
     /// Whether another process, which lives, lets nobody begin to read. What was announced before is seen by it.
     pub fn is_shut_out(&self) -> Result<bool> {
+        if self.words.is_replaced() {
+            return Ok(true);
+        }
         match self.words.alone().filter(|process| *process != self.me && *process < PROCESSES) {
             None => Ok(false),
             Some(process) if !self.is_dead(process)? => Ok(true),
@@ -496,9 +503,15 @@ impl Member {
         let Some(mut local) = local else { return Ok(Taken::Not) };
         // More of ours, unless it is not in order yet, or others have waited long enough.
         while local.settling || (firm && local.in_flight > 0 && self.turns().should_pass_on(local.since)) {
+            if local.is_over {
+                break;
+            }
             if self.idle.wait_until(&mut local, deadline.at()).timed_out() {
                 return Ok(Taken::Not);
             }
+        }
+        if local.is_over {
+            return Ok(Taken::Not);
         }
         if local.in_flight > 0 {
             local.in_flight += usize::from(firm);
@@ -535,8 +548,17 @@ impl Member {
     /// Joins the turn that this process has, if it is in order: what is done in it does not wait for others that wait for the turn, as a
     /// transaction does. [`Member::leave`] ends it.
     pub fn join_turn(&self) -> bool {
-        let joined = self.local.try_lock().filter(|local| local.in_flight > 0 && !local.settling);
+        let joined = self.local.try_lock().filter(|local| local.in_flight > 0 && !local.settling && !local.is_over);
         joined.map(|mut local| local.in_flight += 1).is_some()
+    }
+
+    /// This process gives the turn away and goes on with another log. The number of transactions that are under way, which go on there.
+    pub fn move_turn(&self) -> usize {
+        let mut local = self.local.lock();
+        local.is_over = true;
+        self.turns().leave(true);
+        self.idle.notify_all();
+        local.in_flight
     }
 
     fn forget_dead(&self, dead: &mut Option<usize>) -> Result<()> {

@@ -46,10 +46,9 @@ fn two() -> [Arc<Member>; 2] {
         in_place: false,
     };
     let started = Log::start(created.clone(), slot, true, true).unwrap();
-    let first =
-        Member::found(database().files(), created, Tail::at(started.slot().clone()), Due::default(), true, false)
-            .unwrap()
-            .unwrap();
+    let first = Member::found(database().files(), created, Tail::at(started.slot().clone()), Due::default(), true, 0)
+        .unwrap()
+        .unwrap();
     let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
     let second = Member::join(database().files(), log, started.slot().session, Some(true)).unwrap();
     [first, second]

@@ -89,6 +89,10 @@ impl Database {
             self.hold_pending();
         }
         match taken {
+            Taken::Again | Taken::Anew if member.words.is_replaced() => {
+                member.leave(true, false);
+                self.check_replaced(&member)?;
+            }
             Taken::Again => return Ok(true),
             // A lease can be lost at any time: nothing that matters to others may happen under it.
             Taken::Anew if !firm => return Ok(true),
@@ -112,8 +116,8 @@ impl Database {
             (Ok(()), _) => {
                 member.settle()?;
                 if layered && let Some(live) = writer.as_mut() {
-                    // A big transaction of the dead goes home before anybody sees it. If room is short the
-                    // next transaction tries again, and the place stays here until then.
+                    // A big transaction goes home that another process has not brought there: it died, or room was short. If it
+                    // is again, the next one tries.
                     match checkpoint(self, live, Stream::Drop) {
                         Err(e) if !e.is_short() => return Err(e),
                         _ => {}
@@ -152,15 +156,15 @@ impl Database {
     pub fn read_home_once(&self, member: Option<&Member>, tid: Tid, part: PagePart, buf: &mut [u8]) -> Result<usize> {
         let what = || self.what("cannot read");
         if let Some(member) = member
-            && let Some((file, position)) = member.kept.find(part.page, tid)?
+            && let Some(read) = member.kept.read(part.page, tid, part.at, buf)?
         {
-            return file.read_at(buf, position + part.at as u64).context(what);
+            return Ok(read);
         }
         self.home.read_at(buf, part.offset()).context(what)
     }
 
-    /// The newest state, for a reader or for one who will probably write, after following the log. `Busy`: a big
-    /// transaction is on its way home and whoever brings it there has not seen this process yet, or is dead.
+    /// The newest state, for a reader or for one who will probably write, after following the log. `Busy`: checkpoints of other
+    /// processes overtake it again and again.
     pub fn pin_shared(&self, member: &Member, inner: &mut Inner, reach: Reach) -> Result<Arc<State>> {
         for _ in 0..1000 {
             let words = &member.words;
@@ -183,7 +187,7 @@ impl Database {
             }
             std::thread::sleep(Duration::from_micros(20));
         }
-        Err(Error::Busy("another process is bringing a big transaction home".into()))
+        Err(Error::Busy("other processes bring pages home faster than this one can follow".into()))
     }
 
     /// Waits, until `deadline` at most, while it is undecided what a dead process left: whoever is started again after
@@ -214,7 +218,8 @@ impl Database {
 
     /// Makes this process the only one, for something that takes the whole database; others cannot attach until
     /// `member.not_alone()`. `Busy` if there are others.
-    pub fn be_alone(&self, member: &Member, wait: Duration) -> Result<()> {
+    pub fn be_alone(&self, member: &Arc<Member>, wait: Duration) -> Result<()> {
+        self.check_replaced(member)?;
         member::admin(&member.log, wait)?;
         match member.is_alone() {
             Ok(true) => Ok(()),
@@ -238,6 +243,10 @@ impl Database {
         }
         member::admin(&member.log, ADMIN_WAIT)?;
         if self.read_only || !member.is_alone()? {
+            return Ok(false);
+        }
+        // With another log, another process is the last; and one that has not seen that keeps home locked.
+        if member.words.is_replaced() || self.has_stragglers()? {
             return Ok(false);
         }
         // The next shipper goes on from here (rule ShipperBegins).
@@ -269,19 +278,12 @@ impl Database {
     pub fn keep_for_others(&self, live: &Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(true) };
         let words = &member.words;
-        let visible = words.visible();
-        // It has begun to go home before, with nobody there that could read what is visible, and nobody may since: home has part of it.
-        let has_begun = words.home_floor() > visible;
         words.set_home_floor(state.tid);
         let others = member.pins_of_others()?;
-        // A transaction that goes home before others may see it: whoever is attached still reads what is visible.
-        let all = state.tid > visible && !others.is_empty() && !has_begun;
         let oldest_kept = words.kept_until();
         let mine = words.pins(member.me);
-        // What a process kept that died on the way home with the same transaction is no longer in home.
-        let goes_on = all && visible < oldest_kept;
-        let afresh = !goes_on && !others.iter().chain([&mine]).any(|pins| pins.within(Tid(0), oldest_kept));
-        let needed = all || others.iter().any(|pins| pins.within(Tid(0), state.tid));
+        let afresh = !others.iter().chain([&mine]).any(|pins| pins.within(Tid(0), oldest_kept));
+        let needed = others.iter().any(|pins| pins.within(Tid(0), state.tid));
         if needed || (afresh && words.kept().1 > 0) {
             let mut run = member.kept.begin(afresh)?;
             let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
@@ -290,10 +292,9 @@ impl Database {
                 let until = self.table.read().newest_tid(*page).unwrap_or(state.tid);
                 let reads = |tid: &Tid| *tid < until && !member.kept.covers(*page, *tid);
                 let last = Tid(until.0.saturating_sub(1));
-                let keep = (all && reads(&visible))
-                    || others.iter().any(|pins| {
-                        pins.exact.iter().any(reads) || pins.floor.is_some_and(|floor| floor < until && reads(&last))
-                    });
+                let keep = others.iter().any(|pins| {
+                    pins.exact.iter().any(reads) || pins.floor.is_some_and(|floor| floor < until && reads(&last))
+                });
                 if keep {
                     self.home
                         .read_at(&mut image, page.offset(state.page_bytes))
@@ -302,9 +303,6 @@ impl Database {
                 }
             }
             member.kept.finish(run)?;
-        }
-        if all {
-            words.set_home_floor(visible);
         }
         Ok(!needed)
     }
@@ -320,6 +318,7 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     debug_assert!(member.words.busy_owner() == Some(member.me), "rule OneProcessWrites");
     let same_home = live.log.slot().sequence == tail.slot.sequence;
     live.log.resume(&tail.slot, &tail.cursor, flushed)?;
+    live.log.stream_found(db.table.read().streamed_end());
     live.sweep = None;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     if !same_home {
@@ -383,7 +382,8 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     // A record in part, or one that does not count: nothing may find it where the next one goes by (rule UndecidedAsks), and the last close
     // overwrites the ring as far as records reached.
     member.log.wipe_free(&tail.slot, cursor.tail)?;
-    member.log.rewrite_live(&tail.slot, cursor.tail)?;
+    let streamed_end = db.table.read().streamed_end();
+    member.log.rewrite_live(&tail.slot, cursor.tail, streamed_end)?;
     live.log.resume(&tail.slot, &cursor, cursor.last_tid)?;
     live.sweep = None;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
@@ -397,20 +397,14 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
         // Readers of this process see it when all may (rule ShownWhenShipped).
         _ => inner.hide(newest),
     }
-    if db.table.read().has_layer() {
-        live.log.stream_found()?;
-        words.publish(before, before);
+    if streamed_end > 0 {
+        live.log.stream_found(streamed_end);
     } else {
         live.log.stream_reset()?;
-        words.publish(adopted, adopted);
-        inner.advance();
     }
+    words.publish(adopted, adopted);
+    inner.advance();
     words.ring();
-    // What streamed may be in home in part: nobody reads what is visible until all of it is there (rule KeptForSnapshots).
-    let visible = words.visible();
-    if words.home_floor() > visible && !db.table.read().has_layer() {
-        words.set_home_floor(visible);
-    }
     drop(tail);
     if slots.iter().any(|slot| slot.session == session && slot.ring_bytes != live.log.slot().ring_bytes) {
         // It died between the two slots of a longer ring (rule SlotsBeforeCut).

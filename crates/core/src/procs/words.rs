@@ -215,16 +215,31 @@ impl ProcessWords {
         self.long(AT_SETTINGS).load(SeqCst) & PSOW != 0
     }
 
-    /// Whether a write or flush failed in some process.
+    /// Whether a write or flush failed in some process, or home was overwritten.
     pub fn is_poisoned(&self) -> bool {
         self.long(AT_POISON).load(SeqCst) != 0
+    }
+
+    /// Why everything fails, for the processes that did not find out themselves.
+    pub fn poisoned_by(&self) -> &'static str {
+        match self.long(AT_POISON).load(SeqCst) {
+            OVERWRITTEN => "the database file was overwritten, as another process found",
+            _ => "a write or flush failed in another process",
+        }
     }
 
     /// From now on everything fails, in every process.
     pub fn poison(&self) {
         if keeps(Rule::PoisonTold) {
-            self.cell(AT_POISON).store(1, SeqCst);
+            // What was said before stays.
+            let _ = self.cell(AT_POISON).compare_exchange(0, FAILED, SeqCst, SeqCst);
         }
+        self.ring();
+    }
+
+    /// The same where home was overwritten.
+    pub fn poison_overwritten(&self) {
+        self.cell(AT_POISON).store(OVERWRITTEN, SeqCst);
         self.ring();
     }
 
@@ -238,6 +253,12 @@ impl ProcessWords {
     /// Sequence of the newest header slot of the log.
     pub fn generation(&self) -> u64 {
         self.long(AT_GENERATION).load(SeqCst)
+    }
+
+    /// Whether no newer one was told since `sequence` was, as far as what was read is concerned.
+    pub fn same_generation(&self, sequence: u64) -> bool {
+        fence(SeqCst);
+        self.generation() == sequence
     }
 
     /// A slot is durable. Nothing that it gives up may be overwritten before.
@@ -426,10 +447,23 @@ impl ProcessWords {
         usize::try_from(self.long(AT_ALONE).load(SeqCst)).ok()?.checked_sub(1)
     }
 
+    /// Whether the database has another log. A process asks behind the announcement of a snapshot, and with the turn.
+    pub fn is_replaced(&self) -> bool {
+        fence(SeqCst);
+        self.long(AT_ALONE).load(SeqCst) == REPLACED
+    }
+
+    /// The database has another log from here on (rule LostLogReplaced). The caller has the turn, and no other process has a snapshot.
+    pub fn replace(&self) {
+        self.cell(AT_ALONE).store(REPLACED, SeqCst);
+        self.ring();
+    }
+
     /// No other process begins to read from here on. Who reads already is seen by [`ProcessWords::pins`] afterwards. The
     /// caller has the writer's place.
     pub fn shut_out(&self, process: usize) {
-        self.cell(AT_ALONE).store(process as u64 + 1, SeqCst);
+        let alone = |old| (old != REPLACED).then_some(process as u64 + 1);
+        let _ = self.cell(AT_ALONE).fetch_update(SeqCst, SeqCst, alone);
         fence(SeqCst);
     }
 
@@ -460,6 +494,12 @@ impl ProcessWords {
     pub fn kept(&self) -> (u64, u64) {
         let word = self.long(AT_KEPT).load(SeqCst);
         (word >> KEPT_LEN_BITS, word & KEPT_LEN_MAX)
+    }
+
+    /// Whether the file with kept images was not begun afresh since its generation was this one, as far as what was read is concerned.
+    pub fn same_kept(&self, generation: u64) -> bool {
+        fence(SeqCst);
+        self.kept().0 == generation
     }
 
     /// The file with kept images has this length.

@@ -178,6 +178,7 @@ fn slice(db: &Database, live: &mut Live, sweep: &mut Sweep, state: &State, pages
     let Some(((first, _), (last, _))) = images.first().zip(images.last()) else { return Ok(()) };
     let (from, to) = (first.offset(state.page_bytes), last.offset(state.page_bytes) + u64::from(state.page_bytes));
     let swept: Vec<PageNo> = images.iter().map(|(page, _)| *page).collect();
+    db.check_mark(live)?;
     if live.home.mark.tid < state.tid || live.home.mark.whole < live.log.slot().base_tid {
         tell(db, live, state.tid, live.log.slot().base_tid)?;
     }

@@ -1,5 +1,6 @@
-//! What must hold of a device after a power cut: it mounts, and the database on it has every acknowledged
-//! transaction (I1), each other whole or not at all, is sound (I5), and stays as it was read (I4, I8).
+//! Checks a device after a power cut: it mounts, and its database has every acknowledged
+//! transaction (I1), each other whole or not at all, is sound (I5), and stays as it was read (I4,
+//! I8).
 
 use std::path::Path;
 
@@ -9,45 +10,36 @@ use rusqlite::Connection;
 use super::engine::{Setting, open_stock};
 use super::load::{self, Found};
 
-/// What may be found of a thread.
+/// The states of one thread that a cut may leave.
 #[derive(Clone, Debug)]
 pub struct Allowed<'a> {
-    /// Fewest transactions.
     pub least: u64,
-    /// Most transactions.
     pub most: u64,
-    /// The digest of the rows after each number of transactions.
+    /// By number of transactions.
     pub digests: &'a [u64],
 }
 
-/// What may be found after a cut.
 #[derive(Clone, Debug)]
 pub struct Expected<'a> {
-    /// Whether the schema was acknowledged.
     pub schema: bool,
-    /// By thread.
     pub threads: Vec<Allowed<'a>>,
 }
 
-/// What was wrong, and whose it is as far as that can be told.
+/// A violation, with its owner as far as it is known.
 #[derive(Debug)]
 pub enum Wrong {
-    /// The file system did not mount or did not unmount.
     FileSystem(String),
-    /// The database broke a promise.
     Database(String),
 }
 
-/// A check that found nothing wrong.
 pub struct Passed {
-    /// What was read; `None` if there was no schema yet.
+    /// `None` if there was no schema yet.
     pub found: Option<Vec<Found>>,
-    /// The device's position when it had been read, so that what was read may not be lost any more.
+    /// From this position on, the state read must last.
     pub read_at: usize,
 }
 
-/// Looks at the database at `path`, which has rows of so many threads, and writes to it. What it read first is given to
-/// `read`, which may refuse it.
+/// Checks the database at `path`, then writes to it. `read` gets the first state and may refuse it.
 pub fn look(
     path: &Path,
     setting: &Setting,
@@ -75,7 +67,7 @@ pub fn look(
     sound(&db).context("stock SQLite")
 }
 
-/// Whether what was found may be there.
+/// Whether the cut may have left `found`.
 pub fn agree(found: Option<&[Found]>, expected: &Expected) -> anyhow::Result<()> {
     let Some(found) = found else {
         anyhow::ensure!(!expected.schema, "the schema is lost");

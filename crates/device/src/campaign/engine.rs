@@ -1,4 +1,4 @@
-//! What is under test: onewrite with the settings a seed draws, or stock SQLite as a control.
+//! The engine under test: onewrite with settings drawn from a seed, or stock SQLite as a control.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,36 +10,34 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::load::is_brief;
 
-/// Who stores the transactions.
+/// The engine that stores the transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// onewrite, its preset and sizes drawn by the seed.
+    /// onewrite, its preset and sizes drawn.
     Onewrite,
-    /// onewrite under `synchronous=NORMAL`, which promises less than is checked: a campaign that finds no violation
-    /// here checks nothing.
+    /// onewrite under `synchronous=NORMAL`, which promises less than is checked: a campaign that
+    /// finds no violation here checks nothing.
     Canary,
     /// Stock SQLite, write-ahead log.
     Wal,
-    /// Stock SQLite, rollback journal. FULL does not make the journal's removal durable here, and SQLite says
-    /// so: the newest transaction may be lost.
+    /// Stock SQLite, rollback journal. FULL does not flush the journal's removal: SQLite may lose
+    /// the newest transaction, as it documents.
     Delete,
     /// Stock SQLite, rollback journal, `synchronous=EXTRA`: the removal is flushed too.
     DeleteExtra,
 }
 
-/// Those that take any atomic unit.
+/// Schemes for any atomic unit.
 const ANYWHERE: [&str; 4] = ["log", "wal-opt", "auto", "dash"];
-/// All that protect.
+/// All schemes that protect.
 const SCHEMES: [&str; 9] = ["log", "wal-opt", "auto", "dash", "dhl-cc", "dhl-tc", "lsmvbt", "mvbt", "mvbt-opt"];
 
-/// An engine with its settings.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// What they were drawn from.
     pub engine: Engine,
-    /// The same.
+    /// The seed of the other settings.
     pub seed: u64,
-    /// The same: bytes that the device writes atomically.
+    /// Bytes that the device writes atomically.
     pub atomic_unit: u32,
     uri_options: String,
     page_bytes: u32,
@@ -48,8 +46,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// What `seed` draws for a device that writes so many bytes atomically. Schemes that write pages in place need it
-    /// to write them whole.
+    /// Only a device with atomic pages gets schemes that write pages in place.
     pub fn draw(engine: Engine, seed: u64, atomic_unit: u32) -> Setting {
         let mut random = SplitMix64::new(seed ^ 0x5e77_1265);
         let mut one = |choices: &[&'static str]| choices.get(random.below(choices.len())).copied().unwrap_or("");
@@ -58,7 +55,8 @@ impl Setting {
         let sizes = one(&["log_size=256k", "log_size=512k&table_size=256k", "log_size=1m"]);
         let stream = one(&["", "&stream_size=64k", "&stream_size=256k"]);
         let rest = one(&["", "", "", "&psow=0", "&header_page=write"]);
-        // Named, since a process asks the kernel once per device number, and loop devices are used again.
+        // Named, because a process asks the kernel once per device number, and loop devices are
+        // reused.
         let unit = format!("&atomic_unit={atomic_unit}");
         let uri_options = format!("vfs=onewrite&scheme={scheme}&{sizes}{stream}{rest}{unit}");
         let page_bytes = one(&["4096", "4096", "1024", "8192", "512"]).parse().unwrap_or(4096);
@@ -67,7 +65,6 @@ impl Setting {
         Setting { engine, seed, atomic_unit, uri_options, page_bytes, threads }
     }
 
-    /// Settings in words.
     pub fn describe(&self) -> String {
         let engine = match self.engine {
             Engine::Onewrite | Engine::Canary => &self.uri_options,
@@ -78,7 +75,6 @@ impl Setting {
         format!("{engine}, page_size={}, {} threads", self.page_bytes, self.threads)
     }
 
-    /// A connection through the engine.
     pub fn open(&self, path: &Path) -> Result<Connection> {
         let db = match self.engine {
             Engine::Onewrite | Engine::Canary => {
@@ -102,7 +98,7 @@ impl Setting {
         Ok(db)
     }
 
-    /// What empties the log or the WAL.
+    /// Empties the log or the WAL.
     pub fn checkpoint(&self) -> &'static str {
         match self.engine {
             Engine::Onewrite | Engine::Canary => "PRAGMA onewrite_checkpoint",
@@ -117,7 +113,7 @@ fn set_journal(db: &Connection, mode: &str) -> Result<()> {
     Ok(())
 }
 
-/// A connection through SQLite's own VFS.
+/// A connection without onewrite.
 pub fn open_stock(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags).context("stock SQLite does not open the file")?;

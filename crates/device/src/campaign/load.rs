@@ -1,5 +1,5 @@
-//! The random transactions of a campaign: what each does to the rows of its thread, and the state that must be
-//! found when exactly so many of them are there. Writer and checker derive the same from the seed.
+//! Random transactions of a campaign, and the rows after each of them. Writer and checker derive
+//! both from the seed.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -8,19 +8,18 @@ use onewrite_core::disk::sim::SplitMix64;
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
-/// Rows of one thread are deleted in bulk beyond this.
+/// Beyond, rows are deleted in bulk.
 const THREAD_BYTES_MAX: usize = 1_500_000;
 
-/// One change of a row.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A new row or another content for one that is there.
+    /// A new row, or new content.
     Put { id: i64, row: Row },
-    /// Rows from one id to another, both included.
+    /// Rows with ids from `from` to `to`, both included.
     Delete { from: i64, to: i64 },
 }
 
-/// What a row holds, as much as is needed to make it again.
+/// A recipe of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     key: i64,
@@ -37,52 +36,45 @@ impl Row {
     }
 }
 
-/// How a transaction goes.
+/// One transaction.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Changes that are rolled back, in a transaction of their own, before it.
+    /// Changes rolled back before it.
     pub rolled_back: Vec<Change>,
-    /// Changes in a savepoint that is rolled back within it.
+    /// Changes in its savepoint that is rolled back.
     pub undone: Vec<Change>,
-    /// What it changes.
     pub changes: Vec<Change>,
-    /// What is done before it, outside any transaction.
+    /// The step before it, outside any transaction.
     pub before: Before,
 }
 
-/// What happens between transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
     Nothing,
-    /// The thread's connection is closed and opened again.
     Reopen,
-    /// The whole file is rewritten.
     Vacuum,
-    /// The log or the WAL is emptied.
     Checkpoint,
 }
 
-/// Whether one thread writes, and opens the database for a transaction or two: sessions follow each other.
+/// Whether one thread reopens the database after a transaction or two, so that sessions follow each
+/// other.
 pub fn is_brief(seed: u64) -> bool {
     seed % 4 == 3
 }
 
-/// The rows of one thread after so many transactions.
+/// The rows of one thread.
 pub struct Rows {
     seed: u64,
     thread: usize,
-    /// Transactions so far.
     pub count: u64,
     rows: BTreeMap<i64, Row>,
 }
 
 impl Rows {
-    /// Before the first transaction.
     pub fn new(seed: u64, thread: usize) -> Rows {
         Rows { seed, thread, count: 0, rows: BTreeMap::new() }
     }
 
-    /// The next transaction.
     pub fn plan(&self) -> Plan {
         let mut mixer = SplitMix64::new(self.seed ^ (self.thread as u64) << 48 ^ self.count << 8);
         let mut random = SplitMix64::new(mixer.next_u64());
@@ -134,7 +126,6 @@ impl Rows {
         }
     }
 
-    /// The transaction was made.
     pub fn apply(&mut self, plan: &Plan) {
         for change in &plan.changes {
             match change {
@@ -145,7 +136,6 @@ impl Rows {
         self.count += 1;
     }
 
-    /// A number that tells this state of the rows from others.
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (id, row) in &self.rows {
@@ -162,7 +152,6 @@ fn hash_row(hasher: &mut DefaultHasher, id: i64, key: i64, payload: &[u8]) {
     hasher.write(payload);
 }
 
-/// The schema, as the transaction before all others.
 pub fn create(db: &Connection, threads: usize) -> rusqlite::Result<()> {
     let mut sql = "BEGIN IMMEDIATE; CREATE TABLE progress(thread INTEGER PRIMARY KEY, n INTEGER NOT NULL);".to_owned();
     for thread in 0..threads {
@@ -174,7 +163,6 @@ pub fn create(db: &Connection, threads: usize) -> rusqlite::Result<()> {
     db.execute_batch(&(sql + "COMMIT;"))
 }
 
-/// Makes the changes of a transaction, from `BEGIN` to `COMMIT`.
 pub fn execute(db: &Connection, rows: &Rows, plan: &Plan) -> rusqlite::Result<()> {
     if !plan.rolled_back.is_empty() {
         db.execute_batch("BEGIN IMMEDIATE")?;
@@ -207,16 +195,14 @@ fn make(db: &Connection, thread: usize, changes: &[Change]) -> rusqlite::Result<
     Ok(())
 }
 
-/// What a database holds of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// Transactions, as the database tells it.
+    /// By the database's own count.
     pub count: u64,
-    /// [`Rows::digest`] of the rows.
     pub digest: u64,
 }
 
-/// What a database holds of all threads; `None` if it has no schema.
+/// `None` without a schema.
 pub fn read(db: &Connection, threads: usize) -> rusqlite::Result<Option<Vec<Found>>> {
     db.execute_batch("BEGIN")?;
     let tables: i64 =

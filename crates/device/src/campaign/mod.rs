@@ -1,4 +1,4 @@
-//! Power-cut campaigns: one run of a writing process on a real file system on the device gives a trace, and the
+//! Power-cut campaigns: one run of a writing process on a real file system gives a trace, and the
 //! trace hundreds of power cuts, each mounted and checked.
 
 mod check;
@@ -28,22 +28,23 @@ use writer::Order;
 
 /// Cut power under a writing process, again and again, and check what is left
 ///
-/// A child process makes random transactions under synchronous=FULL and reports each one that is acknowledged,
-/// with the device's position at that moment. Then power cuts are taken from the recording: everything flushed is
-/// kept, and of the rest any subset of atomic units. Each is mounted, so that the kernel replays the file system's
-/// journal, and opened: every acknowledged transaction must be there, every other whole or absent, the database
-/// sound, the same at a second open, writable, and the same again for stock SQLite. Some of these recoveries are
-/// cut too.
+/// A child process makes random transactions under synchronous=FULL and reports each acknowledged
+/// one. Power cuts are then taken from the device's recording: flushed requests are kept, and of
+/// the rest any subset of atomic units. Each is mounted, which replays the file system's journal,
+/// and opened: every acknowledged transaction must be there, every other whole or absent, the
+/// database sound, writable, and the same at a second open and for stock SQLite. Some of these
+/// recoveries are cut too.
 #[derive(Args)]
 pub struct CutArgs {
     /// File system: ext4-ordered, ext4-writeback, ext4-journal, xfs, btrfs, f2fs
     #[arg(long, default_value = "ext4-ordered")]
     fs: FileSystem,
-    /// Mount it in a virtual machine with Debian's kernel and an emulated processor: for file systems that this kernel
-    /// does not have. What that takes is installed and downloaded once
+    /// Mount it in a virtual machine with Debian's kernel and an emulated processor: for file
+    /// systems that this kernel does not have. Missing packages are installed and downloaded once
     #[arg(long)]
     vm: bool,
-    /// Device to be as slow as: none, emmc, ufs, sdcard, sata, nvme. A slow device has more under way when it is cut
+    /// Device to be as slow as: none, emmc, ufs, sdcard, sata, nvme. A slow device has more
+    /// unanswered requests when it is cut
     #[arg(long, default_value = "none")]
     profile: Profile,
     /// Power cuts to make
@@ -58,13 +59,14 @@ pub struct CutArgs {
     /// Transactions of one run
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(3..))]
     transactions: u64,
-    /// Who stores the transactions
+    /// Engine that stores the transactions
     #[arg(long, value_enum, default_value = "onewrite")]
     engine: Engine,
-    /// What the device writes atomically, in bytes; each run draws one otherwise
+    /// Bytes that the device writes atomically; each run draws a size otherwise
     #[arg(long, value_parser = ["512", "4096"])]
     atomic_unit: Option<String>,
-    /// Runs at a time, each on a device of its own; the number of processors otherwise, of virtual machines one
+    /// Runs at a time, each on a device of its own; the number of processors otherwise, of virtual
+    /// machines one
     #[arg(long)]
     jobs: Option<usize>,
     /// Go on after a violation and count them
@@ -78,19 +80,17 @@ pub struct CutArgs {
     json: bool,
 }
 
-/// What a campaign did.
+/// Counts of a campaign.
 #[derive(Default, Serialize)]
 struct Totals {
     file_system: String,
     engine: String,
     runs: u64,
     cuts: u64,
-    /// Of them: cuts of a recovery.
     cuts_of_recoveries: u64,
-    /// Cuts with something unflushed.
+    /// Cuts with unflushed requests.
     cuts_with_choice: u64,
     transactions: u64,
-    /// Acknowledged transactions that were looked for, all cuts together.
     acknowledged_checked: u64,
     writes_recorded: u64,
     flushes_recorded: u64,
@@ -99,18 +99,17 @@ struct Totals {
     elapsed_ms: u64,
 }
 
-/// A campaign under way.
 struct Campaign<'a> {
     args: &'a CutArgs,
     stop: &'a AtomicBool,
     bar: ProgressBar,
-    /// Cuts that runs have taken on.
+    /// Cuts that runs have claimed.
     claimed: AtomicU64,
     seeds: AtomicU64,
     totals: Mutex<Totals>,
 }
 
-/// Runs a campaign. False if there was a violation, or not all of it was run.
+/// False after a violation or an early end.
 pub fn run(args: &CutArgs, stop: &AtomicBool) -> Result<bool> {
     let why = if args.vm {
         vm::prepare(&[args.fs]).or_else(|| args.fs.unmakeable())
@@ -156,7 +155,6 @@ pub fn run(args: &CutArgs, stop: &AtomicBool) -> Result<bool> {
     Ok(totals.violations == 0 && !interrupted)
 }
 
-/// A cut that is to be checked.
 struct Cut<'a> {
     setting: &'a Setting,
     atomic_unit: u32,
@@ -165,7 +163,6 @@ struct Cut<'a> {
 }
 
 impl Campaign<'_> {
-    /// One run after another, until the cuts are made.
     fn work(&self) -> Result<()> {
         while !self.over() {
             let wanted = self.args.cuts_per_run;
@@ -194,7 +191,7 @@ impl Campaign<'_> {
         let setting = Setting::draw(args.engine, seed, atomic_unit);
         let small_blocks = atomic_unit == 512 && random.below(2) == 0;
         let mkfs_arguments: &[&str] = match args.fs.kind() {
-            // A small journal comes round often.
+            // A small journal wraps around often.
             "ext4" if small_blocks => &["-b", "1024", "-J", "size=4"],
             "ext4" => &["-J", "size=4"],
             _ => &[],
@@ -246,7 +243,7 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// Cuts the recovery that has just been checked, whose trace the device still has.
+    /// The device still has the trace of `cut`'s recovery.
     fn cut_recovery(
         &self,
         place: &mut dyn Place,
@@ -258,7 +255,7 @@ impl Campaign<'_> {
         let trace = place.device().trace();
         let position = random.below(trace.events.len() + 1);
         if let (Some(found), true) = (&passed.found, position >= passed.read_at) {
-            // What was read may not be lost.
+            // A reader saw this state, so it must last.
             expected.schema = true;
             for (allowed, found) in expected.threads.iter_mut().zip(found) {
                 (allowed.least, allowed.most) = (found.count, found.count);
@@ -275,7 +272,7 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// Checks a cut and tells of a violation. `None` after one.
+    /// `None` after a violation.
     fn check(&self, place: &mut dyn Place, cut: &Cut, expected: &Expected) -> Result<Option<Passed>> {
         place.device().replace(cut.image.clone())?;
         let result = place.check(cut.setting, expected);

@@ -1,5 +1,5 @@
-//! Where a campaign writes and checks: on this machine, with a device mounted here, or in a virtual machine whose drive
-//! the device is.
+//! The place where a campaign writes and checks: this machine with the device mounted, or a virtual
+//! machine with the device as its drive.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,30 +16,25 @@ use super::engine::{Engine, Setting};
 use super::load::Found;
 use super::writer::{Acknowledged, Order, write_all};
 
-/// A mounted file system is `MOUNTPOINT` in a virtual machine.
 const MOUNTPOINT: &str = "/mnt";
 const DATABASE: &str = "campaign.db";
 
-/// Whoever mounts the device.
 pub trait Place {
-    /// What is mounted, and records.
     fn device(&self) -> &Device;
 
-    /// Mounts, writes, unmounts.
+    /// Mounts, makes the transactions, unmounts.
     fn write(&mut self, order: &Order) -> Result<Vec<Acknowledged>>;
 
-    /// Mounts, looks at the database, writes to it, unmounts.
+    /// Mounts, checks the database, unmounts.
     fn check(&mut self, setting: &Setting, expected: &Expected) -> Result<Passed, Wrong>;
 }
 
-/// This machine.
 pub struct Here<'d> {
     device: &'d Device,
     path: PathBuf,
 }
 
 impl<'d> Here<'d> {
-    /// With a device whose file system is made and mounted.
     pub fn new(device: &'d Device) -> Result<Here<'d>> {
         device.unmount()?;
         Ok(Here { device, path: device.mountpoint().join(DATABASE) })
@@ -80,7 +75,6 @@ fn does_not_unmount(e: nix::Error) -> String {
     format!("it does not unmount: {e}")
 }
 
-/// Runs the writing process to its end.
 fn child(order: &Order, device: &Device, path: &Path) -> Result<Vec<Acknowledged>> {
     let Drawn { engine, seed, atomic_unit } = drawn(order.setting)?;
     let mut child = Command::new(std::env::current_exe()?)
@@ -95,7 +89,8 @@ fn child(order: &Order, device: &Device, path: &Path) -> Result<Vec<Acknowledged
         .stdout(Stdio::piped())
         .spawn()?;
     let lines = child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
-    // To the end, whatever it says: it must not be left behind with the device mounted.
+    // All lines are read even after an error: the child must not outlive us with the device
+    // mounted.
     let said: Vec<Result<Acknowledged>> =
         lines.map(|line| line.map_err(Into::into).and_then(|line| Acknowledged::parse(&line))).collect();
     let status = child.wait()?;
@@ -103,7 +98,7 @@ fn child(order: &Order, device: &Device, path: &Path) -> Result<Vec<Acknowledged
     said.into_iter().collect()
 }
 
-/// What settings are drawn from, for another process.
+/// The parameters of [`Setting::draw`].
 #[derive(Debug, Serialize, Deserialize)]
 struct Drawn {
     engine: String,
@@ -123,30 +118,26 @@ impl Drawn {
     }
 }
 
-/// What the host asks of the guest.
 #[derive(Debug, Serialize, Deserialize)]
 enum Asked {
     Write { file_system: String, drawn: Drawn, transactions: u64 },
     Check { file_system: String, drawn: Drawn },
 }
 
-/// What the guest says to that.
 #[derive(Debug, Serialize, Deserialize)]
 enum Said {
-    /// While it writes; it waits for the answer `()`, so the device's position is that of this moment.
+    /// Waits for the answer `()`, so the device's position is that of this moment.
     Acknowledged {
         thread: Option<usize>,
         count: u64,
     },
-    /// While it checks; the answer says whether that may be.
+    /// The answer says whether this state may be there.
     Read(Option<Vec<Found>>),
-    /// At the end.
     Done,
     FileSystem(String),
     Failed(String),
 }
 
-/// A virtual machine.
 pub struct There<'d> {
     device: &'d Device,
     file_system: FileSystem,
@@ -154,7 +145,6 @@ pub struct There<'d> {
 }
 
 impl<'d> There<'d> {
-    /// Boots it with a device that has this file system.
     pub fn boot(device: &'d Device, file_system: FileSystem, block_bytes: u32) -> Result<There<'d>> {
         let file_systems = &[file_system];
         let options = MachineOptions { arguments: &["guest"], file_systems, libraries: &[], block_bytes };
@@ -208,12 +198,11 @@ impl Place for There<'_> {
     }
 
     fn check(&mut self, setting: &Setting, expected: &Expected) -> Result<Passed, Wrong> {
-        // A guest that ends did so in the kernel: nothing else stops it.
+        // Only the guest's kernel ends it early, so the file system is at fault.
         self.check_there(setting, expected).map_err(|e| Wrong::FileSystem(format!("{e:#}")))?
     }
 }
 
-/// The guest's part.
 pub fn guest() -> ! {
     Guest::run(|guest| {
         while let Some(asked) = guest.receive()? {

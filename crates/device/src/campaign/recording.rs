@@ -1,5 +1,5 @@
-//! One run of writing threads: what the device recorded, what was acknowledged when, and so what may be found
-//! after a power cut at any position.
+//! One run of writing threads: the device's trace, the acknowledgements, and so the states that a
+//! power cut at any position may leave.
 
 use anyhow::{Result, ensure};
 use onewrite_core::disk::sim::SplitMix64;
@@ -10,19 +10,15 @@ use super::load::Rows;
 use super::place::Place;
 use super::writer::{Acknowledged, Order};
 
-/// One run's recording and what is known of it.
 pub struct Recording {
-    /// What was on the device before.
     pub base: Image,
-    /// Everything from the mount to the unmount.
     pub trace: Trace,
     acknowledged: Vec<Acknowledged>,
-    /// By thread and number of transactions.
+    /// By thread and count.
     digests: Vec<Vec<u64>>,
 }
 
 impl Recording {
-    /// Lets threads write on the device of a place, from the mount to the unmount.
     pub fn make(order: &Order, place: &mut dyn Place) -> Result<Recording> {
         let base = place.device().image();
         place.device().replace(base.clone())?;
@@ -45,12 +41,11 @@ impl Recording {
         Ok(Recording { base, trace, acknowledged, digests })
     }
 
-    /// Transactions made, all threads together.
     pub fn transactions(&self) -> u64 {
         self.digests.iter().map(|by_count| by_count.len() as u64 - 1).sum()
     }
 
-    /// Where to cut, in ascending order: anywhere, before flushes, where most is at stake, and right after
+    /// Positions, ascending: anywhere, before flushes, where most is at stake, and right after
     /// acknowledgements.
     pub fn positions(&self, count: u64, random: &mut SplitMix64) -> Vec<usize> {
         let events = &self.trace.events;
@@ -72,8 +67,8 @@ impl Recording {
         positions
     }
 
-    /// What may be found after a cut at `position`. A transaction begins after the one before it is acknowledged,
-    /// so at most one more than those is there.
+    /// A transaction begins after the acknowledgement of the one before, so at most one more is
+    /// there.
     pub fn expected(&self, position: usize) -> Expected<'_> {
         let before = self.acknowledged.iter().filter(|a| a.position <= position);
         let schema = before.clone().any(|a| a.thread.is_none());

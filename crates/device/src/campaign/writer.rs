@@ -1,5 +1,5 @@
-//! The writing process: random transactions, each told to the parent once it is acknowledged, with the device's
-//! position at that moment.
+//! The writing process: makes random transactions and reports each acknowledgement with the
+//! device's position at that moment.
 
 use std::fs::File;
 use std::io::Write;
@@ -37,22 +37,19 @@ pub struct WriterArgs {
     pub transactions: u64,
 }
 
-/// What is written.
 pub struct Order<'a> {
-    /// The settings a seed draws; the same seed draws the transactions.
+    /// The same seed draws the transactions.
     pub setting: &'a Setting,
-    /// How many.
     pub transactions: u64,
 }
 
-/// An acknowledgement, one line from the writer to its parent.
+/// One line for the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// Which thread; `None` for the schema.
+    /// `None` for the schema.
     pub thread: Option<usize>,
-    /// How many transactions of that thread are acknowledged now.
+    /// Acknowledged transactions of that thread.
     pub count: u64,
-    /// Events the device had recorded by then.
     pub position: usize,
 }
 
@@ -62,7 +59,6 @@ impl Acknowledged {
         format!("{thread} {} {}\n", self.count, self.position)
     }
 
-    /// Reads a line back.
     pub fn parse(line: &str) -> Result<Acknowledged> {
         let mut words = line.split(' ');
         let mut word = || words.next().with_context(|| format!("the writer said {line:?}"));
@@ -74,17 +70,15 @@ impl Acknowledged {
     }
 }
 
-/// Runs the writer to its end.
 pub fn run(args: &WriterArgs) -> Result<()> {
     let setting = Setting::draw(args.engine, args.seed, args.atomic_unit);
     let order = Order { setting: &setting, transactions: args.transactions };
     write_all(&order, &args.db, &|thread, count| acknowledge(&args.position, thread, count))
 }
 
-/// Called with a thread, or none for the schema, and how many of its transactions are acknowledged now.
+/// Gets a thread (`None` for the schema) and its acknowledged transactions.
 pub type Acknowledge<'a> = dyn Fn(Option<usize>, u64) -> Result<()> + Sync + 'a;
 
-/// Makes the schema and all transactions, each in its thread.
 pub fn write_all(order: &Order, path: &Path, acknowledge: &Acknowledge) -> Result<()> {
     let setting = order.setting;
     load::create(&setting.open(path)?, setting.threads).context("schema")?;
@@ -106,7 +100,7 @@ fn acknowledge(position: &Path, thread: Option<usize>, count: u64) -> Result<()>
     let mut text = [0; 32];
     let len = File::open(position)?.read_at(&mut text, 0)?;
     let position = std::str::from_utf8(text.get(..len).unwrap_or_default())?.trim().parse()?;
-    // One write: lines of different threads do not mix.
+    // One write, so lines of different threads do not mix.
     std::io::stdout().lock().write_all(Acknowledged { thread, count, position }.line().as_bytes())?;
     Ok(())
 }
@@ -134,7 +128,7 @@ fn write(order: &Order, path: &Path, thread: usize, acknowledge: &Acknowledge) -
     Ok(())
 }
 
-/// Commits, again if others were in the way.
+/// Retries while another connection has the lock.
 fn commit(db: &Connection, rows: &Rows, plan: &load::Plan) -> rusqlite::Result<()> {
     for _ in 0..1000 {
         match load::execute(db, rows, plan) {

@@ -1,4 +1,4 @@
-//! Inside the virtual machine: the first process.
+//! The first process inside the virtual machine.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -15,16 +15,16 @@ use serde::de::DeserializeOwned;
 
 /// The machine's drive.
 pub const BLOCK_PATH: &str = "/dev/vda";
-/// Modules to load, a path per line.
+/// A path per line.
 pub(super) const MODULES: &str = "/modules/order";
 
-/// The guest's end of the line.
+/// The guest's connection to the host.
 pub struct Guest {
     port: Mutex<(BufReader<File>, File)>,
 }
 
 impl Guest {
-    /// Runs `work` as all that the machine does, then switches it off.
+    /// Runs `work`, then switches the machine off.
     pub fn run(work: impl FnOnce(&Guest) -> Result<()>) -> ! {
         if std::process::id() != 1 {
             eprintln!("this is for the first process of a virtual machine");
@@ -55,17 +55,17 @@ impl Guest {
         Ok(guest)
     }
 
-    /// What the host says next; `None` when it is gone.
+    /// The host's next message; `None` after the host's end.
     pub fn receive<T: DeserializeOwned>(&self) -> Result<Option<T>> {
         receive(&mut self.port.lock().0)
     }
 
-    /// Says something to the host.
+    /// Sends a message.
     pub fn send(&self, message: &impl Serialize) -> Result<()> {
         send(&mut self.port.lock().1, message)
     }
 
-    /// Says something to the host and waits for its answer, with nothing of other threads in between.
+    /// Sends a message and waits for its answer; other threads wait.
     pub fn ask<T: DeserializeOwned>(&self, message: &impl Serialize) -> Result<T> {
         let mut port = self.port.lock();
         send(&mut port.1, message)?;
@@ -87,7 +87,6 @@ fn send(writer: &mut impl Write, message: &impl Serialize) -> Result<()> {
     Ok(writer.write_all(&line)?)
 }
 
-/// The one port of the machine's serial bus.
 fn port() -> Option<PathBuf> {
     let entries = std::fs::read_dir("/dev").ok()?.flatten();
     entries.map(|entry| entry.path()).find(|path| path.to_string_lossy().starts_with("/dev/vport"))

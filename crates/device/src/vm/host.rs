@@ -18,24 +18,24 @@ use super::{guest, packages};
 use crate::device::Device;
 use crate::file_system::{FileSystem, tool};
 
-/// An emulated processor takes some seconds to boot; on a machine that does much else, more.
+/// An emulated processor boots in seconds, or longer on a busy machine.
 const BOOT_MAX: Duration = Duration::from_secs(180);
-/// The longest that the guest works without a word.
+/// The guest's longest silence.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 const CONSOLE_LINES: usize = 30;
-/// Besides the file systems': buses and devices, and checksums that file systems ask for by name.
+/// Besides the file systems' modules: buses, devices, and checksums requested by name.
 const MODULES: [&str; 6] =
     ["virtio_pci", "virtio_blk", "virtio_console", "virtio_rng", "crc32c_generic", "crc32_generic"];
 
-/// What machine to start.
+/// Options of a machine.
 pub struct MachineOptions<'a> {
-    /// Arguments of this program in it.
+    /// Arguments of this program inside the machine.
     pub arguments: &'a [&'a str],
-    /// What it can mount.
+    /// The file systems that it can mount.
     pub file_systems: &'a [FileSystem],
-    /// Shared libraries that it opens, under the same paths.
+    /// Shared libraries, copied under the same paths.
     pub libraries: &'a [PathBuf],
-    /// The sector size of its drive.
+    /// Its drive's sector size.
     pub block_bytes: u32,
 }
 
@@ -45,13 +45,14 @@ pub struct Machine<'d> {
     reader: BufReader<UnixStream>,
     console: PathBuf,
     release: String,
-    /// The machine has its drive open.
+    /// Borrowed because the machine has its drive open.
     _device: &'d Device,
     _directory: TempDir,
 }
 
 impl<'d> Machine<'d> {
-    /// Boots one whose drive is `device`, which has nothing mounted, and waits until this program runs in it.
+    /// Boots a machine with the unmounted `device` as its drive, and waits for this program to run
+    /// there.
     pub fn boot(device: &'d Device, options: &MachineOptions) -> Result<Machine<'d>> {
         if let Some(why) = packages::unavailable() {
             bail!(why);
@@ -80,7 +81,7 @@ impl<'d> Machine<'d> {
             .args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=line"])
             .args(["-device", "virtio-rng-pci"])
             .arg("-drive")
-            // A cache that is written through to the device at each flush and by nothing else: the device's own.
+            // Only a flush writes this cache through: the drive behaves like the device.
             .arg(format!(
                 "if=none,id=disk,format=raw,cache=writeback,discard=unmap,file.locking=off,file={}",
                 device.disk_path().display()
@@ -88,7 +89,7 @@ impl<'d> Machine<'d> {
             .arg("-device")
             .arg(format!("virtio-blk-pci,drive=disk,logical_block_size={block},physical_block_size={block}"))
             .stdin(Stdio::null())
-            // Ctrl-C is for this program, which ends it.
+            // Ctrl-C ends this program, which ends the machine.
             .process_group(0);
         let mut child = qemu.spawn().context("cannot start QEMU")?;
         let stream = match connect(&listener, &mut child) {
@@ -118,14 +119,14 @@ impl<'d> Machine<'d> {
         &self.release
     }
 
-    /// Says something to the guest.
+    /// Sends a message.
     pub fn send(&mut self, message: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
         self.reader.get_mut().write_all(&line).with_context(|| self.last_words())
     }
 
-    /// What the guest says next.
+    /// The guest's next message.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
@@ -135,7 +136,6 @@ impl<'d> Machine<'d> {
         }
     }
 
-    /// What it wrote on its console last.
     fn last_words(&self) -> String {
         let bytes = std::fs::read(&self.console).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
@@ -183,7 +183,7 @@ fn initramfs(modules: &Path, options: &MachineOptions) -> Result<Vec<u8>> {
     }
     let mut wanted = MODULES.to_vec();
     wanted.extend(options.file_systems.iter().map(|fs| fs.kind()));
-    // They tell where ext4 keeps its metadata.
+    // They locate ext4's metadata.
     for name in if wanted.contains(&"ext4") { &["debugfs", "dumpe2fs"][..] } else { &[] } {
         let path = tool(name)?;
         archive.program(&path, &Path::new("/sbin").join(name))?;

@@ -1,4 +1,5 @@
-//! The machine's first file system: an archive of cpio's format `newc`, unpacked into memory by the kernel.
+//! The machine's first file system: an archive in cpio's format `newc`, which the kernel unpacks
+//! into memory.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +23,6 @@ const FILE: u32 = 0o100_644;
 const CONSOLE: u32 = 0o020_600;
 
 impl Initramfs {
-    /// With the console that the first process speaks on.
     pub fn new() -> Initramfs {
         let mut archive = Initramfs::default();
         archive.directories(Path::new("/dev/console"));
@@ -30,7 +30,7 @@ impl Initramfs {
         archive
     }
 
-    /// A file with this content.
+    /// Adds a file.
     pub fn file(&mut self, path: &Path, executable: bool, bytes: &[u8]) {
         if self.known.insert(path.to_owned()) {
             self.directories(path);
@@ -39,12 +39,13 @@ impl Initramfs {
         }
     }
 
-    /// An empty directory.
+    /// Adds an empty directory.
     pub fn directory(&mut self, path: &Path) {
         self.directories(&path.join("x"));
     }
 
-    /// A program or shared library of this machine under a path, with the libraries it needs under theirs.
+    /// Adds a program or library under the path `at`, with the libraries it needs under their own
+    /// paths.
     pub fn program(&mut self, from: &Path, at: &Path) -> Result<()> {
         self.copy(from, at)?;
         for library in libraries(from)? {
@@ -60,7 +61,7 @@ impl Initramfs {
         Ok(())
     }
 
-    /// The archive.
+    /// The finished archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.bytes
@@ -78,8 +79,8 @@ impl Initramfs {
     fn entry(&mut self, name: &str, mode: u32, device: (u32, u32), bytes: &[u8]) {
         self.count += 1;
         let (len, name_len) = (bytes.len() as u32, name.len() as u32 + 1);
-        // inode, mode, owner, group, links, time, length, device of the file, device that it is, length of the
-        // name, checksum (of another format)
+        // inode, mode, owner, group, links, time, length, device of the file, device that it is,
+        // length of the name, checksum (of another format)
         let header = [self.count, mode, 0, 0, 1, 0, len, 0, 0, device.0, device.1, name_len, 0];
         self.bytes.extend_from_slice(b"070701");
         for number in header {
@@ -97,9 +98,9 @@ impl Initramfs {
     }
 }
 
-/// The shared libraries that a program or library needs, the loader included; none of a static one.
+/// The shared libraries it needs, the loader included; none of a static program.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    // Of a static program ldd says so and fails.
+    // ldd fails for a static program.
     let text = run(Command::new(tool("ldd")?).arg(program)).unwrap_or_default();
     Ok(text.split_ascii_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
 }

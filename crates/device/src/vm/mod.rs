@@ -1,14 +1,13 @@
-//! A virtual machine on a device: for file systems that this kernel does not have. Debian's kernel runs in QEMU with
-//! emulated processors; this program is all that is in it, as the first process, and the machine's one drive is the
-//! device, so that its requests are recorded as they leave the machine. Host and guest say lines of JSON to each
-//! other.
+//! A virtual machine on a device, for file systems that this kernel does not have. Debian's kernel
+//! runs in QEMU on emulated processors. This program is its first and only process, and the device
+//! its only drive, so the machine's requests are recorded. Host and guest exchange lines of JSON.
 //!
 //! | file | does |
 //! |---|---|
-//! | `packages` | which programs and packages are needed, and how they are had |
-//! | `initramfs`, `modules` | what is in the machine's memory at its start |
-//! | `host` | starts the machine, talks to it, ends it |
-//! | `guest` | the first process: mounts, modules, the other end of the line |
+//! | `packages` | installs and downloads packages |
+//! | `initramfs`, `modules` | fill the machine's memory at its start |
+//! | `host` | starts, talks to and ends the machine |
+//! | `guest` | the first process |
 
 mod guest;
 mod host;

@@ -1,4 +1,5 @@
-//! Kernel modules in the order in which they can be loaded: a module names those it needs in a section of its own.
+//! Kernel modules in an order in which they load: a section of each module names the modules it
+//! needs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,14 +9,15 @@ use anyhow::{Context, Result};
 
 use crate::file_system::{run, tool};
 
-/// The modules of a kernel by their names.
+/// A kernel's modules by name.
 pub struct Modules {
     files: BTreeMap<String, PathBuf>,
     builtin: Vec<String>,
 }
 
 impl Modules {
-    /// Those under `directory`, `kernel` of the modules of a version, whose list of what is built in lies beside it.
+    /// `directory` is the folder `kernel` of a version's modules; the list of built-in modules lies
+    /// beside it.
     pub fn of(directory: &Path) -> Result<Modules> {
         let mut files = BTreeMap::new();
         let mut directories = vec![directory.to_owned()];
@@ -33,7 +35,7 @@ impl Modules {
         Ok(Modules { files, builtin: builtin.lines().map(name).collect() })
     }
 
-    /// The names and contents of these modules and of all they need, in an order in which they load.
+    /// These modules and all that they need, in an order in which they load.
     pub fn in_order(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
         let mut loaded = Vec::new();
         for wanted in wanted {
@@ -57,7 +59,7 @@ impl Modules {
     }
 }
 
-/// A module's name from its path: `-` and `_` are the same in it.
+/// `-` and `_` are the same.
 fn name(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.split(".ko").next().unwrap_or(file).replace('-', "_")
@@ -75,7 +77,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(std::fs::read(copy.with_extension(""))?)
 }
 
-/// What `depends=` in a module's information names.
+/// The names after `depends=`.
 fn needs(module: &[u8]) -> Vec<String> {
     let entries = module.split(|byte| *byte == 0);
     let found = entries.filter_map(|entry| std::str::from_utf8(entry.strip_prefix(b"depends=")?).ok());

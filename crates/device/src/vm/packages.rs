@@ -1,5 +1,5 @@
-//! What a virtual machine is made of: QEMU, and Debian's kernel with its modules, which is downloaded once and unpacked
-//! into the user's cache, not installed.
+//! The parts of a virtual machine: QEMU, and Debian's kernel with its modules, which is downloaded
+//! once and unpacked into the user's cache, not installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,20 +12,15 @@ const QEMU: &str = "qemu-system-x86_64";
 const QEMU_PACKAGE: &str = "qemu-system-x86";
 /// It depends on the newest kernel, whose package has the version in its name.
 const KERNEL_PACKAGE: &str = "linux-image-amd64";
-/// Of the modules those that a virtual machine may need.
 const UNPACKED: [&str; 7] = ["fs", "lib", "crypto", "arch", "drivers/virtio", "drivers/block", "drivers/char"];
 
-/// A kernel that was unpacked.
 pub struct Kernel {
-    /// The image to boot.
     pub image: PathBuf,
-    /// The directory of its modules.
     pub modules: PathBuf,
-    /// Its version.
     pub release: String,
 }
 
-/// Why no virtual machine can be started here, if so. Nothing is downloaded.
+/// The reason why no virtual machine can be started here.
 pub fn unavailable() -> Option<String> {
     crate::unavailable()
         .or_else(foreign)
@@ -37,8 +32,8 @@ fn foreign() -> Option<String> {
     (!cfg!(target_arch = "x86_64")).then(|| "the virtual machine is an x86-64 and runs this program".to_owned())
 }
 
-/// Installs and downloads what is missing for a machine and to make these file systems, and says so. The answer is
-/// [`unavailable`]'s: a file system may still be one that cannot be made.
+/// Installs and downloads missing packages for a machine and for `mkfs`, and reports it. Returns
+/// [`unavailable`]'s answer: a file system may still lack its `mkfs`.
 pub fn prepare(file_systems: &[FileSystem]) -> Option<String> {
     if let Some(why) = crate::unavailable().or_else(foreign) {
         return Some(why);
@@ -70,14 +65,14 @@ fn install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Where unpacked kernels are, each in a directory of its package's name.
+/// Each kernel has a folder with its package's name.
 fn cache() -> Result<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     Ok(cache.context("neither XDG_CACHE_HOME nor HOME says where a cache is")?.join("onewrite/kernels"))
 }
 
-/// The newest of those unpacked.
+/// The newest unpacked kernel.
 pub fn kernel() -> Result<Kernel> {
     let cache = cache()?;
     let entries = std::fs::read_dir(&cache).with_context(|| format!("nothing was unpacked in {}", cache.display()))?;

@@ -1,5 +1,5 @@
-//! Commands of `onewrite` between the sessions: they are started, killed and judged as those are, and what they copy is read as a state
-//! of the database at the moment when they began.
+//! Commands of `onewrite` among the sessions: they are started, killed and judged as sessions are,
+//! and their copies are read as states of the database at their begin.
 
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -12,7 +12,6 @@ use crate::commands::{self, Ended, Run, Task};
 use crate::session::{Session, What};
 
 impl Campaign<'_> {
-    /// Draws a command and how long it lives, and starts it.
     pub(super) fn draw_command(&mut self) -> Result<()> {
         let mut task = Task::draw(&mut self.rng);
         let has_stock = |one: &Running| {
@@ -30,7 +29,7 @@ impl Campaign<'_> {
         self.sessions.push(Begun { stock: true, what: What::Last, is_command: true });
         self.totals.sessions += 1;
         let run = Run::new(task, number, self.at.parent().context("a directory")?)?;
-        // What was told until now was over before it began.
+        // Transactions reported until now were over before it began.
         self.hear_all()?;
         self.known.opens(number);
         if task.copies().is_some() {
@@ -47,7 +46,7 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// A command has ended; the process that reads its copy, if there is one.
+    /// The process that reads the copy, if there is one.
     pub(super) fn command_ended(&mut self, number: u64, run: Run, status: ExitStatus) -> Result<Option<Running>> {
         let judged = run.judge(status);
         if run.task.renames() {
@@ -78,7 +77,7 @@ impl Campaign<'_> {
         Ok(Some(Running { number, child, does, since: Instant::now(), lives: None, dies: None }))
     }
 
-    /// A copy was read: all that was told of it is heard before it goes.
+    /// All reports on a copy are read before it is removed.
     pub(super) fn judged(&mut self, number: u64, status: ExitStatus) -> Result<()> {
         self.hear_all().with_context(|| format!("the copy of command {number}"))?;
         self.ended_in_order(number, status)?;
@@ -86,7 +85,7 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// Whether it failed because `onewrite convert` may have put another file in the place of the one that it has open.
+    /// `onewrite convert` may have replaced the session's file.
     pub(super) fn is_moved(&self, number: u64, extended: i32, line: &str) -> bool {
         let says = extended == ffi::SQLITE_READONLY_DBMOVED
             || (extended == ffi::SQLITE_CANTOPEN && commands::says_moved(line));

@@ -1,6 +1,7 @@
-//! Takeovers, zombies and garbage collection under a model checker: [`Claim`], [`shut_out`], the format and the plan of a
-//! restore as they are, on a store in memory that fails before and after it has done something, answers late, and lets
-//! requests arrive long after their senders gave up. Each rule is left out once, and then has to be missed.
+//! Takeovers, stopped owners and removals under a model checker, by the real [`Claim`],
+//! [`shut_out`], file format and restore plan. The store in memory fails before or after a
+//! request's effect, answers late, and takes requests long after their senders gave up. Each rule
+//! is left out once, and an error must be found.
 
 use super::*;
 use crate::plan::{Target, newest, plan};
@@ -19,8 +20,8 @@ use std::sync::Arc;
 
 const PAGE_BYTES: u32 = 512;
 
-/// A database: which commits are in it. Each has a page of its own behind page 1, so a file that is replaced, or left out, is
-/// missed.
+/// A database, as the commits in it. Each has a page behind page 1, so a replaced or missing file
+/// is found.
 type Rows = [bool; ROWS];
 const ROWS: usize = 12;
 
@@ -28,7 +29,7 @@ fn page(row: bool) -> Vec<u8> {
     vec![u8::from(row); PAGE_BYTES as usize]
 }
 
-/// Writes what differs; everything into a snapshot.
+/// Writes the pages that differ, or all into a snapshot.
 fn write(to: &mut dyn Write, name: Name, node: u64, before: &Rows, rows: &Rows) -> Result<()> {
     let pages = u32::try_from(ROWS + 1).unwrap();
     let header = Header { page_bytes: PAGE_BYTES, pages, min: name.min, max: name.max, time_ms: 0, node };
@@ -43,7 +44,6 @@ fn write(to: &mut dyn Write, name: Name, node: u64, before: &Rows, rows: &Rows) 
     Ok(())
 }
 
-/// Pages of some files, the last of each.
 #[derive(Default)]
 struct Pages(BTreeMap<u32, Vec<u8>>);
 
@@ -74,7 +74,7 @@ impl Sink for Applied {
     }
 }
 
-/// As `state::apply` does, without its threads, which are none of the checker's.
+/// As `state::apply`, without its threads, which the checker does not control.
 fn apply(store: &dyn Store, plan: &[Entry], sink: &mut dyn Sink) -> Result<()> {
     let mut image = Vec::new();
     for entry in plan {
@@ -89,7 +89,6 @@ fn apply(store: &dyn Store, plan: &[Entry], sink: &mut dyn Sink) -> Result<()> {
     sink.end()
 }
 
-/// The newest state, as a restore finds it; and its transaction.
 fn restored(store: &dyn Store) -> Result<(Rows, u64)> {
     let entries = list_all(store)?;
     let mut applied = Applied::default();
@@ -97,16 +96,13 @@ fn restored(store: &dyn Store) -> Result<(Rows, u64)> {
     Ok((applied.0, newest(&entries)))
 }
 
-/// What is known outside of the store.
 #[derive(Default)]
 struct Known {
-    /// Commits that were acknowledged, and in which epoch.
     acknowledged: BTreeMap<usize, u64>,
-    /// Commits that were tried, and in which epoch last.
+    /// Commits that were tried, each with the last epoch that tried it.
     tried: BTreeMap<usize, u64>,
-    /// What the last owner's database had when a file of it counted.
+    /// The last owner's epoch, and its commits when its last file counted.
     last: (u64, Rows),
-    /// Claims that were won.
     epochs: Vec<u64>,
 }
 
@@ -139,7 +135,7 @@ impl World {
         None
     }
 
-    /// What a shipper does in sync mode: a commit at a time, acknowledged when it counts as shipped.
+    /// A shipper with `--sync`: one commit at a time, acknowledged when it counts as shipped.
     fn ship(&self, claim: &mut Claim, rows: &mut Rows, commits: Range<usize>) {
         let mut at = None;
         for commit in commits {
@@ -158,7 +154,7 @@ impl World {
                         break;
                     }
                     Ok(Put::Beaten) => at = None,
-                    // What is missed has to be a commit.
+                    // Only a lost commit may show that a rule is missing.
                     Ok(Put::Foreign) if !model::keeps_all() => return,
                     Ok(Put::Foreign) => panic!("all of them keep to the rules"),
                     Err(e) if e.is::<Fenced>() => return,
@@ -190,7 +186,7 @@ impl World {
         put
     }
 
-    /// Merges what has not been, then removes it. Asks long before, so that others have come meanwhile.
+    /// Merges and removes. Asks for the owner first, so that others may come in between.
     fn merge(&self, claim: &Claim, rounds: u32) -> Result<()> {
         for _ in 0..rounds {
             claim.check(&self.store)?;
@@ -236,7 +232,6 @@ impl World {
         Ok(())
     }
 
-    /// A promotion, after which this node ships.
     fn promote(&self, node: &Node, commits: Range<usize>) {
         let Some(mut claim) = self.take(node, How::Promote) else { return };
         let mut rows = None;
@@ -263,7 +258,7 @@ impl World {
         let earlier = known.into_iter().filter(|(_, epoch)| *epoch < claim.epoch());
         let missing: Vec<_> = earlier.filter(|(commit, _)| !rows[*commit]).collect();
         assert!(missing.is_empty(), "{:x} was promoted without {missing:?}", node.id);
-        // Killed, or `replicate`, which claims again, or goes on by itself.
+        // Ends, claims again as `replicate` does, or goes on.
         if shuttle::rand::thread_rng().gen_ratio(1, 4) {
             return;
         }
@@ -283,14 +278,14 @@ impl World {
         if shuttle::rand::thread_rng().r#gen() {
             merging.join().unwrap();
         }
-        // Killed and started again: another process of the node goes on with the same database.
+        // Killed and restarted: another process of the node has the same database.
         let Some(mut claim) = self.take(node, How::Resume) else { return };
         self.ship(&mut claim, &mut rows, middle..commits.end);
     }
 }
 
 fn node(id: u64) -> Node {
-    Node { id, host: "here".to_owned(), file: "app.db".to_owned() }
+    Node { id, host: "here".to_owned(), file: "app.db".to_owned(), mode: None }
 }
 
 fn run(faults: u32) {
@@ -302,7 +297,7 @@ fn run(faults: u32) {
     world.ship(&mut first, &mut rows, 0..1);
     let faults = Faults { changes: faults, late: true, ..Faults::default() };
     let world = World { store: world.store.with(faults), ..world };
-    // One owner, and one who takes over, in a third of the runs.
+    // In a third of the runs one owner merges and another node takes over.
     let one_merges = shuttle::rand::thread_rng().gen_ratio(1, 3);
     let threads: Vec<_> = (1..=3)
         .map(|n| {
@@ -324,7 +319,7 @@ fn run(faults: u32) {
     for thread in threads {
         thread.join().unwrap();
     }
-    // Removals that are late may come between.
+    // Late removals may come between.
     let restored = (0..20).find_map(|_| restored(&world.store).ok());
     let (rows, _) = restored.expect("the newest state can be restored");
     let known = world.known.lock().unwrap();
@@ -338,12 +333,11 @@ fn run(faults: u32) {
     assert_eq!(epochs.len(), known.epochs.len(), "an epoch has two winners: {:?}", known.epochs);
 }
 
-/// Whether something goes wrong in so many runs.
 fn goes_wrong(left_out: Option<Rule>, faults: u32, seed: u64, runs: usize) -> bool {
     let mut config = Config::new();
     config.stack_size = 1 << 18;
     !model::is_right(left_out, || {
-        // Half of them change between threads seldom.
+        // Half of the runs change threads seldom.
         Runner::new(PctScheduler::new_from_seed(seed, 4, runs / 2), config.clone()).run(move || run(faults));
         Runner::new(RandomScheduler::new_from_seed(seed, runs - runs / 2), config).run(move || run(faults));
     })
@@ -364,7 +358,7 @@ fn nothing_acknowledged_is_lost() {
 #[test]
 fn each_rule_is_missed() {
     use Rule::*;
-    // The third takes long to find from the first seed on.
+    // CheckSlot takes long to find from seed 1 on.
     for (left_out, from) in [(CheckPosition, 1), (CheckClaim, 1), (CheckSlot, 28), (CreateOnce, 1), (ReplaceIfRead, 1)]
     {
         let found = (from..from + 60).find(|seed| goes_wrong(Some(left_out), 12, *seed, 1000));

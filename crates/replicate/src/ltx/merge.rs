@@ -1,20 +1,21 @@
-//! Merging: several files that go on from each other become one, with the newest image of each page.
+//! Merging: consecutive files become one, with the newest image of each page.
 
 use super::{Error, Header, Reader, Writer, lock_page};
+use onewrite_core::environment;
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
 use tempfile::SpooledTempFile;
 
-/// Compressed pages of up to that length together are kept in memory, more in a temporary file.
+/// Compressed pages of more bytes go to a temporary file.
 const MEMORY_BYTES: usize = 32 << 20;
 
 /// Files that are being merged.
 pub struct Merge {
-    /// From the first file on, up to the last.
+    /// First transaction of the first file, and the rest of the last file's header.
     header: Option<Header>,
-    /// The fewest pages that the database had meanwhile: what lies behind them and was not written since is zeros.
+    /// The smallest page count so far: pages behind it that were not written since are zeros.
     fewest: u32,
-    /// Compressed pages, one after the other, and where each begins, with its length.
+    /// Compressed pages, one after the other; `pages` has their offsets and lengths.
     packed: SpooledTempFile,
     end: u64,
     pages: BTreeMap<u32, (u64, usize)>,
@@ -22,13 +23,13 @@ pub struct Merge {
 
 impl Default for Merge {
     fn default() -> Merge {
-        let packed = SpooledTempFile::new(MEMORY_BYTES);
+        let packed = SpooledTempFile::new_in(MEMORY_BYTES, environment::temp_dir());
         Merge { header: None, fewest: u32::MAX, packed, end: 0, pages: BTreeMap::new() }
     }
 }
 
 impl Merge {
-    /// Adds the next file, which is read to its end and found right. After an error nothing can be made of it all.
+    /// Adds the next file and verifies it to its end. After an error the merge is of no use.
     pub fn add(&mut self, mut reader: Reader<impl Read>) -> Result<(), Error> {
         let next = *reader.header();
         let header = match self.header {
@@ -54,18 +55,18 @@ impl Merge {
         reader.finish()
     }
 
-    /// When the last state was read, in milliseconds since 1970.
+    /// Time of the last state, in milliseconds since 1970.
     pub fn time_ms(&self) -> i64 {
         self.header.map_or(0, |header| header.time_ms)
     }
 
-    /// Writes what they make together, as a file by `node`. Gives back what was written to, its header, the number of pages and
+    /// Writes the merged file, as one by `node`. Returns `to`, the header, the number of pages and
     /// the length.
     pub fn write<W: Write>(mut self, to: W, node: u64) -> Result<(W, Header, u32, u64), Error> {
         let header = self.header.ok_or(Error::Damaged("nothing to merge"))?;
         let header = Header { node, ..header };
         let lock = lock_page(header.page_bytes);
-        // Cut off, and there again without having been written.
+        // Cut off, and added again without an image.
         let lost = (self.fewest.saturating_add(1)..=header.pages).filter(|page| *page != lock);
         for page in lost {
             self.pages.entry(page).or_insert((0, 0));

@@ -1,21 +1,23 @@
-//! Litestream's file format, LTX version 3: the pages of a database that one or more transactions changed.
+//! Litestream's file format, LTX version 3: the pages of a database that one or more transactions
+//! changed.
 //!
 //! Numbers are big-endian.
 //!
-//! | what | bytes |
+//! | part | bytes |
 //! |---|---|
 //! | header | 100: [`Header`] |
-//! | page frames | page number u32, flags u16 = 1, length u32, the page as an LZ4 block; page numbers ascend |
+//! | page frames | page number u32, flags u16 = 1, length u32, LZ4 block; page numbers ascend |
 //! | end of the pages | 6 zeros |
-//! | index | of each frame its page number, offset and length as LEB128; a 0; the length of all that, u64 |
+//! | index | per frame page number, offset, length as LEB128; a 0; length of all that, u64 |
 //! | trailer | 16: checksum of the database (0: not kept), checksum of the file |
 //!
-//! A file is valid if and only if its numbers are possible, its index fits its frames, and the checksum is that of what
-//! stands before it, with pages as they were before compression: CRC-64 GO-ISO with bit 63 set. A file whose first
-//! transaction is 1 is a *snapshot*: it has every page but the lock page, which no file has.
+//! A file is valid if and only if its numbers are possible, its index fits its frames, and its
+//! checksum is that of all bytes before it, with pages uncompressed: CRC-64 GO-ISO with bit 63 set.
+//! A file whose first transaction is 1 is a *snapshot*: it has every page but the lock page, which
+//! no file has.
 //!
-//! Two things other programs may write are refused by name: pages as LZ4 frames (Litestream before 0.5.16), and files that
-//! keep a checksum of the database (LiteFS).
+//! Two variants of other programs are refused by name: pages as LZ4 frames (Litestream before
+//! 0.5.16), and files with a checksum of the database (LiteFS).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -35,31 +37,31 @@ use std::io;
 
 /// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 100;
-/// Length of what stands before each page.
+/// Bytes before each page.
 const FRAME_HEADER_BYTES: usize = 10;
-/// Length of what stands behind the last page.
+/// Bytes after the last page.
 const END_BYTES: usize = 6;
-/// Length of the trailer, and of the checksum it ends with.
+/// Bytes of the trailer, and of the checksum at its end.
 const TRAILER_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
 
 const MAGIC: &[u8; 4] = b"LTX1";
 /// Flag of a header: no checksum of the database is kept.
 const NO_CHECKSUM: u32 = 1 << 1;
-/// Flag of a page: its length is told, and it is an LZ4 block.
+/// Flag of a page: its length is given, and it is an LZ4 block.
 const SIZED: u16 = 1;
 const CHECKSUM_FLAG: u64 = 1 << 63;
-/// What Litestream takes for the place of the first frame in a WAL: it goes on behind a file that says so.
+/// For Litestream, the WAL offset of the first frame: it continues behind a file with this value.
 const WAL_OFFSET: u64 = 32;
 
 static CRC: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_GO_ISO);
 
-/// What a file says before its pages.
+/// The header of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of a page.
     pub page_bytes: u32,
-    /// Pages of the database afterwards.
+    /// Pages of the database after it.
     pub pages: u32,
     /// First transaction in the file.
     pub min: u64,
@@ -67,7 +69,7 @@ pub struct Header {
     pub max: u64,
     /// When the state was read, in milliseconds since 1970.
     pub time_ms: i64,
-    /// Who wrote it; 0: not told.
+    /// The writer; 0: unknown.
     pub node: u64,
 }
 
@@ -77,15 +79,15 @@ pub enum Error {
     /// The file could not be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is not what it should be.
+    /// The file is invalid.
     #[error("{0}")]
     Damaged(&'static str),
-    /// It is valid as far as is known, and not for this program.
+    /// The file may be valid, but this program does not support it.
     #[error("{0}")]
     Unsupported(&'static str),
 }
 
-/// A page that holds the lock bytes: SQLite leaves it alone, and no file has it.
+/// The page with SQLite's lock bytes, which SQLite does not use and no file has.
 pub fn lock_page(page_bytes: u32) -> u32 {
     0x4000_0000u32.checked_div(page_bytes).unwrap_or(0).saturating_add(1)
 }
@@ -159,17 +161,15 @@ impl Header {
     }
 }
 
-/// Zero where there are no such bytes: callers have looked at the length.
+/// Zero if the bytes are missing: callers check the length.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u32::from_be_bytes(*b))
 }
 
-/// Like [`u32_at`].
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u64::from_be_bytes(*b))
 }
 
-/// Where a page stands in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Frame {
     page: u32,
@@ -177,7 +177,6 @@ struct Frame {
     bytes: u64,
 }
 
-/// The index as it stands in the file, its length included.
 fn index(frames: &[Frame]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for frame in frames {
@@ -199,7 +198,7 @@ fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(u8::try_from(number).unwrap_or(0));
 }
 
-/// What both sides know of the pages so far, so that neither writes nor accepts a wrong order.
+/// The last page so far, so that neither side writes or accepts a wrong order.
 #[derive(Debug)]
 struct Order {
     header: Header,
@@ -211,7 +210,6 @@ impl Order {
         Order { header, last: 0 }
     }
 
-    /// The page that follows in a snapshot.
     fn next(&self) -> u32 {
         let next = self.last.saturating_add(1);
         if next == lock_page(self.header.page_bytes) { next.saturating_add(1) } else { next }

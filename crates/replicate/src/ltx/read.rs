@@ -1,4 +1,5 @@
-//! Reading a file, page by page. What was read counts only after [`Reader::finish`] has found the checksum right.
+//! Reading a file, page by page. Pages count only after [`Reader::finish`] has verified the
+//! checksum.
 
 use super::{
     CHECKSUM_BYTES, CHECKSUM_FLAG, CRC, END_BYTES, Error, FRAME_HEADER_BYTES, Frame, HEADER_BYTES, Header, Order,
@@ -49,12 +50,12 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// What the file says before its pages.
+    /// The file's header.
     pub fn header(&self) -> &Header {
         &self.order.header
     }
 
-    /// Reads the next page into `image` and tells its number; `None` behind the last one.
+    /// Reads the next page into `image` and returns its number; `None` behind the last one.
     pub fn page(&mut self, image: &mut Vec<u8>) -> Result<Option<u32>, Error> {
         if self.ended {
             return Ok(None);
@@ -97,22 +98,22 @@ impl<R: Read> Reader<R> {
         Ok(Some(page))
     }
 
-    /// The page that was read last, as it is in the file.
+    /// The last page, compressed as in the file.
     pub fn packed(&self) -> &[u8] {
         &self.packed
     }
 
-    /// Length of what was read up to the last page.
+    /// Bytes read up to the last page.
     pub fn bytes(&self) -> u64 {
         self.at
     }
 
-    /// Reads what stands behind the pages, and checks it.
+    /// Reads and checks the bytes behind the pages.
     pub fn finish(mut self) -> Result<(), Error> {
         self.check_end()
     }
 
-    /// [`Reader::finish`], for one that is borrowed; only once.
+    /// As [`Reader::finish`], for a borrowed reader; only once.
     pub fn check_end(&mut self) -> Result<(), Error> {
         if !self.ended {
             return Err(Error::Damaged("pages that were not read"));

@@ -1,4 +1,4 @@
-//! What is written is read back; what was changed afterwards is found out.
+//! Written files are read back; damage is found.
 
 use super::*;
 use proptest::prelude::*;
@@ -67,7 +67,6 @@ fn a_snapshot_leaves_the_lock_page_out() {
     assert!(order.end().is_err());
     order.note(lock + 1).unwrap();
     order.end().unwrap();
-    // A database that ends with it.
     Order { header: Header { pages: lock, ..header }, last: lock - 1 }.end().unwrap();
 }
 
@@ -99,8 +98,8 @@ proptest! {
         prop_assert_eq!(read(&bytes).unwrap(), (header, pages));
     }
 
-    /// A byte changed, cut off or added: an error, never other pages. The compressed form of a page may differ, and 24 bytes
-    /// of the header mean nothing here.
+    /// Every changed, missing or added byte gives an error or the same pages: a page has several
+    /// compressed forms, and 24 bytes of the header are not used.
     #[test]
     fn damage_is_found((header, pages) in file(), at in any::<prop::sample::Index>(), bit in 0..8u8, how in 0..3u8) {
         let mut bytes = written(header, &pages).unwrap();
@@ -130,7 +129,7 @@ proptest! {
     }
 }
 
-/// Files that go on from each other, of a database that grows and shrinks: as many pages as each says, those it changes.
+/// Consecutive files of a database that grows and shrinks: a page count and changed pages for each.
 fn history() -> impl Strategy<Value = Vec<(u32, Vec<(u32, u64)>)>> {
     let file = (1u32..12).prop_flat_map(|pages| {
         let changed = proptest::collection::btree_map(1..=pages, any::<u64>(), 0..6);
@@ -139,7 +138,6 @@ fn history() -> impl Strategy<Value = Vec<(u32, Vec<(u32, u64)>)>> {
     proptest::collection::vec(file, 1..6)
 }
 
-/// Applies a file, as a restore does.
 fn apply(database: &mut Vec<Vec<u8>>, header: &Header, pages: &[(u32, Vec<u8>)]) {
     database.resize(header.pages as usize, vec![0; PAGE]);
     for (page, image) in pages {

@@ -38,7 +38,7 @@ impl<W: Write> Writer<W> {
         written
     }
 
-    /// Adds a page that is compressed already, as `packed`.
+    /// Adds a page that is compressed as `packed`.
     pub fn packed_page(&mut self, page: u32, packed: &[u8], image: &[u8]) -> Result<(), Error> {
         if u32::try_from(image.len()).ok() != Some(self.order.header.page_bytes) {
             return Err(Error::Damaged("a page of another size"));
@@ -58,12 +58,11 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the file. Gives back what was written to, and the length of the file.
+    /// Ends the file. Returns `to`, and the length of the file.
     pub fn finish(mut self) -> Result<(W, u64), Error> {
         self.order.end()?;
         let mut end = vec![0; END_BYTES];
         end.extend_from_slice(&index(&self.frames));
-        // Checksum of the database: not kept.
         end.extend_from_slice(&[0; 8]);
         self.digest.update(&end);
         end.extend_from_slice(&(self.digest.finalize() | CHECKSUM_FLAG).to_be_bytes());

@@ -1,4 +1,4 @@
-//! Merging and removing on a thread of its own, so that no batch waits for that.
+//! Merges and removes on a thread, so that no batch waits.
 
 use super::{At, Settings, Shipped, Shipper};
 use crate::compact::Copy;
@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What a thread does that merges and removes; it ends with this.
+/// A thread that merges and removes; dropping this ends it.
 pub(super) struct Background {
     files: Option<Sender<(Entry, Copy)>>,
     told: Receiver<Told>,
@@ -19,12 +19,11 @@ pub(super) struct Background {
 
 enum Told {
     Made(Shipped),
-    /// It is not certain what the store has.
+    /// The position is no longer certain.
     LookAnew,
 }
 
 impl Background {
-    /// Goes on from what the store has.
     pub(super) fn start(shipper: &Shipper, at: &At) -> Background {
         let settings = Settings { sync: None, background: false, ..shipper.settings.clone() };
         let (file, store, claim) = (shipper.file.clone(), shipper.store.clone(), shipper.claim.clone());
@@ -38,15 +37,14 @@ impl Background {
         Background { files: Some(files), told, stop, thread: Some(thread) }
     }
 
-    /// The store has another batch.
     pub(super) fn add(&self, entry: Entry, copy: Copy) {
         if let Some(files) = &self.files {
-            // It may have ended: then it has said so, or the next batch finds out why.
+            // If the thread has ended, it has sent the reason, or the next batch finds it.
             let _ = files.send((entry, copy));
         }
     }
 
-    /// Tells of what it made; `false`: what the store has is to be looked at anew.
+    /// Reports the files that it made; `false`: the position must be read anew.
     pub(super) fn tell(&self, said: &mut dyn FnMut(&Shipped)) -> bool {
         self.told.try_iter().all(|told| match told {
             Told::Made(shipped) => {
@@ -63,7 +61,7 @@ impl Drop for Background {
         self.stop.store(true, Ordering::SeqCst);
         self.files = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of it was printed.
+            // A panic was printed.
             let _ = thread.join();
         }
     }

@@ -1,8 +1,9 @@
-//! Machines that ship, merge, remove, are promoted, rejoin and follow, as they are, on a store in memory that fails, with databases
-//! of their own. What they do, who goes on, and what fails is told by a seed. Each rule is left out once, and then has to be
-//! missed.
+//! Simulates machines with their own databases, which ship, merge, remove, are promoted, rejoin and
+//! follow by the real code, on a store in memory that fails. A seed decides every step and fault.
+//! Each rule is left out once, and an error must be found.
 //!
-//! `ONEWRITE_SIM_SEED=<seed>` repeats one run, `ONEWRITE_SIM_RUNS` makes so many, `ONEWRITE_MODEL_TRACE=1` tells what happens.
+//! `ONEWRITE_SIM_SEED=<seed>` repeats one run, `ONEWRITE_SIM_RUNS` sets the number of runs,
+//! `ONEWRITE_MODEL_TRACE=1` prints the events.
 
 use super::{Levels, Settings, Shipped, Shipper, Taken};
 use crate::fence::{Fenced, Node, Owner};
@@ -21,33 +22,30 @@ use shuttle::scheduler::RandomScheduler;
 use shuttle::thread;
 use shuttle::{Config, Runner};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 type Rows = BTreeSet<i64>;
 
-/// What is known outside of the store.
 #[derive(Default)]
 struct Known {
-    /// Rows that were acknowledged, and in which epoch first.
+    /// Acknowledged rows, each with the first epoch that acknowledged it.
     acknowledged: BTreeMap<i64, u64>,
-    /// Rows that were tried, and in which epoch last.
+    /// Rows that were tried, each with the last epoch that tried it.
     tried: BTreeMap<i64, u64>,
-    /// What the last owner's database had when a file of it counted.
+    /// The last owner's epoch, and its rows when its last file counted.
     last: (u64, Rows),
-    /// What the state of each transaction has.
+    /// The rows of each transaction's state.
     states: BTreeMap<u64, Rows>,
-    /// Claims that were won.
     epochs: BTreeSet<u64>,
     next: i64,
     happened: BTreeSet<&'static str>,
 }
 
-/// What a run was like.
 #[derive(Default)]
 struct Told {
-    /// What became of each request that was to change something.
     log: Vec<String>,
     happened: BTreeSet<&'static str>,
 }
@@ -83,7 +81,7 @@ fn random(below: u32) -> u32 {
     shuttle::rand::thread_rng().gen_range(0..below)
 }
 
-/// Whether the newest state can be reached.
+/// Whether the newest state can be restored.
 fn is_whole(entries: &[Entry]) -> bool {
     let newest = plan::newest(entries);
     newest == 0 || plan(entries, Target::Newest).is_ok_and(|plan| plan::newest(&plan) == newest)
@@ -93,7 +91,7 @@ fn check_newest(entries: &[Entry]) {
     assert!(is_whole(entries), "the newest state cannot be reached: {}", names(entries));
 }
 
-/// Those of all batches that are there, besides: where nobody comes late, and no state is too old.
+/// As [`check_newest`], and for every batch; only for runs without late requests and old states.
 fn check_batches(entries: &[Entry]) {
     check_newest(entries);
     for batch in entries.iter().filter(|entry| entry.name.level == BATCHES) {
@@ -134,7 +132,6 @@ impl World {
         self.store.peek().0.map(|record| serde_json::from_slice(&record).unwrap())
     }
 
-    /// What the store has, restored, if it has that.
     fn restored(&self, target: Target) -> anyhow::Result<Rows> {
         let dest = self.dir.path().join("restored.db");
         restore(&self.store.with(Faults::default()), &dest, target)?;
@@ -149,16 +146,13 @@ impl World {
     }
 }
 
-/// What became of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Done {
     Well,
-    /// It failed, and may be tried again.
     Failed,
     Fenced,
 }
 
-/// A machine with its disk.
 struct Machine {
     n: u64,
     world: World,
@@ -197,6 +191,11 @@ impl Machine {
     }
 
     fn commit(&mut self) {
+        if random(4) == 0 {
+            // The owner's record gets the mode, and its claim stays.
+            let mode = [0o600, 0o640, 0o644][random(3) as usize];
+            std::fs::set_permissions(&self.file, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
         for _ in 0..=random(3) {
             let n = {
                 let mut known = self.world.known();
@@ -216,7 +215,7 @@ impl Machine {
         self.with_db(rows)
     }
 
-    /// Another process of this machine, which is perhaps killed soon.
+    /// Starts another process of this machine, perhaps to be killed soon.
     fn start(&mut self) {
         let requests = if random(2) == 0 { i64::from(random(120)) } else { i64::MAX };
         self.store = self.world.store.process(&self.n.to_string(), requests);
@@ -239,7 +238,6 @@ impl Machine {
         })
     }
 
-    /// A look at the database.
     fn step(&mut self) -> Done {
         if self.store.is_killed() {
             self.start();
@@ -269,7 +267,7 @@ impl Machine {
             if shipped.name.level == BATCHES {
                 let mut known = world.known();
                 known.is_state(shipped.name.max, &rows);
-                // What a commit that waits for the store is told then.
+                // A commit that waits for the store is acknowledged now.
                 known.counts(epoch, &rows);
             }
         });
@@ -304,7 +302,7 @@ impl Machine {
                 trace!("{} is promoted, epoch {epoch}, with {}", self.n, promoted.txid);
                 let mut known = self.world.known();
                 known.wins(epoch);
-                // Else it has made no transaction.
+                // Without the rule it has made no transaction.
                 if keeps(Rule::ShutOut) {
                     known.is_state(promoted.txid, &rows);
                 }
@@ -317,10 +315,8 @@ impl Machine {
         }
     }
 
-    /// Commits and ships until another is promoted.
     fn owns(&mut self, turns: u32) {
         for _ in 0..turns {
-            // A replica is for reading.
             if random(3) > 0 && !follow::is_replica(&self.file).unwrap() {
                 self.commit();
             }
@@ -334,7 +330,6 @@ impl Machine {
         }
     }
 
-    /// Puts aside what was not shipped, and follows.
     fn rejoins(&mut self) -> Done {
         self.start();
         let rejoined = rejoin(&self.url(), &self.file);
@@ -370,11 +365,11 @@ impl Machine {
             if is_owner && self.file.exists() && (check_ended(&self.file).is_ok() || random(2) == 0) {
                 self.owns(4);
             } else if self.file.exists() && !follow::is_replica(&self.file).unwrap() {
-                // It is fenced, though it may not know it.
+                // It is fenced, perhaps without knowing it.
                 match random(3) {
                     0 => self.owns(2),
                     1 if !beside(&self.file, ".diverged").exists() => _ = self.rejoins(),
-                    // What is there is as the store has it, or it is refused.
+                    // Refused, unless the database equals the store's state.
                     _ => _ = self.promote(),
                 }
             } else {
@@ -388,7 +383,7 @@ impl Machine {
     }
 }
 
-/// Everything is merged and removed at once, or nothing is, or nothing is removed.
+/// Merges and removes all at once, or nothing, or removes nothing.
 fn settings(is_hasty: bool) -> Settings {
     let (zero, hour) = (Duration::ZERO, Duration::from_secs(3600));
     let time = || if is_hasty || random(2) == 0 { zero } else { hour };
@@ -398,7 +393,7 @@ fn settings(is_hasty: bool) -> Settings {
     Settings { snapshot_interval, levels, sync: None, background: false, stays: snapshot_interval.is_zero() }
 }
 
-/// Three machines, of which the others are promoted over the first, and over each other.
+/// Three machines: the others are promoted over the first, and over each other.
 fn fleet() -> Told {
     let mut world = World::new();
     let quiet = world.store.clone();
@@ -430,7 +425,7 @@ fn fleet() -> Told {
     quiet.settle();
     world.store = quiet;
     check_end(&world);
-    // Whoever owns it goes on; who did not come to its end is promoted again.
+    // The owner goes on; an unfinished promotion is repeated.
     let owner = world.owner().unwrap();
     let machine = machines.iter_mut().find(|machine| machine.is(&owner)).unwrap();
     machine.world = world.clone();
@@ -438,7 +433,7 @@ fn fleet() -> Told {
     if !machine.file.exists() || check_ended(&machine.file).is_err() {
         world.store.process(&machine.n.to_string(), i64::MAX);
         if let Err(e) = promote(&machine.url(), &machine.file) {
-            // What is there was as the store had it when it began, and is not any more.
+            // The database equalled the store's state when the promotion began, and does no more.
             assert!(format!("{e:#}").contains("is not what the store has"), "{e:#}");
             for kept in [".diverged", ".diverged-onewrite"] {
                 let _ = std::fs::remove_file(beside(&machine.file, kept));
@@ -475,7 +470,7 @@ fn check_end(world: &World) {
     }
 }
 
-/// One machine, whose shipper is killed and started again, and somebody who removes files of the store by hand.
+/// One machine, whose shipper is killed and restarted, while files are removed by hand.
 fn alone() -> Told {
     let mut world = World::new();
     let (often, removes) = ([0, 6, 12][random(3) as usize], random(2) == 0);
@@ -492,7 +487,7 @@ fn alone() -> Told {
         }
         let (_, entries) = world.store.peek();
         if let Some(n) = u32::try_from(entries.len()).ok().filter(|n| removes && *n > 0) {
-            // The newest state, or if that was the only file of it the one before, is still there.
+            // The newest state, or the one before if this file alone had it, can still be restored.
             if world.store.vandalize(entries[random(n) as usize].name, is_whole) {
                 world.happens("robbed");
                 world.known().states.clear();
@@ -505,7 +500,7 @@ fn alone() -> Told {
     world.told()
 }
 
-/// A run with this seed; `None` if something goes wrong.
+/// Runs one seed; `None` after an error.
 fn run(without: Option<Rule>, seed: u64, of: fn() -> Told) -> Option<Told> {
     let mut config = Config::new();
     config.stack_size = 4 << 20;
@@ -521,7 +516,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|number| number.parse().unwrap())
 }
 
-/// Goes through seeds; all that is to happen has happened in the end.
+/// Runs many seeds; all events of `happens` must have happened.
 fn runs(of: fn() -> Told, happens: &[&str]) {
     let seed = number("ONEWRITE_SIM_SEED");
     let mut happened = BTreeMap::new();
@@ -555,12 +550,12 @@ fn a_seed_makes_one_run() {
     }
 }
 
-/// But for [`Rule::CheckSlot`], which merging on another thread takes: `fence/model.rs` misses that one.
+/// Except [`Rule::CheckSlot`], which needs merging on another thread: see `fence/model.rs`.
 #[test]
 fn each_rule_is_missed() {
     use Rule::*;
     let of_a_fleet = [
-        // Takes long to find from the first seed on.
+        // From seed 0 on the search is long.
         (CheckClaim, 1740),
         (CheckPosition, 0),
         (Beaten, 0),

@@ -1,7 +1,8 @@
-//! A store that is a directory, laid out as Litestream's `file` replicas are: the time of a state is the file's time.
+//! A store in a directory, laid out as Litestream's `file` replicas: a file's time is that of its
+//! state.
 
-use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER, SNAPSHOTS, Store, Version};
-use crate::local::sync;
+use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, SNAPSHOTS, Store, Version, check_count};
+use crate::local::{is_there, open_regular, read_small, sync};
 use crate::report::{COUNTERS, Request};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, TryLockError};
@@ -10,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Held while the record of the owner is replaced, and how long that may take others.
+/// Held while the owner's record is replaced; others wait up to `PATIENCE`.
 const OWNER_LOCK: &str = "owner.lock";
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a file is called until it is whole.
+/// Prefix of a file that is not whole yet.
 const UNFINISHED: &str = ".onewrite-unfinished-";
 
 pub(super) struct FileStore {
@@ -35,11 +36,11 @@ impl FileStore {
     }
 
     fn lock_file(&self, path: &Path) -> Result<File> {
-        let lock = File::options().create(true).append(true).open(path);
+        let lock = open_regular(path, File::options().create(true).append(true));
         lock.with_context(|| format!("cannot open {}", path.display()))
     }
 
-    /// The directory of a level, made if it is not there; that of the store is.
+    /// The directory of a level, made if need be. The store's directory must be there.
     fn make_level_dir(&self, level: u8) -> Result<PathBuf> {
         make_dir(&self.dir.join("ltx"))?;
         let dir = self.level_dir(level);
@@ -106,13 +107,10 @@ impl Store for FileStore {
     fn owner(&self) -> Result<Option<(Vec<u8>, Version)>> {
         COUNTERS.request(Request::Get);
         let path = self.dir.join(OWNER);
-        let record = match fs::read(&path) {
-            Ok(record) => record,
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                ensure!(self.dir.is_dir(), "there is no directory {}", self.dir.display());
-                return Ok(None);
-            }
-            Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+        let record = read_small(&path, OWNER_BYTES_MAX).with_context(|| format!("cannot read {}", path.display()))?;
+        let Some(record) = record else {
+            ensure!(self.dir.is_dir(), "there is no directory {}", self.dir.display());
+            return Ok(None);
         };
         let version = Version(String::from_utf8_lossy(&record).into_owned());
         Ok(Some((record, version)))
@@ -163,11 +161,13 @@ impl Store for FileStore {
         for file in found {
             let file = file.with_context(what)?;
             let Some(name) = file.file_name().to_str().and_then(|name| Name::parse(level, name)) else { continue };
-            // Perhaps merged into another one, and removed, meanwhile.
             let Ok(data) = file.metadata() else { continue };
             let since = data.modified().with_context(what)?.duration_since(UNIX_EPOCH).unwrap_or_default();
             let time_ms = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
-            entries.push(Entry { name, time_ms, bytes: data.len() });
+            // So that a pipe is opened, and the error names its kind.
+            let bytes = if data.is_file() { data.len() } else { data.len().max(1) };
+            entries.push(Entry { name, time_ms, bytes });
+            check_count(entries.len()).with_context(what)?;
         }
         entries.sort_unstable();
         Ok(entries)
@@ -175,14 +175,14 @@ impl Store for FileStore {
 
     fn has(&self, name: Name) -> Result<bool> {
         COUNTERS.request(Request::Head);
-        let path = self.path(name);
-        path.try_exists().with_context(|| format!("cannot look at {}", path.display()))
+        is_there(&self.path(name))
     }
 
     fn open(&self, name: Name) -> Result<Box<dyn Read>> {
         COUNTERS.request(Request::Get);
         let path = self.path(name);
-        let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        let file = open_regular(&path, File::options().read(true));
+        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         Ok(Box::new(BufReader::with_capacity(1 << 18, file)))
     }
 
@@ -190,7 +190,7 @@ impl Store for FileStore {
         COUNTERS.request(Request::Get);
         let path = self.path(name);
         let what = || format!("cannot read {}", path.display());
-        let mut file = File::open(&path).with_context(what)?;
+        let mut file = open_regular(&path, File::options().read(true)).with_context(what)?;
         file.seek(SeekFrom::Start(offset)).with_context(what)?;
         let mut part = Vec::with_capacity(usize::try_from(bytes)?);
         file.take(bytes).read_to_end(&mut part).with_context(what)?;
@@ -203,7 +203,7 @@ impl Store for FileStore {
         let dir = self.make_level_dir(name.level)?;
         let what = || format!("cannot write {}", path.display());
         let file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&dir).with_context(what)?;
-        // Not through tempfile's own writer, whose errors tell another name each time.
+        // Errors of tempfile's own writer contain a random name.
         let mut to = BufWriter::with_capacity(1 << 18, file.as_file());
         fill(&mut to).with_context(what)?;
         to.into_inner().map_err(|e| e.into_error()).with_context(what)?;
@@ -221,7 +221,7 @@ impl Store for FileStore {
     fn remove(&self, name: Name) -> Result<()> {
         COUNTERS.request(Request::Delete);
         let path = self.path(name);
-        // Should it be there again after a crash, it is removed again.
+        // Not flushed: a file that a crash brings back is removed again.
         match fs::remove_file(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => {
                 Err(e).with_context(|| format!("cannot remove {}", path.display()))

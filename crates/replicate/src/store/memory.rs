@@ -1,6 +1,6 @@
-//! A store in memory, for models: it fails before and after it has done something, says that another request is under way, does
-//! later what was given up, and holds requests and answers up. What becomes of a request is the model checker's choice, and so
-//! its seed's.
+//! A store in memory, for models: requests fail before or after their effect, are refused because
+//! of another request, take effect after their error, and are delayed. The model checker's seed
+//! decides.
 
 use super::{Conditions, Entry, Fill, Name, Store, Version};
 use crate::rules::{Rule, keeps, model};
@@ -13,18 +13,15 @@ use std::io::{Cursor, Read};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What there is.
 #[derive(Default)]
 pub(crate) struct Contents {
     /// Bytes, and the time of their state.
     files: BTreeMap<Name, (Vec<u8>, i64)>,
     owner: Option<(Vec<u8>, u64)>,
     versions: u64,
-    /// Requests that were given up and are still to be done.
+    /// Failed requests that are still to take effect.
     late: usize,
-    /// What became of each request that was to change something.
     log: Vec<String>,
-    /// Panics if something is wrong with the files.
     check: Option<fn(&[Entry])>,
 }
 
@@ -39,51 +36,46 @@ impl Contents {
     }
 }
 
-/// What goes wrong.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
-    /// One request that changes something in so many; 0: none.
+    /// One in this many requests to change something; 0: none.
     pub(crate) changes: u32,
-    /// One that reads in so many; 0: none.
+    /// One in this many requests to read; 0: none.
     pub(crate) reads: u32,
-    /// Requests that were given up may be done later.
+    /// Failed requests may take effect later.
     pub(crate) late: bool,
-    /// Some requests, and some answers, are held up while others get so many turns at most.
+    /// Some requests and answers wait while others get up to this many turns.
     pub(crate) stall: u32,
 }
 
-/// What becomes of a request that changes something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Done,
-    /// Not done, and that is what is said.
+    /// Not done, with an error.
     Refused,
-    /// Done, and nothing is said.
+    /// Done, with an error.
     AnswerLost,
-    /// Nothing is said, and done later.
+    /// Done later, with an error.
     Late,
-    /// Not done as another request is under way.
+    /// Not done, since another request is under way.
     Conflict,
 }
 
-/// A process that sends requests.
 pub(crate) struct Process {
-    /// Requests until it is killed.
     left: AtomicI64,
     tidied: AtomicU64,
 }
 
-/// The store as one process has it.
 #[derive(Clone)]
 pub(crate) struct Memory {
     contents: Arc<Mutex<Contents>>,
-    /// Where another task may go on.
+    /// Locked where another task may run.
     turn: Arc<shuttle::sync::Mutex<()>>,
     process: Arc<Process>,
     faults: Faults,
 }
 
-/// Of so many that read, and that change something, one is held up on its way, and one answer.
+/// One in this many reads, and changes, is delayed; so is one in this many answers.
 const STALLED_READS: u32 = 24;
 const STALLED_CHANGES: u32 = 4;
 
@@ -91,12 +83,11 @@ thread_local! {
     static NAMED: RefCell<BTreeMap<String, Memory>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// The store at `memory://name`.
 pub(super) fn named(name: &str) -> Result<Memory> {
     NAMED.with_borrow(|all| all.get(name).cloned()).context("there is no such store")
 }
 
-/// With `ONEWRITE_MODEL_TRACE`, and one run of a seed that failed: what happens.
+/// Prints the events, for one run of a seed that failed, with `ONEWRITE_MODEL_TRACE`.
 macro_rules! trace {
     ($($what:tt)*) => {
         if std::env::var_os("ONEWRITE_MODEL_TRACE").is_some() {
@@ -113,12 +104,12 @@ impl Memory {
         Memory { contents: Arc::default(), turn: Arc::default(), process, faults }
     }
 
-    /// The same, where other things go wrong.
     pub(crate) fn with(&self, faults: Faults) -> Memory {
         Memory { faults, ..self.clone() }
     }
 
-    /// The same for another process, which is killed at one of its requests, and finds it as `memory://name`.
+    /// The same store as `memory://name`, for another process that is killed after so many
+    /// requests.
     pub(crate) fn process(&self, name: &str, requests: i64) -> Memory {
         let process = Arc::new(Process { left: AtomicI64::new(requests), tidied: AtomicU64::new(0) });
         let memory = Memory { process, ..self.clone() };
@@ -126,7 +117,6 @@ impl Memory {
         memory
     }
 
-    /// From here on `check` looks at the files behind each change.
     pub(crate) fn check_always(&self, check: fn(&[Entry])) {
         self.lock().check = Some(check);
     }
@@ -135,18 +125,16 @@ impl Memory {
         self.process.left.load(SeqCst) < 0
     }
 
-    /// How many requests to merge or to remove were sent.
     pub(crate) fn tidied(&self) -> u64 {
         self.process.tidied.load(SeqCst)
     }
 
-    /// The owner's record and the files, without a request.
     pub(crate) fn peek(&self) -> (Option<Vec<u8>>, Vec<Entry>) {
         let contents = self.lock();
         (contents.owner.as_ref().map(|(record, _)| record.clone()), contents.entries())
     }
 
-    /// Somebody removes a file by hand, if `may` likes what is left.
+    /// Removes a file as a user's hand would, if `may` agrees to the files that are left.
     pub(crate) fn vandalize(&self, name: Name, may: impl Fn(&[Entry]) -> bool) -> bool {
         let mut contents = self.lock();
         let mut left = contents.entries();
@@ -158,7 +146,6 @@ impl Memory {
         contents.files.remove(&name).is_some()
     }
 
-    /// Waits for what is still to be done.
     pub(crate) fn settle(&self) {
         while self.lock().late > 0 {
             thread::yield_now();
@@ -179,7 +166,7 @@ impl Memory {
 
     fn stall(&self, one_in: u32) {
         if self.faults.stall > 0 && shuttle::rand::thread_rng().gen_ratio(1, one_in) {
-            // As often for long as for a short time.
+            // The exponent is random, so short and long delays are equally likely.
             let most = shuttle::rand::thread_rng().gen_range(0..=self.faults.stall.ilog2());
             for _ in 0..shuttle::rand::thread_rng().gen_range(0..=1 << most) {
                 thread::yield_now();
@@ -187,7 +174,7 @@ impl Memory {
         }
     }
 
-    /// Whether the process is killed at this request, and then whether the request was sent.
+    /// Whether the process is killed at this request; an error if it was killed before.
     fn is_last(&self) -> Result<bool> {
         match self.process.left.fetch_sub(1, SeqCst) {
             1.. => Ok(false),
@@ -198,7 +185,7 @@ impl Memory {
 
     fn read<T>(&self, what: impl FnOnce(&Contents) -> T) -> Result<T> {
         if !model::is_on() {
-            // A thread that helps reading, while the one that started it waits.
+            // A helper thread, whose starter waits.
             ensure!(!self.is_killed(), "it was killed");
             return Ok(what(&self.lock()));
         }
@@ -212,7 +199,7 @@ impl Memory {
         Ok(read)
     }
 
-    /// Does `what` at once, later or not, and tells what the sender hears.
+    /// Applies `what` at once, later or never, and returns the sender's answer.
     fn change(&self, named: &str, what: impl FnOnce(&mut Contents) -> bool + Send + 'static) -> Result<bool> {
         self.stall(STALLED_CHANGES);
         let mut fate = Fate::Done;

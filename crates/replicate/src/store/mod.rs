@@ -1,10 +1,11 @@
-//! Where files are kept, and what they are called.
+//! Places and names of files.
 
 mod file;
 #[cfg(test)]
 pub(crate) mod memory;
 mod s3;
 
+use crate::secrets::hide_user;
 use anyhow::{Result, bail, ensure};
 use percent_encoding::percent_decode_str;
 use std::ffi::OsString;
@@ -13,10 +14,10 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// What the file of one batch, or of several that were merged, is called: level and transactions.
+/// The name of a batch or of merged batches: level and transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
-    /// 0: batches as they were shipped; 1 to 8: merged ones; 9: snapshots.
+    /// 0: batches; 1 to 8: merged files; 9: snapshots.
     pub level: u8,
     /// First transaction.
     pub min: u64,
@@ -28,8 +29,19 @@ pub struct Name {
 pub const BATCHES: u8 = 0;
 /// Whole databases.
 pub const SNAPSHOTS: u8 = 9;
-/// What the record of the owner is called.
+/// Name of the owner's record.
 pub const OWNER: &str = "owner.json";
+
+/// Longest record of the owner.
+const OWNER_BYTES_MAX: u64 = 64 << 10;
+/// Most files of a level: half a year of one batch a second without merging.
+const FILES_MAX: usize = 1 << 24;
+
+/// Ends an endless listing, which would take all memory.
+fn check_count(files: usize) -> Result<()> {
+    ensure!(files <= FILES_MAX, "it tells of more than {FILES_MAX} files");
+    Ok(())
+}
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,7 +50,7 @@ impl fmt::Display for Name {
 }
 
 impl Name {
-    /// A file called `name` among those of `level`; `None` if no LTX file is called so.
+    /// Parses the name of a file of `level`; `None` if it is no name of an LTX file.
     pub fn parse(level: u8, name: &str) -> Option<Name> {
         let number = |digits: &str| {
             let plain = digits.len() == 16 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -53,24 +65,25 @@ impl Name {
 /// A file of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// What it is called.
+    /// Its name.
     pub name: Name,
-    /// When the state in it was read, in milliseconds since 1970.
+    /// When the state was read, in milliseconds since 1970, as listed: perhaps in whole seconds, or
+    /// the later time at which the file was made. The file's header has the exact time.
     pub time_ms: i64,
     /// Its length.
     pub bytes: u64,
 }
 
-/// Which conditions a store keeps when it is asked to write.
+/// The conditions that a store heeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conditions {
-    /// It creates a file only where there is none.
+    /// Creates a file only where there is none.
     pub create: bool,
-    /// It replaces the record of the owner only if that is the one that was read.
+    /// Replaces the owner's record only if it is the one that was read.
     pub replace: bool,
 }
 
-/// Which record of the owner was read.
+/// Identifies the owner's record that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version(pub String);
 
@@ -79,42 +92,43 @@ pub type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<()>;
 
 /// A place for the files of one database.
 pub trait Store: Send + Sync {
-    /// Prepares to write into it, and tries what it answers to conditions. A second process of the same `node` is refused
-    /// where it is seen, until the store is dropped.
+    /// Prepares to write, and tries whether conditions are heeded. Refuses a second process of the
+    /// same `node`, where it can, until the store is dropped.
     fn begin(&mut self, node: u64) -> Result<Conditions>;
-    /// Removes what a process that died had begun to write. For the owner alone.
+    /// Removes unfinished files of dead processes. For the owner alone.
     fn tidy(&self) -> Result<()> {
         Ok(())
     }
-    /// The record that says who may write, and which one it is.
+    /// The owner's record, and its version.
     fn owner(&self) -> Result<Option<(Vec<u8>, Version)>>;
-    /// Replaces that record, durably, if it is still `was`, or makes it if there was none. `true`: it did. `false`: it was
-    /// another, or this one since a request that failed before. After an error it may have or not, also later.
+    /// Replaces the record, durably, if it is still `was`; `None`: makes the first one. `false`:
+    /// the record is another, or this one by an earlier attempt. After an error it may be replaced,
+    /// now or later.
     fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool>;
     /// The files of a level, in the order of their names.
     fn list(&self, level: u8) -> Result<Vec<Entry>>;
-    /// Where a listing does not tell exact times: those of `entries`, in the order of their names, as far as it takes to tell
-    /// which are of before `before_ms`.
-    fn tell_times(&self, _entries: &mut [Entry], _before_ms: i64) -> Result<()> {
-        Ok(())
-    }
     /// Whether there is a file of this name.
     fn has(&self, name: Name) -> Result<bool>;
     /// Reads a file.
     fn open(&self, name: Name) -> Result<Box<dyn Read>>;
-    /// Reads `bytes` bytes of a file from `offset` on, or less where it ends.
+    /// Reads `bytes` bytes of a file from `offset` on, fewer at its end.
     fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>>;
-    /// Makes a file whole, durable, and with this time, or not at all. `false` if there is one of this name.
-    /// After an error there may be a file or none.
+    /// Makes a file whole, durable, and with this time, or not at all. `false`: the name is taken.
+    /// After an error the file may be there.
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool>;
-    /// Removes a file, which may be gone already. After an error it may be there or not.
+    /// Removes a file, which may be gone already. After an error it may be there.
     fn remove(&self, name: Name) -> Result<()>;
 }
 
-/// The store that `url` names. Looks at nothing yet.
+/// The store at `url`. Sends no request.
 pub fn open(url: &str) -> Result<Box<dyn Store>> {
     const EXAMPLE: &str = "name a directory as file:///backup/app, or a bucket as s3://bucket/app";
-    let Some((scheme, rest)) = url.split_once("://") else { bail!("{url} is no URL: {EXAMPLE}") };
+    hide_user(url);
+    let Some((scheme, rest)) = url.split_once("://") else {
+        // A password may stand before it.
+        let shown = url.rsplit('@').next().unwrap_or_default();
+        bail!("{shown} is no URL: {EXAMPLE}")
+    };
     if scheme == "s3" {
         return Ok(Box::new(s3::S3Store::new(url)?));
     }
@@ -130,7 +144,7 @@ pub fn open(url: &str) -> Result<Box<dyn Store>> {
     Ok(Box::new(file::FileStore::new(path)))
 }
 
-/// All files that make states, of all levels.
+/// The files of all levels.
 pub fn list_all(store: &dyn Store) -> Result<Vec<Entry>> {
     let mut all = Vec::new();
     for level in BATCHES..=SNAPSHOTS {

@@ -1,12 +1,14 @@
-//! A store in a bucket of S3, or of a server that speaks its protocol, laid out as Litestream's `s3` replicas are: the time of a
-//! state is in the object's metadata.
+//! A store in an S3 bucket, laid out as Litestream's `s3` replicas: an object's metadata has the
+//! time of its state.
 
-use super::{Conditions, Entry, Fill, Name, OWNER, Store, Version};
+use super::{Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, Version, check_count};
+use crate::ending::{Moving, is_ending};
 use crate::report::{self, COUNTERS};
+use crate::secrets::{PARAMETERS, hide, is_name};
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
+use onewrite_core::environment;
 use rusty_s3::actions::{ListObjectsV2, S3Action};
 use rusty_s3::{Bucket, Credentials, UrlStyle};
-use std::env;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek};
@@ -14,46 +16,41 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::http::{Request, Response, StatusCode};
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, SendBody};
 use url::Url;
 
 const EXAMPLE: &str =
     "name a bucket as s3://bucket/path, with ?region=eu-central-1, or ?endpoint=http://127.0.0.1:7070";
-const PARAMETERS: [&str; 3] = ["region", "endpoint", "force-path-style"];
-/// When the state in an object was read, as RFC 3339 writes it.
+/// Metadata with the time of the state, as RFC 3339.
 const TIME: &str = "x-amz-meta-litestream-timestamp";
-/// Beside the files, to see whether the server creates an object only once.
+/// An object that tries whether the server heeds conditions.
 const PROBE: &str = "onewrite-probe";
-/// A time so much later than the server's is that of a clock that was ahead.
-const AHEAD_MS: i64 = 60_000;
-/// How long a signature holds.
 const SIGNED_FOR: Duration = Duration::from_secs(3600);
-/// A request is sent so often, and after the first try so long is waited, each time twice as long.
+/// Attempts at a request, and the first pause between them, which doubles each time.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(200);
-/// What the server may take to begin its answer.
+/// Longest wait for a server's answer to begin.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The protocol's limit for one request.
 const BYTES_MAX: u64 = 5 << 30;
-/// No answer but an object is longer.
-const TEXT_MAX: u64 = 16 << 20;
+/// Limits of one page of a listing, and of an error.
+const LISTED_BYTES_MAX: u64 = 16 << 20;
+const ERROR_BYTES_MAX: u64 = 64 << 10;
+/// Limit of a level's listing in pages.
+const PAGES_MAX: u32 = 1 << 15;
 
 pub(super) struct S3Store {
     bucket: Bucket,
     credentials: Credentials,
-    /// Begins every key; ends with a slash unless it is empty.
+    /// Prefix of every key; empty, or ends with a slash.
     prefix: String,
     agent: Agent,
-    /// The server refuses requests with the condition that an object is still the same.
+    /// The server has no `If-Match` for writes.
     replaces_blindly: bool,
 }
 
-/// The condition of a request to write.
 #[derive(Clone, Copy)]
 enum If<'a> {
-    /// There is no such object.
     None,
-    /// The object is this version of it.
     Match(&'a str),
     Always,
 }
@@ -68,18 +65,17 @@ impl If<'_> {
     }
 }
 
-/// What became of an object that is created only where there is none.
+/// Result of creating an object only where there is none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Put {
     Created,
-    /// There is one, which may be this one: a request before may have arrived though its answer did not.
+    /// The name is taken, perhaps by this object: an earlier attempt may have arrived.
     Exists {
         perhaps_ours: bool,
     },
 }
 
 impl S3Store {
-    /// The store at `url`, with the keys of AWS's variables in the environment.
     pub(super) fn new(url: &str) -> Result<S3Store> {
         let parsed = Url::parse(url).with_context(|| format!("{url} is no URL: {EXAMPLE}"))?;
         let name = parsed.host_str().filter(|name| !name.is_empty());
@@ -88,6 +84,9 @@ impl S3Store {
             parsed.port().is_none() && parsed.username().is_empty() && parsed.password().is_none(),
             "{url} has a port or a user: the keys belong into the environment, and {EXAMPLE}"
         );
+        let has_user = |endpoint: &str| endpoint.contains('@') || endpoint.contains("%40");
+        let of_user = "the endpoint has a user or a password: the keys belong into the environment, AWS_ACCESS_KEY_ID and the others";
+        ensure!(!has_user(url.split_once('?').unwrap_or_default().1), "{url}: {of_user}");
         let (mut region, mut endpoint, mut path_style) = (None, None, None);
         for (key, value) in parsed.query_pairs() {
             match &*key {
@@ -98,12 +97,18 @@ impl S3Store {
                     path_style =
                         Some(parsed.with_context(|| format!("force-path-style={value} is neither true nor false"))?);
                 }
+                other if !is_name(other) || value.is_empty() => {
+                    bail!("{url}: those parameters there are, are {}", PARAMETERS.join(", "))
+                }
                 other => bail!("{url}: there is no parameter {other}: those there are, are {}", PARAMETERS.join(", ")),
             }
         }
-        let variable = |names: &[&str]| names.iter().find_map(|name| env::var(name).ok().filter(|v| !v.is_empty()));
+        let variable = |names: &[&str]| {
+            names.iter().find_map(|name| environment::variable(name)?.into_string().ok().filter(|v| !v.is_empty()))
+        };
         let region = region.or_else(|| variable(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
         let endpoint = endpoint.or_else(|| variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]));
+        ensure!(!endpoint.as_deref().is_some_and(has_user), "{of_user}, and none into AWS_ENDPOINT_URL");
         let is_aws = endpoint.is_none();
         let region = match region {
             Some(region) => region,
@@ -117,9 +122,14 @@ impl S3Store {
         let bucket = Bucket::new(endpoint, style, name, region).with_context(|| format!("{url}: {EXAMPLE}"))?;
         let keys = (variable(&["AWS_ACCESS_KEY_ID"]), variable(&["AWS_SECRET_ACCESS_KEY"]));
         let (Some(key), Some(secret)) = keys else {
+            ensure!(
+                !environment::is_privileged(),
+                "no keys for {url}: this program runs with more rights than its user has, so the environment does not count"
+            );
             bail!("no keys for {url}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
         };
-        let credentials = match variable(&["AWS_SESSION_TOKEN"]) {
+        hide(&secret);
+        let credentials = match variable(&["AWS_SESSION_TOKEN"]).inspect(|token| hide(token)) {
             Some(token) => Credentials::new_with_token(key, secret, token),
             None => Credentials::new(key, secret),
         };
@@ -127,7 +137,8 @@ impl S3Store {
         let path = path.with_context(|| format!("{url}: a path is text in UTF-8"))?;
         let path = path.trim_matches('/');
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
-        // A bucket of another region answers with a redirection that leads nowhere: what it says is told.
+        // Not followed: the redirection of another region's bucket leads nowhere; its text is
+        // reported.
         let config = Agent::config_builder().http_status_as_error(false).max_redirects(0);
         let config = config.timeout_connect(Some(Duration::from_secs(10)));
         let config = config.timeout_recv_response(Some(PATIENCE)).timeout_per_read(Some(PATIENCE));
@@ -139,12 +150,12 @@ impl S3Store {
         format!("{}{:04x}/{:016x}-{:016x}.ltx", self.prefix, name.level, name.min, name.max)
     }
 
-    /// The address without a signature, for messages.
     fn shown(&self, key: &str) -> String {
         format!("s3://{}/{key}", self.bucket.name())
     }
 
-    /// Sends a request, again if the server or the way to it fails. With the answer: whether it was sent more than once.
+    /// Sends a request, again if the server or the network fails. Also returns whether it was sent
+    /// again.
     fn call(
         &self,
         kind: report::Request,
@@ -159,7 +170,7 @@ impl S3Store {
                 Err(ureq::Error::BadUri(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_)) => false,
                 Err(_) => true,
             };
-            if !again || tries == TRIES {
+            if !again || tries == TRIES || is_ending() {
                 let at = self.bucket.object_url("");
                 let at = format!("{}://{}", at.scheme(), at.authority());
                 return Ok((answer.with_context(|| format!("no answer from {at}"))?, tries > 1));
@@ -174,7 +185,6 @@ impl S3Store {
         Ok(self.call(kind, || self.agent.get(url.as_str()).call())?.0)
     }
 
-    /// Makes an object of `file`, unless there is one.
     fn put(&self, key: &str, mut file: &File, bytes: u64, time_ms: i64) -> Result<Put> {
         let time =
             humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_millis(u64::try_from(time_ms).unwrap_or(0)));
@@ -182,18 +192,19 @@ impl S3Store {
         let headers = [("if-none-match", "*"), (TIME, time.as_str())];
         let (answer, again) = self.send(key, &headers, |request| {
             file.rewind()?;
-            self.agent.run(request.header("content-length", bytes).body(file)?)
+            let mut body = Moving(file);
+            self.agent.run(request.header("content-length", bytes).body(SendBody::from_reader(&mut body))?)
         })?;
         match answer.status() {
             status if status.is_success() => Ok(Put::Created),
-            // The second says that another request for the name is under way.
+            // CONFLICT: another request for the name is under way.
             StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(Put::Exists { perhaps_ours: again }),
             _ => Err(refused(answer)),
         }
     }
 
-    /// Makes an object of a few bytes, or replaces it. `Err` inside: the condition does not hold, or a request before has
-    /// made that so.
+    /// Makes or replaces a small object. `Err` inside: the condition does not hold, perhaps because
+    /// of an earlier attempt.
     fn put_small(&self, key: &str, record: &[u8], condition: If<'_>) -> Result<Result<(), StatusCode>> {
         let headers: Vec<_> = condition.header().into_iter().collect();
         let (answer, _) = self.send(key, &headers, |request| self.agent.run(request.body(record)?))?;
@@ -203,7 +214,7 @@ impl S3Store {
                 if !matches!(condition, If::Always) =>
             {
                 if status == StatusCode::NOT_FOUND {
-                    // Also what is said of a bucket that is not there.
+                    // The bucket may be missing, too.
                     self.get_small(key)?;
                 }
                 Ok(Err(status))
@@ -213,7 +224,6 @@ impl S3Store {
         }
     }
 
-    /// Sends an object, again if need be.
     fn send(
         &self,
         key: &str,
@@ -230,25 +240,23 @@ impl S3Store {
         })
     }
 
-    /// A small object, and which version of it; `None` where there is none.
     fn get_small(&self, key: &str) -> Result<Option<(Vec<u8>, String)>> {
         let what = || format!("cannot read {}", self.shown(key));
         let url = self.bucket.get_object(Some(&self.credentials), key).sign(SIGNED_FOR);
         let mut answer = self.get(report::Request::Get, &url).with_context(what)?;
         if !answer.status().is_success() {
             let gone = answer.status() == StatusCode::NOT_FOUND;
-            let text = answer.body_mut().with_config().limit(TEXT_MAX).read_to_string().with_context(what)?;
+            let text = answer.body_mut().with_config().limit(ERROR_BYTES_MAX).read_to_string().with_context(what)?;
             if gone && !text.contains("NoSuchBucket") {
                 return Ok(None);
             }
             return Err(refused_with(answer.status(), &text)).with_context(what);
         }
         let version = version(&answer).with_context(|| format!("{} has no ETag", self.shown(key)))?;
-        let record = answer.body_mut().with_config().limit(TEXT_MAX).read_to_vec().with_context(what)?;
+        let record = answer.body_mut().with_config().limit(OWNER_BYTES_MAX).read_to_vec().with_context(what)?;
         Ok(Some((record, version)))
     }
 
-    /// Whether the object holds what `file` does.
     fn holds(&self, name: Name, mut file: &File, bytes: u64) -> Result<bool> {
         file.rewind()?;
         let (mut there, mut here) = (self.open(name)?, BufReader::with_capacity(1 << 18, file));
@@ -266,7 +274,6 @@ impl S3Store {
         Ok(there.read(&mut [0])? == 0)
     }
 
-    /// What is told of an object without its bytes; `None` where there is none.
     fn head(&self, name: Name) -> Result<Option<Response<Body>>> {
         let key = self.key(name);
         let url = self.bucket.head_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
@@ -276,12 +283,6 @@ impl S3Store {
             StatusCode::NOT_FOUND => Ok(None),
             _ => Err(refused(answer)).with_context(|| format!("cannot look at {}", self.shown(&key))),
         }
-    }
-
-    /// When the state in an object was read; `None` where nothing says so.
-    fn noted_time_ms(&self, name: Name) -> Result<Option<i64>> {
-        let answer = self.head(name)?.with_context(|| format!("{} is gone", self.shown(&self.key(name))))?;
-        Ok(answer.headers().get(TIME).and_then(|time| time.to_str().ok().and_then(millis)))
     }
 }
 
@@ -306,9 +307,9 @@ fn version(answer: &Response<Body>) -> Option<String> {
     Some(answer.headers().get("etag")?.to_str().ok()?.to_owned())
 }
 
-/// What a server said that did not do what it was asked for, and what to do about it.
+/// A refusal as an error: the server's text, and advice.
 fn refused(mut answer: Response<Body>) -> Error {
-    let text = answer.body_mut().with_config().limit(TEXT_MAX).read_to_string().unwrap_or_default();
+    let text = answer.body_mut().with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
     refused_with(answer.status(), &text)
 }
 
@@ -318,7 +319,7 @@ fn refused_with(status: StatusCode, text: &str) -> Error {
         Some(rest.split_once('<')?.0.to_owned())
     };
     let (code, message) = (part("Code").unwrap_or_default(), part("Message").unwrap_or_default());
-    // Requests are signed for a time: one of another time is said to be denied.
+    // A wrong clock makes a signature invalid, which is reported as denied.
     let clock = ["expired", "not valid yet", "not yet valid"].iter().any(|words| message.contains(words));
     let advice = match (&*code, status) {
         ("AccessDenied", _) if clock => "set this machine's clock",
@@ -352,10 +353,9 @@ impl Store for S3Store {
         put(If::None)?.ok();
         let create = put(If::None)?.is_err();
         let Some((_, version)) = self.get_small(&key)? else { bail!("{} is gone", self.shown(&key)) };
-        // The first is of no version that was ever there.
         let wrong = put(If::Match("\"00000000000000000000000000000000\""))?;
         let right = put(If::Match(&version))?;
-        // Else it was busy with another request for it.
+        // Other errors: the server was busy with another request for it.
         self.replaces_blindly = matches!(right, Err(StatusCode::NOT_IMPLEMENTED | StatusCode::PRECONDITION_FAILED));
         Ok(Conditions { create, replace: wrong.is_err() && !self.replaces_blindly })
     }
@@ -392,7 +392,7 @@ impl Store for S3Store {
         let what = || format!("cannot list {}", self.shown(&prefix));
         let mut entries = Vec::new();
         let mut token: Option<String> = None;
-        loop {
+        for _ in 0..PAGES_MAX {
             let mut action = self.bucket.list_objects_v2(Some(&self.credentials));
             action.with_prefix(prefix.as_str());
             if let Some(token) = &token {
@@ -402,39 +402,23 @@ impl Store for S3Store {
             if !answer.status().is_success() {
                 return Err(refused(answer)).with_context(what);
             }
-            let text = answer.body_mut().with_config().limit(TEXT_MAX).read_to_string().with_context(what)?;
+            let text = answer.body_mut().with_config().limit(LISTED_BYTES_MAX).read_to_string().with_context(what)?;
             let page = ListObjectsV2::parse_response(&text).with_context(what)?;
             for object in page.contents {
                 let name = object.key.strip_prefix(&prefix).and_then(|name| Name::parse(level, name));
                 let Some(name) = name else { continue };
                 let time_ms = object.last_modified.as_deref().and_then(millis).with_context(what)?;
                 entries.push(Entry { name, time_ms, bytes: object.size.unwrap_or(0) });
+                check_count(entries.len()).with_context(what)?;
             }
-            token = page.next_continuation_token;
+            let before = std::mem::replace(&mut token, page.next_continuation_token);
             if token.is_none() {
-                break;
+                entries.sort_unstable();
+                return Ok(entries);
             }
+            ensure!(token != before, "{}: the server sends the same page again", what());
         }
-        entries.sort_unstable();
-        Ok(entries)
-    }
-
-    /// A listing tells when an object was made, which is later: those made at or after the time are asked for theirs, until
-    /// one is of that time or later.
-    fn tell_times(&self, entries: &mut [Entry], before_ms: i64) -> Result<()> {
-        for level in super::BATCHES..=super::SNAPSHOTS {
-            for entry in entries.iter_mut().filter(|e| e.name.level == level && e.time_ms >= before_ms) {
-                let listed_ms = entry.time_ms;
-                if let Some(noted_ms) = self.noted_time_ms(entry.name)? {
-                    entry.time_ms = noted_ms;
-                }
-                // One that a clock dates long behind its upload says nothing of those behind it.
-                if entry.time_ms >= before_ms && entry.time_ms <= listed_ms.saturating_add(AHEAD_MS) {
-                    break;
-                }
-            }
-        }
-        Ok(())
+        bail!("{}: it has more than {PAGES_MAX} pages", what())
     }
 
     fn has(&self, name: Name) -> Result<bool> {
@@ -451,7 +435,7 @@ impl Store for S3Store {
             return Err(refused(answer)).with_context(what);
         }
         let body = answer.into_body().into_with_config().limit(u64::MAX).reader();
-        Ok(Box::new(BufReader::with_capacity(1 << 18, body)))
+        Ok(Box::new(BufReader::with_capacity(1 << 18, Moving(body))))
     }
 
     fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
@@ -468,16 +452,16 @@ impl Store for S3Store {
             if !status.is_success() {
                 return Err(refused(answer)).with_context(what);
             }
-            // A server that knows no ranges sends all of it.
+            // A server without ranges sends all of it.
             let skipped = if status == StatusCode::PARTIAL_CONTENT { 0 } else { offset };
-            let mut body = answer.into_body().into_with_config().limit(u64::MAX).reader();
+            let mut body = Moving(answer.into_body().into_with_config().limit(u64::MAX).reader());
             let mut part = Vec::with_capacity(usize::try_from(bytes)?);
             let read = io::copy(&mut body.by_ref().take(skipped), &mut io::sink())
                 .and_then(|_| body.take(bytes).read_to_end(&mut part));
             match read {
                 Ok(_) => return Ok(part),
-                // The way to the server was cut off.
-                Err(_) if tries < TRIES => {
+                // The connection was cut.
+                Err(_) if tries < TRIES && !is_ending() => {
                     COUNTERS.retry();
                     thread::sleep(PAUSE * (1 << (tries - 1)));
                     tries += 1;
@@ -490,8 +474,8 @@ impl Store for S3Store {
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
         let key = self.key(name);
         let what = || format!("cannot write {}", self.shown(&key));
-        // The length comes before the bytes, and a request may have to be sent again.
-        let file = tempfile::tempfile().context("cannot make a temporary file")?;
+        // The request needs the length first, and may have to be repeated.
+        let file = tempfile::tempfile_in(environment::temp_dir()).context("cannot make a temporary file")?;
         let mut to = BufWriter::with_capacity(1 << 18, &file);
         fill(&mut to).with_context(what)?;
         to.into_inner().map_err(|e| e.into_error()).context("cannot write a temporary file")?;

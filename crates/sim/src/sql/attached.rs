@@ -1,8 +1,9 @@
-//! Transactions over two and three databases, with one oracle for all of them: a stock SQLite on the VFS, several connections of
-//! two processes, power cuts and kills at every operation, failing writes and flushes.
+//! Transactions over two and three databases with one oracle: stock SQLite on the VFS, several
+//! connections of two processes, power cuts and kills at every operation, failing writes and
+//! flushes.
 //!
-//! Each database has a row with the number of the last transaction on it, and rows of random bytes. So a state of all
-//! is a list of numbers, and what a crash leaves is one of at most two.
+//! Each database has a row with the number of its last transaction, and random rows. So a state is
+//! a list of numbers, and a crash leaves one of at most two states.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -37,16 +38,13 @@ impl Known {
 
 struct Client {
     db: Connection,
-    /// Its main database.
     main: usize,
     process: usize,
     /// Commits of one file alone are flushed.
     full: bool,
-    /// What it reads in a transaction that is open.
     reading: Option<State>,
 }
 
-/// What does not change in one history.
 #[derive(Clone)]
 struct Setting {
     options: Vec<(String, String)>,
@@ -67,7 +65,7 @@ struct World {
     notes: Option<Vec<String>>,
 }
 
-/// Runs the history of `seed`.
+/// Runs one history.
 pub fn run(seed: u64, steps: usize, trace: bool, counts: &Arc<Counts>) -> Step<()> {
     let mut rng = SplitMix64::new(seed ^ 0xa77a);
     let config = SimConfig {
@@ -125,7 +123,6 @@ impl World {
         self.found.lock().take().map_or(Ok(()), Err)
     }
 
-    /// Makes the databases; the crashes begin behind that.
     fn begin(&mut self, sim: SimDisk) -> Step<()> {
         self.levels[0].boot(HookDisk::new(sim.clone(), None));
         let made = (0..self.setting.files).try_for_each(|file| {
@@ -140,7 +137,6 @@ impl World {
         Ok(())
     }
 
-    /// New processes on `sim`; those before die with all they have open.
     fn boot(&mut self, sim: SimDisk) {
         self.levels.iter().for_each(Level::halt);
         self.clients.clear();
@@ -198,7 +194,7 @@ impl World {
         Ok(Some(self.rng.below(self.clients.len())))
     }
 
-    /// A transaction over several databases, now and then one; with a `fault`, an operation of its commit fails.
+    /// With a `fault`, an operation of the commit fails.
     fn write(&mut self, fault: Option<(Op, u64)>) -> Step<()> {
         let Some(i) = self.client()? else { return self.bury().map(|_| ()) };
         let files = self.setting.files;
@@ -231,7 +227,7 @@ impl World {
             let before = self.clients.len();
             self.beside(i)?;
             if self.clients.len() != before {
-                // A process has died, perhaps that of client `i`, which is another one now.
+                // Index `i` may be another client now, because a process died.
                 return self.roll_all_back();
             }
         }
@@ -259,7 +255,8 @@ impl World {
                 self.note(format!("  commit: {}", said(&e)));
                 let _ = self.clients[i].db.execute_batch("ROLLBACK");
                 self.verdict()?;
-                // A database that answers that the transaction is not there never has it again, and so do the others.
+                // A database that answers without the transaction never has it again, nor do the
+                // others.
                 let now = self.known.lock().now;
                 let lost = chosen.iter().any(|file| {
                     number_in(&self.clients[i].db, &schema(self.clients[i].main, *file)).is_ok_and(|n| n == now[*file])
@@ -271,13 +268,13 @@ impl World {
             }
         }
         if fault.is_some() {
-            // The faults that lie ahead would strike anything.
+            // Pending faults would strike any step.
             return self.recover(self.disk.sim().survive());
         }
         self.bury().map(|_| ())
     }
 
-    /// What others do while client `i` writes: readers see what was there before, and nobody else writes.
+    /// Readers see the state before client `i` writes, and no other connection writes.
     fn beside(&mut self, i: usize) -> Step<()> {
         let others: Vec<usize> = (0..self.clients.len()).filter(|other| *other != i).collect();
         if others.is_empty() {
@@ -291,7 +288,7 @@ impl World {
             let _ = self.clients[other].db.execute_batch("ROLLBACK");
         }
         let begun = self.clients[other].db.execute_batch("BEGIN IMMEDIATE");
-        // A process that is dead is given every lock.
+        // A dead process gets every lock.
         let alive = [i, other].iter().all(|client| self.levels[self.clients[*client].process].is_alive());
         let both = begun.is_ok()
             && alive
@@ -398,7 +395,7 @@ impl World {
         Err(self.bad(format!("{doing}: {}", said(e))))
     }
 
-    /// If a process has died, another takes its place, and one that lives decides what it left.
+    /// A live process decides about the transaction of a dead one.
     fn bury(&mut self) -> Step<bool> {
         let dead: Vec<usize> = (0..2).filter(|process| !self.levels[*process].is_alive()).collect();
         if dead.is_empty() {
@@ -415,8 +412,8 @@ impl World {
         self.verdict()?;
         let seen = match seen {
             Ok(seen) => seen,
-            // It died with the lock of an open or a close, which a machine that is off gives back to nobody. Where ATTACH met it, its
-            // file is closed again, and nothing says why any more.
+            // It died in an open or a close, and a dead machine releases no lock. Where ATTACH met
+            // the lock, the reason is gone with the closed file.
             Err(e) if explain(&e).0 == ffi::SQLITE_BUSY && is_lock_of_dead(&said(&e)) => {
                 self.recover(self.disk.sim().survive())?;
                 return Ok(true);
@@ -431,7 +428,6 @@ impl World {
         Ok(true)
     }
 
-    /// Everything dies, or power goes.
     fn die(&mut self) -> Step<()> {
         let killed = self.rng.below(2) == 0;
         let sim = if killed { self.disk.sim().survive() } else { self.disk.sim().crash(self.rng.next_u64()) };
@@ -453,14 +449,12 @@ impl World {
     }
 }
 
-/// What a connection whose main database is `main` calls `file`.
 fn schema(main: usize, file: usize) -> String {
     if file == main { "main".to_owned() } else { format!("f{file}") }
 }
 
-/// A connection with all databases, in any order.
 fn connect(level: &Level, setting: &Setting, process: usize, rng: &mut SplitMix64) -> rusqlite::Result<Client> {
-    // SQLite calls the super-journal after this one.
+    // SQLite names the super-journal after it.
     let main = rng.below(setting.files);
     let db = level.open(main, &setting.options)?;
     add_noise(&db)?;
@@ -482,11 +476,10 @@ fn is_lock_of_dead(said: &str) -> bool {
     said.contains("without onewrite") || said.ends_with("; ")
 }
 
-/// The number of the last transaction on a database, which is whole.
 fn number_in(db: &Connection, schema: &str) -> rusqlite::Result<i64> {
     let sql = format!("SELECT n, (SELECT max(n) FROM {schema}.t) FROM {schema}.t WHERE k = 1");
     let (number, newest): (i64, i64) = db.query_row(&sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    // Half of a transaction is a number that there never was.
+    // A number that never was stands for half of a transaction.
     Ok(if number == newest { number } else { -1 })
 }
 
@@ -498,7 +491,7 @@ fn numbers(db: &Connection, main: usize, files: usize) -> rusqlite::Result<State
     Ok(state)
 }
 
-/// What new connections read, each of one file and in any order, or one of all of them.
+/// Reads through one connection, or one for each file.
 fn look(level: &Level, setting: &Setting, rng: &mut SplitMix64) -> rusqlite::Result<State> {
     if rng.below(2) == 0 {
         let client = connect(level, setting, 0, rng)?;
@@ -530,8 +523,8 @@ fn intact(db: &Connection, schema: &str) -> rusqlite::Result<()> {
     }
 }
 
-/// Checks the disk that a crash left: one of the `allowed` states is there, in all databases, also after another crash in the
-/// midst of the recovery, and what is committed on top of it stays.
+/// One of the `allowed` states is in all databases, also after another crash within the recovery,
+/// and a later commit stays.
 fn check(
     setting: &Setting,
     disk: &SimDisk,
@@ -571,7 +564,7 @@ fn check(
     if rng.below(4) > 0 {
         return Ok(());
     }
-    // What one recovery found, the next one finds, also if the power goes meanwhile.
+    // The next recovery finds the same state, even after a power cut.
     let again = after.crash(rng.next_u64());
     level.boot(HookDisk::new(again.clone(), None));
     let once_more = look(&level, setting, rng);

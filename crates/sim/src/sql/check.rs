@@ -1,4 +1,4 @@
-//! What must hold of a disk after a crash, as a stock SQLite sees it: through onewrite, and without it.
+//! Checks a disk after a crash as stock SQLite sees it: through onewrite, and without it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,29 +20,28 @@ use super::statements::Shape;
 use crate::check::{Counts, ROOMY, Violation};
 use crate::hook::{HookDisk, Operation};
 
-/// The settings of one history.
+/// One history's settings.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// URI parameters of the databases.
+    /// URI parameters.
     pub options: Vec<(String, String)>,
-    /// Its databases.
+    /// The shape of its databases.
     pub shape: Shape,
-    /// The campaign's counters.
+    /// Shared counters.
     pub counts: Arc<Counts>,
     /// The mark stays on after a close.
     pub sticky: bool,
-    /// Whether crashes keep what was committed (all schemes but `off`).
+    /// Whether committed transactions survive crashes (in all schemes but `off`).
     pub durable: bool,
-    /// The scheme writes pages in place that no record heals.
+    /// The scheme writes pages in place, and no record heals them.
     pub in_place: bool,
     /// The scheme writes undo records into pages.
     pub in_page: bool,
-    /// Requests for WAL mode are answered for (`wal=absorb`).
+    /// onewrite itself answers requests for WAL mode (`wal=absorb`).
     pub absorbs: bool,
 }
 
 impl Setting {
-    /// The same, with requests for WAL mode answered for.
     fn absorbing(&self) -> Setting {
         let mut setting = Setting { absorbs: true, ..self.clone() };
         setting
@@ -54,12 +53,12 @@ impl Setting {
     }
 }
 
-/// What a crash may leave.
+/// The states that a crash may leave.
 #[derive(Clone, Debug)]
 pub struct Allowed {
     /// States of each database, oldest first.
     pub files: [Vec<Print>; 2],
-    /// The last of both are one transaction: both are there or none.
+    /// The last states of both are one transaction: both are there or none.
     pub joint: bool,
 }
 
@@ -69,7 +68,7 @@ impl Allowed {
         Self { files: prints.map(|print| vec![print]), joint: false }
     }
 
-    /// Which states the two databases are in (the last of equal ones).
+    /// The states' indexes (the last of equal ones).
     pub(super) fn find(&self, prints: [Print; 2]) -> Result<[usize; 2], String> {
         let mut found = [0; 2];
         for file in 0..2 {
@@ -95,19 +94,18 @@ pub fn empty() -> Print {
     })
 }
 
-/// The path of a database.
+/// A database's path.
 pub fn path(file: usize) -> PathBuf {
     Path::new(DIRECTORY).join(FILES[file])
 }
 
-/// What went wrong, in SQLite's words and onewrite's.
+/// An error in SQLite's words and onewrite's.
 pub fn said(error: &rusqlite::Error) -> String {
     let (code, message) = explain(error);
     let why = onewrite_rusqlite::last_error().unwrap_or_default();
     format!("error {code}, {message}; {why}")
 }
 
-/// The databases of a machine, opened through onewrite and read.
 struct Seen {
     connections: [Option<Connection>; 2],
     prints: [Print; 2],
@@ -128,7 +126,7 @@ fn see(level: &Level, setting: &Setting, disk: &SimDisk, first: usize) -> Result
     Ok(seen)
 }
 
-/// What is unsound in the database `schema` of a connection: rows alone say nothing of indexes.
+/// The first error of `integrity_check`: rows alone do not show indexes.
 pub(super) fn damage(db: &Connection, schema: &str) -> rusqlite::Result<Option<String>> {
     let sql = format!("PRAGMA {schema}.integrity_check(1)");
     let answer: String = db.query_row(&sql, [], |row| row.get(0))?;
@@ -143,12 +141,12 @@ fn intact(db: &Connection, what: &str) -> Result<(), String> {
     }
 }
 
-/// Stock SQLite finds `expected` on a disk that was closed in order.
+/// Stock SQLite finds `expected` after a clean close.
 pub fn stock_reads(level: &Level, disk: &SimDisk, expected: [Print; 2]) -> Result<(), String> {
     for file in 0..2 {
         let Some(bytes) = disk.snapshot_file(&path(file)) else { continue };
         if expected[file] == empty() && bytes.len() <= home::HEADER_BYTES {
-            // What a crash left of the mark on an empty file is no database for stock SQLite, until the first commit.
+            // A crash left part of the mark's write, which is no database until the first commit.
             continue;
         }
         let what = || format!("{} through stock SQLite after a clean close", FILES[file]);
@@ -162,10 +160,8 @@ pub fn stock_reads(level: &Level, disk: &SimDisk, expected: [Print; 2]) -> Resul
     Ok(())
 }
 
-/// Checks the disk that a crash (or a kill) left: what is allowed is there, whole and intact; recovering again, also
-/// from a crash in the first recovery, gives the same; the database can be used and closed, and stock SQLite
-/// then reads it. `unflushed`: what a crash may leave while what a kill left is not flushed yet. Uses the levels
-/// of nesting from `depth` on. Returns what was found.
+/// Checks as [`crate::check::check`] does; then stock SQLite reads the closed database. Uses the
+/// levels of nesting from `depth` on. Returns the state's indexes.
 pub fn check(
     setting: &Setting,
     disk: &SimDisk,
@@ -177,7 +173,6 @@ pub fn check(
 ) -> Result<[usize; 2], Violation> {
     setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
     disk.set_capacity(ROOMY);
-    // What is in WAL mode stays so, or is taken out of it.
     let absorbing = setting.absorbing();
     let setting = if rng.below(2) == 0 { &absorbing } else { setting };
     let level = level(depth);
@@ -187,7 +182,7 @@ pub fn check(
     let first = rng.below(2);
     let seen = see(&level, setting, &after, first).map_err(bad)?;
     let found = allowed.find(seen.prints).map_err(bad)?;
-    // Where stock SQLite looks after the close, it finds the same pages.
+    // Where stock SQLite reads after the close, it checks the same pages.
     let through_stock = !setting.sticky && rng.below(2) == 0;
     for (file, db) in seen.connections.iter().enumerate() {
         if let Some(db) = db.as_ref().filter(|_| !through_stock) {
@@ -196,8 +191,8 @@ pub fn check(
     }
     let mut prints = seen.prints;
     let mut again = None;
-    // Opened beside a journal that led back to no page, a connection of an in-page scheme makes a database without room
-    // for trailers, which is refused.
+    // If a journal led back to no page, a connection of an in-page scheme makes a database without
+    // room for trailers, which is refused.
     let writable = !(setting.in_page && prints[0] == empty());
     if let Some(db) = seen.connections[0].as_ref().filter(|_| rng.below(4) == 0 && writable) {
         let written = db.execute_batch(
@@ -214,8 +209,8 @@ pub fn check(
         stock_reads(&level, &after, prints).map_err(bad)?;
     }
     if let Some(again) = again {
-        // What was acknowledged on top of a recovery survives another crash. The other file has only been read: of a commit beside the log, a
-        // kill leaves the end of the rollback journal in the cache alone, as with stock SQLite.
+        // A commit after a recovery survives another crash. The other file was only read: a kill
+        // may leave the end of its rollback journal unflushed, as in stock SQLite.
         let mut survives = Allowed::only(prints);
         if disk.snapshot_file(&path_beside(&path(1), "-journal")).is_some() {
             survives.files[1].splice(..0, unflushed.files[1].iter().copied());
@@ -228,7 +223,7 @@ pub fn check(
     }
     if recoveries > 0 {
         let certain = disk.crash_choices().is_empty();
-        // What a kill left in the cache alone may still be lost until recovery has finished.
+        // As in `crate::check`: before recovery has ended, a crash may lose unflushed writes.
         let states = [0, 1].map(|file| allowed.files[file][found[file]]);
         let inside = if certain { Allowed::only(states) } else { unflushed.clone() };
         crash_recovery(setting, disk, &inside, states, rng, depth, recoveries - 1)?;
@@ -237,7 +232,6 @@ pub fn check(
     Ok(found)
 }
 
-/// Recovers a copy of `disk` once more and crashes inside.
 fn crash_recovery(
     setting: &Setting,
     disk: &SimDisk,
@@ -252,7 +246,7 @@ fn crash_recovery(
     let mut point_rng = SplitMix64::new(rng.next_u64());
     let mut met = 0;
     let point = Box::new(move |_: Operation<'_>, inside: &dyn Fn() -> SimDisk| {
-        // All operations of a short recovery; some of a long one, and where recoveries of recoveries follow.
+        // All operations of a short recovery, and a sample of others.
         met += 1;
         let chosen = (recoveries == 0 && met <= 8) || point_rng.below(8 + met) < 2;
         if chosen && inner.lock().is_none() {
@@ -276,9 +270,8 @@ fn crash_recovery(
     Ok(())
 }
 
-/// Flips a bit at rest in a log, or in the mark of a home, of what a crash left: an error or a right answer.
-/// `allowed` says which answers are right. `ahead`: home has begun to be newer than the slots say, and a damaged last
-/// record is then beyond help (`docs/faults.md`).
+/// Flips a bit at rest in a log or in home's mark: an error, or an answer of `allowed`. `ahead`:
+/// home is newer than the slots say, so a damaged last record is beyond help (`docs/faults.md`).
 pub fn rot(
     setting: &Setting,
     disk: &SimDisk,
@@ -302,7 +295,7 @@ pub fn rot(
         rotten.flip_bit(&path(file), at, bit);
         format!("bit {bit} of byte {at} of {} flipped", FILES[file])
     } else {
-        // Where there is something: a slot, or the part of the ring that was written.
+        // Only written bytes: a slot, or part of the ring.
         let written: Vec<usize> = (0..log_bytes.len())
             .step_by(64)
             .filter(|at| log_bytes[*at..(*at + 64).min(log_bytes.len())].iter().any(|byte| *byte != 0))
@@ -321,18 +314,18 @@ pub fn rot(
     error_or_right(setting, &rotten, allowed, file, &what, depth)
 }
 
-/// A log or a home that was copied before the last recovery.
+/// A log or a home, copied before the last recovery.
 #[derive(Clone, Debug)]
 pub struct OldFile {
-    /// Of which database.
+    /// Index of its database.
     pub file: usize,
-    /// Where it belongs.
+    /// Its place.
     pub path: PathBuf,
-    /// What it held.
+    /// Its content.
     pub bytes: Vec<u8>,
 }
 
-/// Puts a file back that was copied before the last recovery: an error or a right answer.
+/// Puts back an older file: an error or a right answer.
 pub fn older_file(
     setting: &Setting,
     disk: &SimDisk,
@@ -340,7 +333,7 @@ pub fn older_file(
     allowed: &Allowed,
     depth: usize,
 ) -> Result<(), Violation> {
-    // A home that is not marked is read without a log, like any file that somebody restores.
+    // An unmarked home is read without a log, like any restored file.
     let marked = |bytes: &[u8]| home::MARK == bytes.get(READ_VERSION).copied().unwrap_or(0);
     let now = disk.snapshot_file(&path(old.file)).unwrap_or_default();
     if !marked(&now) || (old.path == path(old.file) && !marked(&old.bytes)) {
@@ -359,8 +352,8 @@ pub fn older_file(
     error_or_right(setting, &swapped, allowed, old.file, &format!("an older {}", old.path.display()), depth)
 }
 
-/// Whether the log at `path` beside `home` is what a power cut before the first flush of a session leaves, too: home alone counts
-/// (rule SlotWithFirstRecord; `docs/faults.md`).
+/// Whether a power cut before a session's first flush would also leave this log at `path` beside
+/// `home`: then home alone counts (rule SlotWithFirstRecord; `docs/faults.md`).
 fn looks_cut_off(home: &[u8], disk: &SimDisk, path: &Path) -> bool {
     let log = LogFile::open(disk, path, OpenMode::ReadOnly).ok().flatten();
     let slots = log.and_then(|log| log.slots().ok()).unwrap_or_default();
@@ -368,8 +361,9 @@ fn looks_cut_off(home: &[u8], disk: &SimDisk, path: &Path) -> bool {
     mark(home).is_some_and(|mark| mark.tentative && follows_session(mark.session, newest.session))
 }
 
-/// Whether `home` is what a power cut in the first flush of a session leaves, too, beside the log at `path`: the mark of the session before,
-/// and records of which none says that another was flushed (rule MarkWithFirstRecord; `docs/faults.md`).
+/// Whether a power cut within a session's first flush would also leave `home` beside this log at
+/// `path`: the mark of the session before, and no record that says that a later mark was flushed
+/// (rule MarkWithFirstRecord; `docs/faults.md`).
 fn looks_unbegun(home: &[u8], disk: &SimDisk, path: &Path) -> bool {
     let follows = |log: &LogFile| -> Option<bool> {
         let (mark, newest) = (mark(home)?, log.slots().ok()?.into_iter().next()?);
@@ -386,7 +380,6 @@ pub fn log_path(file: usize) -> PathBuf {
     log.into()
 }
 
-/// A damaged disk answers with an error, or with something that is allowed.
 fn error_or_right(
     setting: &Setting,
     disk: &SimDisk,

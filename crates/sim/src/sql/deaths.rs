@@ -1,4 +1,4 @@
-//! How the processes of a history die, what goes wrong before, and what recovery must find.
+//! The deaths of a history's processes, the trouble before them, and the recovery after them.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -18,11 +18,10 @@ use crate::check::ROOMY;
 use crate::hook::{HookDisk, Point};
 use crate::oracle::Oracle;
 
-/// The oracles of both databases.
 #[derive(Clone, Debug)]
 pub(super) struct Oracles {
     pub(super) files: [Oracle<Print>; 2],
-    /// The attempts of both are one transaction.
+    /// Both attempts are one transaction.
     pub(super) joint: bool,
 }
 
@@ -35,12 +34,11 @@ impl Oracles {
         Allowed { files, joint: self.joint && self.files.iter().all(Oracle::is_undecided) }
     }
 
-    /// What is right where a record is damaged: one of the last flush cannot be told from one that was never finished.
+    /// A damaged record of the last flush looks like an unfinished one.
     pub(super) fn rotten(&self) -> Allowed {
         Allowed { files: [0, 1].map(|file| self.files[file].after_rot()), joint: false }
     }
 
-    /// A process finds these of the `allowed` states.
     fn recover(&mut self, allowed: &Allowed, found: [usize; 2]) {
         for (file, index) in found.into_iter().enumerate() {
             let oracle = &mut self.files[file];
@@ -54,7 +52,7 @@ impl Oracles {
     }
 }
 
-/// The two databases in memory, where stock SQLite says what each statement leads to.
+/// Stock SQLite in memory shows the result of each statement.
 pub(super) fn mirror() -> rusqlite::Result<Connection> {
     let mirror = Connection::open_in_memory()?;
     mirror.execute_batch("ATTACH ':memory:' AS side")?;
@@ -63,7 +61,6 @@ pub(super) fn mirror() -> rusqlite::Result<Connection> {
 }
 
 impl World {
-    /// A new process on `sim`; the one before dies with all it has open.
     pub(super) fn boot(&mut self, sim: SimDisk) {
         self.power_off();
         let point = self.setting.durable.then(|| self.crash_points());
@@ -77,12 +74,11 @@ impl World {
         self.clients.clear();
     }
 
-    /// What happens at each operation: now and then a crash, a kill or rot is checked.
     pub(super) fn crash_points(&mut self) -> Point {
         let (setting, oracles, found) = (self.setting.clone(), self.oracles.clone(), self.found.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let (every, old_files, wal) = (self.points, self.old_files.clone(), self.wal.clone());
-        // Pages of home are newer than what the slots say of it, until a slot is written.
+        // Pages of home are newer than the slots say, until a slot is written.
         let mut ahead = false;
         let mut last_written = None;
         Box::new(move |operation, inside| {
@@ -90,7 +86,7 @@ impl World {
             let is_home = (0..2).any(|file| operation.path == path(file));
             let is_slot = !is_home && operation.range.1 == slot::BYTES;
             ahead = !is_slot && (ahead || (is_home && operation.range.1 > HEADER_BYTES));
-            // One write of many that no flush parts is much like the next.
+            // Without a flush between them, writes to one file give similar crashes.
             let again = operation.op == Op::Write && last_written.as_deref() == Some(operation.path);
             last_written = (operation.op == Op::Write).then(|| operation.path.to_owned());
             let every = every * if wal.load(Ordering::Relaxed) { 8 } else { 1 } * if again { 4 } else { 1 };
@@ -132,21 +128,20 @@ impl World {
         })
     }
 
-    /// All connections close after a failure, and new ones of the same process recover.
     pub(super) fn start_over(&mut self) -> Step<()> {
         self.note(|_| "starts over".to_owned());
         for i in (0..self.clients.len()).rev() {
             self.abort(i);
-            // It may say that it is poisoned.
+            // The close may report that the database is poisoned.
             let _ = self.clients.remove(i).db.close();
         }
         self.verdict()?;
-        // The faults that lie ahead would strike the recovery.
+        // The remaining faults would strike the recovery.
         let sim = self.disk.sim().survive();
         self.recover(sim, true)
     }
 
-    /// The process dies, or power goes; a new one recovers.
+    /// A kill or a power cut; a new process recovers.
     pub(super) fn die(&mut self) -> Step<()> {
         self.verdict()?;
         let killed = self.rng.below(2) == 0;
@@ -163,7 +158,7 @@ impl World {
         let unflushed = self.oracles.lock().allowed(false);
         let was_aside = self.oracles.lock().files.iter().any(|oracle| oracle.aside);
         let uncertain = killed && (was_aside || self.is_wal());
-        // The state that new connections will find, so that crashes inside their recovery know it too.
+        // Crashes within the recovery of new connections must know it.
         let found = check(&self.setting, &sim.survive(), &allowed, &unflushed, &mut self.rng.clone(), 1, 0);
         let found = found.map_err(|mut v| {
             v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
@@ -175,7 +170,7 @@ impl World {
             [copy(log_path(file)), copy(path(file))]
         });
         if !killed {
-            // A recovery behind a kill may go on where the dead process was, and what was copied then fits as before.
+            // A recovery after a kill may continue the session, so earlier copies still fit.
             self.old_files = kept.flatten().collect::<Vec<_>>().into();
         }
         self.boot(sim);
@@ -184,7 +179,6 @@ impl World {
             if self.disk.sim().snapshot_file(&path(file)).is_none() {
                 continue;
             }
-            // What recovered goes on, or closes: then a session of its own begins.
             let stays = file == 0 && self.rng.below(2) == 0;
             let seen = self.levels[0].open(file, &self.setting.options).and_then(|db| {
                 let seen = print(&db, "main")?;
@@ -219,7 +213,7 @@ impl World {
         self.follow(expected)
     }
 
-    /// A process dies during one of the next calls of its disk, and the other goes on.
+    /// One process dies during a later disk call; the other one continues.
     pub(super) fn doom(&mut self) -> Step<()> {
         let process = self.rng.below(self.levels.len());
         let calls = self.rng.below(60) as u64;
@@ -228,8 +222,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether a process has died. Another takes its place, and whoever looks next decides what becomes of the
-    /// transaction that the dead had not finished.
+    /// The next reader decides about a dead process's unfinished transaction.
     pub(super) fn bury(&mut self) -> Step<bool> {
         let dead: Vec<usize> = (0..self.levels.len()).filter(|process| !self.levels[*process].is_alive()).collect();
         if dead.is_empty() {
@@ -265,7 +258,6 @@ impl World {
         Ok(true)
     }
 
-    /// What a new connection of `process` reads.
     pub(super) fn look(&mut self, process: usize) -> rusqlite::Result<[Print; 2]> {
         let mut prints = [empty(); 2];
         for (file, print_of) in prints.iter_mut().enumerate() {
@@ -283,7 +275,6 @@ impl World {
         Ok(prints)
     }
 
-    /// The mirror goes back to where a crash has led.
     pub(super) fn follow(&mut self, expected: [Print; 2]) -> Step<()> {
         let failed = |w: &Self, e: rusqlite::Error| w.bad(format!("the mirror: {}", said(&e)));
         if !self.mirror.is_autocommit() {
@@ -316,7 +307,7 @@ impl World {
     pub(super) fn make_trouble(&mut self) -> Step<()> {
         match self.trouble {
             Trouble::None => {}
-            // SQLite itself goes on behind a failed flush of its WAL file, and counts on what it covered.
+            // SQLite itself continues after a failed flush of its WAL file, and relies on it.
             Trouble::Faults if self.is_wal() => {}
             Trouble::Faults => {
                 let ops = [Op::WriteDurable, Op::Sync, Op::Send, Op::SetLen, Op::Reserve, Op::Write, Op::Write];
@@ -332,8 +323,8 @@ impl World {
                         format!("a read will end after {len} bytes")
                     }
                     _ => {
-                        // A write that fails leaves half of a page in the cache, which in-page schemes rely on not to
-                        // happen.
+                        // In-page schemes rely on whole pages, and a failed write leaves half a
+                        // page.
                         let op = ops[self.rng.below(if self.setting.in_page { 5 } else { ops.len() })];
                         self.disk.sim().fail_nth(op, nth, ErrorKind::Other);
                         format!("{op:?} will fail")

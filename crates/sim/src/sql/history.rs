@@ -1,4 +1,5 @@
-//! A history: connections of one process after another that run SQL, crashes at every operation of the disk.
+//! A history: connections of successive processes run SQL, with crashes at every operation of the
+//! disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,33 +19,25 @@ use crate::hook::HookDisk;
 use crate::oracle::Oracle;
 use crate::pager::Synchronous;
 
-/// What goes wrong besides crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     None,
-    /// Operations fail now and then.
     Faults,
-    /// The disk is full now and then.
     Full,
 }
 
-/// One connection.
 pub(super) struct Client {
     pub(super) db: Connection,
     pub(super) number: usize,
-    /// Its process.
     pub(super) process: usize,
     pub(super) synchronous: Synchronous,
-    /// `journal_mode=MEMORY`: nothing to step aside with.
+    /// `journal_mode=MEMORY`: it cannot step aside.
     pub(super) journal_in_memory: bool,
-    /// The second database is attached.
     pub(super) has_side: bool,
-    /// What it reads in a transaction that is open.
     pub(super) reading: Option<Vec<Print>>,
 }
 
 impl Client {
-    /// On the main database alone, as SQLite makes connections if nobody says anything.
     pub(super) fn plain(db: Connection, number: usize) -> Client {
         let synchronous = Synchronous::Full;
         Client { db, number, process: 0, synchronous, journal_in_memory: false, has_side: false, reading: None }
@@ -55,7 +48,8 @@ impl Client {
     }
 
     pub(super) fn may_step_aside(&self) -> bool {
-        // Beside the log SQLite's own rules hold: no promise under OFF, or with a journal in memory.
+        // Beside the log SQLite's own rules hold: no promise under OFF, or with a journal in
+        // memory.
         self.synchronous != Synchronous::Off && !self.journal_in_memory
     }
 }
@@ -64,7 +58,6 @@ pub(super) struct World {
     pub(super) setting: Setting,
     pub(super) rng: SplitMix64,
     pub(super) disk: HookDisk,
-    /// The processes.
     pub(super) levels: Vec<Level>,
     pub(super) clients: Vec<Client>,
     pub(super) opened: usize,
@@ -72,23 +65,22 @@ pub(super) struct World {
     pub(super) mirror: Connection,
     pub(super) found: Arc<Mutex<Option<Violation>>>,
     pub(super) trouble: Trouble,
-    /// A fault was injected into the processes that run.
+    /// The present processes met a fault.
     pub(super) faulty: bool,
-    /// The disk has too little room.
     pub(super) full: bool,
-    /// The main database is in WAL mode: stock SQLite's, so few of its crash points are met.
+    /// In stock SQLite's WAL mode few crash points are checked.
     pub(super) wal: Arc<AtomicBool>,
     pub(super) points: usize,
-    /// Sessions are short: one follows another in the log.
+    /// One session follows another in the log.
     brief: bool,
-    /// Logs and homes as they were before the last recovery.
+    /// From before the last recovery.
     pub(super) old_files: Arc<[OldFile]>,
     pub(super) notes: Option<Vec<String>>,
 }
 
 pub(super) type Step<T> = Result<T, Violation>;
 
-/// Runs the history of `seed`.
+/// Runs one history.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     let mut rng = SplitMix64::new(seed ^ 0x5031);
     let drawn = ["log", "log", "log", "wal-opt", "wal-opt", "auto", "auto", "dhl-cc", "lsmvbt", "off"][rng.below(10)];
@@ -143,7 +135,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
             in_page: in_page(&scheme),
             absorbs,
         },
-        // What processes do to each other matters more than each crash point.
+        // The processes' effects on each other matter more than each crash point.
         points: (2 + rng.below(6)) * if several { 8 } else { 1 },
         brief: is_brief(seed),
         rng,
@@ -177,7 +169,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     })
 }
 
-/// Whether several processes may use a database of this scheme at once.
+/// Whether several processes may use it.
 fn scheme_is_shared(scheme: &str) -> bool {
     matches!(scheme, "log" | "wal-opt")
 }
@@ -231,7 +223,6 @@ impl World {
         }
     }
 
-    /// A client, made where there are too few.
     pub(super) fn client(&mut self) -> Step<Option<usize>> {
         if self.clients.is_empty() || (self.clients.len() < 4 && self.rng.below(6) == 0) {
             match self.open() {
@@ -243,7 +234,7 @@ impl World {
     }
 
     pub(super) fn open(&mut self) -> rusqlite::Result<Client> {
-        // See `change_mode`.
+        // The second process has no WAL mode, see `change_mode`.
         let process = if self.is_wal() { 0 } else { self.rng.below(self.levels.len()) };
         let db = self.levels[process].open(0, &self.setting.options)?;
         add_noise(&db)?;
@@ -265,7 +256,7 @@ impl World {
             if !self.is_wal() {
                 db.execute_batch(&format!("PRAGMA {schema}.journal_mode={mode}"))?;
             }
-            // Of use while there is no page yet.
+            // Without effect once there is a page.
             db.execute_batch(&statements::settings(shape, schema))?;
         }
         db.execute_batch("PRAGMA temp_store=2")?;
@@ -280,7 +271,7 @@ impl World {
         Ok(Client { db, number, process, synchronous, journal_in_memory, has_side, reading: None })
     }
 
-    /// An error a client got: expected, or a violation.
+    /// An expected error, or a violation.
     pub(super) fn tolerate(&mut self, error: &rusqlite::Error, doing: &str) -> Step<()> {
         let (code, _) = explain(error);
         self.note(|_| format!("{doing}: {}", said(error)));
@@ -290,7 +281,7 @@ impl World {
         match code & 0xff {
             ffi::SQLITE_BUSY => Ok(()),
             ffi::SQLITE_FULL if self.full => Ok(()),
-            // As in `check`: opened beside a journal that led back to no page.
+            // As in `check`: a journal led back to no page.
             ffi::SQLITE_CANTOPEN if self.setting.in_page && self.oracles.lock().latest().contains(&empty()) => Ok(()),
             _ if self.faulty => match self.rng.below(3) {
                 0 => Ok(()),
@@ -301,7 +292,6 @@ impl World {
         }
     }
 
-    /// Reads everything that client `i` sees.
     pub(super) fn prints(&self, i: usize) -> rusqlite::Result<Vec<Print>> {
         let client = &self.clients[i];
         SCHEMAS[..client.schemas()].iter().map(|schema| print(&client.db, schema)).collect()
@@ -332,12 +322,11 @@ impl World {
         Ok(())
     }
 
-    /// What client `i` sees is sound, in its own cache too.
     fn check_indexes(&mut self, i: usize) -> Step<()> {
         for schema in &SCHEMAS[..self.clients[i].schemas()] {
             match damage(&self.clients[i].db, schema) {
                 Ok(None) => {}
-                // A page that cannot be read is part of the answer.
+                // integrity_check reports an unreadable page as damage.
                 Ok(Some(_)) if !self.levels[self.clients[i].process].is_alive() => {
                     self.abort(i);
                     return self.bury().map(|_| ());
@@ -352,11 +341,10 @@ impl World {
         Ok(())
     }
 
-    /// Ends whatever transaction client `i` is in, after an error or without one.
     pub(super) fn abort(&mut self, i: usize) {
         self.clients[i].reading = None;
         if !self.clients[i].db.is_autocommit() {
-            // SQLite's own errors here change nothing any more.
+            // Errors of this rollback change nothing.
             let _ = self.clients[i].db.execute_batch("ROLLBACK");
         }
     }
@@ -378,7 +366,6 @@ impl World {
         self.oracles.lock().files.iter().map(Oracle::marks).collect()
     }
 
-    /// `VACUUM`, now and then to another page size.
     pub(super) fn vacuum(&mut self) -> Step<()> {
         let Some(i) = self.client()? else { return Ok(()) };
         let client = &self.clients[i];
@@ -402,15 +389,14 @@ impl World {
         }
     }
 
-    /// To WAL mode and back.
     pub(super) fn change_mode(&mut self) -> Step<()> {
-        // The simulated system shares no memory for WAL mode between processes.
+        // The simulated system has no shared memory for WAL mode between processes.
         while let Some(other) = self.clients.iter().position(|client| client.process > 0) {
             self.close(other)?;
         }
         let Some(i) = self.client()? else { return Ok(()) };
         let client = &self.clients[i];
-        // The way back takes SQLite's own journal: see `change_locking`.
+        // The way back needs SQLite's own journal: see `change_locking`.
         let unsafe_journal = self.is_wal() && client.synchronous == Synchronous::Normal;
         if unsafe_journal
             || self.faulty
@@ -422,11 +408,11 @@ impl World {
             return Ok(());
         }
         if !self.is_wal() {
-            // In WAL mode nothing is promised under OFF.
+            // WAL mode promises nothing under OFF.
             for client in self.clients.iter_mut().filter(|client| client.synchronous == Synchronous::Off) {
                 for schema in &SCHEMAS[..client.schemas()] {
                     if client.db.execute_batch(&format!("PRAGMA {schema}.synchronous=FULL")).is_err() {
-                        // Not inside a transaction.
+                        // SQLite refuses this inside a transaction.
                         return Ok(());
                     }
                 }
@@ -436,7 +422,8 @@ impl World {
         let leaves = self.is_wal() || (self.setting.absorbs && self.rng.below(3) == 0);
         let wanted = if leaves { "DELETE" } else { "WAL" };
         let sql = format!("PRAGMA main.journal_mode={wanted}");
-        // Who has not looked at the file since another connection changed its mode takes the pragma for done.
+        // A connection that has not read the file since another changed its mode does nothing for
+        // the pragma.
         let looked = last_row(&self.clients[i].db, "SELECT name FROM main.sqlite_schema");
         let answer = looked.and_then(|_| last_row(&self.clients[i].db, &sql));
         self.verdict()?;
@@ -455,12 +442,12 @@ impl World {
         }
     }
 
-    /// A connection keeps its locks for good, or gives them back again.
     fn change_locking(&mut self) -> Step<()> {
         let Some(i) = self.client()? else { return Ok(()) };
         if self.clients[i].synchronous == Synchronous::Normal {
-            // It may stay beside the log for good. SQLite's own journal is not safe under NORMAL where sectors of a page are
-            // torn apart: the checksum samples, and nothing is flushed before the header.
+            // It may stay beside the log for good, and SQLite's own journal is not safe under
+            // NORMAL where sectors tear: its checksum samples, and no flush comes before the
+            // header.
             return Ok(());
         }
         let schema = SCHEMAS[self.rng.below(self.clients[i].schemas())];
@@ -511,13 +498,13 @@ impl World {
 
     pub(super) fn close_all(&mut self) -> Step<()> {
         let any = !self.clients.is_empty();
-        // Who dies meanwhile leaves it to others to close the file.
+        // Another process closes the file of one that dies meanwhile.
         while !self.clients.is_empty() || self.bury()? {
             if !self.clients.is_empty() {
                 self.close(self.clients.len() - 1)?;
             }
         }
-        // A database that a fault has poisoned stays marked, for recovery; a full disk may keep the mark on, too.
+        // A poisoned database stays marked, for recovery; a full disk may also keep the mark on.
         if any && !self.faulty && !self.full {
             if !self.is_wal() {
                 self.oracles.lock().files.iter_mut().for_each(Oracle::settle);
@@ -545,7 +532,7 @@ impl World {
     }
 }
 
-/// The last row of a statement that runs to its end: an error may come with the commit behind it.
+/// An error may come with the commit after the last row, so the statement runs to its end.
 pub(super) fn last_row(db: &Connection, sql: &str) -> rusqlite::Result<String> {
     let mut statement = db.prepare(sql)?;
     let mut rows = statement.query([])?;

@@ -1,8 +1,8 @@
-//! A socket for simulated machines: SQLite never lets go of a VFS, so the VFS stays and the machine it works
-//! on is exchanged at each crash. What is still open on the machine before finds its power off.
+//! A socket for simulated machines: SQLite never releases a VFS, so the VFS stays and each crash
+//! replaces its machine. Files still open on the old machine find its power off.
 //!
-//! Two sockets with the same disk are two processes of one machine. Either may die alone: what it does from then on
-//! does nothing, and its locks go.
+//! Two sockets with the same disk are two processes of one machine. Either may die alone: its later
+//! calls have no effect, and its locks go.
 
 use std::io;
 use std::path::Path;
@@ -22,12 +22,12 @@ struct Machine {
     life: Arc<Life>,
 }
 
-/// An open file, until its process dies.
+/// `None` once its process is dead.
 type OpenFile = Arc<Mutex<Option<Arc<dyn DiskFile>>>>;
 
 struct Life {
     dead: Arc<AtomicBool>,
-    /// Calls of the disk until it dies.
+    /// Calls until death.
     calls: AtomicU64,
     files: Mutex<Vec<OpenFile>>,
 }
@@ -43,7 +43,6 @@ impl Life {
         files.iter().for_each(|file| drop(file.lock().take()));
     }
 
-    /// A call begins.
     fn call(&self) -> io::Result<()> {
         if self.is_over() {
             return Err(power_off());
@@ -60,12 +59,12 @@ impl Life {
     }
 }
 
-/// The disk of whichever machine is plugged in.
+/// The disk of the machine that is plugged in.
 #[derive(Clone, Default)]
 pub struct Socket(Arc<RwLock<Option<Machine>>>);
 
 impl Socket {
-    /// Plugs in a machine with `disk`; the one before is dead.
+    /// Plugs in a machine; the old one is dead.
     pub fn boot(&self, disk: HookDisk) {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         self.halt();
@@ -74,7 +73,7 @@ impl Socket {
         *self.0.write() = Some(Machine { disk, number, life: Arc::new(life) });
     }
 
-    /// The process dies after `calls` more calls of the disk.
+    /// The process dies after `calls` more disk calls.
     pub fn die_after(&self, calls: u64) {
         if let Some(machine) = &*self.0.read() {
             machine.life.calls.store(calls, Ordering::SeqCst);
@@ -86,7 +85,7 @@ impl Socket {
         self.0.read().as_ref().is_some_and(|machine| !machine.life.is_over())
     }
 
-    /// The machine is dead: every call fails, except that locks are given to whoever asks.
+    /// Kills the machine: every call fails, except that each lock is granted.
     pub fn halt(&self) {
         if let Some(machine) = self.0.write().take() {
             machine.life.end();
@@ -110,7 +109,7 @@ impl Machine {
     }
 
     fn wrap(&self, file: Arc<dyn DiskFile>) -> io::Result<Arc<dyn DiskFile>> {
-        // Known also of a dead machine: an engine files what it has open under it.
+        // The id of a dead machine's file stays known: an engine files its open files under it.
         let id = self.id(file.id()?);
         let file = Arc::new(Mutex::new(Some(file)));
         let mut files = self.life.files.lock();

@@ -1,6 +1,7 @@
-//! A VFS that stores as SQLite's own for this system does (`os_unix.c`: locks on the bytes of SQLite's file
-//! format, a directory flushed with the first flush of a new journal, WAL mode), on a simulated machine.
-//! onewrite passes through to it, and stock SQLite reads through it what onewrite left.
+//! A VFS that stores as SQLite's own for this system does (`os_unix.c`: locks on the bytes of
+//! SQLite's file format, a directory flushed with the first flush of a new journal, WAL mode), on a
+//! simulated machine. onewrite passes through to it, and stock SQLite reads onewrite's files
+//! through it.
 
 #![allow(unsafe_code)]
 
@@ -26,7 +27,6 @@ const LEVEL_RESERVED: c_int = 2;
 const LEVEL_PENDING: c_int = 3;
 const LEVEL_EXCLUSIVE: c_int = 4;
 const DELETE_ON_CLOSE: c_int = 0x8;
-/// Slots of `xShmLock`.
 const SHM_LOCKS: usize = 8;
 const SHM_UNLOCK: c_int = 1;
 const SHM_SHARED: c_int = 4;
@@ -36,11 +36,11 @@ struct Plain {
     shared: Mutex<HashMap<FileId, Arc<Shm>>>,
 }
 
-/// Shared memory of one database in WAL mode. Nothing of it outlives the machine.
+/// The shared memory does not outlive the machine.
 #[derive(Default)]
 struct Shm {
     regions: Mutex<Vec<Region>>,
-    /// Of each slot the number of shared holders, or -1.
+    /// Shared holders of each slot, or -1.
     locks: Mutex<[i32; SHM_LOCKS]>,
 }
 
@@ -97,7 +97,7 @@ static METHODS: IoMethods = IoMethods {
     unfetch: None,
 };
 
-/// Registers the VFS `name` on whatever machine is in `socket`. The structure is leaked.
+/// Registers the VFS `name` on the machine in `socket`. The structure is leaked.
 pub fn register(name: &'static CStr, socket: Socket) {
     let plain: &'static Plain = Box::leak(Box::new(Plain { socket, shared: Mutex::default() }));
     let api = onewrite_rusqlite::api();
@@ -146,8 +146,9 @@ fn rc(result: std::io::Result<()>, otherwise: c_int) -> c_int {
     }
 }
 
-// In what follows SQLite promises: the VFS is the one registered, names are C strings, files were filled by
-// `x_open`, buffers have the size given with them, and pointers for answers are valid (that for flags may be null).
+// Below, SQLite promises: the VFS is the one registered, names are C strings, files were filled by
+// `x_open`, buffers have the size given with them, and pointers for answers are valid (that for
+// flags may be null).
 
 unsafe extern "C" fn x_open(
     vfs: *mut Vfs,
@@ -461,7 +462,7 @@ impl Inner {
         let mut locks = shm.locks.lock();
         (0..SHM_LOCKS).for_each(|slot| self.shm_release(&mut locks, slot));
         drop(locks);
-        // The last one takes the memory away, as `unixShmUnmap` does.
+        // The last user frees the memory, as `unixShmUnmap` does.
         self.plain.shared.lock().retain(|_, other| !Arc::ptr_eq(other, &shm) || Arc::strong_count(other) > 2);
     }
 }

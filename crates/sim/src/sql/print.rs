@@ -1,4 +1,4 @@
-//! Prints of states: a hash of everything that SQL can see of a database.
+//! Prints of states: a hash of all that SQL can see of a database.
 
 use std::hash::Hasher;
 
@@ -6,16 +6,16 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 use rustc_hash::FxHasher;
 
-/// What a state of a database is told by.
+/// Tells states of a database apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Print {
     /// Hash of the schema, `user_version` and every row.
     pub hash: u64,
-    /// Number of rows, for people.
+    /// Number of rows, for messages.
     pub rows: u32,
 }
 
-/// The print of the database `schema` of a connection, read in its current transaction.
+/// Reads in the connection's current transaction.
 pub fn print(db: &Connection, schema: &str) -> rusqlite::Result<Print> {
     let mut hasher = FxHasher::default();
     let mut rows = 0;

@@ -1,7 +1,8 @@
-//! Processes of a simulated machine: connections through onewrite, and through SQLite's own way to store.
+//! Processes of a simulated machine: connections through onewrite, and through SQLite's own
+//! storage.
 //!
-//! A check runs inside a call of the history that it checks, so each level of nesting has VFSs, an engine
-//! and a machine of its own.
+//! A check runs inside a call of its history, so each level of nesting has its own VFSs, engine and
+//! machine.
 
 #![allow(unsafe_code)]
 
@@ -19,19 +20,19 @@ use super::machine::Socket;
 use super::plain;
 use crate::hook::HookDisk;
 
-/// Where the databases are on each machine. No such directory exists on the real one.
+/// The directory of the databases, which the real machine does not have.
 pub const DIRECTORY: &str = "/onewrite-sim";
 
 /// The databases: the main one, the one attached to it, and one more.
 pub const FILES: [&str; 3] = ["main.db", "side.db", "third.db"];
 
-/// The names of the two in SQL.
+/// The SQL names of the first two.
 pub const SCHEMAS: [&str; 2] = ["main", "side"];
 
-/// The second process of a history, beside that of level 0.
+/// A history's second process, beside level 0.
 pub const BESIDE: usize = usize::MAX;
 
-/// One level of nesting of one thread, or [`BESIDE`] one.
+/// A thread's level of nesting, or [`BESIDE`] one.
 #[derive(Clone)]
 pub struct Level {
     socket: Socket,
@@ -43,7 +44,7 @@ thread_local! {
     static LEVELS: RefCell<HashMap<usize, Level>> = RefCell::default();
 }
 
-/// The level of nesting `depth` of this thread.
+/// This thread's level `depth`.
 pub fn level(depth: usize) -> Level {
     LEVELS.with_borrow_mut(|levels| levels.entry(depth).or_insert_with(Level::new).clone())
 }
@@ -66,17 +67,17 @@ impl Level {
         Self { socket, plain, onewrite }
     }
 
-    /// A machine with `disk`; the one before is dead.
+    /// Starts a machine; the old one is dead.
     pub fn boot(&self, disk: HookDisk) {
         self.socket.boot(disk);
     }
 
-    /// The machine is dead.
+    /// Kills the machine.
     pub fn halt(&self) {
         self.socket.halt();
     }
 
-    /// The process dies after so many more calls of its disk.
+    /// The process dies after `calls` more disk calls.
     pub fn die_after(&self, calls: u64) {
         self.socket.die_after(calls);
     }
@@ -86,19 +87,19 @@ impl Level {
         self.socket.is_alive()
     }
 
-    /// Opens the database `file` through onewrite with `options`.
+    /// Opens `file` through onewrite.
     pub fn open(&self, file: usize, options: &[(String, String)]) -> rusqlite::Result<Connection> {
         let parameters: Vec<String> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let uri = format!("file:{DIRECTORY}/{}?{}", FILES[file], parameters.join("&"));
         connect(&uri, self.onewrite)
     }
 
-    /// Opens the database `file` as stock SQLite does.
+    /// Opens `file` without onewrite.
     pub fn open_plain(&self, file: usize) -> rusqlite::Result<Connection> {
         connect(&format!("file:{DIRECTORY}/{}", FILES[file]), self.plain)
     }
 
-    /// What `ATTACH` names the database `file` with.
+    /// The URI of `file` for `ATTACH`.
     pub fn uri(&self, file: usize, options: &[(String, String)]) -> String {
         let parameters: Vec<String> = options.iter().map(|(name, value)| format!("&{name}={value}")).collect();
         let vfs = self.onewrite.to_string_lossy();
@@ -116,7 +117,7 @@ fn connect(uri: &str, vfs: &CStr) -> rusqlite::Result<Connection> {
     Ok(db)
 }
 
-/// Gives a connection the SQL function `noise(seed, bytes)`: a blob that a seed determines.
+/// Adds the SQL function `noise(seed, bytes)`, a deterministic blob.
 pub fn add_noise(db: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     db.create_scalar_function("noise", 2, flags, |args| {
@@ -132,7 +133,7 @@ pub fn add_noise(db: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// The extended result code and the message of an error.
+/// Extended code and message.
 pub fn explain(error: &rusqlite::Error) -> (i32, String) {
     match error {
         rusqlite::Error::SqliteFailure(code, message) => (code.extended_code, message.clone().unwrap_or_default()),

@@ -1,13 +1,13 @@
-//! Random SQL from a seed, on a small universe of tables and keys, so that statements meet the same pages.
+//! Random SQL from a seed, on few tables and keys, so that statements meet the same pages.
 
 use onewrite_core::disk::sim::SplitMix64;
 
-/// Shape of the databases of one history.
+/// One history's databases.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Page size of a new database in bytes.
     pub page_bytes: usize,
-    /// Largest page size that the scheme takes.
+    /// The scheme's largest page size.
     pub page_bytes_max: usize,
     /// `auto_vacuum`: 0, 1 or 2.
     pub auto_vacuum: usize,
@@ -17,7 +17,6 @@ pub struct Shape {
     pub big_bytes: usize,
 }
 
-/// Tables that are always there.
 const TABLES: [&str; 3] = ["t", "u", "w"];
 const KEYS: usize = 120;
 
@@ -27,7 +26,7 @@ pub fn settings(shape: Shape, schema: &str) -> String {
     format!("PRAGMA {schema}.page_size={page_bytes}; PRAGMA {schema}.auto_vacuum={auto_vacuum}")
 }
 
-/// What makes the tables of a new database.
+/// Makes the tables.
 pub fn schema(schema: &str) -> Vec<String> {
     vec![
         format!("CREATE TABLE {schema}.t(k INTEGER PRIMARY KEY, s TEXT, b BLOB)"),
@@ -37,7 +36,7 @@ pub fn schema(schema: &str) -> Vec<String> {
     ]
 }
 
-/// Statements of one transaction on the tables of `schemas`, one after the other.
+/// One transaction's statements.
 pub fn transaction(shape: Shape, schemas: &[&str], rng: &mut SplitMix64) -> Vec<String> {
     let count = match rng.below(16) {
         0..9 => 1,
@@ -69,7 +68,7 @@ pub fn transaction(shape: Shape, schemas: &[&str], rng: &mut SplitMix64) -> Vec<
     all
 }
 
-/// One statement that changes something, or could.
+/// Changes the database, or could.
 pub fn statement(shape: Shape, schema: &str, rng: &mut SplitMix64) -> String {
     let table = TABLES[rng.below(TABLES.len())];
     let key = rng.below(KEYS);
@@ -109,7 +108,7 @@ pub fn statement(shape: Shape, schema: &str, rng: &mut SplitMix64) -> String {
     }
 }
 
-/// What makes a database smaller.
+/// Deletes most rows.
 pub fn shrink(schema: &str) -> Vec<String> {
     TABLES.iter().map(|table| format!("DELETE FROM {schema}.{table} WHERE k % 4 <> 0")).collect()
 }

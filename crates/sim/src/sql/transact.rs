@@ -1,5 +1,5 @@
-//! Transactions of a history: first on the mirror, where stock SQLite says what each statement leads to, then on
-//! the databases.
+//! Transactions of a history: first on the mirror, where stock SQLite shows the result of each
+//! statement, then on the databases.
 
 use std::sync::atomic::Ordering;
 
@@ -13,11 +13,9 @@ use super::statements;
 use crate::oracle::Oracle;
 use crate::pager::Synchronous;
 
-/// What stock SQLite says of a transaction.
+/// Stock SQLite's result.
 pub(super) struct Rehearsal {
-    /// The result of each statement.
     pub(super) codes: Vec<i32>,
-    /// The states it leads to.
     pub(super) states: [Print; 2],
 }
 
@@ -45,7 +43,6 @@ impl World {
         self.transact(i, &files, &all)
     }
 
-    /// Deletes most of a database that has become big.
     pub(super) fn shrink(&mut self) -> Step<()> {
         let Some(i) = self.client()? else { return Ok(()) };
         for file in 0..self.clients[i].schemas() {
@@ -57,7 +54,6 @@ impl World {
         Ok(())
     }
 
-    /// A transaction of client `i` on `files`, first on the mirror.
     pub(super) fn transact(&mut self, i: usize, files: &[usize], all: &[String]) -> Step<()> {
         let number = self.clients[i].number;
         let stale = self.clients[i].reading.as_ref().is_some_and(|seen| {
@@ -87,7 +83,7 @@ impl World {
         Ok(Rehearsal { codes, states })
     }
 
-    /// Runs it on the databases. True if it committed.
+    /// True if it committed.
     pub(super) fn perform(
         &mut self,
         i: usize,
@@ -118,7 +114,7 @@ impl World {
                 }
             } else if let Err(e) = ran {
                 if stale && code == ffi::SQLITE_ERROR {
-                    // Its snapshot may be from before the table.
+                    // Its snapshot may be older than the table.
                     self.abort(i);
                     return Ok(false);
                 }
@@ -150,7 +146,7 @@ impl World {
         let latest = self.oracles.lock().latest();
         let changed = files.iter().any(|file| latest[*file] != mirrored.states[*file]);
         if stale && changed {
-            // In its snapshot there may have been nothing to change: `IF EXISTS`.
+            // In its snapshot there may have been no object to change (`IF EXISTS`).
             return match self.look(self.clients[i].process) {
                 Ok(prints) => {
                     let right = |file: usize| [latest[file], mirrored.states[file]].contains(&prints[file]);
@@ -172,7 +168,7 @@ impl World {
         let full = self.clients[i].synchronous == Synchronous::Full;
         let mut oracles = self.oracles.lock();
         for file in files {
-            // Where nothing changed, SQLite may have asked for nothing.
+            // Without a change, SQLite may not have asked for a commit.
             let durable = full && latest[*file] != mirrored.states[*file];
             oracles.files[*file].acknowledge(durable);
         }
@@ -183,7 +179,7 @@ impl World {
         Ok(true)
     }
 
-    /// Whether client `i` may not even read: then SQLite compiles with the schema it knew and misses tables.
+    /// A client that cannot read compiles with its old schema and misses tables.
     fn is_shut_out(&mut self, i: usize) -> bool {
         self.abort(i);
         let read = self.prints(i);
@@ -200,7 +196,7 @@ impl World {
         oracles.joint = files.len() > 1 && files.iter().all(|file| latest[*file] != mirrored.states[*file]);
     }
 
-    /// A transaction failed. False, if that may be.
+    /// False if the failure is allowed.
     pub(super) fn failed(&mut self, i: usize, error: &rusqlite::Error, doing: &str) -> Step<bool> {
         self.verdict()?;
         if self.bury()? {
@@ -210,11 +206,12 @@ impl World {
         self.abort(i);
         self.verdict()?;
         let latest = self.oracles.lock().latest();
-        // A database that still answers has lost the transaction for good; else it is poisoned.
+        // A database that still answers has lost the transaction for good; otherwise it is
+        // poisoned.
         let answers = |w: &Self| w.prints(i).is_ok_and(|seen| seen == latest[..seen.len()]);
         if undecided && self.faulty && !answers(self) {
             self.note(|_| format!("{doing}: {}", said(error)));
-            // Nobody knows whether it is there: recovery says.
+            // Only recovery can tell whether the transaction is there.
             if self.rng.below(2) == 0 {
                 self.die()?
             } else {
@@ -227,14 +224,12 @@ impl World {
         Ok(false)
     }
 
-    /// What was attempted came to nothing.
     fn withdraw(&self) {
         let mut oracles = self.oracles.lock();
         oracles.files.iter_mut().for_each(Oracle::withdraw);
         oracles.joint = false;
     }
 
-    /// What others do while client `i` writes.
     pub(super) fn interlude(&mut self, i: usize) -> Step<()> {
         let others: Vec<usize> = (0..self.clients.len()).filter(|n| *n != i).collect();
         if others.is_empty() || self.faulty {
@@ -267,7 +262,7 @@ impl World {
             let begun = self.clients[other].db.execute_batch("BEGIN IMMEDIATE");
             self.abort(other);
             let wrote = self.clients[i].db.transaction_state(Some("main"));
-            // A process that is dead is given every lock.
+            // A dead process gets every lock.
             let alive = [i, other].iter().all(|client| self.levels[self.clients[*client].process].is_alive());
             match (begun, wrote) {
                 (Ok(()), Ok(rusqlite::TransactionState::Write)) if alive => {

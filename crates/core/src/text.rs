@@ -1,0 +1,52 @@
+//! Text on its way to a person.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+
+/// `text` as one line of a message, a log or a terminal: control characters and those that change the order of others are
+/// escaped, so that the name of a file neither begins a line of its own nor commands the terminal.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unprintable) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_unprintable(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
+/// A value that is shown as [`printable`] shows its text: a path's `display()`, for one.
+pub struct Printable<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for Printable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Escaped(f), "{}", self.0)
+    }
+}
+
+struct Escaped<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl fmt::Write for Escaped<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write_str(&printable(text))
+    }
+}
+
+fn is_unprintable(c: char) -> bool {
+    // Line and paragraph separators; marks, embeddings and isolates that turn the direction of writing.
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_all_else_stays() {
+        assert_eq!(printable("a\nb\r\tc\0\u{1b}[2J\u{7f}\u{9b}"), "a\\nb\\r\\tc\\u{0}\\u{1b}[2J\\u{7f}\\u{9b}");
+        assert_eq!(printable("x\u{202e}bd.\u{2028}"), "x\\u{202e}bd.\\u{2028}");
+        assert!(matches!(printable("/srv/Größe \\ 数 'a' \"b\"?.db"), Cow::Borrowed(_)));
+        assert_eq!(Printable(std::path::Path::new("a\nb").display()).to_string(), "a\\nb");
+    }
+}

@@ -1,0 +1,365 @@
+//! The last close takes the mark off without a flush (rule CloseProven): wherever the power goes from there on, each file opens as it was
+//! closed.
+
+use crate::common;
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{PAGE, filled, try_fill};
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
+use onewrite_core::disk::{Disk, LockKind, OpenMode};
+use onewrite_core::inspect::LogFile;
+use onewrite_core::inspect::home::mark;
+use onewrite_core::{Connection, Engine, Error, LockLevel, Repair};
+
+const DB: &str = "/db";
+const OLD: &str = "/old";
+
+fn try_open(disk: &SimDisk, path: &str) -> Result<Connection, Error> {
+    Engine::new(Arc::new(disk.clone())).open(Path::new(path), OpenMode::Create, &[])
+}
+
+fn open(disk: &SimDisk, path: &str) -> Connection {
+    try_open(disk, path).unwrap()
+}
+
+fn write(c: &mut Connection, pages: u32, byte: u8) {
+    try_fill(c, pages, byte).unwrap();
+}
+
+/// A whole session: `times` transactions of `pages` pages, the last one of `byte`.
+fn session(disk: &SimDisk, path: &str, times: u8, pages: u32, byte: u8) {
+    let mut c = open(disk, path);
+    (0..times).for_each(|n| write(&mut c, pages, byte.wrapping_add(times - 1 - n)));
+    c.close().unwrap();
+}
+
+fn is_marked(disk: &SimDisk, path: &str) -> bool {
+    mark(&disk.snapshot_file(Path::new(path)).unwrap()).is_some()
+}
+
+/// What page 2 is made of, found by a connection that reads; the file is closed behind it.
+fn found(disk: &SimDisk, path: &str, case: &str) -> u8 {
+    let mut c = open(disk, path);
+    let mut page = vec![0; PAGE];
+    c.lock(LockLevel::Shared).unwrap_or_else(|e| panic!("{case}: {e}"));
+    c.read_at(&mut page, PAGE as u64).unwrap();
+    assert!(page.iter().all(|byte| *byte == page[0]), "{case}");
+    c.unlock(LockLevel::None).unwrap();
+    c.close().unwrap_or_else(|e| panic!("{case}: {e}"));
+    page[0]
+}
+
+/// One block of the ring, several, and more than it held at first.
+const SESSIONS: [(u8, u32); 3] = [(1, 2), (9, 3), (40, 9)];
+
+#[test]
+fn a_power_cut_behind_the_close() {
+    for (times, pages) in SESSIONS {
+        let disk = SimDisk::new(SimConfig::default());
+        session(&disk, DB, 1, 2, 1);
+        session(&disk, DB, times, pages, 7);
+        let (mut marked, mut cases) = (0, 0);
+        let crashes = (0..200).map(|seed| disk.crash(seed)).chain([disk.crash_by(&mut |_| 0)]);
+        for after in crashes {
+            cases += 1;
+            marked += usize::from(is_marked(&after, DB));
+            let case = format!("{times} times {pages} pages, case {cases}");
+            assert_eq!(found(&after, DB, &case), 7, "{case}");
+            // And cut again behind the recovery and the next session.
+            let again = after.crash(cases as u64);
+            assert_eq!(found(&again, DB, &case), 7, "{case}, again");
+            session(&again, DB, 2, 2, 9);
+            assert_eq!(found(&again.crash(cases as u64), DB, &case), 9, "{case}, another session");
+        }
+        assert!(marked > 10 && marked < cases, "{marked} of {cases}");
+    }
+}
+
+/// The next session begins over what the close has not flushed.
+#[test]
+fn a_power_cut_anywhere_in_the_session_that_follows() {
+    for (times, pages) in SESSIONS {
+        for (next, next_pages) in [(1, 2), (9, 3)] {
+            let run = |stop: Option<u64>| {
+                let disk = SimDisk::new(SimConfig::default());
+                session(&disk, DB, times, pages, 7);
+                let before = disk.ops();
+                stop.iter().for_each(|ops| disk.stop_after(*ops));
+                let mut c = open(&disk, DB);
+                let mut told = 7;
+                for n in 0..next {
+                    if try_fill(&mut c, next_pages, 100 + n).is_err() {
+                        break;
+                    }
+                    told = 100 + n;
+                }
+                let _ = c.close();
+                (disk.ops() - before, told, disk)
+            };
+            let (ops, ..) = run(None);
+            for stop in (0..ops).step_by(1 + ops as usize / 40) {
+                let (_, told, disk) = run(Some(stop));
+                for seed in 0..4 {
+                    let case =
+                        format!("{times} times {pages}, then {next} times {next_pages}; operation {stop}, seed {seed}");
+                    let n = found(&disk.crash(seed), DB, &case);
+                    assert!(n == told || n == if told == 7 { 100 } else { told + 1 }, "{case}: {n} behind {told}");
+                }
+            }
+        }
+    }
+}
+
+/// The close of a session whose ring had grown is cut short, recovered, and the session that follows is cut short as well: a slot of the
+/// longer ring is gone before the rest of the log is (rule LogGivenBack).
+#[test]
+fn a_power_cut_behind_the_recovery_of_a_close_that_gives_the_log_back() {
+    let (times, pages) = SESSIONS[2];
+    let run = |stop: Option<u64>| {
+        let disk = SimDisk::new(SimConfig::default());
+        let mut c = open(&disk, DB);
+        (0..times).for_each(|n| write(&mut c, pages, 7 + times - 1 - n));
+        let before = disk.ops();
+        stop.iter().for_each(|ops| disk.stop_after(*ops));
+        let _ = c.close();
+        (disk.ops() - before, disk)
+    };
+    let log_bytes = |disk: &SimDisk| disk.snapshot_file(Path::new("/db-onewrite")).map_or(0, |log| log.len());
+    let mut given_back = 0;
+    for stop in 0..run(None).0 {
+        let (_, stopped) = run(Some(stop));
+        for seed in 0..4 {
+            let cut = stopped.crash(seed);
+            let long = log_bytes(&cut);
+            assert_eq!(found(&cut, DB, "recovered"), 7, "operation {stop}, seed {seed}");
+            given_back += usize::from(log_bytes(&cut) < long);
+            for (next, seed) in (4..9).flat_map(|next| (0..3).map(move |seed| (next, seed))) {
+                let disk = cut.survive();
+                disk.stop_after(next);
+                let told = try_open(&disk, DB).and_then(|mut c| try_fill(&mut c, 2, 9)).is_ok();
+                let case = format!("operation {stop}, then {next}, seed {seed}");
+                let n = found(&disk.crash(seed), DB, &case);
+                assert!(n == 9 || (n == 7 && !told), "{case}: {n}");
+            }
+        }
+    }
+    assert!(given_back > 5, "{given_back} recoveries gave the log back");
+}
+
+/// Closed, renamed, and another database made under its name, which gets the log: both open after a power cut.
+#[test]
+fn a_file_that_is_renamed_behind_its_close_and_replaced() {
+    for stop in 0..40 {
+        for seed in 0..8 {
+            let disk = SimDisk::new(SimConfig::default());
+            session(&disk, DB, 3, 2, 7);
+            disk.rename(Path::new(DB), Path::new(OLD)).unwrap();
+            disk.sync_dir_of(Path::new(DB)).unwrap();
+            disk.stop_after(stop);
+            let wrote = try_open(&disk, DB).and_then(|mut c| try_fill(&mut c, 2, 50));
+            let after = disk.crash(seed);
+            let case = format!("operation {stop}, seed {seed}");
+            assert_eq!(found(&after, OLD, &case), 7, "{case}");
+            if wrote.is_ok() {
+                assert_eq!(found(&after, DB, &case), 50, "{case}");
+            }
+        }
+    }
+}
+
+/// `synchronous=EXTRA` is for who takes the medium away at once.
+#[test]
+fn extra_flushes_the_removal_of_the_mark() {
+    let disk = SimDisk::new(SimConfig::default());
+    session(&disk, DB, 1, 2, 1);
+    let mut c = open(&disk, DB);
+    c.note_synchronous("extra");
+    write(&mut c, 2, 2);
+    c.close().unwrap();
+    assert!((0..50).all(|seed| !is_marked(&disk.crash(seed), DB)));
+    let mut c = open(&disk, DB);
+    c.note_synchronous("full");
+    write(&mut c, 2, 3);
+    c.close().unwrap();
+    assert!((0..50).any(|seed| is_marked(&disk.crash(seed), DB)));
+}
+
+/// A home from before the last transaction does not fit: the proof is of the last one.
+#[test]
+fn an_older_copy_of_home_is_refused() {
+    let disk = SimDisk::new(SimConfig::default());
+    session(&disk, DB, 1, 2, 1);
+    let mut c = open(&disk, DB);
+    write(&mut c, 2, 2);
+    c.pragma("checkpoint", None);
+    let older = disk.snapshot_file(Path::new(DB)).unwrap();
+    assert!(mark(&older).is_some());
+    write(&mut c, 2, 3);
+    c.close().unwrap();
+    disk.put_file(Path::new(DB), &older);
+    let mut c = open(&disk, DB);
+    let error = c.lock(LockLevel::Shared).unwrap_err();
+    assert!(error.to_string().contains("older copy"), "{error}");
+}
+
+/// The command line knows such a file, and recovers it.
+#[test]
+fn repair_takes_the_mark_off() {
+    let disk = SimDisk::new(SimConfig::default());
+    session(&disk, DB, 9, 3, 7);
+    let mut marked = 0;
+    for seed in 0..60 {
+        let after = disk.crash(seed);
+        let repair = || Repair::open(Arc::new(after.clone()), Path::new(DB), OpenMode::ReadWrite).unwrap();
+        let Some(session) = repair().mark().unwrap() else { continue };
+        marked += 1;
+        let (_, state) = repair().preview(session, false).unwrap();
+        assert_eq!(state.page_count, 3);
+        repair().recover(session, false).unwrap();
+        assert!(!is_marked(&after, DB));
+        assert_eq!(found(&after, DB, "recovered"), 7);
+    }
+    assert!(marked > 5, "{marked}");
+}
+
+/// The session of the newest slot, if that is live and has a record.
+fn session_with_records(disk: &SimDisk) -> Option<u64> {
+    let log = LogFile::open(disk, Path::new("/db-onewrite"), OpenMode::ReadOnly).unwrap()?;
+    let newest = log.slots().unwrap().into_iter().next().filter(|slot| slot.live)?;
+    (log.scan(&newest, |_| Ok(())).unwrap().records > 0).then_some(newest.session)
+}
+
+/// Behind a close, the flush of the first record covers log, slot and mark; another one brings everything home.
+#[test]
+fn a_session_that_follows_another_flushes_twice() {
+    let disk = SimDisk::new(SimConfig::default());
+    session(&disk, DB, 1, 2, 1);
+    for byte in 2..30 {
+        disk.reset_counters();
+        session(&disk, DB, 1, 2, byte);
+        assert_eq!(disk.counters().flushes(), 2, "session {byte}");
+    }
+}
+
+/// The same with a cut anywhere, again and again around the ring.
+#[test]
+fn a_power_cut_anywhere_in_many_short_sessions() {
+    let (mut beside_plain, mut beside_older) = (0, 0);
+    for round in 1..16u8 {
+        let run = |stop: Option<u64>| {
+            let disk = SimDisk::new(SimConfig::default());
+            (0..round).for_each(|byte| session(&disk, DB, 1, 2, byte));
+            let before = disk.ops();
+            stop.iter().for_each(|ops| disk.stop_after(*ops));
+            let told = try_open(&disk, DB).and_then(|mut c| {
+                try_fill(&mut c, 2, 200)?;
+                let _ = c.close();
+                Ok(())
+            });
+            (disk.ops() - before, told.is_ok(), disk)
+        };
+        let (ops, ..) = run(None);
+        for stop in 0..ops {
+            let (_, told, disk) = run(Some(stop));
+            for seed in 0..24 {
+                let case = format!("{round} sessions, operation {stop}, seed {seed}");
+                let after = disk.crash(seed);
+                let home = mark(&after.snapshot_file(Path::new(DB)).unwrap());
+                if let Some(session) = session_with_records(&after) {
+                    beside_plain += usize::from(home.is_none());
+                    beside_older += usize::from(home.is_some_and(|mark| mark.session != session));
+                }
+                let n = found(&after, DB, &case);
+                assert!(n == 200 || (!told && n == round - 1), "{case}: {n}");
+            }
+        }
+    }
+    assert!(beside_plain > 5 && beside_older > 5, "{beside_plain} and {beside_older} of the cases it is about");
+}
+
+/// A process that has flushed nothing is killed, and the recovery, which brings everything home, is cut short: the mark is on the medium before
+/// any page of home is written over (rule MarkWithFirstRecord).
+#[test]
+fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
+    const PAGES: u32 = 3;
+    let mut unmarked = 0;
+    for stop in 0..16 {
+        let disk = SimDisk::new(SimConfig::default());
+        (6..8).for_each(|byte| session(&disk, DB, 1, PAGES, byte));
+        let mut c = open(&disk, DB);
+        // As `synchronous=OFF` does.
+        c.lock(LockLevel::Shared).unwrap();
+        c.lock(LockLevel::Reserved).unwrap();
+        (0..PAGES.into()).for_each(|n| c.write_at(&filled(n, PAGES, 8), n * PAGE as u64).unwrap());
+        c.prepare(None).unwrap();
+        c.commit().unwrap();
+        std::mem::forget(c);
+        let killed = disk.survive();
+        // As a transaction leaves it that was too big for memory: no recovery goes on beside that.
+        let log = killed.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap();
+        log.write_at(&[1; PAGE], log.len().unwrap()).unwrap();
+        killed.stop_after(stop);
+        let done = try_open(&killed, DB).and_then(|mut c| c.lock(LockLevel::Shared)).is_ok();
+        for seed in 0..24 {
+            let after = killed.crash(seed);
+            let case = format!("operation {stop}, seed {seed}");
+            unmarked += usize::from(!is_marked(&after, DB));
+            let n = found(&after, DB, &case);
+            assert!(n == 8 || (n == 7 && !done), "{case}: {n}");
+            let home = after.snapshot_file(Path::new(DB)).unwrap();
+            assert!(home[PAGE..].iter().all(|byte| *byte == n), "{case}: pages of several transactions");
+        }
+    }
+    assert!(unmarked > 20, "{unmarked} cuts took the mark");
+}
+
+/// Somebody has put the log there, and not flushed it.
+#[test]
+fn a_log_without_its_seal_is_flushed_by_itself() {
+    let disk = SimDisk::new(SimConfig::default());
+    session(&disk, DB, 1, 2, 1);
+    session(&disk, DB, 1, 2, 2);
+    let log = Path::new("/db-onewrite");
+    let bytes = disk.snapshot_file(log).unwrap();
+    let file = disk.open(log, OpenMode::ReadWrite).unwrap();
+    file.set_len(0).unwrap();
+    file.write_at(&bytes, 0).unwrap();
+    drop(file);
+    let mut c = open(&disk, DB);
+    write(&mut c, 2, 3);
+    let after = disk.crash_by(&mut |_| 0);
+    assert_eq!(found(&after, DB, "all that was not flushed is lost"), 3);
+    c.close().unwrap();
+}
+
+/// Another process that comes again and again has SHARED for a moment each time, before it sees PENDING: the file of the process that closes
+/// stays open then, and may not keep its locks.
+#[test]
+fn a_close_that_fails_leaves_the_database_to_the_next_process() {
+    const SHARED: (u64, u64) = (0x4000_0002, 510);
+    for op in [Op::Write, Op::Sync] {
+        let mut failed = 0;
+        for nth in 1.. {
+            let disk = SimDisk::new(SimConfig::default());
+            let engine = Engine::new(Arc::new(disk.clone()));
+            let mut c = engine.open(Path::new(DB), OpenMode::Create, &[]).unwrap();
+            (1..=9).for_each(|byte| write(&mut c, 9, byte));
+            let comer = disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap();
+            assert!(comer.try_lock(SHARED.0, SHARED.1, LockKind::Shared).unwrap());
+            disk.fail_nth(op, nth, ErrorKind::Other);
+            let closed = c.close();
+            comer.unlock(SHARED.0, SHARED.1).unwrap();
+            if closed.is_ok() {
+                break;
+            }
+            failed += 1;
+            let case = format!("{op:?} {nth} of the close failed");
+            assert_eq!(found(&disk, DB, &case), 9, "{case}");
+            drop(engine);
+        }
+        assert!(failed > 0, "{op:?}");
+    }
+}

@@ -1,0 +1,89 @@
+//! Pages that come behind FCNTL_SYNC, as from a VFS on top that keeps writes back until xSync, belong to the
+//! transaction that is committed (rule LateWritesCommitted, invariant I7).
+
+use crate::common;
+
+use common::{PAGE, crashed, ends_with_all, engine, page};
+use onewrite_core::disk::OpenMode;
+use onewrite_core::{Connection, Error, LockLevel};
+
+fn begin(c: &mut Connection) {
+    c.lock(LockLevel::Shared).unwrap();
+    c.lock(LockLevel::Reserved).unwrap();
+}
+
+#[test]
+fn pages_behind_fcntl_sync_are_committed() {
+    let pair = crashed(1);
+    let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+    begin(&mut c);
+    c.prepare(None).unwrap();
+    c.write_at(&page(2), PAGE as u64).unwrap();
+    c.sync().unwrap();
+    c.commit().unwrap();
+    c.unlock(LockLevel::None).unwrap();
+    // As a power cut would find it: the process has not closed it.
+    ends_with_all(&pair.copy().home, 2);
+}
+
+/// A cache that was too small has written some pages before, and the last one comes behind.
+#[test]
+fn pages_before_and_behind_fcntl_sync_are_one_transaction() {
+    let pair = crashed(1);
+    let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+    begin(&mut c);
+    c.write_at(&page(2), PAGE as u64).unwrap();
+    c.prepare(None).unwrap();
+    c.write_at(&page(7), 2 * PAGE as u64).unwrap();
+    c.sync().unwrap();
+    c.commit().unwrap();
+    c.unlock(LockLevel::None).unwrap();
+    let copy = pair.copy();
+    ends_with_all(&copy.home, 2);
+    assert!(std::fs::read(&copy.home).unwrap()[2 * PAGE..] == page(7));
+}
+
+/// A second FCNTL_SYNC takes nothing back.
+#[test]
+fn a_transaction_that_is_prepared_twice_is_committed() {
+    let pair = crashed(1);
+    let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+    begin(&mut c);
+    c.write_at(&page(2), PAGE as u64).unwrap();
+    c.prepare(None).unwrap();
+    c.prepare(None).unwrap();
+    c.sync().unwrap();
+    c.commit().unwrap();
+    c.unlock(LockLevel::None).unwrap();
+    ends_with_all(&pair.copy().home, 2);
+}
+
+/// SQLite rolls back behind FCNTL_SYNC by writing the pages as they were, and may go on under its lock.
+#[test]
+fn a_rollback_behind_fcntl_sync_leaves_nothing() {
+    let pair = crashed(1);
+    let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+    begin(&mut c);
+    c.write_at(&page(9), PAGE as u64).unwrap();
+    c.prepare(None).unwrap();
+    c.write_at(&page(1), PAGE as u64).unwrap();
+    c.prepare(None).unwrap();
+    c.write_at(&page(7), 2 * PAGE as u64).unwrap();
+    c.prepare(None).unwrap();
+    c.sync().unwrap();
+    c.commit().unwrap();
+    c.unlock(LockLevel::None).unwrap();
+    ends_with_all(&pair.copy().home, 1);
+}
+
+/// Where several files commit together, SQLite passes over errors behind FCNTL_SYNC: it is told there.
+#[test]
+fn several_files_whose_pages_come_later_are_refused_in_time() {
+    let pair = crashed(1);
+    let mut c = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
+    begin(&mut c);
+    assert!(matches!(c.prepare(Some(std::path::Path::new("/db-mj"))), Err(Error::WrittenLate(_))));
+    c.unlock(LockLevel::None).unwrap();
+    c.close().unwrap();
+    ends_with_all(&pair.home, 1);
+}

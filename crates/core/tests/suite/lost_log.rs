@@ -1,0 +1,451 @@
+//! Files of a database in use that are removed, moved or overwritten: a lost log is made anew, with everything at home (rule
+//! LostLogReplaced), and a home that was overwritten is not written (rule HomeStillMarked).
+
+use crate::common;
+
+use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::hooked::Hooked;
+use common::{PAGE, commit, page, plain};
+use onewrite_core::Repair;
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
+use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::{Connection, Engine, Error, LockLevel, Result};
+
+const DB: &str = "/db";
+const LOG: &str = "/db-onewrite";
+
+fn disk() -> SimDisk {
+    let disk = SimDisk::new(SimConfig::default());
+    disk.put_file(Path::new(DB), &plain(0));
+    disk
+}
+
+fn open_with(disk: &SimDisk, given: &[(&str, &str)]) -> Result<Connection> {
+    let mut options = vec![("log_size".to_owned(), "256k".to_owned()), ("busy_ms".to_owned(), "0".to_owned())];
+    options.extend(given.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+    Engine::new(Arc::new(disk.clone())).open(Path::new(DB), OpenMode::ReadWrite, &options)
+}
+
+/// A connection of a process of its own.
+fn open(disk: &SimDisk) -> Connection {
+    open_with(disk, &[]).unwrap()
+}
+
+fn read(c: &mut Connection) -> Result<u64> {
+    let mut b = vec![0; PAGE];
+    c.read_at(&mut b, PAGE as u64)?;
+    let n = u64::from_le_bytes(b[200..208].try_into().unwrap());
+    assert!(b == page(n), "a page of no transaction");
+    Ok(n)
+}
+
+/// Which transaction is the newest.
+fn newest(c: &mut Connection) -> Result<u64> {
+    c.lock(LockLevel::Shared)?;
+    let n = read(c);
+    c.unlock(LockLevel::None)?;
+    n
+}
+
+fn try_commit(c: &mut Connection, n: u64) -> Result<()> {
+    let done = common::try_write(c, [(1, page(n))].into_iter());
+    if done.is_err() {
+        c.unlock(LockLevel::None)?;
+    }
+    done
+}
+
+/// What is in the file, which is a plain one.
+fn number(disk: &SimDisk) -> u64 {
+    let home = disk.snapshot_file(Path::new(DB)).unwrap();
+    assert_eq!((home.len(), home[19]), (3 * PAGE, 1), "a plain file");
+    u64::from_le_bytes(home[PAGE + 200..PAGE + 208].try_into().unwrap())
+}
+
+fn names(disk: &SimDisk) -> Vec<String> {
+    disk.paths().iter().map(|path| path.display().to_string()).collect()
+}
+
+/// Takes the log away, removed or with another name.
+fn lose(disk: &SimDisk, is_removed: bool) -> std::io::Result<()> {
+    let log = Path::new(LOG);
+    match is_removed {
+        true => disk.remove(log)?,
+        false => disk.rename(log, Path::new("/away/log"))?,
+    }
+    disk.sync_dir_of(log)
+}
+
+#[test]
+fn a_log_that_is_lost_is_made_anew() {
+    for is_removed in [true, false] {
+        for schemed in [&[][..], &[("scheme", "wal-opt")]] {
+            let disk = disk();
+            let mut c = open_with(&disk, schemed).unwrap();
+            commit(&mut c, 1);
+            commit(&mut c, 2);
+            for n in [3, 5] {
+                lose(&disk, is_removed).unwrap();
+                commit(&mut c, n);
+                assert!(names(&disk).contains(&LOG.to_owned()), "{:?}", names(&disk));
+                assert_eq!(newest(&mut open(&disk.survive())).unwrap(), n);
+                commit(&mut c, n + 1);
+                assert_eq!(newest(&mut open(&disk.survive())).unwrap(), n + 1);
+                if !is_removed {
+                    disk.remove(Path::new("/away/log")).unwrap();
+                }
+            }
+            assert_eq!(newest(&mut c).unwrap(), 6);
+            c.close().unwrap();
+            assert_eq!(number(&disk), 6);
+            assert_eq!(names(&disk), [DB, LOG]);
+        }
+    }
+}
+
+/// Another file under the log's name is kept under one of its own.
+#[test]
+fn what_has_the_name_of_a_lost_log_is_set_aside() {
+    let disk = disk();
+    let mut c = open(&disk);
+    commit(&mut c, 1);
+    disk.remove(Path::new(LOG)).unwrap();
+    disk.put_file(Path::new(LOG), b"something else");
+    commit(&mut c, 2);
+    assert_eq!(newest(&mut open(&disk.survive())).unwrap(), 2);
+    c.close().unwrap();
+    let aside = disk.paths().into_iter().find(|path| path.to_string_lossy().starts_with("/db-onewrite-")).unwrap();
+    assert_eq!(disk.snapshot_file(&aside).unwrap(), b"something else");
+    assert_eq!(number(&disk), 2);
+}
+
+/// Every process goes over to the new log, and what one of them reads keeps the new one from being made.
+#[test]
+fn all_processes_go_on_with_the_new_log() {
+    for is_removed in [true, false] {
+        let disk = disk();
+        let [mut writer, mut other, mut reader, mut idle] = [(); 4].map(|()| open(&disk));
+        commit(&mut writer, 1);
+        commit(&mut other, 2);
+        for c in [&mut reader, &mut idle] {
+            assert_eq!(newest(c).unwrap(), 2);
+        }
+        reader.lock(LockLevel::Shared).unwrap();
+        lose(&disk, is_removed).unwrap();
+        let error = newest(&mut open(&disk)).unwrap_err();
+        assert!(matches!(error, Error::Busy(_)) && error.to_string().contains("is missing"), "{error}");
+        for c in [&mut writer, &mut other] {
+            let error = try_commit(c, 3).unwrap_err();
+            assert!(matches!(error, Error::Busy(_)) && error.to_string().contains("/db-onewrite"), "{error}");
+            assert_eq!(newest(c).unwrap(), 2, "who reads goes on");
+        }
+        assert_eq!(read(&mut reader).unwrap(), 2);
+        reader.unlock(LockLevel::None).unwrap();
+        commit(&mut other, 3);
+        assert_eq!(newest(&mut reader).unwrap(), 3);
+        commit(&mut writer, 4);
+        commit(&mut reader, 5);
+        let mut joins = open(&disk);
+        commit(&mut joins, 6);
+        for c in [&mut writer, &mut other, &mut reader, &mut joins] {
+            assert_eq!(newest(c).unwrap(), 6);
+        }
+        assert_eq!(newest(&mut open(&disk.survive())).unwrap(), 6);
+        // One that was idle all the while closes: it is not the last.
+        for c in [idle, writer, other, reader] {
+            c.close().unwrap();
+            assert_eq!(newest(&mut joins).unwrap(), 6);
+        }
+        commit(&mut joins, 7);
+        joins.close().unwrap();
+        assert_eq!(number(&disk), 7);
+    }
+}
+
+/// The last process that uses the new log closes before one that has not seen it.
+#[test]
+fn one_that_has_not_seen_the_new_log_is_in_nobodys_way() {
+    let disk = disk();
+    let [mut writer, mut idle] = [(); 2].map(|()| open(&disk));
+    commit(&mut idle, 1);
+    commit(&mut writer, 2);
+    disk.remove(Path::new(LOG)).unwrap();
+    commit(&mut writer, 3);
+    writer.close().unwrap();
+    let mut comes = open(&disk);
+    assert_eq!(newest(&mut comes).unwrap(), 3);
+    commit(&mut comes, 4);
+    assert_eq!(newest(&mut idle).unwrap(), 4);
+    commit(&mut idle, 5);
+    comes.close().unwrap();
+    idle.close().unwrap();
+    assert_eq!(number(&disk), 5);
+}
+
+/// One that has not seen the new log ends the session with its close, as the last.
+#[test]
+fn one_that_has_not_seen_the_new_log_closes_as_the_last() {
+    let disk = disk();
+    let [mut writer, mut idle] = [(); 2].map(|()| open(&disk));
+    commit(&mut idle, 1);
+    commit(&mut writer, 2);
+    disk.remove(Path::new(LOG)).unwrap();
+    commit(&mut writer, 3);
+    writer.close().unwrap();
+    idle.close().unwrap();
+    assert_eq!(number(&disk), 3);
+}
+
+/// Connections of one process: one that reads an older state keeps the log from being made, one that reads the newest does not.
+#[test]
+fn readers_of_the_process_that_makes_the_log() {
+    let disk = disk();
+    let engine = Engine::new(Arc::new(disk.clone()));
+    let [mut writer, mut older, mut newer] =
+        [(); 3].map(|()| engine.open(Path::new(DB), OpenMode::ReadWrite, &[]).unwrap());
+    commit(&mut writer, 1);
+    older.lock(LockLevel::Shared).unwrap();
+    commit(&mut writer, 2);
+    newer.lock(LockLevel::Shared).unwrap();
+    disk.remove(Path::new(LOG)).unwrap();
+    let error = try_commit(&mut writer, 3).unwrap_err();
+    assert!(matches!(error, Error::Busy(_)), "{error}");
+    assert_eq!(read(&mut older).unwrap(), 1);
+    older.unlock(LockLevel::None).unwrap();
+    commit(&mut writer, 3);
+    for n in 4..9 {
+        assert_eq!(read(&mut newer).unwrap(), 2);
+        commit(&mut writer, n);
+        writer.pragma("checkpoint", None).unwrap().unwrap();
+    }
+    assert_eq!(read(&mut newer).unwrap(), 2);
+    newer.unlock(LockLevel::None).unwrap();
+    assert_eq!(newest(&mut newer).unwrap(), 8);
+    [writer, older, newer].into_iter().for_each(|c| c.close().unwrap());
+    assert_eq!(number(&disk), 8);
+}
+
+/// Where no new log can be made, everything is at home all the same, and commits are errors until one can.
+#[test]
+fn without_a_new_log_commits_are_errors_and_nothing_is_lost() {
+    let disk = disk();
+    let mut c = open(&disk);
+    commit(&mut c, 1);
+    commit(&mut c, 2);
+    disk.remove(Path::new(LOG)).unwrap();
+    for _ in 0..2 {
+        disk.fail_nth(Op::Create, 1, ErrorKind::PermissionDenied);
+        let error = try_commit(&mut c, 3).unwrap_err().to_string();
+        assert!(error.contains("/db-onewrite") && error.contains("no longer there"), "{error}");
+        assert!(error.contains("no new one can be made"), "{error}");
+    }
+    let home = disk.snapshot_file(Path::new(DB)).unwrap();
+    assert!(home[PAGE..2 * PAGE] == page(2), "everything is at home");
+    assert_eq!(newest(&mut c).unwrap(), 2);
+    commit(&mut c, 3);
+    assert_eq!(newest(&mut open(&disk.survive())).unwrap(), 3);
+    disk.remove(Path::new(LOG)).unwrap();
+    disk.fail_nth(Op::Create, 1, ErrorKind::PermissionDenied);
+    try_commit(&mut c, 4).unwrap_err();
+    c.close().unwrap();
+    assert_eq!(number(&disk), 3);
+}
+
+/// Schemes of one process have no other log while they are in use: everything goes home.
+#[test]
+fn schemes_that_make_no_new_log_bring_everything_home() {
+    for given in [("concurrent", "1"), ("scheme", "auto")] {
+        let disk = disk();
+        let mut c = open_with(&disk, &[given]).unwrap();
+        commit(&mut c, 1);
+        commit(&mut c, 2);
+        disk.remove(Path::new(LOG)).unwrap();
+        let error = try_commit(&mut c, 3).unwrap_err().to_string();
+        assert!(error.contains("/db-onewrite") && error.contains("Close every connection"), "{error}");
+        assert!(disk.snapshot_file(Path::new(DB)).unwrap()[PAGE..2 * PAGE] == page(2), "everything is at home");
+        assert_eq!(newest(&mut c).unwrap(), 2);
+        c.close().unwrap();
+        assert_eq!(number(&disk), 2, "{given:?}");
+    }
+}
+
+/// Two processes commit while somebody takes the log away; `acknowledged` says how far they came.
+fn history(disk: &SimDisk, is_removed: bool, acknowledged: &mut u64, is_lost: &mut bool) -> Result<()> {
+    let (mut one, mut other) = (open_with(disk, &[])?, open_with(disk, &[])?);
+    for n in 1..=6 {
+        if n == 3 {
+            *is_lost = true;
+            if lose(disk, is_removed).is_err() {
+                return Ok(());
+            }
+        }
+        try_commit(if n % 2 == 0 { &mut other } else { &mut one }, n)?;
+        *acknowledged = n;
+        *is_lost = false;
+    }
+    one.close()?;
+    other.close()
+}
+
+/// A power cut anywhere: all that was acknowledged is there, but for the time between the loss and the next commit. In that time, until
+/// the new log has its first slot, the lost log is given up; all is there from the moment at which everything is at home.
+#[test]
+fn power_cuts_while_a_new_log_is_made_lose_nothing() {
+    for is_removed in [true, false] {
+        let whole = disk();
+        history(&whole, is_removed, &mut 0, &mut false).unwrap();
+        let ops = whole.ops();
+        let mut given_up = 0;
+        for stop in 0..ops {
+            for seed in 0..8 {
+                let first = disk();
+                let (mut n, mut is_lost) = (0, false);
+                first.stop_after(stop);
+                let _ = history(&first, is_removed, &mut n, &mut is_lost);
+                let crashed = first.crash(seed);
+                let case = format!("operation {stop} of {ops}, seed {seed}, {n}, {:?}", names(&crashed));
+                let mut c = open(&crashed);
+                match newest(&mut c) {
+                    Ok(found) => assert!(found == n || found == n + 1, "{case}: {found}"),
+                    Err(e) => {
+                        let is_told = matches!(e, Error::CantOpen(_) | Error::Corrupt(_))
+                            && e.to_string().contains("without-log");
+                        assert!(is_lost && is_told, "{case}: {e}");
+                        drop(c);
+                        let repair = Repair::open(Arc::new(crashed.clone()), Path::new(DB), OpenMode::ReadWrite);
+                        repair.unwrap().unmark().unwrap();
+                        // Until everything has come home, what the log held went with it.
+                        let found = newest(&mut open(&crashed)).unwrap();
+                        assert!(found <= n, "{case}: {found}");
+                        given_up += u64::from(found == n);
+                        c = open(&crashed);
+                    }
+                }
+                let found = newest(&mut c).unwrap();
+                commit(&mut c, found + 1);
+                assert_eq!(newest(&mut open(&crashed.survive())).unwrap(), found + 1, "{case}");
+                c.close().unwrap();
+                assert_eq!(number(&crashed), found + 1, "{case}");
+            }
+        }
+        assert!(given_up > 0, "the steps between the last flush of home and the new slot");
+    }
+}
+
+/// A process is killed at each call while it makes the new log, and another one, which has the old one open, goes on.
+#[test]
+fn another_process_goes_on_where_one_died_that_made_the_log() {
+    let run = |stop: Option<usize>| {
+        let disk = disk();
+        let mut other = open(&disk);
+        commit(&mut other, 1);
+        let process = Hooked::new(&disk);
+        let options = [("busy_ms".to_owned(), "0".to_owned())];
+        let mut one =
+            Engine::new(Arc::new(process.clone())).open(Path::new(DB), OpenMode::ReadWrite, &options).unwrap();
+        commit(&mut one, 2);
+        assert_eq!(newest(&mut other).unwrap(), 2);
+        disk.remove(Path::new(LOG)).unwrap();
+        let calls = Arc::new(AtomicUsize::new(0));
+        for path in [DB, LOG] {
+            let (calls, process) = (calls.clone(), process.clone());
+            process.clone().at(path, move |_| {
+                if Some(calls.fetch_add(1, Ordering::Relaxed)) == stop {
+                    process.die();
+                }
+            });
+        }
+        let done = catch_unwind(AssertUnwindSafe(|| try_commit(&mut one, 3)));
+        assert!(stop.is_some() || matches!(done, Ok(Ok(()))), "{done:?}");
+        let calls = calls.load(Ordering::Relaxed);
+        [DB, LOG].into_iter().for_each(|path| process.leave(path));
+        match done {
+            Ok(_) => one.close().unwrap(),
+            Err(_) => std::mem::forget(one),
+        }
+        let found = newest(&mut other).unwrap_or_else(|e| panic!("{stop:?}: {e}"));
+        assert!(found == 3 || (found == 2 && done.is_err()), "{stop:?}: {found}");
+        commit(&mut other, 4);
+        assert_eq!(newest(&mut other).unwrap(), 4);
+        assert_eq!(newest(&mut open(&disk.survive())).unwrap(), 4, "{stop:?}");
+        other.close().unwrap();
+        assert_eq!(number(&disk), 4, "{stop:?}");
+        calls
+    };
+    let calls = run(None);
+    assert!(calls > 20, "{calls}");
+    for stop in 0..calls {
+        run(Some(stop));
+    }
+}
+
+/// Another database was copied over the one in use: not a byte of ours goes into it.
+#[test]
+fn a_database_that_is_overwritten_is_left_alone() {
+    for (checkpoints, older) in [(false, false), (true, false), (false, true), (true, true)] {
+        let disk = disk();
+        let [mut c, mut other] = [(); 2].map(|()| open(&disk));
+        commit(&mut c, 1);
+        let copied = disk.snapshot_file(Path::new(DB)).unwrap();
+        c.pragma("checkpoint", None).unwrap().unwrap();
+        commit(&mut other, 2);
+        // An older copy of the same session carries its mark.
+        let new = if older { copied } else { plain(50) };
+        disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().write_at(&new, 0).unwrap();
+        let error = match checkpoints {
+            true => c.pragma("checkpoint", None).unwrap().unwrap_err().to_string(),
+            false => try_commit(&mut c, 3).unwrap_err().to_string(),
+        };
+        assert!(error.contains("/db") && error.contains("overwritten"), "{error}");
+        for c in [&mut c, &mut other] {
+            let error = newest(c).unwrap_err().to_string();
+            assert!(error.contains("overwritten"), "{error}");
+        }
+        let _ = (c.close(), other.close());
+        assert!(disk.snapshot_file(Path::new(DB)).unwrap() == new);
+        match newest(&mut open(&disk)) {
+            Ok(n) => assert!(n == 50 && !older, "{n}"),
+            Err(e) => assert!(older && e.to_string().contains("older"), "{e}"),
+        }
+    }
+}
+
+/// Closed without a commit in between: the same, and the close says so.
+#[test]
+fn an_overwritten_database_is_not_unmarked() {
+    let disk = disk();
+    let mut c = open(&disk);
+    commit(&mut c, 1);
+    let new = plain(50);
+    disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().write_at(&new, 0).unwrap();
+    let error = c.close().unwrap_err().to_string();
+    assert!(error.contains("overwritten"), "{error}");
+    assert!(disk.snapshot_file(Path::new(DB)).unwrap() == new);
+}
+
+/// Moved to another directory: everything goes home, and commits are errors that say where the log is.
+#[test]
+fn a_database_that_is_moved_away_says_so() {
+    let disk = disk();
+    let mut c = open(&disk);
+    commit(&mut c, 1);
+    let away = Path::new("/away/db");
+    disk.rename(Path::new(DB), away).unwrap();
+    for _ in 0..2 {
+        let error = try_commit(&mut c, 2).unwrap_err();
+        assert!(matches!(error, Error::Moved(_)), "{error}");
+        assert!(error.to_string().contains("another directory") && error.to_string().contains(LOG), "{error}");
+    }
+    assert!(disk.snapshot_file(away).unwrap()[PAGE..2 * PAGE] == page(1), "everything is at home");
+    disk.rename(away, Path::new(DB)).unwrap();
+    commit(&mut c, 2);
+    disk.rename(Path::new(DB), away).unwrap();
+    c.close().unwrap();
+    let home = disk.snapshot_file(away).unwrap();
+    assert!(home[19] == 1 && home[PAGE..2 * PAGE] == page(2), "a plain file");
+}

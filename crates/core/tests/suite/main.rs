@@ -1,0 +1,29 @@
+//! The engine on the simulated disk. One binary, for a build links each of them anew.
+
+mod bad_input;
+mod closed_mark;
+mod common;
+mod concurrent_crashes;
+mod first_writer;
+mod group_crashes;
+mod in_page;
+mod in_page_size;
+mod in_page_threads;
+mod in_place;
+mod late_writes;
+mod lengthened;
+mod lost_log;
+mod moved;
+mod pairing;
+mod readers_on_the_way_home;
+mod reading_ahead;
+mod recovery_crashes;
+mod rules;
+mod shadow;
+mod shipper;
+mod small_log;
+mod sweep;
+mod tentative_place;
+mod unmade;
+mod wal_mode;
+mod wiped_log;

@@ -1,0 +1,158 @@
+//! A write transaction that has its place before its snapshot never finds that snapshot stale, and what readers may
+//! not see yet stays hidden all the same (invariant I4).
+
+use crate::common;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{PAGE, page, plain};
+use onewrite_core::disk::sim::{SimConfig, SimDisk};
+use onewrite_core::disk::{Disk, DiskFile, OpenMode};
+use onewrite_core::{Connection, Engine, LockLevel};
+use parking_lot::{Condvar, Mutex};
+
+/// Longer than any of this takes: a test that waits so long has failed.
+const HANG: Duration = Duration::from_secs(30);
+
+/// Flushes wait while it is shut.
+#[derive(Default)]
+struct Gate {
+    shut: Mutex<bool>,
+    changed: Condvar,
+    /// A flush has come to it.
+    reached: AtomicBool,
+}
+
+impl Gate {
+    fn set(&self, shut: bool) {
+        *self.shut.lock() = shut;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut shut = self.shut.lock();
+        self.reached.fetch_or(*shut, Ordering::SeqCst);
+        while *shut {
+            self.changed.wait(&mut shut);
+        }
+    }
+
+    fn wait_for_a_flush(&self) {
+        while !self.reached.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+struct Gated(SimDisk, Arc<Gate>);
+struct GatedFile(Arc<dyn DiskFile>, Arc<Gate>);
+
+impl Disk for Gated {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(GatedFile(self.0.open(path, mode)?, self.1.clone())))
+    }
+
+    onewrite_core::forward_disk!(
+        this => this.0;
+        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, sync_all_beside, temp_file
+    );
+}
+
+impl DiskFile for GatedFile {
+    fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.1.pass();
+        self.0.write_durable_at(buf, offset)
+    }
+
+    onewrite_core::forward_disk_file!(
+        this => this.0;
+        id, len, read_once_at, write_at, sync, set_len, reserve, try_lock, unlock, atomic_unit_bytes
+    );
+}
+
+/// Two connections that have written, and the gate of their disk.
+fn two_writers() -> (Connection, Connection, Arc<Gate>) {
+    let (disk, gate) = (SimDisk::new(SimConfig::default()), Arc::new(Gate::default()));
+    disk.open(Path::new("/db"), OpenMode::Create).unwrap().write_at(&plain(0), 0).unwrap();
+    let engine = Engine::new(Arc::new(Gated(disk, gate.clone())));
+    let mut writers = [1, 2].map(|n| {
+        let mut c = engine.open(Path::new("/db"), OpenMode::ReadWrite, &[]).unwrap();
+        for i in 0..5 {
+            common::commit(&mut c, 10 * n + i);
+        }
+        c
+    });
+    let [a, b] = &mut writers;
+    common::commit(a, 98);
+    common::commit(b, 99);
+    let [a, b] = writers;
+    (a, b, gate)
+}
+
+/// Commits page 1 with `change` and page 2, up to where it waits for its flush, and lets go on when that is done.
+fn commit_page_1(c: &mut Connection, change: impl FnOnce(&mut [u8])) {
+    let mut first = vec![0; PAGE];
+    c.lock(LockLevel::Shared).unwrap();
+    c.lock(LockLevel::Reserved).unwrap();
+    c.read_at(&mut first, 0).unwrap();
+    change(&mut first);
+    c.write_at(&first, 0).unwrap();
+    c.write_at(&page(100), PAGE as u64).unwrap();
+    c.prepare(None).unwrap();
+    c.sync().unwrap();
+    c.commit().unwrap();
+    c.unlock(LockLevel::None).unwrap();
+}
+
+#[test]
+fn a_file_that_only_grew_lets_the_next_writer_in_before_the_flush() {
+    let (mut a, mut b, gate) = two_writers();
+    gate.set(true);
+    std::thread::scope(|s| {
+        let growing = s.spawn(|| commit_page_1(&mut a, |first| first[28..32].copy_from_slice(&4u32.to_be_bytes())));
+        gate.wait_for_a_flush();
+        let (done, is_done) = std::sync::mpsc::channel();
+        let next = s.spawn(move || {
+            b.lock(LockLevel::Shared).unwrap();
+            let mut first = vec![0; PAGE];
+            assert_eq!(b.read_at(&mut first, 0).unwrap(), PAGE);
+            assert_eq!(first[28..32], 4u32.to_be_bytes(), "it builds on what is published");
+            b.lock(LockLevel::Reserved).unwrap();
+            done.send(()).unwrap();
+            b.unlock(LockLevel::None).unwrap();
+        });
+        let came_in = is_done.recv_timeout(HANG);
+        gate.set(false);
+        growing.join().unwrap();
+        next.join().unwrap();
+        came_in.expect("it waited for the flush of the one before");
+    });
+}
+
+#[test]
+fn a_changed_schema_is_shown_after_its_flush() {
+    let (mut a, mut b, gate) = two_writers();
+    gate.set(true);
+    let opened = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let changing = s.spawn(|| commit_page_1(&mut a, |first| first[PAGE - 1] = 77));
+        gate.wait_for_a_flush();
+        let next = s.spawn(|| {
+            b.lock(LockLevel::Shared).unwrap();
+            let mut first = vec![0; PAGE];
+            assert_eq!(b.read_at(&mut first, 0).unwrap(), PAGE);
+            assert!(first[PAGE - 1] != 77 || opened.load(Ordering::SeqCst), "shown before it was durable");
+            b.lock(LockLevel::Reserved).unwrap();
+            b.unlock(LockLevel::None).unwrap();
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        opened.store(true, Ordering::SeqCst);
+        gate.set(false);
+        changing.join().unwrap();
+        next.join().unwrap();
+    });
+}

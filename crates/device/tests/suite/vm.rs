@@ -1,0 +1,46 @@
+//! A virtual machine on the device. Skipped, with a message, where QEMU or its kernel are missing:
+//! a test installs and downloads nothing. `onewrite-device cut --fs f2fs --vm` does that.
+
+use std::process::{Command, Output};
+
+use onewrite_device::{FileSystem, vm};
+
+fn missing() -> bool {
+    let why = vm::unavailable().or_else(|| FileSystem::F2fs.unmakeable());
+    if let Some(why) = &why {
+        eprintln!("skipped: {why}");
+    }
+    why.is_some()
+}
+
+fn cut(arguments: &[&str]) -> (Output, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onewrite-device"));
+    let output = command.args(["cut", "--fs", "f2fs", "--vm", "--seed", "3"]).args(arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    eprintln!("{arguments:?}: {}\n{text}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    (output, text)
+}
+
+#[test]
+fn power_cuts_on_f2fs_lose_nothing() {
+    let _turn = crate::ONE_AT_A_TIME.lock();
+    if missing() {
+        return;
+    }
+    let (output, text) = cut(&["--cuts", "6", "--transactions", "30", "--json"]);
+    assert!(output.status.success());
+    assert!(text.lines().last().unwrap().ends_with(", violations: 0"));
+    let json: serde_json::Value = serde_json::from_str(text.rsplit_once("\ncuts:").unwrap().0).unwrap();
+    assert!(json["acknowledged_checked"].as_u64().unwrap() > 0 && json["flushes_recorded"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn power_cuts_on_f2fs_find_what_a_weaker_promise_loses() {
+    let _turn = crate::ONE_AT_A_TIME.lock();
+    if missing() {
+        return;
+    }
+    let (output, text) = cut(&["--cuts", "60", "--transactions", "60", "--engine", "canary"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.contains("violation (database)") && text.contains("were acknowledged"), "{text}");
+}

@@ -1,0 +1,12 @@
+//! Replication to directories and to S3. One binary, because linking each costs build time.
+
+mod compact;
+mod fleet;
+mod follow;
+mod modes;
+mod observe;
+mod place;
+mod s3;
+mod ship;
+mod sync;
+mod untrusted;

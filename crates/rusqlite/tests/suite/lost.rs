@@ -1,0 +1,171 @@
+//! Real files that are removed, moved or overwritten while several processes use the database (rules LostLogReplaced and
+//! HomeStillMarked).
+
+use crate::support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::ffi;
+use support::open_stock;
+use support::remote::{Remote, Reply};
+
+/// A process looks once a second: longer than that.
+const NEXT_LOOK: Duration = Duration::from_millis(1100);
+const INSERT: &str = "INSERT INTO t VALUES (zeroblob(100))";
+const COUNT: &str = "SELECT count(*) FROM t";
+
+fn made() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.db");
+    open_stock(&path).execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES (1), (2)").unwrap();
+    (dir, path)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", path.display()))
+}
+
+fn stock_counts(path: &Path) -> i64 {
+    let stock = open_stock(path);
+    assert_eq!(support::one::<String>(&stock, "PRAGMA integrity_check"), "ok");
+    support::one(&stock, COUNT)
+}
+
+/// The code of an error whose message has these words.
+fn refused(reply: Reply, words: &[&str]) -> i32 {
+    let (code, message) = reply.unwrap_err();
+    assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    code
+}
+
+#[test]
+fn a_log_that_is_lost_is_made_anew_for_every_process() {
+    for is_removed in [true, false] {
+        let (dir, path) = made();
+        let log = beside(&path, "-onewrite");
+        let [mut one, mut other, mut idle] = [(); 3].map(|()| Remote::ours(&path));
+        for process in [&mut one, &mut other] {
+            process.sql(INSERT).unwrap();
+        }
+        assert_eq!(idle.sql(COUNT).unwrap(), "4");
+        match is_removed {
+            true => fs::remove_file(&log).unwrap(),
+            false => fs::rename(&log, dir.path().join("elsewhere")).unwrap(),
+        }
+        std::thread::sleep(NEXT_LOOK);
+        for process in [&mut one, &mut other, &mut idle] {
+            process.sql(INSERT).unwrap();
+        }
+        assert!(log.exists());
+        let mut comes = Remote::ours(&path);
+        assert_eq!(comes.sql(COUNT).unwrap(), "7");
+        for process in [one, other, idle, comes] {
+            process.kill();
+        }
+        let mut next = Remote::ours(&path);
+        assert_eq!(next.sql(COUNT).unwrap(), "7");
+        next.close();
+        assert_eq!(stock_counts(&path), 7);
+    }
+}
+
+/// A process that was idle all the while finds the new log also where every other one has left.
+#[test]
+fn an_idle_process_finds_the_new_log() {
+    let (_dir, path) = made();
+    let [mut one, mut idle] = [(); 2].map(|()| Remote::ours(&path));
+    idle.sql(INSERT).unwrap();
+    one.sql(INSERT).unwrap();
+    fs::remove_file(beside(&path, "-onewrite")).unwrap();
+    std::thread::sleep(NEXT_LOOK);
+    one.sql(INSERT).unwrap();
+    one.close();
+    let mut comes = Remote::ours(&path);
+    comes.sql(INSERT).unwrap();
+    assert_eq!(idle.sql(COUNT).unwrap(), "6");
+    idle.sql(INSERT).unwrap();
+    comes.close();
+    idle.close();
+    assert_eq!(stock_counts(&path), 7);
+}
+
+#[test]
+fn in_a_directory_that_may_not_be_written_commits_are_errors() {
+    let (dir, path) = made();
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(dir.path(), 0o777);
+    mode(&path, 0o666);
+    let Some(mut user) = Remote::start_as(Some(65534)) else {
+        println!("skipped: no other user can run this test program");
+        return;
+    };
+    user.ask(&format!("ours {}", path.display())).unwrap();
+    user.sql(INSERT).unwrap();
+    fs::remove_file(beside(&path, "-onewrite")).unwrap();
+    mode(dir.path(), 0o555);
+    std::thread::sleep(NEXT_LOOK);
+    for _ in 0..2 {
+        let code = refused(user.sql(INSERT), &["a.db-onewrite", "no longer there", "no new one can be made"]);
+        assert_eq!(code & 0xff, ffi::SQLITE_READONLY);
+        assert_eq!(user.sql(COUNT).unwrap(), "3");
+    }
+    user.close();
+    assert_eq!(stock_counts(&path), 3, "everything is at home");
+}
+
+/// `cp other.db a.db`, beside two processes that use it.
+#[test]
+fn a_database_that_is_overwritten_is_left_alone() {
+    let (dir, path) = made();
+    let other = dir.path().join("other.db");
+    open_stock(&other).execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES (1)").unwrap();
+    let [mut one, mut two] = [(); 2].map(|()| Remote::ours(&path));
+    one.sql(INSERT).unwrap();
+    two.sql(INSERT).unwrap();
+    let new = fs::read(&other).unwrap();
+    fs::write(&path, &new).unwrap();
+    std::thread::sleep(NEXT_LOOK);
+    refused(one.sql(INSERT), &["a.db", "was overwritten while it is in use"]);
+    refused(two.sql(INSERT), &["overwritten"]);
+    refused(one.sql("PRAGMA wal_checkpoint"), &["overwritten"]);
+    let _ = (one.ask("close"), two.ask("close"));
+    one.kill();
+    two.kill();
+    assert!(fs::read(&path).unwrap() == new);
+    let mut next = Remote::ours(&path);
+    next.sql(INSERT).unwrap();
+    next.close();
+    assert_eq!(stock_counts(&path), 2);
+}
+
+#[test]
+fn a_database_that_is_moved_says_so() {
+    let (dir, path) = made();
+    let away = dir.path().join("away");
+    fs::create_dir(&away).unwrap();
+    let away = away.join("a.db");
+    let mut one = Remote::ours(&path);
+    one.sql(INSERT).unwrap();
+    fs::rename(&path, &away).unwrap();
+    // SQLite asks for the name in each transaction, and the VFS looks again after some milliseconds.
+    let mut late = 0i64;
+    let reply = loop {
+        match one.sql(INSERT) {
+            Ok(_) => late += 1,
+            refused => break refused,
+        }
+    };
+    assert_eq!(refused(reply, &["a.db", "moved"]), ffi::SQLITE_READONLY_DBMOVED);
+    std::thread::sleep(NEXT_LOOK);
+    let said = ["moved to another directory", "a.db-onewrite"];
+    assert_eq!(refused(one.sql(INSERT), &said), ffi::SQLITE_READONLY_DBMOVED);
+    assert_eq!(one.sql(COUNT).unwrap(), (3 + late).to_string());
+    fs::rename(&away, &path).unwrap();
+    one.sql(INSERT).unwrap();
+    fs::rename(&path, &away).unwrap();
+    one.close();
+    assert_eq!(stock_counts(&away), 4 + late);
+}

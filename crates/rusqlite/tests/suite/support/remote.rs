@@ -1,0 +1,235 @@
+//! SQLite in another process: the test program starts itself again and takes commands.
+//!
+//! The test program has `#[test] fn child() { support::remote::serve() }` at its root.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use rusqlite::Connection;
+use rusqlite::types::Value;
+
+use super::{add_noise, explain, open};
+
+const VARIABLE: &str = "ONEWRITE_TEST_CHILD";
+const REPLY: &str = "@ ";
+
+/// What the other process answered.
+pub type Reply = Result<String, (i32, String)>;
+
+/// A child process with at most one connection.
+pub struct Remote {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Remote {
+    /// Starts one, as another user if `uid` says so; `None` where that user cannot run it.
+    pub fn start_as(uid: Option<u32>) -> Option<Remote> {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "child", "--nocapture"]).env(VARIABLE, "1");
+        if let Some(uid) = uid {
+            command.uid(uid).gid(uid);
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Some(Remote { child, to, from })
+    }
+
+    /// Starts one.
+    pub fn start() -> Remote {
+        Remote::start_as(None).unwrap()
+    }
+
+    /// Starts one with the database open through onewrite.
+    pub fn ours(path: &Path) -> Remote {
+        let mut remote = Remote::start();
+        remote.ask(&format!("ours {}?busy_ms=0", path.display())).unwrap();
+        remote
+    }
+
+    /// Starts one with the database open through stock SQLite.
+    pub fn stock(path: &Path) -> Remote {
+        let mut remote = Remote::start();
+        remote.ask(&format!("stock {}", path.display())).unwrap();
+        remote
+    }
+
+    /// Sends a line and waits for its answer: the first column of the last row, or code and message.
+    pub fn ask(&mut self, line: &str) -> Reply {
+        writeln!(self.to, "{}", line.replace('\n', " ")).unwrap();
+        let mut reply = String::new();
+        loop {
+            reply.clear();
+            assert_ne!(self.from.read_line(&mut reply).unwrap(), 0, "the other process ended at {line}");
+            if let Some(reply) = reply.trim_end_matches('\n').strip_prefix(REPLY) {
+                return match reply.strip_prefix("error ").and_then(|r| r.split_once(' ')) {
+                    Some((code, message)) => Err((code.parse().unwrap(), message.to_owned())),
+                    None => Ok(reply.to_owned()),
+                };
+            }
+        }
+    }
+
+    /// Runs one statement.
+    pub fn sql(&mut self, sql: &str) -> Reply {
+        self.ask(&format!("sql {sql}"))
+    }
+
+    /// Closes the connection and ends the process.
+    pub fn close(mut self) {
+        self.ask("close").unwrap();
+        drop(self.to);
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    /// Ends the process without a word.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Peak resident memory of the process in KiB.
+    pub fn peak_kib(&mut self) -> u64 {
+        self.ask("peak").unwrap().parse().unwrap()
+    }
+}
+
+/// What the child process does; nothing in the test program itself.
+pub fn serve() {
+    if std::env::var_os(VARIABLE).is_none() {
+        return;
+    }
+    let mut db: Option<Connection> = None;
+    let mut reader: Option<Connection> = None;
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let reply = match word {
+            "ours" => {
+                let (path, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+                keep(&mut db, open(Path::new(path), parameters))
+            }
+            "stock" => {
+                keep(&mut db, Connection::open_with_flags_and_vfs(rest, rusqlite::OpenFlags::default(), c"unix"))
+            }
+            "sql" => last_value(db.as_ref().unwrap(), rest),
+            "reader" => {
+                let path = db.as_ref().and_then(Connection::path).unwrap().to_owned();
+                let opened = keep(&mut reader, open(Path::new(&path), ""));
+                opened
+                    .and_then(|_| reader.as_ref().unwrap().execute_batch("BEGIN; SELECT * FROM sqlite_schema"))
+                    .map(|()| String::new())
+            }
+            "fork" => fork(rest),
+            "become" => become_user(rest.parse().unwrap()),
+            "lend" => lend_rights(rest.parse().unwrap()),
+            "limit" => limit(rest.parse().unwrap()),
+            "close" => db.take().map_or(Ok(()), |db| db.close().map_err(|(_, e)| e)).map(|()| String::new()),
+            "peak" => Ok(peak_kib().to_string()),
+            other => panic!("no such command: {other}"),
+        };
+        let reply = reply.unwrap_or_else(|e| {
+            let (code, message) = explain(&e);
+            let said = onewrite_rusqlite::last_error().unwrap_or_default();
+            format!("error {code} {message}; {said}").replace('\n', " ")
+        });
+        // The test harness may have left a line unfinished.
+        println!("\n{REPLY}{reply}");
+        std::io::stdout().flush().unwrap();
+    }
+}
+
+fn keep(place: &mut Option<Connection>, opened: rusqlite::Result<Connection>) -> rusqlite::Result<String> {
+    let db = opened?;
+    db.busy_timeout(std::time::Duration::ZERO)?;
+    add_noise(&db);
+    *place = Some(db);
+    Ok(String::new())
+}
+
+fn last_value(db: &Connection, sql: &str) -> rusqlite::Result<String> {
+    let mut statement = db.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    let mut last = String::new();
+    while let Some(row) = rows.next()? {
+        last = match row.get(0)? {
+            Value::Text(text) => text,
+            Value::Integer(n) => n.to_string(),
+            other => format!("{other:?}"),
+        };
+    }
+    Ok(last)
+}
+
+/// The process of a superuser goes on as another user; that of anybody else as it is.
+#[allow(unsafe_code)]
+fn become_user(id: u32) -> rusqlite::Result<String> {
+    // SAFETY: they take numbers, and change nothing but the rights of this process.
+    let became = unsafe {
+        libc::geteuid() != 0
+            || (libc::setgroups(0, std::ptr::null()) == 0 && libc::setgid(id) == 0 && libc::setuid(id) == 0)
+    };
+    assert!(became, "{}", std::io::Error::last_os_error());
+    Ok(String::new())
+}
+
+/// The process of a superuser keeps the superuser's rights, and belongs to another user: as a setuid program does.
+#[allow(unsafe_code)]
+fn lend_rights(id: u32) -> rusqlite::Result<String> {
+    // SAFETY: it takes numbers, and changes nothing but the users of this process.
+    let lent = unsafe { libc::setresuid(id, 0, 0) == 0 };
+    assert!(lent, "{}", std::io::Error::last_os_error());
+    Ok(String::new())
+}
+
+/// Forks a child: without a path, one that lives on for a while. Else it opens the database at `path` anew, writes a row, and
+/// tells how many files it has open whose paths begin so.
+#[allow(unsafe_code)]
+fn fork(path: &str) -> rusqlite::Result<String> {
+    // SAFETY: the child does what a program does that forks and has one thread; the harness's others hold no lock by now.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        if path.is_empty() {
+            std::thread::sleep(std::time::Duration::from_secs(20));
+        }
+        let wrote = open(Path::new(path), "busy_ms=0").and_then(|db| {
+            db.execute_batch("INSERT INTO t DEFAULT VALUES")?;
+            Ok(fs::read_dir("/proc/self/fd")
+                .unwrap()
+                .filter_map(|fd| fs::read_link(fd.unwrap().path()).ok())
+                .fold(0, |files, to| files + i32::from(to.to_string_lossy().starts_with(path))))
+        });
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(wrote.unwrap_or(100)) };
+    }
+    if path.is_empty() {
+        return Ok(child.to_string());
+    }
+    let mut status = 0;
+    // SAFETY: the status is written to a number of ours.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    Ok(libc::WEXITSTATUS(status).to_string())
+}
+
+/// Lets this process make no file larger than `bytes`; to try it would end it.
+#[allow(unsafe_code)]
+fn limit(bytes: u64) -> rusqlite::Result<String> {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: takes numbers, and reads a structure of ours.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
+    }
+    Ok(String::new())
+}
+
+/// Peak resident memory of this process in KiB.
+fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}

@@ -1,0 +1,16 @@
+//! The VFS, through SQLite's C API. One binary, for a build links each of them anew.
+
+mod absorb;
+mod c_library;
+#[path = "../common/mod.rs"]
+mod common;
+mod contract;
+mod layout;
+mod modes;
+mod panic;
+mod privileged;
+mod python;
+mod require;
+mod shell;
+mod split;
+mod waits;

@@ -1,0 +1,259 @@
+//! How long connections wait for each other: as long as their busy handlers say, and readers not at all.
+
+use crate::common;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{explain, one, open, setup};
+use rusqlite::{Connection, ffi};
+
+/// What is asserted of times is far from what they are on a busy machine, and from what they were when timeouts multiplied.
+const SOON: Duration = Duration::from_secs(1);
+
+fn busy(result: rusqlite::Result<()>) -> i32 {
+    explain(result.unwrap_err()).0
+}
+
+fn timed<T>(f: impl FnOnce() -> T) -> (T, Duration) {
+    let begun = Instant::now();
+    let done = f();
+    (done, begun.elapsed())
+}
+
+/// A database of one table, with a connection that keeps a transaction open.
+fn kept_open(path: &Path) -> Connection {
+    let holder = open(path, "").unwrap();
+    holder.execute_batch("CREATE TABLE t(v); BEGIN IMMEDIATE; INSERT INTO t VALUES (1)").unwrap();
+    holder
+}
+
+/// Runs it while the thread of another connection has a transaction open and sleeps.
+fn beside_a_kept_transaction(path: &Path, f: impl FnOnce(&mut Connection)) {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            let _holder = kept_open(path);
+            ready.send(()).unwrap();
+            let _ = is_done.recv();
+        });
+        is_ready.recv().unwrap();
+        f(&mut open(path, "").unwrap());
+        drop(done);
+    });
+}
+
+#[test]
+fn a_transaction_that_is_kept_open_costs_the_busy_timeout_and_no_more() {
+    let dir = setup();
+    let wait = |db: &mut Connection| {
+        for ms in [0, 300] {
+            db.busy_timeout(Duration::from_millis(ms)).unwrap();
+            let (code, took) = timed(|| busy(db.execute_batch("INSERT INTO t VALUES (2)")));
+            assert_eq!(code, ffi::SQLITE_BUSY);
+            assert!(took >= Duration::from_millis(ms) && took < SOON, "{ms} ms became {took:?}");
+        }
+    };
+    beside_a_kept_transaction(&dir.path().join("other thread"), wait);
+    let path = dir.path().join("same thread");
+    let _holder = kept_open(&path);
+    wait(&mut open(&path, "").unwrap());
+}
+
+#[test]
+fn the_busy_handler_of_the_application_is_asked_and_has_the_last_word() {
+    static ASKED: AtomicI32 = AtomicI32::new(0);
+    let dir = setup();
+    beside_a_kept_transaction(&dir.path().join("handler"), |db| {
+        db.busy_handler(Some(|count| {
+            ASKED.store(count, Ordering::SeqCst);
+            count < 20
+        }))
+        .unwrap();
+        let (code, took) = timed(|| busy(db.execute_batch("BEGIN IMMEDIATE")));
+        assert_eq!((code, ASKED.load(Ordering::SeqCst)), (ffi::SQLITE_BUSY, 20));
+        assert!(took < SOON, "{took:?}");
+    });
+}
+
+#[test]
+fn a_writer_that_waits_wakes_up_when_it_is_its_turn() {
+    let dir = setup();
+    let path = dir.path().join("turn");
+    let holder = kept_open(&path);
+    std::thread::scope(|s| {
+        let waiters: Vec<_> = (0..4)
+            .map(|_| {
+                s.spawn(|| {
+                    let db = open(&path, "").unwrap();
+                    db.busy_timeout(Duration::from_secs(60)).unwrap();
+                    db.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(400));
+        holder.execute_batch("COMMIT").unwrap();
+        let committed = Instant::now();
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+        assert!(committed.elapsed() < SOON, "{:?}", committed.elapsed());
+    });
+    assert_eq!(one::<i64>(&holder, "SELECT count(*) FROM t"), 5);
+}
+
+#[test]
+fn readers_do_not_wait_for_a_transaction_that_is_kept_open() {
+    let dir = setup();
+    let path = dir.path().join("readers");
+    let writer = open(&path, "").unwrap();
+    writer.execute_batch("CREATE TABLE r(v)").unwrap();
+    for _ in 0..10 {
+        writer.execute_batch("INSERT INTO r VALUES (1)").unwrap();
+    }
+    beside_a_kept_transaction(&path, |fresh| {
+        for db in [&writer, &*fresh] {
+            let (rows, took) = timed(|| one::<i64>(db, "SELECT count(*) FROM r"));
+            assert_eq!(rows, 10);
+            // It was 2 s on a connection that writes, and 200 ms for each of the first two reads of another.
+            assert!(took < Duration::from_millis(180), "{took:?}");
+        }
+    });
+}
+
+#[test]
+fn a_write_that_finds_its_snapshot_stale_at_its_beginning_is_tried_again_unseen() {
+    let dir = setup();
+    let path = dir.path().join("stale");
+    open(&path, "")
+        .unwrap()
+        .execute_batch("CREATE TABLE t(id INTEGER PRIMARY KEY, n); INSERT INTO t VALUES (1, 0)")
+        .unwrap();
+    std::thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| {
+                let db = open(&path, "").unwrap();
+                db.busy_timeout(Duration::from_secs(60)).unwrap();
+                for n in 0..60 {
+                    // Reads first, so that the write is not expected, and its snapshot is taken without the place.
+                    for _ in 0..3 {
+                        one::<i64>(&db, "SELECT n FROM t");
+                    }
+                    match n % 2 {
+                        0 => db.execute_batch("UPDATE t SET n = n + 1").unwrap(),
+                        _ => db.execute_batch("BEGIN IMMEDIATE; UPDATE t SET n = n + 1; COMMIT").unwrap(),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(one::<i64>(&open(&path, "").unwrap(), "SELECT n FROM t"), 240);
+}
+
+/// A connection with two files and a transaction over both, and one that reads the first.
+fn over_two_files(dir: &Path, scheme: &str) -> (Connection, Connection) {
+    let (first, second) = (dir.join("first.db"), dir.join("second.db"));
+    let option = format!("scheme={scheme}");
+    let (db, reader) = (open(&first, &option).unwrap(), open(&first, &option).unwrap());
+    db.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite&{option}", second.display())]).unwrap();
+    db.execute_batch("CREATE TABLE t(v); CREATE TABLE second.u(v)").unwrap();
+    reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    db.execute_batch("BEGIN; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1)").unwrap();
+    (db, reader)
+}
+
+#[test]
+fn a_commit_over_two_files_leaves_readers_alone() {
+    for scheme in ["log", "wal-opt"] {
+        for mode in ["DELETE", "TRUNCATE", "PERSIST", "MEMORY", "OFF"] {
+            let dir = setup();
+            let (db, reader) = over_two_files(dir.path(), scheme);
+            db.execute_batch(&format!("ROLLBACK; PRAGMA journal_mode={mode}; PRAGMA second.journal_mode={mode}"))
+                .unwrap();
+            db.execute_batch("BEGIN; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1); COMMIT").unwrap();
+            let both = "SELECT (SELECT count(*) FROM t) || (SELECT count(*) FROM u)";
+            assert_eq!(one::<String>(&db, both), "11", "{mode}");
+            assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 0, "its snapshot stays");
+            reader.execute_batch("COMMIT").unwrap();
+            assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 1);
+            reader.execute_batch("INSERT INTO t VALUES (3)").unwrap();
+            assert_eq!(one::<String>(&db, both), "21", "{mode}");
+            let names = dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let left: Vec<String> = names.filter(|name| name.contains("-mj") || name.contains("-journal")).collect();
+            assert_eq!(left, [""; 0], "{mode}");
+            drop((db, reader));
+            let stock = Connection::open(dir.path().join("first.db")).unwrap();
+            assert_eq!(one::<String>(&stock, "PRAGMA integrity_check"), "ok");
+            assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t"), 2);
+        }
+    }
+}
+
+/// What is not onewrite's commits by SQLite's journal, and so does the file beside it: alone, or not at all.
+#[test]
+fn a_commit_over_a_file_of_another_vfs_steps_aside() {
+    let dir = setup();
+    let (first, second) = (dir.path().join("first.db"), dir.path().join("second.db"));
+    let (db, reader) = (open(&first, "").unwrap(), open(&first, "").unwrap());
+    db.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=unix", second.display())]).unwrap();
+    db.execute_batch("CREATE TABLE t(v); CREATE TABLE second.u(v)").unwrap();
+    let write = "BEGIN; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1); COMMIT";
+    db.execute_batch(write).unwrap();
+    reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    assert_eq!(busy(db.execute_batch(write)) & 0xff, ffi::SQLITE_BUSY);
+    if !db.is_autocommit() {
+        db.execute_batch("ROLLBACK").unwrap();
+    }
+    let both = "SELECT (SELECT count(*) FROM t) || (SELECT count(*) FROM u)";
+    assert_eq!(one::<String>(&db, both), "11");
+    reader.execute_batch("COMMIT").unwrap();
+    db.execute_batch(write).unwrap();
+    assert_eq!(one::<String>(&db, both), "22");
+}
+
+#[test]
+fn a_commit_over_two_files_that_step_aside_is_busy_beside_a_reader_and_can_be_repeated() {
+    let dir = setup();
+    let (db, reader) = over_two_files(dir.path(), "auto");
+    db.busy_timeout(Duration::from_millis(200)).unwrap();
+    let (code, took) = timed(|| busy(db.execute_batch("COMMIT")));
+    assert_eq!(code, ffi::SQLITE_BUSY);
+    assert!(took >= Duration::from_millis(200), "the busy handler was not asked");
+    assert!(!db.is_autocommit(), "the transaction goes on");
+    reader.execute_batch("COMMIT").unwrap();
+    db.execute_batch("COMMIT").unwrap();
+    let both = "SELECT (SELECT count(*) FROM t) || (SELECT count(*) FROM u)";
+    assert_eq!(one::<String>(&db, both), "11");
+    // What was kept from beginning to read may do so again, also after a rollback.
+    assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 1);
+    db.execute_batch("BEGIN; INSERT INTO t VALUES (2); INSERT INTO u VALUES (2)").unwrap();
+    reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    assert_eq!(busy(db.execute_batch("COMMIT")), ffi::SQLITE_BUSY);
+    db.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(one::<String>(&db, both), "11");
+    reader.execute_batch("COMMIT; INSERT INTO t VALUES (3)").unwrap();
+}
+
+#[test]
+fn a_commit_over_two_files_that_step_aside_waits_for_a_reader() {
+    let dir = setup();
+    let (db, reader) = over_two_files(dir.path(), "auto");
+    db.busy_timeout(Duration::from_secs(60)).unwrap();
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            reader.execute_batch("COMMIT").unwrap();
+        });
+        db.execute_batch("COMMIT").unwrap();
+    });
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM u"), 1);
+}
+
+#[test]
+fn a_commit_of_one_file_of_two_does_not_need_it_alone() {
+    let dir = setup();
+    let (db, reader) = over_two_files(dir.path(), "auto");
+    db.execute_batch("ROLLBACK; BEGIN; INSERT INTO t VALUES (1); COMMIT").unwrap();
+    assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 0, "its snapshot stays");
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 1);
+}

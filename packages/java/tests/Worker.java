@@ -27,9 +27,9 @@ public class Worker {
         Onewrite.load();
         if (what.equals("wrong")) {
             try {
-                DriverManager.getConnection(Onewrite.url(file, Map.of("logsize", "8m")));
+                Onewrite.open(file, Map.of("logsize", "8m"));
             } catch (SQLException e) {
-                System.out.println(e.getMessage() + ": " + Onewrite.lastError());
+                System.out.println(e.getMessage());
             }
             return;
         }

@@ -50,6 +50,26 @@ async function main() {
     db.close();
     console.log("ok: worker threads");
 
+    const withReason = (reason) => (error) => {
+      assert.ok(error.message.includes(reason), error.message);
+      assert.match(error.code, /^(ERR_)?SQLITE/);
+      return true;
+    };
+    fs.mkdirSync(at("folder"));
+    const classes = [Database];
+    const [major, minor] = process.versions.node.split(".").map(Number);
+    if (major > 23 || (major === 23 && minor >= 10)) classes.push(require("node:sqlite").DatabaseSync);
+    for (const Class of classes) {
+      const one = onewrite.open(Class, at("settings.db"), {}, { log_size: "8m" });
+      assert.strictEqual(String(Object.values(one.prepare("PRAGMA onewrite_log_size").get())[0]), "8388608");
+      assert.throws(() => onewrite.open(Class, at("folder")), withReason("Is a directory"));
+      assert.throws(() => onewrite.explain(Class, () => one.exec("SELECT no_such")), (e) => e.message === "no such column: no_such");
+      one.close();
+      assert.match(onewrite.lastError(Class), /Is a directory/);
+      assert.throws(() => onewrite.open(Class, at("new.db"), {}, { scheme: "fast" }), withReason("the choices are"));
+    }
+    console.log("ok: errors with their reasons");
+
     const knex = optional("knex");
     if (knex) {
       const k = knex({ client: "better-sqlite3", connection: { filename: at("knex.db") }, useNullAsDefault: true });

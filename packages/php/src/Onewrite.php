@@ -46,7 +46,7 @@ final class Onewrite
             $flags = [\PDO::SQLITE_ATTR_OPEN_FLAGS => \PDO::SQLITE_OPEN_READWRITE | \PDO::SQLITE_OPEN_CREATE | 0x40];
             return new \PDO('sqlite:' . self::uri($path, $settings), null, null, $options + $flags);
         } catch (\PDOException $e) {
-            throw new \RuntimeException($e->getMessage() . ': ' . self::lastError(), 0, $e);
+            throw new \RuntimeException(implode(': ', array_filter([$e->getMessage(), self::lastError()])), 0, $e);
         }
     }
 

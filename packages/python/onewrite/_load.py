@@ -23,6 +23,14 @@ class NotPossible(RuntimeError):
     """The SQLite of this Python cannot take the library; the message says why, and what can."""
 
 
+def variable(name: str, otherwise: str) -> str:
+    """A variable of the environment. In a privileged program (``AT_SECURE``) none counts, as in the library."""
+    at_secure = 23
+    ask = ctypes.CDLL(None).getauxval
+    ask.restype, ask.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    return otherwise if ask(at_secure) else os.environ.get(name, otherwise)
+
+
 def loadable_path() -> str:
     """The file that SQLite loads: for ``.load`` and for bindings of other languages."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), _LIBRARY)
@@ -34,7 +42,7 @@ def load(db: Any = None, *, default: bool | None = None, module: Any = sqlite3) 
     ``default=True`` makes it the VFS of every database that is opened without naming one; without it the environment
     variable ``ONEWRITE_DEFAULT=1`` says so. Connections that are open stay as they are.
     """
-    make_default = default is True or (default is None and os.environ.get("ONEWRITE_DEFAULT", "0") != "0")
+    make_default = default is True or (default is None and variable("ONEWRITE_DEFAULT", "0") != "0")
     if db is not None:
         _load_into(db, make_default)
         return
@@ -61,7 +69,7 @@ def _load_into(db: Any, make_default: bool) -> None:
     switch(True)
     try:
         # ONEWRITE_DEFAULT with a wrong value is the first entry point's to refuse.
-        wrong = os.environ.get("ONEWRITE_DEFAULT", "0") not in ("0", "1")
+        wrong = variable("ONEWRITE_DEFAULT", "0") not in ("0", "1")
         entry = _DEFAULT_ENTRY if make_default and not wrong else _ENTRY
         cursor = db.cursor() if hasattr(db, "cursor") else db
         cursor.execute("SELECT load_extension(?, ?)", (loadable_path(), entry)).fetchone()
@@ -100,7 +108,7 @@ def _register_through_c(module: Any, make_default: bool) -> None:
         raise NotPossible(f"{file} does not lead to the SQLite that {module.__name__} uses")
     library = ctypes.CDLL(loadable_path())
     library.onewrite_last_error.restype = ctypes.c_char_p
-    if make_default and os.environ.get("ONEWRITE_DEFAULT", "1") not in ("0", "1"):
+    if make_default and variable("ONEWRITE_DEFAULT", "1") not in ("0", "1"):
         raise ValueError(f"ONEWRITE_DEFAULT={os.environ['ONEWRITE_DEFAULT']}: the choices are 1 (onewrite becomes the default VFS) and 0")
     if library.onewrite_register_api(ctypes.byref(_Api(ctypes.sizeof(_Api), *functions.values())), int(make_default)):
         raise NotPossible((library.onewrite_last_error() or b"onewrite was not registered").decode())

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import os
-
 import onewrite
 from datasette import hookimpl
 from datasette.utils.sqlite import sqlite3  # pysqlite3, where that is installed
+from onewrite._load import variable
 
-if os.environ.get("ONEWRITE_DEFAULT", "0") != "0":
+if variable("ONEWRITE_DEFAULT", "0") != "0":
     onewrite.load(module=sqlite3)
 
 

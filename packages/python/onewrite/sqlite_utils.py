@@ -3,14 +3,13 @@ every database through onewrite. ``sqlite-utils onewrite-status app.db`` says wh
 
 from __future__ import annotations
 
-import os
-
 import click
 import onewrite
+from onewrite._load import variable
 from sqlite_utils import hookimpl
 from sqlite_utils.utils import sqlite3  # pysqlite3 or sqlean, where that is installed
 
-if os.environ.get("ONEWRITE_DEFAULT", "0") != "0":
+if variable("ONEWRITE_DEFAULT", "0") != "0":
     onewrite.load(module=sqlite3)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 
 import onewrite
 import pytest
@@ -61,6 +63,21 @@ def test_the_default_is_made_by_argument_and_by_environment(tmp_path):
     assert python(code % "default=True", tmp_path / "x.db").stdout == "in_effect=yes\n"
     assert python(code % "", tmp_path / "x.db", ONEWRITE_DEFAULT="1").stdout == "in_effect=yes\n"
     assert "ONEWRITE_DEFAULT=yes" in python(code % "", tmp_path / "x.db", ONEWRITE_DEFAULT="yes").stderr
+
+
+def test_a_privileged_python_takes_no_default_from_the_environment():
+    if os.geteuid() != 0 or not shutil.which("setcap", path=os.defpath + ":/usr/sbin:/sbin"):
+        pytest.skip("needs root and setcap")
+    code = "import onewrite, sqlite3; onewrite.load(); print(onewrite.status(sqlite3.connect('a.db')).split()[0])"
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o777)
+        program = shutil.copy(os.path.realpath(sys.executable), directory)
+        shutil.copytree(os.path.dirname(onewrite.__file__), os.path.join(directory, "onewrite"))
+        env = {"ONEWRITE_DEFAULT": "1", "PYTHONPATH": directory, "PYTHONHOME": sys.base_prefix, "PYTHONDONTWRITEBYTECODE": "1"}
+        run = lambda: subprocess.run([program, "-c", code], capture_output=True, text=True, env=env, cwd=directory, user=1000, timeout=60)
+        assert run().stdout == "in_effect=yes\n", run().stderr
+        subprocess.run(["setcap", "cap_net_raw+ep", program], check=True, env={"PATH": os.defpath + ":/usr/sbin:/sbin"})
+        assert run().stdout == "in_effect=no:\n", run().stderr
 
 
 def test_errors_are_logged_where_the_environment_says(tmp_path):

@@ -38,7 +38,7 @@ module Onewrite
     load
     SQLite3::Database.new(uri(path, **settings), options)
   rescue SQLite3::CantOpenException => e
-    raise Error, "#{e.message}: #{last_error}"
+    raise Error, [e.message, last_error].compact.join(": ")
   end
 
   # What went wrong in onewrite's last failed call on this thread; nil if the last error was not onewrite's.

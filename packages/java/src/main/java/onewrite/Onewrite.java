@@ -46,6 +46,24 @@ public final class Onewrite {
         return url(file, Map.of());
     }
 
+    /** Opens a database through onewrite, with settings. The message of an open that fails has onewrite's reason. */
+    public static Connection open(String file, Map<String, String> settings) throws SQLException {
+        load();
+        try {
+            return DriverManager.getConnection(url(file, settings));
+        } catch (SQLException e) {
+            String why = lastError();
+            if (why == null || e.getMessage().contains(why)) {
+                throw e;
+            }
+            throw new SQLException(e.getMessage() + ": " + why, e.getSQLState(), e.getErrorCode(), e);
+        }
+    }
+
+    public static Connection open(String file) throws SQLException {
+        return open(file, Map.of());
+    }
+
     /** What went wrong in onewrite's last failed call on this thread; null if the last error was not onewrite's. */
     public static String lastError() throws SQLException {
         try (Connection db = DriverManager.getConnection("jdbc:sqlite::memory:");

@@ -301,8 +301,9 @@ pub fn ends_within(page: PageNo) -> Error {
 /// Keeps home's image of every page that is about to be overwritten and that a snapshot older than
 /// `state` reads there. True if there are older snapshots.
 fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
-    let older: Vec<Tid> = db.inner.lock().snapshots.tids().take_while(|tid| *tid < state.tid).collect();
-    if older.is_empty() || !keeps(Rule::KeptForSnapshots) {
+    let is_old = |tid: &Tid| *tid < state.tid;
+    let older = db.inner.lock().snapshots.clone();
+    if !older.tids().any(|tid| is_old(&tid)) || !keeps(Rule::KeptForSnapshots) {
         return Ok(false);
     }
     let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
@@ -316,7 +317,8 @@ fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(P
         // The oldest snapshot that reads home: the kept image takes home's place from there on.
         let at_home: Vec<Tid> = {
             let table = db.table.read();
-            older.iter().copied().filter(|tid| table.reads_home(*page, *tid)).collect()
+            let at_home = |tid: &Tid| matches!(table.find(*page, *tid), Place::Home);
+            older.tids_with(*page).take_while(is_old).filter(at_home).collect()
         };
         let mut first = None;
         for tid in at_home {

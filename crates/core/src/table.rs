@@ -192,10 +192,10 @@ pub struct Readers<'a> {
 }
 
 impl Readers<'_> {
-    /// Whether somebody reads, or may read, a version made by `from` and replaced by `until` (rule
-    /// KeptUntilSuccessorVisible).
-    fn need(&self, from: Tid, until: Tid) -> bool {
-        until > self.visible || self.snapshots.has_any(from, until)
+    /// Whether a snapshot reads, or may read, the version of `page` made by `from` and replaced by `until` (rule
+    /// KeptUntilSuccessorVisible). A state that ends before the page needs none.
+    fn need(&self, page: PageNo, from: Tid, until: Tid) -> bool {
+        until > self.visible || self.snapshots.has_any_with(page, from, until)
     }
 }
 
@@ -263,14 +263,6 @@ impl PageTable {
             Some(version) => version.place.clone(),
             None => self.unmade(page, tid).unwrap_or(Place::Home),
         }
-    }
-
-    /// Whether the snapshot at `tid` reads `page` in home, and as home has it now: a later image has not been brought there since. Where
-    /// one has, the image of this snapshot was kept elsewhere, or the page was added behind it.
-    pub fn reads_home(&self, page: PageNo, tid: Tid) -> bool {
-        let is_home = |v: &&Version| matches!(v.place, Place::Home);
-        let later = || self.pages.get(&page).into_iter().flatten().skip_while(|v| v.tid <= tid);
-        matches!(self.find(page, tid), Place::Home) && !later().skip_while(is_home).any(|v| is_home(&v))
     }
 
     /// The version of `page` that was not listed since recovery, if the snapshot at `tid` has it.
@@ -434,7 +426,7 @@ impl PageTable {
         let added = Version { tid, place };
         let versions = self.versions(page);
         let (newest, kept) = versions.split_last().map_or((0, 0), |(last, older)| (last.bytes(), bytes(older)));
-        retain_needed(versions, tid, readers);
+        retain_needed(page, versions, tid, readers);
         // What was newest is kept from now on: the one being added is what a checkpoint will write.
         let (new, still_kept) = (added.bytes(), bytes(versions));
         versions.push(added);
@@ -617,7 +609,7 @@ impl PageTable {
         let Some(versions) = self.pages.get_mut(&page) else { return };
         let Some(newest) = versions.pop() else { return };
         let before = bytes(versions);
-        retain_needed(versions, newest.tid, readers);
+        retain_needed(page, versions, newest.tid, readers);
         self.kept_bytes = (self.kept_bytes + bytes(versions)).saturating_sub(before);
         let alone_at_home = versions.is_empty() && matches!(newest.place, Place::Home);
         versions.push(newest);
@@ -643,7 +635,7 @@ impl PageTable {
         for (page, tid, chain) in unmade.iter().flat_map(Unmade::iter) {
             let streamed = layer.as_ref().filter(|l| l.streamed.get(page).is_some()).map(|l| l.tid);
             let until = streamed.or((page.0 > page_count).then_some(home_tid)).filter(|until| tid < *until);
-            if until.is_some_and(|until| readers.need(tid, until)) {
+            if until.is_some_and(|until| readers.need(page, tid, until)) {
                 self.lists_unmade = true;
                 self.pages.insert(page, vec![Version { tid, place: Place::Unmade(chain) }]);
             }
@@ -658,7 +650,7 @@ impl PageTable {
             }
             let Some(mut newest) = versions.pop() else { return false };
             let until = newest.tid;
-            retain_needed(versions, until, readers);
+            retain_needed(*page, versions, until, readers);
             kept_bytes += bytes(versions);
             if versions.is_empty() {
                 // Only the newest is left: home holds it, unless it was dropped with the end of the file.
@@ -679,12 +671,18 @@ impl PageTable {
     /// After another process wrote home at least up to `home_tid`, of which this one has not seen all: snapshots from
     /// there on read home, older ones what they have.
     pub fn checkpointed_elsewhere(&mut self, home_tid: Tid, snapshots: &Snapshots) {
-        let needed = self.unmade.iter().flat_map(Unmade::iter).filter(|(_, tid, _)| snapshots.has_any(*tid, home_tid));
+        let needed = self.unmade.iter().flat_map(Unmade::iter);
+        let needed = needed.filter(|(page, tid, _)| snapshots.has_any_with(*page, *tid, home_tid));
         let needed: Vec<PageNo> = needed.map(|(page, ..)| page).collect();
         needed.into_iter().for_each(|page| self.list(page));
-        for versions in self.pages.values_mut() {
-            if versions.last().is_some_and(|v| v.tid < home_tid) {
-                versions.push(Version { tid: home_tid, place: Place::Home });
+        let layer = self.layer.take();
+        for (page, versions) in &mut self.pages {
+            // Snapshots between the big transaction and the checkpoint read its image in home, or the one kept of home.
+            let streamed = layer.as_ref().filter(|l| l.streamed.get(*page).is_some()).map(|l| l.tid);
+            for tid in streamed.into_iter().chain([home_tid]) {
+                if versions.last().is_some_and(|v| v.tid < tid) {
+                    versions.push(Version { tid, place: Place::Home });
+                }
             }
         }
         self.checkpointed(home_tid, u32::MAX, Readers { snapshots, visible: home_tid });
@@ -698,9 +696,9 @@ impl PageTable {
     /// Forgets kept versions that nobody needs any more.
     pub fn trim(&mut self, readers: Readers<'_>) {
         let mut kept_bytes = 0;
-        self.pages.retain(|_, versions| {
+        self.pages.retain(|page, versions| {
             let Some(newest) = versions.pop() else { return false };
-            retain_needed(versions, newest.tid, readers);
+            retain_needed(*page, versions, newest.tid, readers);
             kept_bytes += bytes(versions);
             let alone_at_home = versions.is_empty() && matches!(newest.place, Place::Home);
             versions.push(newest);
@@ -740,12 +738,12 @@ fn displace_home(versions: &mut Vec<Version>, count: usize, old: Place) {
     }
 }
 
-/// Keeps of `versions`, all older than `until`, those that somebody reads or may read.
-fn retain_needed(versions: &mut Vec<Version>, until: Tid, readers: Readers<'_>) {
+/// Keeps of the `versions` of `page`, all older than `until`, those that a snapshot reads or may read.
+fn retain_needed(page: PageNo, versions: &mut Vec<Version>, until: Tid, readers: Readers<'_>) {
     let mut next = until;
     for at in (0..versions.len()).rev() {
         let Some(tid) = versions.get(at).map(|v| v.tid) else { continue };
-        if tid >= next || !readers.need(tid, next) {
+        if tid >= next || !readers.need(page, tid, next) {
             versions.remove(at);
         }
         next = tid;
@@ -775,11 +773,11 @@ mod tests {
         for under in [true, false] {
             let mut table = PageTable::default();
             let mut snapshots = Snapshots::default();
-            snapshots.pin(Tid(2));
+            snapshots.pin(Tid(2), 9);
             table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 2));
             table.hold_under(PageNo(7), Tid(2), Place::Memory(image(1)));
             table.brought_home(PageNo(7), readers(&snapshots, 3));
-            snapshots.pin(Tid(4));
+            snapshots.pin(Tid(4), 9);
             table.checkpointed(Tid(5), 6, readers(&snapshots, 5));
             assert_eq!([2, 4].map(|tid| read(&table, tid)), [Some(1), None]);
             if under {
@@ -918,6 +916,34 @@ mod tests {
         assert_eq!(read(&table, 1), Some(100));
         assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
         assert!(matches!(table.dirty(7).unwrap()[..], [(PageNo(7), Place::Log(..))]));
+    }
+
+    #[test]
+    fn behind_a_checkpoint_that_was_missed_a_streamed_image_is_read_in_home() {
+        let snapshots = Snapshots::from([1, 2]);
+        let mut table = PageTable::default();
+        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
+        let mut streamed = Streamed::default();
+        streamed.set(PageNo(7), 1 << 20, 5).unwrap();
+        let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
+        table.publish_layer(Tid(2), streamed, log, 0);
+        table.checkpointed_elsewhere(Tid(5), &snapshots);
+        assert_eq!((read(&table, 1), read(&table, 2)), (Some(1), None));
+    }
+
+    #[test]
+    fn a_version_is_not_kept_for_a_state_that_ends_before_the_page() {
+        let mut snapshots = Snapshots::default();
+        for (tid, pages) in [(5, 9), (6, 6)] {
+            snapshots.pin(Tid(tid), pages);
+        }
+        let mut table = found();
+        table.checkpointed_elsewhere(Tid(7), &snapshots);
+        assert_eq!([7, 9].map(|page| makes(&table, page, 5)), [Some(3), Some(5)]);
+        snapshots.unpin(Tid(5));
+        let mut table = found();
+        table.checkpointed_elsewhere(Tid(7), &snapshots);
+        assert!(table.is_empty());
     }
 
     #[test]

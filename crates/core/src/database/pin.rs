@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Database, Inner, Phase};
 use crate::error::Result;
-use crate::home::State;
+use crate::home::{Kind, State};
 use crate::procs::tail::Reach;
 use crate::stats::Stats;
 
@@ -38,7 +38,9 @@ impl Database {
     }
 
     fn count_pin(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
-        inner.snapshots.pin(state.tid);
+        // Reads of a file that is no database know no size.
+        let pages = if state.kind == Kind::Foreign { u32::MAX } else { state.page_count };
+        inner.snapshots.pin(state.tid, pages);
         Stats::add(&self.stats.snapshots, 1);
         state
     }

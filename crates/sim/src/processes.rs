@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
+use onewrite_core::inspect::home;
 use onewrite_core::inspect::layout::KEPT_SUFFIX;
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
@@ -596,10 +597,14 @@ impl World {
         self.struck.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the log's words are poisoned and an attached process reads them.
+    /// Whether the log's words are poisoned and an attached process reads them. A plain home has none attached: where the
+    /// removal of a mark could not be flushed, others go on reading.
     fn is_poisoned(&self) -> bool {
         const ATTACH: u64 = 0;
         const POISON: usize = 3;
+        if !self.sim.snapshot_file(Path::new(DB)).is_some_and(|bytes| home::mark(&bytes).is_some()) {
+            return false;
+        }
         let Ok(log) = self.sim.open(Path::new("db-onewrite"), OpenMode::ReadWrite) else { return false };
         let poison = log.shared_words().map_or(0, |words| words.longs[POISON].load(Ordering::SeqCst));
         poison != 0 && !log.try_lock(ATTACH, 1, LockKind::Exclusive).unwrap_or(true)

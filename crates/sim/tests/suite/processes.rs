@@ -47,6 +47,12 @@ fn processes_share_a_database_and_die() {
     assert!(tally.faults > 50 && tally.refused > 50, "{tally:?}");
 }
 
+/// A process that could not flush the removal of a mark left others a plain file, which they went on reading.
+#[test]
+fn a_plain_file_is_read_beside_a_process_that_failed() {
+    check(109_454, &Arc::default());
+}
+
 /// A page of a pinned snapshot changed (24, 3552: the image that a big transaction had of it, once a process had missed the
 /// checkpoint of that transaction; 2031 to 11538: the page was cut off since, and home got it anew), or a page that no
 /// snapshot had was looked for behind the end of home (2701).

@@ -1,6 +1,8 @@
 //! The settings of a database and the presets that bundle them. One parser serves URI parameters,
 //! pragmas, the C API and the command line, so a value means the same everywhere.
 
+use std::time::Duration;
+
 use crate::error::{Error, Result};
 
 /// How a commit becomes durable: names of schemes.
@@ -191,6 +193,8 @@ pub struct Options {
     pub atomic_unit: u32,
     /// Whether a write may be assumed to leave its neighbours in the sector alone.
     pub psow: bool,
+    /// A process without a transaction for so long detaches from the database; zero: when its last connection closes.
+    pub idle: Duration,
     /// What a request for WAL mode becomes.
     pub wal: Wal,
     /// Fail rather than work on the file past onewrite. Each connection's own.
@@ -228,6 +232,7 @@ impl Options {
             sticky: false,
             atomic_unit: 0,
             psow: true,
+            idle: Duration::from_secs(1),
             wal: Wal::Absorb,
             require: false,
             shipper: false,
@@ -235,7 +240,7 @@ impl Options {
     }
 
     /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
-    pub const NAMES: [&'static str; 18] = [
+    pub const NAMES: [&'static str; 19] = [
         "scheme",
         "header_page",
         "commit_mark",
@@ -247,6 +252,7 @@ impl Options {
         "table_size",
         "stream_size",
         "busy_ms",
+        "idle",
         "concurrent",
         "sticky",
         "atomic_unit",
@@ -332,6 +338,7 @@ impl Options {
                 }
                 self.busy_ms = ms;
             }
+            "idle" => self.idle = duration(name, value)?,
             "concurrent" => self.concurrent = boolean(name, value)?,
             "sticky" => self.sticky = boolean(name, value)?,
             "psow" => self.psow = boolean(name, value)?,
@@ -401,6 +408,7 @@ impl Options {
             "table_size" => self.table_bytes.to_string(),
             "stream_size" => self.stream_bytes.to_string(),
             "busy_ms" => self.busy_ms.to_string(),
+            "idle" => format!("{}ms", self.idle.as_millis()),
             "concurrent" => u8::from(self.concurrent).to_string(),
             "sticky" => u8::from(self.sticky).to_string(),
             "atomic_unit" => self.atomic_unit.to_string(),
@@ -426,6 +434,17 @@ fn boolean(name: &str, value: &str) -> Result<bool> {
         "0" | "off" | "no" | "false" => Ok(false),
         _ => Err(bad(name, value, "0, 1, on, off, yes, no, true, false")),
     }
+}
+
+/// A time: digits with a suffix ms, s or m, or 0.
+fn duration(name: &str, value: &str) -> Result<Duration> {
+    let choices = || bad(name, value, "0, or 1ms to 60m: milliseconds, seconds or minutes, as 20ms, 1s, 2m");
+    let lower = value.to_ascii_lowercase();
+    let scales = [("ms", 1), ("s", 1000), ("m", 60_000)];
+    let scaled = scales.iter().find_map(|(suffix, scale)| Some((lower.strip_suffix(suffix)?, *scale)));
+    let (digits, scale) = scaled.or((lower == "0").then_some(("0", 1))).ok_or_else(choices)?;
+    let ms: u64 = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(scale)).ok_or_else(choices)?;
+    if ms <= 3_600_000 { Ok(Duration::from_millis(ms)) } else { Err(choices()) }
 }
 
 /// A number of bytes: digits with an optional suffix k, m or g (powers of 1024).
@@ -469,6 +488,8 @@ mod tests {
             ("split", "eager", "legacy"),
             ("reserve_cells", "-1", "10000"),
             ("busy_ms", "-1", "3600000"),
+            ("idle", "1", "20ms"),
+            ("idle", "61m", "60m"),
             ("colour", "red", "log_size"),
         ];
         for (name, value, choice) in cases {
@@ -476,6 +497,15 @@ mod tests {
             assert!(message.contains(name) && message.contains(choice), "{message}");
         }
         assert_eq!(o, Options::default());
+    }
+
+    #[test]
+    fn times_take_suffixes() {
+        let mut o = Options::default();
+        for (text, ms) in [("0", 0), ("20ms", 20), ("3S", 3000), ("60m", 3_600_000)] {
+            o.set("idle", text).unwrap();
+            assert_eq!(o.idle, Duration::from_millis(ms));
+        }
     }
 
     #[test]

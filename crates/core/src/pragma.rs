@@ -13,7 +13,7 @@ use crate::text::printable;
 pub const NAMES: [&str; 6] = ["stats", "status", "changes", "checkpoint", "error", "version"];
 
 /// Options that may change while the database is in use.
-const ANY_TIME: [&str; 6] = ["split", "reserve_cells", "updates", "table_size", "stream_size", "sticky"];
+const ANY_TIME: [&str; 7] = ["split", "reserve_cells", "updates", "table_size", "stream_size", "sticky", "idle"];
 
 impl Connection {
     /// `PRAGMA onewrite_NAME` with or without a value; `None` if there is no such pragma.

@@ -277,6 +277,10 @@ pub struct Tally {
     pub cuts: u64,
     /// Closes that left a plain file.
     pub plain: u64,
+    /// Tries to detach with connections open.
+    pub rests: u64,
+    /// Of those, with a plain file behind them.
+    pub plain_rests: u64,
 }
 
 struct World {
@@ -293,6 +297,8 @@ struct World {
     struck: Arc<AtomicBool>,
     /// A crash may have left home longer than its state.
     crashed: bool,
+    /// Processes detach while their connections are open. Not drawn, so that earlier seeds keep their histories.
+    rests: bool,
     notes: Vec<String>,
 }
 
@@ -324,6 +330,7 @@ pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Vio
         faulty: false,
         struck: Arc::default(),
         crashed: false,
+        rests: matches!(seed % 7, 4 | 5),
         notes: Vec::new(),
     };
     for _ in 0..PROCESSES {
@@ -382,6 +389,16 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
         known.seen = known.seen.max(from + found);
     }
     Ok(())
+}
+
+/// Detaches `process` from the database; whether it is.
+fn rest(process: &Process) -> Result<bool, String> {
+    let failed = std::cell::RefCell::default();
+    process.engine.rest(|_, e| *failed.borrow_mut() = Some(format!("rest: {e} ({e:?})")));
+    match failed.into_inner() {
+        Some(what) => Err(what),
+        None => Ok(!process.clients.iter().any(|client| client.is_live())),
+    }
 }
 
 fn is_fault(what: &str) -> bool {
@@ -492,6 +509,9 @@ impl World {
             self.note(format!("{op:?} {nth} from here fails"));
         }
         let n = self.rng.below(self.processes.lock().len());
+        if self.rests && self.rng.below(6) == 0 {
+            return self.act(n, Self::rest);
+        }
         match self.rng.below(200) {
             0..110 => self.act(n, Self::write),
             110..150 => self.act(n, Self::read),
@@ -565,7 +585,8 @@ impl World {
                 let _ = client.roll_back();
                 let _ = client.end();
                 match client.begin() {
-                    Err(Error::Poisoned(_)) => self.tally.lock().refused += 1,
+                    // Busy: one that could not make its mark durable has the log to itself.
+                    Err(Error::Poisoned(_) | Error::Busy(_)) => self.tally.lock().refused += 1,
                     begun if is_poisoned => return Err(format!("process {n} goes on after a failure: {begun:?}")),
                     _ => {}
                 }
@@ -602,7 +623,7 @@ impl World {
     fn is_poisoned(&self) -> bool {
         const ATTACH: u64 = 0;
         const POISON: usize = 3;
-        if !self.sim.snapshot_file(Path::new(DB)).is_some_and(|bytes| home::mark(&bytes).is_some()) {
+        if !self.is_marked() {
             return false;
         }
         let Ok(log) = self.sim.open(Path::new("db-onewrite"), OpenMode::ReadWrite) else { return false };
@@ -615,6 +636,7 @@ impl World {
         let (faulty, struck) = (self.faulty, self.struck.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let every = [4, 16, 64][self.rng.below(3)];
+        let rests = self.rests;
         Box::new(move || {
             if rng.below(every) != 0 || found.lock().is_some() {
                 return;
@@ -624,6 +646,10 @@ impl World {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 if process.clients.is_empty() {
                     return Ok(());
+                }
+                if rests && rng.below(8) == 0 {
+                    shared.tally.lock().rests += 1;
+                    return rest(&process).map(drop);
                 }
                 let i = rng.below(process.clients.len());
                 let client = &mut process.clients[i];
@@ -742,6 +768,28 @@ impl World {
         }
         let others = self.processes.lock().iter().flatten().any(|p| !p.clients.is_empty());
         if others { Ok(()) } else { self.is_plain() }
+    }
+
+    /// Detaches, where no connection of the process reads; the last process leaves a plain file.
+    fn rest(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
+        self.tally.lock().rests += 1;
+        for client in &mut process.clients {
+            if client.reading.is_some() && self.rng.below(4) > 0 {
+                client.end().map_err(|e| format!("end: {e}"))?;
+            }
+        }
+        let is_detached = rest(process).map_err(|e| format!("process {n}: {e}"))?;
+        self.note(format!("{n} rests: {is_detached}"));
+        let is_live = |process: &Process| process.clients.iter().any(|client| client.is_live());
+        if is_detached && !self.processes.lock().iter().flatten().any(is_live) && !self.is_marked() {
+            self.tally.lock().plain_rests += 1;
+            return self.is_plain();
+        }
+        Ok(())
+    }
+
+    fn is_marked(&self) -> bool {
+        self.sim.snapshot_file(Path::new(DB)).is_some_and(|bytes| home::mark(&bytes).is_some())
     }
 
     fn is_plain(&mut self) -> Result<(), String> {

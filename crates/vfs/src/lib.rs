@@ -9,7 +9,7 @@
 //! Read in this order: `register` (entry points) → `vfs` (which files are ours) → `main_file` (engine, or
 //! the VFS underneath) → `files` (callbacks of open files) → `control` (commit, pragmas). Beside
 //! them: `journal_mode` (requests for WAL mode), `split` (page splits), `ffi` (C declarations), `api` (SQLite's functions), `base` (the VFS underneath), `fault`
-//! (errors on their way out), `log`, `uri` (which keys are whose), `functions` and `stats_table` (what SQL sees), `fork`.
+//! (errors on their way out), `log`, `uri` (which keys are whose), `functions` and `stats_table` (what SQL sees), `fork`, `keeper` (idle databases).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -24,6 +24,7 @@ mod files;
 mod fork;
 mod functions;
 mod journal_mode;
+mod keeper;
 mod log;
 mod main_file;
 mod register;

@@ -24,6 +24,7 @@ use crate::fault::{Fault, Outcome, forget, last, remember};
 use crate::ffi::{AnyFn, File, Vfs, access, code, open};
 use crate::files::{OpenFile, place_journal, place_main};
 use crate::fork;
+use crate::keeper;
 use crate::main_file::{MARKED, Main, Name, panic_text, path_of, read_only_flags};
 use crate::register::{VERSION_CALL, onewrite_version};
 use crate::split;
@@ -53,10 +54,17 @@ pub(crate) enum NameOf {
     Wal,
 }
 
+/// An engine of this process, whose idle databases are detached.
+fn engine_on(disk: &Arc<dyn Disk>) -> Arc<Engine> {
+    let engine = Engine::in_process(Arc::clone(disk), fork::generation);
+    keeper::keep(&engine);
+    engine
+}
+
 impl Onewrite {
     pub(crate) fn new(api: Api, base: Base, name: &CStr, disk: Arc<dyn Disk>, passes_through: bool) -> Onewrite {
         fork::watch();
-        let engine = Engine::in_process(Arc::clone(&disk), fork::generation);
+        let engine = engine_on(&disk);
         Onewrite {
             api,
             base,
@@ -109,7 +117,7 @@ impl Onewrite {
         let mut engine = self.engine.lock();
         let generation = fork::generation();
         if engine.0 != generation {
-            let fresh = (generation, Engine::in_process(Arc::clone(&self.disk), fork::generation));
+            let fresh = (generation, engine_on(&self.disk));
             std::mem::forget(std::mem::replace(&mut *engine, fresh));
         }
         Arc::clone(&engine.1)

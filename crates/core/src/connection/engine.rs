@@ -4,12 +4,13 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::Connection;
-use crate::database::{Database, Phase};
+use crate::database::{AttachHook, Database, Phase};
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};
 use crate::error::{Error, IoContext, Result};
 use crate::locks;
@@ -31,6 +32,8 @@ pub struct Engine {
     /// The transactions over several files that are not decided, by the paths of their super-journals.
     pub(super) several: Mutex<FxHashMap<PathBuf, Arc<Several>>>,
     connections: AtomicU64,
+    /// Is called when a database gets attached.
+    attached: AttachHook,
     /// Tells processes apart, and what it said when the engine was made.
     pub(super) process: (fn() -> u32, u32),
 }
@@ -44,13 +47,14 @@ impl Engine {
     /// An engine on `disk`. `process` answers differently in a child of a fork; it is called in every
     /// transaction, and the operating system's process id costs a system call.
     pub fn in_process(disk: Arc<dyn Disk>, process: fn() -> u32) -> Arc<Engine> {
-        let (databases, parked, several) = Default::default();
+        let (databases, parked, several, attached) = Default::default();
         Arc::new(Engine {
             disk,
             databases,
             parked,
             several,
             connections: AtomicU64::new(1),
+            attached,
             process: (process, process()),
         })
     }
@@ -79,6 +83,7 @@ impl Engine {
                 let id = home.id().context(what)?;
                 let mut db = Database::new(self.disk.clone(), &path, home, options.clone(), table::of);
                 db.read_only = read_only;
+                db.attached = self.attached.clone();
                 db.inner.get_mut().recovers = !reads;
                 let db = Arc::new(db);
                 databases.insert(id, db.clone());
@@ -128,6 +133,40 @@ impl Engine {
     /// The database that the file is of.
     pub(super) fn find(&self, id: FileId) -> Option<Arc<Database>> {
         find(&self.databases.lock(), id)
+    }
+
+    /// Has `hook` called whenever this process attaches to the log of a database: [`Engine::look_after`] is due then. It is set once,
+    /// and called with locks of the database held.
+    pub fn on_attach(&self, hook: impl Fn() + Send + Sync + 'static) {
+        let _ = self.attached.set(Box::new(hook));
+    }
+
+    /// Detaches from the databases whose connections had no transaction for as long as `idle` says, or longer where they commit
+    /// regularly. When to look again; `None`: this process is attached to none.
+    pub fn look_after(&self, now: Instant, failed: impl Fn(&Path, &Error)) -> Option<Duration> {
+        let databases: Vec<_> = self.databases.lock().values().cloned().collect();
+        let look = |db: &Arc<Database>| {
+            db.attached_for()?;
+            if let Err(e) = db.rest_if_quiet(now) {
+                failed(&db.path, &e);
+            }
+            db.attached_for()
+        };
+        databases.iter().filter_map(look).min().map(|idle| idle / 2)
+    }
+
+    /// Detaches from every database none of whose connections has a transaction: the process ends.
+    pub fn rest(&self, failed: impl Fn(&Path, &Error)) {
+        if (self.process.0)() != self.process.1 {
+            // In a child of a fork they are the parent's.
+            return;
+        }
+        let databases: Vec<_> = self.databases.lock().values().cloned().collect();
+        for db in databases {
+            if let Err(e) = db.rest() {
+                failed(&db.path, &e);
+            }
+        }
     }
 
     /// Whether a connection of this process has the file at `path` open.

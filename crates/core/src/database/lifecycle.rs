@@ -1,7 +1,6 @@
 //! From a plain file to a live one and back: the transitions of [`Phase`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
@@ -17,6 +16,8 @@ use crate::procs::tail::Tail;
 use crate::rules::{Rule, keeps};
 use crate::types::Tid;
 
+/// How long a process that closes waits for another that attaches or leaves: none does so for long.
+const ADMIN_WAIT: Duration = Duration::from_secs(20);
 /// How long those are waited for that look at home, when it is about to be marked, or unmarked behind a process that died.
 const READERS_LEAVE: Duration = Duration::from_millis(10);
 
@@ -63,7 +64,7 @@ impl Database {
 
     /// This process alone is about to bring pages home and to take the mark off. Stock SQLite that looked at the length of the file while
     /// nobody held PENDING reads the header before, and finds the mark (rule PendingHeld).
-    fn keep_stock_out(&self) -> Result<()> {
+    pub(super) fn keep_stock_out(&self) -> Result<()> {
         if !self.inner.lock().kept_stock_out {
             self.hold_pending();
             // Who stays for longer is no such reader.
@@ -94,7 +95,15 @@ impl Database {
             let tail = Tail { slot, cursor };
             self.enrol(Member::found(self.files(), log, tail, due, options.psow, in_flight)?, inner);
         }
+        self.tell_attached();
         if self.is_signed()? { self.begin_signed(inner.member.as_deref()) } else { Ok(()) }
+    }
+
+    /// This process uses the log from now on.
+    pub fn tell_attached(&self) {
+        if let Some(attached) = self.attached.get() {
+            attached();
+        }
     }
 
     /// This process is one of several from now on.
@@ -104,6 +113,12 @@ impl Database {
         }
         self.table.write().member = member.clone();
         inner.member = member;
+    }
+
+    /// What this process knows of the database is not looked at any more: others may change it.
+    pub(super) fn forget(&self, inner: &mut Inner) {
+        self.table.write().clear();
+        inner.plain = None;
     }
 
     /// The opposite of [`Database::enrol`]; every lock of the log goes.
@@ -152,7 +167,7 @@ impl Database {
         self.attach_to_close();
         let live = self.inner.lock().phase == Phase::Live;
         let keep_out = |last: bool| if last { self.keep_stock_out().map(|()| true) } else { Ok(false) };
-        let last = if live { self.is_last().and_then(keep_out) } else { Ok(true) };
+        let last = if live { self.is_last(ADMIN_WAIT).and_then(keep_out) } else { Ok(true) };
         // A home that was overwritten is not written.
         let last = last.and_then(|last| if live && last { self.check_mark_of_live().map(|()| last) } else { Ok(last) });
         let closed = match last {
@@ -193,8 +208,7 @@ impl Database {
         }
         let mut inner = self.inner.lock();
         if !sticky {
-            let ended = if self.flushes_close.load(Ordering::Relaxed) { Ended::Durable } else { Ended::Proven };
-            return self.take_off_mark(&mut writer, &mut inner, Stream::Drop, ended);
+            return self.take_off_mark(&mut writer, &mut inner, Stream::Drop, self.ended());
         }
         if let Some(live) = writer.as_mut() {
             live.scheme.clone().detach(self, live, Some(&inner.latest))?;

@@ -23,6 +23,7 @@ mod lost;
 pub mod mark;
 mod names;
 mod pin;
+mod rest;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -67,6 +68,9 @@ pub enum Phase {
     /// A write or flush failed.
     Poisoned(String),
 }
+
+/// Called when a process attaches to the log of a database; once it is set.
+pub type AttachHook = Arc<std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
 /// A home without a mark, in rollback mode, that has no WAL beside it.
 pub struct Plain {
@@ -114,6 +118,10 @@ pub struct Inner {
     pub home_tid: Tid,
     /// The same state by the number that it had before a new log gave it this one; else [`Tid::HOME`].
     pub tid_before: Tid,
+    /// A connection has begun a transaction since this was asked last.
+    pub was_used: bool,
+    /// How the transactions of this process follow each other.
+    pub pace: rest::Pace,
 }
 
 impl Inner {
@@ -294,6 +302,8 @@ pub struct Database {
     pub(crate) undecided: Mutex<Option<Undecided>>,
     /// A transaction over several files needed the plain file: the next one waits until it is alone.
     pub(crate) spans_aside: AtomicBool,
+    /// Is called when this process attaches to the log.
+    pub(crate) attached: AttachHook,
     /// Logs that were lost while in use: processes that have not seen it are attached to them.
     pub(crate) lost_logs: Mutex<Vec<LogFile>>,
     /// Makes a scheme by its name.
@@ -351,11 +361,14 @@ impl Database {
                 kept_stock_out: false,
                 home_tid: Tid::HOME,
                 tid_before: Tid::HOME,
+                was_used: false,
+                pace: rest::Pace::default(),
             }),
             writer: parking_lot::Mutex::new(None),
             write_back: Mutex::new(None),
             undecided: Mutex::new(None),
             spans_aside: AtomicBool::new(false),
+            attached: AttachHook::default(),
             lost_logs: Mutex::default(),
             schemes,
             scheme,

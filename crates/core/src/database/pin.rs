@@ -41,6 +41,7 @@ impl Database {
         // Reads of a file that is no database know no size.
         let pages = if state.kind == Kind::Foreign { u32::MAX } else { state.page_count };
         inner.snapshots.pin(state.tid, pages);
+        inner.was_used = true;
         Stats::add(&self.stats.snapshots, 1);
         state
     }

@@ -47,9 +47,6 @@ use member::{Member, Taken};
 use tail::Reach;
 use words::Ship;
 
-/// How long a process waits for another that attaches or leaves when it leaves itself: none does so for long.
-const ADMIN_WAIT: Duration = Duration::from_secs(20);
-
 impl Database {
     /// This process among others; `None` while it has the file to itself.
     pub fn member(&self) -> Option<Arc<Member>> {
@@ -235,13 +232,13 @@ impl Database {
     }
 
     /// Whether this process, which is about to leave, is the last one, and may write. Then nobody can attach until it has
-    /// left, and what dead ones left is taken over.
-    pub fn is_last(&self) -> Result<bool> {
+    /// left, and what dead ones left is taken over. `Busy` if another process attaches or leaves for longer than `wait`.
+    pub fn is_last(&self, wait: Duration) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(true) };
         if member.observes {
             return Ok(false);
         }
-        member::admin(&member.log, ADMIN_WAIT)?;
+        member::admin(&member.log, wait)?;
         if self.read_only || !member.is_alone()? {
             return Ok(false);
         }

@@ -18,6 +18,7 @@ mod pairing;
 mod readers_on_the_way_home;
 mod reading_ahead;
 mod recovery_crashes;
+mod rest;
 mod rules;
 mod shadow;
 mod shipper;

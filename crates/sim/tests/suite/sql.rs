@@ -22,7 +22,7 @@ const SHAPE: Shape =
     Shape { page_bytes: 1024, page_bytes_max: 4096, auto_vacuum: 0, bytes_max: 100_000, big_bytes: 50_000 };
 
 fn setting() -> Setting {
-    let options = [("log_size", "256k"), ("busy_ms", "0"), ("wal", "stock")];
+    let options = [("log_size", "256k"), ("busy_ms", "0"), ("idle", "0"), ("wal", "stock")];
     let options = options.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     Setting {
         options,

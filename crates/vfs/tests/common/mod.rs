@@ -70,6 +70,17 @@ pub fn built(file: &str) -> PathBuf {
     places.iter().find(|path| path.exists()).cloned().unwrap_or_else(|| panic!("{file} is not in {places:?}"))
 }
 
+/// A Python whose `sqlite3` module loads extensions: Debian's does, others often do not. `None`, and a word about it, without one.
+pub fn python() -> Option<&'static str> {
+    let probe = "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)";
+    let loads = |python: &&str| Command::new(python).args(["-c", probe]).output().is_ok_and(|out| out.status.success());
+    let found = ["/usr/bin/python3", "python3"].into_iter().find(loads);
+    if found.is_none() {
+        println!("skipped: no python3 whose sqlite3 module loads extensions");
+    }
+    found
+}
+
 /// Whether a program can be started; tests that need it say so and pass where it is missing.
 pub fn has_program(name: &str) -> bool {
     Command::new(name).arg("--version").output().is_ok_and(|out| out.status.success())

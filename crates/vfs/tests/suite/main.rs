@@ -5,6 +5,7 @@ mod c_library;
 #[path = "../common/mod.rs"]
 mod common;
 mod contract;
+mod idle;
 mod layout;
 mod modes;
 mod panic;

@@ -18,11 +18,16 @@
 //! Lock order: `writer`, then `inner`, then `table`. `writer` is held by whoever has the writer's
 //! place while it commits; `inner` only for moments; `table` only for look-ups and publication.
 
-mod lifecycle;
-mod lost;
-pub mod mark;
-mod names;
-mod pin;
+pub mod decide;
+pub mod follow;
+pub mod names;
+pub mod pin;
+pub mod progress;
+pub mod queue;
+#[cfg(test)]
+mod queue_tests;
+pub mod read;
+pub mod scheme;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -32,28 +37,28 @@ use std::time::Instant;
 
 use parking_lot::RwLock;
 
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::layout::home as at;
+use crate::base::options::{Options, SchemeName};
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::Tid;
+use crate::database::progress::Sweep;
+use crate::database::queue::{ConnectionId, WriterQueue};
+use crate::database::scheme::{Facts, Scheme};
+use crate::disk::image_file::ImageFile;
+use crate::disk::stats::{CountedFile, Stats};
+use crate::disk::sync::Mutex;
 use crate::disk::{Disk, DiskFile, FileId, read_part};
-use crate::error::{Error, IoContext, Result};
-use crate::home::{self, Header, Kind, Mark, State};
-use crate::image_file::ImageFile;
-use crate::layout::home as at;
 use crate::log::file::LogFile;
 use crate::log::group::Audience;
 use crate::log::record::Encoder;
 use crate::log::ring::Log;
-use crate::options::{Options, SchemeName};
-use crate::procs::member::{Files, Member};
-use crate::procs::words::Due;
-use crate::queue::{ConnectionId, WriterQueue};
-use crate::rules::{Rule, keeps};
-use crate::scheme::{Facts, Scheme};
-use crate::several::Undecided;
-use crate::snapshots::Snapshots;
-use crate::stats::{CountedFile, Stats};
-use crate::sweep::progress::Sweep;
-use crate::sync::Mutex;
-use crate::table::{Image, PageTable, Readers};
-use crate::types::Tid;
+use crate::log::several::Undecided;
+use crate::pages::snapshots::Snapshots;
+use crate::pages::table::{Image, PageTable, Readers};
+use crate::shared::member::{Files, Member};
+use crate::shared::words::Due;
+use crate::sqlite_format::home::{self, Header, Kind, Mark, State};
 
 /// See the state machine above.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -322,8 +327,8 @@ impl Database {
         Database {
             disk,
             path: path.to_owned(),
-            journal_path: with(crate::layout::JOURNAL_SUFFIX),
-            wal_path: with(crate::layout::wal::SUFFIX),
+            journal_path: with(crate::base::layout::JOURNAL_SUFFIX),
+            wal_path: with(crate::base::layout::wal::SUFFIX),
             home: CountedFile::wrap(home, stats.clone()),
             read_only: false,
             stats,

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Database, Inner, Phase};
-use crate::error::Result;
-use crate::home::State;
-use crate::procs::tail::Reach;
-use crate::stats::Stats;
+use crate::base::error::Result;
+use crate::disk::stats::Stats;
+use crate::shared::tail::Reach;
+use crate::sqlite_format::home::State;
 
 impl Database {
     /// Pins the newest state for a reader, after following what other processes committed.
@@ -55,7 +55,7 @@ impl Database {
             }
         }
         if inner.phase == Phase::Unmarked && inner.snapshots.is_empty() {
-            crate::locks::none(&*self.home)?;
+            crate::disk::locks::none(&*self.home)?;
         }
         Ok(())
     }

@@ -14,15 +14,15 @@ use super::group::{Audience, Durability, Group};
 use super::record::{self, Head};
 use super::slot::Slot;
 use super::tombstone::Tombstone;
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, shared, slot};
+use crate::base::memory::{self, Room};
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::disk::shared::BYTES as SHARED_BYTES;
 use crate::disk::{DiskFile, FileSeal};
-use crate::error::{Error, IoContext, Result};
-use crate::home::State;
-use crate::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, shared, slot};
-use crate::memory::{self, Room};
-use crate::rules::{Rule, keeps};
-use crate::scheme::facts::Facts;
-use crate::types::{LogOffset, PageNo, Tid};
+use crate::log::facts::Facts;
+use crate::sqlite_format::home::State;
 
 /// How far TIDs may run ahead of the ceiling a slot announced.
 pub const TID_STEP: u64 = 1 << 32;
@@ -802,11 +802,11 @@ mod tests {
     use super::*;
     use std::path::Path;
 
+    use crate::base::types::PageNo;
     use crate::disk::sim::{Op, SimConfig, SimDisk, TraceEntry};
     use crate::disk::{Disk, OpenMode};
     use crate::log::file::ScanEnd;
     use crate::log::record::{Encoder, Stream as RecordStream};
-    use crate::types::PageNo;
 
     const RING: u64 = 1 << 20;
 

@@ -1,6 +1,9 @@
 //! What can go wrong, in the classes a caller acts on.
 
 use std::io;
+use std::path::Path;
+
+use crate::base::types::PageNo;
 
 /// Result of a core operation.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -83,6 +86,16 @@ impl Error {
             }
             _ => Error::Io { what, error },
         }
+    }
+
+    /// Home, the file at `path`, ends where an image should be that changes lie over.
+    pub fn home_ends_within(path: &Path, page: PageNo) -> Self {
+        Error::Corrupt(format!("{} ends within page {page}", path.display()))
+    }
+
+    /// The log ends where an image should be: zeros would be a wrong answer (invariant I7).
+    pub fn log_ends_within(page: PageNo) -> Self {
+        Error::Corrupt(format!("the log ends within the image of page {page}"))
     }
 
     /// Whether room was short, on the disk or in memory, or the store that is waited for slow: nothing was overwritten that is

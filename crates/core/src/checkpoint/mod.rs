@@ -255,7 +255,7 @@ pub fn write_pages(
                 let to = run.get_mut(from..).unwrap_or_default();
                 let read = images.read_at(to, *position).context(what)?;
                 if read != bytes {
-                    return Err(ends_within(PageNo(page.0 + (read / size.max(1)) as u32)));
+                    return Err(Error::log_ends_within(PageNo(page.0 + (read / size.max(1)) as u32)));
                 }
                 let followed = bytes / size.max(1) - 1;
                 rest = others.get(followed..).unwrap_or_default();
@@ -264,7 +264,9 @@ pub fn write_pages(
             Place::Unmade(chain) => {
                 // A reader that makes it meanwhile makes the same, whatever it finds of this one in home.
                 let home = |image: &mut [u8]| db.home.read_at(image, at).context(|| db.what("cannot read"));
-                run.extend_from_slice(&chain.image(*page, home)?.ok_or_else(|| ends_in_home(db, *page))?);
+                run.extend_from_slice(
+                    &chain.image(*page, home)?.ok_or_else(|| Error::home_ends_within(&db.path, *page))?,
+                );
             }
             Place::Home => continue,
         }
@@ -289,16 +291,6 @@ fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place
     page.0.checked_sub(n) == Some(first_page.0)
         && Arc::ptr_eq(images, first_images)
         && position.checked_sub(u64::from(n) * size as u64) == Some(first_position)
-}
-
-/// Home ends where an image should be that changes lie over.
-pub fn ends_in_home(db: &Database, page: PageNo) -> Error {
-    Error::Corrupt(format!("{} ends within page {page}", db.path.display()))
-}
-
-/// The log ends where an image should be: zeros would be a wrong answer (invariant I7).
-pub fn ends_within(page: PageNo) -> Error {
-    Error::Corrupt(format!("the log ends within the image of page {page}"))
 }
 
 /// Keeps home's image of every page that is about to be overwritten and that a snapshot older than

@@ -10,7 +10,6 @@ use crate::base::layout::{home as at, put};
 use crate::base::memory::{self, Room};
 use crate::base::rules::{Rule, keeps};
 use crate::base::types::{PageNo, Tid};
-use crate::checkpoint::ends_within;
 use crate::checkpoint::growth;
 use crate::commit;
 use crate::database::Database;
@@ -323,7 +322,7 @@ fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut
         let live = writer.as_ref().ok_or_else(|| Error::Misuse("a read without a log".into()))?;
         let log = &live.log.file().file;
         if log.read_at(to, at + in_page as u64).context(|| db.what("cannot read the log of"))? < to.len() {
-            return Err(ends_within(page));
+            return Err(Error::log_ends_within(page));
         }
     } else if page.0 <= txn.base_limit && page.0 <= txn.base.page_count {
         return db.read_page(&txn.base, page, in_page, to);

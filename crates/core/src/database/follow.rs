@@ -16,8 +16,8 @@ use crate::database::{Database, Inner};
 use crate::log::file::{Cursor, Window};
 use crate::log::record::Record;
 use crate::log::slot::Slot;
+use crate::pages::apply;
 use crate::pages::table::Readers;
-use crate::pairing::replay;
 use crate::shared::member::Member;
 use crate::shared::tail::{Reach, Tail};
 use crate::sqlite_format::home::{self, State};
@@ -169,8 +169,8 @@ pub fn apply(
     let before = Tid(record.head.tid.0.saturating_sub(1));
     let mut table = db.table.write();
     let home = |page: PageNo, image: &mut [u8]| read_home(db, member, before, page, slot.page_bytes, image);
-    let source = replay::Source { db, log: &member.log, slot, home: &home };
-    let next = replay::apply(&source, &mut table, state, record, readers)?;
+    let source = apply::Source { path: &db.path, log: &member.log, slot, home: &home };
+    let next = apply::apply(&source, &mut table, state, record, readers)?;
     if next.tid != state.tid.next() || next.page_count < state.page_count {
         // One without a record, or pages that may be there again without one.
         table.lists_since(next.tid);

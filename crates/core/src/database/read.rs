@@ -4,10 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::base::error::{IoContext, Result};
+use crate::base::error::{Error, IoContext, Result};
 use crate::base::memory;
 use crate::base::types::{PageNo, PagePart, Tid};
-use crate::checkpoint::ends_in_home;
 use crate::database::Database;
 use crate::database::follow;
 use crate::pages::ahead::ReadAhead;
@@ -131,7 +130,7 @@ impl Database {
             if self.hold(&found.epochs) {
                 if read < buf.len() {
                     // Every page of a state is somewhere, whole: zeros would be a wrong answer (invariant I7).
-                    return Err(ends_in_home(self, page));
+                    return Err(Error::home_ends_within(&self.path, page));
                 }
                 if let (Some(image), Place::Unmade(chain)) = (made, &found.place) {
                     self.table.write().made(page, chain, image);
@@ -173,7 +172,7 @@ impl Database {
             let beside = self.table.read().unmade_beside(page, going);
             let Some((tid, chain)) = beside else { return Ok(()) };
             let made = self.make(member.as_deref(), tid, page, &chain)?;
-            let Some(image) = made else { return Err(ends_in_home(self, page)) };
+            let Some(image) = made else { return Err(Error::home_ends_within(&self.path, page)) };
             let mut table = self.table.write();
             table.room(1)?;
             table.made(page, &chain, image);

@@ -14,7 +14,7 @@ use parking_lot::MutexGuard;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::memory;
-use crate::base::options::{LOG_BYTES_MAX, Options};
+use crate::base::options::Options;
 use crate::base::rules::{Rule, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::checkpoint::{fit_length, write_pages};
@@ -27,7 +27,9 @@ use crate::disk::{LockKind, OpenMode, random};
 use crate::log::file::{LogFile, log_path};
 use crate::log::group::{Audience, Durability};
 use crate::log::record::Encoder;
-use crate::log::ring::{COUNTER_STEP, Log, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
+use crate::log::ring::{
+    COUNTER_STEP, Log, TID_STEP, TIDS_APART, number_apart, slot_page_count, small_ring_bytes, told_tid,
+};
 use crate::log::slot::Slot;
 use crate::pages::table::Place;
 use crate::pairing::Pairing;
@@ -380,10 +382,6 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     log.end(slot, slot.base_tid).map(drop)
 }
 
-/// How far the TID of a recovery's record is behind the last one found, at least and with a random part as large: more than records fit
-/// into a ring, so that none which a crash took back had a larger one (rule RecoveryRecord).
-const TIDS_APART: u64 = LOG_BYTES_MAX / 16;
-
 /// Whether the session can go on with its live records where they are: there are some, so the mark and the names were durable before
 /// them; all of their pages are in memory; nothing else is known to be in home or behind the ring; and there is room for one more.
 fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
@@ -405,11 +403,6 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && log.noted_in_place()?.is_none()
         && slots.first().is_some_and(|newest| newest == slot)
         && !db.is_signed()?)
-}
-
-/// The number of a record that follows `last` where a crash may have taken some back: none of those had a larger one.
-pub fn number_apart(last: Tid) -> Result<Tid> {
-    Ok(Tid(last.0.saturating_add(TIDS_APART + random()? % TIDS_APART)))
 }
 
 /// Whether processes that were killed have left all that counts on the medium, and no part of a record behind it (rule FlushedStays): by

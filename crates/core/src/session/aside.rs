@@ -13,7 +13,7 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::base::memory;
 use crate::base::rules::{Rule, keeps};
 use crate::base::types::PageNo;
-use crate::checkpoint::{checkpoint, ends_within};
+use crate::checkpoint::checkpoint;
 use crate::database::queue::ConnectionId;
 use crate::database::{Database, Live, Phase};
 use crate::disk::beside;
@@ -169,7 +169,7 @@ fn plain_commit(
     }
     for (page, at, _) in txn.streamed.iter() {
         if log.read_at(&mut buf, at).context(what)? < buf.len() {
-            return Err(ends_within(page));
+            return Err(Error::log_ends_within(page));
         }
         db.home.write_at(&buf, page.offset(txn.page_bytes)).context(what)?;
     }

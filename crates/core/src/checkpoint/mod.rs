@@ -44,6 +44,62 @@ pub fn bring_home(db: &Database, live: &mut Live) -> Result<()> {
     run(db, live, then).map_err(|e| db.poison_unless_short(e))
 }
 
+impl Database {
+    /// Before the ring changes, or a record goes where the end of the session before is proven: the mark is flushed by itself, if that is still to
+    /// be done (rule ProofKept). An error poisons.
+    pub fn flush_new_mark(&self, live: &mut Live) -> Result<()> {
+        if live.log.has_new_mark() {
+            self.sync_home().map_err(|e| self.poison(e))?;
+            live.log.group().mark_flushed();
+        }
+        live.log.settle_proof();
+        Ok(())
+    }
+
+    /// Others follow the slot that was just written (rule SlotTold), whatever becomes of the transaction it was written
+    /// for. The caller has the writer's place.
+    pub fn tell_slot(&self, live: &Live) {
+        let inner = self.inner.lock();
+        if let Some(member) = inner.member.as_ref().filter(|_| keeps(Rule::SlotTold)) {
+            member.note(live.log.slot(), &live.log.cursor());
+        }
+    }
+
+    /// Keeps home's images of pages about to be overwritten with those of `state`, for readers of other processes.
+    /// True if none of them reads an older state. The caller has the writer's place.
+    pub fn keep_for_others(&self, live: &Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
+        let Some(member) = self.member() else { return Ok(true) };
+        let words = &member.words;
+        words.set_home_floor(state.tid);
+        let others = member.pins_of_others()?;
+        let oldest_kept = words.kept_until();
+        let mine = words.pins(member.me);
+        let afresh = !others.iter().chain([&mine]).any(|pins| pins.within(Tid(0), oldest_kept));
+        let needed = others.iter().any(|pins| pins.within(Tid(0), state.tid));
+        if needed || (afresh && words.kept().1 > 0) {
+            let mut run = member.kept.begin(afresh)?;
+            let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
+            let mut image = memory::zeros(state.page_bytes as usize)?;
+            for (page, _) in pages.iter().filter(|(page, _)| page.0 <= home_pages) {
+                let until = self.table.read().newest_tid(*page).unwrap_or(state.tid);
+                let reads = |tid: &Tid| *tid < until && !member.kept.covers(*page, *tid);
+                let last = Tid(until.0.saturating_sub(1));
+                let keep = others.iter().any(|pins| {
+                    pins.exact.iter().any(reads) || pins.floor.is_some_and(|floor| floor < until && reads(&last))
+                });
+                if keep {
+                    self.home
+                        .read_at(&mut image, page.offset(state.page_bytes))
+                        .context(|| self.what("cannot read"))?;
+                    member.kept.add(&mut run, *page, until, &image)?;
+                }
+            }
+            member.kept.finish(run)?;
+        }
+        Ok(!needed)
+    }
+}
+
 /// Runs a checkpoint. The caller has the writer's place. Where room is short, on the disk or in memory, everything is
 /// left as it was, to be tried again; any other error poisons.
 pub fn checkpoint(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {

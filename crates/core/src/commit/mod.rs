@@ -29,8 +29,8 @@ use crate::log::ring::{Stream, number_apart};
 use crate::log::several::Undecided;
 use crate::pages::table::{Image, PageTable, Place};
 use crate::pages::txn::{Changed, Prepared, Stage, Txn};
-use crate::processes::flush::reached;
 use crate::shared::member::Member;
+use crate::shared::words::reached;
 use crate::sqlite_format::home::{self, Kind, State};
 use crate::sqlite_format::node::Shape;
 

@@ -20,6 +20,7 @@ mod looked;
 mod pages;
 pub mod pragma;
 mod renumber;
+mod repair;
 mod role;
 mod said;
 pub mod schemes;
@@ -48,6 +49,7 @@ use crate::database::queue::ConnectionId;
 use crate::database::{Database, Phase};
 use crate::disk::FileId;
 use crate::pages::ahead::ReadAhead;
+use crate::recovery::recover;
 use crate::sqlite_format::journal::VirtualJournal;
 use crate::sqlite_format::node::Shape;
 
@@ -420,6 +422,7 @@ impl Connection {
         if !last {
             return unlocked;
         }
+        recover::attach_to_close(&self.db);
         let detached = self.db.detach();
         databases.retain(|_, db| !Arc::ptr_eq(db, &self.db));
         self.engine.close_home(&self.db);

@@ -20,14 +20,17 @@
 
 pub mod decide;
 pub mod follow;
+pub mod identity;
 pub mod names;
 pub mod pin;
 pub mod progress;
+pub mod publish;
 pub mod queue;
 #[cfg(test)]
 mod queue_tests;
 pub mod read;
 pub mod scheme;
+pub mod ship;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -270,6 +273,9 @@ impl HomeFile {
     }
 }
 
+/// Makes a scheme by its name, with nothing under way.
+pub type Schemes = fn(SchemeName) -> Arc<dyn Scheme>;
+
 /// A database.
 pub struct Database {
     pub(crate) disk: Arc<dyn Disk>,
@@ -301,8 +307,7 @@ pub struct Database {
     pub(crate) spans_aside: AtomicBool,
     /// Logs that were lost while in use: processes that have not seen it are attached to them.
     pub(crate) lost_logs: Mutex<Vec<LogFile>>,
-    /// Makes a scheme by its name.
-    schemes: fn(SchemeName) -> Arc<dyn Scheme>,
+    schemes: Schemes,
     /// The one in force, and of the log in use. Locked for moments, below every other lock.
     scheme: Mutex<Arc<dyn Scheme>>,
 }
@@ -314,7 +319,7 @@ impl Database {
         path: &Path,
         home: Arc<dyn DiskFile>,
         options: Options,
-        schemes: fn(SchemeName) -> Arc<dyn Scheme>,
+        schemes: Schemes,
     ) -> Database {
         let scheme = Mutex::new(schemes(options.bundle.scheme));
         let stats = Arc::new(Stats::default());
@@ -367,6 +372,11 @@ impl Database {
         }
     }
 
+    /// This process among others; `None` while it has the file to itself.
+    pub fn member(&self) -> Option<Arc<Member>> {
+        self.inner.lock().member.clone()
+    }
+
     /// Path of the real rollback journal.
     pub fn journal_path(&self) -> &Path {
         &self.journal_path
@@ -390,6 +400,11 @@ impl Database {
     /// The scheme in force.
     pub fn scheme(&self) -> Arc<dyn Scheme> {
         self.scheme.lock().clone()
+    }
+
+    /// Another one, with nothing under way: of what is found in a file that it has left.
+    pub fn scheme_called(&self, name: SchemeName) -> Arc<dyn Scheme> {
+        (self.schemes)(name)
     }
 
     /// What is to be known of it.
@@ -484,6 +499,14 @@ impl Database {
     pub fn begin_write_back(&self) {
         if let Some((from, to)) = self.write_back.lock().take() {
             self.home.begin_write_back(from, to - from);
+        }
+    }
+
+    /// Stock SQLite gets BUSY while home is marked and in use, as long as one of the processes holds PENDING: this one, if no
+    /// other does (rule PendingHeld). Where that fails it gets NOTADB.
+    pub fn hold_pending(&self) {
+        if !self.read_only {
+            let _ = crate::disk::locks::pending(&*self.home);
         }
     }
 

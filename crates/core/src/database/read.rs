@@ -77,6 +77,18 @@ impl Database {
             && epochs.others.as_ref().is_none_or(|(member, theirs)| theirs.hold(member))
     }
 
+    /// Reads bytes of a page at home as the snapshot `tid` has them: once; the caller looks at the epoch. Returns
+    /// the bytes read.
+    pub fn read_home_once(&self, member: Option<&Member>, tid: Tid, part: PagePart, buf: &mut [u8]) -> Result<usize> {
+        let what = || self.what("cannot read");
+        if let Some(member) = member
+            && let Some(read) = member.kept.read(part.page, tid, part.at, buf)?
+        {
+            return Ok(read);
+        }
+        self.home.read_at(buf, part.offset()).context(what)
+    }
+
     /// Reads bytes of one page as the snapshot `state` sees it; the page is within its size. Whether they were in home.
     pub fn read_page(&self, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<bool> {
         if page == PageNo::HEADER

@@ -7,6 +7,7 @@
 //!  Published::wait   Scheme::wait      what the scheme keeps for a write of its own
 //!  checkpoint        Scheme::before_checkpoint, fit_home
 //!  last close        Scheme::detach
+//!  recovery          Scheme::roll_back, page_count_without_log
 //! ```
 //!
 //! [`log`] and [`auto`] are here; those that are measured against them in `research/`. [`table`] alone knows them all. What a
@@ -21,8 +22,10 @@ use crate::database::{Database, Live};
 use crate::disk::FileId;
 use crate::log::group::Durability;
 use crate::log::ring::{Ready, Written};
+use crate::log::slot::Slot;
+use crate::pages::table::PageTable;
 use crate::pages::txn::{Changed, Prepared, Txn};
-use crate::sqlite_format::home::State;
+use crate::sqlite_format::home::{Header, State};
 
 pub use crate::log::facts::Facts;
 
@@ -59,6 +62,15 @@ pub enum Outcome {
     InHome(Option<Arc<State>>),
     /// The next writer builds on it, and readers do not see it before [`Scheme::wait`] has written it.
     Waits,
+}
+
+/// The last transaction of a session that a crash ended, where home alone has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doubtful {
+    /// The transaction, and how many of its pages are there.
+    pub last: Option<(Tid, u64)>,
+    /// Whether it was undone.
+    pub undone: bool,
 }
 
 /// How a commit becomes durable. An error of what changes something poisons; the scheme sees to that.
@@ -122,6 +134,18 @@ pub trait Scheme: Send + Sync {
     /// The last connection closes, and home has everything. `stays`: the newest state, if the mark stays on.
     fn detach(&self, _db: &Database, _live: &mut Live, _stays: Option<&State>) -> Result<()> {
         Ok(())
+    }
+
+    /// Looks for the last transaction in a home behind `slot`, whose log has no live record, and puts the pages to be written into `table`.
+    /// With `accept_loss`, damaged pages stay as they are.
+    fn roll_back(&self, _db: &Database, _slot: &Slot, _table: &mut PageTable, _accept_loss: bool) -> Result<Doubtful> {
+        Ok(Doubtful::default())
+    }
+
+    /// The size in pages that the pages of home tell, which begins with `first`, carries the mark of `session` and has lost its log. `None`:
+    /// its header says it.
+    fn page_count_without_log(&self, _db: &Database, _first: &Header, _session: u64) -> Result<Option<u32>> {
+        Ok(None)
     }
 
     /// Whether a file of the scheme's own, other than home, may have the name of the database.

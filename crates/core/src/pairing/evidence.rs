@@ -1,4 +1,4 @@
-//! What a database file and its log say to the judge of whether they belong together (`pairing.rs`), and what that answer comes to: the
+//! What a database file and its log say to the judge of whether they belong together (`judge.rs`), and what that answer comes to: the
 //! replayed state, or an error that names the way in which they do not fit.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
@@ -12,10 +12,9 @@ use crate::log::file::LogFile;
 use crate::log::ring::{COUNTER_STEP, TID_STEP};
 use crate::log::slot::Slot;
 use crate::log::tombstone::Tombstone;
-use crate::pairing::closed::without_mark;
 use crate::pairing::replay::{Led, Replayed, replay};
 use crate::pairing::{self, Evidence, Lead, Left, Pairing};
-use crate::sqlite_format::home::{self, Header, Kind, Mark};
+use crate::sqlite_format::home::{self, Header, Kind, Mark, State};
 
 /// A database file and a log that the caller has to itself, and what was found out about them.
 pub struct HomeAndLog<'a> {
@@ -174,7 +173,7 @@ impl Evidence for HomeAndLog<'_> {
 
     fn is_home_whole(&mut self) -> Result<bool> {
         // A rollback journal that waits brings pages and length of a later transaction back.
-        Ok(without_mark(self.first, self.home_bytes).kind == Kind::Database || self.db.has_hot_journal()?)
+        Ok(State::without_mark(self.first, self.home_bytes).kind == Kind::Database || self.db.has_hot_journal()?)
     }
 
     fn is_empty(&mut self, slot: &Slot) -> Result<bool> {

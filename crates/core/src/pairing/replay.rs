@@ -9,6 +9,7 @@
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
+use crate::base::options::SchemeName;
 use crate::base::rules::{Rule, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::database::Database;
@@ -18,7 +19,6 @@ use crate::log::slot::Slot;
 use crate::pages::apply::{Later, Now, Overflow, Source};
 use crate::pages::snapshots::Snapshots;
 use crate::pages::table::{PageTable, Place, Readers};
-use crate::research::roll_back;
 use crate::sqlite_format::home::{self, Header, Kind, State};
 
 /// What recovery found, for people.
@@ -166,8 +166,8 @@ impl Replay<'_> {
         let in_place = slot.page_count == PAGE_COUNT_IN_HOME;
         let has_records = in_place && !log.scan(slot, |_| Ok(()))?.is_empty();
         if slot.is_in_page() && !has_records && home::page_count(first) != Some(0) {
-            let scan = roll_back::scan(db, slot, table, accept_loss)?;
-            report.in_place = scan.last.map(|(tid, _)| (tid, scan.undone));
+            let found = db.scheme_called(SchemeName::InPage).roll_back(db, slot, table, accept_loss)?;
+            report.in_place = found.last.map(|(tid, _)| (tid, found.undone));
             if let Place::Memory(image) = table.find(PageNo::HEADER, Tid(u64::MAX))
                 && let Some(header) = image.get(..at::HEADER_BYTES)
             {

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use crate::base::error::{Error, Result};
 use crate::base::rules::{Rule, keeps};
 use crate::base::types::Tid;
-use crate::database::{Database, Live};
+use crate::database::Database;
 use crate::disk::system;
 use crate::log::group::Durability;
 use crate::shared::member::Member;
 use crate::shared::turn::now_us;
-use crate::shared::words::{ProcessWords, Ship};
+use crate::shared::words::{ProcessWords, Ship, reached};
 
 /// How often a waiter looks whether the process that flushes is dead.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
@@ -41,16 +41,11 @@ pub enum Flusher {
     Other(usize),
 }
 
-/// The process that a word FLUSHER names.
-fn flusher_of(word: u64) -> Option<usize> {
-    usize::try_from(word).ok()?.checked_sub(1)
-}
-
 /// Becomes the one that flushes, in the place of `instead`.
 pub fn lead(words: &ProcessWords, me: usize, instead: u64) -> Flusher {
     match words.flusher().compare_exchange(instead, me as u64 + 1, SeqCst, SeqCst) {
         Ok(_) => Flusher::Me,
-        Err(other) => Flusher::Other(flusher_of(other).unwrap_or(me)),
+        Err(other) => Flusher::Other(ProcessWords::flusher_of(other).unwrap_or(me)),
     }
 }
 
@@ -75,11 +70,6 @@ fn gather(words: &ProcessWords) -> Option<Duration> {
     let since_us = now_us().wrapping_sub(words.flush_ended().load(SeqCst));
     let time_us = words.flush_us().load(SeqCst).min(GATHER_US_MAX);
     time_us.checked_sub(since_us).filter(|left| *left > 0).map(Duration::from_micros)
-}
-
-/// Whether a transaction is as far as its commit waits for.
-pub fn reached(words: &ProcessWords, tid: Tid, durability: Durability) -> bool {
-    words.frontier().reached(tid, durability == Durability::Flushed)
 }
 
 impl Database {
@@ -204,38 +194,5 @@ impl Database {
         };
         self.leave(false);
         done
-    }
-
-    /// Everything published is on the medium, and every process may see it. The caller has the writer's place.
-    pub fn flush_published(&self, live: &mut Live) -> Result<()> {
-        let group = live.log.group().clone();
-        let Some(member) = self.member() else { return group.flush(self) };
-        let words = &member.words;
-        group.hand_over(self)?;
-        let flusher = words.flusher().load(SeqCst);
-        let other = flusher_of(flusher).filter(|other| *other != member.me);
-        if let Some(dead) = other
-            && member.is_dead(dead)?
-        {
-            let cursor = live.log.cursor();
-            // What this process streams for a transaction to come may have been taken along by the flush that failed.
-            let streamed_end = live.log.stream_tail();
-            member.log.rewrite_live(live.log.slot(), cursor.tail, streamed_end).map_err(|e| self.poison(e))?;
-            group.flushed_elsewhere(cursor.last_tid);
-            let _ = words.flusher().compare_exchange(flusher, 0, SeqCst, SeqCst);
-        } else {
-            group.flushed_elsewhere(words.flushed());
-            group.flush(self)?;
-        }
-        self.inner.lock().check()?;
-        let mut inner = self.inner.lock();
-        // Rule SeenByAllAtOnce.
-        if self.is_told_at_once() {
-            words.publish(inner.published.tid, group.durable());
-            words.show();
-            inner.advance();
-            words.ring();
-        }
-        Ok(())
     }
 }

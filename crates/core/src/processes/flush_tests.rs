@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::flush::{self, Flusher, lead};
 use crate::base::types::Tid;
 use crate::log::group::Durability;
-use crate::shared::words::{Committing, ProcessWords};
+use crate::shared::words::{Committing, ProcessWords, reached};
 
 /// Which safeguard is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl World {
             }
             At::Left => {
                 words.show();
-                if flush::reached(words, Tid(tid), Durability::Flushed) {
+                if reached(words, Tid(tid), Durability::Flushed) {
                     w.acknowledged = w.acknowledged.max(tid);
                     w.at[me] = At::Acknowledged;
                 } else if words.is_poisoned() {

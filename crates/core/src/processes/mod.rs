@@ -14,37 +14,26 @@
 pub mod flush;
 #[cfg(test)]
 mod flush_tests;
-pub mod ship;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, IoContext, Result};
-use crate::base::memory;
-use crate::base::rules::{Rule, keeps};
-use crate::base::types::{PageNo, PagePart, Tid};
 use crate::checkpoint::checkpoint;
 use crate::database::follow;
 use crate::database::{Database, Inner, Live};
 use crate::log::file::Window;
 use crate::log::group::Durability;
 use crate::log::ring::Stream;
-use crate::pages::table::Place;
 use crate::shared::member::{self, Member, Taken};
 use crate::shared::tail::Reach;
 use crate::shared::words::Ship;
-use crate::sqlite_format::home::State;
 
 /// How long a process waits for another that attaches or leaves when it leaves itself: none does so for long.
 const ADMIN_WAIT: Duration = Duration::from_secs(20);
 
 impl Database {
-    /// This process among others; `None` while it has the file to itself.
-    pub fn member(&self) -> Option<Arc<Member>> {
-        self.inner.lock().member.clone()
-    }
-
     /// Takes the writer's place among the processes, waiting until `deadline` at most, or so long. With `firm`, a
     /// transaction begins, which [`Database::leave`] ends; else the place is leased, so that a snapshot pinned next
     /// is probably still the newest at its first write.
@@ -140,45 +129,6 @@ impl Database {
         member.leave(inner.published.tid <= member.words.written(), pass_on);
     }
 
-    /// Reads bytes of a page at home as the snapshot `tid` has them: once; the caller looks at the epoch. Returns
-    /// the bytes read.
-    pub fn read_home_once(&self, member: Option<&Member>, tid: Tid, part: PagePart, buf: &mut [u8]) -> Result<usize> {
-        let what = || self.what("cannot read");
-        if let Some(member) = member
-            && let Some(read) = member.kept.read(part.page, tid, part.at, buf)?
-        {
-            return Ok(read);
-        }
-        self.home.read_at(buf, part.offset()).context(what)
-    }
-
-    /// The newest state, for a reader or for one who will probably write, after following the log. `Busy`: checkpoints of other
-    /// processes overtake it again and again.
-    pub fn pin_shared(&self, member: &Member, inner: &mut Inner, reach: Reach) -> Result<Arc<State>> {
-        for _ in 0..1000 {
-            let words = &member.words;
-            inner.advance();
-            let behind = match reach {
-                Reach::Visible => words.visible() > inner.latest.tid,
-                Reach::Written => words.written() > inner.published.tid,
-                Reach::Flushed => words.written().min(words.flushed()) > inner.published.tid,
-            };
-            if behind || words.generation() != member.generation.load(std::sync::atomic::Ordering::Relaxed) {
-                follow::catch_up(self, member, inner, reach)?;
-            }
-            let state = match reach {
-                Reach::Visible => inner.latest.clone(),
-                Reach::Written | Reach::Flushed => inner.published.clone(),
-            };
-            let announced = inner.snapshots.has(state.tid) || !keeps(Rule::SnapshotsAnnounced);
-            if announced || member.announce(state.tid)? {
-                return Ok(state);
-            }
-            std::thread::sleep(Duration::from_micros(20));
-        }
-        Err(Error::Busy("other processes bring pages home faster than this one can follow".into()))
-    }
-
     /// Waits, until `deadline` at most, while it is undecided what a dead process left: whoever is started again after
     /// it must not find its last transaction later.
     pub fn decide(&self, deadline: Instant) -> Result<()> {
@@ -251,49 +201,6 @@ impl Database {
             return Ok(false);
         }
         Ok(true)
-    }
-
-    /// Others follow the slot that was just written (rule SlotTold), whatever becomes of the transaction it was written
-    /// for. The caller has the writer's place.
-    pub fn tell_slot(&self, live: &Live) {
-        let inner = self.inner.lock();
-        if let Some(member) = inner.member.as_ref().filter(|_| keeps(Rule::SlotTold)) {
-            member.note(live.log.slot(), &live.log.cursor());
-        }
-    }
-
-    /// Keeps home's images of pages about to be overwritten with those of `state`, for readers of other processes.
-    /// True if none of them reads an older state. The caller has the writer's place.
-    pub fn keep_for_others(&self, live: &Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
-        let Some(member) = self.member() else { return Ok(true) };
-        let words = &member.words;
-        words.set_home_floor(state.tid);
-        let others = member.pins_of_others()?;
-        let oldest_kept = words.kept_until();
-        let mine = words.pins(member.me);
-        let afresh = !others.iter().chain([&mine]).any(|pins| pins.within(Tid(0), oldest_kept));
-        let needed = others.iter().any(|pins| pins.within(Tid(0), state.tid));
-        if needed || (afresh && words.kept().1 > 0) {
-            let mut run = member.kept.begin(afresh)?;
-            let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
-            let mut image = memory::zeros(state.page_bytes as usize)?;
-            for (page, _) in pages.iter().filter(|(page, _)| page.0 <= home_pages) {
-                let until = self.table.read().newest_tid(*page).unwrap_or(state.tid);
-                let reads = |tid: &Tid| *tid < until && !member.kept.covers(*page, *tid);
-                let last = Tid(until.0.saturating_sub(1));
-                let keep = others.iter().any(|pins| {
-                    pins.exact.iter().any(reads) || pins.floor.is_some_and(|floor| floor < until && reads(&last))
-                });
-                if keep {
-                    self.home
-                        .read_at(&mut image, page.offset(state.page_bytes))
-                        .context(|| self.what("cannot read"))?;
-                    member.kept.add(&mut run, *page, until, &image)?;
-                }
-            }
-            member.kept.finish(run)?;
-        }
-        Ok(!needed)
     }
 }
 

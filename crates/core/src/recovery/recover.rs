@@ -31,9 +31,10 @@ use crate::log::ring::{
     COUNTER_STEP, Log, TID_STEP, TIDS_APART, number_apart, slot_page_count, small_ring_bytes, told_tid,
 };
 use crate::log::slot::Slot;
+use crate::log::tombstone::Tombstone;
 use crate::pages::table::Place;
 use crate::pairing::Pairing;
-use crate::pairing::closed::{close_again, closed};
+use crate::pairing::closed::{Closed, closed};
 use crate::pairing::evidence::HomeAndLog;
 use crate::pairing::replay::Replayed;
 use crate::session::mark::lock_log;
@@ -84,6 +85,25 @@ pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
     kept::remove(&*db.disk, &log.path, session)?;
     close_again(db, log, closed)?;
     Ok(true)
+}
+
+/// Takes the mark off, durable, from a home that is complete: it is as the close left it. The log holds nothing from here on; that is
+/// not flushed, for the next session finds out.
+fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
+    let Closed { mark, state, newest, waits } = closed;
+    let what = || db.what("cannot fit the length of");
+    if !waits && db.home.len().context(what)? > state.bytes() {
+        db.home.set_len(state.bytes()).context(what)?;
+    }
+    db.write_header(&state.final_header())?;
+    let newest = match newest.live && newest.session == mark.session {
+        true => log.end(&newest, mark.tid)?,
+        false => {
+            log.wipe(&newest, newest.lap(), &Tombstone { session: mark.session, tid: mark.tid })?;
+            newest
+        }
+    };
+    log.give_back(&newest)
 }
 
 /// The same where a rollback journal waits, which then is of a transaction behind the close. The caller has home to itself.
@@ -189,6 +209,20 @@ pub fn attach(
     joined?;
     db.hold_pending();
     Ok(true)
+}
+
+/// The last connection of a process closes that is still attached to a lost log: it attaches to the new one, and ends the session where
+/// no other process does. An error leaves the session to the next process.
+pub fn attach_to_close(db: &Database) {
+    let mut writer = db.writer.lock();
+    let mut inner = db.inner.lock();
+    if !db.is_log_replaced(&inner) || db.leave_lost_log(&mut writer, &mut inner).is_err() {
+        return;
+    }
+    let options = inner.options.clone();
+    if let Ok((_, Some(session))) = db.read_state() {
+        let _ = attach(db, &mut writer, &mut inner, session, &options);
+    }
 }
 
 /// A log that a process which died has left.

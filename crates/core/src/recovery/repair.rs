@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
-use crate::base::options::Options;
+use crate::base::options::{Options, SchemeName};
 use crate::base::types::Tid;
-use crate::connection::schemes;
-use crate::database::Database;
+use crate::database::{Database, Schemes};
 use crate::disk::locks;
 use crate::disk::{Disk, DiskFile, LockKind, OpenMode};
 use crate::log::file::{LogFile, aside_path, base, is_aside, log_path};
@@ -23,8 +22,6 @@ use crate::pairing::evidence::HomeAndLog;
 use crate::pairing::replay::Report;
 use crate::pairing::{Left, Pairing};
 use crate::recovery::recover::{self, open_log};
-use crate::research::roll_back;
-use crate::research::trailer;
 use crate::session::mark::lock_log;
 use crate::shared::kept;
 use crate::sqlite_format::home::{self, Kind, State};
@@ -50,14 +47,13 @@ pub struct Judgement {
 }
 
 impl Repair {
-    /// Locks the database at `path`. To look only, without writing a byte, `mode` is `ReadOnly`: then
-    /// others may read meanwhile. `Busy` if it is in use.
-    pub fn open(disk: Arc<dyn Disk>, path: &Path, mode: OpenMode) -> Result<Repair> {
+    /// As [`Repair::open`], with the table of schemes.
+    pub fn open_with(disk: Arc<dyn Disk>, path: &Path, mode: OpenMode, schemes: Schemes) -> Result<Repair> {
         let what = || format!("cannot open the database {}", path.display());
         let path = disk.resolve(path).context(what)?;
         let file = disk.open(&path, mode).context(what)?;
         let writable = mode != OpenMode::ReadOnly;
-        let db = Database::new(disk.clone(), &path, file, Options::default(), schemes::of);
+        let db = Database::new(disk.clone(), &path, file, Options::default(), schemes);
         if !(locks::shared(&*db.home)? && (!writable || locks::exclusive(&*db.home)?)) {
             return Err(Error::Busy(format!(
                 "{} is in use by another process: close every program that has it open, then try again",
@@ -67,12 +63,12 @@ impl Repair {
         Ok(Repair { db, disk, writable })
     }
 
-    /// The database at `path`, to look at beside those that use it: nothing is locked, so it changes meanwhile.
-    pub fn beside(disk: Arc<dyn Disk>, path: &Path) -> Result<Repair> {
+    /// As [`Repair::beside`], with the table of schemes.
+    pub fn beside_with(disk: Arc<dyn Disk>, path: &Path, schemes: Schemes) -> Result<Repair> {
         let what = || format!("cannot open the database {}", path.display());
         let path = disk.resolve(path).context(what)?;
         let file = disk.open(&path, OpenMode::ReadOnly).context(what)?;
-        let db = Database::new(disk.clone(), &path, file, Options::default(), schemes::of);
+        let db = Database::new(disk.clone(), &path, file, Options::default(), schemes);
         Ok(Repair { db, disk, writable: false })
     }
 
@@ -105,10 +101,11 @@ impl Repair {
         if home::mark(&first).is_some() && home::page_count(&first) == Some(0) {
             return Ok(State::empty(Tid::HOME)); // Only the mark: the first checkpoint has not been.
         }
-        let mark = home::mark(&first).filter(|_| trailer::has_room(&first));
-        if let (Some(mark), Some(page_bytes)) = (mark, home::page_bytes(&first)) {
-            let page_count = roll_back::page_count_without_log(&self.db, mark.session, page_bytes)?;
-            home::put_page_count(&mut first, page_count);
+        if let Some(mark) = home::mark(&first) {
+            let in_page = self.db.scheme_called(SchemeName::InPage);
+            if let Some(page_count) = in_page.page_count_without_log(&self.db, &first, mark.session)? {
+                home::put_page_count(&mut first, page_count);
+            }
         }
         home::unmark(&mut first);
         let bytes = self.db.home.len().context(what)?;

@@ -15,6 +15,7 @@ use crate::base::options::STREAM_BYTES_MAX;
 use crate::base::rules::{Rule, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::database::Database;
+use crate::database::scheme::Doubtful;
 use crate::log::slot::Slot;
 use crate::pages::snapshots::Snapshots;
 use crate::pages::table::{Image, PageTable, Place, Readers};
@@ -26,18 +27,9 @@ use crate::sqlite_format::node::Shape;
 /// Bytes of home read at once.
 const RUN_BYTES: u64 = 256 << 10;
 
-/// What the scan found, and did to the images in `table`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scan {
-    /// The last transaction, and how many of its pages are there.
-    pub last: Option<(Tid, u64)>,
-    /// Whether it was undone.
-    pub undone: bool,
-}
-
 /// Scans home behind `slot`, of an in-page scheme without live records; the pages to be written go into `table`. With
 /// `accept_loss`, damaged pages stay as they are.
-pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Scan> {
+pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Doubtful> {
     let mut last: Option<Trailer> = None;
     let mut count = 0u64;
     // Where its pages are: no more than a transaction writes in place, which is looked at below.
@@ -59,7 +51,7 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
         }
         Ok(())
     })?;
-    let Some(last) = last else { return Ok(Scan { last: None, undone: false }) };
+    let Some(last) = last else { return Ok(Doubtful::default()) };
     if count > u64::from(last.tx_pages) {
         return Err(Error::Corrupt(format!(
             "{} is damaged: {count} pages say that transaction {} wrote {}",
@@ -110,7 +102,7 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
     if let Some(first) = with_size(db, slot, first, lost)? {
         table.publish(PageNo::HEADER, last.tid, Place::Memory(Image::from(first)), nobody);
     }
-    Ok(Scan { last: Some((last.tid, count)), undone })
+    Ok(Doubtful { last: Some((last.tid, count)), undone })
 }
 
 /// Whose trailers count.

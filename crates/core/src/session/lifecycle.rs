@@ -53,14 +53,6 @@ impl Database {
         crate::disk::locks::shared_again(&*self.home, &mut inner.pending_free_at, is_live)
     }
 
-    /// Stock SQLite gets BUSY while home is marked and in use, as long as one of the processes holds PENDING: this one, if no
-    /// other does (rule PendingHeld). Where that fails it gets NOTADB.
-    pub fn hold_pending(&self) {
-        if !self.read_only {
-            let _ = crate::disk::locks::pending(&*self.home);
-        }
-    }
-
     /// This process alone is about to bring pages home and to take the mark off. Stock SQLite that looked at the length of the file while
     /// nobody held PENDING reads the header before, and finds the mark (rule PendingHeld).
     fn keep_stock_out(&self) -> Result<()> {
@@ -149,7 +141,6 @@ impl Database {
 
     /// The last connection closes: home becomes a plain, complete file again.
     pub fn detach(&self) -> Result<()> {
-        self.attach_to_close();
         let live = self.inner.lock().phase == Phase::Live;
         let keep_out = |last: bool| if last { self.keep_stock_out().map(|()| true) } else { Ok(false) };
         let last = if live { self.is_last().and_then(keep_out) } else { Ok(true) };

@@ -7,25 +7,19 @@
 //!  others     see REPLACED when they begin to read, leave the lost log, and attach to the new one
 //! ```
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 
 use crate::base::error::{Error, IoContext, Result};
-use crate::base::layout::lock_bytes::ATTACH;
-use crate::base::types::Tid;
 use crate::checkpoint::checkpoint;
+use crate::database::identity::replaced;
 use crate::database::{Database, Inner, Live, Phase};
-use crate::disk::LockKind;
 use crate::log::file::LogFile;
 use crate::log::ring::Stream;
 use crate::log::slot::Slot;
-use crate::recovery::recover::attach;
 use crate::shared::kept;
-use crate::shared::member::Member;
 use crate::shared::words::Pins;
-use crate::sqlite_format::home::Mark;
 
 /// So often at most a process looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -81,33 +75,6 @@ impl Database {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         let beside = self.disk.names_beside(&self.path).unwrap_or_default();
         Ok(beside.iter().any(|path| matches!(self.disk.identify(path), Ok(Some(id)) if id == home)))
-    }
-
-    /// Fails where home does not carry the mark of the session: another file was copied over it (rule HomeStillMarked). Such an error
-    /// poisons every process.
-    pub fn check_mark(&self, live: &Live) -> Result<()> {
-        if self.has_mark(live)? { Ok(()) } else { Err(self.overwritten(live, &mut self.inner.lock())) }
-    }
-
-    /// Whether home has the mark of the session, and is not behind the log (rule HomeFitsLog).
-    pub(super) fn has_mark(&self, live: &Live) -> Result<bool> {
-        let fits = |mark: Mark| {
-            mark.session == live.home.mark.session && (mark.tid == Tid(0) || mark.whole >= live.log.slot().base_tid)
-        };
-        Ok(!live.scheme.facts().checkpoints || self.read_mark()?.is_some_and(fits))
-    }
-
-    pub(super) fn overwritten(&self, live: &Live, inner: &mut Inner) -> Error {
-        if let Some(member) = &inner.member {
-            member.words.poison_overwritten();
-        }
-        inner.poison(Error::Moved(format!(
-            "the file of {} was overwritten while it is in use: it does not carry the mark of this session ({:016x}) any more, or an \
-             older one. Nothing is written to it any more. The transactions since the last checkpoint are in the log {}",
-            self.path.display(),
-            live.home.mark.session,
-            live.log.file().path.display()
-        )))
     }
 
     /// The same before the last close.
@@ -223,52 +190,12 @@ impl Database {
         inner.phase = Phase::Unmarked;
         Ok(())
     }
-
-    /// The last connection of a process closes that is still attached to a lost log: it attaches to the new one, and ends the session where
-    /// no other process does. An error leaves the session to the next process.
-    pub(super) fn attach_to_close(&self) {
-        let mut writer = self.writer.lock();
-        let mut inner = self.inner.lock();
-        if !self.is_log_replaced(&inner) || self.leave_lost_log(&mut writer, &mut inner).is_err() {
-            return;
-        }
-        let options = inner.options.clone();
-        if let Ok((_, Some(session))) = self.read_state() {
-            let _ = attach(self, &mut writer, &mut inner, session, &options);
-        }
-    }
-
-    /// Fails where the log of `member` was lost, and the database has another one.
-    pub fn check_replaced(&self, member: &Arc<Member>) -> Result<()> {
-        if member.words.is_replaced() { Err(replaced()) } else { Ok(()) }
-    }
-
-    /// Whether another process is still attached to a lost log: it has locks on home, too.
-    pub fn has_stragglers(&self) -> Result<bool> {
-        let mut lost = self.lost_logs.lock();
-        let mut attached = Vec::new();
-        for log in lost.drain(..) {
-            let what = || format!("cannot lock the log {}", log.path.display());
-            if log.file.conflicts(ATTACH, 1, LockKind::Exclusive).context(what)? {
-                attached.push(log);
-            }
-        }
-        *lost = attached;
-        Ok(!lost.is_empty())
-    }
 }
 
 fn let_in(inner: &Inner) {
     if let Some(member) = inner.member.as_ref().filter(|_| inner.alone.is_none()) {
         member.words.let_in(member.me);
     }
-}
-
-fn replaced() -> Error {
-    Error::Busy(
-        "the log was lost, and another process has made a new one: this one goes over to it with its next transaction"
-            .into(),
-    )
 }
 
 /// The error, with the reason that the log is `lost`.

@@ -222,17 +222,6 @@ impl Database {
         written
     }
 
-    /// Before the ring changes, or a record goes where the end of the session before is proven: the mark is flushed by itself, if that is still to
-    /// be done (rule ProofKept). An error poisons.
-    pub fn flush_new_mark(&self, live: &mut Live) -> Result<()> {
-        if live.log.has_new_mark() {
-            self.sync_home().map_err(|e| self.poison(e))?;
-            live.log.group().mark_flushed();
-        }
-        live.log.settle_proof();
-        Ok(())
-    }
-
     /// LIVE → UNMARKED: the checkpoint is done, the mark comes off, the log is invalidated (in this
     /// order). The mark's removal is flushed, unless `ended` says that a recovery may find it there and the log proves what it must know
     /// (rule CloseProven). SHARED stays as it is, and what streamed behind the ring if `stream` says so.
@@ -372,12 +361,6 @@ impl Database {
             self.set_aside(path, None, random()?)?;
         }
         self.create_log(path, block_bytes, None)
-    }
-
-    /// Whether this home is the file that `log` was used for last.
-    pub fn is_noted_in(&self, log: &LogFile) -> Result<bool> {
-        let home = self.home.id().context(|| self.what("cannot look at"))?;
-        Ok(log.noted_home()? == Some(home.ino))
     }
 
     /// Gives the log at `path`, which is another database's, a name of its own.

@@ -13,6 +13,7 @@ use crate::base::types::Tid;
 use crate::disk::shared::SharedWords;
 use crate::disk::system;
 use crate::log::frontier::{Backing, Frontier, Mark};
+use crate::log::group::Durability;
 
 const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
 const _: () = assert!(AT_SLOTS + PROCESSES * SLOT_WORDS == crate::disk::shared::LONGS);
@@ -20,6 +21,11 @@ const _: () = assert!(AT_SLOTS + PROCESSES * SLOT_WORDS == crate::disk::shared::
 const _: () = assert!(SHIP_BELL + 1 < crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
 
 pub use crate::base::layout::words::{PINS, PROCESSES};
+
+/// Whether a transaction is as far as its commit waits for.
+pub fn reached(words: &ProcessWords, tid: Tid, durability: Durability) -> bool {
+    words.frontier().reached(tid, durability == Durability::Flushed)
+}
 
 /// No snapshot.
 const NONE: u64 = u64::MAX;
@@ -400,6 +406,11 @@ impl ProcessWords {
     /// Who flushes for all, see [`crate::processes::flush`].
     pub fn flusher(&self) -> &AtomicU64 {
         self.cell(AT_FLUSHER)
+    }
+
+    /// The process that a word FLUSHER names.
+    pub fn flusher_of(word: u64) -> Option<usize> {
+        usize::try_from(word).ok()?.checked_sub(1)
     }
 
     /// A bit for each process with a transaction that waits for a flush.

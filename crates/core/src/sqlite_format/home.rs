@@ -85,6 +85,15 @@ impl State {
         State { tid, kind: Kind::Empty, page_bytes: 0, page_count: 0, change_counter: 0, header: [0; at::HEADER_BYTES] }
     }
 
+    /// The state that a marked home with these first bytes and this length is in, as if the mark was off.
+    pub fn without_mark(mut first: Header, bytes: u64) -> State {
+        let counter = be_u32(&first, at::CHANGE_COUNTER).unwrap_or(0);
+        unmark(&mut first);
+        // The marked header is one ahead of the state (format.md, home).
+        put_counter(&mut first, counter.wrapping_sub(1));
+        State::of_home(&first, bytes)
+    }
+
     /// The state an unmarked home of `file_bytes` is in, given its first bytes.
     pub fn of_home(first: &[u8], file_bytes: u64) -> State {
         if file_bytes <= at::HEADER_BYTES as u64 && is_cut_short(first) {

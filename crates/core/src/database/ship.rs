@@ -11,7 +11,6 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use super::flush::reached;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::SYNC_SUFFIX;
 use crate::base::types::Tid;
@@ -20,7 +19,7 @@ use crate::disk::beside;
 use crate::disk::system;
 use crate::log::group::Durability;
 use crate::shared::member::Member;
-use crate::shared::words::Ship;
+use crate::shared::words::{Ship, reached};
 
 /// How often one that waits for the store looks whether the database still works.
 const LOOK: Duration = Duration::from_millis(50);

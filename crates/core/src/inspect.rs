@@ -34,5 +34,5 @@ pub mod journal {
 
 /// SQLite's write-ahead log.
 pub mod wal {
-    pub use crate::session::wal::Head;
+    pub use crate::sqlite_format::wal::Head;
 }

@@ -1,15 +1,15 @@
 //! The writer's place, publication and the change of leaders under a model checker: the same sources, compiled
 //! against locks whose every interleaving is the checker's choice. Deadlocks and lost wake-ups end a run, too.
 
-#[path = "../src/frontier.rs"]
+#[path = "../src/log/frontier.rs"]
 mod frontier;
 #[path = "../src/log/group.rs"]
 #[allow(dead_code)]
 mod group;
-#[path = "../src/memory.rs"]
+#[path = "../src/base/memory.rs"]
 #[allow(dead_code)]
 mod memory;
-#[path = "../src/queue.rs"]
+#[path = "../src/database/queue.rs"]
 #[allow(dead_code)]
 mod queue;
 
@@ -17,9 +17,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onewrite_core::{disk, inspect, rules};
+use onewrite_core::inspect;
 
 /// As the sources name them.
+mod base {
+    pub use onewrite_core::rules;
+
+    pub(crate) use crate::{error, memory, types};
+}
+mod disk {
+    pub use onewrite_core::disk::*;
+
+    pub(crate) use crate::sync;
+}
+mod log {
+    pub(crate) use crate::frontier;
+}
+mod sqlite_format {
+    pub use onewrite_core::inspect::home;
+}
 mod error {
     pub use onewrite_core::{Error, Result};
 
@@ -39,12 +55,12 @@ mod types {
 
 use disk::{DiskFile, FileId, LockKind};
 use group::{Audience, Durability, Group};
-use inspect::home::{self, State};
+use inspect::home::State;
 use queue::{Claim, ConnectionId, Kept, Patience, WriterQueue};
 use shuttle::rand::Rng;
 use types::Tid;
 
-/// The checker's locks with the interface of `crate::sync`.
+/// The checker's locks with the interface of `crate::disk::sync`.
 mod sync {
     use std::ops::{Deref, DerefMut};
     use std::time::{Duration, Instant};

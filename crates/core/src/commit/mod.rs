@@ -7,33 +7,32 @@
 //!
 //! What goes where is the scheme's ([`Scheme`]); [`record`] and [`place`] are what schemes share.
 
-pub mod place;
+pub mod log;
 pub mod record;
 
 use std::sync::Arc;
 
+use crate::base::error::{Error, Result};
+use crate::base::layout::home as at;
+use crate::base::memory;
+use crate::base::options::{HeaderPage, Images, Options};
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::{LogOffset, PageNo, Tid};
+use crate::checkpoint::sweep;
 use crate::checkpoint::{checkpoint, settle_mark, tell_recovery};
+use crate::database::scheme::{Commit, Facts, Outcome, Scheme};
 use crate::database::{Database, Inner, Live};
-use crate::error::{Error, Result};
-use crate::home::{self, Kind, State};
-use crate::layout::home as at;
+use crate::disk::stats::Stats;
 use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
-use crate::log::ring::Stream;
-use crate::memory;
-use crate::node::Shape;
-use crate::options::{HeaderPage, Images, Options};
-use crate::procs::flush::reached;
-use crate::procs::member::Member;
-use crate::recover::number_apart;
-use crate::rules::{Rule, keeps};
-use crate::scheme::{Commit, Facts, Outcome, Scheme};
-use crate::several::Undecided;
-use crate::stats::Stats;
-use crate::sweep;
-use crate::table::{Image, PageTable, Place};
-use crate::txn::{Changed, Prepared, Stage, Txn};
-use crate::types::{LogOffset, PageNo, Tid};
+use crate::log::ring::{Stream, number_apart};
+use crate::log::several::Undecided;
+use crate::pages::table::{Image, PageTable, Place};
+use crate::pages::txn::{Changed, Prepared, Stage, Txn};
+use crate::shared::member::Member;
+use crate::shared::words::reached;
+use crate::sqlite_format::home::{self, Kind, State};
+use crate::sqlite_format::node::Shape;
 
 /// Room to ask for where home becomes `bytes` long: as much again, within limits, so that growing costs a call once in a while.
 pub fn reserve_bytes(bytes: u64) -> u64 {
@@ -81,7 +80,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     if bytes > live.home.room_bytes() {
         let want = reserve_bytes(bytes);
         let what = || db.what("no room for the pages added to");
-        crate::error::IoContext::context(db.home.reserve(want), what)?;
+        crate::base::error::IoContext::context(db.home.reserve(want), what)?;
         live.home.reserved_bytes = want;
     }
     if live.log.slot().page_bytes != txn.page_bytes {

@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
+use crate::base::error::{Error, Result};
+use crate::base::layout::record as at;
+use crate::base::memory;
+use crate::base::options::{Images, Options};
+use crate::base::types::PageNo;
+use crate::checkpoint::growth;
+use crate::database::scheme::Commit;
 use crate::database::{Database, Live};
-use crate::error::{Error, Result};
-use crate::growth;
-use crate::home::State;
-use crate::layout::record as at;
+use crate::disk::stats::Stats;
 use crate::log::group::Durability;
 use crate::log::record::Stream;
 use crate::log::ring::{Ready, Stream as Streams, Written};
-use crate::memory;
-use crate::options::{Images, Options};
-use crate::scheme::Commit;
-use crate::stats::Stats;
-use crate::table::{Image, stream_units};
-use crate::txn::{Changed, Txn};
-use crate::types::PageNo;
+use crate::pages::table::{Image, stream_units};
+use crate::pages::txn::{Changed, Txn};
+use crate::sqlite_format::home::State;
 
 /// Begins the record of `txn`, which says what decides it.
 pub fn begin(db: &Database, live: &mut Live, txn: &Txn) -> Result<()> {

@@ -7,10 +7,10 @@
 //!
 //! The drop-in library keeps the pages that are the same in the state that it finds (rule KeptPagesUnchanged).
 
-use crate::home::State;
-use crate::layout::{be_u32, home as at};
-use crate::table::{Is, PageTable, is};
-use crate::types::Tid;
+use crate::base::layout::{be_u32, home as at};
+use crate::base::types::Tid;
+use crate::pages::table::{Is, PageTable, is};
+use crate::sqlite_format::home::State;
 
 /// Bytes from [`at::CHANGE_COUNTER`] on that SQLite compares.
 pub const VERSION_BYTES: usize = 16;
@@ -77,7 +77,7 @@ impl CacheVersion {
 #[allow(clippy::indexing_slicing)]
 mod tests {
     use super::*;
-    use crate::types::PageNo;
+    use crate::base::types::PageNo;
 
     fn state(tid: u64, counter: u32) -> State {
         State { change_counter: counter, ..State::empty(Tid(tid)) }

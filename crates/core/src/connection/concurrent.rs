@@ -20,15 +20,15 @@ use super::looked::{Looked, Own, Stage};
 use super::renumber::renumbered;
 use super::role::{Place, Reader, Writer};
 use super::write::needs_plain_file;
+use crate::base::error::{Error, Result};
+use crate::base::layout::home as at;
+use crate::base::memory;
+use crate::base::types::PageNo;
 use crate::database::{Database, Inner, Phase};
-use crate::error::{Error, Result};
-use crate::home::{self, Kind, State};
-use crate::layout::home as at;
-use crate::memory;
-use crate::node::Shape;
-use crate::table::Image;
-use crate::txn::Txn;
-use crate::types::PageNo;
+use crate::pages::table::Image;
+use crate::pages::txn::Txn;
+use crate::sqlite_format::home::{self, Kind, State};
+use crate::sqlite_format::node::Shape;
 
 /// What SQLite reads where it looks whether its cache still holds: a header of no pages, as no cache has one (rule
 /// ApartReadsNoted).
@@ -70,7 +70,7 @@ impl Connection {
             return Ok(());
         }
         let wait = std::time::Duration::from_millis(self.busy_ms);
-        let joined = match self.db.queue.acquire(self.id, crate::queue::Claim::Firm, wait) {
+        let joined = match self.db.queue.acquire(self.id, crate::database::queue::Claim::Firm, wait) {
             true => self.join(alone),
             // Plain BUSY would make SQLite try the half-done commit again.
             false => Err(Error::BusySnapshot),

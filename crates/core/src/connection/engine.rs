@@ -10,14 +10,14 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::Connection;
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::options::Options;
+use crate::connection::schemes;
+use crate::database::queue::ConnectionId;
 use crate::database::{AttachHook, Database, Phase};
+use crate::disk::locks;
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};
-use crate::error::{Error, IoContext, Result};
-use crate::locks;
-use crate::options::Options;
-use crate::queue::ConnectionId;
-use crate::scheme::table;
-use crate::several::Several;
+use crate::log::several::Several;
 
 /// A file, which one it is, and whether it is for reading only.
 type Parked = (FileId, bool, Arc<dyn DiskFile>);
@@ -81,7 +81,7 @@ impl Engine {
             None => {
                 let (home, read_only) = self.open_home(id, &path, mode).context(what)?;
                 let id = home.id().context(what)?;
-                let mut db = Database::new(self.disk.clone(), &path, home, options.clone(), table::of);
+                let mut db = Database::new(self.disk.clone(), &path, home, options.clone(), schemes::of);
                 db.read_only = read_only;
                 db.attached = self.attached.clone();
                 db.inner.get_mut().recovers = !reads;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::role::{Place, Role};
 use super::{Connection, LockLevel};
+use crate::base::error::{Error, Result};
 use crate::database::{Database, Inner, Phase};
-use crate::error::{Error, Result};
-use crate::home::{Kind, State};
-use crate::procs::words::Pins;
+use crate::shared::words::Pins;
+use crate::sqlite_format::home::{Kind, State};
 
 impl Connection {
     /// SQLite will neither give this lock back nor look again whether its cache still holds (`locking_mode=exclusive`):

@@ -2,9 +2,9 @@
 
 use super::Connection;
 use super::role::{RealJournal, Role};
+use crate::base::error::{IoContext, Result};
 use crate::database::Database;
 use crate::disk::OpenMode;
-use crate::error::{IoContext, Result};
 
 impl Connection {
     /// xOpen of the rollback journal.

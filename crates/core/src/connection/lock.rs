@@ -11,19 +11,19 @@ use super::several::prepares;
 use super::wait::{self, Waits};
 use super::write::stays_here;
 use super::{Connection, LockLevel};
-use crate::aside;
+use crate::base::error::{Error, Result};
+use crate::base::layout::home as at;
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::Tid;
+use crate::database::queue::{Claim, Kept, Patience};
 use crate::database::{Database, Inner, Live, Phase, state_of};
-use crate::error::{Error, Result};
-use crate::home::{Kind, State};
-use crate::layout::home as at;
-use crate::locks;
+use crate::disk::locks;
 use crate::log::group::{Durability, Group};
-use crate::procs::words::Ship;
-use crate::queue::{Claim, Kept, Patience};
-use crate::recover;
-use crate::rules::{Rule, keeps};
-use crate::txn::Txn;
-use crate::types::Tid;
+use crate::pages::txn::Txn;
+use crate::recovery::recover;
+use crate::session::aside;
+use crate::shared::words::Ship;
+use crate::sqlite_format::home::{Kind, State};
 
 /// A tentative place is waited for so long while one transaction has it: this one may turn out to read only, and readers
 /// do not wait. Those of this process and those of others may cost as much each.

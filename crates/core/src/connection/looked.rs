@@ -2,8 +2,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::table::Image;
-use crate::types::PageNo;
+use crate::base::types::PageNo;
+use crate::pages::table::Image;
 
 /// What a transaction without the writer's place has looked at.
 #[derive(Default)]

@@ -18,9 +18,12 @@ mod journal_file;
 mod lock;
 mod looked;
 mod pages;
+pub mod pragma;
 mod renumber;
+mod repair;
 mod role;
 mod said;
+pub mod schemes;
 mod several;
 mod ship;
 mod wait;
@@ -39,15 +42,16 @@ use role::{Place, Role};
 use said::{Habit, Said, Synchronous};
 use wait::Waits;
 
-use crate::ahead::ReadAhead;
+use crate::base::error::{Error, Result};
+use crate::base::options::{Options, Split, Updates, Wal};
+use crate::base::types::PageNo;
+use crate::database::queue::ConnectionId;
 use crate::database::{Database, Phase};
 use crate::disk::FileId;
-use crate::error::{Error, Result};
-use crate::journal::VirtualJournal;
-use crate::node::Shape;
-use crate::options::{Options, Split, Updates, Wal};
-use crate::queue::ConnectionId;
-use crate::types::PageNo;
+use crate::pages::ahead::ReadAhead;
+use crate::recovery::recover;
+use crate::sqlite_format::journal::VirtualJournal;
+use crate::sqlite_format::node::Shape;
 
 /// SQLite's lock levels (SQLite file locking, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -267,7 +271,7 @@ impl Connection {
     }
 
     /// The snapshot it reads, if it reads one.
-    pub(crate) fn snapshot(&self) -> Option<&Arc<crate::home::State>> {
+    pub(crate) fn snapshot(&self) -> Option<&Arc<crate::sqlite_format::home::State>> {
         self.role.snapshot()
     }
 
@@ -418,6 +422,7 @@ impl Connection {
         if !last {
             return unlocked;
         }
+        recover::attach_to_close(&self.db);
         let detached = self.db.detach();
         databases.retain(|_, db| !Arc::ptr_eq(db, &self.db));
         self.engine.close_home(&self.db);

@@ -5,18 +5,17 @@ use std::sync::atomic::Ordering;
 use super::cache::VERSION_BYTES;
 use super::role::{Place, Reader, Role, Writer};
 use super::{Connection, concurrent};
-use crate::checkpoint::ends_within;
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::layout::{home as at, put};
+use crate::base::memory::{self, Room};
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::{PageNo, Tid};
+use crate::checkpoint::growth;
 use crate::commit;
 use crate::database::Database;
-use crate::error::{Error, IoContext, Result};
-use crate::growth;
-use crate::home::{self, Kind, Mark};
-use crate::layout::{home as at, put};
-use crate::memory::{self, Room};
-use crate::rules::{Rule, keeps};
-use crate::table::{Image, part};
-use crate::txn::{Stage, Txn};
-use crate::types::{PageNo, Tid};
+use crate::pages::table::{Image, part};
+use crate::pages::txn::{Stage, Txn};
+use crate::sqlite_format::home::{self, Kind, Mark};
 
 /// Bytes of page 1 that SQLite looks at to learn whether its cache still holds: change counter and sizes. An
 /// application gets to see the sizes by pragmas alone ([`Connection::note_size_asked`]).
@@ -323,7 +322,7 @@ fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut
         let live = writer.as_ref().ok_or_else(|| Error::Misuse("a read without a log".into()))?;
         let log = &live.log.file().file;
         if log.read_at(to, at + in_page as u64).context(|| db.what("cannot read the log of"))? < to.len() {
-            return Err(ends_within(page));
+            return Err(Error::log_ends_within(page));
         }
     } else if page.0 <= txn.base_limit && page.0 <= txn.base.page_count {
         return db.read_page(&txn.base, page, in_page, to);

@@ -7,12 +7,12 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::error::{Error, Result};
-use crate::layout::{be_u32, put};
-use crate::memory::{self, Room};
-use crate::node::{Node, Shape};
-use crate::table::Image;
-use crate::types::PageNo;
+use crate::base::error::{Error, Result};
+use crate::base::layout::{be_u32, put};
+use crate::base::memory::{self, Room};
+use crate::base::types::PageNo;
+use crate::pages::table::Image;
+use crate::sqlite_format::node::{Node, Shape};
 
 /// Where an interior page says its last child, behind the beginning of its header.
 const LAST_CHILD: usize = 8;

@@ -31,8 +31,8 @@ use super::looked::{self, Looked};
 use super::{Connection, LockLevel};
 use crate::database::Phase;
 use crate::disk::DiskFile;
-use crate::home::{Kind, State};
-use crate::txn::Txn;
+use crate::pages::txn::Txn;
+use crate::sqlite_format::home::{Kind, State};
 
 /// What a connection is. The variants are those of the module's diagram.
 // One for each connection, and a box is not to be had when memory is short.

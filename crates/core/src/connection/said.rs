@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::queue::SOON;
+use crate::database::queue::SOON;
 
 /// `PRAGMA synchronous`, as far as a connection was told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use super::Connection;
 use super::engine::Engine;
 use super::said::Synchronous;
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::types::Tid;
 use crate::commit;
+use crate::database::decide::is_over;
+use crate::database::scheme::Commit;
 use crate::database::{Database, Inner, Phase};
-use crate::decide::is_over;
 use crate::disk::OpenMode;
-use crate::error::{Error, IoContext, Result};
 use crate::log::decision::{Decision, Part};
 use crate::log::file::{LogFile, log_path};
-use crate::scheme::Commit;
-use crate::several::{Several, databases_of};
-use crate::txn::{Prepared, Stage};
-use crate::types::Tid;
+use crate::log::several::{Several, databases_of};
+use crate::pages::txn::{Prepared, Stage};
 
 /// Whether the log of a database takes prepared records and decisions.
 pub(super) fn prepares(db: &Database, inner: &Inner) -> bool {

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use super::role::{Reader, Role};
 use super::{Connection, LockLevel};
-use crate::beside;
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::layout::SYNC_SUFFIX;
+use crate::disk::beside;
 use crate::disk::{OpenMode, system};
-use crate::error::{Error, IoContext, Result};
-use crate::layout::SYNC_SUFFIX;
-use crate::procs::member::Member;
-use crate::procs::tail::Reach;
-use crate::procs::words::Ship;
+use crate::shared::member::Member;
+use crate::shared::tail::Reach;
+use crate::shared::words::Ship;
 
 impl Connection {
     /// Whether a file beside the database says that commits wait for a store.
@@ -149,7 +149,7 @@ impl Connection {
         let member = self.shipping()?;
         // A flush that failed meanwhile may have made this process blind.
         self.db.inner.lock().check()?;
-        member.words.raise_shipped(crate::types::Tid(tid));
+        member.words.raise_shipped(crate::base::types::Tid(tid));
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::database::Database;
-use crate::queue::{Claim, ConnectionId, Patience, Ticket};
+use crate::database::queue::{Claim, ConnectionId, Patience, Ticket};
 
 /// A try that comes so long after the last one is the first of a new row of them. The handler of
 /// `sqlite3_busy_timeout` sleeps 100 ms at most.

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::Connection;
+use crate::base::error::{Error, Result};
+use crate::base::options::Wal;
 use crate::database::{Inner, Phase};
-use crate::error::{Error, Result};
-use crate::home::{self, Kind, State};
-use crate::locks;
-use crate::options::Wal;
-use crate::wal;
+use crate::disk::locks;
+use crate::session::wal;
+use crate::sqlite_format::home::{self, Kind, State};
 
 /// How long those are waited for that only look at the file, as this connection does. Who uses it in WAL mode keeps its lock.
 const LOOKERS_LEAVE: Duration = Duration::from_millis(20);

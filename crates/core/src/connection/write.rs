@@ -7,17 +7,17 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Connection;
 use super::role::{Place, Writer};
 use super::said::Synchronous;
-use crate::aside;
+use crate::base::error::{Error, Result};
+use crate::base::options::Options;
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::PageNo;
 use crate::commit;
 use crate::database::Database;
-use crate::error::{Error, Result};
-use crate::home::{self, State};
+use crate::database::scheme::Commit;
 use crate::log::group::Durability;
-use crate::options::Options;
-use crate::rules::{Rule, keeps};
-use crate::scheme::Commit;
-use crate::txn::{Stage, Txn};
-use crate::types::PageNo;
+use crate::pages::txn::{Stage, Txn};
+use crate::session::aside;
+use crate::sqlite_format::home::{self, State};
 
 impl Connection {
     /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: what decides a transaction that spans several files.

@@ -18,12 +18,20 @@
 //! Lock order: `writer`, then `inner`, then `table`. `writer` is held by whoever has the writer's
 //! place while it commits; `inner` only for moments; `table` only for look-ups and publication.
 
-mod lifecycle;
-mod lost;
-pub mod mark;
-mod names;
-mod pin;
-mod rest;
+pub mod decide;
+pub mod follow;
+pub mod identity;
+pub mod names;
+pub mod pace;
+pub mod pin;
+pub mod progress;
+pub mod publish;
+pub mod queue;
+#[cfg(test)]
+mod queue_tests;
+pub mod read;
+pub mod scheme;
+pub mod ship;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -33,28 +41,28 @@ use std::time::Instant;
 
 use parking_lot::RwLock;
 
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::layout::home as at;
+use crate::base::options::{Options, SchemeName};
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::Tid;
+use crate::database::progress::Sweep;
+use crate::database::queue::{ConnectionId, WriterQueue};
+use crate::database::scheme::{Facts, Scheme};
+use crate::disk::image_file::ImageFile;
+use crate::disk::stats::{CountedFile, Stats};
+use crate::disk::sync::Mutex;
 use crate::disk::{Disk, DiskFile, FileId, read_part};
-use crate::error::{Error, IoContext, Result};
-use crate::home::{self, Header, Kind, Mark, State};
-use crate::image_file::ImageFile;
-use crate::layout::home as at;
 use crate::log::file::LogFile;
 use crate::log::group::Audience;
 use crate::log::record::Encoder;
 use crate::log::ring::Log;
-use crate::options::{Options, SchemeName};
-use crate::procs::member::{Files, Member};
-use crate::procs::words::Due;
-use crate::queue::{ConnectionId, WriterQueue};
-use crate::rules::{Rule, keeps};
-use crate::scheme::{Facts, Scheme};
-use crate::several::Undecided;
-use crate::snapshots::Snapshots;
-use crate::stats::{CountedFile, Stats};
-use crate::sweep::progress::Sweep;
-use crate::sync::Mutex;
-use crate::table::{Image, PageTable, Readers};
-use crate::types::Tid;
+use crate::log::several::Undecided;
+use crate::pages::snapshots::Snapshots;
+use crate::pages::table::{Image, PageTable, Readers};
+use crate::shared::member::{Files, Member};
+use crate::shared::words::Due;
+use crate::sqlite_format::home::{self, Header, Kind, Mark, State};
 
 /// See the state machine above.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +129,7 @@ pub struct Inner {
     /// A connection has begun a transaction since this was asked last.
     pub was_used: bool,
     /// How the transactions of this process follow each other.
-    pub pace: rest::Pace,
+    pub pace: pace::Pace,
 }
 
 impl Inner {
@@ -273,6 +281,9 @@ impl HomeFile {
     }
 }
 
+/// Makes a scheme by its name, with nothing under way.
+pub type Schemes = fn(SchemeName) -> Arc<dyn Scheme>;
+
 /// A database.
 pub struct Database {
     pub(crate) disk: Arc<dyn Disk>,
@@ -306,8 +317,7 @@ pub struct Database {
     pub(crate) attached: AttachHook,
     /// Logs that were lost while in use: processes that have not seen it are attached to them.
     pub(crate) lost_logs: Mutex<Vec<LogFile>>,
-    /// Makes a scheme by its name.
-    schemes: fn(SchemeName) -> Arc<dyn Scheme>,
+    schemes: Schemes,
     /// The one in force, and of the log in use. Locked for moments, below every other lock.
     scheme: Mutex<Arc<dyn Scheme>>,
 }
@@ -319,7 +329,7 @@ impl Database {
         path: &Path,
         home: Arc<dyn DiskFile>,
         options: Options,
-        schemes: fn(SchemeName) -> Arc<dyn Scheme>,
+        schemes: Schemes,
     ) -> Database {
         let scheme = Mutex::new(schemes(options.bundle.scheme));
         let stats = Arc::new(Stats::default());
@@ -332,8 +342,8 @@ impl Database {
         Database {
             disk,
             path: path.to_owned(),
-            journal_path: with(crate::layout::JOURNAL_SUFFIX),
-            wal_path: with(crate::layout::wal::SUFFIX),
+            journal_path: with(crate::base::layout::JOURNAL_SUFFIX),
+            wal_path: with(crate::base::layout::wal::SUFFIX),
             home: CountedFile::wrap(home, stats.clone()),
             read_only: false,
             stats,
@@ -362,7 +372,7 @@ impl Database {
                 home_tid: Tid::HOME,
                 tid_before: Tid::HOME,
                 was_used: false,
-                pace: rest::Pace::default(),
+                pace: pace::Pace::default(),
             }),
             writer: parking_lot::Mutex::new(None),
             write_back: Mutex::new(None),
@@ -373,6 +383,11 @@ impl Database {
             schemes,
             scheme,
         }
+    }
+
+    /// This process among others; `None` while it has the file to itself.
+    pub fn member(&self) -> Option<Arc<Member>> {
+        self.inner.lock().member.clone()
     }
 
     /// Path of the real rollback journal.
@@ -398,6 +413,11 @@ impl Database {
     /// The scheme in force.
     pub fn scheme(&self) -> Arc<dyn Scheme> {
         self.scheme.lock().clone()
+    }
+
+    /// Another one, with nothing under way: of what is found in a file that it has left.
+    pub fn scheme_called(&self, name: SchemeName) -> Arc<dyn Scheme> {
+        (self.schemes)(name)
     }
 
     /// What is to be known of it.
@@ -492,6 +512,14 @@ impl Database {
     pub fn begin_write_back(&self) {
         if let Some((from, to)) = self.write_back.lock().take() {
             self.home.begin_write_back(from, to - from);
+        }
+    }
+
+    /// Stock SQLite gets BUSY while home is marked and in use, as long as one of the processes holds PENDING: this one, if no
+    /// other does (rule PendingHeld). Where that fails it gets NOTADB.
+    pub fn hold_pending(&self) {
+        if !self.read_only {
+            let _ = crate::disk::locks::pending(&*self.home);
         }
     }
 

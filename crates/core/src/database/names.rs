@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Database;
-use crate::beside;
+use crate::base::error::{Error, IoContext, Result};
+use crate::disk::beside;
 use crate::disk::{DiskFile, OpenMode};
-use crate::error::{Error, IoContext, Result};
-use crate::journal::super_journal;
 use crate::log::file::{LogFile, path_of_session};
+use crate::sqlite_format::journal::super_journal;
 
 /// The rollback journal of stock SQLite beside a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

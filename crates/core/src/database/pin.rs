@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use super::{Database, Inner, Phase};
-use crate::error::Result;
-use crate::home::{Kind, State};
-use crate::procs::tail::Reach;
-use crate::stats::Stats;
+use super::{Database, Inner, Phase, follow};
+use crate::base::error::{Error, Result};
+use crate::base::rules::{Rule, keeps};
+use crate::disk::stats::Stats;
+use crate::shared::member::Member;
+use crate::shared::tail::Reach;
+use crate::sqlite_format::home::{Kind, State};
 
 impl Database {
     /// Pins the newest state for a reader, after following what other processes committed.
@@ -37,6 +40,33 @@ impl Database {
         self.count_pin(inner, state)
     }
 
+    /// The newest state, for a reader or for one who will probably write, after following the log. `Busy`: checkpoints of other
+    /// processes overtake it again and again.
+    pub fn pin_shared(&self, member: &Member, inner: &mut Inner, reach: Reach) -> Result<Arc<State>> {
+        for _ in 0..1000 {
+            let words = &member.words;
+            inner.advance();
+            let behind = match reach {
+                Reach::Visible => words.visible() > inner.latest.tid,
+                Reach::Written => words.written() > inner.published.tid,
+                Reach::Flushed => words.written().min(words.flushed()) > inner.published.tid,
+            };
+            if behind || words.generation() != member.generation.load(std::sync::atomic::Ordering::Relaxed) {
+                follow::catch_up(self, member, inner, reach)?;
+            }
+            let state = match reach {
+                Reach::Visible => inner.latest.clone(),
+                Reach::Written | Reach::Flushed => inner.published.clone(),
+            };
+            let announced = inner.snapshots.has(state.tid) || !keeps(Rule::SnapshotsAnnounced);
+            if announced || member.announce(state.tid)? {
+                return Ok(state);
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        Err(Error::Busy("other processes bring pages home faster than this one can follow".into()))
+    }
+
     fn count_pin(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
         // Reads of a file that is no database know no size.
         let pages = if state.kind == Kind::Foreign { u32::MAX } else { state.page_count };
@@ -58,7 +88,7 @@ impl Database {
             }
         }
         if inner.phase == Phase::Unmarked && inner.snapshots.is_empty() {
-            crate::locks::none(&*self.home)?;
+            crate::disk::locks::none(&*self.home)?;
         }
         Ok(())
     }

@@ -7,13 +7,18 @@
 //! been flushed may reach the disk wholly, in part (whole atomic units) or not at all, in any order;
 //! a flush that returned makes everything written before it to that file durable.
 
+pub(crate) mod beside;
 pub mod environment;
 pub mod forked;
 pub mod forward;
+pub(crate) mod image_file;
+pub(crate) mod locks;
 pub mod look;
 pub mod real;
 pub mod shared;
 pub mod sim;
+pub(crate) mod stats;
+pub(crate) mod sync;
 pub mod system;
 mod write_back;
 
@@ -22,7 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::IoContext;
+use crate::base::error::IoContext;
 use shared::SharedWords;
 
 /// How to open a file.
@@ -261,7 +266,7 @@ fn lock_range(offset: u64, len: u64) -> io::Result<(i64, i64)> {
 }
 
 /// A random number from the operating system.
-pub fn random() -> crate::error::Result<u64> {
+pub fn random() -> crate::base::error::Result<u64> {
     system::random().context(|| "cannot get a random number from the system".into())
 }
 

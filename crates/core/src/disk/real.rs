@@ -225,7 +225,7 @@ impl Disk for RealDisk {
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.wrap(|| match tempfile::tempfile_in(directory_of(near)) {
             Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
-                tempfile::tempfile_in(crate::environment::temp_dir())
+                tempfile::tempfile_in(super::environment::temp_dir())
             }
             made => made,
         })

@@ -13,11 +13,11 @@ use std::path::PathBuf;
 
 use super::file::LogFile;
 use super::slot::Slot;
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::layout::{BLOCK_BYTES_MIN, decision as at, le_u16, le_u32, le_u64, put};
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::Tid;
 use crate::disk::system;
-use crate::error::{Error, IoContext, Result};
-use crate::layout::{BLOCK_BYTES_MIN, decision as at, le_u16, le_u32, le_u64, put};
-use crate::rules::{Rule, keeps};
-use crate::types::Tid;
 
 /// That a transaction over several files is committed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use crate::layout::{be_u16, home, le_u16, put, record as at};
-use crate::types::PageNo;
+use crate::base::layout::{be_u16, home, le_u16, put, record as at};
+use crate::base::types::PageNo;
 
 /// A shorter run of equal bytes between two changed ones is cheaper to repeat than to skip: no piece's head is longer.
 const MERGE_BYTES: usize = 8;

@@ -12,18 +12,18 @@ use memchr::memmem;
 use super::record::{Decider, Head, Peek, Record};
 use super::slot::Slot;
 use super::tombstone::{Tombstone, is_wiped};
-use crate::beside;
-use crate::disk::{Disk, DiskFile, FileId, FileSeal, NamesStamp, OpenMode, read_part, system};
-use crate::error::{Error, IoContext, Result};
-use crate::home::mark;
-use crate::layout::home::HEADER_BYTES;
-use crate::layout::{
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::layout::home::HEADER_BYTES;
+use crate::base::layout::{
     BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, SECTOR_BYTES, STREAM_UNIT, le_u32, le_u64, put, record as at, shared,
     slot,
 };
-use crate::memory::{self, Room};
-use crate::rules::{Rule, keeps};
-use crate::types::{LogOffset, PageNo, Tid};
+use crate::base::memory::{self, Room};
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::{LogOffset, PageNo, Tid};
+use crate::disk::beside;
+use crate::disk::{Disk, DiskFile, FileId, FileSeal, NamesStamp, OpenMode, read_part, system};
+use crate::sqlite_format::home::mark;
 
 /// The path of the log of the database at `home`.
 pub fn log_path(home: &Path) -> PathBuf {
@@ -509,7 +509,7 @@ impl LogFile {
                     crc = crc32c::crc32c_append(crc, &b);
                 } else {
                     for item in b.chunks_exact(at::STREAM_ITEM_BYTES) {
-                        let field = |i| crate::layout::le_u32(item, i).unwrap_or(0);
+                        let field = |i| crate::base::layout::le_u32(item, i).unwrap_or(0);
                         visit(field(0), u64::from(field(4)) * STREAM_UNIT, field(8))?;
                     }
                 }

@@ -24,14 +24,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::memory::Room;
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::Tid;
+use crate::disk::sync::{Event, Mutex, MutexGuard};
 use crate::disk::{DiskFile, FileSeal};
-use crate::error::{Error, IoContext, Result};
-use crate::frontier::{Frontier, Memory};
-use crate::home::State;
-use crate::memory::Room;
-use crate::rules::{Rule, keeps};
-use crate::sync::{Event, Mutex, MutexGuard};
-use crate::types::Tid;
+use crate::log::frontier::{Frontier, Memory};
+use crate::sqlite_format::home::State;
 
 /// A write that takes longer than this is out of the ordinary: nobody waits for others so long.
 const USUAL_MAX: Duration = Duration::from_millis(4);

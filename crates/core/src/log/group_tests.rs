@@ -7,11 +7,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::group::{Audience, Durability, Group};
+use crate::base::error::Error;
+use crate::base::types::Tid;
 use crate::disk::sim::{Op, SimConfig, SimDisk};
 use crate::disk::{Disk, OpenMode};
-use crate::error::Error;
-use crate::home::State;
-use crate::types::Tid;
+use crate::sqlite_format::home::State;
 
 const BLOCK: usize = 512;
 

@@ -3,11 +3,14 @@
 
 pub mod decision;
 mod delta;
+pub mod facts;
 pub mod file;
+pub mod frontier;
 pub mod group;
 #[cfg(test)]
 mod group_tests;
 pub mod record;
 pub mod ring;
+pub mod several;
 pub mod slot;
 pub mod tombstone;

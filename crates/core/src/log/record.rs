@@ -8,11 +8,11 @@
 
 use std::path::PathBuf;
 
+use crate::base::error::{Error, Result};
+use crate::base::layout::{STREAM_UNIT, le_u16, le_u32, le_u64, put, record as at};
+use crate::base::memory::{self, Room};
+use crate::base::types::{PageNo, Tid};
 use crate::disk::system;
-use crate::error::{Error, Result};
-use crate::layout::{STREAM_UNIT, le_u16, le_u32, le_u64, put, record as at};
-use crate::memory::{self, Room};
-use crate::types::{PageNo, Tid};
 
 use super::delta;
 

@@ -14,20 +14,24 @@ use super::group::{Audience, Durability, Group};
 use super::record::{self, Head};
 use super::slot::Slot;
 use super::tombstone::Tombstone;
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, shared, slot};
+use crate::base::memory::{self, Room};
+use crate::base::options::LOG_BYTES_MAX;
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::disk::shared::BYTES as SHARED_BYTES;
-use crate::disk::{DiskFile, FileSeal};
-use crate::error::{Error, IoContext, Result};
-use crate::home::State;
-use crate::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, shared, slot};
-use crate::memory::{self, Room};
-use crate::rules::{Rule, keeps};
-use crate::scheme::facts::Facts;
-use crate::types::{LogOffset, PageNo, Tid};
+use crate::disk::{DiskFile, FileSeal, random};
+use crate::log::facts::Facts;
+use crate::sqlite_format::home::State;
 
 /// How far TIDs may run ahead of the ceiling a slot announced.
 pub const TID_STEP: u64 = 1 << 32;
 /// How far change counters may run ahead of the ceiling a slot announced.
 pub const COUNTER_STEP: u32 = 1 << 16;
+/// How far the TID of a recovery's record is behind the last one found, at least and with a random part as large: more than records fit
+/// into a ring, so that none which a crash took back had a larger one (rule RecoveryRecord).
+pub const TIDS_APART: u64 = LOG_BYTES_MAX / 16;
 
 /// Size of the ring that a log begins with, and has beside a closed database (rule LogGivenBack).
 pub fn small_ring_bytes(block_bytes: u32) -> u64 {
@@ -37,6 +41,11 @@ pub fn small_ring_bytes(block_bytes: u32) -> u64 {
 
 /// Records longer than this are not copied to be written with one call.
 const LONG_RECORD: usize = 256 << 10;
+
+/// The number of a record that follows `last` where a crash may have taken some back: none of those had a larger one.
+pub fn number_apart(last: Tid) -> Result<Tid> {
+    Ok(Tid(last.0.saturating_add(TIDS_APART + random()? % TIDS_APART)))
+}
 
 /// What a slot says of the size of home: a scheme that writes in place leaves that to home's header.
 pub fn slot_page_count(state: &State, facts: Facts) -> u32 {
@@ -802,11 +811,11 @@ mod tests {
     use super::*;
     use std::path::Path;
 
+    use crate::base::types::PageNo;
     use crate::disk::sim::{Op, SimConfig, SimDisk, TraceEntry};
     use crate::disk::{Disk, OpenMode};
     use crate::log::file::ScanEnd;
     use crate::log::record::{Encoder, Stream as RecordStream};
-    use crate::types::PageNo;
 
     const RING: u64 = 1 << 20;
 

@@ -6,9 +6,9 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
 use super::tombstone::Tombstone;
-use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, le_u32, le_u64, put, slot as at};
-use crate::options::LOG_BYTES_MAX;
-use crate::types::{LogOffset, Tid};
+use crate::base::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, le_u32, le_u64, put, slot as at};
+use crate::base::options::LOG_BYTES_MAX;
+use crate::base::types::{LogOffset, Tid};
 
 /// What a slot says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
-use crate::layout::{SECTOR_BYTES, le_u32, le_u64, put, tombstone as at};
-use crate::types::Tid;
+use crate::base::layout::{SECTOR_BYTES, le_u32, le_u64, put, tombstone as at};
+use crate::base::types::Tid;
 
 /// A session that ended in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

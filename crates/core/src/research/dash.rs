@@ -14,21 +14,21 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::beside;
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::memory;
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::PageNo;
 use crate::checkpoint::{fit_length, write_home, write_pages};
 use crate::commit::reserve_bytes;
+use crate::database::scheme::{Commit, Facts, Outcome, Scheme};
 use crate::database::{Database, HomeFile, Live};
+use crate::disk::beside;
+use crate::disk::stats::{CountedFile, Stats};
 use crate::disk::{DiskFile, FileId};
-use crate::error::{Error, IoContext, Result};
-use crate::home::State;
 use crate::log::group::Durability;
-use crate::memory;
-use crate::rules::{Rule, keeps};
-use crate::scheme::{Commit, Facts, Outcome, Scheme};
-use crate::stats::{CountedFile, Stats};
-use crate::table::{Image, Place};
-use crate::txn::{Changed, Prepared, Txn};
-use crate::types::PageNo;
+use crate::pages::table::{Image, Place};
+use crate::pages::txn::{Changed, Prepared, Txn};
+use crate::sqlite_format::home::State;
 
 /// Bytes copied at once.
 const RUN_BYTES: usize = 1 << 20;
@@ -153,11 +153,11 @@ impl Dash {
         filled?;
         db.disk.sync_dir_of(&path).context(what)?;
         // For as long as home: stock SQLite may find this file under the name of the database.
-        if !crate::locks::shared(&*file)? {
+        if !crate::disk::locks::shared(&*file)? {
             return Err(Error::CantOpen(format!("{} is in use", path.display())));
         }
         // Rule PendingHeld. Where that fails, stock SQLite gets NOTADB.
-        let _ = crate::locks::pending(&*file);
+        let _ = crate::disk::locks::pending(&*file);
         *self.id.lock() = Some(file.id().context(what)?);
         let bytes = file.len().context(what)?;
         Ok(Second { file, home: HomeFile { bytes, reserved_bytes: 0, ..*home }, is_named: false })

@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
+use crate::base::error::Result;
+use crate::base::types::PageNo;
 use crate::checkpoint::write_home;
+use crate::database::scheme::{Commit, Facts, Outcome, Scheme};
 use crate::database::{Database, Live};
-use crate::error::Result;
-use crate::home::State;
 use crate::log::group::Durability;
-use crate::scheme::{Commit, Facts, Outcome, Scheme};
-use crate::table::{Image, Place};
-use crate::txn::{Changed, Prepared, Txn};
-use crate::types::PageNo;
+use crate::pages::table::{Image, Place};
+use crate::pages::txn::{Changed, Prepared, Txn};
+use crate::sqlite_format::home::State;
 
 /// No protection.
 pub struct Off;

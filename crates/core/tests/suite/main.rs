@@ -11,6 +11,7 @@ mod in_page_size;
 mod in_page_threads;
 mod in_place;
 mod late_writes;
+mod layers;
 mod lengthened;
 mod lost_log;
 mod moved;

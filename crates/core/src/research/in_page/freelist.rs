@@ -3,14 +3,14 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::base::error::Result;
+use crate::base::layout::be_u32;
+use crate::base::types::PageNo;
 use crate::database::Database;
-use crate::error::Result;
-use crate::home::{Header, State};
-use crate::layout::be_u32;
-use crate::node::Shape;
-use crate::table::Image;
-use crate::txn::{Changed, Txn};
-use crate::types::PageNo;
+use crate::pages::table::Image;
+use crate::pages::txn::{Changed, Txn};
+use crate::sqlite_format::home::{Header, State};
+use crate::sqlite_format::node::Shape;
 
 /// The first trunk and the number of pages, in the database header.
 const LIST: std::ops::Range<usize> = 32..40;

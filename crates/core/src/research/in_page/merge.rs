@@ -17,18 +17,18 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::commit::place;
+use crate::base::error::{IoContext, Result};
+use crate::base::memory;
+use crate::base::options::Options;
+use crate::base::types::{PageNo, Tid};
 use crate::database::{Database, Live};
-use crate::error::{IoContext, Result};
-use crate::home::State;
-use crate::image_file::ImageFile;
-use crate::memory;
-use crate::options::Options;
-use crate::sync::Event;
-use crate::table::Image;
-use crate::trailer::Trailer;
-use crate::txn::Placement;
-use crate::types::{PageNo, Tid};
+use crate::disk::image_file::ImageFile;
+use crate::disk::sync::Event;
+use crate::pages::table::Image;
+use crate::pages::txn::Placement;
+use crate::research::place;
+use crate::research::trailer::Trailer;
+use crate::sqlite_format::home::State;
 
 /// A write that takes longer than this is out of the ordinary: nobody waits for others so long.
 const USUAL_MAX: Duration = Duration::from_millis(4);

@@ -16,28 +16,30 @@ use parking_lot::Mutex;
 
 use self::freelist::Freed;
 use self::merge::Merge;
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::layout::put;
+use crate::base::layout::trailer::{BYTES, reserved_bytes};
+use crate::base::memory;
+use crate::base::options::{Garbage, Options};
+use crate::base::rules::{Rule, keeps};
+use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::checkpoint;
-use crate::commit::place::PAGE_BYTES_MAX;
 use crate::commit::{self, record};
+use crate::database::scheme::{Commit, Doubtful, Facts, Outcome, Scheme};
 use crate::database::{Database, Live};
-use crate::error::{Error, IoContext, Result};
-use crate::home::{self, Kind, State};
-use crate::layout::put;
-use crate::layout::trailer::{BYTES, reserved_bytes};
+use crate::disk::stats::Stats;
 use crate::log::group::Durability;
 use crate::log::record::Encoder;
 use crate::log::ring::Stream;
-use crate::memory;
-use crate::node::Shape;
-use crate::options::{Garbage, Options};
-use crate::rules::{Rule, keeps};
-use crate::scheme::{Commit, Facts, Outcome, Scheme};
-use crate::stats::Stats;
-use crate::table::Image;
-use crate::trailer::{self, Trailer};
-use crate::txn::{Changed, Placement, Prepared, Txn};
-use crate::types::{PageNo, Tid};
-use crate::undo::{self, Edit};
+use crate::log::slot::Slot;
+use crate::pages::table::{Image, PageTable};
+use crate::pages::txn::{Changed, Placement, Prepared, Txn};
+use crate::research::place::PAGE_BYTES_MAX;
+use crate::research::roll_back;
+use crate::research::trailer::{self, Trailer};
+use crate::research::undo::{self, Edit};
+use crate::sqlite_format::home::{self, Header, Kind, State};
+use crate::sqlite_format::node::Shape;
 
 /// Bytes of records after which they go home, and pages go in place again: so many that the flushes of that checkpoint
 /// do not count.
@@ -172,6 +174,15 @@ impl Scheme for InPage {
 
     fn fit_home(&self, db: &Database, live: &Live, state: &State) -> Result<()> {
         if keeps(Rule::SizeHome) { bring_size_home(db, live, state) } else { Ok(()) }
+    }
+
+    fn roll_back(&self, db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Doubtful> {
+        roll_back::scan(db, slot, table, accept_loss)
+    }
+
+    fn page_count_without_log(&self, db: &Database, first: &Header, session: u64) -> Result<Option<u32>> {
+        let page_bytes = home::page_bytes(first).filter(|_| trailer::has_room(first));
+        page_bytes.map(|page_bytes| roll_back::page_count_without_log(db, session, page_bytes)).transpose()
     }
 }
 

@@ -1,0 +1,154 @@
+//! Memory for what is as large as the data: pages, records, runs of pages, lists with an item for each page. Where
+//! there is none, the call fails with [`Error::NoMemory`] and the process lives; what is small is taken as everywhere
+//! in Rust, after [`headroom`] where a transaction begins to write and where it commits.
+//!
+//! An operation takes what it needs before it changes anything that it cannot try again. What comes after publication
+//! was reserved before (rule MemoryBeforePublication of `docs/commit.md`).
+
+use std::collections::HashMap;
+use std::collections::{TryReserveError, VecDeque};
+use std::hash::{BuildHasher, Hash};
+
+use parking_lot::Mutex;
+
+use crate::base::error::{Error, Result};
+
+/// Something that can be given room for more items.
+pub trait Room {
+    /// Makes room for `more` items, so that adding them takes no memory.
+    fn room(&mut self, more: usize) -> Result<()>;
+}
+
+impl<T> Room for Vec<T> {
+    fn room(&mut self, more: usize) -> Result<()> {
+        self.try_reserve(more).map_err(no_memory)
+    }
+}
+
+impl<T> Room for VecDeque<T> {
+    fn room(&mut self, more: usize) -> Result<()> {
+        self.try_reserve(more).map_err(no_memory)
+    }
+}
+
+impl<K: Eq + Hash, V, S: BuildHasher> Room for HashMap<K, V, S> {
+    fn room(&mut self, more: usize) -> Result<()> {
+        self.try_reserve(more).map_err(no_memory)
+    }
+}
+
+fn no_memory(_: TryReserveError) -> Error {
+    Error::NoMemory
+}
+
+/// What a transaction takes in small pieces.
+const HEADROOM_BYTES: usize = 32 << 10;
+
+/// Fails where there is no room for the small things of a transaction: the allocator has what is given back here for the
+/// calling thread.
+pub fn headroom() -> Result<()> {
+    list::<u8>(HEADROOM_BYTES).map(drop)
+}
+
+/// An empty list with room for `capacity` items.
+pub fn list<T>(capacity: usize) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(capacity).map_err(no_memory)?;
+    Ok(list)
+}
+
+/// So many zeros.
+pub fn zeros(len: usize) -> Result<Vec<u8>> {
+    let mut zeros = bytes(len)?;
+    zeros.resize(len, 0);
+    Ok(zeros)
+}
+
+/// The same where the number is of bytes in a file.
+pub fn zeros_of(len: u64) -> Result<Vec<u8>> {
+    zeros(usize::try_from(len).map_err(|_| Error::NoMemory)?)
+}
+
+/// A copy of `of`.
+pub fn copy(of: &[u8]) -> Result<Vec<u8>> {
+    let mut copy = bytes(of.len())?;
+    copy.extend_from_slice(of);
+    Ok(copy)
+}
+
+/// An empty list with room for so many bytes.
+fn bytes(len: usize) -> Result<Vec<u8>> {
+    let page = if len == POOLED_BYTES { PAGES.try_lock().and_then(|mut pages| pages.pop()) } else { None };
+    page.map_or_else(|| list(len), Ok)
+}
+
+/// Pages of this size, SQLite's default, are kept for others when they are dropped: allocators that are quick with what is small are not
+/// with these, of which each transaction takes and gives back some.
+const POOLED_BYTES: usize = 4096;
+/// So many at most.
+const POOLED: usize = 64;
+
+static PAGES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+/// The bytes of one page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageBytes(pub Vec<u8>);
+
+impl Drop for PageBytes {
+    fn drop(&mut self) {
+        if self.0.capacity() == POOLED_BYTES
+            && let Some(mut pages) = PAGES.try_lock()
+            && pages.len() < POOLED
+            && pages.try_reserve(1).is_ok()
+        {
+            let mut page = std::mem::take(&mut self.0);
+            page.clear();
+            pages.push(page);
+        }
+    }
+}
+
+/// Largest buffer that is kept for another use.
+const SPARE_BYTES: usize = 64 << 10;
+
+/// Buffers that nobody uses. The journal of a connection and the record of a database are empty between transactions, and of many that
+/// are open few write at a time.
+static SPARES: Mutex<[Vec<u8>; 8]> = Mutex::new([const { Vec::new() }; 8]);
+
+/// An empty buffer, with the room of its last use if there is one.
+pub fn spare() -> Vec<u8> {
+    let mut spares = SPARES.try_lock();
+    let spare = spares.as_mut().and_then(|spares| spares.iter_mut().find(|spare| spare.capacity() > 0));
+    spare.map_or_else(Vec::new, std::mem::take)
+}
+
+/// Gives a buffer back that is empty until its next use; what of it is large goes to the allocator.
+pub fn give_back(buffer: &mut Vec<u8>) {
+    if buffer.capacity() == 0 {
+        return;
+    }
+    let mut buffer = std::mem::take(buffer);
+    buffer.clear();
+    if buffer.capacity() <= SPARE_BYTES
+        && let Some(place) = SPARES.try_lock().as_mut().and_then(|s| s.iter_mut().find(|spare| spare.capacity() == 0))
+    {
+        *place = buffer;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_is_taken_again_has_nothing_of_before() {
+        for n in 0..3 * POOLED {
+            let pages: Vec<_> = (0..n).map(|_| PageBytes(copy(&[7; POOLED_BYTES]).unwrap())).collect();
+            drop(pages);
+            assert!(PAGES.lock().iter().all(|page| page.is_empty() && page.capacity() == POOLED_BYTES));
+            assert!(PAGES.lock().len() <= POOLED);
+            assert_eq!(zeros(POOLED_BYTES).unwrap(), [0; POOLED_BYTES]);
+            assert_eq!(copy(&[8; POOLED_BYTES]).unwrap(), [8; POOLED_BYTES]);
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! SQLite's own locks on home (SQLite file locking, section 3), taken on one open file for the whole
+//! process, so that stock SQLite in other processes, or beside us in this one, is kept out or waited for.
+//!
+//! Connections of this process do not lock each other with these: that is done in memory.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::base::error::{IoContext, Result};
+use crate::disk::{DiskFile, LockKind};
+
+const PENDING: u64 = 0x4000_0000;
+const RESERVED: u64 = PENDING + 1;
+const SHARED: u64 = PENDING + 2;
+const SHARED_BYTES: u64 = 510;
+
+fn what() -> String {
+    "cannot lock the database file".into()
+}
+
+/// Takes SHARED: no writer of stock SQLite may go on. False while one is about to write, or, unless the home that can be
+/// read by then `is_live`, while another process has PENDING.
+///
+/// SQLite holds a lock on PENDING while it takes SHARED. To take SHARED and then look at PENDING keeps out of the same
+/// writers' way with a system call less: one who has PENDING by then is seen, one who takes it later waits for this reader.
+pub fn shared_if(home: &dyn DiskFile, is_live: impl FnOnce() -> Result<bool>) -> Result<bool> {
+    shared_unless_pending(home, || home.conflicts(PENDING, 1, LockKind::Shared), is_live)
+}
+
+/// The same for one that comes again and again: whoever takes PENDING waits for it a moment longer, as if it had come a moment
+/// later. `free_at`: when nobody had PENDING, kept from one call to the next.
+pub fn shared_again(
+    home: &dyn DiskFile,
+    free_at: &mut Option<Instant>,
+    is_live: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    shared_unless_pending(home, || home.conflicts_lately(PENDING, 1, LockKind::Shared, free_at), is_live)
+}
+
+fn shared_unless_pending(
+    home: &dyn DiskFile,
+    is_pending: impl FnOnce() -> io::Result<bool>,
+    is_live: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    if !home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)? {
+        return Ok(false);
+    }
+    let free = match is_pending().context(what) {
+        Ok(false) => Ok(true),
+        Ok(true) => is_live(),
+        Err(e) => Err(e),
+    };
+    if !matches!(free, Ok(true)) {
+        home.unlock(SHARED, SHARED_BYTES).context(what)?;
+    }
+    free
+}
+
+/// The same for a file that is not in use through onewrite.
+pub fn shared(home: &dyn DiskFile) -> Result<bool> {
+    shared_if(home, || Ok(false))
+}
+
+/// Whether another process has SHARED, on a disk of the system: there the lock of this file itself does not count.
+pub fn has_others(home: &dyn DiskFile) -> Result<bool> {
+    home.conflicts(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)
+}
+
+/// Takes PENDING, or keeps it: stock SQLite gets BUSY before it reads the header. False if another process has it.
+pub fn pending(home: &dyn DiskFile) -> Result<bool> {
+    home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)
+}
+
+/// Lowers EXCLUSIVE to SHARED and PENDING.
+pub fn downgrade_to_pending(home: &dyn DiskFile) -> Result<()> {
+    home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
+    home.unlock(RESERVED, 1).context(what)
+}
+
+/// Takes RESERVED on top of SHARED: nobody else is about to write. False if somebody is.
+pub fn reserve(home: &dyn DiskFile) -> Result<bool> {
+    home.try_lock(RESERVED, 1, LockKind::Exclusive).context(what)
+}
+
+/// Gives RESERVED back.
+pub fn unreserve(home: &dyn DiskFile) -> Result<()> {
+    home.unlock(RESERVED, 1).context(what)
+}
+
+/// Raises SHARED to EXCLUSIVE: nobody else reads or writes. False, with SHARED as before, if somebody does.
+pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
+    let got = reserve(home)? && exclusive_from_reserved(home, Duration::ZERO)?;
+    if !got {
+        unreserve(home)?;
+    }
+    Ok(got)
+}
+
+/// Raises RESERVED to EXCLUSIVE. False, with RESERVED as before, if somebody reads for longer than `patience`;
+/// meanwhile nobody else begins to.
+pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let got = home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)?
+            && home.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)?;
+        if !got && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(100));
+            continue;
+        }
+        if !got {
+            home.unlock(PENDING, 1).context(what)?;
+        }
+        return Ok(got);
+    }
+}
+
+/// Raises RESERVED until nobody else has a lock, and nobody gets one. False, with RESERVED as before, if somebody reads for
+/// longer than `patience`. Unlike [`exclusive_from_reserved`] it keeps no reader out while it waits.
+pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if home.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)? {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// With SHARED and PENDING: waits until those have given SHARED back that took it before PENDING was held. False if one keeps it for
+/// longer than `patience`.
+pub fn readers_leave(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
+    let left = alone_from_reserved(home, patience)?;
+    if left {
+        home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
+    }
+    Ok(left)
+}
+
+/// Lowers EXCLUSIVE to SHARED.
+pub fn downgrade(home: &dyn DiskFile) -> Result<()> {
+    home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
+    home.unlock(PENDING, 2).context(what)
+}
+
+/// Gives everything back.
+pub fn none(home: &dyn DiskFile) -> Result<()> {
+    home.unlock(PENDING, 2 + SHARED_BYTES).context(what)
+}
+
+/// Takes every lock byte of SQLite. True if nobody else, this process's other open files included, had any.
+pub fn everything(home: &dyn DiskFile) -> Result<bool> {
+    home.try_lock(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)
+}
+
+/// Whether nobody, in this process or another, has any of SQLite's locks: for a file that cannot be locked exclusively.
+pub fn nobody(home: &dyn DiskFile) -> Result<bool> {
+    Ok(!home.conflicts(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)?)
+}
+
+/// Whether another process uses the file through onewrite, or is about to write it without (holds PENDING).
+pub fn is_pending(home: &dyn DiskFile) -> Result<bool> {
+    home.conflicts(PENDING, 1, LockKind::Exclusive).context(what)
+}
+
+/// Whether another process is writing (holds RESERVED).
+pub fn is_reserved(home: &dyn DiskFile) -> Result<bool> {
+    home.conflicts(RESERVED, 1, LockKind::Exclusive).context(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::real::RealDisk;
+    use crate::disk::sim::{SimConfig, SimDisk};
+    use crate::disk::{Disk, OpenMode};
+
+    #[test]
+    fn levels_exclude_each_other_as_in_sqlite() {
+        let disk = SimDisk::new(SimConfig::default());
+        let open = || disk.open(std::path::Path::new("/db"), OpenMode::Create).unwrap();
+        let (a, b) = (open(), open());
+        assert!(shared(&*a).unwrap() && shared(&*b).unwrap());
+        assert!(!exclusive(&*a).unwrap(), "b reads");
+        assert!(!is_reserved(&*b).unwrap(), "a failed attempt leaves nothing behind");
+        none(&*b).unwrap();
+        assert!(exclusive(&*a).unwrap());
+        assert!(!shared(&*b).unwrap() && is_reserved(&*b).unwrap());
+        downgrade(&*a).unwrap();
+        assert!(shared(&*b).unwrap() && !is_reserved(&*b).unwrap());
+    }
+
+    /// The one who is about to write waits for those who read, and nobody joins them.
+    #[test]
+    fn pending_keeps_new_readers_out_and_leaves_the_old_ones() {
+        for disk in [&SimDisk::new(SimConfig::default()) as &dyn Disk, &RealDisk::new()] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("db");
+            let open = || disk.open(&path, OpenMode::Create).unwrap();
+            let (reader, writer, comer) = (open(), open(), open());
+            assert!(shared(&*reader).unwrap() && shared(&*writer).unwrap());
+            assert!(reserve(&*writer).unwrap() && is_reserved(&*comer).unwrap());
+            assert!(shared(&*comer).unwrap(), "RESERVED lets readers come");
+            none(&*comer).unwrap();
+            assert!(writer.try_lock(PENDING, 1, LockKind::Exclusive).unwrap());
+            assert!(!shared(&*comer).unwrap());
+            assert!(!writer.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).unwrap());
+            none(&*reader).unwrap();
+            assert!(writer.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).unwrap(), "the refused left nothing");
+            none(&*writer).unwrap();
+            assert!(shared(&*comer).unwrap() && !is_reserved(&*reader).unwrap());
+        }
+    }
+
+    #[test]
+    fn who_reads_again_and_again_makes_way_before_long() {
+        let sim = SimDisk::new(SimConfig::default());
+        for (disk, at_once) in [(&sim as &dyn Disk, true), (&RealDisk::new(), false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let open = || disk.open(&dir.path().join("db"), OpenMode::Create).unwrap();
+            let (reader, writer) = (open(), open());
+            let mut free_at = None;
+            let mut reads = |is_live| {
+                let locked = shared_again(&*reader, &mut free_at, || Ok(is_live)).unwrap();
+                none(&*reader).unwrap();
+                locked
+            };
+            assert!(reads(false));
+            assert!(pending(&*writer).unwrap());
+            let began = Instant::now();
+            while reads(false) {
+                assert!(!at_once && began.elapsed() < Duration::from_secs(9));
+            }
+            assert!(!reads(false) && reads(true) && !reads(false), "until PENDING is given back");
+            none(&*writer).unwrap();
+            assert!(reads(false));
+        }
+    }
+
+    #[test]
+    fn who_waits_for_readers_to_leave_keeps_new_ones_out() {
+        let disk = SimDisk::new(SimConfig::default());
+        let open = || disk.open(std::path::Path::new("/db"), OpenMode::Create).unwrap();
+        let (a, b, c) = (open(), open(), open());
+        assert!(shared(&*a).unwrap() && shared(&*b).unwrap() && reserve(&*a).unwrap());
+        assert!(!exclusive_from_reserved(&*a, Duration::ZERO).unwrap(), "b reads");
+        assert!(shared(&*c).unwrap(), "a does not wait any more");
+        none(&*c).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| exclusive_from_reserved(&*a, Duration::from_secs(60)).unwrap());
+            while shared(&*c).unwrap() {
+                none(&*c).unwrap();
+            }
+            none(&*b).unwrap();
+            assert!(waits.join().unwrap());
+        });
+    }
+}

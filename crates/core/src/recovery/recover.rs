@@ -352,7 +352,7 @@ fn follow(
     let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let psow = member.words.psow();
     if psow != options.psow {
-        let shared = Options { psow, ..inner.options.clone() };
+        let shared = Options { psow, ..(*inner.options).clone() };
         db.set_options(inner, shared);
     }
     let log = Log::join(member.log.clone(), slot.clone(), psow);

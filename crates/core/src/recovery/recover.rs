@@ -1,6 +1,6 @@
 //! Recovery: a marked home and its log become the newest state that was committed.
 //!
-//! Replays the live records (`replay.rs`), makes them durable, and runs what a checkpoint runs:
+//! Replays the live records (`pairing/replay.rs`), makes them durable, and runs what a checkpoint runs:
 //! pages are rewritten even if home seems to hold them, for a failed flush may have left them in the
 //! cache and not on the disk. Every step may crash and be run again (invariant I8).
 

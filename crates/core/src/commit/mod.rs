@@ -5,7 +5,7 @@
 //!  SQLITE_FCNTL_COMMIT_…  commit    publish to the table and the next writer → let that one in → wait until it is durable
 //! ```
 //!
-//! What goes where is the scheme's ([`Scheme`]); [`record`] and [`place`] are what schemes share.
+//! What goes where is the scheme's ([`Scheme`]): [`log`] is the default one, and the others are in `research/`. [`record`] is shared by several.
 
 pub mod log;
 pub mod record;

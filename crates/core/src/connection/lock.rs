@@ -359,7 +359,7 @@ impl Connection {
             }
         }
         while let Some(session) = mark {
-            let mut options = inner.options.clone();
+            let mut options = (*inner.options).clone();
             options.busy_ms = u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX);
             options.shipper = self.ships;
             if recover::attach(db, writer, inner, session, &options)? {
@@ -521,7 +521,6 @@ impl Connection {
     pub(super) fn begin_write(&mut self, snapshot: &Arc<State>) -> Result<()> {
         let db = &*self.db;
         let mut writer = db.writer.lock();
-        db.inner.lock().check()?;
         db.see_to_files(&mut writer)?;
         let mut inner = db.inner.lock();
         inner.check()?;

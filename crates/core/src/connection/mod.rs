@@ -362,7 +362,7 @@ impl Connection {
             busy_ms: self.busy_ms,
             require: self.requires,
             shipper: self.ships,
-            ..self.db.inner.lock().options.clone()
+            ..(*self.db.inner.lock().options).clone()
         }
     }
 

@@ -55,10 +55,10 @@ fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> Optio
 
 fn set(connection: &mut Connection, name: &str, value: &str) -> Result<String> {
     let db = connection.database().clone();
-    let mut options = db.inner.lock().options.clone();
+    let mut options = (*db.inner.lock().options).clone();
     options.set(name, value)?;
     options.check()?;
-    let changes = options != db.inner.lock().options;
+    let changes = options != *db.inner.lock().options;
     if changes && !ANY_TIME.contains(&name) {
         if !connection.is_sole_and_idle() {
             return Err(Error::Busy(format!(

@@ -12,8 +12,8 @@ use crate::base::options::Options;
 use crate::base::rules::{Rule, keeps};
 use crate::base::types::PageNo;
 use crate::commit;
-use crate::database::Database;
 use crate::database::scheme::Commit;
+use crate::database::{Database, Inner};
 use crate::log::group::Durability;
 use crate::pages::txn::{Stage, Txn};
 use crate::session::aside;
@@ -178,28 +178,27 @@ impl Connection {
         } else {
             Durability::Written
         };
-        let mut writer = db.writer.lock();
-        let options = {
-            let inner = db.inner.lock();
-            inner.check()?;
-            inner.options.clone()
-        };
-        let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        // The writer's own snapshot ends here (rule OwnSnapshotEndsFirst): kept pinned, every image that the commit
-        // replaces, or that its checkpoint overwrites, would be kept for it.
         let is_merged = self.is_merged();
         let goes_on = self.habit.returns_lock && !self.said.exclusive;
+        let mut writer = db.writer.lock();
+        let mut inner = db.inner.lock();
+        inner.check()?;
+        let options = inner.options.clone();
+        let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         let Some(Writer { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
-        let pin_again = |own: &Arc<State>| drop(db.pin_state(&mut db.inner.lock(), own.clone()));
+        let pin_again = |inner: &mut Inner, own: &Arc<State>| drop(db.pin_state(inner, own.clone()));
+        // The writer's own snapshot ends here (rule OwnSnapshotEndsFirst): kept pinned, every image that the commit
+        // replaces, or that its checkpoint overwrites, would be kept for it.
         if !is_merged {
-            db.unpin(&mut db.inner.lock(), &reader.state).inspect_err(|_| pin_again(&reader.state))?;
+            db.unpin(&mut inner, &reader.state).inspect_err(|_| pin_again(&mut inner, &reader.state))?;
         }
+        drop(inner);
         let published =
             match commit::publish(&mut Commit { db: &db, live, txn, options: &options }, durability, goes_on) {
                 Ok(published) => published,
                 Err(e) => {
                     if !is_merged {
-                        pin_again(&reader.state);
+                        pin_again(&mut db.inner.lock(), &reader.state);
                     }
                     return Err(e);
                 }
@@ -245,7 +244,7 @@ pub(super) fn stays_here(what: &str) -> Error {
 }
 
 /// The options in force, if `txn` is on the newest state.
-fn options_on_newest(db: &Database, txn: &Txn) -> Result<Options> {
+fn options_on_newest(db: &Database, txn: &Txn) -> Result<Arc<Options>> {
     let inner = db.inner.lock();
     inner.check()?;
     if !inner.is_newest(&txn.base) {

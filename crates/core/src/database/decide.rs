@@ -1,4 +1,4 @@
-//! The decision of a transaction over several files (`several.rs`), seen from one database: looked for by those that find its prepared
+//! The decision of a transaction over several files (`log/several.rs`), seen from one database: looked for by those that find its prepared
 //! record, kept, cancelled, and placed.
 
 use std::path::Path;

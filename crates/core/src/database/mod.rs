@@ -103,8 +103,8 @@ pub struct Inner {
     pub reserved: Option<ConnectionId>,
     /// Pinned snapshots.
     pub snapshots: Snapshots,
-    /// Settings in force.
-    pub options: Options,
+    /// Settings in force; a transaction takes a count of them, not a copy.
+    pub options: Arc<Options>,
     /// Why the file was left in WAL mode, when this process last looked at one that is.
     pub stays_wal: Option<String>,
     /// What home was when it was found to be a plain file without a WAL beside it.
@@ -360,7 +360,7 @@ impl Database {
                 hidden: VecDeque::new(),
                 reserved: None,
                 snapshots: Snapshots::default(),
-                options,
+                options: Arc::new(options),
                 stays_wal: None,
                 plain: None,
                 pending_free_at: None,
@@ -433,7 +433,7 @@ impl Database {
         }
         self.psow.store(options.psow, Ordering::Relaxed);
         self.stream_bytes.store(options.stream_bytes, Ordering::Relaxed);
-        inner.options = options;
+        inner.options = Arc::new(options);
     }
 
     /// What the holder of the writer's place uses of a log that is taken into use: of the scheme, too, nothing is under way.

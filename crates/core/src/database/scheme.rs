@@ -10,7 +10,7 @@
 //!  recovery          Scheme::roll_back, page_count_without_log
 //! ```
 //!
-//! [`log`] and [`auto`] are here; those that are measured against them in `research/`. [`table`] alone knows them all. What a
+//! The default scheme is in `commit/log.rs`, the others are in `research/`, and `connection/schemes.rs` alone knows them all. What a
 //! scheme keeps between commits is its own, and changes under the lock `writer`.
 
 use std::sync::Arc;

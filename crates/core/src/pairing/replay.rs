@@ -1,5 +1,5 @@
 //! Replay: the live records of a log become versions in a page table, over what home holds. Nothing is written. Of most pages no image
-//! is made before somebody needs it (`chains.rs`): that a record counts is decided by its own bytes.
+//! is made before somebody needs it (`pages/chains.rs`): that a record counts is decided by its own bytes.
 //!
 //! The bytes of a record are absolute and pages are not looked into (rule ReplayCopiesBytes), so a page that a crash
 //! tore in home becomes whole (invariant I8), and what is replayed twice is the same.

@@ -1,12 +1,12 @@
 //! Several processes on one database: what a process does beside the others.
 //!
 //! ```text
-//!  attach   member.rs   alone: recover, begin the shared words; else join
-//!  read     follow.rs    follow the log; announce the snapshot; home's old images from kept.rs
-//!  write    turn.rs     take turns; after another process: catch up; after a dead one: take over (here)
-//!  commit   flush.rs    written in the turn, flushed after it, by one process for all
-//!           ship.rs     and perhaps sent to a store, by another
-//!  detach   member.rs   alone: checkpoint, mark off; else just leave
+//!  attach   shared/member.rs    alone: recover, begin the shared words; else join
+//!  read     database/follow.rs  follow the log; announce the snapshot; home's old images from shared/kept.rs
+//!  write    shared/turn.rs      take turns; after another process: catch up; after a dead one: take over (here)
+//!  commit   flush.rs            written in the turn, flushed after it, by one process for all
+//!           database/ship.rs    and perhaps sent to a store, by another
+//!  detach   shared/member.rs    alone: checkpoint, mark off; else just leave
 //! ```
 //!
 //! The rules between processes are those of `docs/commit.md`, "Several processes".

@@ -1,6 +1,6 @@
 //! Recovery: a marked home and its log become the newest state that was committed.
 //!
-//! Replays the live records (`replay.rs`), makes them durable, and runs what a checkpoint runs:
+//! Replays the live records (`pairing/replay.rs`), makes them durable, and runs what a checkpoint runs:
 //! pages are rewritten even if home seems to hold them, for a failed flush may have left them in the
 //! cache and not on the disk. Every step may crash and be run again (invariant I8).
 
@@ -352,7 +352,7 @@ fn follow(
     let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let psow = member.words.psow();
     if psow != options.psow {
-        let shared = Options { psow, ..inner.options.clone() };
+        let shared = Options { psow, ..(*inner.options).clone() };
         db.set_options(inner, shared);
     }
     let log = Log::join(member.log.clone(), slot.clone(), psow);

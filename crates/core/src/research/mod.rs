@@ -1,5 +1,5 @@
-//! Schemes that the ring is measured against: those of the research, and no protection at all. The default path names none
-//! of them.
+//! Schemes that the ring is measured against: those of the research, and no protection at all. The table of schemes alone names
+//! them; [`place`] is the commit in place that two of them share.
 
 pub mod auto;
 pub mod dash;

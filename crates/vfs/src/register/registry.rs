@@ -1,36 +1,25 @@
-//! Registering onewrite with a SQLite library, and the entry points that do it from C.
+//! Registering onewrite with a SQLite library.
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, OsString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use onewrite_core::disk::Disk;
 use onewrite_core::disk::real::RealDisk;
-use onewrite_core::environment;
-use onewrite_core::text::printable;
 use parking_lot::Mutex;
 
-use crate::api::{Api, CApi, VERSION_MIN, sqlite_copy, version_error};
-use crate::base::Base;
-use crate::fault::{last_pointer, remember};
-use crate::ffi::{AnyFn, AutoExtensionFn, EntryFn, Opaque, Vfs, code};
-use crate::functions::{attach, each_connection, refuse_all};
-use crate::log;
-use crate::main_file::panic_text;
-use crate::vfs::Onewrite;
+use crate::callbacks::{Onewrite, structure};
+use crate::host::Host;
+use crate::host::base::Base;
+use crate::process::version::VERSION_CALL;
+use crate::sql::each_connection;
+use crate::sqlite::api::{Api, VERSION_MIN, version_error};
+use crate::sqlite::ffi::{AnyFn, AutoExtensionFn, EntryFn, Vfs, code};
 
 /// Name under which the VFS is registered: `vfs=onewrite` in a URI.
 pub const VFS_NAME: &CStr = c"onewrite";
-
-/// Environment variable that says whether the loadable extension's first entry point makes onewrite the default VFS: `1`
-/// does, `0` and its absence do not.
-pub const DEFAULT_VARIABLE: &str = "ONEWRITE_DEFAULT";
-
-/// The system call by which one copy of this library knows another.
-pub(crate) const VERSION_CALL: &CStr = c"onewrite_version";
 
 /// Why onewrite could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,12 +38,12 @@ impl fmt::Display for RegisterError {
 
 impl std::error::Error for RegisterError {}
 
-fn refuse<T>(message: impl Into<String>) -> Result<T, RegisterError> {
+pub(super) fn refuse<T>(message: impl Into<String>) -> Result<T, RegisterError> {
     Err(RegisterError { code: code::ERROR, message: message.into() })
 }
 
 /// Structures registered by this copy of the library. Also serialises registering.
-static REGISTERED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+pub(super) static REGISTERED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// Registers the VFS `name` on the files of the system. Doing so again changes nothing, except that
 /// `make_default` makes it the default VFS now.
@@ -151,7 +140,7 @@ macro_rules! linked_api {
 
 /// Whose the VFS is that serves from now on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Registered {
+pub(super) enum Registered {
     /// This copy of the library's, since this call.
     Now,
     /// This copy's, since before.
@@ -182,7 +171,7 @@ pub unsafe fn register_over(api: &Api, name: &CStr, disk: Arc<dyn Disk>, base: &
 
 /// # Safety
 /// As [`register`].
-unsafe fn register_on(
+pub(super) unsafe fn register_on(
     api: &Api,
     name: &CStr,
     make_default: bool,
@@ -202,8 +191,11 @@ unsafe fn register_on(
         let passes_through = disk.is_none() || base.is_some();
         let base = underneath(api, base, &registered)?;
         let disk = disk.unwrap_or_else(|| Arc::new(RealDisk::new()));
-        let this: &'static Onewrite = Box::leak(Box::new(Onewrite::new(*api, base, name, disk, passes_through)));
-        std::ptr::from_mut(Box::leak(Box::new(this.structure())))
+        let this: &'static Onewrite = {
+            let host = Host::new(*api, base, name, disk, passes_through);
+            Box::leak(Box::new(Onewrite::new(host)))
+        };
+        std::ptr::from_mut(Box::leak(Box::new(structure(this))))
     } else if disk.is_none() && !registered.contains(&(found as usize)) && is_another_copy(found) {
         whose = Registered::Elsewhere;
         found
@@ -253,116 +245,6 @@ fn underneath(api: &Api, named: Option<&CStr>, registered: &[usize]) -> Result<B
     refuse("this SQLite has no VFS for files (\"unix\") that onewrite could build on")
 }
 
-/// What [`DEFAULT_VARIABLE`] says.
-fn default_wanted(value: Option<OsString>) -> Result<bool, RegisterError> {
-    match value {
-        None => Ok(false),
-        Some(v) if v == "0" => Ok(false),
-        Some(v) if v == "1" => Ok(true),
-        Some(v) => {
-            let value = v.to_string_lossy();
-            refuse(format!(
-                "{DEFAULT_VARIABLE}={}: not a value of this variable; the choices are 1 (onewrite becomes the default VFS) and 0",
-                printable(&value)
-            ))
-        }
-    }
-}
-
-/// Entry point of the loadable extension, under the name SQLite derives from `libonewrite.so`. Registers the VFS, as the
-/// default one if [`DEFAULT_VARIABLE`] says so.
-///
-/// # Safety
-/// Called by SQLite, as it calls an extension's entry point.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sqlite3_onewrite_init(
-    db: *mut c_void,
-    error: *mut *mut c_char,
-    routines: *const c_void,
-) -> c_int {
-    // SAFETY: as promised by the caller.
-    unsafe { enter(db, error, routines, || default_wanted(environment::variable(DEFAULT_VARIABLE))) }
-}
-
-/// The entry point for bindings that cannot name a VFS: makes onewrite the default one, whatever the environment says.
-///
-/// # Safety
-/// As [`sqlite3_onewrite_init`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sqlite3_onewrite_default_init(
-    db: *mut c_void,
-    error: *mut *mut c_char,
-    routines: *const c_void,
-) -> c_int {
-    // SAFETY: as promised by the caller.
-    unsafe { enter(db, error, routines, || Ok(true)) }
-}
-
-/// # Safety
-/// As [`sqlite3_onewrite_init`].
-unsafe fn enter(
-    db: *mut c_void,
-    error: *mut *mut c_char,
-    routines: *const c_void,
-    default_wanted: impl FnOnce() -> Result<bool, RegisterError>,
-) -> c_int {
-    // SAFETY: as promised by the caller.
-    let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { load(db.cast(), routines, default_wanted()?) }));
-    let e = match outcome {
-        // The VFS stays registered when the connection that loaded it closes, so the library must stay too.
-        Ok(Ok(())) => return code::OK_LOAD_PERMANENTLY,
-        Ok(Err(e)) => e,
-        Err(panic) => RegisterError {
-            code: code::INTERNAL,
-            message: format!("onewrite: internal error: {}", panic_text(&*panic)),
-        },
-    };
-    log::line(e.code, &e.message);
-    remember(&e.message, 0);
-    if !error.is_null() {
-        // SAFETY: as promised by the caller: the place takes a message that SQLite frees.
-        unsafe { error.write(sqlite_copy(routines, &e.message)) };
-    }
-    e.code
-}
-
-/// The same entry point under the name SQLite tries first, whatever the file is called.
-///
-/// # Safety
-/// As [`sqlite3_onewrite_init`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sqlite3_extension_init(
-    db: *mut c_void,
-    error: *mut *mut c_char,
-    routines: *const c_void,
-) -> c_int {
-    // SAFETY: as promised by the caller.
-    unsafe { sqlite3_onewrite_init(db, error, routines) }
-}
-
-/// Registers the VFS with the SQLite library this code is part of, while that initialises; the variable
-/// [`DEFAULT_VARIABLE`] says whether as the default. What is wrong becomes the error of every open: an error of
-/// initialising would reach nobody but as "SQL logic error".
-///
-/// # Safety
-/// As [`register`].
-pub unsafe fn register_inside(api: &Api) -> c_int {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let make_default = default_wanted(environment::variable(DEFAULT_VARIABLE))?;
-        // SAFETY: as promised by the caller.
-        unsafe { register_on(api, VFS_NAME, make_default, None, None) }
-    }));
-    let (code, message) = match outcome {
-        Ok(Ok(_)) => return code::OK,
-        Ok(Err(e)) => (e.code, e.message),
-        Err(panic) => (code::INTERNAL, format!("internal error: {}", panic_text(&*panic))),
-    };
-    api.log(code, &format!("onewrite: {message}"));
-    remember(&message, 0);
-    refuse_all(&message);
-    code::OK
-}
-
 /// Gives every connection its SQL functions, from the one on that opens; for the SQLite library this code is part of, which
 /// cannot take an automatic extension while it initialises (`sqlite3_auto_extension` would wait for itself).
 ///
@@ -371,76 +253,6 @@ pub unsafe fn register_inside(api: &Api) -> c_int {
 pub unsafe fn serve_connections(auto_extension: AutoExtensionFn) -> c_int {
     // SAFETY: `each_connection` is an entry point, and stays.
     unsafe { auto_extension(Some(std::mem::transmute::<EntryFn, AnyFn>(each_connection))) }
-}
-
-/// # Safety
-/// `db` and `routines` are what SQLite passes to an extension's entry point.
-unsafe fn load(db: *mut Opaque, routines: *const c_void, make_default: bool) -> Result<(), RegisterError> {
-    // SAFETY: as promised by the caller; an extension that stays loaded keeps its SQLite loaded.
-    unsafe {
-        let api = match Api::from_routines(routines) {
-            Ok(api) => api,
-            Err(message) => return refuse(message),
-        };
-        register(&api, VFS_NAME, make_default)?;
-        // Connections that open from now on are served by `each_connection`. Where another copy has registered, this one
-        // would know nothing of errors.
-        let found = (api.vfs_find)(VFS_NAME.as_ptr());
-        if !db.is_null() && REGISTERED.lock().contains(&(found as usize)) {
-            attach(db, routines).map_err(|message| RegisterError { code: code::ERROR, message })?;
-        }
-        Ok(())
-    }
-}
-
-/// `onewrite_register_api` of `onewrite.h`: what `onewrite_register` calls with the functions of the
-/// SQLite the caller is linked to. Answers with a result code; the message is `onewrite_last_error()`.
-///
-/// # Safety
-/// `api` points to a filled structure; otherwise as [`register`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn onewrite_register_api(api: *const CApi, make_default: c_int) -> c_int {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: as promised by the caller.
-        let Some(api) = (unsafe { api.as_ref() }).and_then(CApi::complete) else {
-            return Err(RegisterError {
-                code: code::MISUSE,
-                message: "onewrite_register_api: the structure is not the one of this library's onewrite.h".to_owned(),
-            });
-        };
-        // SAFETY: as promised by the caller.
-        unsafe { register(&api, VFS_NAME, make_default != 0) }
-    }));
-    let e = match outcome {
-        Ok(Ok(())) => return code::OK,
-        Ok(Err(e)) => e,
-        Err(panic) => RegisterError {
-            code: code::INTERNAL,
-            message: format!("onewrite: internal error: {}", panic_text(&*panic)),
-        },
-    };
-    log::line(e.code, &e.message);
-    remember(&e.message, 0);
-    e.code
-}
-
-/// `onewrite_version` of `onewrite.h`: the version of this library, as text that stays valid.
-#[unsafe(no_mangle)]
-pub extern "C" fn onewrite_version() -> *const c_char {
-    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
-}
-
-/// `onewrite_last_error` of `onewrite.h`: message of onewrite's last error on this thread, null where the
-/// last error was not onewrite's. Valid until this thread's next call into onewrite.
-#[unsafe(no_mangle)]
-pub extern "C" fn onewrite_last_error() -> *const c_char {
-    last_pointer()
-}
-
-/// Message of onewrite's last error on this thread: SQLite tells "unable to open database file", this tells
-/// why. `None` where the last error was not onewrite's.
-pub fn last_error() -> Option<String> {
-    crate::fault::last().map(|(message, _)| message)
 }
 
 const _: () = assert!(VERSION_MIN == 3_037_000, "onewrite.h tells the same version");

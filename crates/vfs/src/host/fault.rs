@@ -1,6 +1,7 @@
 //! Errors on their way out: core's classes become SQLite's result codes, the message goes to SQLite's
 //! error log and stays with the thread for `xGetLastError` and `onewrite_last_error()`.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
@@ -8,8 +9,8 @@ use std::ptr;
 use onewrite_core::Error;
 use onewrite_core::text::printable;
 
-use crate::api::{Api, c_text};
-use crate::ffi::code;
+use crate::sqlite::api::{Api, c_text};
+use crate::sqlite::ffi::code;
 
 /// Why a callback failed.
 pub(crate) enum Fault {
@@ -113,4 +114,13 @@ pub(crate) fn last() -> Option<(String, c_int)> {
 /// The same for C; null where there is none. Valid until the next call of onewrite's on this thread.
 pub(crate) fn last_pointer() -> *const c_char {
     LAST.with_borrow(|(message, _)| if message.is_empty() { ptr::null() } else { message.as_ptr() })
+}
+
+/// What a panic says.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("panic")
 }

@@ -4,16 +4,15 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use onewrite_core::Options;
 use onewrite_core::text::printable;
-use onewrite_core::{Connection, Error, Mode, PRAGMAS};
+use onewrite_core::{Connection, Error, Mode, Options, PRAGMAS};
 
-use crate::fault::{Fault, Outcome, last};
-use crate::ffi::{Changed, InUse, SplitPolicy, code, fcntl};
-use crate::journal_mode::{self, Answer};
-use crate::main_file::{State, path_of};
-use crate::siblings::Siblings;
-use crate::split;
+use super::journal_mode::{self, Answer};
+use crate::database::{Siblings, State};
+use crate::host::fault::{Fault, Outcome, last};
+use crate::settings::split;
+use crate::sqlite::api::path_of;
+use crate::sqlite::ffi::{Changed, InUse, SplitPolicy, code, fcntl};
 
 /// Prefix of every pragma that is ours.
 const PREFIX: &str = "onewrite_";
@@ -57,8 +56,8 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
             Ok(code::OK)
         }
         fcntl::VFSNAME => {
-            let vfs = state.vfs();
-            let name = vfs.api.sqlite_string(&vfs.name.to_string_lossy());
+            let host = state.host();
+            let name = host.api.sqlite_string(&host.name.to_string_lossy());
             // SAFETY: the argument of this control is a char*, which SQLite frees.
             unsafe { arg.cast::<*mut c_char>().write(name) };
             Ok(code::OK)
@@ -93,7 +92,7 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
         }
         // Kept by the file underneath for the time in WAL mode, so it may be asked before that time
         // comes; and the name of a temporary file is the same whoever gives it.
-        fcntl::PERSIST_WAL | fcntl::CHUNK_SIZE | fcntl::TEMPFILENAME if state.vfs().passes_through() => {
+        fcntl::PERSIST_WAL | fcntl::CHUNK_SIZE | fcntl::TEMPFILENAME if state.host().passes_through() => {
             // SAFETY: as promised by the caller.
             Ok(unsafe { state.base()?.control(op, arg) })
         }
@@ -132,7 +131,7 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
 /// # Safety
 /// As [`file_control`].
 unsafe fn forward(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
-    if !state.vfs().passes_through() {
+    if !state.host().passes_through() {
         return Ok(code::NOTFOUND);
     }
     // SAFETY: as promised by the caller.
@@ -199,7 +198,7 @@ unsafe fn respond(state: &mut State, args: *mut *mut c_char, answer: Answer) -> 
         Ok(text) => (code::OK, text),
         Err((rc, message)) => (rc, message),
     };
-    let text = state.vfs().api.sqlite_string(&text);
+    let text = state.host().api.sqlite_string(&text);
     if text.is_null() && rc == code::OK {
         return Err(Fault::Own(code::NOMEM, "no memory for the answer to a pragma".to_owned()));
     }
@@ -209,7 +208,7 @@ unsafe fn respond(state: &mut State, args: *mut *mut c_char, answer: Answer) -> 
 }
 
 fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String> {
-    if !state.vfs().api.asks_split
+    if !state.host().api.asks_split
         && let Some(answer) = split::without(name, value).map_err(|message| Fault::Own(code::ERROR, message))?
     {
         return Ok(answer);

@@ -9,9 +9,9 @@ use std::slice;
 
 use onewrite_core::Stats;
 
-use crate::api::c_text;
-use crate::ffi::{IndexInfo, Module, Opaque, Vtab, VtabCursor, code, sql};
-use crate::functions::{Sql, status_of};
+use super::library::{Sql, status_of};
+use crate::sqlite::api::c_text;
+use crate::sqlite::ffi::{IndexInfo, Module, Opaque, Vtab, VtabCursor, code, sql};
 
 /// Its methods. Without `xCreate` there is no `CREATE VIRTUAL TABLE` of it.
 pub(crate) static MODULE: Module = Module {

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use onewrite_core::Connection;
 use onewrite_core::{Split, Updates};
 
-use crate::ffi::{SplitPolicy, split};
+use crate::sqlite::ffi::{SplitPolicy, split};
 
 /// What a SQLite that splits its own way does, as the options say it.
 const OTHERWISE: [(&str, &str); 3] = [("split", "stock"), ("reserve_cells", "0"), ("updates", "over")];

@@ -8,14 +8,18 @@ use std::sync::Arc;
 
 use onewrite_core::{Connection, Error};
 
-use crate::control::file_control;
-use crate::ffi::{File, IoMethods, code, iocap};
-use crate::main_file::{Main, fill_short, offset_from};
+use super::registered::Onewrite;
+use crate::controls::file_control;
+use crate::database::Main;
+use crate::host::offsets::{fill_short, offset_from};
+use crate::sqlite::ffi::{File, IoMethods, code, iocap};
 
 /// What SQLite's buffer for an open file holds: a main database or its journal.
 #[repr(C)]
 pub(crate) struct OpenFile {
     file: File,
+    /// The VFS that opened it.
+    vfs: &'static Onewrite,
     /// A counted reference, given back by `xClose`.
     main: *const Main,
 }
@@ -72,23 +76,23 @@ static JOURNAL_METHODS: IoMethods = IoMethods {
 
 /// # Safety
 /// `file` is the buffer of an `xOpen` call, with room for an [`OpenFile`].
-pub(crate) unsafe fn place_main(file: *mut File, main: Arc<Main>) {
+pub(crate) unsafe fn place_main(file: *mut File, vfs: &'static Onewrite, main: Arc<Main>) {
     // SAFETY: as promised by the caller.
-    unsafe { place(file, &MAIN_METHODS, main) }
+    unsafe { place(file, &MAIN_METHODS, vfs, main) }
 }
 
 /// # Safety
 /// As [`place_main`].
-pub(crate) unsafe fn place_journal(file: *mut File, main: Arc<Main>) {
+pub(crate) unsafe fn place_journal(file: *mut File, vfs: &'static Onewrite, main: Arc<Main>) {
     // SAFETY: as promised by the caller.
-    unsafe { place(file, &JOURNAL_METHODS, main) }
+    unsafe { place(file, &JOURNAL_METHODS, vfs, main) }
 }
 
 /// # Safety
 /// As [`place_main`].
-unsafe fn place(file: *mut File, methods: &'static IoMethods, main: Arc<Main>) {
+unsafe fn place(file: *mut File, methods: &'static IoMethods, vfs: &'static Onewrite, main: Arc<Main>) {
     // SAFETY: as promised by the caller.
-    unsafe { file.cast::<OpenFile>().write(OpenFile { file: File { methods }, main: Arc::into_raw(main) }) }
+    unsafe { file.cast::<OpenFile>().write(OpenFile { file: File { methods }, vfs, main: Arc::into_raw(main) }) }
 }
 
 /// The database behind an open file.
@@ -140,10 +144,10 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, amount: c_int) -> &'a [u8] {
 // have the size given with them, and pointers for answers are valid.
 
 unsafe extern "C" fn main_close(file: *mut File) -> c_int {
-    // SAFETY: SQLite closes a file once.
-    let main = unsafe { take(file) };
+    // SAFETY: SQLite closes a file once, and `place` filled it.
+    let (vfs, main) = unsafe { ((*file.cast::<OpenFile>()).vfs, take(file)) };
     // The names go before the connection: afterwards SQLite frees the text they are keyed by.
-    main.vfs.forget_names(&main);
+    vfs.forget_names(&main);
     main.close()
 }
 

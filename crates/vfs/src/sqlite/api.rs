@@ -3,15 +3,17 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use onewrite_core::text::printable;
 
-use crate::ffi::{
+use super::ffi::{
     AnyFn, AutoExtensionFn, FilenameFn, LogFn, MallocFn, OldMallocFn, UriBooleanFn, UriKeyFn, UriParameterFn,
     VersionFn, VfsFindFn, VfsRegisterFn, slot,
 };
-use crate::log;
+use crate::process::log;
 
 /// Oldest SQLite served, as `sqlite3_libversion_number()` tells it.
 pub const VERSION_MIN: c_int = 3_037_000;
@@ -233,4 +235,9 @@ pub(crate) unsafe fn sqlite_copy(routines: *const c_void, text: &str) -> *mut c_
 pub(crate) fn c_text(text: &str) -> CString {
     let end = text.find('\0').unwrap_or(text.len());
     CString::new(text.get(..end).unwrap_or_default()).unwrap_or_default()
+}
+
+/// The path SQLite gave as text.
+pub(crate) fn path_of(name: &CStr) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(name.to_bytes()))
 }

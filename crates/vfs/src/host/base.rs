@@ -5,8 +5,8 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 
-use crate::fault::{Fault, Outcome};
-use crate::ffi::{File, IoMethods, Vfs, code};
+use super::fault::{Fault, Outcome};
+use crate::sqlite::ffi::{File, IoMethods, Vfs, code};
 
 /// A registered VFS that is not ours.
 #[derive(Clone, Copy)]

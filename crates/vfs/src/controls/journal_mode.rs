@@ -5,21 +5,12 @@ use std::ffi::c_int;
 
 use onewrite_core::{Connection, Error};
 
-use crate::fault::{Fault, Outcome};
-use crate::ffi::{code, open};
-use crate::main_file::State;
+use crate::database::{JournalMode, State};
+use crate::host::fault::{Fault, Outcome};
+use crate::sqlite::ffi::{code, open};
 
 /// The names in the order in which SQLite looks for the first that begins with what was said.
 const MODES: [&str; 6] = ["delete", "persist", "off", "truncate", "memory", "wal"];
-
-/// What this connection was told.
-#[derive(Default)]
-pub(crate) struct JournalMode {
-    /// It was answered `wal`.
-    absorbed: bool,
-    /// SQLite keeps nothing that it could roll a statement back with.
-    off: bool,
-}
 
 /// What an answer to a pragma is: a text, or a result code with its message.
 pub(crate) type Answer = Result<String, (c_int, String)>;

@@ -5,12 +5,13 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::base::{BaseFile, check};
-use crate::fault::{Fault, Outcome};
-use crate::ffi::{File, IoMethods, code, iocap};
-use crate::files::{SECTOR_BYTES, buffer, bytes, no_control, no_lock, no_reserved_lock};
-use crate::main_file::{fill_short, offset_from, path_of};
-use crate::vfs::Onewrite;
+use super::files::{SECTOR_BYTES, buffer, bytes, no_control, no_lock, no_reserved_lock};
+use crate::host::Host;
+use crate::host::base::{BaseFile, check};
+use crate::host::fault::{Fault, Outcome};
+use crate::host::offsets::{fill_short, offset_from};
+use crate::sqlite::api::path_of;
+use crate::sqlite::ffi::{File, IoMethods, code, iocap};
 
 /// Longest super-journal that is kept in memory.
 const BYTES_MAX: usize = 1 << 20;
@@ -24,7 +25,7 @@ pub(crate) struct OpenSuperJournal {
 }
 
 struct SuperJournal {
-    vfs: &'static Onewrite,
+    host: &'static Host,
     /// As SQLite passed it to `xOpen`: it stays until `xClose`.
     name: *const c_char,
     flags: c_int,
@@ -58,8 +59,8 @@ static METHODS: IoMethods = IoMethods {
 ///
 /// # Safety
 /// `file`, `name` and `flags` are those of an `xOpen` call; `file` has room for an [`OpenSuperJournal`].
-pub(crate) unsafe fn place(vfs: &'static Onewrite, name: *const c_char, file: *mut File, flags: c_int, bytes: Vec<u8>) {
-    let state = Box::into_raw(Box::new(SuperJournal { vfs, name, flags, bytes, base: None }));
+pub(crate) unsafe fn place(host: &'static Host, name: *const c_char, file: *mut File, flags: c_int, bytes: Vec<u8>) {
+    let state = Box::into_raw(Box::new(SuperJournal { host, name, flags, bytes, base: None }));
     // SAFETY: as promised by the caller.
     unsafe { file.cast::<OpenSuperJournal>().write(OpenSuperJournal { file: File { methods: &METHODS }, state }) }
 }
@@ -71,19 +72,19 @@ impl SuperJournal {
     }
 
     fn call(&mut self, io_code: c_int, f: impl FnOnce(&mut SuperJournal) -> Outcome<c_int>) -> c_int {
-        let vfs = self.vfs;
+        let host = self.host;
         let name = self.name().to_owned();
-        vfs.call(&name, io_code, || f(self))
+        host.call(&name, io_code, || f(self))
     }
 
     /// It is a file of the base's from now on.
     fn materialize(&mut self, sync_flags: c_int) -> Outcome {
-        if !self.vfs.passes_through() {
+        if !self.host.passes_through() {
             let message = "a transaction over several files that steps aside needs the real disk";
             return Err(Fault::Own(code::CANTOPEN, message.to_owned()));
         }
         // SAFETY: the name and the flags are those of SQLite's own call, and it keeps the name until `xClose`.
-        let (mut base, _) = unsafe { BaseFile::open(self.vfs.base, self.name, self.flags)? };
+        let (mut base, _) = unsafe { BaseFile::open(self.host.base, self.name, self.flags)? };
         check(base.write(&self.bytes, 0))?;
         check(base.sync(sync_flags))?;
         self.base = Some(base);
@@ -169,7 +170,7 @@ unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
         if let Some(base) = &mut state.base {
             return Ok(base.sync(flags));
         }
-        if !state.vfs.engine().sync_super_journal(&path_of(state.name()), &state.bytes)? {
+        if !state.host.engine().sync_super_journal(&path_of(state.name()), &state.bytes)? {
             state.materialize(flags)?;
         }
         Ok(code::OK)

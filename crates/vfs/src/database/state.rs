@@ -1,12 +1,9 @@
-//! An open main database: the engine's connection, and the file of the VFS underneath for the times
+//! The state of an open main database: the engine's connection, and the file of the VFS underneath for the times
 //! when SQLite works on that one (WAL mode, read-only opens). Decides which of the two a call is for.
 
 #![allow(unsafe_code)]
 
-use std::any::Any;
-use std::ffi::{OsStr, c_char, c_int};
-use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,16 +11,14 @@ use onewrite_core::disk::{FileId, OpenMode, look};
 use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::{Connection, LockLevel, Mode};
-use parking_lot::lock_api::Mutex;
 
-use crate::base::{BaseFile, check};
-use crate::fault::{Fault, Outcome};
-use crate::ffi::{code, open};
-use crate::fork;
-use crate::journal_mode::JournalMode;
-use crate::siblings::Siblings;
-use crate::taken::Taken;
-use crate::vfs::Onewrite;
+use super::siblings::Siblings;
+use crate::host::Host;
+use crate::host::base::{BaseFile, check};
+use crate::host::fault::{Fault, Outcome};
+use crate::host::offsets::{fill_short, offset_from};
+use crate::process::fork;
+use crate::sqlite::ffi::code;
 
 /// A name SQLite passed to `xOpen`: it and the URI parameters behind it live until `xClose` returns.
 #[derive(Clone, Copy)]
@@ -32,25 +27,17 @@ pub(crate) struct Name(pub(crate) *const c_char);
 // SAFETY: SQLite neither changes nor frees the text while the file is open, whatever the thread.
 unsafe impl Send for Name {}
 
-/// A main database and its lock: SQLite calls one connection from one thread at a time, so the mutex is
-/// never waited for; it is what makes sharing the state with the journal's file object sound.
-pub(crate) struct Main {
-    pub(crate) vfs: &'static Onewrite,
-    path: PathBuf,
-    state: Mutex<Taken, State>,
-}
-
 /// What a main database is at the moment.
 pub(crate) struct State {
-    vfs: &'static Onewrite,
+    host: &'static Host,
     name: Name,
     path: PathBuf,
     /// Flags for opening the file of the VFS underneath.
     flags: c_int,
     /// The engine's connection; none for a read-only database that nobody was seen to write.
-    conn: Option<Connection>,
+    pub(super) conn: Option<Connection>,
     /// The file of the VFS underneath, opened when first needed and kept until `xClose`.
-    base: Option<BaseFile>,
+    pub(super) base: Option<BaseFile>,
     /// Lock SQLite holds.
     level: LockLevel,
     /// Lock held on the file underneath.
@@ -70,11 +57,20 @@ pub(crate) struct State {
     /// What `PRAGMA journal_mode` was answered with.
     pub(crate) journal_mode: JournalMode,
     /// [`fork::generation`] at the open.
-    generation: u32,
+    pub(super) generation: u32,
     /// Message of the last error, for `PRAGMA onewrite_error` where there is no connection to ask.
-    last_error: Option<String>,
+    pub(super) last_error: Option<String>,
     /// Why no call is served any more.
-    dead: Option<&'static str>,
+    pub(super) dead: Option<&'static str>,
+}
+
+/// What this connection was told.
+#[derive(Default)]
+pub(crate) struct JournalMode {
+    /// It was answered `wal`.
+    pub(crate) absorbed: bool,
+    /// SQLite keeps nothing that it could roll a statement back with.
+    pub(crate) off: bool,
 }
 
 /// How long a look at the name holds for transactions that follow. One may lose its name at any moment behind the look as well, and
@@ -84,109 +80,6 @@ const NAMED: Duration = Duration::from_millis(1);
 /// Says what to do about a mark found by an open that cannot write.
 pub(crate) const MARKED: &str = "the database is in use through onewrite, or was when its process ended: its newest transactions are in its log, \
      which a read-only or immutable connection cannot use. Open it once for writing through onewrite, or run `onewrite recover` on it";
-
-impl Main {
-    pub(crate) fn new(
-        vfs: &'static Onewrite,
-        name: Name,
-        path: PathBuf,
-        flags: c_int,
-        conn: Option<Connection>,
-        base: Option<BaseFile>,
-        immutable: bool,
-    ) -> Main {
-        let identity = identity(&path);
-        let state = State {
-            vfs,
-            name,
-            path: path.clone(),
-            flags,
-            conn,
-            base,
-            level: LockLevel::None,
-            base_level: LockLevel::None,
-            immutable,
-            psow: None,
-            identity,
-            moved: None,
-            named_at: None,
-            siblings: Siblings::default(),
-            journal_mode: JournalMode::default(),
-            generation: fork::generation(),
-            last_error: None,
-            dead: None,
-        };
-        Main { vfs, path, state: Mutex::new(state) }
-    }
-
-    /// Runs one callback: an error becomes its result code, a panic too, and after a panic the
-    /// connection serves nothing any more. `io_code` is what a failure of the disk is in this call.
-    pub(crate) fn call(&self, io_code: c_int, f: impl FnOnce(&mut State) -> Outcome<c_int>) -> c_int {
-        self.settle(io_code, || {
-            let mut state = self.state.lock();
-            state.check_alive(io_code)?;
-            f(&mut state)
-        })
-    }
-
-    /// `xClose`: the result is the connection's, and no call is served afterwards.
-    pub(crate) fn close(&self) -> c_int {
-        let (conn, base, usable, forked) = {
-            let mut state = self.state.lock();
-            let forked = state.generation != fork::generation();
-            let usable = state.check_alive(code::IOERR_CLOSE).is_ok();
-            state.dead = Some("the connection is closed");
-            state.siblings = Siblings::default();
-            (state.conn.take(), state.base.take(), usable, forked)
-        };
-        self.settle(code::IOERR_CLOSE, || {
-            let base = base.map_or(code::OK, BaseFile::close);
-            match conn {
-                Some(conn) if usable => conn.close()?,
-                // After a panic it may contradict itself: ending it in the regular way would write that
-                // into the database.
-                Some(conn) if !forked => conn.abandon("a panic inside onewrite"),
-                // After a fork it is the parent's.
-                unusable => std::mem::forget(unusable),
-            }
-            Ok(base)
-        })
-    }
-
-    /// Whether a write may be assumed to leave the bytes around it alone when the power fails.
-    pub(crate) fn psow(&self) -> bool {
-        self.state.lock().psow()
-    }
-
-    fn settle(&self, io_code: c_int, f: impl FnOnce() -> Outcome<c_int>) -> c_int {
-        let fault = match catch_unwind(AssertUnwindSafe(f)) {
-            Ok(Ok(rc)) => return rc,
-            Ok(Err(fault)) => fault,
-            Err(panic) => {
-                self.state.lock().dead = Some("an earlier call failed inside onewrite; close this connection");
-                Fault::Own(io_code, format!("internal error: {}", panic_text(&*panic)))
-            }
-        };
-        if let Fault::Own(_, message) = &fault {
-            self.state.lock().last_error = Some(message.clone());
-        }
-        fault.report(&self.vfs.api, &self.path.to_string_lossy(), io_code)
-    }
-}
-
-/// What a panic says.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("panic")
-}
-
-/// The path SQLite gave as text.
-pub(crate) fn path_of(name: &std::ffi::CStr) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(name.to_bytes()))
-}
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
     look::at_path(path).ok().map(|found| (found.dev, found.ino))
@@ -213,14 +106,41 @@ fn level_from(number: c_int, io_code: c_int) -> Outcome<LockLevel> {
     })
 }
 
-/// A file offset from SQLite.
-pub(crate) fn offset_from(offset: i64, io_code: c_int) -> Outcome<u64> {
-    u64::try_from(offset).map_err(|_| Fault::Own(io_code, format!("negative offset {offset}")))
-}
-
 impl State {
+    pub(super) fn new(
+        host: &'static Host,
+        name: Name,
+        path: PathBuf,
+        flags: c_int,
+        conn: Option<Connection>,
+        base: Option<BaseFile>,
+        immutable: bool,
+    ) -> State {
+        let identity = identity(&path);
+        State {
+            host,
+            name,
+            path,
+            flags,
+            conn,
+            base,
+            level: LockLevel::None,
+            base_level: LockLevel::None,
+            immutable,
+            psow: None,
+            identity,
+            moved: None,
+            named_at: None,
+            siblings: Siblings::default(),
+            journal_mode: JournalMode::default(),
+            generation: fork::generation(),
+            last_error: None,
+            dead: None,
+        }
+    }
+
     #[inline]
-    fn check_alive(&self, io_code: c_int) -> Outcome {
+    pub(super) fn check_alive(&self, io_code: c_int) -> Outcome {
         if self.generation == fork::generation() && self.dead.is_none() {
             return Ok(());
         }
@@ -264,8 +184,8 @@ impl State {
         self.flags
     }
 
-    pub(crate) fn vfs(&self) -> &'static Onewrite {
-        self.vfs
+    pub(crate) fn host(&self) -> &'static Host {
+        self.host
     }
 
     pub(crate) fn last_error(&self) -> Option<&str> {
@@ -279,12 +199,12 @@ impl State {
     /// The file underneath, opened if it is not yet.
     pub(crate) fn base(&mut self) -> Outcome<&mut BaseFile> {
         if self.base.is_none() {
-            if !self.vfs.passes_through() {
+            if !self.host.passes_through() {
                 let message = "this disk has no VFS underneath: WAL mode and read-only opens are not available on it";
                 return Err(Fault::Own(code::CANTOPEN, message.to_owned()));
             }
             // SAFETY: the name lives until `xClose`, which drops this file.
-            let (file, _) = unsafe { BaseFile::open(self.vfs.base, self.name.0, self.flags)? };
+            let (file, _) = unsafe { BaseFile::open(self.host.base, self.name.0, self.flags)? };
             self.base = Some(file);
         }
         match &mut self.base {
@@ -340,12 +260,12 @@ impl State {
             if level == LockLevel::Shared && self.sees_mark()? {
                 self.base_level = LockLevel::None;
                 check(self.base()?.unlock(level_number(LockLevel::None)))?;
-                self.conn = Some(self.vfs.engine().open(&self.path, OpenMode::ReadOnly, &[])?);
+                self.conn = Some(self.host.engine().open(&self.path, OpenMode::ReadOnly, &[])?);
             } else {
                 raised?;
             }
         }
-        if level == LockLevel::Reserved && self.vfs.passes_through() {
+        if level == LockLevel::Reserved && self.host.passes_through() {
             self.conn.as_mut().map(Connection::leaves_foreign_file);
         }
         let spans = level == LockLevel::Exclusive && self.siblings.spans();
@@ -380,7 +300,7 @@ impl State {
         if self.conn.is_some() || self.immutable || self.level != LockLevel::None {
             return Ok(());
         }
-        let engine = self.vfs.engine();
+        let engine = self.host.engine();
         if engine.is_attached(&self.path) {
             self.conn = Some(engine.open(&self.path, OpenMode::ReadOnly, &[])?);
         }
@@ -507,13 +427,13 @@ impl State {
             );
             self.last_error = Some(why.clone());
             let fault = Fault::Own(code::READONLY_DBMOVED, why);
-            fault.report(&self.vfs.api, &self.path.to_string_lossy(), code::READONLY_DBMOVED);
+            fault.report(&self.host.api, &self.path.to_string_lossy(), code::READONLY_DBMOVED);
         }
         moved
     }
 
     fn look_whether_moved(&mut self) -> bool {
-        if !self.vfs.passes_through() {
+        if !self.host.passes_through() {
             return false;
         }
         if self.identity.is_none() {
@@ -527,20 +447,4 @@ impl State {
         self.named_at = (!moved).then(Instant::now);
         moved
     }
-}
-
-/// Zero-fills what a read did not reach and says so.
-pub(crate) fn fill_short(buf: &mut [u8], got: usize) -> c_int {
-    match buf.get_mut(got..) {
-        Some(rest) if !rest.is_empty() => {
-            rest.fill(0);
-            code::IOERR_SHORT_READ
-        }
-        _ => code::OK,
-    }
-}
-
-/// Flags for a read-only open of what was asked for with `flags`.
-pub(crate) fn read_only_flags(flags: c_int) -> c_int {
-    flags & !(open::READWRITE | open::CREATE) | open::READONLY
 }

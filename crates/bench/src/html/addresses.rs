@@ -1,7 +1,7 @@
 //! The block trace as a picture: addresses over time, a band for each part of the device, flushes below.
 
 use super::plots::{FONT, FOREGROUND, Frame, GRID, IO, draw, failed, short};
-use crate::blocks::{Blocks, Part};
+use crate::counting::blocks::{Blocks, Part};
 use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -118,7 +118,7 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blocks::Request;
+    use crate::counting::blocks::Request;
 
     #[test]
     fn every_part_and_the_flushes_are_drawn() {

@@ -4,12 +4,12 @@
 mod addresses;
 pub mod plots;
 
-use crate::blocks::Blocks;
+use crate::counting::blocks::Blocks;
+use crate::counting::wear::Wear;
 use crate::engines::Kind;
-use crate::leads::{self, Contender};
+use crate::report::leads::{self, Contender};
 use crate::report::{self, Row};
 use crate::runner::Outcome;
-use crate::wear::Wear;
 use anyhow::Result;
 use std::fmt::Write as _;
 

@@ -1,6 +1,6 @@
 //! The pictures of the page, as SVG whose colours are those of the page's style sheet.
 
-use crate::blocks::Part;
+use crate::counting::blocks::Part;
 use crate::report::Row;
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;

@@ -12,6 +12,7 @@
 //! | `replay` | a script from a file of SQL |
 
 mod apps;
+pub mod floor;
 mod originals;
 mod recovery;
 mod replay;
@@ -25,10 +26,9 @@ pub use recovery::{Crash, crash};
 pub use rows::INDEXES_MAX;
 pub use script::Script;
 
+use crate::engines::sql::Libraries;
 use crate::engines::{Engine, Kind, Settings};
-use crate::floor;
-use crate::measure::{Probe, Section};
-use crate::sql::Libraries;
+use crate::numbers::measure::{Probe, Section};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -197,6 +197,24 @@ impl Workload {
             Workload::Script(s) => s.transactions,
             _ => 1000,
         }
+    }
+}
+
+/// Which engines do which workload.
+impl Workload {
+    /// Whether the workload makes sense for the engine. A commit makes the database live: then only reads differ. An
+    /// engine that protects from nothing need not be sound after a crash.
+    pub fn suits(self, engine: &Engine) -> bool {
+        match engine.kind {
+            Kind::Floor | Kind::Store(_) => self.is_one_row(),
+            _ if self.recovers() => !engine.is_live() && engine.protects(),
+            _ => self.reads() || !engine.is_live(),
+        }
+    }
+
+    /// Whether the engine is measured without `--only`.
+    pub fn is_default_of(self, engine: &Engine) -> bool {
+        if self.reads() { engine.default_reads } else { engine.default }
     }
 }
 
@@ -369,7 +387,7 @@ pub fn run(
 mod tests {
     use super::*;
     use crate::engines::{all, register_onewrite};
-    use crate::measure::NoProbe;
+    use crate::numbers::measure::NoProbe;
 
     pub const SIZE: Size = Size {
         rows: 50,
@@ -442,7 +460,7 @@ mod tests {
         let libraries = Libraries::load([]).unwrap();
         for e in &all() {
             // Recovery needs this program's command line, to be killed.
-            for w in Workload::all().into_iter().filter(|w| e.does(*w) && !w.recovers()) {
+            for w in Workload::all().into_iter().filter(|w| w.suits(e) && !w.recovers()) {
                 let scripted = matches!(w, Workload::Script(_));
                 // What a script does, it does alike in all journal modes.
                 if scripted && !["delete", "wal-full", "log"].contains(&e.preset.as_str()) {

@@ -3,8 +3,8 @@
 
 use super::rows::{Binder, Rows, schema, sql};
 use super::{Plan, Size, Workload};
+use crate::engines::sql::{Db, Libraries};
 use crate::engines::{self, Engine};
-use crate::sql::{Db, Libraries};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

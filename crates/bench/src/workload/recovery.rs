@@ -7,10 +7,10 @@
 
 use super::rows::{Binder, Rows, place, sql, verify};
 use super::{Plan, Size, Stage, Workload};
+use crate::counting::syscalls::{self, Marks};
+use crate::engines::sql::{Db, Libraries};
 use crate::engines::{self, Engine, Settings};
-use crate::measure::{Probe, Section, time_each_after};
-use crate::sql::{Db, Libraries};
-use crate::syscalls::{self, Marks};
+use crate::numbers::measure::{Probe, Section, time_each_after};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;

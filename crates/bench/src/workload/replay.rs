@@ -3,7 +3,7 @@
 
 use super::script::{Conduct, Script, Transaction};
 use super::{Scripted, Size};
-use crate::sql::Library;
+use crate::engines::sql::Library;
 use anyhow::{Context, Result, ensure};
 
 pub const REPLAY: Scripted = Scripted {

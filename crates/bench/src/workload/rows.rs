@@ -2,10 +2,10 @@
 //! and reads, by key or of the whole table, with the file in the kernel's cache or not.
 
 use super::{Described, Size, Stage, WARM_UP, WalStart, Workload, originals, recovery};
+use crate::engines::sql::{Db, Libraries, Stmt};
 use crate::engines::{self, Engine, Settings};
-use crate::measure::{Section, time_each, time_each_after};
-use crate::random::Random;
-use crate::sql::{Db, Libraries, Stmt};
+use crate::numbers::measure::{Section, time_each, time_each_after};
+use crate::numbers::random::Random;
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -414,7 +414,7 @@ mod tests {
     use super::super::tests::SIZE;
     use super::*;
     use crate::engines::all;
-    use crate::measure::NoProbe;
+    use crate::numbers::measure::NoProbe;
 
     fn libraries() -> Libraries {
         Libraries::load([]).unwrap()

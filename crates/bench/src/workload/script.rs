@@ -4,9 +4,9 @@
 
 use super::rows::{grow_wal, warm_up_without_rows};
 use super::{Described, Size, Stage, WalStart};
+use crate::engines::sql::{Db, Libraries, Stmt, Value};
 use crate::engines::{self, Engine, Settings};
-use crate::measure::{INTERRUPTED, Section, histogram, time_each};
-use crate::sql::{Db, Libraries, Stmt, Value};
+use crate::numbers::measure::{INTERRUPTED, Section, histogram, time_each};
 use anyhow::{Context, Result, bail, ensure};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -231,7 +231,7 @@ fn side_by_side(
     script: &Script,
     size: &Size,
     open: &(impl Fn() -> Result<Db> + Sync),
-    (ready, probe): (Box<dyn FnOnce() -> Result<()> + '_>, &mut dyn crate::measure::Probe),
+    (ready, probe): (Box<dyn FnOnce() -> Result<()> + '_>, &mut dyn crate::numbers::measure::Probe),
 ) -> Result<(Section, Vec<usize>)> {
     let threads = script.conduct.threads;
     // The main thread opens the gate, between its probes.
@@ -353,7 +353,7 @@ fn digest(db: &Db, schemas: &[&str]) -> Result<Vec<(String, u64, u64)>> {
 mod tests {
     use super::super::tests::SIZE;
     use super::*;
-    use crate::measure::NoProbe;
+    use crate::numbers::measure::NoProbe;
 
     #[test]
     fn a_lost_row_and_a_changed_row_are_noticed() {

@@ -3,8 +3,8 @@
 use super::rows::{Row, Rows};
 use super::{Size, Stage, Workload};
 use crate::engines::Store;
-use crate::measure::{Section, time_each};
-use crate::random::Random;
+use crate::numbers::measure::{Section, time_each};
+use crate::numbers::random::Random;
 use anyhow::{Context, Result, ensure};
 use heed::types::Bytes;
 use std::collections::BTreeMap;

@@ -4,8 +4,8 @@
 
 use super::script::{Conduct, Script, Step, Transaction};
 use super::{Scripted, Size};
-use crate::random::Random;
-use crate::sql::Value;
+use crate::engines::sql::Value;
+use crate::numbers::random::Random;
 
 const MOBIBENCH: Scripted = Scripted {
     name: "",

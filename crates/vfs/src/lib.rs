@@ -1,23 +1,24 @@
-//! onewrite as a SQLite VFS: the glue between SQLite's C interface and the engine in `onewrite-core`.
+//! onewrite as a SQLite VFS: the glue between SQLite's C interface and the engine in
+//! `onewrite-core`.
 //!
-//! Three ways in: the loadable extension (`.load ./libonewrite`), the C library with `onewrite.h`, and
-//! [`register`] for Rust (most comfortably through the crate `onewrite-rusqlite`). The library is
-//! linked to no SQLite: it calls the one that registers it, through the pointers in [`Api`]. Programs that
-//! cannot name a VFS load the extension by its entry point `sqlite3_onewrite_default_init`, or set the environment
-//! variable `ONEWRITE_DEFAULT=1` before they load it: it is then the default one.
+//! Three ways in: the loadable extension (`.load ./libonewrite`), the C library with `onewrite.h`,
+//! and [`register()`] for Rust, most comfortably through the crate `onewrite-rusqlite`. The library
+//! is linked to no SQLite. It calls the one that registers it, through the pointers in [`Api`]. A
+//! program that cannot name a VFS loads the extension by `sqlite3_onewrite_default_init`, or sets
+//! `ONEWRITE_DEFAULT=1` before it loads it; onewrite is the default VFS then.
 //!
 //! Folders, in the order of their imports: each imports only from those above it.
 //!
 //! | folder | duty |
 //! |---|---|
-//! | `process/` | what the library knows of its process: forks, other copies, the log of errors, a lock |
+//! | `process/` | the process: forks, other copies of the library, the log of errors, a lock |
 //! | `sqlite/` | SQLite's C interface: declarations, functions as pointers, text |
-//! | `host/` | what a registered VFS stands on: the VFS underneath, the disk, the engine; errors |
+//! | `host/` | the foundations of a VFS: the VFS underneath, disk, engine, errors |
 //! | `settings/` | which settings a connection may ask for |
 //! | `database/` | one open main database: engine, or the VFS underneath |
-//! | `controls/` | what SQLite asks of it besides pages: file controls, pragmas, the journal mode |
+//! | `controls/` | SQLite's questions about it: file controls, pragmas, the journal mode |
 //! | `callbacks/` | the tables of functions that SQLite calls |
-//! | `sql/` | what a connection gets in SQL: functions and a table |
+//! | `sql/` | the SQL of every connection: functions and a table |
 //! | `register/` | registering with a SQLite library, and the entry points |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

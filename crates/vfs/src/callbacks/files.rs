@@ -14,11 +14,10 @@ use crate::database::Main;
 use crate::host::offsets::{fill_short, offset_from};
 use crate::sqlite::ffi::{File, IoMethods, code, iocap};
 
-/// What SQLite's buffer for an open file holds: a main database or its journal.
+/// SQLite's buffer for an open file, of a main database or of its journal.
 #[repr(C)]
 pub(crate) struct OpenFile {
     file: File,
-    /// The VFS that opened it.
     vfs: &'static Onewrite,
     /// A counted reference, given back by `xClose`.
     main: *const Main,
@@ -28,7 +27,8 @@ pub(crate) struct OpenFile {
 pub(crate) const SECTOR_BYTES: c_int = 512;
 
 /// Methods of a main database. Version 2: the shared-memory methods forward in WAL mode, and SQLite
-/// enters WAL mode only where they exist. No version 3: mapped pages would bypass overlay and snapshot.
+/// enters WAL mode only where they exist. No version 3: mapped pages would bypass overlay and
+/// snapshot.
 static MAIN_METHODS: IoMethods = IoMethods {
     version: 2,
     close: Some(main_close),
@@ -109,7 +109,8 @@ unsafe fn main_of<'a>(file: *mut File) -> &'a Main {
 /// # Safety
 /// As [`main_of`], once per file.
 unsafe fn take(file: *mut File) -> Arc<Main> {
-    // SAFETY: as promised by the caller; SQLite clears the methods after `xClose` and calls none again.
+    // SAFETY: as promised by the caller; SQLite clears the methods after `xClose` and calls none
+    // again.
     unsafe {
         (*file).methods = std::ptr::null();
         Arc::from_raw((*file.cast::<OpenFile>()).main)
@@ -140,8 +141,8 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, amount: c_int) -> &'a [u8] {
     }
 }
 
-// In what follows SQLite promises: the file is one that `xOpen` filled and that is not closed, buffers
-// have the size given with them, and pointers for answers are valid.
+// SQLite's promises for the callbacks below: `xOpen` filled the file, which is not closed; buffers
+// have the size given with them; pointers for answers are valid.
 
 unsafe extern "C" fn main_close(file: *mut File) -> c_int {
     // SAFETY: SQLite closes a file once, and `place` filled it.
@@ -220,15 +221,15 @@ unsafe extern "C" fn sector_size(_: *mut File) -> c_int {
     SECTOR_BYTES
 }
 
-/// POWERSAFE_OVERWRITE, unless `psow=0` says that a write may damage its neighbours. Nothing else,
-/// whatever the device can do, because SQLite answers each further bit with a shortcut that leaves
-/// the engine without what it needs:
+/// POWERSAFE_OVERWRITE, unless `psow=0` says that a write may damage its neighbours. No other bit,
+/// even of a device that can do more: SQLite answers each with a shortcut that the engine cannot
+/// serve.
 ///
-/// - `SAFE_APPEND`, `SEQUENTIAL`: the journal is not synced, or counts its records no more, so a journal
-///   written out for stepping aside would be one that cannot be trusted after a crash;
+/// - `SAFE_APPEND`, `SEQUENTIAL`: the journal is not synced, or does not count its records. A
+///   journal written out to step aside could then not be trusted after a crash.
 /// - `ATOMIC*`: a transaction of one page writes it without a journal and without a prepare;
-/// - `BATCH_ATOMIC`: commits go through BEGIN/COMMIT_ATOMIC_WRITE instead of SYNC, and the journal stays in
-///   SQLite's memory where stepping aside cannot write it out;
+/// - `BATCH_ATOMIC`: commits go through BEGIN/COMMIT_ATOMIC_WRITE instead of SYNC. The journal
+///   stays in SQLite's memory, where stepping aside cannot write it out.
 /// - `SUBPAGE_READ`: reads of part of a page past SQLite's cache, outside the page's version;
 /// - `UNDELETABLE_WHEN_OPEN`, `IMMUTABLE`: other locking rules than the engine's.
 unsafe extern "C" fn device_characteristics(file: *mut File) -> c_int {
@@ -250,7 +251,7 @@ unsafe extern "C" fn shm_map(
         // SAFETY: see above.
         unsafe { answer.write(std::ptr::null_mut()) };
         if let Some(conn) = state.connection().filter(|conn| conn.requires()) {
-            // What a hot journal led back to, for one.
+            // A hot journal may have led back to WAL mode.
             return Err(Error::Required(conn.why_stock()).into());
         }
         if !state.forwards() && !state.connection().map_or(Ok(false), Connection::goes_on_in_wal_mode)? {

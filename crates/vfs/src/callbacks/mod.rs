@@ -1,4 +1,5 @@
-//! The tables of functions that SQLite calls: of the VFS, of a database and its journal, of a super-journal.
+//! The tables of functions that SQLite calls: of the VFS, of a database and its journal, of a
+//! super-journal.
 
 mod files;
 mod registered;

@@ -15,13 +15,13 @@ use crate::host::fault::Outcome;
 /// One registered VFS. Lives as long as the process: SQLite may call it at any time.
 pub(crate) struct Onewrite {
     pub(crate) host: Host,
-    /// Names of journals and WAL files of open databases. SQLite passes one and the same pointer for
-    /// all its calls on a connection's journal, so the pointer says whose it is; the text would not:
-    /// each connection to a file has a virtual journal of its own.
+    /// Names of journals and WAL files of open databases. Each connection to a file has a virtual
+    /// journal of its own, under the same text; SQLite passes one pointer for it in all calls, so
+    /// the pointer tells them apart.
     names: RwLock<FxHashMap<usize, (NameOf, Arc<Main>)>>,
 }
 
-/// What a name passed by pointer is.
+/// The kind of file that a pointer names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameOf {
     Journal,
@@ -63,7 +63,6 @@ impl Onewrite {
         }
     }
 
-    /// Drops the names of a database that is being closed.
     pub(super) fn forget_names(&self, main: &Arc<Main>) {
         self.names.write().retain(|_, (_, owner)| !Arc::ptr_eq(owner, main));
     }

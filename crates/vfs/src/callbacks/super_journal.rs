@@ -1,5 +1,6 @@
-//! Super-journals: `sqlite3_io_methods` of the file by which SQLite commits several databases together. It stays in memory if all of
-//! them commit by their logs; else it is one of the VFS underneath, from the first sync on.
+//! Super-journals: `sqlite3_io_methods` of the file by which SQLite commits several databases
+//! together. It stays in memory if all of them commit by their logs. Else it is a file of the VFS
+//! underneath from the first sync on.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +17,7 @@ use crate::sqlite::ffi::{File, IoMethods, code, iocap};
 /// Longest super-journal that is kept in memory.
 const BYTES_MAX: usize = 1 << 20;
 
-/// What SQLite's buffer for an open super-journal holds.
+/// SQLite's buffer for an open super-journal.
 #[repr(C)]
 pub(crate) struct OpenSuperJournal {
     file: File,
@@ -55,10 +56,11 @@ static METHODS: IoMethods = IoMethods {
     unfetch: None,
 };
 
-/// Opens one in memory, with what it holds.
+/// Opens a super-journal in memory that holds `bytes`.
 ///
 /// # Safety
-/// `file`, `name` and `flags` are those of an `xOpen` call; `file` has room for an [`OpenSuperJournal`].
+/// `file`, `name` and `flags` are those of an `xOpen` call; `file` has room for an
+/// [`OpenSuperJournal`].
 pub(crate) unsafe fn place(host: &'static Host, name: *const c_char, file: *mut File, flags: c_int, bytes: Vec<u8>) {
     let state = Box::into_raw(Box::new(SuperJournal { host, name, flags, bytes, base: None }));
     // SAFETY: as promised by the caller.
@@ -83,7 +85,8 @@ impl SuperJournal {
             let message = "a transaction over several files that steps aside needs the real disk";
             return Err(Fault::Own(code::CANTOPEN, message.to_owned()));
         }
-        // SAFETY: the name and the flags are those of SQLite's own call, and it keeps the name until `xClose`.
+        // SAFETY: the name and the flags are those of SQLite's own call, and it keeps the name
+        // until `xClose`.
         let (mut base, _) = unsafe { BaseFile::open(self.host.base, self.name, self.flags)? };
         check(base.write(&self.bytes, 0))?;
         check(base.sync(sync_flags))?;
@@ -102,8 +105,8 @@ unsafe fn state<'a>(file: *mut File) -> &'a mut SuperJournal {
     unsafe { &mut *(*file.cast::<OpenSuperJournal>()).state }
 }
 
-// In what follows SQLite promises: the file is one that `place` filled and that is not closed, buffers
-// have the size given with them, and pointers for answers are valid.
+// SQLite's promises for the callbacks below: `place` filled the file, which is not closed; buffers
+// have the size given with them; pointers for answers are valid.
 
 unsafe extern "C" fn close(file: *mut File) -> c_int {
     // SAFETY: SQLite closes a file once, and clears the methods.

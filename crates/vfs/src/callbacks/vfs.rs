@@ -52,7 +52,7 @@ pub(crate) fn structure(vfs: &'static Onewrite) -> Vfs {
     }
 }
 
-/// What a super-journal that is opened holds, if it is in memory, or may be.
+/// The bytes of a super-journal that is in memory, or none of one that is to be created.
 fn in_memory(host: &Host, name: &CStr, flags: c_int) -> Option<Vec<u8>> {
     let known = host.engine().super_journal(&path_of(name));
     known.or_else(|| (flags & open::CREATE != 0).then(Vec::new))
@@ -107,8 +107,9 @@ unsafe fn text<'a>(name: *const c_char) -> &'a CStr {
     if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } }
 }
 
-// In what follows SQLite promises: the VFS is the one registered, names are C strings, buffers have the size
-// given with them, and pointers for answers are valid (that for flags may be null).
+// SQLite's promises for the callbacks below: the VFS is the one registered; names are C strings;
+// buffers have the size given with them; pointers for answers are valid, and that for flags may be
+// null.
 
 unsafe extern "C" fn x_open(
     vfs: *mut Vfs,
@@ -210,7 +211,6 @@ unsafe extern "C" fn x_access(vfs: *mut Vfs, name: *const c_char, flags: c_int, 
     })
 }
 
-/// Calls a method of the base's, with the base as its first argument.
 macro_rules! forward {
     ($vfs:ident, $method:ident ( $($arg:expr),* ), $otherwise:expr) => {
         // SAFETY: see above; the arguments are passed on as they are.
@@ -240,7 +240,8 @@ unsafe extern "C" fn x_full_pathname(vfs: *mut Vfs, name: *const c_char, bytes: 
         return code::OK;
     }
     let rc = forward!(vfs, full_pathname(name, bytes, out), code::CANTOPEN);
-    // SQLite does not get to `xOpen` then, and the reason of an error before this one would be taken for this one's.
+    // SQLite does not get to `xOpen` then, and the reason of an error before this one would be
+    // taken for this one's.
     if rc & 0xff != code::OK {
         let _none_in_a_panic = catch_unwind(|| unnamed(&path_of(path), bytes));
     }
@@ -291,7 +292,8 @@ unsafe extern "C" fn x_current_time(vfs: *mut Vfs, out: *mut f64) -> c_int {
     forward!(vfs, current_time(out), code::ERROR)
 }
 
-/// `xCurrentTimeInt64`: milliseconds of the Julian day; derived from days where the base has days only.
+/// `xCurrentTimeInt64`: milliseconds of the Julian day; derived from days where the base has days
+/// only.
 unsafe extern "C" fn x_current_time_i64(vfs: *mut Vfs, out: *mut i64) -> c_int {
     // SAFETY: see above.
     unsafe {
@@ -308,7 +310,7 @@ unsafe extern "C" fn x_current_time_i64(vfs: *mut Vfs, out: *mut i64) -> c_int {
     }
 }
 
-/// `xGetLastError`: the message of this thread's last error if it was ours, else whatever the base says.
+/// `xGetLastError`: the message of this thread's last error if it was ours, else the base's.
 unsafe extern "C" fn x_get_last_error(vfs: *mut Vfs, bytes: c_int, out: *mut c_char) -> c_int {
     let Some((message, os_error)) = last() else {
         return forward!(vfs, get_last_error(bytes, out), 0);
@@ -334,7 +336,7 @@ unsafe extern "C" fn x_set_system_call(vfs: *mut Vfs, name: *const c_char, call:
 unsafe extern "C" fn x_get_system_call(vfs: *mut Vfs, name: *const c_char) -> Option<AnyFn> {
     // SAFETY: see above.
     if unsafe { text(name) } == VERSION_CALL {
-        // SAFETY: whoever calls it by this type is told that the type is another one.
+        // SAFETY: a caller by this type knows that the real type is another one.
         return Some(unsafe { std::mem::transmute::<extern "C" fn() -> *const c_char, AnyFn>(onewrite_version) });
     }
     forward!(vfs, get_system_call(name), None)

@@ -1,4 +1,5 @@
-//! File controls of a main database: prepare and commit, pragmas, and what SQLite asks besides.
+//! File controls of a main database: prepare and commit, pragmas, and smaller questions of
+//! SQLite's.
 
 #![allow(unsafe_code)]
 
@@ -42,8 +43,8 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
         },
         // SAFETY: the argument of this control is an array of at least three strings.
         fcntl::PRAGMA => unsafe { answer_pragma(state, arg.cast()) },
-        // The engine never writes ahead of a commit, so there is no size to prepare for; and the file
-        // underneath grows by the page in WAL mode, as it would without the hint.
+        // No size to prepare for: the engine never writes ahead of a commit, and in WAL mode the
+        // file underneath grows by the page.
         fcntl::SIZE_HINT => Ok(code::OK),
         fcntl::LOCKSTATE => {
             // SAFETY: the argument of this control is an int.
@@ -74,13 +75,14 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
             Ok(code::OK)
         }
         fcntl::MMAP_SIZE => {
-            // Pages are not mapped (there is no xFetch), so the size in force is 0 whatever is asked.
+            // Pages are not mapped (there is no xFetch): the size in force is always 0.
             // SAFETY: the argument of this control is an sqlite3_int64.
             unsafe { arg.cast::<i64>().write(0) };
             Ok(code::OK)
         }
         fcntl::PDB => {
-            // SAFETY: the argument of this control is an sqlite3**; the address is compared and never followed.
+            // SAFETY: the argument of this control is an sqlite3**; the address is compared and
+            // never followed.
             state.siblings = Siblings::of(unsafe { arg.cast::<usize>().read() });
             Ok(code::NOTFOUND)
         }
@@ -90,8 +92,8 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
             unsafe { arg.cast::<c_int>().write(c_int::from(moved)) };
             Ok(code::OK)
         }
-        // Kept by the file underneath for the time in WAL mode, so it may be asked before that time
-        // comes; and the name of a temporary file is the same whoever gives it.
+        // The file underneath keeps these for the time in WAL mode, so they may come before that
+        // time. The name of a temporary file is the same from either.
         fcntl::PERSIST_WAL | fcntl::CHUNK_SIZE | fcntl::TEMPFILENAME if state.host().passes_through() => {
             // SAFETY: as promised by the caller.
             Ok(unsafe { state.base()?.control(op, arg) })
@@ -138,8 +140,9 @@ unsafe fn forward(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_i
     Ok(unsafe { state.base()?.control(op, arg) })
 }
 
-/// `SQLITE_FCNTL_PRAGMA`: element 0 takes the answer or the error message (SQLite frees it), 1 is the
-/// name, 2 the value or null. SQLite asks while it compiles the statement, and again each time it runs.
+/// `SQLITE_FCNTL_PRAGMA`: element 0 takes the answer or the error message (SQLite frees it), 1 is
+/// the name, 2 the value or null. SQLite asks while it compiles the statement, and again each time
+/// it runs.
 ///
 /// # Safety
 /// `args` is the argument of that control.
@@ -239,7 +242,7 @@ fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String>
 fn effect(state: &mut State) -> String {
     let absorbed = journal_mode::is_absorbed(state);
     let mode = match state.connection().map(Connection::look_ahead).transpose() {
-        // Whoever is in the way now is not for good.
+        // A connection that is in the way now will not stay there.
         Err(Error::Busy(_) | Error::BusySnapshot | Error::NotAlone(_)) => Some(Mode::Idle),
         Err(e) => return format!("in_effect=no: {}", printable(&e.to_string())),
         Ok(mode) => mode,

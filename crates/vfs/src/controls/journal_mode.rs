@@ -1,5 +1,5 @@
-//! `PRAGMA journal_mode` and `wal_checkpoint` under `wal=absorb`: who asks for WAL mode is answered as SQLite answers, and
-//! onewrite goes on, which keeps what WAL mode promises.
+//! `PRAGMA journal_mode` and `wal_checkpoint` under `wal=absorb`: the answers are SQLite's in WAL
+//! mode, and onewrite goes on, which keeps WAL mode's promises.
 
 use std::ffi::c_int;
 
@@ -9,10 +9,10 @@ use crate::database::{JournalMode, State};
 use crate::host::fault::{Fault, Outcome};
 use crate::sqlite::ffi::{code, open};
 
-/// The names in the order in which SQLite looks for the first that begins with what was said.
+/// The modes. SQLite takes the first that begins with the value given.
 const MODES: [&str; 6] = ["delete", "persist", "off", "truncate", "memory", "wal"];
 
-/// What an answer to a pragma is: a text, or a result code with its message.
+/// An answer to a pragma: a text, or a result code with its message.
 pub(crate) type Answer = Result<String, (c_int, String)>;
 
 /// The mode that SQLite takes `value` for; `None`: it only answers with the one in force.
@@ -61,8 +61,8 @@ pub(crate) fn answer(state: &mut State, value: Option<&str>) -> Option<Answer> {
     }
 }
 
-/// `PRAGMA wal_checkpoint`: a checkpoint of the engine's. SQLite then answers with the row of a database that has no WAL, for
-/// a VFS can answer with one text only.
+/// `PRAGMA wal_checkpoint`: a checkpoint of the engine's. SQLite then answers with the row of a
+/// database that has no WAL, for a VFS can answer with one text only.
 pub(crate) fn checkpoint(state: &mut State, value: Option<&str>) -> Option<Answer> {
     // SQLite refuses it within a transaction.
     if !absorbs(state) || in_transaction(state) || value.is_some_and(|mode| mode.eq_ignore_ascii_case("noop")) {
@@ -89,8 +89,8 @@ fn absorbs(state: &mut State) -> bool {
     state.flags() & open::READONLY == 0 && state.engine().is_some_and(|conn| conn.absorbs_wal())
 }
 
-/// Whether a transaction is open that has read or written this file, as far as its locks say: of a BEGIN that nothing followed
-/// a VFS hears nothing, and of a connection that keeps its locks neither.
+/// Whether a transaction that has read or written this file is open, by its locks. They do not show
+/// a BEGIN without a statement behind it, nor a transaction of a connection that keeps its locks.
 fn in_transaction(state: &mut State) -> bool {
     state.level_number() > 0 && !state.connection().is_some_and(|conn| Connection::keeps_locks(conn))
 }

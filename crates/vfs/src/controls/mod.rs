@@ -1,4 +1,5 @@
-//! What SQLite asks of an open main database besides pages: file controls, pragmas, the journal mode.
+//! The questions that SQLite asks of an open main database: file controls, pragmas, the journal
+//! mode.
 
 mod control;
 mod journal_mode;

@@ -1,4 +1,5 @@
-//! An open main database as SQLite's calls reach it: one call at a time, an error or a panic as a result code.
+//! An open main database as SQLite calls it: one call at a time; an error or a panic becomes a
+//! result code.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,8 +17,8 @@ use crate::process::fork;
 use crate::process::taken::Taken;
 use crate::sqlite::ffi::code;
 
-/// A main database and its lock: SQLite calls one connection from one thread at a time, so the mutex is
-/// never waited for; it is what makes sharing the state with the journal's file object sound.
+/// A main database and its lock. SQLite calls one connection from one thread at a time, so the lock
+/// is free; it makes it sound to share the state with the journal's file object.
 pub(crate) struct Main {
     host: &'static Host,
     path: PathBuf,
@@ -38,8 +39,8 @@ impl Main {
         Main { host, path, state: Mutex::new(state) }
     }
 
-    /// Runs one callback: an error becomes its result code, a panic too, and after a panic the
-    /// connection serves nothing any more. `io_code` is what a failure of the disk is in this call.
+    /// Runs one callback: an error or a panic becomes its result code. After a panic the connection
+    /// serves no call. `io_code` is the code for a failure of the disk in this call.
     pub(crate) fn call(&self, io_code: c_int, f: impl FnOnce(&mut State) -> Outcome<c_int>) -> c_int {
         self.settle(io_code, || {
             let mut state = self.state.lock();
@@ -62,8 +63,8 @@ impl Main {
             let base = base.map_or(code::OK, BaseFile::close);
             match conn {
                 Some(conn) if usable => conn.close()?,
-                // After a panic it may contradict itself: ending it in the regular way would write that
-                // into the database.
+                // After a panic it may contradict itself: ending it in the regular way would write
+                // that into the database.
                 Some(conn) if !forked => conn.abandon("a panic inside onewrite"),
                 // After a fork it is the parent's.
                 unusable => std::mem::forget(unusable),

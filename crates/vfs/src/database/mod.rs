@@ -1,4 +1,5 @@
-//! One open main database: how it is opened, and which of its calls are the engine's or the VFS's underneath.
+//! One open main database: how it is opened, and which of its calls are the engine's or the VFS's
+//! underneath.
 
 mod main;
 mod open;

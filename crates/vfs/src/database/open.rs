@@ -72,8 +72,8 @@ pub(crate) unsafe fn open(
     Ok(Arc::new(Main::new(host, Name(name), path, base_flags, conn, base, immutable)))
 }
 
-/// A database that is only read goes past the engine, unless this process or another writes it. `alone`: it is not
-/// locked either.
+/// A database that is only read goes past the engine, unless this process or another writes it.
+/// `alone`: it is not locked either.
 ///
 /// # Safety
 /// As [`open`].
@@ -98,7 +98,8 @@ unsafe fn open_read_only(
         options.set(option, value).map_err(cannot_open)?;
     }
     let what = || format!("cannot open the database {}", path.display());
-    // The base would wait for the other end of a pipe, and find out at the first read that a directory is none.
+    // The base would wait for the other end of a pipe, and would notice a directory at the first
+    // read.
     regular(path).map_err(|e| Error::io(what(), e))?;
     // SAFETY: as promised by the caller; the file is closed in `xClose`.
     let (mut file, _) = unsafe { BaseFile::open(host.base, name, flags) }.map_err(|fault| match fault {
@@ -188,13 +189,14 @@ fn required(given: &[(String, String)]) -> Outcome<bool> {
     Ok(options.require)
 }
 
-/// Fails, with the reason, where the engine would not serve a connection that was just opened. `why`: it has none.
+/// Fails, with the reason, where the engine would not serve a connection that was just opened.
+/// `why`: it has none.
 fn serves(conn: Option<&mut Connection>, why: &str) -> Outcome {
     let message = |why: &str| Fault::Own(code::CANTOPEN, format!("require=1: onewrite would not be in effect: {why}"));
     match conn.map(Connection::look_ahead).transpose() {
         Ok(None) => Err(message(&format!("this connection would only read the file, past onewrite's engine: {why}"))),
         Err(Error::Required(why)) => Err(message(&why)),
-        // Whoever is in the way now is asked again with the first transaction.
+        // The first transaction asks again.
         Ok(Some(_)) | Err(Error::Busy(_) | Error::BusySnapshot | Error::NotAlone(_)) => Ok(()),
         Err(e) => Err(cannot_open(e)),
     }
@@ -211,7 +213,7 @@ fn forbids_writing(error: &Error) -> bool {
     }
 }
 
-/// Flags for a read-only open of what was asked for with `flags`.
+/// Flags for a read-only open in place of `flags`.
 fn read_only_flags(flags: c_int) -> c_int {
     flags & !(flag::READWRITE | flag::CREATE) | flag::READONLY
 }

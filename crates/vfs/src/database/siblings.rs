@@ -1,6 +1,7 @@
-//! Which files one SQLite connection has open, as far as it matters: how many of them it is writing, and whether they have a
-//! journal. A transaction over several files commits with a super-journal, and none of them is told before it is too late to
-//! say BUSY; `PRAGMA journal_mode=off` without a schema is for all of them, and the main database alone is told.
+//! The files that one SQLite connection has open: how many of them it writes, and whether they have
+//! a journal. A transaction over several files commits with a super-journal, and no file hears of
+//! it before it is too late for BUSY. `PRAGMA journal_mode=off` without a schema is for all files,
+//! and only the main database hears of it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};

@@ -1,5 +1,5 @@
-//! The state of an open main database: the engine's connection, and the file of the VFS underneath for the times
-//! when SQLite works on that one (WAL mode, read-only opens). Decides which of the two a call is for.
+//! The state of an open main database: the engine's connection, and the file of the VFS underneath
+//! for WAL mode and read-only opens. Decides which of the two a call is for.
 
 #![allow(unsafe_code)]
 
@@ -20,21 +20,21 @@ use crate::host::offsets::{fill_short, offset_from};
 use crate::process::fork;
 use crate::sqlite::ffi::code;
 
-/// A name SQLite passed to `xOpen`: it and the URI parameters behind it live until `xClose` returns.
+/// A name SQLite passed to `xOpen`: it and the URI parameters behind it live until `xClose`
+/// returns.
 #[derive(Clone, Copy)]
 pub(crate) struct Name(pub(crate) *const c_char);
 
-// SAFETY: SQLite neither changes nor frees the text while the file is open, whatever the thread.
+// SAFETY: SQLite neither changes nor frees the text while the file is open, on any thread.
 unsafe impl Send for Name {}
 
-/// What a main database is at the moment.
 pub(crate) struct State {
     host: &'static Host,
     name: Name,
     path: PathBuf,
     /// Flags for opening the file of the VFS underneath.
     flags: c_int,
-    /// The engine's connection; none for a read-only database that nobody was seen to write.
+    /// The engine's connection; none for a read-only database that was not seen to be written.
     pub(super) conn: Option<Connection>,
     /// The file of the VFS underneath, opened when first needed and kept until `xClose`.
     pub(super) base: Option<BaseFile>,
@@ -42,19 +42,18 @@ pub(crate) struct State {
     level: LockLevel,
     /// Lock held on the file underneath.
     base_level: LockLevel,
-    /// `immutable=1`: nobody writes the file while it is open, so no engine ever takes over.
+    /// `immutable=1`: the file is not written while it is open, so no engine ever takes over.
     immutable: bool,
     /// Set by `SQLITE_FCNTL_POWERSAFE_OVERWRITE`.
     psow: Option<bool>,
     /// Device and inode of the file when it was opened.
     identity: Option<(u64, u64)>,
-    /// What [`State::has_moved`] will say, if this transaction looked already.
+    /// The next answer of [`State::has_moved`], if this transaction looked already.
     moved: Option<bool>,
     /// When the name was found to be the file's last.
     named_at: Option<Instant>,
     /// The other files of the same SQLite connection.
     pub(crate) siblings: Siblings,
-    /// What `PRAGMA journal_mode` was answered with.
     pub(crate) journal_mode: JournalMode,
     /// [`fork::generation`] at the open.
     pub(super) generation: u32,
@@ -64,7 +63,7 @@ pub(crate) struct State {
     pub(super) dead: Option<&'static str>,
 }
 
-/// What this connection was told.
+/// The journal mode that this connection was told.
 #[derive(Default)]
 pub(crate) struct JournalMode {
     /// It was answered `wal`.
@@ -73,11 +72,11 @@ pub(crate) struct JournalMode {
     pub(crate) off: bool,
 }
 
-/// How long a look at the name holds for transactions that follow. One may lose its name at any moment behind the look as well, and
-/// nothing of what is marked or recovered depends on it (rule LostNameNotMarked).
+/// How long a look at the name holds for later transactions. A file may lose its name right behind
+/// a look as well, and neither mark nor recovery depends on it (rule LostNameNotMarked).
 const NAMED: Duration = Duration::from_millis(1);
 
-/// Says what to do about a mark found by an open that cannot write.
+/// The error of an open that cannot write and finds a mark.
 pub(crate) const MARKED: &str = "the database is in use through onewrite, or was when its process ended: its newest transactions are in its log, \
      which a read-only or immutable connection cannot use. Open it once for writing through onewrite, or run `onewrite recover` on it";
 
@@ -169,7 +168,7 @@ impl State {
         self.conn.as_mut().filter(|conn| !matches!(conn.mode(), Mode::Wal))
     }
 
-    /// The engine's connection, whatever the mode.
+    /// The engine's connection, in any mode.
     pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
         self.conn.as_mut()
     }
@@ -179,7 +178,8 @@ impl State {
         self.conn.as_mut().ok_or_else(|| Fault::Own(io_code, "the journal has lost its database".to_owned()))
     }
 
-    /// Flags for opening the file of the VFS underneath: read-only where SQLite was told that the file is.
+    /// Flags for opening the file of the VFS underneath: read-only where SQLite was told that the
+    /// file is.
     pub(crate) fn flags(&self) -> c_int {
         self.flags
     }
@@ -227,7 +227,8 @@ impl State {
             check(self.base()?.lock(level_number(LockLevel::Shared)))?;
             self.base_level = LockLevel::Shared;
         }
-        // In this order the file is never without a lock, and the engine's is not in the way of a higher one.
+        // In this order the file is never without a lock, and the engine's is not in the way of a
+        // higher one.
         if let Some(conn) = &mut self.conn {
             conn.hand_over()?;
         }
@@ -249,14 +250,15 @@ impl State {
         }
         self.adopt_engine()?;
         if level == LockLevel::Shared && self.engine().is_some_and(|conn| conn.probably_writes() && conn.is_live()) {
-            // SQLite asks when it opens the journal; others wait for the writer's place then. Where the file is not in use yet, whoever has it
-            // to himself while this lock waits may put another under its name: it is looked at then.
+            // SQLite asks when it opens the journal, while others wait for the writer's place: look
+            // now. A file that is not in use yet may be replaced while this lock waits: look then.
             let lately = self.named_at.is_some_and(|at| at.elapsed() < NAMED);
             self.moved = Some(!lately && self.look_whether_moved());
         }
         if self.conn.is_none() {
             let raised = self.raise_base(level);
-            // Whoever uses it through onewrite keeps the base from its lock (rule PendingHeld).
+            // A process that uses it through onewrite keeps the base from its lock (rule
+            // PendingHeld).
             if level == LockLevel::Shared && self.sees_mark()? {
                 self.base_level = LockLevel::None;
                 check(self.base()?.unlock(level_number(LockLevel::None)))?;
@@ -294,8 +296,8 @@ impl State {
         Ok(code::OK)
     }
 
-    /// A read-only connection that starts a transaction joins the engine if this process writes the
-    /// database by now: the file alone is then behind.
+    /// A read-only connection joins the engine at the begin of a transaction if this process writes
+    /// the database by now: the file alone is then behind.
     fn adopt_engine(&mut self) -> Outcome {
         if self.conn.is_some() || self.immutable || self.level != LockLevel::None {
             return Ok(());
@@ -307,8 +309,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether another process has marked the file since this read-only connection opened it. Nobody does, nor takes the mark
-    /// off, while SHARED is held on it; the engine looks again where it is not.
+    /// Whether another process has marked the file since this read-only connection opened it. The
+    /// mark neither comes nor goes under SHARED; without it the engine looks again.
     fn sees_mark(&mut self) -> Outcome<bool> {
         let mut header = [0; HEADER_BYTES];
         let read = self.base()?.read(&mut header, 0);
@@ -412,8 +414,8 @@ impl State {
         self.psow = Some(on);
     }
 
-    /// Whether the name leads to another file than the one that was opened. In WAL mode, where a lock is not given back
-    /// before the close, it is looked for each time (rule WalNameAsked).
+    /// Whether the name leads to another file than the one that was opened. In WAL mode, where a
+    /// lock is not given back before the close, it is looked for each time (rule WalNameAsked).
     pub(crate) fn has_moved(&mut self) -> bool {
         let forwards = self.forwards();
         let moved = self.moved.take().filter(|_| !forwards).unwrap_or_else(|| self.look_whether_moved());

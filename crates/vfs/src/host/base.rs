@@ -13,12 +13,12 @@ use crate::sqlite::ffi::{File, IoMethods, Vfs, code};
 pub(crate) struct Base {
     /// The structure itself, the first argument of its methods.
     vfs: *mut Vfs,
-    /// A copy of it: SQLite links the original into its list, so nobody else should look at that one.
+    /// A copy of it: SQLite links the original into its list, which is not ours to read.
     methods: &'static Vfs,
 }
 
-// SAFETY: SQLite's contract for a registered VFS: it stays registered, and its methods may be called from
-// any thread.
+// SAFETY: SQLite's contract for a registered VFS: it stays registered, and its methods may be
+// called from any thread.
 unsafe impl Send for Base {}
 // SAFETY: as above.
 unsafe impl Sync for Base {}
@@ -37,12 +37,12 @@ impl Base {
         self.vfs
     }
 
-    /// Its methods.
     pub(crate) fn methods(self) -> &'static Vfs {
         self.methods
     }
 
-    /// Whether it is SQLite's own for this system, or a variant of that with other locks: all of these know the same paths.
+    /// Whether it is SQLite's own for this system, or a variant with other locks: all know the same
+    /// paths.
     pub(crate) fn is_unix(self) -> bool {
         // SAFETY: a VFS has a name, which lives as long as it.
         let name = unsafe { CStr::from_ptr(self.methods.name) };
@@ -67,7 +67,7 @@ impl Base {
         }
     }
 
-    /// `xGetLastError`: what the system said to the call that failed.
+    /// `xGetLastError`: the system's error of the call that failed.
     pub(crate) fn last_error(self) -> io::Error {
         match self.methods().get_last_error {
             // SAFETY: without room for a message it answers with a number alone.
@@ -79,7 +79,6 @@ impl Base {
         }
     }
 
-    /// `xDelete`.
     pub(crate) fn delete(self, name: &CStr, sync_dir: bool) -> c_int {
         match self.methods().delete {
             // SAFETY: the name lives across the call.
@@ -88,7 +87,6 @@ impl Base {
         }
     }
 
-    /// `xAccess`.
     pub(crate) fn access(self, name: &CStr, flags: c_int) -> Outcome<bool> {
         let mut answer = 0;
         let rc = match self.methods().access {
@@ -117,7 +115,8 @@ impl BaseFile {
         let bytes = usize::try_from(base.methods().file_bytes).unwrap_or(0).max(size_of::<File>());
         let mut file = BaseFile { room: vec![0u64; bytes.div_ceil(size_of::<u64>())].into_boxed_slice() };
         let mut out_flags = 0;
-        // SAFETY: the room is zeroed, aligned and large enough; the name is as promised by the caller.
+        // SAFETY: the room is zeroed, aligned and large enough; the name is as promised by the
+        // caller.
         let rc = unsafe { base.open_into(name, file.as_ptr(), flags, &raw mut out_flags) };
         // A failed open may leave methods behind, and then must be closed: dropping `file` does.
         check(rc)?;
@@ -129,7 +128,8 @@ impl BaseFile {
     }
 
     fn methods(&mut self) -> Option<&'static IoMethods> {
-        // SAFETY: the room holds a `sqlite3_file`; its methods are static data of the base, or null when closed.
+        // SAFETY: the room holds a `sqlite3_file`; its methods are static data of the base, or null
+        // when closed.
         unsafe { (*self.as_ptr()).methods.as_ref() }
     }
 
@@ -218,7 +218,7 @@ impl BaseFile {
         self.shm_methods().and_then(|m| m.shm_unmap).map_or(code::OK, |f| unsafe { f(self.as_ptr(), delete) })
     }
 
-    /// Closes; what the base answers is the answer of `xClose`.
+    /// Closes, with the base's result code.
     pub(crate) fn close(mut self) -> c_int {
         self.close_once()
     }
@@ -240,7 +240,6 @@ impl Drop for BaseFile {
     }
 }
 
-/// A result code of the base's as a result.
 pub(crate) fn check(rc: c_int) -> Outcome {
     if rc == code::OK { Ok(()) } else { Err(Fault::Base(rc)) }
 }

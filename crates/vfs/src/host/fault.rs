@@ -1,5 +1,5 @@
-//! Errors on their way out: core's classes become SQLite's result codes, the message goes to SQLite's
-//! error log and stays with the thread for `xGetLastError` and `onewrite_last_error()`.
+//! Errors on their way out. Core's classes become SQLite's result codes. The message goes to
+//! SQLite's error log and stays with the thread for `xGetLastError` and `onewrite_last_error()`.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -12,7 +12,6 @@ use onewrite_core::text::printable;
 use crate::sqlite::api::{Api, c_text};
 use crate::sqlite::ffi::code;
 
-/// Why a callback failed.
 pub(crate) enum Fault {
     /// An error of core's.
     Core(Error),
@@ -30,16 +29,16 @@ impl From<Error> for Fault {
 
 pub(crate) type Outcome<T = ()> = Result<T, Fault>;
 
-/// The result code of an error; `io_code` is what a failed read, write or flush is in the call at hand.
+/// The result code of an error; `io_code` is that of a failed read, write or flush in this call.
 pub(crate) fn result_code(error: &Error, io_code: c_int) -> c_int {
     match error {
         Error::Busy(_) => code::BUSY,
         Error::BusySnapshot | Error::NotAlone(_) => code::BUSY_SNAPSHOT,
         Error::Full(_) => code::FULL,
-        // What SQLite takes for "out of memory", and its pager for an I/O error: it drops its cache.
+        // SQLite takes it for "out of memory", its pager for an I/O error: it drops its cache.
         Error::NoMemory => code::IOERR_NOMEM,
         Error::Io { error, .. } => match error.raw_os_error() {
-            // What an open says, or the first read of what is no file.
+            // The error of an open, or of the first read of a directory.
             Some(libc::EMFILE | libc::ENFILE | libc::EISDIR) => code::CANTOPEN,
             Some(libc::ENOMEM) => code::IOERR_NOMEM,
             _ => io_code,
@@ -78,7 +77,7 @@ impl Fault {
         match message {
             None => forget(),
             Some(message) => {
-                // BUSY is the ordinary course of things: remembered for who asks, but no line in the log.
+                // BUSY is ordinary: remembered, but not logged.
                 if rc & 0xff != code::BUSY {
                     api.log(rc, &format!("onewrite: {message} [{subject}]"));
                 }
@@ -94,12 +93,11 @@ thread_local! {
     static LAST: RefCell<(CString, c_int)> = RefCell::new((CString::default(), 0));
 }
 
-/// Keeps a message for this thread.
 pub(crate) fn remember(message: &str, os_error: c_int) {
     LAST.with_borrow_mut(|last| *last = (c_text(&printable(message)), os_error));
 }
 
-/// Drops the message of this thread: what fails next is not ours to explain.
+/// Drops the message of this thread: the next failure is not ours to explain.
 pub(crate) fn forget() {
     LAST.with_borrow_mut(|last| *last = (CString::default(), 0));
 }
@@ -111,12 +109,12 @@ pub(crate) fn last() -> Option<(String, c_int)> {
     })
 }
 
-/// The same for C; null where there is none. Valid until the next call of onewrite's on this thread.
+/// The same for C; null where there is none. Valid until the next call of onewrite's on this
+/// thread.
 pub(crate) fn last_pointer() -> *const c_char {
     LAST.with_borrow(|(message, _)| if message.is_empty() { ptr::null() } else { message.as_ptr() })
 }
 
-/// What a panic says.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()

@@ -1,4 +1,5 @@
-//! What a registered VFS stands on: SQLite's functions, the VFS underneath, the disk and the engine; and their errors.
+//! The foundations of a registered VFS: SQLite's functions, the VFS underneath, disk, engine,
+//! errors.
 
 pub(crate) mod base;
 pub(crate) mod fault;
@@ -18,7 +19,7 @@ use crate::sqlite::ffi::code;
 use base::Base;
 use fault::{Fault, Outcome, panic_text};
 
-/// What one registered VFS stands on. Lives as long as the process.
+/// The foundations of one registered VFS. They live as long as the process.
 pub(crate) struct Host {
     pub(crate) api: Api,
     pub(crate) base: Base,

@@ -1,7 +1,7 @@
 //! A log of errors that needs no program's help: lines to the place that `ONEWRITE_LOG` names.
 //!
-//! The program that SQLite is part of is neither kept waiting by its log nor killed: a line that its reader has no room for
-//! is dropped.
+//! The log neither delays nor kills the program: a line is dropped if its reader has no room for
+//! it.
 
 #![allow(unsafe_code)]
 
@@ -18,8 +18,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use onewrite_core::environment;
 use onewrite_core::text::printable;
 
-/// Environment variable that says where errors are told besides SQLite's own error log: `stderr`, or the name of a
-/// file to append to.
+/// Environment variable that says where errors are told besides SQLite's own error log: `stderr`,
+/// or the name of a file to append to.
 pub const LOG_VARIABLE: &str = "ONEWRITE_LOG";
 
 /// Bytes of a line: as many as a pipe that has room takes whole.
@@ -46,7 +46,8 @@ fn stamped(code: c_int, message: &str) -> String {
     format!("{}.{:03} [{pid}] ({code}) {message}", seconds.as_secs(), seconds.subsec_millis())
 }
 
-/// Writes a line with one call, so that lines of several processes stay whole. A log that cannot be written stops nothing.
+/// Writes a line with one call, so that lines of several processes stay whole. A log that cannot be
+/// written stops nothing.
 fn write(to: RawFd, text: &str) {
     let mut line = printable(text).into_owned();
     line.truncate((0..LINE_BYTES_MAX).rev().find(|&len| line.is_char_boundary(len)).unwrap_or(0));
@@ -67,7 +68,8 @@ fn write(to: RawFd, text: &str) {
 fn without_broken_pipe(write: impl FnOnce()) {
     let mut pipe = MaybeUninit::<libc::sigset_t>::uninit();
     let (mut pending, mut before) = (pipe, pipe);
-    // SAFETY: the sets are filled by the calls before they are read; the mask is this thread's, and is put back.
+    // SAFETY: the sets are filled by the calls before they are read; the mask is this thread's, and
+    // is put back.
     unsafe {
         libc::sigemptyset(pipe.as_mut_ptr());
         libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
@@ -104,14 +106,16 @@ fn place() -> Place {
     }
 }
 
-/// Opens a log without waiting for the other end of a pipe. A link is followed, as `/dev/stderr` is one.
+/// Opens a log without waiting for the other end of a pipe. A link is followed, as `/dev/stderr` is
+/// one.
 fn open(path: &Path) -> io::Result<OwnedFd> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file: File = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
-    // SAFETY: the descriptor is open, and the answer is a new one, or -1. Below 3 the program would write to it, too.
+    // SAFETY: the descriptor is open, and the answer is a new one, or -1. Below 3 the program would
+    // write to it, too.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) } {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the descriptor was just made and has no other owner.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }

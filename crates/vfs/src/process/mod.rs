@@ -1,4 +1,5 @@
-//! What the library knows of its process: forks, other copies of itself, the log of errors, a lock between threads.
+//! The library and its process: forks, other copies of itself, the log of errors, a lock of
+//! threads.
 
 pub(crate) mod fork;
 pub(crate) mod log;

@@ -1,5 +1,6 @@
-//! The lock of a connection's state. SQLite uses a connection from one thread at a time, so it is hardly ever waited for, and it is
-//! taken for each of some thirty calls of a transaction: it is given back with an ordinary store, since nobody sleeps who must be woken.
+//! The lock of a connection's state. SQLite uses a connection from one thread at a time, so the
+//! lock is nearly always free. A transaction takes it some thirty times, so an ordinary store gives
+//! it back: there is no sleeping thread to wake.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +12,7 @@ use parking_lot::lock_api::{GuardSend, RawMutex};
 /// Whether a thread has it.
 pub(crate) struct Taken(AtomicBool);
 
-// SAFETY: who finds that it was not taken has it alone, until it gives it back.
+// SAFETY: the swap shows the lock free to one thread alone, which has it until the store.
 unsafe impl RawMutex for Taken {
     // Taken afresh by each lock.
     #[allow(clippy::declare_interior_mutable_const)]

@@ -15,11 +15,10 @@ use crate::sql::{attach, refuse_all};
 use crate::sqlite::api::{Api, CApi, sqlite_copy};
 use crate::sqlite::ffi::{Opaque, code};
 
-/// Environment variable that says whether the loadable extension's first entry point makes onewrite the default VFS: `1`
-/// does, `0` and its absence do not.
+/// Environment variable that says whether the loadable extension's first entry point makes onewrite
+/// the default VFS: `1` does, `0` and its absence do not.
 pub const DEFAULT_VARIABLE: &str = "ONEWRITE_DEFAULT";
 
-/// What [`DEFAULT_VARIABLE`] says.
 fn default_wanted(value: Option<OsString>) -> Result<bool, RegisterError> {
     match value {
         None => Ok(false),
@@ -35,8 +34,8 @@ fn default_wanted(value: Option<OsString>) -> Result<bool, RegisterError> {
     }
 }
 
-/// Entry point of the loadable extension, under the name SQLite derives from `libonewrite.so`. Registers the VFS, as the
-/// default one if [`DEFAULT_VARIABLE`] says so.
+/// Entry point of the loadable extension, under the name SQLite derives from `libonewrite.so`.
+/// Registers the VFS, as the default one if [`DEFAULT_VARIABLE`] says so.
 ///
 /// # Safety
 /// Called by SQLite, as it calls an extension's entry point.
@@ -50,7 +49,8 @@ pub unsafe extern "C" fn sqlite3_onewrite_init(
     unsafe { enter(db, error, routines, || default_wanted(environment::variable(DEFAULT_VARIABLE))) }
 }
 
-/// The entry point for bindings that cannot name a VFS: makes onewrite the default one, whatever the environment says.
+/// The entry point for bindings that cannot name a VFS: makes onewrite the default one, with any
+/// environment.
 ///
 /// # Safety
 /// As [`sqlite3_onewrite_init`].
@@ -75,7 +75,8 @@ unsafe fn enter(
     // SAFETY: as promised by the caller.
     let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { load(db.cast(), routines, default_wanted()?) }));
     let e = match outcome {
-        // The VFS stays registered when the connection that loaded it closes, so the library must stay too.
+        // The VFS stays registered when the connection that loaded it closes, so the library must
+        // stay too.
         Ok(Ok(())) => return code::OK_LOAD_PERMANENTLY,
         Ok(Err(e)) => e,
         Err(panic) => RegisterError {
@@ -92,7 +93,7 @@ unsafe fn enter(
     e.code
 }
 
-/// The same entry point under the name SQLite tries first, whatever the file is called.
+/// The same entry point under the name that SQLite tries first, for a file of any name.
 ///
 /// # Safety
 /// As [`sqlite3_onewrite_init`].
@@ -106,12 +107,12 @@ pub unsafe extern "C" fn sqlite3_extension_init(
     unsafe { sqlite3_onewrite_init(db, error, routines) }
 }
 
-/// Registers the VFS with the SQLite library this code is part of, while that initialises; the variable
-/// [`DEFAULT_VARIABLE`] says whether as the default. What is wrong becomes the error of every open: an error of
-/// initialising would reach nobody but as "SQL logic error".
+/// Registers the VFS with the SQLite library this code is part of, while that initialises;
+/// [`DEFAULT_VARIABLE`] says whether as the default. An error here becomes the error of every open:
+/// an error of initialising would appear as "SQL logic error" only.
 ///
 /// # Safety
-/// As [`register`].
+/// As [`register()`].
 pub unsafe fn register_inside(api: &Api) -> c_int {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let make_default = default_wanted(environment::variable(DEFAULT_VARIABLE))?;
@@ -130,7 +131,7 @@ pub unsafe fn register_inside(api: &Api) -> c_int {
 }
 
 /// # Safety
-/// `db` and `routines` are what SQLite passes to an extension's entry point.
+/// `db` and `routines` are the arguments of an extension's entry point.
 unsafe fn load(db: *mut Opaque, routines: *const c_void, make_default: bool) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller; an extension that stays loaded keeps its SQLite loaded.
     unsafe {
@@ -139,8 +140,8 @@ unsafe fn load(db: *mut Opaque, routines: *const c_void, make_default: bool) -> 
             Err(message) => return refuse(message),
         };
         register(&api, VFS_NAME, make_default)?;
-        // Connections that open from now on are served by `each_connection`. Where another copy has registered, this one
-        // would know nothing of errors.
+        // Connections that open from now on are served by `each_connection`. Where another copy has
+        // registered, this one would know nothing of errors.
         let found = (api.vfs_find)(VFS_NAME.as_ptr());
         if !db.is_null() && REGISTERED.lock().contains(&(found as usize)) {
             attach(db, routines).map_err(|message| RegisterError { code: code::ERROR, message })?;
@@ -149,11 +150,12 @@ unsafe fn load(db: *mut Opaque, routines: *const c_void, make_default: bool) -> 
     }
 }
 
-/// `onewrite_register_api` of `onewrite.h`: what `onewrite_register` calls with the functions of the
-/// SQLite the caller is linked to. Answers with a result code; the message is `onewrite_last_error()`.
+/// `onewrite_register_api` of `onewrite.h`: `onewrite_register` calls it with the functions of the
+/// SQLite that the caller is linked to. Returns a result code; the message is
+/// `onewrite_last_error()`.
 ///
 /// # Safety
-/// `api` points to a filled structure; otherwise as [`register`].
+/// `api` points to a filled structure; otherwise as [`register()`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn onewrite_register_api(api: *const CApi, make_default: c_int) -> c_int {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -180,15 +182,15 @@ pub unsafe extern "C" fn onewrite_register_api(api: *const CApi, make_default: c
     e.code
 }
 
-/// `onewrite_last_error` of `onewrite.h`: message of onewrite's last error on this thread, null where the
-/// last error was not onewrite's. Valid until this thread's next call into onewrite.
+/// `onewrite_last_error` of `onewrite.h`: message of onewrite's last error on this thread, null
+/// where the last error was not onewrite's. Valid until this thread's next call into onewrite.
 #[unsafe(no_mangle)]
 pub extern "C" fn onewrite_last_error() -> *const c_char {
     last_pointer()
 }
 
-/// Message of onewrite's last error on this thread: SQLite tells "unable to open database file", this tells
-/// why. `None` where the last error was not onewrite's.
+/// Message of onewrite's last error on this thread: SQLite tells "unable to open database file",
+/// this tells why. `None` where the last error was not onewrite's.
 pub fn last_error() -> Option<String> {
     last().map(|(message, _)| message)
 }

@@ -26,7 +26,7 @@ pub const VFS_NAME: &CStr = c"onewrite";
 pub struct RegisterError {
     /// SQLite's result code.
     pub code: c_int,
-    /// What is wrong, for people.
+    /// The reason, as text for people.
     pub message: String,
 }
 
@@ -49,7 +49,8 @@ pub(super) static REGISTERED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// `make_default` makes it the default VFS now.
 ///
 /// # Safety
-/// The pointers in `api` are functions of one SQLite library that stays loaded for the life of the process.
+/// The pointers in `api` are functions of one SQLite library that stays loaded for the life of the
+/// process.
 pub unsafe fn register(api: &Api, name: &CStr, make_default: bool) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller.
     unsafe {
@@ -64,9 +65,9 @@ pub unsafe fn register(api: &Api, name: &CStr, make_default: bool) -> Result<(),
     Ok(())
 }
 
-/// Registers the VFS with the SQLite that this program is linked to, whichever crate brings it: rusqlite, sqlx, diesel,
-/// `libsqlite3-sys` of any version. `register!()` leaves the default VFS as it is, `register!(default)` makes onewrite the
-/// default. Answers with a `Result<(), RegisterError>`.
+/// Registers the VFS with the SQLite that this program is linked to, by any crate: rusqlite, sqlx,
+/// diesel, `libsqlite3-sys` of any version. `register!()` leaves the default VFS as it is,
+/// `register!(default)` makes onewrite the default. Returns a `Result<(), RegisterError>`.
 ///
 /// ```
 /// use rusqlite as _; // for the SQLite it brings
@@ -87,15 +88,16 @@ macro_rules! register {
         #[allow(unsafe_code)]
         let outcome: ::std::result::Result<(), $crate::RegisterError> = {
             let api = $crate::linked_api!(false);
-            // SAFETY: the functions are those of the SQLite that this program is linked to, which stays.
+            // SAFETY: the functions are those of the SQLite that this program is linked to, which
+            // stays.
             unsafe { $crate::register(&api, $crate::VFS_NAME, $default) }
         };
         outcome
     }};
 }
 
-/// The functions of the SQLite that this program, or this library, is linked to, as an [`Api`]. With `true`, it splits pages as
-/// onewrite's drop-in library does.
+/// The functions of the SQLite that this program, or this library, is linked to, as an [`Api`].
+/// With `true`, it splits pages as onewrite's drop-in library does.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! linked_api {
@@ -153,24 +155,24 @@ pub(super) enum Registered {
 /// transactions over several files that step aside need the files of the system and are refused.
 ///
 /// # Safety
-/// As [`register`].
+/// As [`register()`].
 pub unsafe fn register_with_disk(api: &Api, name: &CStr, disk: Arc<dyn Disk>) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller.
     unsafe { register_on(api, name, false, Some(disk), None).map(drop) }
 }
 
-/// Registers the VFS `name` on a disk of the caller's that the registered VFS `base` works on as well, for tests:
-/// what onewrite leaves alone goes there.
+/// Registers the VFS `name` on a disk of the caller's, for tests. The registered VFS `base` works
+/// on that disk as well and serves the files that are not onewrite's.
 ///
 /// # Safety
-/// As [`register`].
+/// As [`register()`].
 pub unsafe fn register_over(api: &Api, name: &CStr, disk: Arc<dyn Disk>, base: &CStr) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller.
     unsafe { register_on(api, name, false, Some(disk), Some(base)).map(drop) }
 }
 
 /// # Safety
-/// As [`register`].
+/// As [`register()`].
 pub(super) unsafe fn register_on(
     api: &Api,
     name: &CStr,
@@ -221,8 +223,8 @@ pub(super) unsafe fn register_on(
     Ok(whose)
 }
 
-/// Whether a registered VFS that is not this copy's is another copy of this library's: it names
-/// [`VERSION_CALL`] among its system calls, as any VFS may be asked.
+/// Whether a registered VFS that is not this copy's is another copy's: any VFS may be asked for its
+/// system calls, and a copy has [`VERSION_CALL`] among them.
 fn is_another_copy(vfs: *mut Vfs) -> bool {
     // SAFETY: found registered, so alive; version 3 has the method, which takes any name.
     unsafe {
@@ -245,11 +247,11 @@ fn underneath(api: &Api, named: Option<&CStr>, registered: &[usize]) -> Result<B
     refuse("this SQLite has no VFS for files (\"unix\") that onewrite could build on")
 }
 
-/// Gives every connection its SQL functions, from the one on that opens; for the SQLite library this code is part of, which
-/// cannot take an automatic extension while it initialises (`sqlite3_auto_extension` would wait for itself).
+/// Gives every connection that opens from now on its SQL functions. The SQLite library that this
+/// code is part of calls it later: `sqlite3_auto_extension` waits for the end of initialising.
 ///
 /// # Safety
-/// As [`register`].
+/// As [`register()`].
 pub unsafe fn serve_connections(auto_extension: AutoExtensionFn) -> c_int {
     // SAFETY: `each_connection` is an entry point, and stays.
     unsafe { auto_extension(Some(std::mem::transmute::<EntryFn, AnyFn>(each_connection))) }

@@ -1,5 +1,5 @@
-//! The policy for page splits, which only onewrite's own libsqlite3 asks for: how it is told, and what
-//! any other SQLite, which splits its own way, is told about settings it cannot honour.
+//! The policy for page splits, which only onewrite's own libsqlite3 asks for, and the refusal of
+//! such settings under any other SQLite.
 
 use std::ffi::c_int;
 
@@ -8,7 +8,7 @@ use onewrite_core::{Split, Updates};
 
 use crate::sqlite::ffi::{SplitPolicy, split};
 
-/// What a SQLite that splits its own way does, as the options say it.
+/// The options as a SQLite has them that splits its own way.
 const OTHERWISE: [(&str, &str); 3] = [("split", "stock"), ("reserve_cells", "0"), ("updates", "over")];
 
 /// The answer to `ONEWRITE_FCNTL_SPLIT`.
@@ -22,8 +22,8 @@ pub(crate) fn policy(conn: &Connection) -> SplitPolicy {
     SplitPolicy { policy, reserve_cells, beside: c_int::from(updates == Updates::Beside) }
 }
 
-/// An option as it is under a SQLite that works on its pages its own way; `None` if it is not about that.
-/// Asking for anything else is refused with a message.
+/// An option as it is under a SQLite that works on its pages its own way; `None` if it is not about
+/// that. Asking for anything else is refused with a message.
 pub(crate) fn without(option: &str, value: Option<&str>) -> Result<Option<String>, String> {
     let Some((_, only)) = OTHERWISE.iter().find(|(name, _)| *name == option) else { return Ok(None) };
     match value {

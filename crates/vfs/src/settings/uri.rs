@@ -1,12 +1,12 @@
-//! Whose the keys of a URI are: SQLite's, onewrite's, the binding's or the application's. A key that is nobody's is a
-//! setting that would be lost without a word.
+//! The keys of a URI by owner: SQLite, onewrite, the binding or the application. A key without an
+//! owner is a setting that would be lost silently.
 
 use onewrite_core::Options;
 
 /// The keys that SQLite documents.
 const SQLITE: [&str; 8] = ["vfs", "mode", "cache", "psow", "nolock", "immutable", "modeof", "8_3_names"];
 
-/// Names the first key that is nobody's, with the choices.
+/// Names the first key without an owner, with the choices.
 pub(crate) fn check(keys: &[String]) -> Result<(), String> {
     keys.iter().find(|key| !is_known(key)).map_or(Ok(()), |key| {
         let meant = Options::NAMES.iter().chain(&SQLITE).find(|name| plain(name) == plain(key));
@@ -24,11 +24,12 @@ fn is_known(key: &str) -> bool {
     if SQLITE.contains(&key) || Options::NAMES.contains(&key) || key.starts_with("x-") {
         return true;
     }
-    // Some bindings leave what is theirs in the URI (go-sqlite3: `_busy_timeout`). Ours with a bar in front is a slip.
+    // Some bindings leave keys of their own in the URI (go-sqlite3: `_busy_timeout`). One of ours
+    // with a bar in front is a slip.
     key.starts_with('_') && !Options::NAMES.iter().any(|name| plain(name) == plain(key))
 }
 
-/// A key without what is easily mistaken.
+/// A key without the parts that are easily mistaken.
 fn plain(key: &str) -> String {
     let key = key.to_ascii_lowercase();
     let key = key.strip_prefix("onewrite").unwrap_or(&key);

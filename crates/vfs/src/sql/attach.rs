@@ -27,7 +27,8 @@ pub(crate) unsafe extern "C" fn each_connection(
     routines: *const c_void,
 ) -> c_int {
     let refusal = REFUSAL.get();
-    // SAFETY: SQLite passes an open connection, a place for a message, and its table, or null without extensions.
+    // SAFETY: SQLite passes an open connection, a place for a message, and its table, or null
+    // without extensions.
     let attached = unsafe {
         match (refusal, routines.is_null()) {
             (Some(message), _) => Err(message.clone()),
@@ -49,13 +50,15 @@ pub(crate) unsafe extern "C" fn each_connection(
 /// # Safety
 /// `db` is an open connection, and `routines` the table of its SQLite library, 3.37 or newer.
 pub(crate) unsafe fn attach(db: *mut Opaque, routines: *const c_void) -> Result<(), String> {
-    // SAFETY: as promised by the caller; names are C strings, and `Sql` and the module live as long as the process.
+    // SAFETY: as promised by the caller; names are C strings, and `Sql` and the module live as long
+    // as the process.
     unsafe {
         let (number, sql) = library(routines)?;
         for (name, arguments, flags, function) in FUNCTIONS.get(number).into_iter().flatten() {
             let (create, none, function) = (sql.create_function_v2, std::ptr::null_mut(), Some(*function));
             let rc = create(db, name.as_ptr(), *arguments, sql::UTF8 | flags, none, function, None, None, None);
-            // BUSY: the connection has the function, and the statement that loads the extension once more is running.
+            // BUSY: the connection has the function, and the statement that loads the extension
+            // once more is running.
             if rc != code::OK && rc != code::BUSY {
                 return Err(format!("SQLite did not take the function {}: error {rc}", name.to_string_lossy()));
             }

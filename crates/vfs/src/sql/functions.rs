@@ -11,10 +11,9 @@ use crate::process::version::onewrite_version;
 use crate::sqlite::api::c_text;
 use crate::sqlite::ffi::{Opaque, SqlFn, sql};
 
-/// Name, number of arguments, flags, and what is behind it.
+/// Name, number of arguments, flags, and the code behind it.
 pub(super) type Function = (&'static CStr, c_int, c_int, SqlFn);
 
-/// The SQL functions of each library.
 pub(super) static FUNCTIONS: [[Function; 4]; LIBRARIES_MAX] =
     [functions::<0>(), functions::<1>(), functions::<2>(), functions::<3>()];
 
@@ -59,6 +58,6 @@ unsafe extern "C" fn status<const N: usize>(context: *mut Opaque, count: c_int, 
             sql.answer(context, &text);
         }
     };
-    // What a panic leaves is a NULL.
+    // A panic leaves a NULL.
     let _ = catch_unwind(AssertUnwindSafe(run));
 }

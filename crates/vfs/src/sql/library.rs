@@ -33,17 +33,16 @@ pub(super) struct Sql {
 /// SQLite libraries that one process may have loaded, each with functions of its own.
 pub(super) const LIBRARIES_MAX: usize = 4;
 
-/// The address of the table that each SQLite library hands to extensions, and its functions. An SQL function is told
-/// nothing that says whose it is without asking that library, so there is a copy of each for each library.
+/// The address of the table that each SQLite library hands to extensions, and its functions. A call
+/// of an SQL function does not tell its library, so each library gets a copy of each function.
 static LIBRARIES: [OnceLock<(usize, Sql)>; LIBRARIES_MAX] = [const { OnceLock::new() }; LIBRARIES_MAX];
 
-/// Serialises filling [`LIBRARIES`].
 static FILLING: Mutex<()> = Mutex::new(());
 
 /// The number and the functions of the library whose table this is.
 ///
 /// # Safety
-/// As [`attach`].
+/// As [`attach`](super::attach()).
 pub(super) unsafe fn library(routines: *const c_void) -> Result<(usize, &'static Sql), String> {
     let _filling = FILLING.lock();
     let known =
@@ -58,8 +57,8 @@ pub(super) unsafe fn library(routines: *const c_void) -> Result<(usize, &'static
     }
     macro_rules! function {
         ($slot:ident: $type:ty) => {
-            // SAFETY: a SQLite of this age has this slot, which holds a function of the type of the field it is
-            // assigned to (checked against SQLite's own functions in tests/suite/layout.rs).
+            // SAFETY: a SQLite of this age has this slot, with a function of the type of the field
+            // (checked against SQLite's own functions in tests/suite/layout.rs).
             unsafe {
                 std::mem::transmute::<AnyFn, $type>(
                     read_slot(routines, slot::$slot)
@@ -86,14 +85,15 @@ pub(super) unsafe fn library(routines: *const c_void) -> Result<(usize, &'static
 }
 
 impl Sql {
-    /// What `PRAGMA schema.NAME` answers, if the file's VFS knows it: the text, or what is wrong. No SQL runs.
+    /// The answer to `PRAGMA schema.NAME`, or its error, if the file's VFS knows it. No SQL runs.
     ///
     /// # Safety
     /// `db` is an open connection of this library.
     pub(super) unsafe fn pragma(&self, db: *mut Opaque, schema: &CStr, name: &CStr) -> Option<Result<String, String>> {
         let mut arguments =
             [std::ptr::null_mut::<c_char>(), name.as_ptr().cast_mut(), std::ptr::null_mut(), std::ptr::null_mut()];
-        // SAFETY: this is the argument that the control asks for; the answer is null or a string to be freed here.
+        // SAFETY: this is the argument that the control asks for; the answer is null or a string to
+        // be freed here.
         unsafe {
             let rc = (self.file_control)(db, schema.as_ptr(), fcntl::PRAGMA, arguments.as_mut_ptr().cast());
             let text = self.take(arguments[0]);
@@ -106,7 +106,8 @@ impl Sql {
         }
     }
 
-    /// The name of the VFS of a database; `None` where the connection has no such schema, or it has no file.
+    /// The name of the VFS of a database; `None` where the connection has no such schema, or it has
+    /// no file.
     ///
     /// # Safety
     /// As [`Sql::pragma`].

@@ -1,4 +1,5 @@
-//! What every connection gets in SQL beside the VFS: three functions and the table `onewrite_stats`.
+//! The SQL that every connection gets beside the VFS: three functions and the table
+//! `onewrite_stats`.
 
 mod attach;
 mod functions;

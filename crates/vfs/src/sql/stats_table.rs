@@ -1,5 +1,5 @@
-//! The table `onewrite_stats`: name, value and unit of each counter. It exists in every connection without being
-//! created, and takes a schema: `SELECT * FROM onewrite_stats('aux')`.
+//! The table `onewrite_stats`: name, value and unit of each counter. It exists in every connection
+//! without being created, and takes a schema: `SELECT * FROM onewrite_stats('aux')`.
 
 #![allow(unsafe_code)]
 
@@ -49,8 +49,8 @@ struct Cursor {
     at: usize,
 }
 
-// In what follows SQLite promises: tables and cursors are those that `connect` and `open` made, each used by one
-// thread at a time, and pointers for answers are valid.
+// SQLite's promises for the callbacks below: `connect` and `open` made the tables and cursors, one
+// thread at a time uses each, and pointers for answers are valid.
 
 unsafe extern "C" fn connect(
     db: *mut Opaque,
@@ -80,7 +80,8 @@ unsafe extern "C" fn disconnect(table: *mut Vtab) -> c_int {
 
 /// The schema is an argument of `filter`, if there is one.
 unsafe extern "C" fn best_index(_: *mut Vtab, info: *mut IndexInfo) -> c_int {
-    // SAFETY: see above; both arrays have as many elements as there are constraints, and are null if there are none.
+    // SAFETY: see above; both arrays have as many elements as there are constraints, and are null
+    // if there are none.
     unsafe {
         let info = &mut *info;
         let count = usize::try_from(info.constraint_count).unwrap_or(0);
@@ -147,7 +148,7 @@ unsafe extern "C" fn filter(
             code::OK
         }
         Err(why) => {
-            // SQLite frees it; what was there before it has freed.
+            // SQLite frees it, and has freed the text before it.
             table.base.error = table.sql.copy(&format!("onewrite_stats: {why}"));
             code::ERROR
         }

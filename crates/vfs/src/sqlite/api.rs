@@ -1,5 +1,5 @@
-//! [`Api`]: the functions of SQLite that a VFS calls, as pointers, so that this library is linked to
-//! no SQLite and serves whichever one registers it, several in one process included.
+//! [`Api`]: the functions of SQLite that a VFS calls, as pointers. So this library is linked to no
+//! SQLite, and serves each one that registers it, several in one process included.
 
 #![allow(unsafe_code)]
 
@@ -18,8 +18,8 @@ use crate::process::log;
 /// Oldest SQLite served, as `sqlite3_libversion_number()` tells it.
 pub const VERSION_MIN: c_int = 3_037_000;
 
-/// The functions of one SQLite library that onewrite calls. `onewrite_api` of `onewrite.h` lists the same
-/// ones in the same order.
+/// The functions of one SQLite library that onewrite calls. `onewrite_api` of `onewrite.h` lists
+/// the same ones in the same order.
 #[derive(Clone, Copy)]
 #[allow(missing_docs)] // Each field is named after the function of SQLite it points to.
 pub struct Api {
@@ -85,7 +85,6 @@ fn version_text(number: c_int) -> String {
     format!("{}.{}.{}", number / 1_000_000, number / 1000 % 1000, number % 1000)
 }
 
-/// What to say to a SQLite that is too old.
 pub(crate) fn version_error(number: c_int) -> Option<String> {
     (number < VERSION_MIN).then(|| {
         format!("onewrite needs SQLite {} or newer; this is {}", version_text(VERSION_MIN), version_text(number))
@@ -96,10 +95,11 @@ impl Api {
     /// Reads the functions out of the table that SQLite hands to a loadable extension.
     ///
     /// # Safety
-    /// `routines` is the `sqlite3_api_routines` pointer that a SQLite library passed to an extension's
-    /// entry point.
+    /// `routines` is the `sqlite3_api_routines` pointer that a SQLite library passed to an
+    /// extension's entry point.
     pub unsafe fn from_routines(routines: *const c_void) -> Result<Api, String> {
-        // SAFETY: the table of every SQLite since 3.5 reaches to this slot; which later ones it has follows from the version.
+        // SAFETY: the table of every SQLite since 3.5 reaches to this slot; which later ones it has
+        // follows from the version.
         let version = unsafe {
             std::mem::transmute::<AnyFn, VersionFn>(
                 read_slot(routines, slot::LIBVERSION_NUMBER).ok_or("libversion_number")?,
@@ -111,8 +111,8 @@ impl Api {
         }
         macro_rules! function {
             ($slot:ident: $type:ty) => {
-                // SAFETY: the version above has this slot, and the slot holds a function of the type of
-                // the field it is assigned to (checked against SQLite's own functions in tests/suite/layout.rs).
+                // SAFETY: the version above has this slot, with a function of the type of the field
+                // (checked against SQLite's own functions in tests/suite/layout.rs).
                 unsafe {
                     std::mem::transmute::<AnyFn, $type>(
                         read_slot(routines, slot::$slot)
@@ -137,7 +137,8 @@ impl Api {
         })
     }
 
-    /// Writes a line to SQLite's error log, and to the one that [`LOG_VARIABLE`](crate::LOG_VARIABLE) names.
+    /// Writes a line to SQLite's error log, and to the one that
+    /// [`LOG_VARIABLE`](crate::LOG_VARIABLE) names.
     pub(crate) fn log(&self, code: c_int, message: &str) {
         log::line(code, message);
         let message = c_text(&printable(message));
@@ -219,7 +220,8 @@ pub(crate) fn copy_into(malloc64: MallocFn, text: &str) -> *mut c_char {
 pub(crate) unsafe fn sqlite_copy(routines: *const c_void, text: &str) -> *mut c_char {
     let text = c_text(text);
     let bytes = text.as_bytes_with_nul();
-    // SAFETY: the slot is in the table of every SQLite that loads extensions, and holds `sqlite3_malloc`.
+    // SAFETY: the slot is in the table of every SQLite that loads extensions, and holds
+    // `sqlite3_malloc`.
     unsafe {
         let Some(malloc) = read_slot(routines, slot::MALLOC) else { return std::ptr::null_mut() };
         let malloc = std::mem::transmute::<AnyFn, OldMallocFn>(malloc);

@@ -1,10 +1,11 @@
 //! The part of SQLite's C interface that a VFS is made of, as declared in `sqlite3.h`: structures,
 //! function types and constants. Nothing here is linked against SQLite; every function of SQLite's
-//! is reached through [`crate::Api`]. `tests/suite/layout.rs` compares all of it with the real headers.
+//! is reached through [`crate::Api`]. `tests/suite/layout.rs` compares all of it with the real
+//! headers.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// `sqlite3_file`: what SQLite allocates for an open file; a VFS puts its own fields behind it.
+/// `sqlite3_file`: SQLite allocates it for an open file; a VFS puts its own fields behind it.
 #[repr(C)]
 pub struct File {
     pub methods: *const IoMethods,
@@ -36,7 +37,7 @@ pub struct IoMethods {
     pub unfetch: Option<unsafe extern "C" fn(*mut File, i64, *mut c_void) -> c_int>,
 }
 
-/// `void (*)(void)`: what `xDlSym` and `xGetSystemCall` answer with.
+/// `void (*)(void)`: the answer of `xDlSym` and `xGetSystemCall`.
 pub type AnyFn = unsafe extern "C" fn();
 
 /// `sqlite3_vfs`, version 3.
@@ -89,8 +90,8 @@ pub type FilenameFn = unsafe extern "C" fn(*const c_char) -> *const c_char;
 /// `sqlite3_log`. Variadic: called with the format `%s` and one string, nothing else.
 pub type LogFn = unsafe extern "C" fn(c_int, *const c_char, ...);
 
-/// Index of each function used in `sqlite3_api_routines`, a table of function pointers that SQLite
-/// hands to a loadable extension and only ever appends to.
+/// Index of each function used in `sqlite3_api_routines`, a table of pointers that SQLite hands to
+/// an extension and only ever appends to.
 pub mod slot {
     pub const DECLARE_VTAB: usize = 50;
     pub const FREE: usize = 58;
@@ -366,7 +367,7 @@ pub type ConnectFn = unsafe extern "C" fn(
     *mut *mut c_char,
 ) -> c_int;
 
-/// What an SQL function may be told about when it is made, and what a constraint may be.
+/// Properties of an SQL function when it is made, and of a constraint.
 pub mod sql {
     use std::ffi::c_int;
     pub const UTF8: c_int = 1;

@@ -12,7 +12,8 @@ use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 
-/// The files asked for, opened first: a name that cannot be written must not cost the user the time of a measurement.
+/// The files asked for, opened first: a name that cannot be written must not cost the user the time
+/// of a measurement.
 pub struct Files {
     json: Option<(PathBuf, File)>,
     html: Option<(PathBuf, File)>,
@@ -31,7 +32,6 @@ impl Files {
         })
     }
 
-    /// Writes JSON and page.
     pub fn write(self, json: &impl serde::Serialize, page: impl FnOnce() -> Result<String>) -> Result<()> {
         if let Some((path, file)) = self.json {
             let mut file = BufWriter::new(file);

@@ -1,10 +1,11 @@
-//! `onewrite bench`: what a durable commit costs, side by side.
+//! `onewrite bench`: the cost of a durable commit, side by side.
 //!
 //! A *section* is one engine doing one workload once, on a database of its own. A *run* is one
-//! section of every engine and workload; the order of the engines turns from run to run, so that what
-//! drifts (other programs, heat, the device's own housekeeping) does not always hit the same one.
+//! section of every engine and workload. The order of the engines turns from run to run, so that
+//! drift (other programs, heat, the device's own housekeeping) does not always hit the same one.
 //!
-//! Folders and files, in the order of their imports: each imports only from those above it. A suite takes [`Args`].
+//! Folders and files, in the order of their imports: each imports only from those above it. A suite
+//! takes [`Args`].
 //!
 //! | folder | duty |
 //! |---|---|
@@ -45,14 +46,14 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use suites::{crowd, schemes, vm};
 
-/// Measure what a durable SQLite commit costs here, side by side
+/// Measure the cost of a durable SQLite commit here, side by side
 ///
 /// Every engine does the same durable single-row inserts, updates and deletes, each its own
 /// transaction, on a database of its own in a temporary directory that is removed afterwards. The
 /// floor is one bare 4 KiB overwrite with one flush: no durable commit can be cheaper.
 ///
-/// It goes on until medians and ratios are known to ±10 %, and marks those that are not after two minutes. Run it
-/// on the disk your database lives on:
+/// It goes on until medians and ratios are known to ±10 %, and marks those that are not after two
+/// minutes. Run it on the disk your database lives on:
 ///
 ///     onewrite bench --dir /var/lib/myapp
 ///
@@ -60,7 +61,7 @@ use suites::{crowd, schemes, vm};
 ///
 ///     onewrite bench --only stock/truncate --only stock/wal-full --transactions 5000 --minutes 5
 ///
-/// See what reading costs, by key and of whole tables:
+/// See the cost of reading, by key and of whole tables:
 ///
 ///     onewrite bench --workload lookup --workload scan
 ///
@@ -68,17 +69,18 @@ use suites::{crowd, schemes, vm};
 ///
 ///     onewrite bench --library /usr/lib/x86_64-linux-gnu/libsqlite3.so.0 --peers
 ///
-/// Vary one setting, compare two results, or ask what suits a directory:
+/// Vary one setting, compare two results, or ask which settings suit a directory:
 ///
 ///     onewrite bench sweep --help
 ///     onewrite bench compare before.json after.json
 ///     onewrite bench advise /var/lib/myapp
 ///
-/// See what commits cost on slow flash, what they write there and how long it lasts (as root):
+/// See the cost of commits on slow flash, the bytes that they write there and how long it lasts
+/// (as root):
 ///
 ///     onewrite bench --device emmc --html report.html
 ///
-/// What an app would notice, with a page of pictures:
+/// See how long an app waits, with a page of pictures:
 ///
 ///     onewrite bench --workload gmail --workload facebook --html report.html
 #[derive(Debug, clap::Args)]
@@ -86,31 +88,35 @@ use suites::{crowd, schemes, vm};
 pub struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Subcommand>,
-    /// The measurement to make: commit (what one durable commit costs), threads and processes (what several
-    /// connections get done together, in threads of one process or each in its own), schemes (the tables
-    /// and figures of the papers on LS-MVBT and Doubleheader Logging; as many transactions as those with
-    /// --transactions 1000 --runs 5), phone (apps and the benchmarks of phones on simulated eMMC, UFS and SD card,
-    /// with the years that a card lasts; as root), vm (what an insert writes on F2FS and other file systems of Debian's kernel, in a
-    /// virtual machine; as root, with QEMU, which is installed with apt-get where it is missing)
+    /// The measurement to make: commit (the cost of one durable commit), threads and processes (the
+    /// work that several connections get done together, in threads of one process or each in its
+    /// own), schemes (the tables and figures of the papers on LS-MVBT and Doubleheader Logging; as
+    /// many transactions as those with --transactions 1000 --runs 5), phone (apps and the
+    /// benchmarks of phones on simulated eMMC, UFS and SD card, with the years that a card lasts;
+    /// as root), vm (the writes of an insert on F2FS and other file systems of Debian's kernel, in
+    /// a virtual machine; as root, with QEMU, which is installed with apt-get where it is missing)
     #[arg(long, value_name = "NAME", default_value = suites::ALL[0].name)]
     pub(crate) suite: suites::Chosen,
-    /// Measure only this one: stock/delete, stock/truncate, stock/persist, stock/wal-full, stock/wal-normal,
-    /// onewrite/log, onewrite/log-live (reads of a database this process writes), onewrite/auto, onewrite/wal-opt,
-    /// onewrite/dash, onewrite/off, onewrite/off-opt, lmdb, redb, floor, or one of a --library; may be repeated. Of
-    /// the suite schemes: only this figure (ls-mvbt-6, -9, -10, -11, -12, dhl-7, -8, -10, -11)
+    /// Measure only this one: stock/delete, stock/truncate, stock/persist, stock/wal-full,
+    /// stock/wal-normal, onewrite/log, onewrite/log-live (reads of a database this process writes),
+    /// onewrite/auto, onewrite/wal-opt, onewrite/dash, onewrite/off, onewrite/off-opt, lmdb, redb,
+    /// floor, or one of a --library; may be repeated. Of the suite schemes: only this figure
+    /// (ls-mvbt-6, -9, -10, -11, -12, dhl-7, -8, -10, -11)
     #[arg(long, value_name = "ENGINE/PRESET")]
     pub(crate) only: Vec<String>,
-    /// Do this: insert, update, delete, lookup (a row by its key), scan (the whole table), lookup-cold, scan-cold
-    /// (which begin with nothing of the file in the kernel's cache), recovery-kill-10, -160, -2560 (opening after a
-    /// process was killed behind so many inserts), recovery-cut-10, -160, -2560 (after a power cut), mobibench-insert, -update, -delete, androbench-insert, -update, -delete, rl (RL
-    /// Benchmark), dbbench (DB Bench), bulk (1.5 million rows in a transaction), open-insert-close, attach (two files), tabs
-    /// (a browser's threads), gmail, facebook, hangouts, kakaotalk (app profiles), replay (a file of SQL); may be repeated.
-    /// recovery, mobibench and androbench are all of those that begin so. A name that is wrong lists them with a line
-    /// on each [default: insert, update, delete]
+    /// Do this: insert, update, delete, lookup (a row by its key), scan (the whole table),
+    /// lookup-cold, scan-cold (which begin with nothing of the file in the kernel's cache),
+    /// recovery-kill-10, -160, -2560 (opening after a process was killed behind so many inserts),
+    /// recovery-cut-10, -160, -2560 (after a power cut), mobibench-insert, -update, -delete,
+    /// androbench-insert, -update, -delete, rl (RL Benchmark), dbbench (DB Bench), bulk (1.5
+    /// million rows in a transaction), open-insert-close, attach (two files), tabs (a browser's
+    /// threads), gmail, facebook, hangouts, kakaotalk (app profiles), replay (a file of SQL); may
+    /// be repeated. recovery, mobibench and androbench are all of those that begin so. A name that
+    /// is wrong lists them with a line on each [default: insert, update, delete]
     #[arg(long, value_name = "NAME")]
     pub(crate) workload: Vec<workload::Asked>,
-    /// Measure the stock modes of this libsqlite3.so too; may be repeated. Of the suites phone and vm: one built with
-    /// SQLITE_ENABLE_BATCH_ATOMIC_WRITE, for what is counted on F2FS
+    /// Measure the stock modes of this libsqlite3.so too; may be repeated. Of the suites phone and
+    /// vm: one built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE, for the counts on F2FS
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Vec<PathBuf>,
     /// Measure LMDB and redb too: the bare commit of a key-value store, as durable
@@ -125,7 +131,7 @@ pub struct Args {
     traced: Option<String>,
 }
 
-/// What can be asked besides a measurement of engines and workloads.
+/// Commands beside a measurement of engines and workloads.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
     Compare(compare::Compare),

@@ -1,6 +1,7 @@
 //! Lines of text for a terminal.
 
-/// Breaks `text` at blanks so that no line is longer than `columns`, the later lines indented beyond the first.
+/// Breaks `text` at blanks so that no line is longer than `columns`, the later lines indented
+/// beyond the first.
 pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
     let text = text.trim_end();
     let own = text.len() - text.trim_start_matches(' ').len();

@@ -1,5 +1,5 @@
-//! `onewrite bench advise`: measures a directory for half a minute, and says which settings to choose there and what
-//! each costs in durability.
+//! `onewrite bench advise`: measures a directory for half a minute, and says which settings to
+//! choose there and how much durability each costs.
 
 use crate::engines::{self, Engine, Kind};
 use crate::files::Files;
@@ -15,8 +15,8 @@ use std::path::PathBuf;
 
 /// Measure a directory briefly and say which settings to choose there
 ///
-/// Inserts and updates of one row at a time, as in `onewrite bench`. What suits another use (large transactions, mostly
-/// reading) is measured with --workload there.
+/// Inserts and updates of one row at a time, as in `onewrite bench`. For another use (large
+/// transactions, mostly reading) measure with --workload there.
 #[derive(Debug, clap::Args)]
 pub struct Advise {
     /// The directory your database lives in
@@ -26,12 +26,12 @@ pub struct Advise {
     pub common: Common,
 }
 
-/// Transactions of a section, where nobody says: half a minute on a disk with one millisecond per flush.
+/// Transactions of a section by default: half a minute on a disk with one millisecond per flush.
 const TRANSACTIONS: u64 = 200;
 
 const MINUTES: f64 = 0.5;
 
-/// What is lost, from the most durable on.
+/// Losses of a setting, from the most durable on.
 #[derive(Clone, Copy, PartialEq)]
 enum Loses {
     Nothing,
@@ -49,7 +49,6 @@ struct Choice {
     kib: Option<f64>,
 }
 
-/// Measures and advises.
 pub fn run(options: &Advise) -> Result<()> {
     let mut common = options.common.clone();
     common.given.all_in(&[&["--json", "--html", "--runs", "--seed"], &RUNS, &SIZES, &CARD], "`bench advise DIR`")?;

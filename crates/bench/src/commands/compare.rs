@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 
 /// Compare two files of --json; refuse where their cards differ in a value that matters
 ///
-/// The values that differ are named, and nothing else is printed. Say which of them is what you compare:
+/// The values that differ are named, and nothing else is printed. Name the one that you compare:
 ///
 ///     onewrite bench compare before.json after.json --subject machine.kernel
 ///
-/// Then each median of B is divided by that of A, as it is and after both were divided by the floor's of the same run:
-/// the floor runs no database, so what moves with it is the machine, and the rest is the engine.
+/// Then each median of B is divided by that of A, as it is and after both were divided by the
+/// floor's of the same run. The floor runs no database: its change is the machine's, and the rest
+/// is the engine's.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Compare {
@@ -23,14 +24,15 @@ pub struct Compare {
     a: PathBuf,
     /// The result to compare
     b: PathBuf,
-    /// The value that is meant to differ, as the refusal names it (`machine.kernel`, `onewrite_version`); may be
-    /// repeated
+    /// The value that is meant to differ, as the refusal names it (`machine.kernel`,
+    /// `onewrite_version`); may be repeated
     #[arg(long, value_name = "NAME")]
     subject: Vec<String>,
 }
 
-/// Values of the card that do not change what a transaction costs: how the result was come by, and texts. Free
-/// space matters only where it is scarce; a file system behaves alike with 20 and with 30 GiB free.
+/// Values of the card that do not change the cost of a transaction: the way to the result, and
+/// texts. Free space matters only where it is scarce: a file system behaves alike with 20 and with
+/// 30 GiB free.
 const NO_MATTER: [&str; 9] =
     ["notes", "syscalls", "syscall_counting", "runs", "minutes_max", "seed", "unknown", "floor", "wear"];
 const FREE_BYTES: &str = ".free_bytes";
@@ -99,7 +101,8 @@ struct Compared {
     engine: String,
     medians: (String, String),
     ratio: Ratio,
-    /// The same after each run of both was divided by the floor's of that run; of the floor itself nothing.
+    /// The same after each run of both was divided by the floor's of that run; of the floor itself
+    /// nothing.
     by_floor: Option<Ratio>,
 }
 
@@ -137,7 +140,7 @@ impl Compared {
     }
 }
 
-/// What the table means, in numbers.
+/// The meaning of the table, in numbers.
 fn below(compared: &[Compared]) -> Vec<String> {
     let mut lines = vec![
         "interval: the lower bound of one median over the upper bound of the other, and the reverse, since the two were \
@@ -193,14 +196,16 @@ fn shared<'v>(a: &'v Value, b: &'v Value) -> BTreeMap<Key, (&'v Value, &'v Value
     a.into_iter().filter_map(|(key, row)| b.remove(&key).map(|other| (key, (row, other)))).collect()
 }
 
-/// Transactions per second run by run, or what else a figure of the suite `schemes` shows.
+/// Transactions per second run by run, or the other metric that a figure of the suite `schemes`
+/// shows.
 fn rates(row: &Value) -> Result<Vec<f64>> {
     let runs = row["tx_per_s_runs"].as_array().or_else(|| row["runs"].as_array());
     let runs = runs.context("a result without its runs")?;
     runs.iter().map(|v| v.as_f64().context("a rate that is no number")).collect()
 }
 
-/// Every value that matters, by name, of both cards. Of engines and workloads those that both measured.
+/// Every value that matters, by name, of both cards. Of engines and workloads those that both
+/// measured.
 fn cards(
     a: &Value,
     b: &Value,
@@ -212,7 +217,8 @@ fn cards(
     let workloads: BTreeSet<&str> = shared.keys().map(|key| key.2.as_str()).collect();
     let engines: BTreeSet<String> =
         shared.keys().flat_map(|key| [key.0.clone(), format!("{}/{}", key.0, key.1)]).collect();
-    // A group's entry `name` is `group.name.field`; engines and workloads may have dots in their names.
+    // A group's entry `name` is `group.name.field`; engines and workloads may have dots in their
+    // names.
     let measured = |name: &str| {
         let entry = |group: &str, is: &dyn Fn(&str) -> bool| name.strip_prefix(group).is_none_or(is);
         // The suite `schemes` has an entry for each engine at each point.

@@ -1,5 +1,5 @@
-//! File systems on loop images, for measuring on ones that this machine does not have on a disk. Needs root,
-//! `mount` and the file system's `mkfs`; whatever is missing is said, and that file system left out.
+//! File systems on loop images, for measuring on ones that no disk of this machine has. Needs root,
+//! `mount` and the file system's `mkfs`. A missing one is named, and that file system left out.
 
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ impl Image {
         ensure!(rustix::process::geteuid().is_root(), "needs root, to mount a loop image");
         let dir = tempfile::Builder::new().prefix("onewrite-image-").tempdir_in(parent)?;
         let image = dir.path().join("image");
-        // Allocated, so that what is measured does not include the growth of the image.
+        // Allocated, so that the measurement does not include the growth of the image.
         let file = File::create(&image)?;
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, mib << 20).context("allocating")?;
         file.sync_all()?;

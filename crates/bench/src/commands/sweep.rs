@@ -26,10 +26,11 @@ use std::sync::Arc;
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Sweep {
-    /// What to vary
+    /// The setting to vary
     #[arg(value_enum)]
     parameter: Parameter,
-    /// The engine that everything else is taken from [default: stock/delete; stock/wal-full for wal_size]
+    /// The engine that everything else is taken from [default: stock/delete; stock/wal-full for
+    /// wal_size]
     #[arg(long, value_name = "ENGINE/PRESET")]
     engine: Option<String>,
     /// The values, instead of those it has for the parameter; sizes in bytes
@@ -63,8 +64,8 @@ enum Parameter {
     CacheSize,
     /// Rows before the transactions; 0: only those that they touch
     Rows,
-    /// File systems on loop images, or with --device on simulated devices: ext4 with data=ordered, writeback and
-    /// journal, xfs, btrfs, f2fs
+    /// File systems on loop images, or with --device on simulated devices: ext4 with data=ordered,
+    /// writeback and journal, xfs, btrfs, f2fs
     Fs,
     /// Rows that a transaction touches
     OpsPerTx,
@@ -91,7 +92,6 @@ impl Parameter {
     }
 }
 
-/// Makes the sweep and prints its table.
 pub fn run(options: &Sweep) -> Result<()> {
     let parameter = options.parameter;
     let name = parameter.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
@@ -168,7 +168,7 @@ pub fn run(options: &Sweep) -> Result<()> {
     files.finish(&options.common, &outcome)
 }
 
-/// What is varied is not given, and images are for sweeps over file systems alone.
+/// The varied setting is not given, and images are for sweeps over file systems alone.
 fn refuse(options: &Sweep, name: &str) -> Result<()> {
     let (given, parameter) = (&options.common.given, options.parameter);
     let varied = match parameter {

@@ -1,4 +1,5 @@
-//! The block trace of a section: what the device was asked to write, and for whom.
+//! The block trace of a section: the writes and flushes that the device was asked for, and for
+//! which file.
 
 use super::device::Counters;
 use crate::numbers::measure::{median, round};
@@ -7,7 +8,7 @@ use onewrite_device::{Event, JOURNAL, METADATA, Operation, Region, split};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// What lies where something was written.
+/// The content of a place on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Database,
@@ -45,11 +46,11 @@ impl Part {
     }
 }
 
-/// Requests and bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Volume {
     pub writes: u64,
-    /// Writes that begin in the one before or where it ended: a log writes its last block again with more in it.
+    /// Writes that begin in the one before or where it ended: a log writes its last block again
+    /// with more in it.
     pub sequential: u64,
     pub flushes: u64,
     /// By [`Part::ALL`].
@@ -78,21 +79,21 @@ pub struct Request {
     pub write: Option<(u64, u64, Part)>,
 }
 
-/// What a section did.
+/// The requests of a section.
 #[derive(Clone, Debug, Default)]
 pub struct Blocks {
     /// During its transactions.
     pub during: Volume,
-    /// What these had left in the kernel's cache.
+    /// Writes that these had left in the kernel's cache.
     pub left: Volume,
     /// In order, during its transactions.
     pub requests: Vec<Request>,
-    /// How long the device takes over what came during them if nothing else is to be waited for; of one that takes time.
+    /// Time that the device alone takes for the requests during them; of one that takes time.
     pub device_ns: Option<u64>,
 }
 
 impl Blocks {
-    /// From what the device recorded. `gone_is_journal`: what lies in no region is a rollback journal's.
+    /// From the device's record. `gone_is_journal`: a place in no region is a rollback journal's.
     pub fn of(during: &[Event], left: &[Event], regions: &[Region], gone_is_journal: bool) -> Blocks {
         let part = |index: usize| match regions.get(index) {
             Some(region) => Part::of(&region.name),
@@ -141,7 +142,7 @@ impl Blocks {
         self.requests.extend(more.requests.into_iter().map(|r| Request { at_us: end_us + r.at_us, ..r }));
     }
 
-    /// What the device's own counters would say.
+    /// The same as the device's own counters would have it.
     pub fn counters(&self) -> Counters {
         let v = &self.during;
         Counters { writes: v.writes, bytes: v.all_bytes(), flushes: Some(v.flushes) }
@@ -208,7 +209,7 @@ impl PerTx {
         })
     }
 
-    /// KiB by [`Part::ALL`], then what was left.
+    /// KiB by [`Part::ALL`], then those left in the kernel's cache.
     pub fn kib(&self) -> [f64; 6] {
         [
             self.kib_database_per_tx,

@@ -1,4 +1,4 @@
-//! The block device under a directory: which one it is, how it is set up, and what it has written.
+//! The block device under a directory: its name, its settings, and the bytes it has written.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What `/sys/block/*/stat` counts since boot. Only what the bench reads.
+/// Counts of `/sys/block/*/stat` since boot. Only those that the bench reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counters {
     pub writes: u64,
@@ -16,7 +16,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// From the text of a `stat` file (Documentation/block/stat.rst): field 5 is write requests
+    /// From the text of a `stat` file (Documentation/block/stat.rst). Field 5 is write requests
     /// completed, 7 sectors of 512 B written, 16 flush requests completed.
     pub fn parse(text: &str) -> Result<Counters> {
         let fields = text.split_ascii_whitespace().map(str::parse).collect::<Result<Vec<u64>, _>>();
@@ -26,7 +26,6 @@ impl Counters {
         Ok(Counters { writes, bytes: sectors * 512, flushes: field(16) })
     }
 
-    /// Both together.
     pub fn and(self, more: Counters) -> Counters {
         Counters {
             writes: self.writes + more.writes,
@@ -35,7 +34,6 @@ impl Counters {
         }
     }
 
-    /// What happened since `earlier`.
     pub fn since(self, earlier: Counters) -> Counters {
         Counters {
             writes: self.writes.saturating_sub(earlier.writes),
@@ -45,7 +43,7 @@ impl Counters {
     }
 }
 
-/// The device's settings that change what a commit costs. `None` is unknown.
+/// The device's settings that change the cost of a commit. `None` is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Queue {
     pub name: String,
@@ -54,7 +52,8 @@ pub struct Queue {
     pub fua: Option<bool>,
     pub physical_block_size: Option<u64>,
     pub logical_block_size: Option<u64>,
-    /// The largest write that the device does whole or not at all; 0: it claims none beyond the physical block.
+    /// The largest write that the device does whole or not at all; 0: it claims none beyond the
+    /// physical block.
     pub atomic_write_bytes_max: Option<u64>,
     pub scheduler: Option<String>,
     pub rotational: Option<bool>,
@@ -135,7 +134,8 @@ impl Mount {
         Mount::find(&fs::read_to_string("/proc/self/mountinfo").ok()?, dir)
     }
 
-    /// The longest mount point that `dir` is under; of several at one point the last hides the others.
+    /// The longest mount point that `dir` is under; of several at one point the last hides the
+    /// others.
     pub fn find(mountinfo: &str, dir: &Path) -> Option<Mount> {
         let holds = mountinfo.lines().filter_map(Mount::parse).filter(|m| dir.starts_with(&m.point));
         holds.max_by_key(|m| m.point.components().count())

@@ -1,4 +1,5 @@
-//! Counting: what reaches the device, a real or a simulated one, which system calls ask for it, and how it wears flash out.
+//! Counting the requests that reach a device, real or simulated, the system calls behind them, and
+//! the wear of flash.
 
 pub mod blocks;
 pub mod device;

@@ -1,5 +1,5 @@
-//! `--device`: a simulated device, as slow as a class of flash, with a real file system under the measurement, and
-//! the trace of what reaches it.
+//! `--device`: a simulated device, as slow as a class of flash, with a real file system under the
+//! measurement, and the trace of its requests.
 
 use super::blocks::Blocks;
 use anyhow::{Context, Result, ensure};
@@ -9,18 +9,19 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Which device, with what on it.
+/// The device, and the file system on it.
 #[derive(Clone, Debug, clap::Args)]
 #[group(id = "device-options")]
 pub struct Options {
-    /// Measure on a simulated device that is as slow as: emmc, ufs, sdcard, sata, nvme (or none, not slowed down), with
-    /// its block trace; needs root
+    /// Measure on a simulated device that is as slow as: emmc, ufs, sdcard, sata, nvme (or none,
+    /// not slowed down), with its block trace; needs root
     #[arg(long, value_name = "PROFILE", conflicts_with = "dir")]
     pub device: Option<Profile>,
-    /// The file system on it: ext4 (that is ext4-ordered), ext4-writeback, ext4-journal, xfs, btrfs [default: ext4]
+    /// The file system on it: ext4 (that is ext4-ordered), ext4-writeback, ext4-journal, xfs, btrfs
+    /// [default: ext4]
     #[arg(long, value_name = "FS", requires = "device")]
     pub fs: Option<FileSystem>,
-    /// Its size; what is on it is in memory
+    /// Its size; its content is in memory
     #[arg(long, value_name = "MIB", default_value_t = 512, requires = "device",
         value_parser = clap::value_parser!(u64).range(64..=16384))]
     pub device_mib: u64,
@@ -33,7 +34,7 @@ pub struct Options {
     /// And a flush that has something to do so long
     #[arg(long, value_name = "MICROSECONDS", requires = "device", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub flush_us: Option<u64>,
-    /// What it writes whole or not at all, if not what devices say by default.
+    /// Bytes that it writes whole or not at all, if not the default of devices.
     #[arg(skip)]
     pub block_bytes: Option<u32>,
 }
@@ -76,7 +77,7 @@ impl Options {
     }
 }
 
-/// What the card says about it.
+/// Its lines of the card.
 #[derive(Clone, Debug, Serialize)]
 pub struct Described {
     pub profile: &'static str,
@@ -109,8 +110,9 @@ impl std::fmt::Debug for Simulated {
 
 impl Simulated {
     fn start(options: DeviceOptions, file_system: FileSystem) -> Result<Simulated> {
-        // Mounts of this thread and those it starts end with the process, however it ends. Once: in a second namespace
-        // the first device's threads would keep what is mounted on the second in theirs, and neither could end.
+        // Mounts of this thread and those it starts end with the process, however it ends. Once: in
+        // a second namespace the first device's threads would keep the mounts of the second, and
+        // neither could end.
         static OWN: AtomicBool = AtomicBool::new(false);
         if onewrite_device::unavailable().is_none() && !OWN.swap(true, Ordering::Relaxed) {
             onewrite_device::own_mounts().context("a namespace for its mounts")?;
@@ -144,14 +146,15 @@ impl Simulated {
         self.device.position()
     }
 
-    /// What it was asked to do from `from` until now, and then to write what is left in the kernel's cache. The files
-    /// of the measurement must still be there.
+    /// Its requests from `from` until now, and then those for the rest in the kernel's cache. The
+    /// files of the measurement must still be there.
     pub fn blocks(&self, from: usize) -> Result<Blocks> {
         let to = self.position();
         let regions = self.device.regions()?;
         rustix::fs::syncfs(File::open(self.dir())?)?;
         let (during, left) = (self.device.events(from..to), self.device.events(to..self.position()));
-        // What on ext4 is neither its own nor a file's was a file's: of a rollback journal that is gone.
+        // On ext4 a place that is neither its own nor a file's was a rollback journal's that is
+        // gone.
         let gone_is_journal = self.file_system.kind() == "ext4";
         let device_ns = self.timing.map(|_| time_ns(self.timing, &during));
         Ok(Blocks { device_ns, ..Blocks::of(&during, &left, &regions, gone_is_journal) })

@@ -1,9 +1,9 @@
 //! Counting the write and the sync system calls of an engine.
 //!
-//! Each section is done once more, in a child process that this one traces (ptrace), and every call
+//! Each section is done once more, in a child process that this one traces (ptrace). Every call
 //! between the child's two marks is counted at the kernel's door. That is slow, so nothing is timed
-//! there; but it sees every engine alike, however it calls the kernel and from whichever thread,
-//! needs no privileges and no help from the engine. Where tracing is forbidden, the columns say so.
+//! there. But it sees every engine alike, with any call and from any thread, and needs no
+//! privileges and no help from the engine. Where tracing is forbidden, the columns say so.
 
 use crate::numbers::measure::{INTERRUPTED, Probe};
 use anyhow::{Context, Result};
@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What the card says about the two columns.
+/// The card's words for the two columns.
 pub const METHOD: &str = "counted with ptrace in an extra, untimed section per engine and workload; a write that is \
                           also a flush (RWF_DSYNC, O_DSYNC) counts as a write and as a sync";
 
@@ -82,8 +82,8 @@ pub fn count_within(child: Command, limit: Duration) -> Result<Option<Calls>, St
     Ok(Some(calls))
 }
 
-/// Runs `child` and kills it when it is about to make this write call, counted from 1, between its marks. Returns how
-/// many it made or was about to make.
+/// Runs `child` and kills it when it is about to make this write call, counted from 1, between its
+/// marks. Returns how many it made or was about to make.
 pub fn kill_before_write(child: Command, number: Option<u64>) -> Result<u64, String> {
     let mut writes = 0;
     let said = follow(child, Before::Free, |pid| {
@@ -96,8 +96,8 @@ pub fn kill_before_write(child: Command, number: Option<u64>) -> Result<u64, Str
     }
 }
 
-/// Runs `child`, and shows each thread that is about to make a call between the marks to `seen`; killed where that says
-/// false. What it printed.
+/// Runs `child`, and shows each thread that is about to make a call between the marks to `seen`.
+/// Kills it if that returns false. Returns the output of `child`.
 fn follow(mut child: Command, before: Before, seen: impl FnMut(Pid) -> bool) -> Result<(String, String), String> {
     if !cfg!(target_env = "gnu") {
         return Err("this build, not being for glibc, cannot trace".to_owned());
@@ -111,7 +111,7 @@ fn follow(mut child: Command, before: Before, seen: impl FnMut(Pid) -> bool) -> 
         let _ = child.kill();
         let _ = child.wait();
     }
-    // The tracer has reaped the child; the pipes hold what little it printed.
+    // The tracer has reaped the child; the pipes hold its few lines.
     if let Some(mut out) = child.stdout.take() {
         let _ = out.read_to_string(&mut said.0);
     }
@@ -122,12 +122,13 @@ fn follow(mut child: Command, before: Before, seen: impl FnMut(Pid) -> bool) -> 
     Ok(said)
 }
 
-/// What threads do at their calls before the first mark.
+/// The treatment of calls before the first mark.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     /// They stop: one that runs on across the mark must stop at its next call.
     Stopping,
-    /// They run on, at their full speed: only the calls of the thread that makes the mark are of interest.
+    /// They run on, at their full speed: only the calls of the thread that makes the mark are of
+    /// interest.
     Free,
 }
 
@@ -231,7 +232,8 @@ fn look(pid: Pid, calls: &mut Calls) {
     *calls.by_name.entry(name).or_default() += 1;
 }
 
-/// `/proc/PID/syscall`: the call's number in decimal, its six arguments in hexadecimal, two registers.
+/// `/proc/PID/syscall`: the call's number in decimal, its six arguments in hexadecimal, two
+/// registers.
 fn parse(text: &str) -> Option<(libc::c_long, [u64; 6])> {
     let mut words = text.split_ascii_whitespace();
     let number = words.next()?.parse().ok()?;

@@ -1,4 +1,5 @@
-//! What commits do to flash: how long a card lasts at a rate of commits, from the bytes a commit makes the device write.
+//! Commits and flash: how long a card lasts at a rate of commits, from the bytes that a commit
+//! makes the device write.
 
 use crate::numbers::measure::round;
 use serde::Serialize;
@@ -13,10 +14,12 @@ pub struct Wear {
     /// Size of the card
     #[arg(long, value_name = "GB", default_value_t = 32.0, value_parser = positive)]
     pub card_gb: f64,
-    /// Times each of its blocks can be erased: 500 for the cheapest, 3000 for usual MLC and TLC cards, 30000 for pSLC
+    /// Times each of its blocks can be erased: 500 for the cheapest, 3000 for usual MLC and TLC
+    /// cards, 30000 for pSLC
     #[arg(long, value_name = "N", default_value_t = 3000.0, value_parser = positive)]
     pub card_cycles: f64,
-    /// Bytes the card writes inside for each byte it is told to write: 1 at best, 2 to 10 for small random writes
+    /// Bytes the card writes inside for each byte it is told to write: 1 at best, 2 to 10 for small
+    /// random writes
     #[arg(long, value_name = "N", default_value_t = 4.0, value_parser = positive)]
     pub card_amplification: f64,
     /// Commits per second, day and night
@@ -29,7 +32,7 @@ fn positive(s: &str) -> Result<f64, String> {
     if v > 0.0 && v.is_finite() { Ok(v) } else { Err(format!("`{s}` is not greater than 0")) }
 }
 
-/// What an engine does to the card.
+/// An engine's wear of the card.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Worn {
     pub bytes_per_commit: f64,
@@ -51,7 +54,7 @@ impl Wear {
         life_bytes / (bytes_per_commit * self.commits_per_s * SECONDS_PER_YEAR)
     }
 
-    /// What is assumed, in words.
+    /// The assumptions, in words.
     pub fn describe(&self) -> String {
         format!(
             "a card of {} GB, {} erase cycles, write amplification {}, {} commits per second day and night",

@@ -1,5 +1,5 @@
-//! What can be measured: SQLite as it comes in its journal modes, from this program or from a library given by
-//! path; onewrite's presets; two key-value stores; and the floor.
+//! The engines to measure: SQLite as it comes in its journal modes, from this program or from a
+//! library given by path; onewrite's presets; two key-value stores; and the floor.
 
 pub mod sql;
 
@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 pub enum Kind {
     /// SQLite's own VFS in this journal mode, at this level of `PRAGMA synchronous`.
     Stock { journal_mode: String, synchronous: i64 },
-    /// The VFS "onewrite" with this `scheme`. `live`: reading while the process has the database marked.
+    /// The VFS "onewrite" with this `scheme`. `live`: reading while the process has the database
+    /// marked.
     Onewrite { scheme: String, live: bool },
     /// No SQLite: a key-value store whose commits are as durable.
     Store(Store),
@@ -21,7 +22,6 @@ pub enum Kind {
     Floor,
 }
 
-/// A key-value store in this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Store {
     Lmdb,
@@ -38,11 +38,12 @@ pub struct Engine {
     pub pragmas: Vec<(String, String)>,
     /// The shared library whose SQLite it is, if not this program's.
     pub library: Option<PathBuf>,
-    /// What the line does not promise; `None` for an engine whose commits survive a power cut whole.
+    /// A promise that the line does not keep; `None` for an engine whose commits survive a power
+    /// cut whole.
     pub caveat: Option<String>,
-    /// Writes measured when nobody says `--only`.
+    /// Writes are measured without `--only`.
     pub default: bool,
-    /// Reads measured when nobody says `--only`.
+    /// Reads are measured without `--only`.
     pub default_reads: bool,
 }
 
@@ -112,7 +113,8 @@ pub fn all() -> Vec<Engine> {
     all
 }
 
-/// The stock modes of the SQLite at `path`, and onewrite's default where that library brings it along.
+/// The stock modes of the SQLite at `path`, and onewrite's default where that library brings it
+/// along.
 pub fn of_library(path: &Path, has_onewrite: bool) -> Vec<Engine> {
     let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let foreign = |e: Engine| Engine { engine: file.clone(), library: Some(path.to_owned()), ..e };
@@ -127,7 +129,7 @@ pub fn is_reference(engine: &Engine) -> bool {
     engine.engine == "stock" && engine.preset == "wal-full"
 }
 
-/// The engine that ratios of reads refer to: what SQLite is without a setting.
+/// The engine that ratios of reads refer to: SQLite without a setting.
 pub fn is_stock_default(engine: &Engine) -> bool {
     engine.engine == "stock" && engine.preset == "delete"
 }
@@ -144,7 +146,7 @@ pub fn register_onewrite() -> Result<(), String> {
     onewrite_rusqlite::register().map_err(|e| e.to_string())
 }
 
-/// What a connection says about itself, for the parameter card.
+/// Settings that a connection tells, for the parameter card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Settings {
     /// Version of the SQLite; `None` where there is none.
@@ -189,7 +191,6 @@ impl Engine {
         matches!(self.kind, Kind::Onewrite { live: true, .. })
     }
 
-    /// Whether it is no SQLite at all.
     pub fn has_no_sql(&self) -> bool {
         matches!(self.kind, Kind::Store(_) | Kind::Floor)
     }
@@ -198,12 +199,11 @@ impl Engine {
         matches!(self.kind, Kind::Onewrite { .. })
     }
 
-    /// Whether it is stock SQLite with a write-ahead log.
     pub fn is_stock_wal(&self) -> bool {
         matches!(&self.kind, Kind::Stock { journal_mode, .. } if journal_mode == "wal")
     }
 
-    /// Opens `path` and makes the settings what the engine's name says.
+    /// Opens `path` with the settings of the engine's name.
     pub fn open(&self, libraries: &Libraries, path: &Path) -> Result<Db> {
         let library = libraries.get(self.library.as_deref())?;
         let pragmas = |db: &Db| {
@@ -245,7 +245,7 @@ impl Engine {
         }
     }
 
-    /// Reads the settings back and fails where they are not what the engine's name says.
+    /// Reads the settings back and fails where they are not those of the engine's name.
     pub fn settings(&self, libraries: &Libraries, db: &Db) -> Result<Settings> {
         let text = |name: &str| db.query_text(&format!("PRAGMA {name}"));
         let known = |name: &str| text(name)?.with_context(|| format!("PRAGMA {name} has no answer"));
@@ -282,7 +282,7 @@ impl Engine {
 }
 
 impl Settings {
-    /// From what a connection answers to pragmas.
+    /// From the answers of a connection to pragmas.
     pub fn read(
         text: &dyn Fn(&str) -> Result<Option<String>>,
         sqlite_version: String,
@@ -312,7 +312,6 @@ impl Settings {
 }
 
 impl Store {
-    /// What the card says.
     pub fn describe(self) -> String {
         match self {
             Store::Lmdb => format!(
@@ -324,12 +323,11 @@ impl Store {
     }
 }
 
-/// Opens `path` with SQLite's own VFS: what any other program would see.
+/// Opens `path` with SQLite's own VFS, as any other program does.
 pub fn open_stock(libraries: &Libraries, path: &Path) -> Result<Db> {
     Db::open(libraries.get(None)?, utf8(path)?, false)
 }
 
-/// Attaches `path` to a connection of SQLite's own VFS.
 pub fn attach_stock(db: &Db, path: &Path, name: &str) -> Result<()> {
     attach(db, utf8(path)?, name)
 }

@@ -1,5 +1,5 @@
 //! SQLite's C API behind a table of functions: the SQLite linked into this program, or any other
-//! `libsqlite3.so` loaded by path. All engines go through it, so what it costs is the same for all. The only
+//! `libsqlite3.so` loaded by path. All engines go through it, so it costs all the same. The only
 //! module of the bench with `unsafe`.
 
 #![allow(unsafe_code)]
@@ -27,7 +27,8 @@ macro_rules! api {
             fn loaded(library: &libloading::Library) -> Result<Api> {
                 Ok(Api { $($name: {
                     let name = stringify!($symbol);
-                    // SAFETY: the type is the one that SQLite's interface, stable since 3.5, gives this name.
+                    // SAFETY: the type is the one that SQLite's interface, stable since 3.5, gives
+                    // this name.
                     let symbol = unsafe { library.get::<unsafe extern "C" fn($($arg),*) $(-> $result)?>(name.as_bytes()) };
                     *symbol.with_context(|| format!("no {name} in it"))?
                 },)* })
@@ -86,7 +87,8 @@ impl Library {
     /// The one at `path`.
     pub fn load(path: &Path) -> Result<Arc<Library>> {
         let context = || format!("{} as a SQLite library", path.display());
-        // SAFETY: the user says that this is a SQLite; its initialisers do nothing but set up the C library.
+        // SAFETY: the user says that this is a SQLite; its initialisers do nothing but set up the C
+        // library.
         let handle = unsafe { libloading::Library::new(path) }.with_context(context)?;
         let api = Api::loaded(&handle).with_context(context)?;
         Ok(Arc::new(Library { api, _handle: Some(handle) }))
@@ -124,7 +126,7 @@ unsafe fn text(p: *const c_char) -> String {
 /// An error of SQLite, which the errors of connections and statements have as their cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// What the call returned.
+    /// The result code of the call.
     pub code: c_int,
     /// The same with its details, where SQLite has them.
     pub extended: c_int,
@@ -312,7 +314,7 @@ impl Stmt<'_> {
 
     /// Ready for the next execution; the values stay bound.
     pub fn reset(&mut self) {
-        // SAFETY: the statement is ours; the code repeats what `step` said.
+        // SAFETY: the statement is ours; the code repeats that of `step`.
         unsafe { (self.api().reset)(self.raw) };
     }
 
@@ -346,8 +348,8 @@ impl Stmt<'_> {
 
     /// The bytes of a text or a blob, of a number its text, valid until the next step.
     pub fn column_blob(&self, i: usize) -> &[u8] {
-        // SAFETY: in this order, as SQLite's documentation asks; the bytes stay until the statement is stepped,
-        // reset or finalized, all of which need it mutably.
+        // SAFETY: in this order, as SQLite's documentation asks; the bytes stay until the statement
+        // is stepped, reset or finalized, all of which need it mutably.
         unsafe {
             let data = (self.api().column_blob)(self.raw, i as c_int);
             let n = (self.api().column_bytes)(self.raw, i as c_int);

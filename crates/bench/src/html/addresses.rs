@@ -1,4 +1,5 @@
-//! The block trace as a picture: addresses over time, a band for each part of the device, flushes below.
+//! The block trace as a picture: addresses over time, a band for each part of the device, flushes
+//! below.
 
 use super::plots::{FONT, FOREGROUND, Frame, GRID, IO, draw, failed, short};
 use crate::counting::blocks::{Blocks, Part};
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const BAND_HEIGHT: i32 = 46;
 const FLUSH_HEIGHT: i32 = 16;
 const LABEL_WIDTH: u32 = 100;
-/// A mark is a square of so many pixels; what falls on the same is one mark.
+/// A mark is a square of so many pixels; requests in the same square are one mark.
 const MARK: i32 = 2;
 
 /// A band: its part, and the least and the greatest address written there.

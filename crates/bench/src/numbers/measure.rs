@@ -1,4 +1,4 @@
-//! Timing one section, and what is made of several: medians, paired ratios, pooled percentiles.
+//! Timing one section, and the numbers of several: medians, paired ratios, pooled percentiles.
 
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
@@ -121,7 +121,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// The median of `a / b` taken run by run: what drifts during the bench hits both halves of a pair.
+/// The median of `a / b` taken run by run: drift during the bench hits both halves of a pair.
 pub fn paired_ratio(a: &[f64], b: &[f64]) -> Option<f64> {
     median(a.iter().zip(b).map(|(a, b)| a / b))
 }
@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn ratios_are_paired_before_the_median_is_taken() {
-        // A machine that slows down during the bench: every pair says 2, the medians alone would say 2 too
-        // only by luck.
+        // A machine that slows down during the bench: every pair says 2, the medians alone would
+        // say 2 too only by luck.
         assert_eq!(paired_ratio(&[200.0, 100.0, 20.0], &[100.0, 50.0, 10.0]), Some(2.0));
         assert_eq!(paired_ratio(&[30.0, 10.0, 50.0], &[10.0, 10.0, 10.0]), Some(3.0));
         assert_eq!(paired_ratio(&[], &[1.0]), None);

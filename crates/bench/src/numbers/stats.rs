@@ -1,5 +1,5 @@
-//! What may be said of a median, and of a ratio taken over paired runs: confidence intervals that assume nothing
-//! about how noise is distributed.
+//! How well a median is known, or a ratio taken over paired runs: confidence intervals that assume
+//! no distribution of the noise.
 
 use super::measure::median;
 use serde::Serialize;
@@ -16,7 +16,8 @@ pub struct Ratio {
     pub safe: bool,
 }
 
-/// How well a median is known, by the interval that holds the true one with at least the stated confidence.
+/// How well a median is known, by the interval that holds the true one with at least the stated
+/// confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Known {
     pub low: f64,
@@ -40,7 +41,7 @@ const CONFIDENCE_MIN: f64 = 0.9;
 /// The widest interval that is still narrow, as high over low: about ten percent to each side.
 const SPREAD_MAX: f64 = 1.2;
 
-/// What the table says about the mark.
+/// The table's words for the mark.
 pub const EXPLAINED: &str = "±: half the confidence interval of the ratio, from the order statistics of the paired runs (94 % \
      with 5 runs). ~: not safe to quote: fewer than 5 runs, an interval wider than ±10 %, or, of a ratio, one that includes 1.";
 
@@ -52,8 +53,8 @@ impl Ratio {
         Ratio::judged(median(ratios)?, (low, high, confidence), confidence >= CONFIDENCE_MIN)
     }
 
-    /// Of the medians of `a` and `b`, which were not measured in turn: the bounds of one over the opposite
-    /// bounds of the other, which errs to the side of caution.
+    /// Of the medians of `a` and `b`, which were not measured in turn: the bounds of one over the
+    /// opposite bounds of the other, to be cautious.
     pub fn unpaired(a: &[f64], b: &[f64]) -> Option<Ratio> {
         let ((a_low, a_high, a_confidence), (b_low, b_high, b_confidence)) = (interval(a)?, interval(b)?);
         let ratio = median(a.iter().copied())? / median(b.iter().copied())?;
@@ -79,8 +80,8 @@ impl Ratio {
     }
 }
 
-/// The narrowest pair of order statistics around the median with the confidence asked for, or, of few values,
-/// the least and the greatest with what confidence they give.
+/// The narrowest pair of order statistics around the median with the confidence asked for. Of few
+/// values, the least and the greatest, with the confidence that they give.
 pub fn interval(values: &[f64]) -> Option<(f64, f64, f64)> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

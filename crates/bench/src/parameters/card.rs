@@ -24,7 +24,7 @@ pub struct Parameters {
     pub compile_options: Vec<String>,
     /// Per engine: journal mode, synchronous, page and cache size, locking, checkpoint interval.
     pub engines: BTreeMap<String, Settings>,
-    /// What there is to say of key-value stores.
+    /// The lines of key-value stores.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub stores: BTreeMap<&'static str, String>,
     /// Per workload: schema, statements, rows, key order, transactions, threads and connections.
@@ -40,7 +40,8 @@ pub struct Parameters {
     pub wal_at_start: &'static str,
     pub checkpoint_at_end: &'static str,
     pub runs: usize,
-    /// After which no run was begun for the sake of better known medians; `None` where the runs were counted.
+    /// After which no run was begun for the sake of better known medians; `None` where the runs
+    /// were counted.
     pub minutes_max: Option<f64>,
     pub run_order: &'static str,
     pub seed: u64,
@@ -57,11 +58,10 @@ pub struct Parameters {
     pub machines: BTreeMap<String, Machine>,
     /// Names of the values that could not be found out.
     pub unknown: Vec<String>,
-    /// What a reader of the results must know.
+    /// Facts that a reader of the results must know.
     pub notes: Vec<String>,
 }
 
-/// Where the bench ran.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     pub kernel: Option<String>,
@@ -73,7 +73,7 @@ pub struct Machine {
     /// Why there are no counts of the block device.
     pub device_unknown: Option<String>,
     pub device: Option<Queue>,
-    /// What the device stands for.
+    /// The device that it stands for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated: Option<simulated::Described>,
     pub cpu_model: Option<String>,
@@ -113,7 +113,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// Names of what could not be found out.
+    /// Names of the unknown values.
     pub fn unknown(&self) -> Vec<&'static str> {
         let device = self.device.as_ref();
         let has = |of: fn(&Queue) -> bool| device.is_some_and(of);
@@ -193,7 +193,6 @@ fn unknown_line(unknown: &[String]) -> Option<(String, String)> {
     (!unknown.is_empty()).then(|| ("UNKNOWN".to_owned(), text()))
 }
 
-/// The card of a suite in a few lines.
 pub fn in_short(sqlite: String, runs: String, machine: &Machine, unknown: &[String]) -> Vec<(String, String)> {
     let mut lines = vec![("SQLite", sqlite), ("runs", runs)];
     lines.extend(machine.place());
@@ -202,7 +201,8 @@ pub fn in_short(sqlite: String, runs: String, machine: &Machine, unknown: &[Stri
     lines.chain(unknown_line(unknown)).collect()
 }
 
-/// What is unknown of `machine`, and of the others what is not unknown of it too, with whose it is.
+/// The unknown values of `machine`, then those that are unknown only of others, with the name of
+/// each.
 pub fn all_unknown(machine: &Machine, others: &BTreeMap<String, Machine>) -> Vec<String> {
     let mut all: Vec<String> = machine.unknown().into_iter().map(str::to_owned).collect();
     for (name, other) in others {
@@ -226,7 +226,7 @@ fn jbd2(device: &str) -> bool {
     journals.into_iter().any(|j| j.file_name().to_string_lossy().split('-').next() == Some(device))
 }
 
-/// Where ext4 keeps it is asked; what other file systems do is known.
+/// Where ext4 keeps it is asked; of other file systems it is known.
 fn file_system_journal(mount: &Mount) -> Option<String> {
     if let Some(data) = mount.options.iter().find(|o| o.starts_with("data=")) {
         return Some(data.clone());

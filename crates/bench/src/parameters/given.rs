@@ -1,4 +1,4 @@
-//! Which options change what: one that a measurement would pass over is refused by name.
+//! Which options change which measurement: an option without an effect is refused by name.
 
 use anyhow::{Result, bail};
 use clap::parser::ValueSource;
@@ -47,7 +47,7 @@ impl Given {
         self.0.iter().any(|name| of.contains(&name.as_str()))
     }
 
-    /// Refuses what is in none of these groups.
+    /// Refuses an option that is in none of these groups.
     pub(crate) fn all_in(&self, heeded: &[&[&str]], who: &str) -> Result<()> {
         match self.0.iter().find(|name| !heeded.concat().contains(&name.as_str())) {
             Some(name) => bail!("{name} would change nothing in {who}, which heeds {}", heeded.concat().join(", ")),

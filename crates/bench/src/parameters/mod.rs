@@ -1,4 +1,5 @@
-//! The parameters of a measurement: the options that were given, and the card of all that changes a result.
+//! The parameters of a measurement: the options that were given, and the card of all that changes a
+//! result.
 
 pub mod card;
 pub mod given;

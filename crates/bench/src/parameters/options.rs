@@ -7,7 +7,6 @@ use crate::workload::{INDEXES_MAX, Size, WalStart, Workload};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where, how much and how often.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Common {
     /// Measure in a temporary directory inside this one [default: the current directory]
@@ -19,15 +18,15 @@ pub struct Common {
     /// Write a page with tables and pictures to this file as well; it needs no network
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Rows before the measured transactions [default: depends on the workload: 2000; 100000 where it reads].
-    /// With 0, updates and deletes find just the rows that they touch
+    /// Rows before the measured transactions [default: depends on the workload: 2000; 100000 where
+    /// it reads]. With 0, updates and deletes find just the rows that they touch
     #[arg(long, value_name = "N", value_parser = number(0))]
     pub rows: Option<u64>,
     /// Bytes of the value of a row; its key takes up to 8 more
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = number(0))]
     pub row_bytes: u64,
-    /// Measured transactions per engine, workload and run [default: depends on the workload: 1000; lookup 20000,
-    /// scan 20, scan-cold 5, open-insert-close and AndroBench's 300, Mobibench's 100]
+    /// Measured transactions per engine, workload and run [default: depends on the workload: 1000;
+    /// lookup 20000, scan 20, scan-cold 5, open-insert-close and AndroBench's 300, Mobibench's 100]
     #[arg(long, value_name = "N", value_parser = number(1))]
     pub transactions: Option<u64>,
     /// Rows that a transaction of insert, update or delete touches
@@ -39,16 +38,16 @@ pub struct Common {
     /// Tables that a transaction of Mobibench's workloads writes
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = number_up_to(1, 20))]
     pub tables: u64,
-    /// Secondary indexes of the table of insert, update, delete, lookup and scan, each on an integer column of
-    /// random values
+    /// Secondary indexes of the table of insert, update, delete, lookup and scan, each on an
+    /// integer column of random values
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = number_up_to(0, INDEXES_MAX as u64))]
     pub indexes: u64,
-    /// Runs, of which results are medians [default: at least 5, more until all are known to ±10 % or --minutes are
-    /// over]
+    /// Runs, of which results are medians [default: at least 5, more until all are known to ±10 %
+    /// or --minutes are over]
     #[arg(long, value_name = "N", value_parser = number(1))]
     pub runs: Option<u64>,
-    /// How long to go on with runs for the sake of medians and ratios that are not yet known to ±10 % [default: 2; of
-    /// advice 0.5]
+    /// How long to go on with runs for the sake of medians and ratios that are not yet known to ±10
+    /// % [default: 2; of advice 0.5]
     #[arg(long, value_name = "N", conflicts_with = "runs", value_parser = minutes)]
     pub minutes: Option<f64>,
     /// Seed of keys and values: the same seed, the same transactions
@@ -57,7 +56,8 @@ pub struct Common {
     /// The `-wal` file of stock SQLite when the transactions begin
     #[arg(long, value_name = "STATE", value_enum, default_value_t = WalStart::Empty)]
     pub wal_start: WalStart,
-    /// The file of SQL that the workload replay does. What is before a line `-- measure` is not measured
+    /// The file of SQL that the workload replay does. The part before a line `-- measure` is not
+    /// measured
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
     #[command(flatten)]
@@ -83,13 +83,12 @@ fn number_up_to(from: u64, to: u64) -> clap::builder::RangedU64ValueParser {
 }
 
 impl Common {
-    /// Takes note of what was on the command line. Who describes a card wants to know how long it lasts.
+    /// Remembers the options of the command line. A description of a card asks how long it lasts.
     pub fn tell(&mut self, given: Given) {
         self.wear.wear |= given.any(&given::CARD);
         self.given = given;
     }
 
-    /// The sizes of a section of this workload.
     pub fn size(&self, workload: Workload, limit: Option<Duration>) -> Size {
         Size {
             rows: self.rows.map_or(workload.rows(), |n| n as usize),

@@ -1,5 +1,5 @@
-//! What stands first on a page: a sentence for each workload that says which engine won and by how much, and what FULL and
-//! NORMAL mean.
+//! The first words of a page: for each workload a sentence that says which engine won and by how
+//! much; and the meaning of FULL and NORMAL.
 
 use crate::numbers::stats::Ratio;
 
@@ -7,14 +7,13 @@ use crate::numbers::stats::Ratio;
 pub const LEVELS: &str = "FULL: a commit that has returned survives a power cut. NORMAL, in WAL mode: a power cut may take the newest \
      commits, never the database, so it is named apart from the winner.";
 
-/// An engine in a workload.
 #[derive(Clone, Debug)]
 pub struct Contender {
     pub name: String,
     /// Operations per second: the median, and run by run.
     pub rate: f64,
     pub runs: Vec<f64>,
-    /// Whether what it has committed survives a power cut.
+    /// Whether its commits survive a power cut.
     pub durable: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the bench gives out: the rows of the JSON, the table, and the lines below it.
+//! The output of the bench: the rows of the JSON, the table, and the lines below it.
 
 pub mod leads;
 
@@ -39,7 +39,7 @@ pub struct Row {
     pub flushes_per_tx: Option<f64>,
     pub write_syscalls_per_tx: Option<f64>,
     pub sync_syscalls_per_tx: Option<f64>,
-    /// What write calls hand to the kernel for the database, and for its journal or log.
+    /// KiB that write calls hand to the kernel for the database, and for its journal or log.
     pub kib_database_per_tx: Option<f64>,
     pub kib_log_per_tx: Option<f64>,
     /// Median seconds of the parts of a workload that has parts.
@@ -223,7 +223,7 @@ fn label(row: &Row, wide: bool) -> String {
     }
 }
 
-/// What the table's marks and columns mean, and the notes.
+/// The meaning of the table's marks and columns, and the notes.
 pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String> {
     let mut lines = Vec::new();
     let mut caveats: Vec<(&str, Vec<String>)> = Vec::new();
@@ -311,7 +311,6 @@ pub fn wear_lines(wear: &Wear, rows: &[Row]) -> Vec<String> {
     lines
 }
 
-/// One digit after the point for small numbers.
 fn whole(v: Option<f64>) -> String {
     v.map_or("n/a".to_owned(), |v| if v < 99.95 { format!("{v:.1}") } else { format!("{v:.0}") })
 }

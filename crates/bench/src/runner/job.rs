@@ -1,4 +1,4 @@
-//! A job: what is measured, case by case; and what comes out of it.
+//! A job: the cases and workloads to measure; and its outcome.
 
 use crate::counting::blocks::Blocks;
 use crate::counting::device::Counters;
@@ -15,7 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One line of each group of the table: an engine, and what of its surroundings differs from the other lines.
+/// One line of each group of the table: an engine, and the differences of its surroundings from the
+/// other lines.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// Shown instead of the engine's own names.
@@ -53,7 +54,6 @@ impl Case {
     }
 }
 
-/// What to measure.
 #[derive(Debug)]
 pub struct Job {
     pub common: Common,
@@ -68,11 +68,9 @@ pub struct Job {
     pub notes: Vec<String>,
 }
 
-/// What one section gave.
 pub struct Measured {
     pub section: Section,
     pub device: Option<Counters>,
-    /// What a simulated device recorded.
     pub blocks: Option<Blocks>,
     /// Writes of others, as a share of the device's writes during the section.
     pub noise: f64,
@@ -81,7 +79,6 @@ pub struct Measured {
 /// A case's and a workload's number.
 pub type Key = (usize, usize);
 
-/// What comes out of a job.
 pub struct Outcome {
     pub parameters: Parameters,
     pub rows: Vec<Row>,
@@ -111,7 +108,8 @@ impl Job {
         self.position(|e| e.kind == Kind::Floor)
     }
 
-    /// Refuses sizes that no workload or engine of the job heeds; what some of them heed is a note.
+    /// Refuses sizes that no workload or engine of the job heeds; those that only some heed are a
+    /// note.
     pub(super) fn check_sizes(&self) -> Result<Vec<String>> {
         let mut notes = Vec::new();
         for option in SIZES.iter().filter(|option| self.common.given.any(&[option])) {

@@ -26,9 +26,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Without `--runs` the bench goes on until medians are known, but not longer than this, where nobody says.
+/// Without `--runs` the bench goes on until medians are known, but by default not longer than this.
 const MINUTES: f64 = 2.0;
-/// Of those, what is for the runs; the rest is for the end.
+/// The share of that for the runs; the rest is for the end.
 const FOR_RUNS: f64 = 0.92;
 /// Fewer cannot tell how well a median is known.
 const RUNS_MIN: usize = 5;
@@ -37,7 +37,7 @@ const COUNTED: Duration = Duration::from_secs(20);
 /// How long the device is watched before a section, for writes of others.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// What a process does for the tracer: the bench hands it to its own program as JSON.
+/// The work of a process for the tracer: the bench hands it to its own program as JSON.
 #[derive(Serialize, Deserialize)]
 enum Traced {
     Section(Box<OneSection>),
@@ -83,7 +83,6 @@ pub fn traced(json: &str) -> Result<()> {
     Ok(())
 }
 
-/// Everything between the options and the table.
 pub fn run(mut job: Job) -> Result<Outcome> {
     let start = Instant::now();
     let mut notes = job.check_sizes()?;
@@ -113,11 +112,11 @@ pub fn run(mut job: Job) -> Result<Outcome> {
     let runs_min = job.common.runs.map_or(RUNS_MIN, |n| n as usize);
     let minutes = job.common.minutes.unwrap_or(MINUTES);
     let budget = job.common.runs.is_none().then(|| Duration::from_secs_f64(60.0 * minutes * FOR_RUNS));
-    // Who says how many transactions gets them, in as many runs as a median takes.
+    // A number of transactions that was given stays, in as many runs as a median takes.
     let free = budget.filter(|_| job.common.transactions.is_none());
     let sections = (0..job.workloads.len()).map(|w| job.cases_of(w).count()).sum::<usize>();
-    // However slow the device: the counting round and the first run share the time, then there is a result. A later run is
-    // begun where its time is left.
+    // However slow the device: the counting round and the first run share the time, then there is a
+    // result. A later run is begun where its time is left.
     let limit = |sections_done: usize| -> Option<Duration> {
         let left = (2 * sections).saturating_sub(sections_done);
         free.map(|b| b.saturating_sub(start.elapsed()) / left.max(4) as u32).filter(|_| left > 0)
@@ -300,7 +299,7 @@ fn stop_if_interrupted() -> Result<()> {
     if INTERRUPTED.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) }
 }
 
-/// What sections do, and the databases they begin with.
+/// The plans of sections, and the databases they begin with.
 struct Plans {
     originals: Originals,
     seed: u64,
@@ -328,7 +327,6 @@ impl Plans {
     }
 }
 
-/// Where a timed section takes place.
 struct Sectioned<'a> {
     libraries: &'a Libraries,
     dir: &'a Path,
@@ -353,7 +351,7 @@ impl Sectioned<'_> {
         let mut probe = Watch { of: self, before: None, during: None, from: 0, blocks: None };
         let original = original.as_deref();
         let ready = || {
-            // What loading left to be written must not reach the device while it is being counted.
+            // The writes left from loading must not reach the device while it is being counted.
             rustix::fs::syncfs(File::open(dir.path())?)?;
             idle = self.device.map(watch_idle).transpose()?;
             Ok(())
@@ -403,7 +401,8 @@ fn watch_idle(device: &Device) -> Result<f64> {
     Ok(device.counters()?.since(before).bytes as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Reads the device's counters around the measured transactions, or has a simulated device say what it did.
+/// Reads the device's counters around the measured transactions, or the record of a simulated
+/// device.
 struct Watch<'a> {
     of: &'a Sectioned<'a>,
     before: Option<Counters>,

@@ -1,4 +1,4 @@
-//! What becomes of the numbers: a row of the table for each engine and workload, and notes on sections that
+//! From the numbers to a row of the table for each engine and workload, and notes on sections that
 //! others disturbed or that had to stop early.
 
 use super::job::{Job, Key, Measured};
@@ -36,7 +36,7 @@ pub fn rows(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>, calls: &BTreeMap
             }
             let us = |percentile| round(pool.value_at_percentile(percentile) as f64 / 1000.0, 1);
             let per_tx = |count: fn(&Counters) -> Option<u64>| {
-                // A reader writes nothing: what reached the device meanwhile came from others.
+                // A reader writes nothing: the writes meanwhile came from others.
                 if workload.reads() {
                     return None;
                 }
@@ -46,7 +46,7 @@ pub fn rows(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>, calls: &BTreeMap
             let traced = runs.iter().filter_map(|m| Some((m.section.transactions, m.blocks.as_ref()?)));
             let blocks = PerTx::of(traced);
             let kib_per_tx = per_tx(|c| Some(c.bytes)).map(|b| round(b / 1024.0, 3));
-            // What a commit leaves in the kernel's cache is written too, later.
+            // The rest of a commit in the kernel's cache is written too, later.
             let worn = kib_per_tx.map(|kib| kib + blocks.map_or(0.0, |b| b.kib_left_per_tx));
             let calls = calls.get(&(c, w));
             let calls_per_tx = |n: fn(&Calls) -> u64| calls.map(|c| round(n(c) as f64 / c.transactions as f64, 3));
@@ -101,7 +101,8 @@ pub fn traces(job: &Job, measured: &mut BTreeMap<Key, Vec<Measured>>) -> Vec<Opt
     keys.filter_map(|key| measured.get_mut(&key)?.first_mut().map(|m| m.blocks.take())).collect()
 }
 
-/// The tail in finer steps: of the points, half are spread to 0.9, half approach 1 by equal factors.
+/// The tail in finer steps: of the points, half are spread to 0.9, half approach 1 by equal
+/// factors.
 fn cdf_quantile(i: usize) -> f64 {
     let half = CDF_POINTS / 2;
     if i <= half {

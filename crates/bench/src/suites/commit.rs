@@ -1,4 +1,4 @@
-//! The suite `commit`: what one durable commit costs, engine by engine.
+//! The suite `commit`: the cost of one durable commit, engine by engine.
 
 use crate::Args;
 use crate::counting::device::Mount;
@@ -17,7 +17,7 @@ pub fn run(args: &Args) -> Result<()> {
     files.finish(&args.common, &outcome)
 }
 
-/// What the options of the suite `commit` ask for.
+/// The job that the options of the suite `commit` ask for.
 fn job(args: &Args) -> Result<Job> {
     let mut notes = Vec::new();
     let workloads: Vec<Workload> = match &args.workload[..] {

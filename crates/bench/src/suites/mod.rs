@@ -1,5 +1,5 @@
-//! Suites by name: a suite is a whole measurement with a table of its own. To add one, write a function
-//! that takes the options, and a line in [`ALL`].
+//! Suites by name: a suite is a whole measurement with a table of its own. To add one, write a
+//! function that takes the options, and a line in [`ALL`].
 
 mod commit;
 pub mod crowd;
@@ -12,7 +12,6 @@ use crate::parameters::given::{CARD, DEVICE, EVERYWHERE, RUNS, SIZES};
 use anyhow::Result;
 use std::str::FromStr;
 
-/// What `--suite` can name.
 #[derive(Debug)]
 pub struct Suite {
     pub name: &'static str,
@@ -29,7 +28,7 @@ const CROWD: &[&[&str]] = &[
     &["--transactions", "--device", "--fs", "--device-mib", "--write-us", "--flush-us"],
 ];
 
-/// Every suite; the first is the one measured when nobody says `--suite`.
+/// Every suite; the first is the default of `--suite`.
 pub static ALL: [Suite; 6] = [
     Suite {
         name: "commit",

@@ -1,6 +1,7 @@
-//! The suite `phone`: what apps and the benchmarks of phones do, on simulated eMMC, UFS and SD card, in one table and on one
-//! page: transactions per second, KiB, flushes, and how long a card lasts. On F2FS, which only a virtual machine has, what is
-//! counted there, and the rates that the devices would reach.
+//! The suite `phone`: the work of apps and of the benchmarks of phones, on simulated eMMC, UFS and
+//! SD card, in one table and on one page: transactions per second, KiB, flushes, and how long a
+//! card lasts. On F2FS, which only a virtual machine has: the counts there, and the rates that the
+//! devices would reach.
 
 use super::vm::{self, OnF2fs};
 use crate::counting::simulated;
@@ -27,7 +28,8 @@ use std::sync::Arc;
 
 const DEVICES: [Profile; 3] = [Profile::Emmc, Profile::Ufs, Profile::SdCard];
 const TRANSACTIONS: u64 = 100;
-/// Of a database, and what the devices write whole or not at all, without which schemes in place refuse.
+/// Of a database, and the unit that the devices write whole or not at all: schemes in place refuse
+/// without it.
 const PAGE_BYTES: u32 = 4096;
 const RUNS: u64 = 1;
 
@@ -37,11 +39,11 @@ const WORKLOADS: [&str; 8] =
 /// Stock modes, onewrite's default, and schemes that write in place within a page.
 const STOCK: [&str; 3] = ["delete", "truncate", "wal-full"];
 const SCHEMES: [&str; 4] = ["log", "lsmvbt", "mvbt-opt", "dhl-cc"];
-/// What ratios refer to.
+/// The engine that ratios refer to.
 const REFERENCE: &str = "stock/delete";
 
-/// What has no numbers but those counted on F2FS, in a virtual machine: stock's rollback mode as Android's SQLite runs it, and
-/// onewrite's default beside it.
+/// Without numbers but those counted on F2FS, in a virtual machine: stock's rollback mode as
+/// Android's SQLite runs it, and onewrite's default beside it.
 const BATCH_ATOMIC: &str = "batch-atomic, F2FS";
 const LOG: &str = "onewrite/log, F2FS";
 /// How those are had.
@@ -53,7 +55,8 @@ const ON_F2FS: &str = ", F2FS";
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Metric {
     Rate,
-    /// As many as the device could take, computed from its requests: what others do with the machine changes nothing.
+    /// As many as the device could take, computed from its requests: the load of the machine
+    /// changes nothing.
     DeviceRate,
     Kib,
     Flushes,
@@ -158,7 +161,7 @@ struct Json<'a> {
     counted_on_f2fs: &'a [OnF2fs],
 }
 
-/// The libraries that the command line names, told apart by what they can do.
+/// The libraries that the command line names, by ability.
 struct Libraries {
     drop_in: Option<PathBuf>,
     batch_atomic: Option<PathBuf>,
@@ -188,7 +191,8 @@ impl Libraries {
     }
 }
 
-/// Counts in a virtual machine what needs F2FS; nothing where that cannot be or is not asked for, as `notes` then say.
+/// Counts in a virtual machine where F2FS is needed; nothing where that cannot be or is not asked
+/// for, as `notes` then say.
 fn on_f2fs(
     args: &Args,
     common: &Common,
@@ -227,7 +231,8 @@ fn on_f2fs(
     }
 }
 
-/// All in one SQLite: the drop-in library where there is one, since some schemes split pages as only that does.
+/// All in one SQLite: the drop-in library where there is one, since some schemes split pages as
+/// only that does.
 fn engines(args: &Args, path: Option<PathBuf>) -> Result<(Vec<Engine>, Vec<String>)> {
     let mut notes = Vec::new();
     let schemes: &[&str] = match &path {
@@ -281,7 +286,6 @@ fn refer(rows: &mut [Row]) {
     }
 }
 
-/// In the order in which they come.
 fn distinct<'r>(names: impl Iterator<Item = &'r str>) -> Vec<&'r str> {
     let mut found: Vec<&str> = Vec::new();
     names.for_each(|name| {
@@ -292,7 +296,7 @@ fn distinct<'r>(names: impl Iterator<Item = &'r str>) -> Vec<&'r str> {
     found
 }
 
-/// All that is known: what was measured, and what was counted on F2FS.
+/// All that is known: measured, and counted on F2FS.
 #[derive(Clone, Copy)]
 struct Figures<'r> {
     rows: &'r [Row],
@@ -333,7 +337,8 @@ impl<'r> Names<'r> {
         }
     }
 
-    /// What is shown of which device: rates of each, counts of the first, which the others share.
+    /// The metrics shown of each device: rates of each, counts of the first, which the others
+    /// share.
     fn parts(&self) -> Vec<(Metric, &'r str)> {
         let counts = [Metric::Kib, Metric::Flushes, Metric::Years];
         let rates = self.devices.iter().flat_map(|device| [(Metric::Rate, *device), (Metric::DeviceRate, *device)]);
@@ -366,7 +371,8 @@ impl<'r> Names<'r> {
 /// How far one must be ahead to have won, where runs are too few to tell.
 const AHEAD: f64 = 1.1;
 
-/// A sentence for each workload: who won on which device, and by how much; and among those that are computed.
+/// A sentence for each workload: the winner on each device, and by how much; and among those that
+/// are computed.
 fn leads(figures: Figures<'_>) -> Vec<String> {
     let (rows, names) = (figures.rows, Names::of(figures));
     let shown = |rate: f64| Metric::Rate.shown(Some(rate));

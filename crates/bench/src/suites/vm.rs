@@ -1,8 +1,9 @@
-//! The suite `vm`: what a durable insert writes on the file systems of another kernel, F2FS among them, in a virtual machine
-//! whose drive is the simulated device.
+//! The suite `vm`: the writes of a durable insert on the file systems of another kernel, F2FS among
+//! them, in a virtual machine whose drive is the simulated device.
 //!
-//! Its processor is emulated, so its clock says nothing: the table has what reached the device, and the time that flash would take
-//! over it. Each file system has a machine of its own, and all engines do their section in it one after the other.
+//! Its processor is emulated, so its clock says nothing: the table has the requests that reached
+//! the device, and the time that flash would take for them. Each file system has a machine of its
+//! own, and all engines do their section in it one after the other.
 
 use super::schemes;
 use super::schemes::engine::{self, Engine};
@@ -32,13 +33,12 @@ const TRANSACTIONS: usize = 200;
 const ROWS: usize = 2000;
 /// Where the guest mounts its drive.
 const MOUNTPOINT: &str = "/mnt";
-/// Of the drive, and of what it writes whole: the schemes in place need pages that are.
+/// Of the drive, and the unit that it writes whole: the schemes in place need pages of it.
 const BLOCK_BYTES: u32 = 4096;
 const DEVICE_BYTES: u64 = 512 << 20;
 /// Whose time is computed.
 const PROFILES: [Profile; 3] = [Profile::Emmc, Profile::Ufs, Profile::SdCard];
 
-/// A section, for the guest.
 #[derive(Serialize, Deserialize)]
 struct Asked {
     file_system: String,
@@ -46,7 +46,7 @@ struct Asked {
     seed: u64,
 }
 
-/// What is done in it.
+/// The work inside the machine.
 #[derive(Serialize, Deserialize)]
 enum Work {
     /// Of this suite.
@@ -55,27 +55,28 @@ enum Work {
     Workload { engine: Box<engines::Engine>, workload: String, size: Box<Size> },
 }
 
-/// What the guest says of it, in this order.
+/// The guest's messages, in this order.
 #[derive(Serialize, Deserialize)]
 enum Said {
     /// The first measured transaction of a part follows.
     Begin,
     /// The last one is done; where the files lie.
     End(Vec<Region>),
-    /// What the part left in the kernel's cache has been written, too.
+    /// The rest of the part in the kernel's cache has been written, too.
     Left,
     /// Of so many transactions.
     Done(usize),
     Failed(String),
 }
 
-/// What one transaction wrote, on average.
+/// The counts of one transaction, on average.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Counts {
     file_system: String,
     engine: String,
     kib: f64,
-    /// Of it to the database; with the other two and the file system's own less than all where a file was removed or moved.
+    /// Of it to the database. With the other two and the file system's own it is less than all
+    /// where a file was removed or moved.
     kib_database: f64,
     kib_log: f64,
     kib_file_system: f64,
@@ -102,7 +103,7 @@ impl Counts {
     }
 }
 
-/// What is measured, and which library each runs in.
+/// The engines and workloads, and the library of each.
 struct Plan {
     engines: Vec<(Engine, Option<PathBuf>)>,
     notes: Vec<String>,
@@ -204,7 +205,6 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A device with this file system on it.
 fn device(file_system: FileSystem) -> Result<Device> {
     let options = DeviceOptions { size_bytes: DEVICE_BYTES, block_bytes: BLOCK_BYTES, ..DeviceOptions::default() };
     let device = Device::start(options)?;
@@ -224,7 +224,7 @@ fn boot(device: &Device, file_system: FileSystem, libraries: impl Iterator<Item 
     Machine::boot(device, &options)
 }
 
-/// One section in the machine; what it counted has no names yet.
+/// One section in the machine; its counts have no names yet.
 fn section(device: &Device, machine: &mut Machine, asked: &Asked) -> Result<Counts> {
     machine.send(asked)?;
     let (mut from, mut counts) = (0, Counts::default());
@@ -274,8 +274,8 @@ fn count(counts: &mut Counts, device: &Device, positions: std::ops::Range<usize>
     }
 }
 
-/// What a transaction of a workload of the suite `phone` wrote, and how many per second a device does that has nothing
-/// else to do and no processor to wait for.
+/// The counts of a transaction of a workload of the suite `phone`, and how many per second a device
+/// does that has nothing else to do and waits for no processor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OnF2fs {
     pub workload: &'static str,
@@ -286,8 +286,8 @@ pub struct OnF2fs {
     pub tx_per_s: Vec<(&'static str, f64)>,
 }
 
-/// The suite `phone` on F2FS: each of these engines, which have names of their own there, doing each workload. Why not, where
-/// there can be no virtual machine.
+/// The suite `phone` on F2FS: each of these engines, which have names of their own there, doing
+/// each workload. Why not, where there can be no virtual machine.
 pub fn on_f2fs(
     engines: &[(&str, engines::Engine)],
     workloads: &[Workload],
@@ -382,7 +382,7 @@ impl Watch for Inside<'_> {
     }
 }
 
-/// The suite `phone` counts what stays in the kernel's cache as well.
+/// The suite `phone` counts the rest in the kernel's cache as well.
 impl Probe for Inside<'_> {
     fn begin(&mut self) -> Result<()> {
         Inside::begin(self)

@@ -1,5 +1,5 @@
-//! The floor: what the hardware and the file system charge for one durable 4 KiB overwrite. A commit
-//! that survives a power cut cannot cost less than this.
+//! The floor: the time of hardware and file system for one durable 4 KiB overwrite. A commit that
+//! survives a power cut cannot cost less than this.
 
 use crate::numbers::measure::{Section, time_each};
 use crate::workload::{Size, Stage, WARM_UP};
@@ -12,7 +12,6 @@ const BLOCK_BYTES: usize = 4096;
 /// The file is a ring of this many blocks, overwritten in order as a log would be.
 const BLOCKS: usize = 256;
 
-/// What the card says.
 pub const DESCRIPTION: &str = "one 4 KiB overwrite of a preallocated file of written zeros with one pwritev2(RWF_DSYNC), \
                                256 blocks in turn";
 
@@ -20,7 +19,8 @@ pub const DESCRIPTION: &str = "one 4 KiB overwrite of a preallocated file of wri
 pub fn run(stage: Stage<'_>, size: &Size) -> Result<Section> {
     let path = stage.dir.join("floor");
     let mut file = File::options().read(true).write(true).create_new(true).open(&path)?;
-    // Written zeros: the first write to merely reserved blocks would go through the file system's journal.
+    // Written zeros: the first write to merely reserved blocks would go through the file system's
+    // journal.
     file.write_all(&vec![0; BLOCK_BYTES * BLOCKS])?;
     file.sync_all()?;
     let mut block = [0; BLOCK_BYTES];

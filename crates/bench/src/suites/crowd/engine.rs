@@ -7,13 +7,12 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
 
-/// Busy timeout of all connections: without one they fail at once where somebody keeps a transaction open.
+/// Busy timeout of all connections: without one they fail at once beside an open transaction.
 pub const BUSY: Duration = Duration::from_secs(10);
 /// Pages after which a WAL is checkpointed where that is delayed; bytes of onewrite's log there.
 const LATE_PAGES: u32 = 100_000;
 const LATE_LOG: &str = "256m";
 
-/// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Engine {
     Onewrite,
@@ -64,18 +63,17 @@ impl Engine {
         }
     }
 
-    /// The name on the command line.
     pub fn name(self) -> String {
         let (engine, preset) = self.names();
         format!("{engine}/{preset}")
     }
 
-    /// Whether what it has committed survives a power cut.
+    /// Whether its commits survive a power cut.
     pub fn is_durable(self) -> bool {
         self != Engine::WalNormal
     }
 
-    /// What the card says.
+    /// Its line of the card.
     pub fn describe(self) -> String {
         let busy = format!("busy timeout {} s", BUSY.as_secs());
         match self {
@@ -91,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// What the card says, of a connection to a new database in `dir`.
+    /// The card's values, from a connection to a new database in `dir`.
     pub fn opened(self, dir: &Path) -> Result<Opened> {
         let dir = tempfile::tempdir_in(dir)?;
         let c = self.open(&dir.path().join("db"))?;
@@ -138,7 +136,7 @@ impl Engine {
         Ok(c)
     }
 
-    /// What the log, write-ahead log or journal has grown to, in bytes.
+    /// The size of the log, write-ahead log or journal, in bytes.
     pub fn log_bytes(self, path: &Path) -> u64 {
         let suffix = match self {
             Engine::Onewrite | Engine::OnewriteLate | Engine::OnewriteConcurrent => "-onewrite",

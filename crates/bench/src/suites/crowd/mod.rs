@@ -1,15 +1,18 @@
-//! The suites `threads` and `processes`: what several connections to one database get done together.
+//! The suites `threads` and `processes`: the work that several connections to one database get done
+//! together.
 //!
 //! | part | measures |
 //! |---|---|
-//! | `writers` | durable autocommit inserts of 1 to 16 connections, or of as many as `--connections` says, and how they share |
-//! | `readers` | a lookup by key: alone, beside four writers, and beside four writers of another database, which is what they take from it by the processors and the device alone |
-//! | `long-reader` | four writers beside a read transaction that stays open, and what the log grows to |
-//! | `concurrent` | transactions that take time, each connection in a table of its own: do they run at once, and how many are refused |
-//! | `db-bench` | DB Bench of the byte-range-locking study, by two connections, with the checkpoint delayed and not |
+//! | `writers` | durable autocommit inserts of 1 to 16 connections (`--connections`), their shares |
+//! | `readers` | a lookup by key: alone, beside four writers, and beside four of another database |
+//! | `long-reader` | four writers beside a read transaction that stays open; size of the log |
+//! | `concurrent` | long transactions, each in a table of its own: do they run at once, refusals |
+//! | `db-bench` | DB Bench of the byte-range-locking study, checkpoint delayed or not |
 //!
-//! Each connection lives in a thread or in a process of its own. The engines take turns within a run, so that what
-//! drifts hits all of them.
+//! Writers of another database take processors and device from a reader, and nothing else.
+//!
+//! Each connection lives in a thread or in a process of its own. The engines take turns within a
+//! run, so that drift hits all of them.
 
 mod engine;
 mod page;
@@ -48,19 +51,20 @@ pub struct Options {
     /// How long a section of the suites threads and processes is measured
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
     section_ms: u64,
-    /// How many connections the parts writers and concurrent have, one after the other: up to 128 [default: 1,2,4,8
-    /// and 16 threads; concurrent 1,2,4]
+    /// How many connections the parts writers and concurrent have, one after the other: up to 128
+    /// [default: 1,2,4,8 and 16 threads; concurrent 1,2,4]
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=128))]
     connections: Vec<u16>,
-    /// Rows that each transaction of the part concurrent reads: the time it takes inside (20000 are some 2 ms)
+    /// Rows that each transaction of the part concurrent reads: the time it takes inside (20000 are
+    /// some 2 ms)
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     think_rows: u64,
-    /// Do what a connection of the suite processes is told (the bench calls itself with this)
+    /// Do the work of a connection of the suite processes (the bench calls itself with this)
     #[arg(long, hide = true, value_name = "JSON")]
     pub worker: Option<String>,
 }
 
-/// What a step of a section gave.
+/// The numbers of a step of a section.
 struct Measured {
     writers: Vec<Done>,
     readers: Vec<Done>,
@@ -130,7 +134,7 @@ fn section(place: Place, dir: &Path, shape: &Shape, engine: Engine, seed: u64) -
         .map(|order| Worker::start(place, order))
         .try_for_each(|worker| worker.map(|w| workers.push(w)))
         .and_then(|()| drive(&mut workers, shape, engine, &path, &keeper));
-    // What a connection says of its failure explains more than that it is gone.
+    // The error of a connection explains more than its absence.
     let ends: Vec<Result<()>> = workers.into_iter().map(Worker::end).collect();
     let measured = match measured {
         Ok(measured) => ends.into_iter().collect::<Result<()>>().map(|()| measured),
@@ -172,7 +176,7 @@ fn drive(
     Ok(measured)
 }
 
-/// One line of the table and of the JSON, in which `bench compare` finds what it needs.
+/// One line of the table and of the JSON, with all that `bench compare` needs.
 #[derive(Serialize)]
 pub struct Row {
     engine: &'static str,
@@ -218,7 +222,6 @@ struct Json<'a> {
     results: &'a [Row],
 }
 
-/// The card.
 #[derive(Serialize)]
 struct Parameters {
     onewrite_version: &'static str,
@@ -245,7 +248,6 @@ impl Parameters {
     }
 }
 
-/// The suite.
 pub fn run(args: &Args, place: Place) -> Result<()> {
     refuse(args, place)?;
     crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
@@ -352,8 +354,8 @@ fn refuse(args: &Args, place: Place) -> Result<()> {
     Ok(())
 }
 
-/// The page's first sentences: who got most done in each workload, by as many connections as it had, and what writers take
-/// from a reader.
+/// The page's first sentences: the engine that got most done in each workload, by as many
+/// connections as it had, and the cost of writers for a reader.
 fn leads(rows: &[Row]) -> Vec<String> {
     let mut groups: Vec<(&str, usize)> = Vec::new();
     for row in rows {
@@ -399,7 +401,7 @@ fn leads(rows: &[Row]) -> Vec<String> {
     all
 }
 
-/// The engines named with `--only`, and what ratios refer to.
+/// The engines named with `--only`, and the one that ratios refer to.
 fn chosen(only: &[String]) -> Result<Vec<Engine>> {
     if only.is_empty() {
         return Ok(Engine::ALL.to_vec());

@@ -4,7 +4,6 @@ use super::{Parameters, Row};
 use crate::html::{self, plots};
 use anyhow::Result;
 
-/// All of it.
 pub fn page(parameters: &Parameters, rows: &[Row], leads: &[String], notes: &[String]) -> Result<String> {
     let text = format!(
         "SQLite {}, connections in {}, {} runs, {}. Ratios are medians of ratios taken run by run; the parameter card is \

@@ -1,5 +1,5 @@
-//! What the sections do: how many connections of which kind, in which steps, on which tables; and whether what
-//! they acknowledged is there.
+//! The work of the sections: how many connections of which kind, in which steps, on which tables;
+//! and whether the acknowledged rows are there.
 
 use super::Measured;
 use super::engine::Engine;
@@ -19,14 +19,13 @@ pub enum Part {
     LongReader,
     /// DB Bench by two connections
     DbBench,
-    /// Connections of one process (--connections), each in a table of its own: an insert and a read of many rows
-    /// (--think-rows) in a transaction
+    /// Connections of one process (--connections), each in a table of its own: an insert and a read
+    /// of many rows (--think-rows) in a transaction
     Concurrent,
 }
 
-/// Writers beside readers.
 const BESIDE: usize = 4;
-/// Names of what readers do.
+/// Names of the readers' steps.
 pub const BESIDE_WRITERS: &str = "lookups beside writers";
 pub const WRITERS_ELSEWHERE: &str = "lookups, writers elsewhere";
 
@@ -46,7 +45,7 @@ pub struct Shape {
     items: u64,
 }
 
-/// What varies.
+/// The varied sizes.
 pub struct Sizes<'a> {
     /// How many connections write; a few numbers where none is named.
     pub connections: &'a [usize],
@@ -106,13 +105,12 @@ pub fn all(place: Place, parts: &[Part], sizes: &Sizes<'_>) -> Vec<Shape> {
 }
 
 impl Shape {
-    /// Those that the section is about.
     pub fn connections(&self) -> usize {
         if self.readers > 0 { self.readers } else { self.writers }
     }
 
-    /// Whether it is for this engine: those with a late checkpoint do DB Bench, and with a rollback journal nobody
-    /// commits beside an open read transaction.
+    /// Whether it is for this engine: those with a late checkpoint do DB Bench, and with a rollback
+    /// journal no connection commits beside an open read transaction.
     pub fn is_for(&self, engine: Engine) -> bool {
         match self.part {
             Part::DbBench => {
@@ -127,7 +125,7 @@ impl Shape {
         }
     }
 
-    /// What readers do while writers do their step.
+    /// The readers' steps beside those of the writers.
     pub fn reader_steps(&self) -> Vec<Step> {
         let reads = |step: &Step| match *step {
             Step::Insert { ms } => Step::Lookup { ms },
@@ -136,7 +134,6 @@ impl Shape {
         self.steps.iter().map(reads).collect()
     }
 
-    /// The step's name on the table.
     pub fn step_name(&self, step: usize) -> String {
         match self.steps[step] {
             Step::Insert { .. } | Step::Lookup { .. } | Step::Think { .. } => self.name.clone(),
@@ -178,12 +175,10 @@ impl Shape {
         self.steps.iter().enumerate().map(|(i, step)| (name(i), describe(step))).collect()
     }
 
-    /// Rows of a table before the steps.
     pub fn rows(&self) -> u64 {
         if self.items > 0 { self.items } else { ROWS }
     }
 
-    /// Makes the tables and their rows.
     pub fn prepare(&self, c: &Connection, seed: u64) -> Result<()> {
         c.execute_batch("BEGIN IMMEDIATE")?;
         if self.items == 0 {
@@ -220,7 +215,7 @@ impl Shape {
             // Before them as many as they find now were inserted.
             Step::ItemUpdates { overlapping: true, .. } => ("total(hits)", operations),
             Step::ItemUpdates { .. } => ("total(hits)", 2 * operations),
-            // A tenth of what is deleted was inserted before.
+            // A tenth of the deleted rows was inserted before.
             Step::ItemDeletes(_) => ("count(*)", rows + self.inserted() * self.writers as i64 - operations),
             Step::Insert { .. } | Step::Lookup { .. } | Step::ItemSearches(_) | Step::ItemRows(_) => return Ok(()),
         };
@@ -229,7 +224,7 @@ impl Shape {
         Ok(())
     }
 
-    /// What each of DB Bench's connections inserts.
+    /// The rows that each of DB Bench's connections inserts.
     fn inserted(&self) -> i64 {
         let count = |step: &Step| if let Step::ItemInserts(n) = step { *n as i64 } else { 0 };
         self.steps.iter().map(count).sum()

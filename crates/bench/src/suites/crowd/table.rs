@@ -1,4 +1,4 @@
-//! The table of the suites `threads` and `processes`, and what is said below it.
+//! The table of the suites `threads` and `processes`, and the lines below it.
 
 use super::Row;
 use super::engine::{BUSY, Engine};

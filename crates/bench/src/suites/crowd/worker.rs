@@ -1,5 +1,5 @@
-//! One connection of a section: what it is told to do, does step by step, and says of it. It lives in a thread or in
-//! a process of its own.
+//! One connection of a section: its orders, its work step by step, and its report. It lives in a
+//! thread or in a process of its own.
 
 use super::engine::{Engine, is_busy};
 use crate::numbers::measure::{INTERRUPTED, histogram};
@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 pub const ROWS: u64 = 2_000;
 pub const VALUE_BYTES: usize = 128;
 
-/// A step of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// Durable autocommit inserts at random keys, for so long.
     Insert { ms: u64 },
     /// Lookups of rows that were there before, for so long.
     Lookup { ms: u64 },
-    /// For so long, each in a table of its own: a transaction of one insert and a read of so many rows.
+    /// For so long, each in a table of its own: a transaction of one insert and a read of so many
+    /// rows.
     Think { ms: u64, rows: u64 },
     /// DB Bench, each in a table of its own: so many rows inserted, one at a time.
     ItemInserts(u64),
@@ -40,7 +40,7 @@ pub enum Step {
     ItemUpdates { n: u64, overlapping: bool },
 }
 
-/// What a connection is told.
+/// The orders of a connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     pub engine: Engine,
@@ -53,7 +53,7 @@ pub struct Order {
     pub steps: Vec<Step>,
 }
 
-/// What it says of a step.
+/// The report of a step.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
     pub operations: u64,
@@ -123,7 +123,7 @@ impl Doer<'_> {
                         commit.execute([]).map(drop)
                     };
                     let done = once();
-                    // What was refused is rolled back, and then done again.
+                    // A refused transaction is rolled back, and then done again.
                     if done.is_err() && !self.c.is_autocommit() {
                         roll_back.execute([])?;
                     }
@@ -181,7 +181,8 @@ impl Doer<'_> {
         }
     }
 
-    /// Does `once`, with a random number that is not negative and the number of the operation, again after each BUSY.
+    /// Does `once`, with a random number that is not negative and the number of the operation,
+    /// again after each BUSY.
     fn repeat(
         &mut self,
         bound: Bound,
@@ -201,7 +202,7 @@ impl Doer<'_> {
                     Err(e) => return Err(e.into()),
                 }
                 ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
-                // Who gets nothing until the end of the section waits, too.
+                // A connection that is starved until the end of the section waits, too.
                 if !bound.goes_on(operations, begun.elapsed()) {
                     longest = longest.max(last.elapsed());
                     break 'operations;
@@ -243,7 +244,7 @@ impl Bound {
     }
 }
 
-/// What connections live in.
+/// Threads of this process, or a process for each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Threads,
@@ -256,7 +257,7 @@ pub enum Worker {
     Process { child: Child, go: ChildStdin, said: BufReader<ChildStdout> },
 }
 
-/// What is heard of a connection.
+/// A message of a connection.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Said {
     Ready,
@@ -304,14 +305,12 @@ impl Worker {
         }
     }
 
-    /// Waits until it has prepared its next step.
     pub fn wait_ready(&mut self) -> Result<()> {
         let said = self.hear()?;
         ensure!(matches!(said, Said::Ready), "a connection of the suite said {said:?} instead of Ready");
         Ok(())
     }
 
-    /// Lets it begin that step.
     pub fn go(&mut self) -> Result<()> {
         match self {
             Worker::Thread { go, .. } => go.send(()).context("a thread of the suite ended early"),
@@ -319,7 +318,6 @@ impl Worker {
         }
     }
 
-    /// Waits for the end of the step.
     pub fn done(&mut self) -> Result<Done> {
         match self.hear()? {
             Said::Did(done) => Ok(done),

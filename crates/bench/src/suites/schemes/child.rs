@@ -1,4 +1,5 @@
-//! Sections in a process of their own, which the bench traces: to count its calls, or to kill it at one of them.
+//! Sections in a process of their own, which the bench traces: to count its calls, or to kill it at
+//! one of them.
 
 use super::engine::Engine;
 use super::load::{self, Load, Operation, Table, Watch};
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the process does.
+/// The work of the process.
 #[derive(Serialize, Deserialize)]
 pub enum Work {
     /// A whole section; its transactions are between the marks.

@@ -1,5 +1,5 @@
-//! What the suite opens: presets of onewrite with single options changed, and journal modes of stock SQLite, all
-//! in the one SQLite that the suite uses.
+//! The engines of the suite: presets of onewrite with single options changed, and journal modes of
+//! stock SQLite, all in the one SQLite that the suite uses.
 
 use crate::engines::sql::{Db, Library};
 use anyhow::{Context, Result, ensure};
@@ -7,14 +7,12 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How a database is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum How {
     Stock { journal_mode: String, checkpoint_pages: u32 },
     Onewrite { options: String },
 }
 
-/// A line of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Engine {
     pub name: String,
@@ -43,7 +41,6 @@ pub fn with(name: &str, options: &str) -> Engine {
     }
 }
 
-/// Stock SQLite's write-ahead log.
 pub fn wal() -> Engine {
     wal_every(CHECKPOINT_PAGES)
 }
@@ -59,13 +56,12 @@ pub fn truncate() -> Engine {
     stock("TRUNCATE", "truncate")
 }
 
-/// Stock SQLite in this journal mode.
 pub fn stock(name: &str, journal_mode: &str) -> Engine {
     let how = How::Stock { journal_mode: journal_mode.to_owned(), checkpoint_pages: CHECKPOINT_PAGES };
     Engine { name: name.to_owned(), how, needs_drop_in: false, page_bytes: 4096 }
 }
 
-/// What a connection has written so far.
+/// The bytes that a connection has written so far.
 #[derive(Clone, Copy)]
 pub struct Written {
     /// Pages that transactions changed.
@@ -83,7 +79,6 @@ impl Engine {
         self
     }
 
-    /// What the card says.
     pub fn describe(&self) -> String {
         let how = match &self.how {
             How::Stock { journal_mode, checkpoint_pages } => {
@@ -135,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// What `db` has written so far.
+    /// The bytes that `db` has written so far.
     pub fn written(&self, db: &Db) -> Result<Written> {
         if let How::Stock { .. } = self.how {
             return Ok(Written { pages: db.cache_writes()?, through_log: None });

@@ -1,10 +1,10 @@
-//! The tables and figures that are measured: which engines do what, and what of it is shown.
+//! The tables and figures that are measured: the work of each engine, and the metrics shown of it.
 
 use super::engine::{Engine, preset, truncate, wal, wal_every, with};
 use super::load::{Load, Operation};
 use super::recovery::Crash;
 
-/// What one cell of a figure does.
+/// The work of one cell of a figure.
 #[derive(Clone, Debug)]
 pub enum Work {
     Timed(Load),
@@ -21,7 +21,7 @@ pub struct Cell {
     pub work: Work,
 }
 
-/// What is shown of a cell.
+/// A number that is shown of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     UsPerTx,
@@ -74,12 +74,11 @@ impl Metric {
     }
 }
 
-/// A table or figure of a paper.
 pub struct Figure {
     /// On the command line.
     pub name: &'static str,
     pub title: &'static str,
-    /// What the columns are; empty where they are the metrics.
+    /// The setting that the columns vary; empty where they are the metrics.
     pub varies: &'static str,
     pub metrics: &'static [Metric],
     /// The engine that ratios refer to.
@@ -87,7 +86,6 @@ pub struct Figure {
     pub cells: Vec<Cell>,
 }
 
-/// How much a section does.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub transactions: usize,
@@ -99,7 +97,6 @@ fn timed(engine: Engine, at: impl ToString, load: Load) -> Cell {
     Cell { engine, at: at.to_string(), work: Work::Timed(load) }
 }
 
-/// Every figure.
 pub fn all(size: Size) -> Vec<Figure> {
     vec![
         checkpoint_intervals(size),

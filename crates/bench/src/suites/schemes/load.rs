@@ -16,7 +16,7 @@ const VALUE_BYTES: usize = 128;
 /// Transactions before those that are measured.
 const WARM_UP: usize = 10;
 
-/// What a writing transaction does.
+/// The work of a writing transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -27,7 +27,6 @@ pub enum Operation {
     InsertDelete,
 }
 
-/// The transactions of a section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
     pub rows: usize,
@@ -44,7 +43,7 @@ impl Load {
     }
 }
 
-/// What a section gave.
+/// The numbers of a section.
 #[derive(Clone, Copy, Debug)]
 pub struct Timed {
     pub transactions: usize,
@@ -178,8 +177,8 @@ pub fn check(library: &Arc<Library>, path: &Path, rows: &[usize]) -> Result<()> 
     Ok(())
 }
 
-/// Does a section in `dir` from an empty file on. `ready` is called when everything but the measured transactions is
-/// done; with a `limit`, it may end before the last of them.
+/// Does a section in `dir` from an empty file on. `ready` is called when everything but the
+/// measured transactions is done; with a `limit`, it may end before the last of them.
 pub fn section(
     library: &Arc<Library>,
     engine: &Engine,

@@ -1,15 +1,15 @@
-//! The suite `schemes`: what the papers on LS-MVBT (Kim et al., FAST '14) and Doubleheader Logging (Oh et al.) measure and
-//! that needs no phone, in one run.
+//! The suite `schemes`: the measurements of the papers on LS-MVBT (Kim et al., FAST '14) and
+//! Doubleheader Logging (Oh et al.) that need no phone, in one run.
 //!
 //! | file | does |
 //! |---|---|
 //! | `figures` | which engines do what in which figure |
 //! | `engine`, `load` | opening, and the transactions |
-//! | `volume`, `recovery`, `child` | counting blocks; crashing; the process that is traced for both |
+//! | `volume`, `recovery`, `child` | counting blocks; crashing; the traced process of both |
 //! | `table`, `page` | what is printed, and the page of `--html` |
 //!
-//! The cells of a figure follow each other in every run, in an order that turns from run to run, so that what drifts hits
-//! all of them.
+//! The cells of a figure follow each other in every run, in an order that turns from run to run, so
+//! that drift hits all of them.
 
 mod child;
 pub mod engine;
@@ -38,7 +38,8 @@ use std::time::{Duration, Instant};
 
 /// On the command line.
 pub const NAME: &str = "schemes";
-/// Without `--runs` and `--transactions` the suite ends within two minutes; this leaves some for the end.
+/// Without `--runs` and `--transactions` the suite ends within two minutes; this leaves some for
+/// the end.
 const BUDGET: Duration = Duration::from_secs(110);
 const RUNS: usize = 5;
 /// Transactions of a section, unless `--transactions` says.
@@ -46,7 +47,7 @@ const TRANSACTIONS: usize = 100;
 
 pub use child::run as traced;
 
-/// What one cell gave in one run.
+/// The numbers of one cell in one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     us_per_tx: Option<f64>,
@@ -82,7 +83,7 @@ impl Sample {
 struct Chosen {
     library: Arc<Library>,
     path: Option<PathBuf>,
-    /// What is left out, and what to do about it.
+    /// The part that is left out, and the cure.
     missing: Option<String>,
 }
 

@@ -6,7 +6,6 @@ use super::table::{Value, distinct};
 use crate::html::{self, plots};
 use anyhow::Result;
 
-/// All of it.
 pub fn page(parameters: &Parameters, figures: &[Figure], values: &[Vec<Value>]) -> Result<String> {
     let text = format!(
         "SQLite {}, {} runs, {} transactions a section or a multiple, {}. Medians; a ratio is the median of those taken run by run. \
@@ -32,8 +31,8 @@ pub fn page(parameters: &Parameters, figures: &[Figure], values: &[Vec<Value>]) 
     html::end(out, &parameters.notes)
 }
 
-/// Which engine is best in the first metric of a figure, at each of its points, and by how much it is ahead of the one that
-/// ratios refer to, or of the next.
+/// The best engine in the first metric of a figure, at each of its points, and its lead over the
+/// one that ratios refer to, or over the next.
 fn lead(figure: &Figure, values: &[Value]) -> Option<String> {
     let metric = if figure.metrics.contains(&Metric::KibTotal) { Metric::KibTotal } else { *figure.metrics.first()? };
     let more_is_better = metric == Metric::TxPerS;
@@ -41,7 +40,7 @@ fn lead(figure: &Figure, values: &[Value]) -> Option<String> {
         let of = values.iter().filter(|v| v.at == at && v.metric == metric);
         let mut all: Vec<(&str, f64)> = of.filter_map(|v| Some((v.engine.as_str(), v.median?))).collect();
         all.sort_by(|a, b| if more_is_better { b.1.total_cmp(&a.1) } else { a.1.total_cmp(&b.1) });
-        // What protects from nothing is there to be compared with, not to win.
+        // An engine that protects from nothing is there to be compared with, not to win.
         let mut protecting = all.iter().filter(|(name, _)| !name.starts_with("off"));
         let (best, value) = *protecting.next()?;
         let reference = all.iter().find(|(name, _)| figure.reference.is_some_and(|r| r == *name && r != best));
@@ -64,7 +63,7 @@ fn find<'v>(values: &'v [Value], engine: &str, at: &str, metric: Metric) -> Opti
     values.iter().find(|v| v.engine == engine && v.at == at && v.metric == metric)
 }
 
-/// What a bar is made of.
+/// The parts of a bar.
 const PARTS: [Metric; 4] = [Metric::KibDatabase, Metric::KibLog, Metric::KibJournal, Metric::KibOther];
 
 /// A line for each engine with all metrics; bytes as stacked bars, everything else as bars.

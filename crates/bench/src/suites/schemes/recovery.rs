@@ -1,7 +1,9 @@
-//! How long recovery takes: a process of its own is killed when it is about to make the last write of a commit.
+//! How long recovery takes: a process of its own is killed when it is about to make the last write
+//! of a commit.
 //!
-//! That write is the commit mark where there is one (the page that carries it, the frame that ends a transaction of the
-//! WAL), else one of several pages. So recovery has a transaction to undo, and all before it to find.
+//! That write is the commit mark where there is one: the page that carries it, the frame that ends
+//! a transaction of the WAL. Else it is one of several pages. So recovery has a transaction to
+//! undo, and all before it to find.
 
 use super::child::{Child, Work};
 use super::engine::Engine;
@@ -22,7 +24,7 @@ pub struct Crash {
     pub inserts: usize,
 }
 
-/// What recovery took.
+/// The cost of a recovery.
 #[derive(Clone, Copy, Debug)]
 pub struct Recovered {
     /// From opening to the first row.
@@ -44,7 +46,6 @@ impl<E: Into<anyhow::Error>> From<E> for Failed {
     }
 }
 
-/// Kills, and times what comes then.
 pub fn run(
     library: &Arc<Library>,
     library_path: Option<&Path>,
@@ -65,7 +66,7 @@ pub fn run(
     drop(counted);
     let killed = tempfile::tempdir_in(dir)?;
     syscalls::kill_before_write(child(killed.path())?, Some(writes)).map_err(Failed::Untraceable)?;
-    // What the process left in the kernel's cache is not recovery's to write.
+    // The rest of the process's writes in the kernel's cache is not recovery's to write.
     rustix::fs::syncfs(std::fs::File::open(killed.path())?)?;
     let path = killed.path().join("db");
     let start = Instant::now();

@@ -6,7 +6,7 @@ use crate::numbers::measure::{median, paired_ratio};
 use comfy_table::{Cell, CellAlignment, Table, TableStyle};
 use serde::Serialize;
 
-/// What a cell gave for one metric.
+/// A cell's value of one metric.
 pub struct Value {
     pub engine: String,
     pub at: String,
@@ -79,7 +79,6 @@ pub fn distinct<'a>(items: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     found
 }
 
-/// The figure as text.
 pub fn render(figure: &Figure, values: &[Value]) -> String {
     let engines = distinct(values.iter().map(|v| v.engine.as_str()));
     let points = distinct(values.iter().map(|v| v.at.as_str()));

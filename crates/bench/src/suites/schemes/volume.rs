@@ -1,8 +1,8 @@
 //! Where the bytes of a transaction go: database, log, the file system's journal, other blocks.
 //!
-//! A block device in user space sees every write; the file system says where its files and its journal lie. Where
-//! there can be none (no root, no FUSE), the disk's counters tell the total and the write calls tell the files, and
-//! the rest is the file system's.
+//! A block device in user space sees every write; the file system says where its files and its
+//! journal lie. Without root or FUSE there is none: the disk's counters tell the total, the write
+//! calls tell the files, and the rest is the file system's.
 
 use super::child::{Child, Work};
 use super::engine::Engine;
@@ -35,7 +35,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// The best there is; with it, what a table says of it.
+    /// The best there is; with it, the table's words for it.
     pub fn start(dir: &Path) -> Result<(Counter, String), String> {
         // The in-page schemes need pages that are written whole or not at all.
         let options = DeviceOptions {
@@ -60,7 +60,6 @@ impl Counter {
         Ok((Counter::Disk(disk), what))
     }
 
-    /// One section on it.
     pub fn section(
         &self,
         library: &Arc<Library>,

@@ -1,4 +1,5 @@
-//! A forked child cannot use the connections it inherits, may open new ones, and does the parent no harm.
+//! A forked child cannot use the connections it inherits, may open new ones, and does the parent no
+//! harm.
 
 #![allow(unsafe_code)]
 
@@ -25,7 +26,7 @@ fn a_child_gets_an_error_for_an_inherited_connection() {
             fresh.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (7)").unwrap();
             assert_eq!(one::<i64>(&fresh, "SELECT x FROM t"), 7);
         }));
-        // SAFETY: ends the child without running what belongs to the parent.
+        // SAFETY: ends the child without running the parent's handlers.
         unsafe { libc::_exit(i32::from(outcome.is_err())) };
     }
     let mut status = -1;

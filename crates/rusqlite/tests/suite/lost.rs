@@ -1,5 +1,5 @@
-//! Real files that are removed, moved or overwritten while several processes use the database (rules LostLogReplaced and
-//! HomeStillMarked).
+//! Real files that are removed, moved or overwritten while several processes use the database
+//! (rules LostLogReplaced and HomeStillMarked).
 
 use crate::support;
 
@@ -150,7 +150,8 @@ fn a_database_that_is_moved_says_so() {
     let mut one = Remote::ours(&path);
     one.sql(INSERT).unwrap();
     fs::rename(&path, &away).unwrap();
-    // SQLite asks for the name in each transaction, and the VFS looks again after some milliseconds.
+    // SQLite asks for the name in each transaction, and the VFS looks again after some
+    // milliseconds.
     let mut late = 0i64;
     let reply = loop {
         match one.sql(INSERT) {

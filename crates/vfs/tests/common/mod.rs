@@ -1,4 +1,4 @@
-//! What the tests share: SQLite's error log, directories, the built libraries, other programs.
+//! Shared by the tests: SQLite's error log, directories, the built libraries, other programs.
 
 #![allow(dead_code, unsafe_code)]
 
@@ -37,17 +37,14 @@ pub fn logged(path: &Path) -> Option<(c_int, String)> {
     LOG.lock().unwrap().iter().rev().find(|(_, message)| message.contains(&path)).cloned()
 }
 
-/// Opens a database through onewrite, with URI parameters.
 pub fn open(path: &Path, parameters: &str) -> rusqlite::Result<Connection> {
     onewrite_rusqlite::open(format!("file:{}?{parameters}", path.display()))
 }
 
-/// Opens a database with SQLite's own VFS.
 pub fn open_stock(path: &Path) -> Connection {
     Connection::open_with_flags_and_vfs(path, OpenFlags::default(), c"unix").unwrap()
 }
 
-/// What one query answers with.
 pub fn one<T: rusqlite::types::FromSql>(db: &Connection, sql: &str) -> T {
     db.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|e| panic!("{sql}: {e}"))
 }

@@ -1,4 +1,5 @@
-//! The loadable extension in Python's `sqlite3` module: a binding that is not Rust's and knows nothing of onewrite.
+//! The loadable extension in Python's `sqlite3` module: a binding that is not Rust's and knows
+//! nothing of onewrite.
 
 use crate::common;
 

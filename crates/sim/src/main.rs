@@ -208,16 +208,16 @@ fn canaries(_: &Arguments, _: &Campaign, _: usize) -> ExitCode {
 #[cfg(feature = "canary")]
 fn canaries(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
     use comfy_table::{LineStyle, Table, TableStyle};
-    use onewrite_core::rules::Rule;
+    use onewrite_core::rules::Case;
     use onewrite_sim::canary::{Caught, hunt};
 
-    let name = |rule: Option<Rule>| rule.map_or("none".to_owned(), |rule| format!("{rule:?}"));
+    let name = |rule: Option<Case>| rule.map_or("none".to_owned(), |rule| format!("{rule:?}"));
     // A violation without a broken rule would be found with any rule.
-    let mut all: Vec<Option<Rule>> = std::iter::once(None).chain(Rule::ALL.map(Some)).collect();
+    let mut all: Vec<Option<Case>> = std::iter::once(None).chain(Case::ALL.map(Some)).collect();
     let asked = arguments.canary.as_deref().filter(|asked| *asked != "all");
     all.retain(|rule| asked.is_none_or(|asked| name(*rule) == asked));
     if all.is_empty() {
-        let names: Vec<String> = Rule::ALL.map(|rule| name(Some(rule))).to_vec();
+        let names: Vec<String> = Case::ALL.map(|rule| name(Some(rule))).to_vec();
         eprintln!("--canary={}: no such rule; there are {}", asked.unwrap_or_default(), names.join(", "));
         return ExitCode::FAILURE;
     }

@@ -10,16 +10,16 @@
 //! ```
 //!
 //! A slice is what [`crate::checkpoint`] does, for some of the pages: the newest image of each goes home, durable in the log by then
-//! (rule HomeNotAheadOfLog), and is not in the table any more. What it leaves in home is newer than what the slot tells of, as after a
+//! (rule LogBeforeHome), and is not in the table any more. What it leaves in home is newer than what the slot tells of, as after a
 //! checkpoint that was cut short: the records from the slot on hold absolute bytes, so that replay gives the same (rule
-//! ReplayCopiesBytes). So a sweep can be given up at any time, and a whole checkpoint ends it.
+//! AbsoluteBytes). So a sweep can be given up at any time, and a whole checkpoint ends it.
 
 use std::sync::Arc;
 
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::base::options::Options;
-use crate::base::rules::{Rule, keeps};
+use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::checkpoint::growth;
 use crate::checkpoint::{tell, write_home};
@@ -116,15 +116,15 @@ fn step(db: &Database, live: &mut Live, sweep: &mut Sweep) -> Result<bool> {
         if sweep.then == Then::Nothing {
             return Ok(true);
         }
-        if keeps(Rule::HomeBeforeSlot) {
+        if keeps(Case::HomeBeforeSlot) {
             db.sync_home()?;
         }
         sweep.flushed = true;
         return Ok(false);
     }
     let due =
-        if keeps(Rule::SlotBehindSweep) { sweep.due(live.log.cursor().tail, db.table.read().new_bytes()) } else { 0 };
-    let is_last = due == sweep.pages.len() || !keeps(Rule::SlotBehindSweep);
+        if keeps(Case::SlotBehindSweep) { sweep.due(live.log.cursor().tail, db.table.read().new_bytes()) } else { 0 };
+    let is_last = due == sweep.pages.len() || !keeps(Case::SlotBehindSweep);
     let slice_pages = (sweep.pages.len() / SLICES).clamp(SLICE_PAGES.0, SLICE_PAGES.1);
     if due < sweep.next + slice_pages && !is_last {
         return Ok(false);
@@ -155,7 +155,7 @@ fn step(db: &Database, live: &mut Live, sweep: &mut Sweep) -> Result<bool> {
 fn newest_durable(db: &Database, live: &Live, sweep: &Sweep) -> Arc<State> {
     let durable = live.log.group().durable();
     let latest = db.inner.lock().latest.clone();
-    let is_durable = latest.tid <= durable || !keeps(Rule::HomeNotAheadOfLog);
+    let is_durable = latest.tid <= durable || !keeps(Case::HomeNotAheadOfLog);
     if latest.tid > sweep.state.tid && is_durable { latest } else { sweep.state.clone() }
 }
 
@@ -181,8 +181,8 @@ fn slice(db: &Database, live: &mut Live, sweep: &mut Sweep, state: &State, pages
         tell(db, live, state.tid, live.log.slot().base_tid)?;
     }
     debug_assert!(
-        live.log.group().durable() >= state.tid || !keeps(Rule::HomeNotAheadOfLog),
-        "rule HomeNotAheadOfLog: {} goes home",
+        live.log.group().durable() >= state.tid || !keeps(Case::HomeNotAheadOfLog),
+        "rule LogBeforeHome: {} goes home",
         state.tid
     );
     write_home(db, live, state, images)?;
@@ -197,7 +197,7 @@ fn slice(db: &Database, live: &mut Live, sweep: &mut Sweep, state: &State, pages
     Ok(())
 }
 
-/// The slot follows: the records before it are not needed any more (rule SlotBehindSweep).
+/// The slot follows: the records before it are not needed any more (rule HomeBeforeSlot).
 fn finish(db: &Database, live: &mut Live, sweep: &Sweep) -> Result<()> {
     live.log.begin_at(&sweep.to, &sweep.state, live.scheme.facts())?;
     db.tell_slot(live);

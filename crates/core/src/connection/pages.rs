@@ -8,7 +8,7 @@ use super::{Connection, concurrent};
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{home as at, put};
 use crate::base::memory::{self, Room};
-use crate::base::rules::{Rule, keeps};
+use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::growth;
 use crate::commit;
@@ -235,7 +235,7 @@ impl Connection {
     }
 
     /// A prepared transaction goes on: with SQLite's rollback, which writes what was there before, or with pages that a
-    /// VFS on top kept back until xSync. Either way what was written so far stays (rule LateWritesCommitted).
+    /// VFS on top kept back until xSync. Either way what was written so far stays (rule WholeTransaction).
     pub(super) fn reopen(&mut self) -> Result<()> {
         self.cancel()?;
         let Some(txn) = self.role.txn_mut().filter(|txn| matches!(txn.stage, Stage::Prepared(_))) else {
@@ -286,10 +286,10 @@ impl Connection {
     }
 
     /// The same aside. SQLite cuts off what its journal has no copy of once that is removed, and a removal may be undone by a power cut
-    /// (rule JournalRemovalFlushed).
+    /// (rule JournalInOrder).
     fn cut_home(&mut self, len: u64) -> Result<()> {
         let db = self.db.clone();
-        if self.role.real_journal().is_none() && keeps(Rule::JournalRemovalFlushed) {
+        if self.role.real_journal().is_none() && keeps(Case::JournalRemovalFlushed) {
             db.disk.sync_dir_of(db.journal_path()).context(|| db.what("cannot flush the directory of"))?;
         }
         db.home.set_len(len).context(|| db.what("cannot shorten"))

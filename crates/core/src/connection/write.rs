@@ -9,7 +9,7 @@ use super::role::{Place, Writer};
 use super::said::Synchronous;
 use crate::base::error::{Error, Result};
 use crate::base::options::Options;
-use crate::base::rules::{Rule, keeps};
+use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::commit;
 use crate::database::scheme::Commit;
@@ -37,7 +37,7 @@ impl Connection {
         }
         if txn.doomed {
             // SQLite has played its journal back, and may go on without giving its lock back (rule
-            // RefusedUntilRolledBack).
+            // MergeIsSerial).
             db.inner.lock().check()?;
             if needs_plain_file(txn) {
                 return Err(Error::BusySnapshot);
@@ -99,7 +99,7 @@ impl Connection {
     }
 
     /// What was written behind FCNTL_SYNC, as a VFS does that keeps writes back until xSync, is part of the transaction
-    /// (rule LateWritesCommitted). Its journal is gone by now: an error is final.
+    /// (rule WholeTransaction). Its journal is gone by now: an error is final.
     fn prepare_late(&mut self) -> Result<()> {
         let db = self.db.clone();
         self.check_process()?;
@@ -159,7 +159,7 @@ impl Connection {
         }
         let Some(txn) = self.role.txn() else { return Ok(()) };
         if matches!(txn.stage, Stage::Open) {
-            if txn.is_untouched() || !keeps(Rule::LateWritesCommitted) {
+            if txn.is_untouched() || !keeps(Case::LateWritesCommitted) {
                 return Ok(());
             }
             if let Err(e) = self.prepare_late() {
@@ -173,7 +173,7 @@ impl Connection {
         }
         let Some(txn) = self.role.txn() else { return Err(no_transaction()) };
         let normal = txn.normal || (self.said.synchronous == Synchronous::Normal && self.journal.is_empty());
-        let durability = if txn.synced && !normal && keeps(Rule::AcknowledgedAfterFlush) {
+        let durability = if txn.synced && !normal && keeps(Case::AcknowledgedAfterFlush) {
             Durability::Flushed
         } else {
             Durability::Written
@@ -187,7 +187,7 @@ impl Connection {
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         let Some(Writer { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
         let pin_again = |inner: &mut Inner, own: &Arc<State>| drop(db.pin_state(inner, own.clone()));
-        // The writer's own snapshot ends here (rule OwnSnapshotEndsFirst): kept pinned, every image that the commit
+        // The writer's own snapshot ends here: kept pinned, every image that the commit
         // replaces, or that its checkpoint overwrites, would be kept for it.
         if !is_merged {
             db.unpin(&mut inner, &reader.state).inspect_err(|_| pin_again(&mut inner, &reader.state))?;

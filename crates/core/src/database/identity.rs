@@ -12,7 +12,7 @@ use crate::shared::member::Member;
 use crate::sqlite_format::home::Mark;
 
 impl Database {
-    /// Fails where home does not carry the mark of the session: another file was copied over it (rule HomeStillMarked). Such an error
+    /// Fails where home does not carry the mark of the session: another file was copied over it (rule HomeFitsLog). Such an error
     /// poisons every process.
     pub fn check_mark(&self, live: &Live) -> Result<()> {
         if self.has_mark(live)? { Ok(()) } else { Err(self.overwritten(live, &mut self.inner.lock())) }

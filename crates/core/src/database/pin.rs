@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Database, Inner, Phase, follow};
 use crate::base::error::{Error, Result};
-use crate::base::rules::{Rule, keeps};
+use crate::base::rules::{Case, keeps};
 use crate::disk::stats::Stats;
 use crate::shared::member::Member;
 use crate::shared::tail::Reach;
@@ -58,7 +58,7 @@ impl Database {
                 Reach::Visible => inner.latest.clone(),
                 Reach::Written | Reach::Flushed => inner.published.clone(),
             };
-            let announced = inner.snapshots.has(state.tid) || !keeps(Rule::SnapshotsAnnounced);
+            let announced = inner.snapshots.has(state.tid) || !keeps(Case::SnapshotsAnnounced);
             if announced || member.announce(state.tid)? {
                 return Ok(state);
             }

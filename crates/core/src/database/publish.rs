@@ -30,7 +30,7 @@ impl Database {
         }
         self.inner.lock().check()?;
         let mut inner = self.inner.lock();
-        // Rule SeenByAllAtOnce.
+        // Rule SeenWhenDurable.
         if self.is_told_at_once() {
             words.publish(inner.published.tid, group.durable());
             words.show();

@@ -1,6 +1,6 @@
 //! How a record becomes versions in a page table: of what another process wrote, and of what a crash left.
 //!
-//! The bytes of a record are absolute, and pages are not looked into (rule ReplayCopiesBytes).
+//! The bytes of a record are absolute, and pages are not looked into (rule AbsoluteBytes).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use crate::base::error::{Error, Result};
-use crate::base::rules::{Rule, keeps};
+use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
 use crate::database::Database;
 use crate::disk::system;
@@ -119,7 +119,7 @@ impl Database {
                 return Ok(());
             }
             self.inner.lock().check()?;
-            if !keeps(Rule::Poisons) {
+            if !keeps(Case::Poisons) {
                 // What failed is never written, and nobody says so.
                 return Ok(());
             }
@@ -176,7 +176,7 @@ impl Database {
     }
 
     /// A process died while it flushed; perhaps its flush had failed. Everything is written again, in a turn (rule
-    /// LostFlushRepeated).
+    /// WrittenAgain).
     fn flush_for_dead(&self, member: &Member, dead: usize, deadline: Option<Instant>) -> Result<()> {
         // A commit that waits in a turn of its own would wait for itself, where that turn is to be passed on.
         if !member.join_turn() {

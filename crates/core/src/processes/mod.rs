@@ -60,7 +60,7 @@ impl Database {
         }
         let taken = member.take(firm, deadline, kept)?;
         if member.should_hold_pending() {
-            // Another process may have left or died that held PENDING (rule PendingHeld).
+            // Another process may have left or died that held PENDING (rule StockKeptOut).
             self.hold_pending();
         }
         match taken {
@@ -185,7 +185,7 @@ impl Database {
         if member.words.is_replaced() || self.has_stragglers()? {
             return Ok(false);
         }
-        // The next shipper goes on from here (rule ShipperBegins).
+        // The next shipper goes on from here (rule StoreHasIt).
         let is_ahead_of_store =
             || member.words.ship() != Ship::Off && member.words.shipped_to() < member.words.written();
         if is_ahead_of_store() {
@@ -208,7 +208,7 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     follow::catch_up(db, member, inner, Reach::Written)?;
     let tail = member.tail.lock();
     debug_assert!(tail.cursor.last_tid == inner.published.tid, "the log was followed to the newest state");
-    debug_assert!(member.words.busy_owner() == Some(member.me), "rule OneProcessWrites");
+    debug_assert!(member.words.busy_owner() == Some(member.me), "rule OneWriter");
     let same_home = live.log.slot().sequence == tail.slot.sequence;
     live.log.resume(&tail.slot, &tail.cursor, flushed)?;
     live.log.stream_found(db.table.read().streamed_end());
@@ -222,7 +222,7 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     Ok(())
 }
 
-/// The place was given back when everything published was written (rule OneProcessWrites): the rest would be lost now.
+/// The place was given back when everything published was written (rule OneWriter): the rest would be lost now.
 fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
     if !live.log.group().has_pending() {
         return Ok(());
@@ -254,7 +254,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let mut cursor = tail.cursor;
     loop {
         let next = member.log.next_record(&tail.slot, &cursor, &Window::default(), &mut buf, |end, record| {
-            // Nobody else can finish it (rule UndecidedAsks).
+            // Nobody else can finish it (rule PreparedThenDecided).
             if let Some(decider) = member.log.undecided(&tail.slot, record, &end)? {
                 if !db.is_committed(&decider, &member.log, &tail.slot)? {
                     return Ok(None);
@@ -272,7 +272,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
             break;
         }
     }
-    // A record in part, or one that does not count: nothing may find it where the next one goes by (rule UndecidedAsks), and the last close
+    // A record in part, or one that does not count: nothing may find it where the next one goes by (rule PreparedThenDecided), and the last close
     // overwrites the ring as far as records reached.
     member.log.wipe_free(&tail.slot, cursor.tail)?;
     let streamed_end = db.table.read().streamed_end();
@@ -287,7 +287,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let adopted = newest.tid;
     match words.ship() {
         Ship::Off => inner.set_state(newest),
-        // Readers of this process see it when all may (rule ShownWhenShipped).
+        // Readers of this process see it when all may (rule StoreHasIt).
         _ => inner.hide(newest),
     }
     if streamed_end > 0 {
@@ -300,7 +300,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     words.ring();
     drop(tail);
     if slots.iter().any(|slot| slot.session == session && slot.ring_bytes != live.log.slot().ring_bytes) {
-        // It died between the two slots of a longer ring (rule SlotsBeforeCut).
+        // It died between the two slots of a longer ring (rule SlotBeforeReuse).
         live.log.repeat_slot()?;
         member.note(live.log.slot(), &live.log.cursor());
     }

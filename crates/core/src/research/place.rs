@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::base::error::{IoContext, Result};
 use crate::base::memory;
 use crate::base::options::{CommitMark, Garbage, Options};
-use crate::base::rules::{Rule, keeps};
+use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::checkpoint::keep;
 use crate::database::{Database, Live};
@@ -21,10 +21,10 @@ pub const PAGE_BYTES_MAX: u32 = 4096;
 
 /// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
 pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
-    if keeps(Rule::HeldInPlace) {
+    if keeps(Case::HeldInPlace) {
         hold(db, live, state, placed)?;
     }
-    if keeps(Rule::SlotsAgree) {
+    if keeps(Case::SlotsAgree) {
         live.log.settle_slots()?;
     }
     if let ([(page, ..)], true) = (placed.pages.as_slice(), placed.note) {

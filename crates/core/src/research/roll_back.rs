@@ -12,7 +12,7 @@ use crate::base::layout::le_u64;
 use crate::base::layout::trailer::{AT_SESSION, AT_TID, BYTES};
 use crate::base::memory::{self, Room};
 use crate::base::options::STREAM_BYTES_MAX;
-use crate::base::rules::{Rule, keeps};
+use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::database::Database;
 use crate::database::scheme::Doubtful;
@@ -122,7 +122,7 @@ impl Ours {
     fn tid(self, image: &[u8]) -> Option<Tid> {
         let bytes = image.get(image.len().saturating_sub(BYTES)..).unwrap_or_default();
         let tid = Tid(le_u64(bytes, AT_TID)?);
-        let session = le_u64(bytes, AT_SESSION) == Some(self.session) || !keeps(Rule::TrailerSession);
+        let session = le_u64(bytes, AT_SESSION) == Some(self.session) || !keeps(Case::TrailerSession);
         (session && tid > self.above && tid <= self.up_to).then_some(tid)
     }
 

@@ -7,7 +7,7 @@ use parking_lot::MutexGuard;
 
 use super::mark::Ended;
 use crate::base::error::{Error, IoContext, Result};
-use crate::base::rules::{Rule, keeps};
+use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
 use crate::checkpoint;
 use crate::database::{Database, Inner, Live, Phase};
@@ -38,7 +38,7 @@ impl Database {
             )));
         }
         let made = self.place_mark(inner, None);
-        // SHARED stays: it keeps stock writers out for as long as the mark is on. So does PENDING (rule PendingHeld).
+        // SHARED stays: it keeps stock writers out for as long as the mark is on. So does PENDING (rule StockKeptOut).
         match &made {
             Ok(_) => crate::disk::locks::downgrade_to_pending(&*self.home)?,
             Err(_) => crate::disk::locks::downgrade(&*self.home)?,
@@ -55,7 +55,7 @@ impl Database {
     }
 
     /// This process alone is about to bring pages home and to take the mark off. Stock SQLite that looked at the length of the file while
-    /// nobody held PENDING reads the header before, and finds the mark (rule PendingHeld).
+    /// nobody held PENDING reads the header before, and finds the mark (rule StockKeptOut).
     pub(super) fn keep_stock_out(&self) -> Result<()> {
         if !self.inner.lock().kept_stock_out {
             self.hold_pending();
@@ -187,7 +187,7 @@ impl Database {
         }
         let sticky = inner.options.sticky;
         drop(inner);
-        if !keeps(Rule::MarkOffLast) {
+        if !keeps(Case::MarkOffLast) {
             let header = self.inner.lock().latest.final_header();
             self.write_header(&header)?;
         }

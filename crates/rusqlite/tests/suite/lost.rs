@@ -1,5 +1,5 @@
 //! Real files that are removed, moved or overwritten while several processes use the database
-//! (rules LostLogReplaced and HomeStillMarked).
+//! (rules LostLogReplaced and HomeFitsLog).
 
 use crate::support;
 

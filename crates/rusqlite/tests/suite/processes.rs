@@ -224,7 +224,7 @@ fn two_processes_take_turns_and_the_last_leaves_a_plain_file() {
 }
 
 /// Stock SQLite waits for a database in use as for any that is locked, whichever of its processes
-/// goes (rule PendingHeld).
+/// goes (rule StockKeptOut).
 #[test]
 fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
     const BUSY: i32 = rusqlite::ffi::SQLITE_BUSY;
@@ -261,7 +261,7 @@ fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
 }
 
 /// A user who may only read the database reads beside the writers, keeps its snapshot while they
-/// checkpoint, and sees their commits (rule ObserversPinByLock).
+/// checkpoint, and sees their commits (rule AnnounceThenLook).
 #[test]
 fn who_may_only_read_reads_beside_those_who_write() {
     let dir = tempfile::tempdir().unwrap();
@@ -526,7 +526,7 @@ fn a_process_that_may_only_read_the_file_joins_through_the_log() {
     assert_eq!(Remote::stock(&path).sql("PRAGMA integrity_check").unwrap(), "ok");
 }
 
-/// Rule ExclusiveAnnounced: `locking_mode=exclusive` keeps the readers of other processes out once
+/// Rule AnnounceThenLook: `locking_mode=exclusive` keeps the readers of other processes out once
 /// it has written, and while the process lives.
 #[test]
 fn an_exclusive_connection_keeps_other_processes_out() {

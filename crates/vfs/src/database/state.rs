@@ -73,7 +73,7 @@ pub(crate) struct JournalMode {
 }
 
 /// How long a look at the name holds for later transactions. A file may lose its name right behind
-/// a look as well, and neither mark nor recovery depends on it (rule LostNameNotMarked).
+/// a look as well, and neither mark nor recovery depends on it (rule LogFoundBySession).
 const NAMED: Duration = Duration::from_millis(1);
 
 /// The error of an open that cannot write and finds a mark.
@@ -258,7 +258,7 @@ impl State {
         if self.conn.is_none() {
             let raised = self.raise_base(level);
             // A process that uses it through onewrite keeps the base from its lock (rule
-            // PendingHeld).
+            // StockKeptOut).
             if level == LockLevel::Shared && self.sees_mark()? {
                 self.base_level = LockLevel::None;
                 check(self.base()?.unlock(level_number(LockLevel::None)))?;
@@ -415,7 +415,7 @@ impl State {
     }
 
     /// Whether the name leads to another file than the one that was opened. In WAL mode, where a
-    /// lock is not given back before the close, it is looked for each time (rule WalNameAsked).
+    /// lock is not given back before the close, it is looked for each time (rule ModeUnderLock).
     pub(crate) fn has_moved(&mut self) -> bool {
         let forwards = self.forwards();
         let moved = self.moved.take().filter(|_| !forwards).unwrap_or_else(|| self.look_whether_moved());

@@ -21,7 +21,7 @@ use crate::base::layout::put;
 use crate::base::layout::trailer::{BYTES, reserved_bytes};
 use crate::base::memory;
 use crate::base::options::{Garbage, Options};
-use crate::base::rules::{Rule, keeps};
+use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::checkpoint;
 use crate::commit::{self, record};
@@ -154,7 +154,7 @@ impl Scheme for InPage {
         }
         if c.options.bundle.garbage == Garbage::Eager {
             // The record's deltas are against images whose undo records went with a write that nobody flushed
-            // (rule BaseBeforeRecord).
+            // (rule HomeBeforeNext).
             c.db.sync_home().map_err(|e| c.db.poison(e))?;
         }
         record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e))
@@ -173,7 +173,7 @@ impl Scheme for InPage {
     }
 
     fn fit_home(&self, db: &Database, live: &Live, state: &State) -> Result<()> {
-        if keeps(Rule::SizeHome) { bring_size_home(db, live, state) } else { Ok(()) }
+        if keeps(Case::SizeHome) { bring_size_home(db, live, state) } else { Ok(()) }
     }
 
     fn roll_back(&self, db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Doubtful> {
@@ -196,7 +196,7 @@ struct After<'a> {
 
 /// Whether home has everything but what waits to be written there.
 fn is_idle(db: &Database, live: &Live) -> bool {
-    (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Rule::HomeBeforeNext)
+    (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Case::HomeBeforeNext)
 }
 
 /// The pages as they will be written, if each can carry its undo record, which leads back to what home holds: to the state
@@ -295,7 +295,7 @@ fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Op
 }
 
 /// Encodes the pages for a record of the log. Their trailers are zeros: SQLite carries stale ones along (rule
-/// LoggedTrailerZero).
+/// TrailerSession).
 fn encode(encoder: &mut Encoder, changed: &mut [Changed]) -> Result<()> {
     encoder.clear();
     for Changed { page, new, old } in changed {

@@ -62,7 +62,7 @@ pub fn check_locked(look: &Look) -> Tables {
         Err(why) => return Tables::Unchecked(why),
     };
     disk.clear();
-    // Commits that wait for a store keep sessions from beginning (rule ShipperBegins): none of this one is shipped.
+    // Commits that wait for a store keep sessions from beginning (rule StoreHasIt): none of this one is shipped.
     let _none_is_there = disk.remove(&path_beside(path, SYNC_SUFFIX));
     let (over, is_over) = mpsc::channel::<()>();
     let found = std::thread::scope(|scope| {

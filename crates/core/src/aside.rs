@@ -20,7 +20,7 @@ use crate::journal::VirtualJournal;
 use crate::log::ring::Stream;
 use crate::memory;
 use crate::queue::ConnectionId;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::stats::Stats;
 use crate::txn::Txn;
 use crate::types::PageNo;
@@ -75,7 +75,7 @@ pub fn stale(e: Error) -> Error {
 pub fn reserve(db: &Database, me: ConnectionId) -> Result<()> {
     let member = {
         let mut inner = db.inner.lock();
-        // Rule OneFileWaits.
+        // Rule StoreHasIt.
         if inner.ships() {
             return Err(Error::NotAlone(format!(
                 "commits to {} wait for a store: several files, another page size and WAL mode are not for it",
@@ -159,7 +159,7 @@ fn plain_commit(
     for (page, image) in &txn.pages {
         if *page == PageNo::HEADER {
             // SQLite counts on from what it knows its cache by; home goes on from what it has shown
-            // (rule CounterNeverTwice).
+            // (rule OneNumberOneState).
             buf.copy_from_slice(image);
             home::put_counter(&mut buf, txn.base.change_counter.wrapping_add(3));
             db.home.write_at(&buf, 0).context(what)?;
@@ -201,7 +201,7 @@ fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn Disk
         let n = journal.read_at(&mut buf, at)?;
         if at == 0 {
             head = buf.get(..n.min(HEAD_BYTES)).unwrap_or_default().to_vec();
-            if keeps(Rule::JournalHeadLast) {
+            if keeps(Case::JournalHeadLast) {
                 buf.get_mut(..head.len()).unwrap_or_default().fill(0);
             }
         }
@@ -222,7 +222,7 @@ pub fn come_back(db: &Database) -> Result<()> {
     let path = db.journal_path();
     if db.has_name()? && !db.has_hot_journal()? {
         beside::remove(&*db.disk, path).context(what)?;
-        if keeps(Rule::JournalRemovalFlushed) {
+        if keeps(Case::JournalRemovalFlushed) {
             db.disk.sync_dir_of(path).context(what)?;
         }
     }

@@ -2,8 +2,8 @@
 //! and for each page which of them lead to it.
 //!
 //! The first of a chain lies over home, or over zeros; the bytes are absolute, so home may be anything from the image that the first
-//! record met to the one that the last made (rule ReplayCopiesBytes). Once home has a newer one, the chain is of no use any more: what a
-//! snapshot needs of it is made before (rule MadeBeforeOverwritten).
+//! record met to the one that the last made (rule AbsoluteBytes). Once home has a newer one, the chain is of no use any more: what a
+//! snapshot needs of it is made before (rule OldImageKept).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 

@@ -15,7 +15,7 @@ use crate::layout::home as at;
 use crate::log::ring::Stream;
 use crate::memory::{self, Room};
 use crate::procs::words::Due;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::stats::Stats;
 use crate::table::{Image, Place};
 use crate::types::{PageNo, Tid};
@@ -56,27 +56,27 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
         return Ok(());
     }
     db.check_mark(live)?;
-    // Readers see `state` from here on (rule GroupFlushedFirst).
-    if keeps(Rule::HomeNotAheadOfLog) {
+    // Readers see `state` from here on (rule LogBeforeHome).
+    if keeps(Case::HomeNotAheadOfLog) {
         db.flush_published(live)?;
-        // Nor ahead of the store (rule HomeNotAheadOfStore).
+        // Nor ahead of the store (rule StoreHasIt).
         db.wait_all_shipped()?;
     } else {
         live.log.group().hand_over(db)?;
     }
     debug_assert!(
-        live.log.group().durable() >= state.tid || !keeps(Rule::HomeNotAheadOfLog),
-        "rule HomeNotAheadOfLog: {} goes home",
+        live.log.group().durable() >= state.tid || !keeps(Case::HomeNotAheadOfLog),
+        "rule LogBeforeHome: {} goes home",
         state.tid
     );
-    debug_assert!(db.inner.lock().latest.tid >= state.tid, "rule GroupFlushedFirst: readers see {}", state.tid);
+    debug_assert!(db.inner.lock().latest.tid >= state.tid, "rule LogBeforeHome: readers see {}", state.tid);
     let pages = db.table.read().dirty(state.page_count)?;
     let (last, whole) = (live.log.last_tid(), live.log.slot().base_tid);
     tell(db, live, last, whole)?;
     write_home(db, live, &state, pages)?;
     scheme.fit_home(db, live, &state)?;
     tell(db, live, last, last)?;
-    if keeps(Rule::HomeBeforeSlot) {
+    if keeps(Case::HomeBeforeSlot) {
         db.sync_home()?;
     }
     live.sweep = None;
@@ -101,7 +101,7 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     live.home_tid = state.tid;
     db.epoch.fetch_add(1, Ordering::SeqCst);
     if stream == Stream::Drop && live.log.has_streamed() {
-        // Not before others are told of the first: it may take the place of the slot that they know (rule SlotsBeforeCut).
+        // Not before others are told of the first: it may take the place of the slot that they know (rule SlotBeforeReuse).
         live.log.settle_slots()?;
         db.tell_slot(live);
     }
@@ -137,8 +137,8 @@ pub fn settle_mark(db: &Database, live: &mut Live) -> Result<()> {
 }
 
 /// Before the first commit behind a recovery that left the live records where they were: the mark tells of the record of that
-/// recovery, as of a checkpoint to it that is not complete, so that no log from before fits (rule NewSession). What the process before
-/// left of names is on the disk then, too (rule LeftoversFlushed). An error poisons. True if that recovery wrote nothing, and no record
+/// recovery, as of a checkpoint to it that is not complete, so that no log from before fits (rule OneNumberOneState). What the process before
+/// left of names is on the disk then, too (rule WrittenAgain). An error poisons. True if that recovery wrote nothing, and no record
 /// follows what it found: then the next one has a number far from there (rule FlushedStays).
 pub fn tell_recovery(db: &Database, live: &mut Live) -> Result<bool> {
     let due = db.inner.lock().member.as_ref().map_or(live.due, |member| member.words.due());
@@ -158,10 +158,10 @@ pub fn tell_recovery(db: &Database, live: &mut Live) -> Result<bool> {
 
 fn tell_record(db: &Database, live: &mut Live, tid: Tid) -> Result<()> {
     db.check_mark(live)?;
-    if keeps(Rule::LeftoversFlushed) {
+    if keeps(Case::LeftoversFlushed) {
         db.flush_names(live.log.file())?;
     }
-    if !keeps(Rule::NewSession) {
+    if !keeps(Case::NewSession) {
         return Ok(());
     }
     live.home.mark = match db.read_mark()? {
@@ -181,9 +181,9 @@ fn write_mark(db: &Database, live: &Live) -> Result<()> {
 /// Writes images to home, without a flush, after keeping what older snapshots read there.
 pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(PageNo, Place)>) -> Result<()> {
     let member = db.member();
-    // Rule MadeBeforeOverwritten.
+    // Rule OldImageKept.
     pages.iter().try_for_each(|(page, place)| db.make_beside(*page, place))?;
-    let nobody_else = !keeps(Rule::KeptForOthers) || db.keep_for_others(live, state, &pages)?;
+    let nobody_else = !keeps(Case::KeptForOthers) || db.keep_for_others(live, state, &pages)?;
     let older = keep_for_snapshots(db, live, state, &pages)?;
     db.epoch.fetch_add(1, Ordering::SeqCst);
     if let Some(member) = &member {
@@ -265,7 +265,7 @@ pub fn write_pages(
             }
             Place::Home => continue,
         }
-        if *page == PageNo::HEADER && keeps(Rule::MarkStays) {
+        if *page == PageNo::HEADER && keeps(Case::MarkStays) {
             // The mark stays on while the log is in use.
             let header = state.marked_header(home.mark);
             run.get_mut(from..from + header.len()).unwrap_or_default().copy_from_slice(&header);
@@ -302,7 +302,7 @@ pub fn ends_within(page: PageNo) -> Error {
 /// `state` reads there. True if there are older snapshots.
 fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
     let older: Vec<Tid> = db.inner.lock().snapshots.tids().take_while(|tid| *tid < state.tid).collect();
-    if older.is_empty() || !keeps(Rule::KeptForSnapshots) {
+    if older.is_empty() || !keeps(Case::KeptForSnapshots) {
         return Ok(false);
     }
     let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);

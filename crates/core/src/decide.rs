@@ -11,14 +11,14 @@ use crate::log::decision::{Decision, Part, room};
 use crate::log::file::{LogFile, aside_path, log_path};
 use crate::log::record::Decider;
 use crate::log::slot::Slot;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::several::seen_again;
 
 impl Database {
     /// Whether the transaction of a prepared record is committed, for whoever finds that one and nobody to finish it (rule
-    /// UndecidedAsks). `own`: the log that the record is in, and its slot. Nothing is written.
+    /// PreparedThenDecided). `own`: the log that the record is in, and its slot. Nothing is written.
     pub fn is_committed(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<bool> {
-        if !keeps(Rule::UndecidedAsks) {
+        if !keeps(Case::UndecidedAsks) {
             return Ok(true);
         }
         Ok(match self.look_for_decision(decider, own, slot, OpenMode::ReadOnly)? {
@@ -30,7 +30,7 @@ impl Database {
     }
 
     /// Before something depends on it: a decision that was found stays, also through a power cut. Its owner may have died before
-    /// the flush (rule DecisionFlushed).
+    /// the flush (rule PreparedThenDecided).
     pub fn keep_decision(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<()> {
         match self.look_for_decision(decider, own, slot, OpenMode::ReadWrite)? {
             Found::Decision(log, position, decision) => log.decide(position, &Decision { flushed: true, ..decision }),
@@ -77,7 +77,7 @@ impl Database {
     }
 
     /// Where `decision` may go in the log of this database, if it fits and there is room: over those that nobody asks for any more
-    /// (rule DecisionKept). `is_settled` says so of one of their files.
+    /// (rule PreparedThenDecided). `is_settled` says so of one of their files.
     pub fn room_to_decide(
         &self,
         decision: &Decision,
@@ -90,7 +90,7 @@ impl Database {
             let settled = files.try_fold(true, |all, file| {
                 Ok(all && is_settled(&seen_again(&self.path, &file.path), file, old.flushed)?)
             });
-            Ok(settled? || !keeps(Rule::DecisionKept))
+            Ok(settled? || !keeps(Case::DecisionKept))
         })
     }
 

@@ -4,7 +4,7 @@
 //! | mark | in memory (`log/group.rs`) | in shared words (`procs/words.rs`) |
 //! |---|---|---|
 //! | published | in the group's buffer: the next transaction of this process builds on it | WRITTEN: whole in the kernel's cache, the next one of any process builds on it |
-//! | requested | must be flushed before it is shown | WANTED: told before it is written (rule WantedBeforeWritten) |
+//! | requested | must be flushed before it is shown | WANTED: told before it is written (rule SeenWhenDurable) |
 //! | flushed | on the medium | FLUSHED: told before it is told to be written |
 //! | recorded | the newest of those with a record | each has one |
 //! | visible | readers may pin it | VISIBLE |
@@ -39,7 +39,7 @@ pub trait Backing {
     fn get(&self, mark: Mark) -> Tid;
     /// All up to `tid` are of a kind.
     fn raise(&mut self, mark: Mark, tid: Tid);
-    /// Readers may see none behind this one, whatever is flushed: the store has no more (rule ShownWhenShipped).
+    /// Readers may see none behind this one, whatever is flushed: the store has no more (rule StoreHasIt).
     fn shipped(&self) -> Tid {
         Tid(u64::MAX)
     }

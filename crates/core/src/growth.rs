@@ -1,5 +1,5 @@
 //! How long the ring of the log is: small at first, twice as long when it is full, if checkpoints would come faster than is worth it, up
-//! to `log_size` (rule RingGrownBeforeSlot); small again when the log is closed (rule LogGivenBack).
+//! to `log_size` (rule SlotBeforeReuse); small again when the log is closed (rule SlotBeforeReuse).
 
 use std::sync::atomic::Ordering;
 
@@ -67,7 +67,7 @@ pub fn may_grow_full(db: &Database, live: &Live, ring_bytes: u64) -> bool {
 
 /// Before the first image of a transaction streams: the record that ends it has page 1 whole.
 pub fn before_stream(db: &Database, live: &mut Live, options: &Options, page_bytes: u32) -> Result<()> {
-    // Its images would go home before the store has them (rule HomeNotAheadOfStore).
+    // Its images would go home before the store has them (rule StoreHasIt).
     if db.is_shipped() {
         return Err(Error::Full(format!(
             "a transaction of {} is larger than log_size or stream_size, which it may not be while commits wait for a store",
@@ -115,12 +115,12 @@ fn grow(db: &Database, live: &mut Live, ring_bytes: u64) -> Result<()> {
     if ring_bytes <= live.log.slot().ring_bytes {
         return Ok(());
     }
-    // The ring may be all that proves the end of the session before (rule ProofKept).
+    // The ring may be all that proves the end of the session before (rule CloseProven).
     db.flush_new_mark(live)?;
     if !live.log.grow(ring_bytes).map_err(|e| db.poison(e))? {
         return Ok(());
     }
-    // Both slots tell of the new ring before it has a record (rule SlotsBeforeCut), and others know each before the next.
+    // Both slots tell of the new ring before it has a record (rule SlotBeforeReuse), and others know each before the next.
     db.tell_slot(live);
     live.log.settle_slots().map_err(|e| db.poison(e))?;
     db.tell_slot(live);

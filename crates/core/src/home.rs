@@ -178,7 +178,7 @@ impl State {
     }
 
     /// The header for home when the mark comes off. Its counter differs from every one that home
-    /// carried while marked, so that a stock process which saw the mark looks again (rule CounterNeverTwice).
+    /// carried while marked, so that a stock process which saw the mark looks again (rule OneNumberOneState).
     pub fn final_header(&self) -> Header {
         with_counter(self.header, self.change_counter.wrapping_add(2))
     }

@@ -152,7 +152,7 @@ impl VirtualJournal {
     /// takes such a journal for stale and leaves its cache as it is. The rollback of the first of several files
     /// removes the super-journal, for the virtual journals of the others cannot be seen to name it. Its name is
     /// made void for good: a journal that `journal_mode=PERSIST` keeps would have it behind the next transaction's
-    /// (rule GoneSuperJournalIgnored).
+    /// (rule RollbackIsReal).
     pub fn read_to_roll_back(
         &mut self,
         buf: &mut [u8],

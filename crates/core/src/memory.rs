@@ -3,7 +3,7 @@
 //! in Rust, after [`headroom`] where a transaction begins to write and where it commits.
 //!
 //! An operation takes what it needs before it changes anything that it cannot try again. What comes after publication
-//! was reserved before (rule MemoryBeforePublication of `docs/commit.md`).
+//! was reserved before (rule TableAndStateAtOnce of `docs/commit.md`).
 
 use std::collections::HashMap;
 use std::collections::{TryReserveError, VecDeque};

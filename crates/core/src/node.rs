@@ -27,7 +27,7 @@ pub struct Node {
     /// Where the reserved bytes begin.
     pub usable: usize,
     /// What is free among the cells: free blocks behind their heads of four bytes, in page order. None if their chain is
-    /// not one that SQLite makes (rule UndoBesideOld).
+    /// not one that SQLite makes (rule UndoLeadsHome).
     pub free: Vec<Range<usize>>,
 }
 

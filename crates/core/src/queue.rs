@@ -16,7 +16,7 @@
 //! or busy with something else, for its grace. A thread that is kept from its processor keeps the place.
 //!
 //! Whoever does not get it in one try may come again with its [`Ticket`] and is then where it was in the queue. The place
-//! is given to those alone that wait at that moment: nobody waits for one that is away (rule TurnKeptNotPlace).
+//! is given to those alone that wait at that moment: nobody waits for one that is away (rule BusyToHandler).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

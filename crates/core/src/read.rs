@@ -28,7 +28,7 @@ struct Epochs {
 enum Theirs {
     /// The page is in home: the epoch.
     Epoch(u64),
-    /// The page is behind the ring: the slot that this process follows. The next slot gives the streamed images up (rule StreamedReadFromLog).
+    /// The page is behind the ring: the slot that this process follows. The next slot gives the streamed images up (rule OldImageKept).
     Slot(u64),
 }
 
@@ -158,7 +158,7 @@ impl Database {
         Ok(image.map(Image::from))
     }
 
-    /// Makes what snapshots have of `page`, of what a recovery has found, before home gets what is at `going` (rule MadeBeforeOverwritten).
+    /// Makes what snapshots have of `page`, of what a recovery has found, before home gets what is at `going` (rule OldImageKept).
     /// The caller has the writer's place.
     pub fn make_beside(&self, page: PageNo, going: &Place) -> Result<()> {
         if self.table.read().unmade_beside(page, going).is_none() {

@@ -35,7 +35,7 @@ use crate::procs::tail::Reach;
 use crate::procs::words::{Due, ProcessWords};
 use crate::procs::{follow, kept};
 use crate::replay::Replayed;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::stats::CountedFile;
 use crate::table::Place;
 use crate::types::{LogOffset, PageNo, Tid};
@@ -107,9 +107,9 @@ fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
 /// Writes the pages of the last transaction of an in-page scheme, which are in home alone: restored, or again as they
 /// are. Page 1 waits for the others, since its size may count pages that a crash would take from that transaction, and
 /// the end of the file for page 1: what is cut off may be needed to count the transaction before
-/// (rules HomeFlushedBeforeCut and SizeLast).
+/// (rule SizeLast).
 fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
-    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Rule::SizeLast)).collect();
+    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
     write_pages(db, &*db.home, home, state, pages)?;
     if !first.is_empty() {
         db.sync_home()?;
@@ -149,7 +149,7 @@ pub fn attach(
             member::give_back(&log)?;
             return Err(left_marked(db));
         }
-        // Rule ShipperBegins.
+        // Rule StoreHasIt.
         if let Err(e) = db.check_begins(inner, options.shipper) {
             member::give_back(&log)?;
             return Err(e);
@@ -322,7 +322,7 @@ fn follow(
     **writer = Some(db.begin(inner, log, home, Tid::HOME));
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
-    if !member.observes && member.words.flushed() <= slot.base_tid && keeps(Rule::MarkWithFirstRecord) {
+    if !member.observes && member.words.flushed() <= slot.base_tid && keeps(Case::MarkWithFirstRecord) {
         // Who began the session may take the mark along with the first flush of a record, and this one knows nothing of that.
         db.sync_home().map_err(|e| inner.poison(e))?;
     }
@@ -361,15 +361,15 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
         db.flush_names(log)?;
     }
     let mut pages = table.dirty(recovered.page_count)?;
-    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Rule::SizeLast)).collect();
+    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
     write_pages(db, &*db.home, &mut home, &recovered, pages)?;
     if let Some(page) = log.noted_in_place()?
-        && keeps(Rule::InPlaceRewritten)
+        && keeps(Case::InPlaceRewritten)
     {
         rewrite_page(db, &recovered, page)?;
     }
-    // Nothing depends on other pages: each was flushed before the transaction in doubt (rules MarkOffLast, SizeLast, HomeFlushedBeforeCut).
-    if (report.in_place.is_some() || home.bytes != recovered.bytes()) && keeps(Rule::MarkOffLast) {
+    // Nothing depends on other pages: each was flushed before the transaction in doubt (rules MarkWhileNeeded and SizeLast).
+    if (report.in_place.is_some() || home.bytes != recovered.bytes()) && keeps(Case::MarkOffLast) {
         db.sync_home()?;
     }
     write_pages(db, &*db.home, &mut home, &recovered, first)?;
@@ -380,7 +380,7 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
 }
 
 /// How far the TID of a recovery's record is behind the last one found, at least and with a random part as large: more than records fit
-/// into a ring, so that none which a crash took back had a larger one (rule RecoveryRecord).
+/// into a ring, so that none which a crash took back had a larger one (rule OneNumberOneState).
 const TIDS_APART: u64 = LOG_BYTES_MAX / 16;
 
 /// Whether the session can go on with its live records where they are: there are some, so the mark and the names were durable before
@@ -444,7 +444,7 @@ fn go_on(
     let mut encoder = Encoder::default();
     encoder.clear();
     let own_block = record::own_block(options);
-    // The ring behind the records is unknown: the last close overwrites all of it (rule LogWiped).
+    // The ring behind the records is unknown: the last close overwrites all of it (rule NothingLeftBehind).
     let is_told = is_flushed && !slot.zeroed;
     let slot = Slot { zeroed: false, ..slot };
     let mut ring = Log::join(log.clone(), slot.clone(), options.psow);
@@ -461,7 +461,7 @@ fn go_on(
         log.note_first_home(home)?;
     }
     // The owner before may have died after a failed flush, with a slot and records in the cache that are not on the disk.
-    if !is_told && keeps(Rule::LeftoversFlushed) {
+    if !is_told && keeps(Case::LeftoversFlushed) {
         log.file.write_at(&slot.encode(), slot.position()).context(what)?;
     }
     let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
@@ -469,11 +469,11 @@ fn go_on(
         // What somebody has put in the place of home is flushed before the next commit.
         (Arc::new(state), Due { untold: Some(slot.base_tid), stayed: Some(ring.last_tid()) })
     } else {
-        if keeps(Rule::RecordsRewritten) {
+        if keeps(Case::RecordsRewritten) {
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
         }
         flush_mark(db, &mark, &slot, replayed.told_durable)?;
-        // A record that does not count, where the next one may go by (rule UndecidedAsks).
+        // A record that does not count, where the next one may go by (rule PreparedThenDecided).
         log.wipe_tail(&slot, replayed.cursor.tail)?;
         let recovered = State { tid: number_apart(ring.last_tid())?, ..state };
         let head = ring.head(&recovered, Default::default());
@@ -481,7 +481,7 @@ fn go_on(
         let (record, crc) = encoder.finish(&head);
         ring.reserve(record.len(), own_block)?;
         let way = ring.make_way(record, own_block, &Unseen)?;
-        let durability = if keeps(Rule::RecordsRewritten) { Durability::Flushed } else { Durability::Written };
+        let durability = if keeps(Case::RecordsRewritten) { Durability::Flushed } else { Durability::Written };
         ring.push(&way, record, crc, &recovered, durability);
         ring.group().wait(recovered.tid, durability, &Unseen)?;
         let untold = Some(recovered.tid);
@@ -489,7 +489,7 @@ fn go_on(
     };
     match slots.get(1) {
         Some(older) if older.live && older.session != slot.session => ring.distrust_older_slot(),
-        // Who made the ring longer died before the older slot said so (rule SlotsBeforeCut).
+        // Who made the ring longer died before the older slot said so (rule SlotBeforeReuse).
         Some(older) if older.ring_bytes < slot.ring_bytes => ring.settle_slots()?,
         _ => {}
     }
@@ -506,7 +506,7 @@ fn go_on(
 /// (rule MarkWithFirstRecord).
 fn flush_mark(db: &Database, mark: &Mark, slot: &Slot, told_durable: LogOffset) -> Result<()> {
     let may_be_new = mark.tentative && told_durable <= slot.start;
-    if may_be_new && keeps(Rule::MarkWithFirstRecord) { db.repeat_header() } else { Ok(()) }
+    if may_be_new && keeps(Case::MarkWithFirstRecord) { db.repeat_header() } else { Ok(()) }
 }
 
 /// Nobody reads yet.
@@ -549,7 +549,7 @@ pub fn take_over(
     if report.transactions > 0 {
         // The owner before may have died after a failed flush, with records in the cache that are not
         // on the disk, and so may the slot: they are written again before home depends on them (invariant I3).
-        if keeps(Rule::LeftoversFlushed) {
+        if keeps(Case::LeftoversFlushed) {
             log.file
                 .write_at(&slot.encode(), slot.position())
                 .context(|| format!("cannot write to the log {}", log.path.display()))?;
@@ -564,7 +564,7 @@ pub fn take_over(
         write_again(db, &mut home, &recovered, table.dirty(recovered.page_count)?)?;
     }
     if let Some(page) = log.noted_in_place()?
-        && keeps(Rule::InPlaceRewritten)
+        && keeps(Case::InPlaceRewritten)
     {
         rewrite_page(db, &recovered, page)?;
     }
@@ -573,7 +573,7 @@ pub fn take_over(
     // The slot that counts may be in the cache alone: the next one goes over the slot before it, and until home
     // is marked anew recovery needs one of the two.
     let slot_at = slot.position();
-    if keeps(Rule::LeftoversFlushed) {
+    if keeps(Case::LeftoversFlushed) {
         log.file
             .write_durable_at(&slot.encode(), slot_at)
             .context(|| format!("cannot write {}", log.path.display()))?;
@@ -588,7 +588,7 @@ pub fn take_over(
     log.distrust_older_slot();
     home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
-    // Only now does nothing depend on what streamed into the log any more (rules LogGivenBack and SlotsBeforeCut).
+    // Only now does nothing depend on what streamed into the log any more (rule SlotBeforeReuse).
     log.give_rest_back(slot.ring_bytes)?;
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
@@ -600,11 +600,11 @@ pub fn take_over(
 /// and neither does the slot before this one, should the new one be damaged later.
 fn slot_after(db: &Database, slot: &Slot, recovered: &State, change_counter: u32) -> Result<Slot> {
     Ok(Slot {
-        session: if keeps(Rule::NewSession) { random()? } else { slot.session },
+        session: if keeps(Case::NewSession) { random()? } else { slot.session },
         salt: random()?,
         start: LogOffset(0),
         ring_bytes: small_ring_bytes(slot.block_bytes).min(slot.ring_bytes),
-        // No transaction before had a larger one (rule RestartAboveCeilings).
+        // No transaction before had a larger one (rule OneNumberOneState).
         base_tid: slot.tid_ceiling,
         tid_ceiling: Tid(slot.tid_ceiling.0.saturating_add(TID_STEP)),
         prev_crc: 0,

@@ -1,7 +1,7 @@
 //! Replay: the live records of a log become versions in a page table, over what home holds. Nothing is written. Of most pages no image
 //! is made before somebody needs it (`chains.rs`): that a record counts is decided by its own bytes.
 //!
-//! The bytes of a record are absolute and pages are not looked into (rule ReplayCopiesBytes), so a page that a crash
+//! The bytes of a record are absolute and pages are not looked into (rule AbsoluteBytes), so a page that a crash
 //! tore in home becomes whole (invariant I8), and what is replayed twice is the same.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
@@ -20,7 +20,7 @@ use crate::log::record::{Change, Record};
 use crate::log::slot::Slot;
 use crate::memory;
 use crate::roll_back;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::snapshots::Snapshots;
 use crate::table::{Image, PageTable, Place, Readers, Streamed};
 use crate::types::{LogOffset, PageNo, Tid};
@@ -90,7 +90,7 @@ impl Replay<'_> {
         let Replay { db, log, slot, accept_loss, waits } = *self;
         let mut first = [0; at::HEADER_BYTES];
         db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
-        let mark = home::mark(&first).filter(|mark| mark.tid != Tid(0) && keeps(Rule::HomeFitsLog));
+        let mark = home::mark(&first).filter(|mark| mark.tid != Tid(0) && keeps(Case::HomeFitsLog));
         if mark.is_some_and(|mark| mark.whole < slot.base_tid) {
             return Ok(Led::HomeOlder);
         }
@@ -106,7 +106,7 @@ impl Replay<'_> {
         let source = Source { db, log, slot, home: &home };
         let mut overflow = Overflow { db, images: ImageFile::default() };
         let mut later = if waits { Some(Later::new(slot, home_bytes)?) } else { None };
-        // Its owner is dead (rule UndecidedAsks).
+        // Its owner is dead (rule PreparedThenDecided).
         let mut decider = None;
         // A checkpoint brings home what a record made; a log that goes on differently from there has none with its TID.
         let mut fits = mark.is_none_or(|mark| mark.tid == slot.base_tid);
@@ -233,8 +233,8 @@ impl Replay<'_> {
                 slot.page_bytes
             )));
         }
-        // A page that a transaction adds is in its record (rule ZerosBeyondEnd), so no number alone makes home grow
-        // (rule SizeNeedsPages, invariant I6).
+        // A page that a transaction adds is in its record (rule AbsoluteBytes), so no number alone makes home grow
+        // (rule DamageIsTold, invariant I6).
         let home_pages = home_bytes / u64::from(slot.page_bytes);
         let (pages, added) = table.count_dirty(state.page_count, home_pages)?;
         if report.transactions > 0 && u64::from(state.page_count) > home_pages.saturating_add(added) {

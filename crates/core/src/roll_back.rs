@@ -16,7 +16,7 @@ use crate::log::slot::Slot;
 use crate::memory::{self, Room};
 use crate::node::Shape;
 use crate::options::STREAM_BYTES_MAX;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::snapshots::Snapshots;
 use crate::table::{Image, PageTable, Place, Readers};
 use crate::trailer::{self, Trailer};
@@ -130,7 +130,7 @@ impl Ours {
     fn tid(self, image: &[u8]) -> Option<Tid> {
         let bytes = image.get(image.len().saturating_sub(BYTES)..).unwrap_or_default();
         let tid = Tid(le_u64(bytes, AT_TID)?);
-        let session = le_u64(bytes, AT_SESSION) == Some(self.session) || !keeps(Rule::TrailerSession);
+        let session = le_u64(bytes, AT_SESSION) == Some(self.session) || !keeps(Case::TrailerSession);
         (session && tid > self.above && tid <= self.up_to).then_some(tid)
     }
 

@@ -176,7 +176,7 @@ struct Layer {
 
 impl Layer {
     /// Whether a streamed image is newer than `listed`, or is what home will hold for it: until its checkpoint is
-    /// over, home may hold anything (rule StreamedReadFromLog).
+    /// over, home may hold anything (rule OldImageKept).
     fn hides(&self, listed: &Version) -> bool {
         listed.tid < self.tid || (listed.tid == self.tid && matches!(listed.place, Place::Home))
     }
@@ -193,7 +193,7 @@ pub struct Readers<'a> {
 
 impl Readers<'_> {
     /// Whether somebody reads, or may read, a version made by `from` and replaced by `until` (rule
-    /// KeptUntilSuccessorVisible).
+    /// OldImageKept).
     fn need(&self, from: Tid, until: Tid) -> bool {
         until > self.visible || self.snapshots.has_any(from, until)
     }
@@ -387,7 +387,7 @@ impl PageTable {
     }
 
     /// A transaction made `to` of `from`, and all that differs is in `pages`. One that is too big is not told, nor is any before somebody
-    /// has asked: whoever looks from behind those finds nothing (rule KeptPagesUnchanged).
+    /// has asked: whoever looks from behind those finds nothing (rule CacheKnowsItsState).
     pub fn note_step(&mut self, from: &State, to: &State, pages: impl ExactSizeIterator<Item = PageNo>) {
         if !*self.is_asked.get_mut()
             || pages.len() > STEP_PAGES

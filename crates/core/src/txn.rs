@@ -104,7 +104,7 @@ pub struct Txn {
     pub file_bytes: u64,
     /// How far it is.
     pub stage: Stage,
-    /// It cannot commit any more; SQLite is rolling it back (rule RefusedUntilRolledBack).
+    /// It cannot commit any more; SQLite is rolling it back (rule MergeIsSerial).
     pub doomed: bool,
     /// The whole of it, since FCNTL_SYNC, if it spans several files.
     pub several: Option<Arc<Several>>,

@@ -6,7 +6,7 @@
 //!
 //! What the new image does not use (its gap, the inside of its free blocks, a page of the freelist) keeps the old bytes,
 //! so cells that were dropped cost the record no more than the heads of the free blocks that SQLite put over them (rule
-//! UndoBesideOld).
+//! UndoLeadsHome).
 //!
 //! The record lies in the reserve, between what is SQLite's and the trailer, or, if it is too long or there is none, in the gap of
 //! the new image. What the old image did not use is not brought back: nothing is in it.
@@ -18,7 +18,7 @@ use std::ops::Range;
 use crate::layout::{be_u16, home, le_u16, put, trailer, undo as at};
 use crate::memory;
 use crate::node::{Node, Shape};
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::trailer::{self as sealed, Trailer, UNCHECKED};
 use crate::types::PageNo;
 
@@ -233,7 +233,7 @@ pub fn restore(page: PageNo, image: &[u8], trailer: &Trailer, after: Shape, befo
         ranges = ranges.get(len..)?;
     }
     sealed::set(&mut old, record.get(..trailer::BYTES)?);
-    if keeps(Rule::RestoredSealed) {
+    if keeps(Case::RestoredSealed) {
         sealed::settle(page, &mut old);
     }
     ranges.is_empty().then_some(old)

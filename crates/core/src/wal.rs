@@ -1,7 +1,6 @@
 //! Out of SQLite's WAL mode: what is committed in the WAL goes home, and the file is one with a rollback journal again.
 //!
-//! The caller keeps everybody else from the file (rule WalLeftWhenAlone). Each step is durable before the next (rules WalBeforeHome,
-//! HomeBeforeWalGoes and WalGoneFirst):
+//! The caller keeps everybody else from the file (rule ModeUnderLock). Each step is durable before the next (rule WalBeforeHome):
 //!
 //! | step | a crash here leaves |
 //! |---|---|
@@ -28,7 +27,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::{self, State};
 use crate::layout::{be_u32, home as at, put, wal};
 use crate::memory::{self, Room};
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 
 /// Bytes written again at once.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -212,30 +211,30 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
             Err(e) if e.is_short() => return Ok(Some(format!("there is no room for what its WAL has: {e}"))),
             reserved => reserved?,
         }
-        if keeps(Rule::WalBeforeHome) {
+        if keeps(Case::WalBeforeHome) {
             write_again(&**file, committed.end, &what)?;
             file.sync().context(what)?;
         }
-        if had_index || keeps(Rule::WalBeforeHome) {
+        if had_index || keeps(Case::WalBeforeHome) {
             db.disk.sync_dir_of(&log).context(what)?;
         }
         bring_home(db, &**file, committed, &what)?;
         db.home.set_len(end).context(what)?;
-        if keeps(Rule::HomeBeforeWalGoes) {
+        if keeps(Case::HomeBeforeWalGoes) {
             db.sync_home()?;
         }
     } else if had_index {
         db.disk.sync_dir_of(&log).context(what)?;
     }
     put_header(db, state, committed.map_or(state.page_count, |committed| committed.page_count), &what)?;
-    if keeps(Rule::HomeBeforeWalGoes) {
+    if keeps(Case::HomeBeforeWalGoes) {
         db.sync_home()?;
     }
     Ok(None)
 }
 
 /// Removes the WAL of a database that [`leave`] took out of WAL mode. A name that is not gone for good may come back
-/// beside a file that has changed since (rule WalGoneFirst).
+/// beside a file that has changed since (rule WalBeforeHome).
 pub fn discard(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the WAL of");
     remove(db, db.wal_path()).context(what)?;
@@ -302,7 +301,7 @@ fn bring_home(db: &Database, file: &dyn DiskFile, committed: &Committed, what: &
 }
 
 /// The header of a file with a rollback journal. Its counter is new, as after SQLite's own change of the mode, so that
-/// nobody takes a cache for that of this state (rule CounterNeverTwice); the size holds for it.
+/// nobody takes a cache for that of this state (rule OneNumberOneState); the size holds for it.
 fn put_header(db: &Database, state: &State, page_count: u32, what: &dyn Fn() -> String) -> Result<()> {
     let mut first = [0; at::HEADER_BYTES];
     let got = db.home.read_at(&mut first, 0).context(what)?;

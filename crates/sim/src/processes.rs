@@ -651,7 +651,7 @@ impl World {
     }
 
     /// Takes the last connection behind `i`, if any. It reads while `i` brings pages home, and no
-    /// other process may read an older state afterwards (rule SeenByAllAtOnce).
+    /// other process may read an older state afterwards (rule SeenWhenDurable).
     fn beside(&mut self, process: &mut Process, i: usize, shared: Shared) -> Option<Arc<Mutex<Option<Client>>>> {
         let client = if process.clients.len() > i + 1 { process.clients.pop() } else { None };
         let client = Arc::new(Mutex::new(Some(client?)));

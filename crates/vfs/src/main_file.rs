@@ -78,7 +78,7 @@ pub(crate) struct State {
 }
 
 /// How long a look at the name holds for transactions that follow. One may lose its name at any moment behind the look as well, and
-/// nothing of what is marked or recovered depends on it (rule LostNameNotMarked).
+/// nothing of what is marked or recovered depends on it (rule LogFoundBySession).
 const NAMED: Duration = Duration::from_millis(1);
 
 /// Says what to do about a mark found by an open that cannot write.
@@ -336,7 +336,7 @@ impl State {
         }
         if self.conn.is_none() {
             let raised = self.raise_base(level);
-            // Whoever uses it through onewrite keeps the base from its lock (rule PendingHeld).
+            // Whoever uses it through onewrite keeps the base from its lock (rule StockKeptOut).
             if level == LockLevel::Shared && self.sees_mark()? {
                 self.base_level = LockLevel::None;
                 check(self.base()?.unlock(level_number(LockLevel::None)))?;
@@ -493,7 +493,7 @@ impl State {
     }
 
     /// Whether the name leads to another file than the one that was opened. In WAL mode, where a lock is not given back
-    /// before the close, it is looked for each time (rule WalNameAsked).
+    /// before the close, it is looked for each time (rule ModeUnderLock).
     pub(crate) fn has_moved(&mut self) -> bool {
         let forwards = self.forwards();
         let moved = self.moved.take().filter(|_| !forwards).unwrap_or_else(|| self.look_whether_moved());

@@ -26,7 +26,7 @@ use crate::options::{HeaderPage, Images, Options};
 use crate::procs::flush::reached;
 use crate::procs::member::Member;
 use crate::recover::number_apart;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::scheme::{Commit, Facts, Outcome, Scheme};
 use crate::several::Undecided;
 use crate::stats::Stats;
@@ -86,11 +86,11 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     }
     if live.log.slot().page_bytes != txn.page_bytes {
         db.flush_published(live)?;
-        // Rule HomeNotAheadOfStore.
+        // Rule StoreHasIt.
         db.wait_all_shipped()?;
         live.log.checkpointed(&txn.base, facts, txn.page_bytes).map_err(|e| db.poison(e))?;
         db.tell_slot(live);
-        // Under the slot before, of another page size, no record can be read (rule SlotsBeforeCut).
+        // Under the slot before, of another page size, no record can be read (rule SlotBeforeReuse).
         live.log.settle_slots().map_err(|e| db.poison(e))?;
         db.tell_slot(live);
     }
@@ -103,26 +103,26 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
 
 /// Writes the record of a transaction over several files that was prepared, flushed if `flush` says so: it waits for its
 /// decision, and is then published. Until it is decided, nothing comes behind it: the caller has the writer's place (rule
-/// NothingBehindUndecided).
+/// PreparedThenDecided).
 pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     let Some(several) = c.txn.several.clone() else { return Ok(()) };
     if !matches!(&c.txn.stage, Stage::Prepared(prepared) if prepared.changed) {
         return Ok(());
     }
-    // Nothing may fail for want of memory once it is decided (rule MemoryBeforePublication).
+    // Nothing may fail for want of memory once it is decided (rule TableAndStateAtOnce).
     make_room(c)?;
     let Commit { db, live, txn, options } = c.parts();
     let Stage::Prepared(prepared) = &mut txn.stage else { return Ok(()) };
-    // Rule PreparedFlushed.
-    let flush = flush && keeps(Rule::PreparedFlushed);
+    // Rule PreparedThenDecided.
+    let flush = flush && keeps(Case::PreparedFlushed);
     if flush {
         db.flush_published(live)?;
     }
     let crc = record::seal(db, live, &prepared.state, prepared.stream);
     let record = live.encoder.finished();
     let at = live.log.place_of(record.len() as u64, record::own_block(options))?;
-    debug_assert!(db.undecided.lock().is_none(), "rule NothingBehindUndecided");
-    debug_assert!(live.log.group().durable() == live.log.last_tid() || !flush, "rule PreparedFlushed");
+    debug_assert!(db.undecided.lock().is_none(), "rule PreparedThenDecided");
+    debug_assert!(live.log.group().durable() == live.log.last_tid() || !flush, "rule PreparedThenDecided");
     // From here on it may be in the log, whatever fails.
     let to = LogOffset(at.0 + record.len() as u64);
     let (log, slot) = (live.log.file().clone(), live.log.slot().clone());
@@ -168,7 +168,7 @@ struct Changes {
 }
 
 /// The pages whose images differ from the base. Their deltas go into `encoder`. The base is what this engine has, never what SQLite's
-/// journal says (rule BaseFromState). `first_page`: page 1 of the base, if it is known, but for its counters.
+/// journal says (rule AbsoluteBytes). `first_page`: page 1 of the base, if it is known, but for its counters.
 fn changes(
     db: &Database,
     txn: &mut Txn,
@@ -183,7 +183,7 @@ fn changes(
     let mut pages: Vec<PageNo> = memory::list(txn.pages.len() + added as usize + 1)?;
     pages.extend(txn.pages.keys().copied().filter(|p| p.0 <= page_count));
     // Pages that SQLite added and never wrote (leaves of the freelist) are zeros, whatever home holds there.
-    if added > 0 && keeps(Rule::ZerosBeyondEnd) {
+    if added > 0 && keeps(Case::ZerosBeyondEnd) {
         let added = (end_of_base + 1..=page_count).map(PageNo);
         pages.extend(added.filter(|p| !txn.pages.contains_key(p) && txn.streamed.get(*p).is_none()));
     }
@@ -226,7 +226,7 @@ fn changes(
         }
         let differs = match &mut encoder {
             Some(encoder) => encoder.add_delta(page, base.as_deref(), &new)?,
-            // Neither the gap nor the trailer is SQLite's; what it has cached of them is old (rule GapNotCompared).
+            // Neither the gap nor the trailer is SQLite's; what it has cached of them is old.
             None if in_gaps && options.bundle.header_page == HeaderPage::Embed => {
                 base.as_deref().is_none_or(|base| !shape.same(page, base, &new))
             }
@@ -292,7 +292,7 @@ impl Published {
     }
 }
 
-/// From publication on nothing may fail for want of memory (rule MemoryBeforePublication).
+/// From publication on nothing may fail for want of memory (rule TableAndStateAtOnce).
 fn make_room(c: &mut Commit<'_>) -> Result<()> {
     if let Stage::Prepared(Prepared { changed: true, images, written: None, .. }) = &c.txn.stage {
         memory::headroom()?;
@@ -333,7 +333,7 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     }
     // Readers pin under `inner`, so they see the table and the state change as one (invariant I4, rule
     // TableAndStateAtOnce).
-    debug_assert!(db.undecided.lock().is_none(), "rule NothingBehindUndecided");
+    debug_assert!(db.undecided.lock().is_none(), "rule PreparedThenDecided");
     let mut inner = db.inner.lock();
     inner.check()?;
     inner.advance();
@@ -389,7 +389,7 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     before.iter().try_for_each(|before| db.unpin(&mut inner, before))?;
     let state = db.pin_state(&mut inner, state);
     // What changed nothing waits as well: what it built on may not be durable yet (invariant I1).
-    let waits = prepared.changed || keeps(Rule::EmptyCommitFlushes);
+    let waits = prepared.changed || keeps(Case::EmptyCommitFlushes);
     let durability = if waits { durability } else { Durability::Written };
     Ok(Published { state, group, durability, scheme, shared })
 }

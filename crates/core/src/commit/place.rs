@@ -9,7 +9,7 @@ use crate::home::State;
 use crate::image_file::ImageFile;
 use crate::memory;
 use crate::options::{CommitMark, Garbage, Options};
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::stats::Stats;
 use crate::table::Place;
 use crate::trailer;
@@ -21,10 +21,10 @@ pub const PAGE_BYTES_MAX: u32 = 4096;
 
 /// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
 pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
-    if keeps(Rule::HeldInPlace) {
+    if keeps(Case::HeldInPlace) {
         hold(db, live, state, placed)?;
     }
-    if keeps(Rule::SlotsAgree) {
+    if keeps(Case::SlotsAgree) {
         live.log.settle_slots()?;
     }
     if let ([(page, ..)], true) = (placed.pages.as_slice(), placed.note) {

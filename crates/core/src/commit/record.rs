@@ -159,7 +159,7 @@ pub fn finish(c: &mut Commit<'_>, state: &State, stream: Stream) -> Result<Ready
 /// Finishes the prepared record; its crc32c.
 pub fn seal(db: &Database, live: &mut Live, state: &State, stream: Stream) -> u32 {
     if let Some(member) = &db.inner.lock().member {
-        // It proves what others have flushed, too (rule LaterRecordProves).
+        // It proves what others have flushed, too (rule DamageIsTold).
         live.log.group().flushed_elsewhere(member.words.flushed());
     }
     let head = live.log.head(state, stream);

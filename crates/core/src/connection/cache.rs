@@ -5,7 +5,7 @@
 //! than it saw also where there is no transaction, since nothing changed, and that number is later another
 //! transaction's, perhaps of another process (rule CacheKnowsItsState).
 //!
-//! The drop-in library keeps the pages that are the same in the state that it finds (rule KeptPagesUnchanged).
+//! The drop-in library keeps the pages that are the same in the state that it finds (rule CacheKnowsItsState).
 
 use crate::home::State;
 use crate::layout::{be_u32, home as at};

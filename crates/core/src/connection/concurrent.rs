@@ -31,7 +31,7 @@ use crate::txn::Txn;
 use crate::types::PageNo;
 
 /// What SQLite reads where it looks whether its cache still holds: a header of no pages, as no cache has one (rule
-/// ApartReadsNoted).
+/// MergeIsSerial).
 pub(super) fn strange_sizes(buf: &mut [u8]) {
     if let Some(count) = buf.get_mut(at::PAGE_COUNT - at::CHANGE_COUNTER..at::PAGE_COUNT - at::CHANGE_COUNTER + 4) {
         count.fill(0);
@@ -107,12 +107,12 @@ impl Connection {
         }
         let on_page_1 = still_holds(&db, txn, &looked.pages, &newest)?;
         let mut pages = txn.pages.clone();
-        // What SQLite wrote there is of the snapshot (rule MergeSparesPage1).
+        // What SQLite wrote there is of the snapshot (rule MergeIsSerial).
         if on_page_1 != OnPage1::More {
             pages.remove(&PageNo::HEADER);
         }
         let mut page_count = newest.page_count;
-        // Rule AddedPagesRenumbered.
+        // Rule MergeIsSerial.
         if let OnPage1::Added(added) = on_page_1 {
             let first = txn.base.page_count + 1;
             page_count = newest.page_count.checked_add(added).ok_or(Error::BusySnapshot)?;
@@ -153,7 +153,7 @@ impl Connection {
         }
     }
 
-    /// A transaction that was turned away cannot be committed all the same (invariant I7, rule RefusedUntilRolledBack).
+    /// A transaction that was turned away cannot be committed all the same (invariant I7, rule MergeIsSerial).
     pub(super) fn check_commit(&self) -> Result<()> {
         if self.role.is_doomed() { Err(Error::BusySnapshot) } else { Ok(()) }
     }

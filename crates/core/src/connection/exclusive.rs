@@ -12,7 +12,7 @@ use crate::procs::words::Pins;
 
 impl Connection {
     /// SQLite will neither give this lock back nor look again whether its cache still holds (`locking_mode=exclusive`):
-    /// nobody else may write from here on (rule ExclusiveKeepsPlace).
+    /// nobody else may write from here on (rule CacheKnowsItsState).
     pub(super) fn lock_for_good(&mut self) -> Result<()> {
         self.take_place_here()?;
         let pinned = self.pin_snapshot(true).and_then(|()| self.keep_newest());
@@ -51,7 +51,7 @@ impl Connection {
     }
 
     /// Nobody else begins to read until this connection gives its lock back. `Busy` while somebody still reads: then
-    /// the same is asked again (rule ExclusiveAnnounced).
+    /// the same is asked again (rule AnnounceThenLook).
     pub(super) fn shut_others_out(&mut self) -> Result<()> {
         let db = self.db.clone();
         let mut inner = db.inner.lock();

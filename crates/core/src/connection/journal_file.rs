@@ -40,7 +40,7 @@ impl Connection {
                 }
                 if self.role.is_doomed() {
                     // Stepping aside failed behind its real journal: SQLite must not believe that it rolled back (rule
-                    // NoFalseRollback).
+                    // RollbackIsReal).
                     let checked = self.db.inner.lock().check();
                     self.noted(checked)?;
                 }
@@ -99,7 +99,7 @@ impl Connection {
             self.journal.sync();
             return Ok(());
         };
-        // Rule JournalNameFlushed.
+        // Rule JournalInOrder.
         let named = |()| if *is_new { self.db.disk.sync_dir_of(self.db.journal_path()) } else { Ok(()) };
         let synced = file.sync().and_then(named).context(|| self.db.what("cannot flush the rollback journal of"));
         *is_new &= synced.is_err();

@@ -21,7 +21,7 @@ use crate::log::group::{Durability, Group};
 use crate::procs::words::Ship;
 use crate::queue::{Claim, Kept, Patience};
 use crate::recover;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::txn::Txn;
 use crate::types::Tid;
 
@@ -291,7 +291,7 @@ impl Connection {
     }
 
     /// Waits until what the snapshot holds is as durable as it was asked to be, so that the application may see it
-    /// (invariant I4, rule TentativeReadsWait).
+    /// (invariant I4, rule SeenWhenDurable).
     pub(super) fn settle(&mut self) -> Result<()> {
         let unsettled = |reader: &mut Reader| std::mem::take(&mut reader.unsettled).then_some(reader.state.tid);
         let Some(tid) = self.role.pinned_mut().and_then(unsettled) else { return Ok(()) };
@@ -322,14 +322,14 @@ impl Connection {
         let mut first = [0; at::HEADER_BYTES];
         let (first, bytes) = db.read_first(&mut first)?;
         let is_hot = db.has_hot_journal()?;
-        // Rule WalComesWithHeader.
+        // Rule ModeUnderLock.
         if !is_hot && inner.is_plain(first, bytes) {
             self.has_no_wal = true;
             return Ok(());
         }
         let (mut state, mut mark) = state_of(first, bytes);
         let is_unmarked = mark.is_none();
-        if is_hot && keeps(Rule::HotJournalFirst) {
+        if is_hot && keeps(Case::HotJournalFirst) {
             if db.read_only {
                 return Err(Error::CantOpen(format!(
                     "a rollback journal waits to be rolled back ({}), which needs a connection that may write",
@@ -531,10 +531,10 @@ impl Connection {
         db.scheme().check(db, &inner.options, &inner.published)?;
         debug_assert!(
             matches!(inner.published.kind, Kind::Empty | Kind::Database),
-            "rule WalFileStaysLocked: nothing else is marked"
+            "rule ModeUnderLock: nothing else is marked"
         );
         if inner.phase == Phase::Unmarked {
-            // Rule ShipperBegins.
+            // Rule StoreHasIt.
             db.check_begins(&inner, self.ships)?;
             db.go_live(&mut writer, &mut inner)?;
             if let Some(member) = inner.member.as_ref().filter(|_| self.shuts_out) {
@@ -568,7 +568,7 @@ impl Connection {
                 return Err(stays_here("this statement"));
             }
             // It will step aside and needs to be alone. BUSY here is before SQLite's point of no return: the busy handler
-            // is asked, and the application may try again (rule SeveralFilesAlone).
+            // is asked, and the application may try again (rule BusyToHandler).
             self.line_up(true)?;
             aside::reserve(&self.db, self.id).map_err(|e| match e {
                 Error::BusySnapshot => Error::Busy("others read a database that steps aside".into()),
@@ -629,7 +629,7 @@ impl Connection {
     }
 
     /// The VFS below has a lock of its own on the file: the one under which it was seen to be in WAL mode ends
-    /// (rule WalFileStaysLocked).
+    /// (rule ModeUnderLock).
     pub fn hand_over(&mut self) -> Result<()> {
         let Role::Below(reader @ Some(_)) = &mut self.role else { return Ok(()) };
         let given = reader.take().map_or(Ok(()), |reader| self.db.unpin(&mut self.db.inner.lock(), &reader.state));
@@ -649,7 +649,7 @@ impl Connection {
     }
 
     /// Takes the writer's place again that went to the next in the queue with the commit, for a connection that
-    /// goes on writing without giving its lock back (rule EarlyHandOver).
+    /// goes on writing without giving its lock back (rule OneWriter).
     pub(super) fn take_place_again(&mut self) -> Result<()> {
         let Place::Given { in_turn } = self.place else { return Ok(()) };
         self.habit.returns_lock = false;
@@ -698,7 +698,7 @@ impl Connection {
         let (before, looked) = before.map_or((None, None), |reader| (Some(reader.state), reader.looked));
         let unpinned = before.map_or(Ok(()), |before| self.db.unpin(&mut inner, &before));
         // SQLite may go on in WAL mode at once, without a new lock: from here on the caller uses the VFS below (rule
-        // WalModeAtOnce).
+        // ModeUnderLock).
         self.role = Role::pinned_now(Reader { state: pinned?, unsettled: false, looked });
         unpinned
     }

@@ -248,7 +248,7 @@ impl Connection {
 
     /// `PRAGMA journal_mode=…` was seen. SQLite answers with the new mode before the transaction that changes to WAL
     /// mode ends, and once more if that fails: so the lock with which it begins is refused where the end would be
-    /// (rule WalAnswerCertain).
+    /// (rule BusyToHandler).
     pub fn note_journal_mode(&mut self, value: &str) {
         self.said.wal = value.eq_ignore_ascii_case("wal");
     }

@@ -13,7 +13,7 @@ use crate::growth;
 use crate::home::{self, Kind, Mark};
 use crate::layout::{home as at, put};
 use crate::memory::{self, Room};
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::table::{Image, part};
 use crate::txn::{Stage, Txn};
 use crate::types::{PageNo, Tid};
@@ -236,7 +236,7 @@ impl Connection {
     }
 
     /// A prepared transaction goes on: with SQLite's rollback, which writes what was there before, or with pages that a
-    /// VFS on top kept back until xSync. Either way what was written so far stays (rule LateWritesCommitted).
+    /// VFS on top kept back until xSync. Either way what was written so far stays (rule WholeTransaction).
     pub(super) fn reopen(&mut self) -> Result<()> {
         self.cancel()?;
         let Some(txn) = self.role.txn_mut().filter(|txn| matches!(txn.stage, Stage::Prepared(_))) else {
@@ -287,10 +287,10 @@ impl Connection {
     }
 
     /// The same aside. SQLite cuts off what its journal has no copy of once that is removed, and a removal may be undone by a power cut
-    /// (rule JournalRemovalFlushed).
+    /// (rule JournalInOrder).
     fn cut_home(&mut self, len: u64) -> Result<()> {
         let db = self.db.clone();
-        if self.role.real_journal().is_none() && keeps(Rule::JournalRemovalFlushed) {
+        if self.role.real_journal().is_none() && keeps(Case::JournalRemovalFlushed) {
             db.disk.sync_dir_of(db.journal_path()).context(|| db.what("cannot flush the directory of"))?;
         }
         db.home.set_len(len).context(|| db.what("cannot shorten"))

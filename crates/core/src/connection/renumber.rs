@@ -1,5 +1,5 @@
 //! Pages that a transaction of `concurrent=1` adds while others add some, too: they get the numbers behind the newest end, and what
-//! refers to them is changed (rule AddedPagesRenumbered).
+//! refers to them is changed (rule MergeIsSerial).
 //!
 //! This is done where it is certain what refers to a page: each that is added is a b-tree page, and just one interior page that the
 //! transaction wrote has its number as that of a child (SQLite file format, section 1.6). So the transaction has split pages. What

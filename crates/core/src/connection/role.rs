@@ -97,7 +97,7 @@ pub(super) enum Place {
     },
     /// To write: the others wait for the transaction to end.
     Firm,
-    /// It went to the next in the queue with the commit; SQLite still has its lock (rule EarlyHandOver).
+    /// It went to the next in the queue with the commit; SQLite still has its lock (rule OneWriter).
     Given {
         /// The turn did not: it ends with SQLite's lock.
         in_turn: bool,

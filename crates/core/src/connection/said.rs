@@ -61,7 +61,7 @@ pub(super) struct Habit {
     /// Transactions in a row that wrote.
     in_a_row: u32,
     /// SQLite was seen to give its lock back after a commit, so the writer's place may go to the next before that
-    /// (rule EarlyHandOver).
+    /// (rule OneWriter).
     /// With `PRAGMA locking_mode=exclusive` it keeps it; an attached database is not told of the pragma.
     pub(super) returns_lock: bool,
     /// It has had a snapshot of a database that this process uses.

@@ -20,14 +20,14 @@ use crate::types::Tid;
 
 /// Whether the log of a database takes prepared records and decisions.
 pub(super) fn prepares(db: &Database, inner: &Inner) -> bool {
-    // SQLite passes over the error of a store that lacks one of them (rule OneFileWaits).
+    // SQLite passes over the error of a store that lacks one of them (rule StoreHasIt).
     db.facts().all_in_log() && !inner.options.concurrent && inner.options.psow && !inner.ships()
 }
 
 impl Engine {
     /// xSync of a super-journal, which names the rollback journals `journals`. True: all files that it decides commit by their logs,
     /// so it need not be on the disk, and is [`removed`](Engine::remove_super_journal) here. All do, or none: SQLite removes the
-    /// super-journal when no rollback journal names it any more, and of logs it knows nothing (rule AllPrepareOrNone).
+    /// super-journal when no rollback journal names it any more, and of logs it knows nothing (rule PreparedThenDecided).
     pub fn sync_super_journal(&self, path: &Path, journals: &[u8]) -> Result<bool> {
         let Some(names) = databases_of(journals) else { return Ok(false) };
         let mut all = Vec::with_capacity(names.len());
@@ -46,7 +46,7 @@ impl Engine {
         }
         let several = Several::new(journals)?;
         for db in &all {
-            // Whichever has the first record decides (rule DecisionKept).
+            // Whichever has the first record decides (rule PreparedThenDecided).
             let records = all.iter().map(|other| (other.path.clone(), 0, Tid::HOME, true));
             if self.room_to_decide(db, &several.decision(&db.path, records))?.is_none() {
                 return Ok(false);

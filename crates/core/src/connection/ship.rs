@@ -144,7 +144,7 @@ impl Connection {
         }
     }
 
-    /// Rule ShownWhenShipped: the store has everything up to `tid`, and still belongs to this database: who waits goes on, and readers see it.
+    /// Rule StoreHasIt: the store has everything up to `tid`, and still belongs to this database: who waits goes on, and readers see it.
     pub fn shipped(&self, tid: u64) -> Result<()> {
         let member = self.shipping()?;
         // A flush that failed meanwhile may have made this process blind.

@@ -46,7 +46,7 @@ impl Waits {
     }
 }
 
-/// The place that the calling thread was last turned away from (rule SleepsForPlaceOnly).
+/// The place that the calling thread was last turned away from (rule BusyToHandler).
 struct Expected {
     db: Weak<Database>,
     connection: ConnectionId,

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::home::{self, State};
 use crate::log::group::Durability;
 use crate::options::Options;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::scheme::Commit;
 use crate::txn::{Stage, Txn};
 use crate::types::PageNo;
@@ -37,7 +37,7 @@ impl Connection {
         }
         if txn.doomed {
             // SQLite has played its journal back, and may go on without giving its lock back (rule
-            // RefusedUntilRolledBack).
+            // MergeIsSerial).
             db.inner.lock().check()?;
             if needs_plain_file(txn) {
                 return Err(Error::BusySnapshot);
@@ -99,7 +99,7 @@ impl Connection {
     }
 
     /// What was written behind FCNTL_SYNC, as a VFS does that keeps writes back until xSync, is part of the transaction
-    /// (rule LateWritesCommitted). Its journal is gone by now: an error is final.
+    /// (rule WholeTransaction). Its journal is gone by now: an error is final.
     fn prepare_late(&mut self) -> Result<()> {
         let db = self.db.clone();
         self.check_process()?;
@@ -159,7 +159,7 @@ impl Connection {
         }
         let Some(txn) = self.role.txn() else { return Ok(()) };
         if matches!(txn.stage, Stage::Open) {
-            if txn.is_untouched() || !keeps(Rule::LateWritesCommitted) {
+            if txn.is_untouched() || !keeps(Case::LateWritesCommitted) {
                 return Ok(());
             }
             if let Err(e) = self.prepare_late() {
@@ -173,7 +173,7 @@ impl Connection {
         }
         let Some(txn) = self.role.txn() else { return Err(no_transaction()) };
         let normal = txn.normal || (self.said.synchronous == Synchronous::Normal && self.journal.is_empty());
-        let durability = if txn.synced && !normal && keeps(Rule::AcknowledgedAfterFlush) {
+        let durability = if txn.synced && !normal && keeps(Case::AcknowledgedAfterFlush) {
             Durability::Flushed
         } else {
             Durability::Written
@@ -185,7 +185,7 @@ impl Connection {
             inner.options.clone()
         };
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        // The writer's own snapshot ends here (rule OwnSnapshotEndsFirst): kept pinned, every image that the commit
+        // The writer's own snapshot ends here: kept pinned, every image that the commit
         // replaces, or that its checkpoint overwrites, would be kept for it.
         let is_merged = self.is_merged();
         let goes_on = self.habit.returns_lock && !self.said.exclusive;

@@ -14,7 +14,7 @@ use crate::home::State;
 use crate::log::ring::Stream;
 use crate::procs::member::Member;
 use crate::procs::tail::Tail;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::types::Tid;
 
 /// How long those are waited for that look at home, when it is about to be marked, or unmarked behind a process that died.
@@ -37,7 +37,7 @@ impl Database {
             )));
         }
         let made = self.place_mark(inner, None);
-        // SHARED stays: it keeps stock writers out for as long as the mark is on. So does PENDING (rule PendingHeld).
+        // SHARED stays: it keeps stock writers out for as long as the mark is on. So does PENDING (rule StockKeptOut).
         match &made {
             Ok(_) => crate::locks::downgrade_to_pending(&*self.home)?,
             Err(_) => crate::locks::downgrade(&*self.home)?,
@@ -54,7 +54,7 @@ impl Database {
     }
 
     /// Stock SQLite gets BUSY while home is marked and in use, as long as one of the processes holds PENDING: this one, if no
-    /// other does (rule PendingHeld). Where that fails it gets NOTADB.
+    /// other does (rule StockKeptOut). Where that fails it gets NOTADB.
     pub fn hold_pending(&self) {
         if !self.read_only {
             let _ = crate::locks::pending(&*self.home);
@@ -62,7 +62,7 @@ impl Database {
     }
 
     /// This process alone is about to bring pages home and to take the mark off. Stock SQLite that looked at the length of the file while
-    /// nobody held PENDING reads the header before, and finds the mark (rule PendingHeld).
+    /// nobody held PENDING reads the header before, and finds the mark (rule StockKeptOut).
     fn keep_stock_out(&self) -> Result<()> {
         if !self.inner.lock().kept_stock_out {
             self.hold_pending();
@@ -181,7 +181,7 @@ impl Database {
         }
         let sticky = inner.options.sticky;
         drop(inner);
-        if !keeps(Rule::MarkOffLast) {
+        if !keeps(Case::MarkOffLast) {
             let header = self.inner.lock().latest.final_header();
             self.write_header(&header)?;
         }

@@ -83,7 +83,7 @@ impl Database {
         Ok(beside.iter().any(|path| matches!(self.disk.identify(path), Ok(Some(id)) if id == home)))
     }
 
-    /// Fails where home does not carry the mark of the session: another file was copied over it (rule HomeStillMarked). Such an error
+    /// Fails where home does not carry the mark of the session: another file was copied over it (rule HomeFitsLog). Such an error
     /// poisons every process.
     pub fn check_mark(&self, live: &Live) -> Result<()> {
         if self.has_mark(live)? { Ok(()) } else { Err(self.overwritten(live, &mut self.inner.lock())) }

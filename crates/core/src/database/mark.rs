@@ -18,7 +18,7 @@ use crate::log::ring::{COUNTER_STEP, Log, Stream, TID_STEP, slot_page_count, sma
 use crate::log::slot::{Slot, session_after};
 use crate::pairing::Pairing;
 use crate::procs::{kept, member};
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::stats::CountedFile;
 use crate::types::{LogOffset, Tid};
 
@@ -80,22 +80,22 @@ impl Database {
         self.end_leftovers(&log, unlinked, journal, old.as_ref().is_some_and(|slot| slot.live))?;
         // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut
         // may have brought some of it back: what is still in the cache alone becomes durable with the slot
-        // (rule LogWiped). Home may be marked with that session on the medium, so it stays proven that it has ended.
+        // (rule NothingLeftBehind). Home may be marked with that session on the medium, so it stays proven that it has ended.
         let used = old.as_ref().map_or(Some((LogOffset(0), LogOffset(0))), Slot::used);
         let ring_bytes = small_ring_bytes(block_bytes);
         // Behind a power cut there may be records of a session whose slot it took.
         let is_as_closed = |slot: &Slot| self.disk.system_start() == Some(slot.salt);
         let wiped = used.zip(old.as_ref()).map(|(used, slot)| if is_as_closed(slot) { used } else { slot.lap() });
-        if let (Some(wiped), Some(slot), true) = (wiped, &old, keeps(Rule::LogWiped)) {
+        if let (Some(wiped), Some(slot), true) = (wiped, &old, keeps(Case::LogWiped)) {
             log.wipe(slot, wiped, &slot.tombstone())?;
         }
         // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed. Nor is
-        // its slot, when the rest of a longer ring is cut off (rule LogGivenBack).
+        // its slot, when the rest of a longer ring is cut off (rule SlotBeforeReuse).
         let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
         let follows = follows.filter(|_| facts.all_in_log() && state.kind == Kind::Database);
         let before = lost.map(|live| live.home.mark.session).or(follows.map(|slot| slot.session));
         let session = before.map_or_else(random, |before| Ok(session_after(before, random()?)))?;
-        let (start, proof_bytes) = match used.filter(|_| follows.is_some() && keeps(Rule::ProofKept)) {
+        let (start, proof_bytes) = match used.filter(|_| follows.is_some() && keeps(Case::ProofKept)) {
             Some(used) => begin_beside(used, ring_bytes, block_bytes.into()),
             None => (LogOffset(0), 0),
         };
@@ -186,7 +186,7 @@ impl Database {
             }
             // Home is whole: a second file that a close left means nothing.
             beside::remove_second(&*self.disk, &self.path)?;
-            if keeps(Rule::LogBeforeMark) {
+            if keeps(Case::LogBeforeMark) {
                 self.flush_names(log)?;
             }
         }
@@ -196,16 +196,16 @@ impl Database {
         Ok(())
     }
 
-    /// The seal of the log, if a flush of home makes durable what is written over there (rule LogSealed).
+    /// The seal of the log, if a flush of home makes durable what is written over there (rule MarkWithFirstRecord).
     fn seal_beside_home(&self, log: &LogFile) -> Result<Option<FileSeal>> {
         let what = || self.what("cannot look at");
         let is_beside = self.home.id().context(what)?.dev == log.file.id().context(what)?.dev;
         if is_beside { log.sealed() } else { Ok(None) }
     }
 
-    /// The mark, durable before the first record (rule MarkBeforeRecord), unless that is `with_first_record` (rule MarkWithFirstRecord).
+    /// The mark, durable before the first record (rule LogBeforeMark), unless that is `with_first_record` (rule MarkWithFirstRecord).
     fn write_mark(&self, inner: &mut Inner, marked: &Header, with_first_record: bool) -> Result<()> {
-        let written = match keeps(Rule::MarkBeforeRecord) && !with_first_record {
+        let written = match keeps(Case::MarkBeforeRecord) && !with_first_record {
             true => self.write_header(marked),
             false => self.home.write_at(marked, 0).context(|| self.what("cannot write the header of")),
         };
@@ -223,7 +223,7 @@ impl Database {
     }
 
     /// Before the ring changes, or a record goes where the end of the session before is proven: the mark is flushed by itself, if that is still to
-    /// be done (rule ProofKept). An error poisons.
+    /// be done (rule CloseProven). An error poisons.
     pub fn flush_new_mark(&self, live: &mut Live) -> Result<()> {
         if live.log.has_new_mark() {
             self.sync_home().map_err(|e| self.poison(e))?;
@@ -307,7 +307,7 @@ impl Database {
     /// The log of the right name, locked for this process, long enough and without records of anyone; created where
     /// needed. With the newest slot that was there. The caller has EXCLUSIVE on home, which is not marked and has its name: so
     /// a log that is locked, or that holds what its home needs, is that of another file, which had the name before and was
-    /// renamed, removed or replaced. It is set aside, where `path_of_session` finds it (rule ForeignLogSetAside).
+    /// renamed, removed or replaced. It is set aside, where `path_of_session` finds it (rule LogFoundBySession).
     fn usable_log(&self, block_bytes: u32) -> Result<Found> {
         let path = &log_path(&self.path);
         let what = || format!("cannot open the log {}", path.display());
@@ -435,7 +435,7 @@ impl Database {
 }
 
 /// Where in the ring a session begins that follows one which has used this part of it, and how many bytes before that prove its end (rule
-/// ProofKept): at the beginning, if as much room is there as the one before has used, else behind it. So the blocks of short sessions lie
+/// CloseProven): at the beginning, if as much room is there as the one before has used, else behind it. So the blocks of short sessions lie
 /// beside each other and the slots, and reach the device with one request.
 fn begin_beside((from, to): (LogOffset, LogOffset), ring_bytes: u64, block_bytes: u64) -> (LogOffset, u64) {
     let end = to.0.next_multiple_of(block_bytes);

@@ -45,7 +45,7 @@ use crate::options::{Options, SchemeName};
 use crate::procs::member::{Files, Member};
 use crate::procs::words::Due;
 use crate::queue::{ConnectionId, WriterQueue};
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::scheme::{Facts, Scheme};
 use crate::several::Undecided;
 use crate::snapshots::Snapshots;
@@ -81,7 +81,7 @@ pub struct Inner {
     /// Phase.
     pub phase: Phase,
     /// The newest state readers may see: a crash cannot take it back (under `synchronous=FULL`). The group, and the words of
-    /// several processes, say of which TID it is, but not what it is; they learn of it after the readers (rule ShownAfterFlush).
+    /// several processes, say of which TID it is, but not what it is; they learn of it after the readers (rule SeenWhenDurable).
     pub latest: Arc<State>,
     /// The newest state, which the next writer builds on. Those above `latest` wait for their flush.
     pub published: Arc<State>,
@@ -107,7 +107,7 @@ pub struct Inner {
     pub recovers: bool,
     /// This process among those that use the log; `None` while it has the file to itself.
     pub member: Option<Arc<Member>>,
-    /// This process marked home when nobody else had a lock on it, and has held PENDING since (rule PendingHeld).
+    /// This process marked home when nobody else had a lock on it, and has held PENDING since (rule StockKeptOut).
     pub kept_stock_out: bool,
     /// The transaction that made what home held when this process marked it: [`Tid::HOME`] until then. Slots move on, and a
     /// snapshot that was pinned before the mark does not.
@@ -142,7 +142,7 @@ impl Inner {
         self.plain = first.map(|first| Plain { first, bytes, state: self.latest.clone() });
     }
 
-    /// Whether that still holds for a home which is found with these first bytes and so long (rule WalComesWithHeader).
+    /// Whether that still holds for a home which is found with these first bytes and so long (rule ModeUnderLock).
     pub fn is_plain(&self, first: &[u8], bytes: u64) -> bool {
         self.plain.as_ref().is_some_and(|plain| {
             plain.first == *first
@@ -184,7 +184,7 @@ impl Inner {
 
     /// From now on everything fails, in every process (a failed flush is never retried).
     pub fn poison(&mut self, error: Error) -> Error {
-        if !keeps(Rule::Poisons) {
+        if !keeps(Case::Poisons) {
             return error;
         }
         if let Some(member) = &self.member {
@@ -290,7 +290,7 @@ pub struct Database {
     /// Bytes of home that were written and that nobody has asked the system to begin to write to the medium.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
     /// The record of this process that waits for its decision. It is the last one in the log, and whoever wrote it has
-    /// the writer's place (rule NothingBehindUndecided).
+    /// the writer's place (rule PreparedThenDecided).
     pub(crate) undecided: Mutex<Option<Undecided>>,
     /// A transaction over several files needed the plain file: the next one waits until it is alone.
     pub(crate) spans_aside: AtomicBool,
@@ -372,9 +372,9 @@ impl Database {
         &self.wal_path
     }
 
-    /// Whether all processes are told of what is as durable as it is to be (rule SeenByAllAtOnce).
+    /// Whether all processes are told of what is as durable as it is to be (rule SeenWhenDurable).
     pub fn is_told_at_once(&self) -> bool {
-        keeps(Rule::SeenByAllAtOnce) || !self.table.read().has_layer()
+        keeps(Case::SeenByAllAtOnce) || !self.table.read().has_layer()
     }
 
     /// What a member uses of it.
@@ -505,7 +505,7 @@ impl Audience for Database {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         debug_assert!(state.tid <= inner.published.tid, "states are shown in order");
-        // Rule SeenByAllAtOnce.
+        // Rule SeenWhenDurable.
         let member = inner.member.clone().filter(|_| self.is_told_at_once());
         if let Some(member) = member {
             member.words.raise_written(state.tid);

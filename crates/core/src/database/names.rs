@@ -53,7 +53,7 @@ impl Database {
     }
 
     /// Before SQLite judges a journal by whether the super-journal that it names is there: what was done to that name
-    /// stays so through a power cut (rule SuperJournalNameFlushed). Else the first file would be kept as committed, and
+    /// stays so through a power cut (rule JournalInOrder). Else the first file would be kept as committed, and
     /// the next one rolled back after it.
     pub fn settle_super_journal(&self) -> Result<()> {
         let what = || self.what("cannot read the rollback journal of");
@@ -98,7 +98,7 @@ impl Database {
         Ok(named == self.home.id().context(what)? || self.takes_name(named))
     }
 
-    /// `Moved` if another file may have the name: what lies beside that is not this one's (rule LostNameNotMarked).
+    /// `Moved` if another file may have the name: what lies beside that is not this one's (rule LogFoundBySession).
     pub fn check_name(&self) -> Result<()> {
         if self.has_name()? {
             return Ok(());

@@ -4,7 +4,7 @@
 //! What is open is noted here. Whoever watches for forks ([`before`] and its like, for `pthread_atfork`) has the child put
 //! nothing in the place of each file and each mapping, before anything else runs in it. Descriptors and addresses stay
 //! taken: what still refers to them gets errors and zeros, and closes nothing that is somebody else's by then (rule
-//! ForkGivesUpFiles).
+//! OneWriter).
 
 #![allow(unsafe_code)]
 

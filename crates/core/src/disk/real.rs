@@ -407,7 +407,7 @@ impl DiskFile for RealFile {
         }
     }
 
-    /// On ext4 and its kin, where blocks stay in their places: the seal is a block behind the end, which every truncation takes (rule LogSealed).
+    /// On ext4 and its kin, where blocks stay in their places: the seal is a block behind the end, which every truncation takes (rule MarkWithFirstRecord).
     fn seal(&self) -> io::Result<Option<FileSeal>> {
         const EXT4: u64 = 0xef53;
         let is_ext4 = u64::try_from(rustix::fs::fstatfs(&self.file)?.f_type) == Ok(EXT4);

@@ -94,7 +94,7 @@ pub fn seal_at(bytes: u64) -> u64 {
 }
 
 /// Where on the device the file lies, if all of it up to its end has been written there, in blocks that are its own, and its last piece is a seal:
-/// room behind the end that is not written (rule LogSealed).
+/// room behind the end that is not written (rule MarkWithFirstRecord).
 pub fn sealed(file: &File) -> Option<FileSeal> {
     let end = seal_at(bytes_in_place(file)?);
     let mut map = Fiemap { length: u64::MAX, extent_count: EXTENTS as u32, ..Fiemap::default() };

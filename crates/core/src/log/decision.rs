@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A decision that is there, whole, says that every file's record with its token counts. It stays until each of them is followed,
-//! durable, by another one: then nobody asks any more, and its sectors are free (rule DecisionKept).
+//! durable, by another one: then nobody asks any more, and its sectors are free (rule PreparedThenDecided).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -16,7 +16,7 @@ use super::slot::Slot;
 use crate::disk::system;
 use crate::error::{Error, IoContext, Result};
 use crate::layout::{BLOCK_BYTES_MIN, decision as at, le_u16, le_u32, le_u64, put};
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::types::Tid;
 
 /// That a transaction over several files is committed.
@@ -120,13 +120,13 @@ impl LogFile {
         Ok(sectors)
     }
 
-    /// Writes a decision, durable if it says so (rule DecisionFlushed).
+    /// Writes a decision, durable if it says so (rule PreparedThenDecided).
     pub fn decide(&self, position: u64, decision: &Decision) -> Result<()> {
         let Some(bytes) = decision.encode() else {
             return Err(Error::Misuse("the names of the files of a transaction do not fit".into()));
         };
         let what = || self.what("cannot write a decision to");
-        if decision.flushed && keeps(Rule::DecisionFlushed) {
+        if decision.flushed && keeps(Case::DecisionFlushed) {
             self.file.write_durable_at(&bytes, position).context(what)
         } else {
             self.file.write_at(&bytes, position).context(what)

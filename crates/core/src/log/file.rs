@@ -22,7 +22,7 @@ use crate::layout::{
     slot,
 };
 use crate::memory::{self, Room};
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::types::{LogOffset, PageNo, Tid};
 
 /// The path of the log of the database at `home`.
@@ -299,7 +299,7 @@ impl LogFile {
     }
 
     /// As [`LogFile::scan`]; whether the last record counts, if it is of a transaction over several files, is for `decide` to say, which is
-    /// given what decides it. Every other one counts: nothing is appended before that (rule NothingBehindUndecided). `told`: the newest
+    /// given what decides it. Every other one counts: nothing is appended before that (rule PreparedThenDecided). `told`: the newest
     /// transaction that was written, where that is known (rule EndTold).
     pub fn scan_decided(
         &self,
@@ -462,7 +462,7 @@ impl LogFile {
         let from = slot.ring_at() + in_ring;
         let head = window.read(self, buf, from, at::HEADER_BYTES)?;
         let Some(peek) = Peek::at(head) else { return Ok(None) };
-        let follows = (peek.salt == slot.salt && peek.tid > newer_than) || !keeps(Rule::RecordChain);
+        let follows = (peek.salt == slot.salt && peek.tid > newer_than) || !keeps(Case::RecordChain);
         if !follows || in_ring + u64::from(peek.len) > slot.ring_bytes {
             return Ok(None);
         }
@@ -483,7 +483,7 @@ impl LogFile {
             whole &= read == image.len() && crc32c::crc32c(&image) == crc;
             Ok(())
         })?;
-        Ok((index_whole && whole) || !keeps(Rule::StreamedWhole))
+        Ok((index_whole && whole) || !keeps(Case::StreamedWhole))
     }
 
     /// Calls `visit` with page number, position in bytes and crc32c of each streamed image of
@@ -526,7 +526,7 @@ impl LogFile {
     /// Searches the ring but for what was walked over, up to `end`, for a valid record that says the TID behind it was durable: then its
     /// absence is damage and not the end of the log. `window` is what was read last.
     fn find_rot(&self, slot: &Slot, mut window: Window, end: &ScanEnd) -> Result<Option<(Tid, Tid)>> {
-        if !keeps(Rule::LaterRecordProves) {
+        if !keeps(Case::LaterRecordProves) {
             return Ok(None);
         }
         let missing = end.last_tid.next();
@@ -627,11 +627,11 @@ impl LogFile {
     }
 
     /// The seal that was noted in the file, if it has it: then the flush of another file on its device may make durable what is written over
-    /// here (rule LogSealed).
+    /// here (rule MarkWithFirstRecord).
     pub(crate) fn sealed(&self) -> Result<Option<FileSeal>> {
         let Some(seal) = self.noted(shared::AT_SEAL)?.map(FileSeal) else { return Ok(None) };
         let has_it = self.file.has_seal(seal).context(|| self.what("cannot look at"))?;
-        Ok(Some(seal).filter(|_| has_it || !keeps(Rule::LogSealed)))
+        Ok(Some(seal).filter(|_| has_it || !keeps(Case::LogSealed)))
     }
 
     /// Seals the file, whose bytes have all been flushed since they were added, and notes the seal in it; not flushed.
@@ -653,7 +653,7 @@ impl LogFile {
     /// Writes the live bytes of the ring, from the slot's start to `tail`, and what streamed behind it, up to byte `streamed_end` of the
     /// file, once more, and flushes: what a failed flush left in the cache alone becomes durable.
     pub(crate) fn rewrite_live(&self, slot: &Slot, tail: LogOffset, streamed_end: u64) -> Result<()> {
-        if !keeps(Rule::RecordsRewritten) {
+        if !keeps(Case::RecordsRewritten) {
             return Ok(());
         }
         self.write_again(slot, slot.start, tail)?;
@@ -710,13 +710,13 @@ impl LogFile {
     }
 
     /// Cuts off what is behind the ring of `slot`, the newest, which nobody uses. The slot before may need that: the newest one is written over it
-    /// and flushed first (rule LogGivenBack).
+    /// and flushed first (rule SlotBeforeReuse).
     pub(crate) fn give_back(&self, slot: &Slot) -> Result<()> {
         let end = slot.ring_at().saturating_add(slot.ring_bytes);
         if self.file.len().context(|| self.what("cannot read the length of"))? <= end {
             return Ok(());
         }
-        if keeps(Rule::LogGivenBack) {
+        if keeps(Case::LogGivenBack) {
             let again = Slot { sequence: slot.sequence.saturating_add(1), ..slot.clone() };
             self.file.write_at(&again.encode(), again.position()).context(|| self.what("cannot write to"))?;
             self.flush()?;
@@ -747,7 +747,7 @@ impl LogFile {
     }
 
     /// The same for the rest of the block that `tail` is in: the next record may begin behind it, and what does not count must not stay before
-    /// that (rule UndecidedAsks).
+    /// that (rule PreparedThenDecided).
     pub(crate) fn wipe_tail(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
         self.wipe_between(slot, tail, LogOffset(tail.0.next_multiple_of(slot.block_bytes.into())))
     }
@@ -814,7 +814,7 @@ fn sectors((from, to): (LogOffset, LogOffset)) -> (LogOffset, LogOffset) {
 /// Puts `stone` over each sector.
 fn bury(part: &mut [u8], stone: &Tombstone) {
     // Zeros prove nothing.
-    let sector = if keeps(Rule::CloseProven) { stone.encode() } else { [0; SECTOR_BYTES] };
+    let sector = if keeps(Case::CloseProven) { stone.encode() } else { [0; SECTOR_BYTES] };
     part.chunks_mut(SECTOR_BYTES).for_each(|to| put(to, 0, sector.get(..to.len()).unwrap_or_default()));
 }
 
@@ -822,7 +822,7 @@ fn bury(part: &mut [u8], stone: &Tombstone) {
 fn follows(head: &Head, slot: &Slot, end: &Cursor) -> bool {
     // What went in place has no record, so TIDs may be missing; the checksum says that no record is.
     let chains = head.salt == slot.salt && head.tid > end.last_tid && head.prev_crc == end.prev_crc;
-    chains || !keeps(Rule::RecordChain)
+    chains || !keeps(Case::RecordChain)
 }
 
 /// Where the record behind `tail` may begin: there, in the next block (if records have blocks of their own), or

@@ -10,13 +10,13 @@
 //! who commit again and again are waited for: whoever publishes leaves the write to one who comes after it, until
 //! there are as many as the last time, or as many as publish while one write takes. Nobody waits so for longer than half
 //! a write. And where somebody has the writer's place when a write ends, the next one is left to who publishes then: that
-//! one runs, and those that wait would have to wake up first (rule GroupWait). Should nobody come, the first of those that wait
+//! one runs, and those that wait would have to wake up first (`docs/sharing.md`). Should nobody come, the first of those that wait
 //! wakes up by itself, and later the next: if all did at once, each would once more for each of its commits, while others need the
 //! processors. If no other did, all would wait for that one, which may have to wait for a processor.
 //!
 //! The buffer begins with the tail block, so that a write is whole blocks. One leader writes at a time, in the
 //! order of the log: what is acknowledged is always a prefix of it without a gap (invariant I1), and nothing is
-//! shown to readers before (I4, rule ShownAfterFlush). How far each is, and what must hold: [`Frontier`].
+//! shown to readers before (I4, rule SeenWhenDurable). How far each is, and what must hold: [`Frontier`].
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -29,7 +29,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::frontier::{Frontier, Memory};
 use crate::home::State;
 use crate::memory::Room;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::sync::{Event, Mutex, MutexGuard};
 use crate::types::Tid;
 
@@ -269,7 +269,7 @@ impl Group {
     }
 
     /// Takes the memory for a record of `len` bytes and its write, whatever leaders take until it is pushed: what is
-    /// published must be written (rule MemoryBeforePublication).
+    /// published must be written (rule TableAndStateAtOnce).
     pub fn reserve(&self, len: usize, own_block: bool) -> Result<()> {
         let mut p = self.pending.lock();
         let room = self.room_for(len, own_block);
@@ -344,7 +344,7 @@ impl Group {
     /// A write or flush has failed, or never ended: those whom `told` gives go on with an error.
     fn fail(&self, why: &dyn std::fmt::Display, told: impl FnOnce(&mut Pending) -> Vec<Waiter>) {
         let mut p = self.pending.lock();
-        p.failed = keeps(Rule::Poisons).then(|| why.to_string());
+        p.failed = keeps(Case::Poisons).then(|| why.to_string());
         let told = told(&mut p);
         drop(p);
         told.iter().for_each(|w| w.event.set());
@@ -404,7 +404,7 @@ impl Group {
     }
 
     /// The mark of `home` was written and not flushed: the first flush of a record is one of home, which takes along what is in the log, if that
-    /// has its `seal` still (rules MarkWithFirstRecord and LogSealed).
+    /// has its `seal` still (rule MarkWithFirstRecord).
     pub fn mark_written(&self, home: Arc<dyn DiskFile>, seal: FileSeal) {
         self.pending.lock().marked = Some((home, seal));
     }
@@ -505,7 +505,7 @@ impl Group {
         let bytes = p.take(self.block);
         let sync = flush && (p.beside || p.frontier.is_ahead_of_medium() || bytes.is_none() || p.marked.is_some());
         // Before the flush and not after: what is written beside the log meanwhile may not be part of it (rule
-        // CoverBeforeFlush).
+        // SeenWhenDurable).
         p.beside &= !flush;
         let marked = p.marked.take_if(|_| flush);
         drop(p);
@@ -556,10 +556,10 @@ impl Group {
             Some((bytes, position)) => self.file.write_at(bytes, *position).context(|| what("write to"))?,
             None => {}
         }
-        if let Some((home, seal)) = marked.filter(|_| keeps(Rule::MarkWithFirstRecord)) {
+        if let Some((home, seal)) = marked.filter(|_| keeps(Case::MarkWithFirstRecord)) {
             let home_failed =
                 |error| Error::Io { what: format!("cannot flush the database of {}", self.path.display()), error };
-            if !keeps(Rule::LogSealed) || self.file.has_seal(seal).context(|| what("look at"))? {
+            if !keeps(Case::LogSealed) || self.file.has_seal(seal).context(|| what("look at"))? {
                 // The first block has what is durable already, and what a start of the system makes worthless.
                 let from = self.block as u64;
                 self.file.finish_write_back(from).map_err(|error| Error::Io { what: what("flush"), error })?;

@@ -301,7 +301,7 @@ impl<'a> Record<'a> {
         (at::HEADER_BYTES + self.entries.len() + at::CRC_BYTES) as u64
     }
 
-    /// Whether it is that of a recovery: it changes nothing (rule RecoveryRecord).
+    /// Whether it is that of a recovery: it changes nothing (rule OneNumberOneState).
     pub fn is_of_recovery(&self) -> bool {
         self.entry_count == 0 && self.head.stream.count == 0
     }

@@ -20,7 +20,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, shared, slot};
 use crate::memory::{self, Room};
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::scheme::facts::Facts;
 use crate::types::{LogOffset, PageNo, Tid};
 
@@ -29,7 +29,7 @@ pub const TID_STEP: u64 = 1 << 32;
 /// How far change counters may run ahead of the ceiling a slot announced.
 pub const COUNTER_STEP: u32 = 1 << 16;
 
-/// Size of the ring that a log begins with, and has beside a closed database (rule LogGivenBack).
+/// Size of the ring that a log begins with, and has beside a closed database (rule SlotBeforeReuse).
 pub fn small_ring_bytes(block_bytes: u32) -> u64 {
     let block = u64::from(block_bytes);
     SMALL_LOG_BYTES.max(SMALL_LOG_BLOCKS * block) - slot::BLOCKS_BEFORE_RING * block
@@ -97,11 +97,11 @@ pub struct Log {
     /// Where the session began, as far as this process knows: no later.
     begins: u64,
     /// As many bytes before that prove that the session before has ended, while the mark of this one may not be on the medium: no record goes
-    /// there (rule ProofKept).
+    /// there (rule CloseProven).
     proof_bytes: u64,
     /// The log had its seal when the session began, and has kept its length since, as far as this process knows.
     is_sealed: bool,
-    /// The last record is a prepared one: another file's log says that it counts (rule UndecidedAsks).
+    /// The last record is a prepared one: another file's log says that it counts (rule PreparedThenDecided).
     decided_elsewhere: bool,
 }
 
@@ -167,7 +167,7 @@ impl Log {
         let mut begun =
             Log { older_slot: false, tentative: true, recovered: false, begins, ..Log::join(log, slot, pack) };
         begun.put_slot()?;
-        if keeps(Rule::SlotWithFirstRecord) {
+        if keeps(Case::SlotWithFirstRecord) {
             begun.group.written_beside();
         }
         Ok(begun)
@@ -206,11 +206,11 @@ impl Log {
     }
 
     /// The mark of home is written and not flushed: the first flush of a record takes it along, if the log has its `seal` still. Until then no
-    /// record goes to the `proof_bytes` before the first (rules MarkWithFirstRecord and ProofKept).
+    /// record goes to the `proof_bytes` before the first (rules MarkWithFirstRecord and CloseProven).
     pub fn mark_with_first_record(&mut self, home: Arc<dyn DiskFile>, seal: FileSeal, proof_bytes: u64) {
         self.group.mark_written(home, seal);
         self.is_sealed = true;
-        self.proof_bytes = if keeps(Rule::ProofKept) { proof_bytes } else { 0 };
+        self.proof_bytes = if keeps(Case::ProofKept) { proof_bytes } else { 0 };
     }
 
     /// Whether the log need not be sealed again.
@@ -262,7 +262,7 @@ impl Log {
         self.prev_crc = cursor.prev_crc;
         self.last_tid = cursor.last_tid;
         self.group.resume(&tail_block, position, cursor.last_tid, durable.min(cursor.last_tid));
-        if durable <= slot.base_tid && keeps(Rule::SlotWithFirstRecord) {
+        if durable <= slot.base_tid && keeps(Case::SlotWithFirstRecord) {
             // Another process may have begun the session, whose slot then becomes durable here.
             self.tentative = true;
             self.group.written_beside();
@@ -273,7 +273,7 @@ impl Log {
     }
 
     /// What holds between two calls: the live records are in the ring, and TIDs are between what the slot says of home and its
-    /// ceiling (rules RecordChain, RestartAboveCeilings).
+    /// ceiling (rules RecordChain, OneNumberOneState).
     fn check(&self) {
         let Slot { start, ring_bytes, base_tid, tid_ceiling, .. } = self.slot;
         debug_assert!(start <= self.tail && self.tail.0 - start.0 <= ring_bytes, "{:?} behind {start:?}", self.tail);
@@ -382,7 +382,7 @@ impl Log {
     }
 
     /// Makes way for a finished record: what is pending at the end of the ring is written before the record begins
-    /// the next lap (rule GroupFlushedFirst), and a record too long to be copied is written here, without a flush. On
+    /// the next lap (rule RecordChain), and a record too long to be copied is written here, without a flush. On
     /// an error the state of the ring is unknown: the caller poisons the database.
     pub fn make_way(&mut self, record: &[u8], own_block: bool, audience: &dyn Audience) -> Result<Way> {
         let len = record.len() as u64;
@@ -558,7 +558,7 @@ impl Log {
     /// begin at `from`.
     pub fn begin_at(&mut self, from: &Cursor, state: &State, facts: Facts) -> Result<()> {
         debug_assert!(state.tid == from.last_tid && from.tail <= self.tail, "{from:?} is not behind {}", state.tid);
-        debug_assert!(self.slot.start <= from.tail && self.group.durable() >= state.tid, "rule SlotBehindSweep");
+        debug_assert!(self.slot.start <= from.tail && self.group.durable() >= state.tid, "rule HomeBeforeSlot");
         self.slot.start = from.tail;
         self.slot.base_tid = from.last_tid;
         self.slot.prev_crc = from.prev_crc;
@@ -592,13 +592,13 @@ impl Log {
     }
 
     /// Makes the ring `ring_bytes` long: an empty one from its first byte on, one that [`Log::fits_longer`]
-    /// with its records where they are. The new part is durable before the slot that says so (rule RingGrownBeforeSlot), and the slot before this one does not
+    /// with its records where they are. The new part is durable before the slot that says so (rule SlotBeforeReuse), and the slot before this one does not
     /// lead to its records: [`Log::settle_slots`] follows, when other processes know this one. Where room is short, the ring stays as it
     /// is: false.
     pub fn grow(&mut self, ring_bytes: u64) -> Result<bool> {
         let is_empty = self.live_bytes() == 0;
         debug_assert!(!self.has_streamed(), "what streams is behind the ring");
-        debug_assert!(is_empty || self.fits_longer(ring_bytes), "rule RingGrownBeforeSlot: records do not move");
+        debug_assert!(is_empty || self.fits_longer(ring_bytes), "rule SlotBeforeReuse: records do not move");
         let (from, to) = (self.ring_end(), self.ring_at() + ring_bytes);
         self.is_sealed = false;
         match write_zeros(&self.log, from, to, || self.log.what("cannot lengthen")) {
@@ -608,7 +608,7 @@ impl Log {
             }
             written => written?,
         }
-        if keeps(Rule::RingGrownBeforeSlot) {
+        if keeps(Case::RingGrownBeforeSlot) {
             self.log.flush()?;
         }
         self.slot.ring_bytes = ring_bytes;
@@ -632,7 +632,7 @@ impl Log {
     }
 
     /// The slot before the newest is live and of a session that is over. It counts for a copy of home from then, while
-    /// no record is in the way (rule NewSession); what is committed without one must not be passed over so.
+    /// no record is in the way (rule OneNumberOneState); what is committed without one must not be passed over so.
     pub fn distrust_older_slot(&mut self) {
         self.older_slot = self.slot.in_place;
         self.recovered = true;
@@ -680,8 +680,8 @@ impl Log {
     }
 
     /// After the mark is off, which need not be flushed if [`Log::proves_close`]: the log holds nothing, and nothing of what was in it
-    /// can be read there (rule LogWiped). Not flushed, unless a part of the file goes, for the next session looks once
-    /// more. What streamed behind the ring stays if `stream` says so. A ring that has grown is small again (rule LogGivenBack).
+    /// can be read there (rule NothingLeftBehind). Not flushed, unless a part of the file goes, for the next session looks once
+    /// more. What streamed behind the ring stays if `stream` says so. A ring that has grown is small again (rule SlotBeforeReuse).
     /// `system_start`: of the system now, if that is known.
     pub fn invalidate(&mut self, stream: Stream, system_start: Option<u64>) -> Result<()> {
         // The next session begins without a flush: it follows this one, which therefore is durable, and no slot before counts
@@ -710,10 +710,10 @@ impl Log {
         self.slot.tid_ceiling = self.last_tid;
         self.slot.base_tid = self.last_tid;
         self.put_slot()?;
-        if cuts && keeps(Rule::LogGivenBack) {
+        if cuts && keeps(Case::LogGivenBack) {
             self.put_slot()?;
         }
-        if !begun || (cuts && keeps(Rule::LogGivenBack)) {
+        if !begun || (cuts && keeps(Case::LogGivenBack)) {
             self.log.flush()?;
         }
         match stream {
@@ -725,14 +725,14 @@ impl Log {
     }
 
     /// Writes the newest slot once more, durable, over the one before, which needs more than what will be left of the log
-    /// (rule LogGivenBack).
+    /// (rule SlotBeforeReuse).
     pub fn repeat_slot(&mut self) -> Result<()> {
         self.older_slot = false;
         self.write_slot()
     }
 
     /// What is behind the ring goes: what an earlier owner streamed, and the rest of a ring that was `ring_bytes` long, once no
-    /// slot leads there (rules LogGivenBack and SlotsBeforeCut).
+    /// slot leads there (rule SlotBeforeReuse).
     pub fn give_rest_back(&mut self, ring_bytes: u64) -> Result<()> {
         let is_longer = self.is_longer()?;
         if ring_bytes > self.slot.ring_bytes || is_longer {
@@ -755,7 +755,7 @@ impl Log {
     /// Writes the next slot, durable, and with it whatever else of the log was not since the session began.
     fn write_slot(&mut self) -> Result<()> {
         self.recovered = false;
-        if !keeps(Rule::SlotFlushed) {
+        if !keeps(Case::SlotFlushed) {
             return self.put_slot();
         }
         if std::mem::take(&mut self.tentative) {
@@ -906,7 +906,7 @@ mod tests {
         assert_eq!(end.tail, LogOffset(log.live_bytes()));
     }
 
-    /// Should the newest slot be damaged, the one before leads to the same end (rule SlotsBeforeCut), also where its
+    /// Should the newest slot be damaged, the one before leads to the same end (rule SlotBeforeReuse), also where its
     /// first record left the rest of a lap free and the last one lies there.
     #[test]
     fn the_slot_before_leads_to_what_lies_where_its_first_record_did_not_fit() {
@@ -926,7 +926,7 @@ mod tests {
         assert_eq!(ends.map(|end| end.records), [2, 1]);
     }
 
-    /// The blocks at the end of a lap leave the buffer before the first of the next lap are in it (rule GroupFlushedFirst).
+    /// The blocks at the end of a lap leave the buffer before the first of the next lap are in it (rule RecordChain).
     #[test]
     fn records_that_wait_at_the_end_of_a_lap_are_written_before_the_next_begins() {
         let disk = SimDisk::new(SimConfig::default());

@@ -21,7 +21,7 @@ use crate::database::{Database, Live};
 use crate::disk::system;
 use crate::error::{Error, Result};
 use crate::log::group::Durability;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::types::Tid;
 
 /// How often a waiter looks whether the process that flushes is dead.
@@ -129,7 +129,7 @@ impl Database {
                 return Ok(());
             }
             self.inner.lock().check()?;
-            if !keeps(Rule::Poisons) {
+            if !keeps(Case::Poisons) {
                 // What failed is never written, and nobody says so.
                 return Ok(());
             }
@@ -186,7 +186,7 @@ impl Database {
     }
 
     /// A process died while it flushed; perhaps its flush had failed. Everything is written again, in a turn (rule
-    /// LostFlushRepeated).
+    /// WrittenAgain).
     fn flush_for_dead(&self, member: &Member, dead: usize, deadline: Option<Instant>) -> Result<()> {
         // A commit that waits in a turn of its own would wait for itself, where that turn is to be passed on.
         if !member.join_turn() {
@@ -229,7 +229,7 @@ impl Database {
         }
         self.inner.lock().check()?;
         let mut inner = self.inner.lock();
-        // Rule SeenByAllAtOnce.
+        // Rule SeenWhenDurable.
         if self.is_told_at_once() {
             words.publish(inner.published.tid, group.durable());
             words.show();

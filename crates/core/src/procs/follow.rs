@@ -144,7 +144,7 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
     Ok(true)
 }
 
-/// Where the record of `tid` ends in a ring that has grown (rule RingGrownBeforeSlot); `None` if it is gone. It was found by
+/// Where the record of `tid` ends in a ring that has grown (rule SlotBeforeReuse); `None` if it is gone. It was found by
 /// what it chains to, at the place where both rings begin, before the slot was known.
 fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<Cursor>> {
     let mut cursor = Cursor::at(slot);

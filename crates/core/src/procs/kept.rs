@@ -27,7 +27,7 @@ const HEAD_BYTES: usize = 32;
 /// Entries written with one call, in bytes.
 const RUN_BYTES: usize = 256 << 10;
 
-/// The path of the images kept for a session, which is the same for all that use the `log` (rule KeptFileNamesSession):
+/// The path of the images kept for a session, which is the same for all that use the `log` (rule LogFoundBySession):
 /// two files may have had the name of the database one after the other, both in use.
 pub fn kept_path(log: &Path, session: u64) -> PathBuf {
     beside::path(&base(log), &format!("{KEPT_SUFFIX}-{session:016x}"))

@@ -10,7 +10,7 @@
 //! | 2^32 + TID | shared by an observer that reads the snapshot TID |
 //!
 //! An observer is a process that may read the log and not write it: it has no slot, stores no shared word, and says what it
-//! reads with locks (rule ObserversPinByLock).
+//! reads with locks (rule AnnounceThenLook).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -94,7 +94,7 @@ struct Local {
     /// Write transactions that are under way, and a take-over.
     in_flight: usize,
     /// The place was had after another process, and the writer's state is not in order yet: nobody else goes on (rule
-    /// StateBeforeTurn).
+    /// OneWriter).
     settling: bool,
     /// How often the turn had passed when the writer's state was in order last.
     seen_turns: u64,
@@ -187,7 +187,7 @@ impl Member {
 
     /// The first process: it has every lock byte, and the records up to `tail` are durable. Afterwards others may join. `due`: what a
     /// recovery has left to do. If `in_flight` transactions are under way, it has the writer's place from the start (rule
-    /// OneProcessWrites), and as many calls of [`Member::leave`] end that.
+    /// OneWriter), and as many calls of [`Member::leave`] end that.
     /// `None`, and this process stays alone, where memory cannot be shared.
     pub fn found(
         files: Files,
@@ -302,7 +302,7 @@ impl Member {
     /// This process is at `cursor` in the log, behind `slot`, which is durable.
     pub fn note(&self, slot: &Slot, cursor: &Cursor) {
         let mut tail = self.tail.lock();
-        debug_assert!(slot.sequence >= tail.slot.sequence, "rule SlotTold: slots are told in order");
+        debug_assert!(slot.sequence >= tail.slot.sequence, "rule SlotBeforeReuse: slots are told in order");
         debug_assert!(cursor.last_tid >= tail.cursor.last_tid, "rule RecordChain: {cursor:?} behind {:?}", tail.cursor);
         tail.cursor = *cursor;
         if tail.slot.sequence != slot.sequence {
@@ -423,7 +423,7 @@ impl Member {
     }
 
     /// The oldest snapshot that observers read. Those that begin from here on look at the floor afterwards (rule
-    /// ObserversPinByLock).
+    /// AnnounceThenLook).
     fn oldest_observed(&self) -> Result<Option<Tid>> {
         let what = || format!("cannot lock the log {}", self.log.path.display());
         let any = |from: u64, until: u64| {
@@ -580,7 +580,7 @@ impl Member {
         self.forget_dead(&mut local.dead)
     }
 
-    /// Whether it is time to see that a process holds PENDING (rule PendingHeld).
+    /// Whether it is time to see that a process holds PENDING (rule StockKeptOut).
     pub fn should_hold_pending(&self) -> bool {
         self.pending_due.load(Relaxed) && self.pending_due.swap(false, Relaxed)
     }

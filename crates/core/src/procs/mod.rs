@@ -40,7 +40,7 @@ use crate::log::file::Window;
 use crate::log::group::Durability;
 use crate::log::ring::Stream;
 use crate::memory;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::table::Place;
 use crate::types::{PageNo, PagePart, Tid};
 use member::{Member, Taken};
@@ -85,7 +85,7 @@ impl Database {
         }
         let taken = member.take(firm, deadline, kept)?;
         if member.should_hold_pending() {
-            // Another process may have left or died that held PENDING (rule PendingHeld).
+            // Another process may have left or died that held PENDING (rule StockKeptOut).
             self.hold_pending();
         }
         match taken {
@@ -181,7 +181,7 @@ impl Database {
                 Reach::Visible => inner.latest.clone(),
                 Reach::Written | Reach::Flushed => inner.published.clone(),
             };
-            let announced = inner.snapshots.has(state.tid) || !keeps(Rule::SnapshotsAnnounced);
+            let announced = inner.snapshots.has(state.tid) || !keeps(Case::SnapshotsAnnounced);
             if announced || member.announce(state.tid)? {
                 return Ok(state);
             }
@@ -249,7 +249,7 @@ impl Database {
         if member.words.is_replaced() || self.has_stragglers()? {
             return Ok(false);
         }
-        // The next shipper goes on from here (rule ShipperBegins).
+        // The next shipper goes on from here (rule StoreHasIt).
         let is_ahead_of_store =
             || member.words.ship() != Ship::Off && member.words.shipped_to() < member.words.written();
         if is_ahead_of_store() {
@@ -264,11 +264,11 @@ impl Database {
         Ok(true)
     }
 
-    /// Others follow the slot that was just written (rule SlotTold), whatever becomes of the transaction it was written
+    /// Others follow the slot that was just written (rule SlotBeforeReuse), whatever becomes of the transaction it was written
     /// for. The caller has the writer's place.
     pub fn tell_slot(&self, live: &Live) {
         let inner = self.inner.lock();
-        if let Some(member) = inner.member.as_ref().filter(|_| keeps(Rule::SlotTold)) {
+        if let Some(member) = inner.member.as_ref().filter(|_| keeps(Case::SlotTold)) {
             member.note(live.log.slot(), &live.log.cursor());
         }
     }
@@ -315,7 +315,7 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     follow::catch_up(db, member, inner, Reach::Written)?;
     let tail = member.tail.lock();
     debug_assert!(tail.cursor.last_tid == inner.published.tid, "the log was followed to the newest state");
-    debug_assert!(member.words.busy_owner() == Some(member.me), "rule OneProcessWrites");
+    debug_assert!(member.words.busy_owner() == Some(member.me), "rule OneWriter");
     let same_home = live.log.slot().sequence == tail.slot.sequence;
     live.log.resume(&tail.slot, &tail.cursor, flushed)?;
     live.log.stream_found(db.table.read().streamed_end());
@@ -329,7 +329,7 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     Ok(())
 }
 
-/// The place was given back when everything published was written (rule OneProcessWrites): the rest would be lost now.
+/// The place was given back when everything published was written (rule OneWriter): the rest would be lost now.
 fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
     if !live.log.group().has_pending() {
         return Ok(());
@@ -361,7 +361,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let mut cursor = tail.cursor;
     loop {
         let next = member.log.next_record(&tail.slot, &cursor, &Window::default(), &mut buf, |end, record| {
-            // Nobody else can finish it (rule UndecidedAsks).
+            // Nobody else can finish it (rule PreparedThenDecided).
             if let Some(decider) = member.log.undecided(&tail.slot, record, &end)? {
                 if !db.is_committed(&decider, &member.log, &tail.slot)? {
                     return Ok(None);
@@ -379,7 +379,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
             break;
         }
     }
-    // A record in part, or one that does not count: nothing may find it where the next one goes by (rule UndecidedAsks), and the last close
+    // A record in part, or one that does not count: nothing may find it where the next one goes by (rule PreparedThenDecided), and the last close
     // overwrites the ring as far as records reached.
     member.log.wipe_free(&tail.slot, cursor.tail)?;
     let streamed_end = db.table.read().streamed_end();
@@ -394,7 +394,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let adopted = newest.tid;
     match words.ship() {
         Ship::Off => inner.set_state(newest),
-        // Readers of this process see it when all may (rule ShownWhenShipped).
+        // Readers of this process see it when all may (rule StoreHasIt).
         _ => inner.hide(newest),
     }
     if streamed_end > 0 {
@@ -407,7 +407,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     words.ring();
     drop(tail);
     if slots.iter().any(|slot| slot.session == session && slot.ring_bytes != live.log.slot().ring_bytes) {
-        // It died between the two slots of a longer ring (rule SlotsBeforeCut).
+        // It died between the two slots of a longer ring (rule SlotBeforeReuse).
         live.log.repeat_slot()?;
         member.note(live.log.slot(), &live.log.cursor());
     }

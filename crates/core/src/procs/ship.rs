@@ -34,7 +34,7 @@ impl Database {
         self.disk.exists(&sign).context(|| format!("cannot look for {}", sign.display()))
     }
 
-    /// Whether a session may be begun by a connection that is the shipper's, or not (rule ShipperBegins).
+    /// Whether a session may be begun by a connection that is the shipper's, or not (rule StoreHasIt).
     pub fn check_begins(&self, inner: &Inner, ships: bool) -> Result<()> {
         if !self.is_signed()? {
             return Ok(());
@@ -81,7 +81,7 @@ impl Database {
         Ok(())
     }
 
-    /// Rule ShownWhenShipped: waits until the store has `tid`, which is on the medium, and readers see it. `Busy` after the `deadline`, if there is one.
+    /// Rule StoreHasIt: waits until the store has `tid`, which is on the medium, and readers see it. `Busy` after the `deadline`, if there is one.
     pub fn wait_shipped(&self, member: &Member, tid: Tid, deadline: Option<Instant>) -> Result<()> {
         let words = &member.words;
         let began = Instant::now();

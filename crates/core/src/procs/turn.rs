@@ -12,7 +12,7 @@
 //! The word says LEASED only while everything published is written, whole in the kernel's cache, and nothing else is in
 //! flight. So a leased place may be taken by anybody, its owner dead or alive; the lease is courtesy: its owner goes on
 //! with one compare-and-swap and nothing to catch up with, and a snapshot it has just pinned does not go
-//! stale before its first write. A busy place is taken from the dead alone (rule OneProcessWrites).
+//! stale before its first write. A busy place is taken from the dead alone (rule OneWriter).
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ use crate::disk::shared::SharedWords;
 use crate::disk::system;
 use crate::frontier::{Backing, Frontier, Mark};
 use crate::layout::words::*;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::types::Tid;
 
 const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
@@ -59,7 +59,7 @@ impl Pins {
 /// What a recovery that left the live records where they were has left to the next commit, of whichever process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Home's mark does not tell of this record (rule NewSession).
+    /// Home's mark does not tell of this record (rule OneNumberOneState).
     pub untold: Option<Tid>,
     /// The last transaction found, behind which the recovery wrote nothing: the next one has a number far from it (rule FlushedStays).
     pub stayed: Option<Tid>,
@@ -172,7 +172,7 @@ impl ProcessWords {
     /// Of what [`ProcessWords::end`] tells of: whether all up to `last` is on the medium, and so is the slot `generation`, in the
     /// file that was `made` so, and nothing failed or was about to be flushed (rule FlushedStays).
     pub fn all_flushed(&self, made: u64, generation: u64, last: Tid) -> bool {
-        let flushed = if keeps(Rule::FlushedStays) { self.flushed() } else { self.written() };
+        let flushed = if keeps(Case::FlushedStays) { self.flushed() } else { self.written() };
         (self.long(AT_MADE).load(SeqCst), self.generation()) == (made, generation)
             && (flushed, self.written()) == (last, last)
             && !self.is_poisoned()
@@ -230,7 +230,7 @@ impl ProcessWords {
 
     /// From now on everything fails, in every process.
     pub fn poison(&self) {
-        if keeps(Rule::PoisonTold) {
+        if keeps(Case::PoisonTold) {
             // What was said before stays.
             let _ = self.cell(AT_POISON).compare_exchange(0, FAILED, SeqCst, SeqCst);
         }
@@ -263,7 +263,7 @@ impl ProcessWords {
 
     /// A slot is durable. Nothing that it gives up may be overwritten before.
     pub fn set_generation(&self, sequence: u64) {
-        debug_assert!(sequence >= self.generation(), "rule SlotTold: {sequence} after {}", self.generation());
+        debug_assert!(sequence >= self.generation(), "rule SlotBeforeReuse: {sequence} after {}", self.generation());
         self.cell(AT_GENERATION).store(sequence, SeqCst);
     }
 
@@ -289,7 +289,7 @@ impl ProcessWords {
     }
 
     /// The transaction `tid` must be durable before it may be seen. Said before anybody can say that it is written
-    /// (rule WantedBeforeWritten).
+    /// (rule SeenWhenDurable).
     pub fn raise_wanted(&self, tid: Tid) {
         self.frontier().raise(Mark::Requested, tid);
     }

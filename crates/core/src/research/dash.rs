@@ -23,7 +23,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::home::State;
 use crate::log::group::Durability;
 use crate::memory;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::scheme::{Commit, Facts, Outcome, Scheme};
 use crate::stats::{CountedFile, Stats};
 use crate::table::{Image, Place};
@@ -156,7 +156,7 @@ impl Dash {
         if !crate::locks::shared(&*file)? {
             return Err(Error::CantOpen(format!("{} is in use", path.display())));
         }
-        // Rule PendingHeld. Where that fails, stock SQLite gets NOTADB.
+        // Rule StockKeptOut. Where that fails, stock SQLite gets NOTADB.
         let _ = crate::locks::pending(&*file);
         *self.id.lock() = Some(file.id().context(what)?);
         let bytes = file.len().context(what)?;
@@ -175,7 +175,7 @@ impl Dash {
         let Some(mut shadow) = self.second.lock().take() else {
             return Err(Error::Misuse("a commit that was prepared without a second file".into()));
         };
-        if keeps(Rule::SlotsAgree) {
+        if keeps(Case::SlotsAgree) {
             // An older copy of home belongs to the slot before, and what is committed here leaves no record that says so.
             live.log.settle_slots()?;
         }
@@ -233,7 +233,7 @@ fn exchange(db: &Database, shadow: &mut Second) -> Result<()> {
     }
     shadow.is_named = !shadow.is_named;
     Stats::add(&db.stats.exchanges, 1);
-    if keeps(Rule::ExchangeFlushed) {
+    if keeps(Case::ExchangeFlushed) {
         Stats::add(&db.stats.flushes, 1);
         db.disk.sync_dir_of(&db.path).context(what)?;
     }
@@ -249,7 +249,7 @@ fn take_turns(
 ) -> Result<()> {
     let home_first = shadow.is_named;
     write(db, live, shadow, home_first, state, pages)?;
-    if keeps(Rule::FlushedBeforeExchange) {
+    if keeps(Case::FlushedBeforeExchange) {
         let flushed = if home_first { db.home.sync() } else { shadow.file.sync() };
         flushed.map_err(|error| Error::Io { what: db.what("cannot flush"), error })?;
     }

@@ -21,7 +21,7 @@ use crate::error::{IoContext, Result};
 use crate::home::State;
 use crate::log::group::Durability;
 use crate::memory;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::table::Image;
 use crate::txn::{Changed, Placement, Prepared, Txn};
 use crate::types::PageNo;
@@ -50,11 +50,11 @@ impl Scheme for Auto {
     ) -> Result<Outcome> {
         let group = c.live.log.group().clone();
         let joins = durability == Durability::Written || !group.is_quiet();
-        let placed = prepared.in_place.take().filter(|_| !joins || !keeps(Rule::InPlaceWhenDurable));
+        let placed = prepared.in_place.take().filter(|_| !joins || !keeps(Case::InPlaceWhenDurable));
         let Some(placed) = placed else {
             return record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e));
         };
-        if keeps(Rule::InPlaceWhenDurable) {
+        if keeps(Case::InPlaceWhenDurable) {
             group.flush(c.db)?;
         }
         place::commit(c.db, c.live, state, &placed, c.options).map_err(|e| c.db.poison(e))?;
@@ -75,7 +75,7 @@ fn place_alone(
     let fits = size <= live.home.atomic_unit && size <= PAGE_BYTES_MAX && new.len() == size as usize;
     // Page 1 carries the mark, and its size is the slot's to tell.
     let alone = txn.streamed.is_empty() && *page != PageNo::HEADER && state.page_count == txn.base.page_count;
-    let quiet = live.log.group().is_quiet() || !keeps(Rule::InPlaceWhenDurable);
+    let quiet = live.log.group().is_quiet() || !keeps(Case::InPlaceWhenDurable);
     let in_home = page.offset(size) + u64::from(size) <= live.home.bytes;
     if !(fits && alone && in_home && quiet && db.table.read().newest_is_home(*page)) {
         return Ok(None);

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A slice is what [`crate::checkpoint`] does, for some of the pages: the newest image of each goes home, durable in the log by then
-//! (rule HomeNotAheadOfLog), and is not in the table any more. What it leaves in home is newer than what the slot tells of, as after a
+//! (rule LogBeforeHome), and is not in the table any more. What it leaves in home is newer than what the slot tells of, as after a
 //! checkpoint that was cut short: the records from the slot on hold absolute bytes, so that replay gives the same (rule
-//! ReplayCopiesBytes). So a sweep can be given up at any time, and a whole checkpoint ends it.
+//! AbsoluteBytes). So a sweep can be given up at any time, and a whole checkpoint ends it.
 
 pub mod progress;
 
@@ -26,7 +26,7 @@ use crate::home::State;
 use crate::image_file::ImageFile;
 use crate::memory;
 use crate::options::Options;
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::stats::Stats;
 use crate::table::Place;
 use crate::types::PageNo;
@@ -118,15 +118,15 @@ fn step(db: &Database, live: &mut Live, sweep: &mut Sweep) -> Result<bool> {
         if sweep.then == Then::Nothing {
             return Ok(true);
         }
-        if keeps(Rule::HomeBeforeSlot) {
+        if keeps(Case::HomeBeforeSlot) {
             db.sync_home()?;
         }
         sweep.flushed = true;
         return Ok(false);
     }
     let due =
-        if keeps(Rule::SlotBehindSweep) { sweep.due(live.log.cursor().tail, db.table.read().new_bytes()) } else { 0 };
-    let is_last = due == sweep.pages.len() || !keeps(Rule::SlotBehindSweep);
+        if keeps(Case::SlotBehindSweep) { sweep.due(live.log.cursor().tail, db.table.read().new_bytes()) } else { 0 };
+    let is_last = due == sweep.pages.len() || !keeps(Case::SlotBehindSweep);
     let slice_pages = (sweep.pages.len() / SLICES).clamp(SLICE_PAGES.0, SLICE_PAGES.1);
     if due < sweep.next + slice_pages && !is_last {
         return Ok(false);
@@ -157,7 +157,7 @@ fn step(db: &Database, live: &mut Live, sweep: &mut Sweep) -> Result<bool> {
 fn newest_durable(db: &Database, live: &Live, sweep: &Sweep) -> Arc<State> {
     let durable = live.log.group().durable();
     let latest = db.inner.lock().latest.clone();
-    let is_durable = latest.tid <= durable || !keeps(Rule::HomeNotAheadOfLog);
+    let is_durable = latest.tid <= durable || !keeps(Case::HomeNotAheadOfLog);
     if latest.tid > sweep.state.tid && is_durable { latest } else { sweep.state.clone() }
 }
 
@@ -183,8 +183,8 @@ fn slice(db: &Database, live: &mut Live, sweep: &mut Sweep, state: &State, pages
         tell(db, live, state.tid, live.log.slot().base_tid)?;
     }
     debug_assert!(
-        live.log.group().durable() >= state.tid || !keeps(Rule::HomeNotAheadOfLog),
-        "rule HomeNotAheadOfLog: {} goes home",
+        live.log.group().durable() >= state.tid || !keeps(Case::HomeNotAheadOfLog),
+        "rule LogBeforeHome: {} goes home",
         state.tid
     );
     write_home(db, live, state, images)?;
@@ -199,7 +199,7 @@ fn slice(db: &Database, live: &mut Live, sweep: &mut Sweep, state: &State, pages
     Ok(())
 }
 
-/// The slot follows: the records before it are not needed any more (rule SlotBehindSweep).
+/// The slot follows: the records before it are not needed any more (rule HomeBeforeSlot).
 fn finish(db: &Database, live: &mut Live, sweep: &Sweep) -> Result<()> {
     live.log.begin_at(&sweep.to, &sweep.state, live.scheme.facts())?;
     db.tell_slot(live);

@@ -503,7 +503,7 @@ fn records_that_begin_in_blocks_of_their_own_are_all_found() {
     }
 }
 
-/// One damaged byte of the size that page 1 states, where the log leaves the size to it (rule SizeNeedsPages).
+/// One damaged byte of the size that page 1 states, where the log leaves the size to it (rule DamageIsTold).
 #[test]
 fn a_page_count_that_the_file_does_not_hold_is_not_believed() {
     for scheme in ["dash", "off"] {
@@ -513,7 +513,7 @@ fn a_page_count_that_the_file_does_not_hold_is_not_believed() {
     }
 }
 
-/// A whole record that states a size, and has none of the pages (invariant I6, rule SizeNeedsPages).
+/// A whole record that states a size, and has none of the pages (invariant I6, rule DamageIsTold).
 #[test]
 fn a_page_count_of_a_record_is_not_believed_without_its_pages() {
     let pair = crashed(TX);

@@ -114,7 +114,7 @@ fn a_power_cut_anywhere_in_the_session_that_follows() {
 }
 
 /// The close of a session whose ring had grown is cut short, recovered, and the session that follows is cut short as well: a slot of the
-/// longer ring is gone before the rest of the log is (rule LogGivenBack).
+/// longer ring is gone before the rest of the log is (rule SlotBeforeReuse).
 #[test]
 fn a_power_cut_behind_the_recovery_of_a_close_that_gives_the_log_back() {
     let (times, pages) = SESSIONS[2];

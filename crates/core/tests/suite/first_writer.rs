@@ -1,4 +1,4 @@
-//! The process that takes a file into use has the writer's place from the moment in which others may join (rule OneProcessWrites).
+//! The process that takes a file into use has the writer's place from the moment in which others may join (rule OneWriter).
 
 use crate::common;
 

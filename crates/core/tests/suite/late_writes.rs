@@ -1,5 +1,5 @@
 //! Pages that come behind FCNTL_SYNC, as from a VFS on top that keeps writes back until xSync, belong to the
-//! transaction that is committed (rule LateWritesCommitted, invariant I7).
+//! transaction that is committed (rule WholeTransaction, invariant I7).
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Files of a database in use that are removed, moved or overwritten: a lost log is made anew, with everything at home (rule
-//! LostLogReplaced), and a home that was overwritten is not written (rule HomeStillMarked).
+//! LostLogReplaced), and a home that was overwritten is not written (rule HomeFitsLog).
 
 use crate::common;
 

@@ -1,6 +1,5 @@
 //! A database file that is renamed or removed while it is in use, and another one under its name: each has a log of its
-//! own, and nothing of either is lost (rules LogFoundBySession, ForeignLogSetAside, LostNameNotMarked and
-//! KeptFileNamesSession, invariants I1 and I7).
+//! own, and nothing of either is lost (rule LogFoundBySession, invariants I1 and I7).
 
 use crate::common;
 

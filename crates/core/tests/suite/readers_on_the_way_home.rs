@@ -120,7 +120,7 @@ fn newest(c: &mut Connection, pages: u64) -> u64 {
 }
 
 /// Big transactions follow each other, and each streams to the place of the one before. No reader finds an older state than a reader
-/// of another process has found before it (rule SeenByAllAtOnce). A snapshot does not change, also in a process that has not looked at the
+/// of another process has found before it (rule SeenWhenDurable). A snapshot does not change, also in a process that has not looked at the
 /// log since.
 #[test]
 fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
@@ -268,7 +268,7 @@ fn a_snapshot_that_a_page_was_added_behind_is_kept_no_image_of_it() {
 }
 
 /// The first process of several holds PENDING and has left, or died. The last one brings pages home and takes the mark off: SQLite without
-/// onewrite, which looks at the length of the file and then at the header, must not come between (rule PendingHeld).
+/// onewrite, which looks at the length of the file and then at the header, must not come between (rule StockKeptOut).
 #[test]
 fn who_closes_last_keeps_stock_sqlite_out() {
     const PENDING: u64 = 0x4000_0000;
@@ -290,7 +290,7 @@ fn who_closes_last_keeps_stock_sqlite_out() {
 }
 
 /// SQLite without onewrite that has looked at the length of the file before a recovery, and reads the header behind it, while nobody held
-/// PENDING: the last to close waits until it has read the mark (rule PendingHeld).
+/// PENDING: the last to close waits until it has read the mark (rule StockKeptOut).
 #[test]
 fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
     const SHARED: (u64, u64) = (0x4000_0002, 510);
@@ -323,7 +323,7 @@ fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
 }
 
 /// A process dies as it brings a big transaction home, and another process goes on with that. Each reader sees all of the transaction, before
-/// the death and after it (rule StreamedReadFromLog). The process was alone at first, and others have come meanwhile.
+/// the death and after it (rule OldImageKept). The process was alone at first, and others have come meanwhile.
 #[test]
 fn who_comes_before_a_process_dies_on_the_way_home() {
     a_process_dies_on_the_way_home(false);

@@ -341,7 +341,7 @@ fn what_was_shown_stays() {
 }
 
 /// A power cut takes a transaction and leaves the record of the one behind it. Who does the first again writes what was written:
-/// the other must not join it (rule RecoveryRecord).
+/// the other must not join it (rule OneNumberOneState).
 #[test]
 fn a_record_that_a_power_cut_left_behind_stays_lost() {
     // Records in blocks of their own, so that one can be lost without the other.
@@ -385,7 +385,7 @@ fn log() -> PathBuf {
     onewrite_core::inspect::log_path(Path::new(HOME))
 }
 
-/// The log of before a recovery does not fit behind the first commit after it, whichever process that is of (rule NewSession).
+/// The log of before a recovery does not fit behind the first commit after it, whichever process that is of (rule OneNumberOneState).
 #[test]
 fn another_process_tells_of_the_recovery() {
     let disk = killed(5, &[]).crash(0);
@@ -429,7 +429,7 @@ fn recoveries_behind_recoveries() {
 }
 
 /// A home that was copied before the recovery is not taken for the newest once the log was closed behind it, whichever process
-/// closed it, and whatever a power cut leaves of that: refused, or the newest state (rules NewSession and SlotWithFirstRecord).
+/// closed it, and whatever a power cut leaves of that: refused, or the newest state (rules OneNumberOneState and SlotWithFirstRecord).
 #[test]
 fn an_older_home_does_not_fit_a_log_that_was_closed() {
     for (commits, another) in [(0, false), (2, false), (0, true), (2, true)] {
@@ -463,7 +463,7 @@ fn an_older_home_does_not_fit_a_log_that_was_closed() {
 }
 
 /// A record calls all before it durable that was flushed when it was made, whoever flushed it: else nothing proves that one which is
-/// damaged was there (rule LaterRecordProves). Beside another process a flush is for all.
+/// damaged was there (rule DamageIsTold). Beside another process a flush is for all.
 #[test]
 fn a_record_beside_another_process_proves_those_before_it() {
     let disk = SimDisk::new(SimConfig::default());

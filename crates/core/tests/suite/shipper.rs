@@ -1,4 +1,4 @@
-//! The process that ships commits to a store, beside others that die (rule HomeNotAheadOfStore).
+//! The process that ships commits to a store, beside others that die (rule StoreHasIt).
 
 use crate::common;
 

@@ -1,5 +1,4 @@
-//! A log is small at first and beside a closed database, and grows while there is much to write (rules RingGrownBeforeSlot,
-//! SlotsBeforeCut and LogGivenBack).
+//! A log is small at first and beside a closed database, and grows while there is much to write (rule SlotBeforeReuse).
 
 use crate::common;
 
@@ -262,7 +261,7 @@ fn cut_anywhere(growing: Growing) {
     assert!(longest >= HEAD + (104 << 10), "no crash left a long log: {longest}");
 }
 
-/// Should a slot be damaged, the other one leads to everything (rule SlotsBeforeCut).
+/// Should a slot be damaged, the other one leads to everything (rule SlotBeforeReuse).
 #[test]
 fn either_slot_leads_to_the_records_of_a_longer_ring() {
     for count in 4..40 {

@@ -1,4 +1,4 @@
-//! A checkpoint in slices (rule SlotBehindSweep): no commit brings home what all did, and nothing is lost or seen too early.
+//! A checkpoint in slices (rule HomeBeforeSlot): no commit brings home what all did, and nothing is lost or seen too early.
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Behind a crash recovery makes no image of a page before somebody needs it: whoever that is, and whatever has become of home, of the log
-//! and of the page since, finds what the records say (rule MadeBeforeOverwritten), or an error.
+//! and of the page since, finds what the records say (rule OldImageKept), or an error.
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! A file in SQLite's WAL mode, whose users may bring pages home until the moment in which nobody has it open in that mode (rule
-//! WalLeftWhenAlone).
+//! ModeUnderLock).
 
 use crate::common;
 

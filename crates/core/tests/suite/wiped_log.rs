@@ -1,4 +1,4 @@
-//! After the last close nothing that was written can be read in the files beside the database (rule LogWiped).
+//! After the last close nothing that was written can be read in the files beside the database (rule NothingLeftBehind).
 
 use crate::common;
 

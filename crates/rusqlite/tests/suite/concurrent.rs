@@ -294,7 +294,7 @@ fn assert_holds(path: &Path, keys: &[Vec<i64>]) {
     integrity(path);
 }
 
-/// Two that split pages of their own tables do not meet: the pages of the second get other numbers (rule AddedPagesRenumbered). A split
+/// Two that split pages of their own tables do not meet: the pages of the second get other numbers (rule MergeIsSerial). A split
 /// that leaves a page over for the freelist, or takes one from there, meets others on page 1.
 #[test]
 fn two_that_add_pages_commit_both() {

@@ -1,5 +1,5 @@
 //! Real files that are removed, moved or overwritten while several processes use the database (rules LostLogReplaced and
-//! HomeStillMarked).
+//! HomeFitsLog).
 
 use crate::support;
 

@@ -220,7 +220,7 @@ fn two_processes_take_turns_and_the_last_leaves_a_plain_file() {
     assert_eq!(stock.sql("PRAGMA integrity_check").unwrap(), "ok");
 }
 
-/// Stock SQLite waits for a database in use as for any that is locked, whichever of its processes goes (rule PendingHeld).
+/// Stock SQLite waits for a database in use as for any that is locked, whichever of its processes goes (rule StockKeptOut).
 #[test]
 fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
     const BUSY: i32 = rusqlite::ffi::SQLITE_BUSY;
@@ -257,7 +257,7 @@ fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
 }
 
 /// A user who may read the database and not write it reads beside those who write, keeps its snapshot while they checkpoint,
-/// and sees what they commit (rule ObserversPinByLock).
+/// and sees what they commit (rule AnnounceThenLook).
 #[test]
 fn who_may_only_read_reads_beside_those_who_write() {
     let dir = tempfile::tempdir().unwrap();
@@ -520,7 +520,7 @@ fn a_process_that_may_only_read_the_file_joins_through_the_log() {
     assert_eq!(Remote::stock(&path).sql("PRAGMA integrity_check").unwrap(), "ok");
 }
 
-/// Rule ExclusiveAnnounced: `locking_mode=exclusive` keeps the readers of other processes out once it has written, and
+/// Rule AnnounceThenLook: `locking_mode=exclusive` keeps the readers of other processes out once it has written, and
 /// while the process lives.
 #[test]
 fn an_exclusive_connection_keeps_other_processes_out() {

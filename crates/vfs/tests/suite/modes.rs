@@ -27,7 +27,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path.display()))
 }
 
-/// Rule WalNameAsked: SQLite removes a WAL by its name, unless it hears that the file of its database has lost that
+/// Rule ModeUnderLock: SQLite removes a WAL by its name, unless it hears that the file of its database has lost that
 /// name.
 #[test]
 fn closing_leaves_the_wal_of_another_database_under_the_name_alone() {
@@ -141,7 +141,7 @@ fn make_wal(path: &Path) {
     stock.close().unwrap();
 }
 
-/// Rule WalFileStaysLocked: another connection tries to leave WAL mode and to write between the moment this one sees
+/// Rule ModeUnderLock: another connection tries to leave WAL mode and to write between the moment this one sees
 /// that the file is in that mode and its lock on the file underneath.
 #[test]
 fn a_file_stays_in_wal_mode_from_the_look_at_it_to_the_lock_on_it() {
@@ -167,7 +167,7 @@ fn a_file_stays_in_wal_mode_from_the_look_at_it_to_the_lock_on_it() {
     assert_eq!(one::<i64>(&open_stock(&path), "SELECT sum(x) FROM t"), 3);
 }
 
-/// Rule WalFileStaysLocked: a connection that comes at that moment is in WAL mode as well.
+/// Rule ModeUnderLock: a connection that comes at that moment is in WAL mode as well.
 #[test]
 fn a_second_connection_sees_wal_mode_before_the_first_has_locked_the_file() {
     let (dir, _one) = (setup(), ONE.lock());
@@ -207,7 +207,7 @@ fn a_lock_that_was_refused_is_given_back_underneath() {
     assert_eq!(one::<String>(&db, "PRAGMA journal_mode=delete"), "delete");
 }
 
-/// Rule WalFileStaysLocked, with threads: two that want a rollback journal, two that want WAL mode, each opening,
+/// Rule ModeUnderLock, with threads: two that want a rollback journal, two that want WAL mode, each opening,
 /// writing and closing again and again, and two that read.
 #[test]
 fn threads_that_switch_between_wal_mode_and_a_rollback_journal_lose_nothing() {
@@ -318,7 +318,7 @@ fn an_exclusive_connection_goes_on_after_a_vacuum_that_failed() {
     }
 }
 
-/// Rule WalAnswerCertain: what does not come true is not answered.
+/// Rule BusyToHandler: what does not come true is not answered.
 #[test]
 fn a_change_to_wal_mode_that_fails_is_an_error_at_once() {
     let dir = setup();

@@ -17,7 +17,7 @@ const LIST: std::ops::Range<usize> = 32..40;
 /// Bytes of a trunk in front of the numbers: the next trunk, and how many there are.
 const TRUNK_HEAD: usize = 8;
 /// SQLite takes pages from the first trunks and gives them to these; a page further on counts as in use (rule
-/// UndoBesideOld).
+/// UndoLeadsHome).
 const TRUNKS_MAX: usize = 4;
 
 /// Freelist pages by their numbers, with how many of their first bytes mean something.

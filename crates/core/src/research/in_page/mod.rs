@@ -30,7 +30,7 @@ use crate::log::ring::Stream;
 use crate::memory;
 use crate::node::Shape;
 use crate::options::{Garbage, Options};
-use crate::rules::{Rule, keeps};
+use crate::rules::{Case, keeps};
 use crate::scheme::{Commit, Facts, Outcome, Scheme};
 use crate::stats::Stats;
 use crate::table::Image;
@@ -152,7 +152,7 @@ impl Scheme for InPage {
         }
         if c.options.bundle.garbage == Garbage::Eager {
             // The record's deltas are against images whose undo records went with a write that nobody flushed
-            // (rule BaseBeforeRecord).
+            // (rule HomeBeforeNext).
             c.db.sync_home().map_err(|e| c.db.poison(e))?;
         }
         record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e))
@@ -171,7 +171,7 @@ impl Scheme for InPage {
     }
 
     fn fit_home(&self, db: &Database, live: &Live, state: &State) -> Result<()> {
-        if keeps(Rule::SizeHome) { bring_size_home(db, live, state) } else { Ok(()) }
+        if keeps(Case::SizeHome) { bring_size_home(db, live, state) } else { Ok(()) }
     }
 }
 
@@ -185,7 +185,7 @@ struct After<'a> {
 
 /// Whether home has everything but what waits to be written there.
 fn is_idle(db: &Database, live: &Live) -> bool {
-    (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Rule::HomeBeforeNext)
+    (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Case::HomeBeforeNext)
 }
 
 /// The pages as they will be written, if each can carry its undo record, which leads back to what home holds: to the state
@@ -284,7 +284,7 @@ fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Op
 }
 
 /// Encodes the pages for a record of the log. Their trailers are zeros: SQLite carries stale ones along (rule
-/// LoggedTrailerZero).
+/// TrailerSession).
 fn encode(encoder: &mut Encoder, changed: &mut [Changed]) -> Result<()> {
     encoder.clear();
     for Changed { page, new, old } in changed {

@@ -1,5 +1,5 @@
 //! How long the ring of the log is: small at first, twice as long when it is full, if checkpoints would come faster than is worth it, up
-//! to `log_size` (rule SlotBeforeReuse); small again when the log is closed (rule SlotBeforeReuse).
+//! to `log_size` (rule SlotBeforeReuse); small again when the log is closed.
 
 use std::sync::atomic::Ordering;
 

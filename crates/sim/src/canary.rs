@@ -36,19 +36,19 @@ struct Ground {
     scheme: Option<&'static str>,
 }
 
-fn ground(rule: Option<Case>) -> Ground {
+fn ground(case: Option<Case>) -> Ground {
     let processes = matches!(
-        rule,
+        case,
         None | Some(
             Case::SeenByAllAtOnce | Case::SnapshotsAnnounced | Case::KeptForOthers | Case::SlotTold | Case::PoisonTold
         )
     );
-    let wal_mode = matches!(rule, None | Some(Case::WalBeforeHome | Case::HomeBeforeWalGoes));
+    let wal_mode = matches!(case, None | Some(Case::WalBeforeHome | Case::HomeBeforeWalGoes));
     let attached = matches!(
-        rule,
+        case,
         None | Some(Case::PreparedFlushed | Case::UndecidedAsks | Case::DecisionFlushed | Case::DecisionKept)
     );
-    let (pager, sql, scheme) = match rule {
+    let (pager, sql, scheme) = match case {
         Some(_) if processes || wal_mode || attached => (false, false, None),
         // Only `sql` damages files at rest and puts old files back.
         Some(Case::NewSession | Case::LaterRecordProves) => (false, true, Some("log")),
@@ -68,16 +68,16 @@ fn ground(rule: Option<Case>) -> Ground {
     Ground { pager, sql, processes, wal_mode, attached, scheme }
 }
 
-/// Breaks `rule` (or none) until one of the histories of seeds 1 to `seeds` finds it out.
-pub fn hunt(rule: Option<Case>, seeds: u64, campaign: &Campaign) -> Option<Caught> {
-    break_on_this_thread(rule);
+/// Breaks `case` (or none) until one of the histories of seeds 1 to `seeds` finds it out.
+pub fn hunt(case: Option<Case>, seeds: u64, campaign: &Campaign) -> Option<Caught> {
+    break_on_this_thread(case);
     let counts: Arc<Counts> = Arc::default();
-    let ground = ground(rule);
+    let ground = ground(case);
     let scheme = campaign.scheme.clone().or(ground.scheme.map(str::to_owned));
-    // These rules matter only after a failed write or flush.
-    let faults = matches!(rule, Some(Case::Poisons | Case::InPlaceRewritten));
+    // These cases matter only after a failed write or flush.
+    let faults = matches!(case, Some(Case::Poisons | Case::InPlaceRewritten));
     let caught = (1..=seeds).find_map(|seed| {
-        let faults = faults || (rule.is_none() && seed % 2 == 0);
+        let faults = faults || (case.is_none() && seed % 2 == 0);
         let campaign = &Campaign { scheme: scheme.clone(), faults, ..campaign.clone() };
         let pager = || {
             let run = catch_unwind(AssertUnwindSafe(|| history::run(seed, campaign, &counts)));

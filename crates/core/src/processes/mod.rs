@@ -9,7 +9,7 @@
 //!  detach   shared/member.rs    alone: checkpoint, mark off; else just leave
 //! ```
 //!
-//! The rules between processes are those of `docs/commit.md`, "Several processes".
+//! Their steps are those of `docs/sharing.md`, "Several processes"; the rules are in `docs/commit.md`.
 
 pub mod flush;
 #[cfg(test)]

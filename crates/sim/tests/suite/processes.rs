@@ -15,7 +15,8 @@ use onewrite_sim::pager::{Client, Course, Synchronous};
 use onewrite_sim::processes::{Tally, run};
 use parking_lot::Mutex;
 
-/// Open defects: a page of a pinned snapshot changes (invariant I4), or home ends within a page of one (2701).
+/// Open defects: a page of a pinned snapshot changes (invariant I4), or home ends within a page of
+/// one (2701).
 const OPEN: [u64; 8] = [24, 2031, 2701, 3537, 3552, 4494, 10510, 11538];
 
 fn check(seed: u64, tally: &Arc<Mutex<Tally>>) {

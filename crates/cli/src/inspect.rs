@@ -1,4 +1,5 @@
-//! `onewrite inspect`: what a database and its log say, in words or as JSON. Looks only.
+//! `onewrite inspect`: the content of a database's header and its log, in words or as JSON. It only
+//! reads.
 
 use crate::look::{Behind, Entry, Log, Look, SlotFound, counted, grouped};
 use anyhow::{Context, Result, bail};
@@ -17,7 +18,8 @@ use std::process::ExitCode;
 
 /// Show what a database and its onewrite log hold: mark, session, slots, records
 ///
-/// Nothing is written. While others use the database through onewrite, it is shown as it is at the moment.
+/// Nothing is written. While others use the database through onewrite, it is shown as it is at the
+/// moment.
 ///
 ///     onewrite inspect app.db
 ///     onewrite inspect app.db --limit 0 --json | jq .log.records
@@ -35,7 +37,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Prints what is there.
+/// Prints mark, session, slots and records.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (look, live) = Look::with(&args.file, |look| match &look.log {
         Some(log) => Live::of(look, log, args.limit),

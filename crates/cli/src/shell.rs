@@ -1,4 +1,5 @@
-//! `onewrite shell`: the program `sqlite3`, with the extension loaded and the database open through onewrite.
+//! `onewrite shell`: the program `sqlite3`, with the extension loaded and the database open through
+//! onewrite.
 
 use anyhow::{Result, anyhow, bail};
 use onewrite_core::environment;
@@ -11,9 +12,10 @@ use std::process::{Command, ExitCode};
 
 /// Open a database in the program sqlite3, through onewrite
 ///
-/// Runs sqlite3 with the extension loaded and FILE open. What follows FILE goes to sqlite3: options, SQL, dot-commands.
-/// The extension libonewrite.so is looked for beside this program, in ../lib and where Debian and Fedora have libraries, unless
-/// --extension or the environment variable ONEWRITE_EXTENSION names it; `cargo build --release -p onewrite` makes it.
+/// Runs sqlite3 with the extension loaded and FILE open. The arguments behind FILE go to sqlite3:
+/// options, SQL, dot-commands. The extension libonewrite.so is looked for beside this program, in
+/// ../lib and where Debian and Fedora have libraries, unless --extension or the environment
+/// variable ONEWRITE_EXTENSION names it; `cargo build --release -p onewrite` makes it.
 ///
 ///     onewrite shell app.db
 ///     onewrite shell app.db 'SELECT count(*) FROM t' 'PRAGMA onewrite_stats'
@@ -58,7 +60,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Err(missing(&args.sqlite3, &command(&[]).args(&args.args).exec()))
 }
 
-/// Those of sqlite3's options that say how a file is opened: of the one that it opens itself, which is in memory, they would say nothing.
+/// The given options of sqlite3 that say how to open a file. They go to `.open`, for the file that
+/// sqlite3 opens by itself is in memory.
 fn opening(args: &[OsString]) -> String {
     let known = ["readonly", "nofollow"];
     let given = |name: &&&str| {

@@ -76,6 +76,7 @@ impl Connection {
             // It began without the place, or under a lock that it keeps.
             db.see_to_files(&mut writer).map_err(aside::stale)?;
         }
+        db.see_to_removed_log(&mut writer, !txn.streamed.is_empty()).map_err(aside::stale)?;
         let options = options_on_newest(&db, txn)?;
         if !txn.is_untouched() && (super_journal.is_some() || plain) {
             db.spans_aside.fetch_or(super_journal.is_some(), Relaxed);

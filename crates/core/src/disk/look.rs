@@ -77,6 +77,11 @@ pub fn at_path(path: &Path) -> io::Result<Found> {
     ask(CWD, path, AtFlags::empty(), || rustix::fs::stat(path))
 }
 
+/// Looks at what has the name `path`, itself where that is a link.
+pub fn at_name(path: &Path) -> io::Result<Found> {
+    ask(CWD, path, AtFlags::SYMLINK_NOFOLLOW, || rustix::fs::lstat(path))
+}
+
 /// The absolute path that `path` is, without `.` and `..`, if no part of it is a link. SQLite's own VFS asks for all of each part.
 pub fn without_links(path: &Path) -> Option<PathBuf> {
     if path.as_os_str().is_empty() {

@@ -99,7 +99,7 @@ pub trait Disk: Send + Sync {
     }
     /// Removes the name `path`. `NotFound` where there is none.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Which file `path` names, without opening it; `None` if there is none.
+    /// Which file has the name `path`, without opening it, a link itself where it is one; `None` if there is none.
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>>;
     /// The path of the file itself, absolute and without links. The file need not exist.
     fn resolve(&self, path: &Path) -> io::Result<std::path::PathBuf>;

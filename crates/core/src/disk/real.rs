@@ -118,7 +118,7 @@ impl Disk for RealDisk {
     }
 
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
-        match look::at_path(path) {
+        match look::at_name(path) {
             Ok(found) => Ok(Some(FileId { dev: found.dev, ino: found.ino })),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),

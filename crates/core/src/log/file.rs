@@ -801,7 +801,7 @@ impl LogFile {
         Ok(())
     }
 
-    pub(super) fn what(&self, verb: &str) -> String {
+    pub(crate) fn what(&self, verb: &str) -> String {
         format!("{verb} the log {}", self.path.display())
     }
 }

@@ -44,6 +44,25 @@ impl Database {
         seen
     }
 
+    /// A removed log is gone with its processes, so each commit looks for that before its record goes there. One that has streamed images
+    /// there fails: a new log does not have them.
+    pub fn see_to_removed_log(&self, writer: &mut MutexGuard<'_, Option<Live>>, streams: bool) -> Result<()> {
+        let Some(live) = writer.as_mut() else { return Ok(()) };
+        let log = live.log.file();
+        let is_removed = log.file.is_unlinked().context(|| log.what("cannot look at"))?;
+        if !is_removed || self.home.is_unlinked().context(|| self.what("cannot look at"))? {
+            return Ok(());
+        }
+        live.looked_at = None;
+        if streams {
+            return Err(Error::NotAlone(format!(
+                "the log {} was removed, and this transaction had images in it: begin it again",
+                live.log.file().path.display()
+            )));
+        }
+        self.see_to_files(writer)
+    }
+
     fn look_at_files(&self, writer: &mut MutexGuard<'_, Option<Live>>) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         self.check_mark(live)?;

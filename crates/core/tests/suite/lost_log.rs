@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::hooked::Hooked;
-use common::{PAGE, commit, page, plain};
+use common::{PAGE, Pair, commit, engine, page, plain};
 use onewrite_core::Repair;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, OpenMode};
@@ -448,4 +448,44 @@ fn a_database_that_is_moved_away_says_so() {
     c.close().unwrap();
     let home = disk.snapshot_file(away).unwrap();
     assert!(home[19] == 1 && home[PAGE..2 * PAGE] == page(2), "a plain file");
+}
+
+/// On files of the system a process looks once a second, and a removed log is lost with the process. So a commit looks for that.
+#[test]
+fn a_removed_log_gets_no_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let pair = Pair::at(dir.path());
+    std::fs::write(&pair.home, plain(0)).unwrap();
+    let open = |home: &Path, given: &[(String, String)]| engine().open(home, OpenMode::ReadWrite, given).unwrap();
+    let left = || {
+        let killed = pair.copy();
+        newest(&mut open(&killed.home, &[])).unwrap()
+    };
+    let mut c = open(&pair.home, &[]);
+    commit(&mut c, 1);
+    std::fs::remove_file(pair.log()).unwrap();
+    commit(&mut c, 2);
+    assert_eq!(left(), 2, "removed between two transactions");
+    common::try_write(&mut c, [(1, page(3))].into_iter().inspect(|_| std::fs::remove_file(pair.log()).unwrap()))
+        .unwrap();
+    assert_eq!(left(), 3, "removed within a transaction");
+    c.close().unwrap();
+
+    // One that has streamed images into the log has to begin again.
+    let mut c = open(&pair.home, &[("stream_size".to_owned(), "64k".to_owned())]);
+    let pages = |byte| (0..100).map(move |n| (n, common::filled(n, 100, byte)));
+    common::try_write(&mut c, pages(1)).unwrap();
+    let lose = |(n, _): &(u64, _)| {
+        if *n == 99 {
+            std::fs::remove_file(pair.log()).unwrap()
+        }
+    };
+    let refused = common::try_write(&mut c, pages(2).inspect(lose)).unwrap_err();
+    assert!(matches!(&refused, Error::NotAlone(why) if why.contains("was removed")), "{refused}");
+    c.unlock(LockLevel::None).unwrap();
+    common::try_write(&mut c, pages(3)).unwrap();
+    let killed = pair.copy();
+    assert!(std::fs::metadata(killed.log()).unwrap().len() > 0);
+    common::lock(&killed.home).unwrap();
+    assert_eq!(std::fs::read(&killed.home).unwrap()[99 * PAGE..], common::filled(99, 100, 3));
 }

@@ -4,7 +4,7 @@
 use crate::support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -70,6 +70,38 @@ fn a_log_that_is_lost_is_made_anew_for_every_process() {
         next.close();
         assert_eq!(stock_counts(&path), 7);
     }
+}
+
+/// Moved to another directory, with a link to it in its place: the next process would use neither, for no link is followed to a log, and
+/// beside the database that a link leads to there is none.
+#[test]
+fn what_is_moved_and_linked_to_is_lost_as_well() {
+    let (dir, path) = made();
+    let log = beside(&path, "-onewrite");
+    let elsewhere = dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let move_and_link = |from: &Path| {
+        let to = elsewhere.join(from.file_name().unwrap());
+        fs::rename(from, &to).unwrap();
+        symlink(to, from).unwrap();
+    };
+    let mut one = Remote::ours(&path);
+    one.sql(INSERT).unwrap();
+    move_and_link(&log);
+    std::thread::sleep(NEXT_LOOK);
+    one.sql(INSERT).unwrap();
+    assert!(!log.symlink_metadata().unwrap().is_symlink());
+    one.kill();
+    let mut one = Remote::ours(&path);
+    assert_eq!(one.sql(COUNT).unwrap(), "4");
+
+    one.sql(INSERT).unwrap();
+    move_and_link(&path);
+    std::thread::sleep(NEXT_LOOK);
+    let code = refused(one.sql(INSERT), &["was moved to another directory"]);
+    assert_eq!(code, ffi::SQLITE_READONLY_DBMOVED);
+    one.close();
+    assert_eq!(stock_counts(&elsewhere.join("a.db")), 5);
 }
 
 /// A process that was idle all the while finds the new log also where every other one has left.

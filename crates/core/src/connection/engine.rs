@@ -152,7 +152,7 @@ impl Engine {
             }
             db.attached_for()
         };
-        databases.iter().filter_map(look).min().map(|idle| idle / 2)
+        databases.iter().filter_map(look).min().map(|idle| idle / 4)
     }
 
     /// Detaches from every database none of whose connections has a transaction: the process ends.

@@ -12,7 +12,7 @@ const ALIKE: u32 = 2;
 /// How the transactions of this process follow each other, as far as looks at intervals tell.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Since when no transaction has been seen; `None`: one was under way or over at the last look.
+    /// The last look behind a transaction.
     quiet_since: Option<Instant>,
     /// The newest transaction at the last look, and when a newer one than before was seen.
     newest: Tid,
@@ -33,8 +33,7 @@ impl Pace {
             }
         }
         if was_used {
-            self.quiet_since = None;
-            return false;
+            self.quiet_since = Some(now);
         }
         let since = *self.quiet_since.get_or_insert(now);
         now - since >= self.patience(idle)
@@ -79,10 +78,10 @@ mod tests {
 
     #[test]
     fn a_process_that_fell_silent_detaches_soon() {
-        assert_eq!(detaches(&[0], 60), [1.5]);
-        assert_eq!(detaches(&[0, 0, 1, 1, 2], 60), [3.5]);
+        assert_eq!(detaches(&[0], 60), [1.0]);
+        assert_eq!(detaches(&[0, 0, 1, 1, 2], 60), [3.0]);
         // Without a rhythm it does so after each transaction.
-        assert_eq!(detaches(&[0, 4, 20, 23, 40], 60), [1.5, 5.5, 21.5, 24.5, 41.5]);
+        assert_eq!(detaches(&[0, 4, 20, 23, 40], 60), [1.0, 5.0, 21.0, 24.0, 41.0]);
     }
 
     #[test]
@@ -90,8 +89,8 @@ mod tests {
         for pause in [2, 5, 10, 30, 60] {
             let commits: Vec<_> = (0..40).map(|n| n * pause).collect();
             // Until the rhythm is known, and in the end.
-            let end = 39.0 * pause as f64 + (2.0 * pause as f64) + 0.5;
-            let expected = [1.5, pause as f64 + 1.5, end];
+            let end = 39.0 * pause as f64 + (2.0 * pause as f64);
+            let expected = [1.0, pause as f64 + 1.0, end];
             assert_eq!(detaches(&commits, 45 * pause), expected, "every {pause} s");
         }
         let hourly: Vec<_> = (0..5).map(|n| 3600 * n).collect();

@@ -18,7 +18,7 @@ use crate::process::log;
 use crate::sqlite::ffi::code;
 
 /// Looks at databases are as far apart as this, at least and at most.
-const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 /// The end of a process waits for its databases for so long.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
 

@@ -9,8 +9,9 @@ use onewrite_core::inspect::layout::wal::SUFFIX as WAL_SUFFIX;
 use onewrite_core::inspect::layout::{be_u32, home as at};
 use onewrite_core::inspect::path_beside;
 use onewrite_core::inspect::{Judgement, Left, Pairing, Slot};
-use onewrite_core::text::Printable;
+use onewrite_core::text::{Printable, printable_json};
 use onewrite_core::{Error, Report};
+use serde_json::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -67,11 +68,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut worst = 0;
     for file in &args.files {
         let (text, status) = match check_file(file, args.quick) {
-            Ok(findings) if args.json => (format!("{}\n", findings.json(file)), findings.status()),
+            Ok(findings) if args.json => (line(&findings.json(file)), findings.status()),
             Ok(findings) => (findings.text(file), findings.status()),
             Err(e) => {
                 let _nobody_reads = writeln!(std::io::stderr(), "onewrite: not checked: {}", Printable(&e));
-                (if args.json { format!("{}\n", not_checked(file, &e.to_string())) } else { String::new() }, 2)
+                (if args.json { line(&not_checked(file, &e.to_string())) } else { String::new() }, 2)
             }
         };
         std::io::stdout().lock().write_all(text.as_bytes()).context("printing")?;
@@ -79,6 +80,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         worst = if worst == 1 || status == 1 { 1 } else { worst.max(status) };
     }
     Ok(ExitCode::from(worst))
+}
+
+fn line(json: &Value) -> String {
+    format!("{}\n", printable_json(&json.to_string()))
 }
 
 /// So often a database is looked at that others use, and that cannot be read or looks damaged.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Connection;
 use super::engine::Engine;
 use super::said::Synchronous;
+use crate::aside;
 use crate::commit;
 use crate::database::{Database, Inner, Phase};
 use crate::decide::is_over;
@@ -198,6 +199,7 @@ impl Connection {
             if self.journal.is_empty() { self.said.synchronous != Synchronous::Off } else { self.journal.is_synced() };
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let mut writer = db.writer.lock();
+        db.see_to_removed_log(&mut writer, !txn.streamed.is_empty()).map_err(aside::stale)?;
         let options = db.inner.lock().options.clone();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         txn.several = Some(several);

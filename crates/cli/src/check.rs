@@ -338,6 +338,11 @@ fn check_readable(look: &Look, f: &mut Findings) {
     let mut bad: Option<(u64, String)> = None;
     let mut bad_bytes = 0;
     while at < look.home_bytes {
+        // Holes are on no disk, and a file that was lengthened has any number of them.
+        at = match look.repair.home().next_data(at) {
+            Ok(data) => data.unwrap_or(look.home_bytes).min(look.home_bytes),
+            Err(_) => at,
+        };
         let want = usize::try_from(look.home_bytes - at).unwrap_or(STEP).min(STEP);
         let read = look.repair.home().read_at(buf.get_mut(..want).unwrap_or_default(), at);
         if let Err(e) = read {

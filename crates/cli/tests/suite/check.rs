@@ -353,6 +353,17 @@ fn a_new_database_that_crashed_before_its_first_checkpoint() {
     damaged(&db, &["missing"]);
 }
 
+/// Of 256 GiB of holes no byte is read.
+#[test]
+fn a_database_that_was_lengthened() {
+    for (db, words) in [(plain(), "bytes behind the last page"), (crashed(3), "recovery waits (3 transactions")] {
+        std::fs::OpenOptions::new().write(true).open(&db.home).unwrap().set_len(256 << 30).unwrap();
+        let begun = std::time::Instant::now();
+        expect(0, &["check"], &db.home, &["274,877,906,944 bytes of the database can be read", words]);
+        assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+    }
+}
+
 #[test]
 fn a_name_commands_no_terminal_in_json_either() {
     let db = plain();

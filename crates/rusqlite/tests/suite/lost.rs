@@ -84,6 +84,7 @@ fn a_transaction_over_two_files_goes_to_no_removed_log() {
             one.sql(sql).unwrap();
         }
         fs::remove_file(beside([&path, &other][lost], "-onewrite")).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
         one.sql("COMMIT").unwrap();
         one.kill();
         assert_eq!(Remote::ours(&path).sql(COUNT).unwrap(), "3", "{lost}");

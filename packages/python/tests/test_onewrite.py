@@ -57,6 +57,44 @@ def test_an_open_that_fails_says_why(tmp_path):
         onewrite.connect(tmp_path / "x.db", scheme="fast")
 
 
+def killed(path):
+    """A database whose process was killed."""
+    python(
+        "import onewrite, os, sys; db = onewrite.connect(sys.argv[1], isolation_level=None); db.execute('CREATE TABLE t(a)'); os.kill(os.getpid(), 9)",
+        path,
+    )
+
+
+def test_an_open_of_a_database_without_its_log_says_why(tmp_path):
+    killed(tmp_path / "x.db")
+    (tmp_path / "x.db-onewrite").unlink()
+    with pytest.raises(onewrite.Error, match="unable to open database file: .*its log .*x.db-onewrite is missing"):
+        onewrite.connect(tmp_path / "x.db")
+
+
+def test_a_database_that_is_in_use_is_not_waited_for_in_connect(tmp_path):
+    holder = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    holder.execute("CREATE TABLE t(a)")
+    holder.execute("BEGIN EXCLUSIVE")
+    db = onewrite.connect(tmp_path / "x.db", timeout=60)
+    assert db.execute("PRAGMA busy_timeout").fetchone() == (60000,)
+    holder.close()
+    assert db.execute("SELECT * FROM t").fetchall() == []
+
+
+def test_an_error_is_explained(tmp_path):
+    db = onewrite.connect(tmp_path / "x.db", isolation_level=None)
+    db.execute("CREATE TABLE t(a)")
+    (tmp_path / "x.db").rename(tmp_path / "y.db")
+    (tmp_path / "x.db").write_bytes(b"")
+    with pytest.raises(sqlite3.OperationalError, match="^attempt to write a readonly database: .*x.db"):
+        for _ in range(1000):
+            with onewrite.explain():
+                db.execute("INSERT INTO t VALUES (1)")
+    with pytest.raises(sqlite3.OperationalError, match="^no such table: no_such$"), onewrite.explain():
+        db.execute("SELECT * FROM no_such")
+
+
 def test_the_default_is_made_by_argument_and_by_environment(tmp_path):
     code = "import onewrite, sqlite3, sys; onewrite.load(%s); print(onewrite.status(sqlite3.connect(sys.argv[1])).split()[0])"
     assert python(code % "", tmp_path / "x.db").stdout == "in_effect=no:\n"

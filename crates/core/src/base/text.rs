@@ -16,6 +16,24 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// A JSON text with the same meaning, in which [`printable`] finds nothing to escape but line breaks between values.
+pub fn printable_json(json: &str) -> Cow<'_, str> {
+    // JSON itself escapes those below the space.
+    let is_raw = |c: char| c >= ' ' && is_unprintable(c);
+    if !json.contains(is_raw) {
+        return Cow::Borrowed(json);
+    }
+    let mut shown = String::with_capacity(json.len() + 8);
+    for c in json.chars() {
+        match is_raw(c) {
+            // Each of them is one unit of UTF-16.
+            true => shown += &format!("\\u{:04x}", u32::from(c)),
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
 /// A value that is shown as [`printable`] shows its text: a path's `display()`, for one.
 pub struct Printable<T>(pub T);
 
@@ -41,6 +59,15 @@ fn is_unprintable(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_in_json_are_escaped_as_json_has_them() {
+        assert_eq!(
+            printable_json("{\n \"a\\n\": \"\u{9b}\u{7f}\u{202e}\u{2028}\"}"),
+            "{\n \"a\\n\": \"\\u009b\\u007f\\u202e\\u2028\"}"
+        );
+        assert!(matches!(printable_json("{\"Größe\": \"\\u001b\"}\n"), Cow::Borrowed(_)));
+    }
 
     #[test]
     fn control_characters_are_escaped_and_all_else_stays() {

@@ -17,6 +17,7 @@ use crate::log::decision::{Decision, Part};
 use crate::log::file::{LogFile, log_path};
 use crate::log::several::{Several, databases_of};
 use crate::pages::txn::{Prepared, Stage};
+use crate::session::aside;
 
 /// Whether the log of a database takes prepared records and decisions.
 pub(super) fn prepares(db: &Database, inner: &Inner) -> bool {
@@ -198,6 +199,7 @@ impl Connection {
             if self.journal.is_empty() { self.said.synchronous != Synchronous::Off } else { self.journal.is_synced() };
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let mut writer = db.writer.lock();
+        db.see_to_removed_log(&mut writer, !txn.streamed.is_empty()).map_err(aside::stale)?;
         let options = db.inner.lock().options.clone();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         txn.several = Some(several);

@@ -248,6 +248,8 @@ pub struct Live {
     pub due: Due,
     /// When it was seen last that the files are where they were.
     pub looked_at: Option<Instant>,
+    /// When a commit asked last whether the log was removed.
+    pub asked_at: Option<Instant>,
 }
 
 impl Live {
@@ -257,7 +259,20 @@ impl Live {
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
         let (first_page, due) = (None, Due::default());
         let looked_at = Some(Instant::now());
-        Live { log, home, home_tid, encoder, first_page, kept, scheme, emptied_at, sweep: None, due, looked_at }
+        Live {
+            log,
+            home,
+            home_tid,
+            encoder,
+            first_page,
+            kept,
+            scheme,
+            emptied_at,
+            sweep: None,
+            due,
+            looked_at,
+            asked_at: None,
+        }
     }
 }
 

@@ -23,6 +23,8 @@ use crate::shared::words::Pins;
 
 /// So often at most a process looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// So often at most a commit asks whether the log was removed: where flushes are free, the call would be 6 % of a commit.
+const ASK_EVERY: Duration = Duration::from_millis(1);
 /// How long those are waited for that read, before a new log is made.
 const READERS_LEAVE: Duration = Duration::from_millis(20);
 
@@ -48,12 +50,15 @@ impl Database {
     /// there fails: a new log does not have them.
     pub fn see_to_removed_log(&self, writer: &mut MutexGuard<'_, Option<Live>>, streams: bool) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
+        if !self.disk.is_due(&mut live.asked_at, ASK_EVERY) {
+            return Ok(());
+        }
         let log = live.log.file();
         let is_removed = log.file.is_unlinked().context(|| log.what("cannot look at"))?;
         if !is_removed || self.home.is_unlinked().context(|| self.what("cannot look at"))? {
             return Ok(());
         }
-        live.looked_at = None;
+        (live.looked_at, live.asked_at) = (None, None);
         if streams {
             return Err(Error::NotAlone(format!(
                 "the log {} was removed, and this transaction had images in it: begin it again",

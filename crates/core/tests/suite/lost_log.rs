@@ -461,11 +461,15 @@ fn a_removed_log_gets_no_commit() {
         let killed = pair.copy();
         newest(&mut open(&killed.home, &[])).unwrap()
     };
+    // In a burst of commits one each millisecond asks.
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(5));
     let mut c = open(&pair.home, &[]);
     commit(&mut c, 1);
     std::fs::remove_file(pair.log()).unwrap();
+    pause();
     commit(&mut c, 2);
     assert_eq!(left(), 2, "removed between two transactions");
+    pause();
     common::try_write(&mut c, [(1, page(3))].into_iter().inspect(|_| std::fs::remove_file(pair.log()).unwrap()))
         .unwrap();
     assert_eq!(left(), 3, "removed within a transaction");
@@ -475,6 +479,7 @@ fn a_removed_log_gets_no_commit() {
     let mut c = open(&pair.home, &[("stream_size".to_owned(), "64k".to_owned())]);
     let pages = |byte| (0..100).map(move |n| (n, common::filled(n, 100, byte)));
     common::try_write(&mut c, pages(1)).unwrap();
+    pause();
     let lose = |(n, _): &(u64, _)| {
         if *n == 99 {
             std::fs::remove_file(pair.log()).unwrap()

@@ -1,4 +1,4 @@
-//! What can go wrong, in the classes a caller acts on.
+//! Errors, in the classes a caller acts on.
 
 use std::io;
 use std::path::Path;
@@ -11,20 +11,19 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// An error, with a message for people. The class decides which SQLite result code it becomes.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else holds what is needed; trying again later may succeed. Nothing was changed.
+    /// Another holds the lock; nothing was changed, and a later try may succeed.
     #[error("{0}")]
     Busy(String),
-    /// The snapshot is older than the newest commit, so it cannot be written on. Start over.
+    /// The snapshot is older than the newest commit and cannot be written on: start over.
     #[error("the snapshot of this transaction is no longer the newest state; roll back and start again")]
     BusySnapshot,
-    /// The transaction needs the database for this process alone, and others have it open. Roll back, and start over
-    /// without them.
+    /// The transaction needs the database alone, and other processes have it open: roll back first.
     #[error("{0}")]
     NotAlone(String),
     /// No room on the disk. Nothing acknowledged is lost.
     #[error("{0}")]
     Full(String),
-    /// No memory for a page, a record or a list of pages. Nothing acknowledged is lost.
+    /// No memory for data. Nothing acknowledged is lost.
     #[error("out of memory")]
     NoMemory,
     /// Reading or writing failed.
@@ -32,43 +31,43 @@ pub enum Error {
     Io {
         /// The operation and the file.
         what: String,
-        /// What the system said. Part of the message, so not a source: a chain of causes would print it again.
+        /// The system's error. Not a source: the message has it, and a chain would print it twice.
         error: io::Error,
     },
-    /// Pages that were written behind FCNTL_SYNC and cannot be part of the transaction any more, whose journal is gone:
-    /// it is rolled back. SQLite drops its cache, as at an I/O error.
+    /// Pages came behind FCNTL_SYNC and their journal is gone: the transaction is rolled back, and
+    /// SQLite drops its cache as at an I/O error.
     #[error("cannot commit pages that were written behind FCNTL_SYNC: {0}")]
     WrittenLate(String),
-    /// A write or flush failed earlier: the state of the disk is unknown until every connection has
-    /// closed and recovery has run. Or the database file was overwritten.
+    /// A write or flush failed earlier, or the database file was overwritten: nothing works until
+    /// all connections have closed and recovery has run.
     #[error("the database is closed to use after a failure ({0}); close all connections and open it again to recover")]
     Poisoned(String),
-    /// Where commits wait for a store: it did not take a transaction in time, or belongs to another database by now. Whether it
-    /// has the transaction is not known.
+    /// The store did not take a transaction in time, or belongs to another database. Whether it has
+    /// the transaction is unknown.
     #[error("{0}")]
     Unshipped(String),
-    /// The bytes of the database or its log contradict each other or themselves.
+    /// The database or its log contradicts itself or the other.
     #[error("{0}")]
     Corrupt(String),
     /// The file is not a SQLite database.
     #[error("{0}")]
     NotADatabase(String),
-    /// The database cannot be opened; the message says what to do.
+    /// The database cannot be opened; the message gives the remedy.
     #[error("{0}")]
     CantOpen(String),
-    /// A write to what may only be read.
+    /// A write to a read-only file.
     #[error("{0}")]
     ReadOnly(String),
-    /// The name of the database leads to another file by now.
+    /// The name of the database now leads to another file.
     #[error("{0}")]
     Moved(String),
-    /// A file cannot be made beside the database, because its directory may not be written.
+    /// No file can be made beside the database: its directory is read-only.
     #[error("{0}")]
     ReadOnlyDirectory(String),
     /// An option is unknown or impossible; the message names it, its value and the choices.
     #[error("{0}")]
     Option(String),
-    /// `require=1`: what was asked for would work on the file past the engine.
+    /// `require=1`, and the call would bypass the engine.
     #[error("require=1: {0}")]
     Required(String),
     /// The call does not fit the state of the connection.
@@ -88,26 +87,26 @@ impl Error {
         }
     }
 
-    /// Home, the file at `path`, ends where an image should be that changes lie over.
+    /// Home, the file at `path`, ends inside an image that changes build on.
     pub fn home_ends_within(path: &Path, page: PageNo) -> Self {
         Error::Corrupt(format!("{} ends within page {page}", path.display()))
     }
 
-    /// The log ends where an image should be: zeros would be a wrong answer (invariant I7).
+    /// The log ends inside an image: zeros would be a wrong answer (invariant I7).
     pub fn log_ends_within(page: PageNo) -> Self {
         Error::Corrupt(format!("the log ends within the image of page {page}"))
     }
 
-    /// Whether room was short, on the disk or in memory, or the store that is waited for slow: nothing was overwritten that is
-    /// still needed, so that what was tried may be tried again.
+    /// Room on the disk, memory or the store was short: nothing needed was overwritten, so the
+    /// caller may try again.
     pub fn is_short(&self) -> bool {
         matches!(self, Error::Full(_) | Error::NoMemory | Error::Unshipped(_))
     }
 }
 
-/// Adds the operation and the file to an error of the system.
+/// Adds operation and file to an error of the system.
 pub trait IoContext<T> {
-    /// Turns an `io::Result` into a [`Result`], naming what was tried.
+    /// Turns an `io::Result` into a [`Result`] that names the operation.
     fn context(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 

@@ -1,5 +1,5 @@
-//! The settings of a database and the presets that bundle them. One parser serves URI parameters,
-//! pragmas, the C API and the command line, so a value means the same everywhere.
+//! The settings of a database and the presets that bundle them. URI parameters, pragmas, the C API
+//! and the command line share one parser.
 
 use std::time::Duration;
 
@@ -8,102 +8,101 @@ use crate::base::error::{Error, Result};
 /// How a commit becomes durable: names of schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchemeName {
-    /// One record of deltas in the log; home is written at checkpoints.
+    /// A record of deltas in the log; checkpoints write home.
     Log,
-    /// As `Log`, but one page alone goes in place where nothing can tear it or come between.
+    /// As `Log`, but a single page goes in place where nothing can tear it.
     Auto,
-    /// Pages in place, each with the record that undoes its change; one flush.
+    /// Pages in place with undo records; one flush.
     InPage,
-    /// Pages in place and one flush; no protection against crashes. A baseline, not for data.
+    /// Pages in place, one flush, no crash protection: a baseline, not for data.
     Off,
-    /// Two files that take turns, exchanged by name. A baseline.
+    /// Two files that exchange their names: a baseline.
     Dash,
 }
 
-/// By what recovery knows that a transaction in place is whole.
+/// How recovery knows that a transaction in place is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitMark {
-    /// Its pages are counted: all are flushed at once (counting commit of Doubleheader Logging).
+    /// All pages are flushed at once and counted (counting commit of Doubleheader Logging).
     Count,
-    /// One page is written when the others are flushed, and flushed in turn (its traditional commit).
+    /// One page is written and flushed after the others (its traditional commit).
     Page,
 }
 
-/// When an undo record goes.
+/// When an undo record is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Garbage {
-    /// When its page is next modified (lazy garbage collection of LS-MVBT).
+    /// With the page's next change (lazy garbage collection of LS-MVBT).
     Lazy,
-    /// With a write of its own, once the transaction is durable.
+    /// With a write of its own after the commit.
     Eager,
 }
 
-/// What a record of the log holds for a changed page.
+/// Content of a log record for a changed page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Images {
-    /// The byte ranges that changed.
+    /// The changed byte ranges.
     Delta,
-    /// The whole page, in a frame aligned to the block (`wal-opt`).
+    /// The whole page, in a block-aligned frame (`wal-opt`).
     Full,
 }
 
-/// Whether a commit that changes nothing on page 1 but its counters writes page 1.
+/// Whether a commit writes page 1 for its counters alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderPage {
-    /// The counters travel with the commit (metadata embedding of LS-MVBT).
+    /// No, the record has them (metadata embedding of LS-MVBT).
     Embed,
-    /// Page 1 is written with every commit, as stock SQLite does.
+    /// Yes, as stock SQLite does.
     Write,
 }
 
-/// How a page that overflows is split. Only onewrite's own libsqlite3 can do other than [`Split::Stock`].
+/// How a full page is split. Other than [`Split::Stock`]: onewrite's own libsqlite3 only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     /// With up to two siblings, as SQLite does (sibling redistribution).
     Stock,
-    /// Into itself and one new page (lazy split of LS-MVBT).
+    /// Into itself and a new page (lazy split of LS-MVBT).
     Lazy,
-    /// Into two new pages; the old one is left behind dead, on the freelist (MVBT).
+    /// Into two new pages; the old one goes to the freelist (MVBT).
     Legacy,
 }
 
-/// Where a record is written that takes the place of another. Only onewrite's own libsqlite3 can do other than
-/// [`Updates::Over`].
+/// Where a replaced record goes. Other than [`Updates::Over`]: onewrite's own libsqlite3 only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Updates {
-    /// Over it, if it is as long; where records were that the same transaction dropped; the page is defragmented (SQLite's way).
+    /// Over the old one or other free bytes, perhaps after defragmentation (SQLite's way).
     Over,
-    /// Beside it: nothing that was there when the transaction began is written over (Doubleheader Logging).
+    /// Beside it: no byte of the state before is overwritten (Doubleheader Logging).
     Beside,
 }
 
-/// What a request for SQLite's WAL mode becomes.
+/// The answer to a request for SQLite's WAL mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wal {
-    /// onewrite goes on, which keeps what WAL mode promises; a file in WAL mode is taken out of it at its first use.
+    /// onewrite goes on; a file in WAL mode leaves it at first use.
     Absorb,
     /// SQLite's own WAL mode, past onewrite.
     Stock,
 }
 
-/// The options that a preset sets at once.
+/// The options of a preset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bundle {
     /// How a commit becomes durable.
     pub scheme: SchemeName,
-    /// What records hold.
+    /// Content of records.
     pub images: Images,
-    /// Whether counters alone make page 1 dirty.
+    /// Whether counters alone write page 1.
     pub header_page: HeaderPage,
-    /// How pages are split.
+    /// How pages split.
     pub split: Split,
-    /// Cells that both halves of a split page keep room for.
+    /// Cells for which both halves of a split page keep room.
     pub reserve_cells: u32,
-    /// Where records are written anew.
+    /// Where replaced records go.
     pub updates: Updates,
     /// How an in-page scheme commits.
     pub commit_mark: CommitMark,
-    /// When its undo records go.
+    /// When undo records go.
     pub garbage: Garbage,
 }
 
@@ -121,7 +120,7 @@ impl Bundle {
     };
     /// Pages as SQLite makes them.
     const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
-    // Both halves of a split page have room for a record to be written beside the old one.
+    // Both halves of a split page have room for a record beside the old one.
     const DHL: Bundle =
         Bundle { scheme: SchemeName::InPage, reserve_cells: 1, updates: Updates::Beside, ..Bundle::LOG };
     const MVBT: Bundle =
@@ -129,7 +128,7 @@ impl Bundle {
     const OFF: Bundle = Bundle { scheme: SchemeName::Off, ..Bundle::STOCK };
 }
 
-/// A bundle and what it is called in URIs, pragmas and tables.
+/// A bundle and its name in URIs, pragmas and tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
     /// Its name.
@@ -141,24 +140,21 @@ pub struct Preset {
 impl Preset {
     /// Every preset.
     pub const ALL: [Preset; 11] = [
-        // As `log`, a transaction of one page in place.
         Preset { name: "auto", bundle: Bundle { scheme: SchemeName::Auto, ..Bundle::LOG } },
         Preset { name: "log", bundle: Bundle::LOG },
-        // Full page images in aligned, preallocated frames.
         Preset { name: "wal-opt", bundle: Bundle { images: Images::Full, ..Bundle::STOCK } },
-        // Doubleheader Logging with counting commit, and with traditional commit.
+        // Doubleheader Logging: counting commit, traditional commit.
         Preset { name: "dhl-cc", bundle: Bundle::DHL },
         Preset { name: "dhl-tc", bundle: Bundle { commit_mark: CommitMark::Page, ..Bundle::DHL } },
-        // The multi-version B-tree with all optimisations of LS-MVBT.
+        // Multi-version B-tree, all optimisations of LS-MVBT.
         Preset { name: "lsmvbt", bundle: Bundle { split: Split::Lazy, reserve_cells: 1, ..Bundle::MVBT } },
-        // Without them but for the lazy garbage collection, which all of the paper's have.
+        // The same with only lazy garbage collection, which all of the paper's have.
         Preset { name: "mvbt", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::MVBT } },
-        // `mvbt` with metadata embedding, as the paper on Doubleheader Logging measures it.
+        // `mvbt` with metadata embedding, as in the paper on Doubleheader Logging.
         Preset { name: "mvbt-opt", bundle: Bundle::MVBT },
-        // Pages in place, one flush, page 1 written at each commit; and without writing it for its counters alone.
+        // Page 1 written at each commit, or not for its counters alone.
         Preset { name: "off", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::OFF } },
         Preset { name: "off-opt", bundle: Bundle::OFF },
-        // Database shadowing: two files that take turns.
         Preset {
             name: "dash",
             bundle: Bundle { scheme: SchemeName::Dash, header_page: HeaderPage::Write, ..Bundle::STOCK },
@@ -168,38 +164,37 @@ impl Preset {
     const DEFAULT: Preset = Preset { name: "log", bundle: Bundle::LOG };
 }
 
-/// The settings of one database. The first connection of a process decides; later ones must agree
-/// or leave them out.
+/// The settings of one database: a process's first connection decides, later ones must agree or
+/// omit them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Name of the preset that the bundle came from.
+    /// Name of the preset.
     pub preset: &'static str,
-    /// What a preset sets, and single options change.
+    /// The preset's options, with single changes.
     pub bundle: Bundle,
-    /// Size of the log's ring in bytes; a checkpoint runs when it is full.
+    /// Ring size in bytes; a full ring is checkpointed.
     pub log_bytes: u64,
-    /// Bytes of page images kept in memory before a checkpoint writes them home.
+    /// Bytes of page images in memory before a checkpoint.
     pub table_bytes: u64,
-    /// Bytes of a transaction kept in memory before its pages stream into the log.
+    /// Bytes of a transaction in memory before it streams into the log.
     pub stream_bytes: u64,
-    /// Longest wait for the turns of other writers inside of one call, in milliseconds.
+    /// Longest wait for other writers within one call, in milliseconds.
     pub busy_ms: u64,
-    /// Write transactions run at once, each on its snapshot, and are checked when they commit.
+    /// Write transactions run at once on snapshots, and are checked at commit.
     pub concurrent: bool,
-    /// Leave the mark on the file when the last connection closes (fewer flushes; stock SQLite is
-    /// refused until a close without it).
+    /// The last close leaves the mark: fewer flushes, but stock SQLite stays shut out.
     pub sticky: bool,
-    /// Atomic unit in bytes to assume instead of what the device claims; 0: as claimed.
+    /// Atomic unit in bytes to assume; 0: as the device claims.
     pub atomic_unit: u32,
-    /// Whether a write may be assumed to leave its neighbours in the sector alone.
+    /// Whether a write leaves its neighbours in the sector alone.
     pub psow: bool,
-    /// A process without a transaction for so long detaches from the database; zero: when its last connection closes.
+    /// Time without a transaction after which a process detaches; zero: with its last close.
     pub idle: Duration,
-    /// What a request for WAL mode becomes.
+    /// The answer to a request for WAL mode.
     pub wal: Wal,
-    /// Fail rather than work on the file past onewrite. Each connection's own.
+    /// Fail rather than bypass onewrite. Per connection.
     pub require: bool,
-    /// Begin a session also where commits wait for a store. Each connection's own, and the shipper's.
+    /// Begin a session even where commits wait for a store. Per connection, for the shipper.
     pub shipper: bool,
 }
 
@@ -213,7 +208,7 @@ impl Default for Options {
 pub const LOG_BYTES_MIN: u64 = 256 << 10;
 /// Largest ring.
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
-/// Most cells kept room for: more than half of any page's.
+/// More than half the cells of any page.
 pub const RESERVE_CELLS_MAX: u32 = 10_000;
 /// Largest transaction in memory.
 pub const STREAM_BYTES_MAX: u64 = 1 << 30;
@@ -239,7 +234,7 @@ impl Options {
         }
     }
 
-    /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
+    /// Names for [`Options::set`] and [`Options::get`]. `scheme` first: it resets the bundle.
     pub const NAMES: [&'static str; 19] = [
         "scheme",
         "header_page",
@@ -262,13 +257,13 @@ impl Options {
         "shipper",
     ];
 
-    /// The options that are each connection's own: connections need not agree on them.
+    /// Options on which connections need not agree.
     pub const OWN: [&'static str; 3] = ["busy_ms", "require", "shipper"];
 
-    /// Options as somebody names them.
+    /// Options from names and values.
     pub fn given(given: &[(String, String)]) -> Result<Options> {
         let mut options = Options::default();
-        // A preset first: it resets what it bundles.
+        // A preset first: it resets its bundle.
         for pass in [true, false] {
             for (name, value) in given.iter().filter(|(n, _)| (n == "scheme") == pass) {
                 options.set(name, value)?;
@@ -278,7 +273,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Sets one option from text. Errors name the option, the value and the choices.
+    /// Sets an option from text. Errors name the option, the value and the choices.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
             "scheme" => {
@@ -378,7 +373,7 @@ impl Options {
         Ok(())
     }
 
-    /// What is in force for one option, as text that [`Options::set`] accepts; `None` for an unknown name.
+    /// An option's value as [`Options::set`] accepts it; `None`: unknown name.
     pub fn get(&self, name: &str) -> Option<String> {
         Some(match name {
             "scheme" => self.preset.to_owned(),
@@ -436,7 +431,7 @@ fn boolean(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-/// A time: digits with a suffix ms, s or m, or 0.
+/// Digits with a suffix ms, s or m, or 0.
 fn duration(name: &str, value: &str) -> Result<Duration> {
     let choices = || bad(name, value, "0, or 1ms to 60m: milliseconds, seconds or minutes, as 20ms, 1s, 2m");
     let lower = value.to_ascii_lowercase();
@@ -447,7 +442,7 @@ fn duration(name: &str, value: &str) -> Result<Duration> {
     if ms <= 3_600_000 { Ok(Duration::from_millis(ms)) } else { Err(choices()) }
 }
 
-/// A number of bytes: digits with an optional suffix k, m or g (powers of 1024).
+/// Digits with an optional suffix k, m or g (powers of 1024).
 fn bytes(name: &str, value: &str, min: u64, max: u64) -> Result<u64> {
     let choices = || bad(name, value, &format!("{min} to {max} bytes, with an optional suffix k, m or g"));
     let lower = value.to_ascii_lowercase();

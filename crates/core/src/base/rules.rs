@@ -1,9 +1,9 @@
-//! Cases of the safety rules that can be broken on purpose, one at a time: canaries, which a campaign must notice.
+//! Canaries: cases of the rules that a test can break, one at a time, so that a campaign must
+//! notice.
 //!
-//! In an ordinary build [`keeps`] is a constant and nothing of this is left; with the feature `canary` the
-//! thread decides.
+//! Without the feature `canary`, [`keeps`] is a constant; with it, the thread decides.
 
-/// Declares [`Case`], the list of its variants and their rules from one list, so that none can be forgotten.
+/// Declares [`Case`], its list and its rules from one list, so that none is forgotten.
 macro_rules! cases {
     ($($rule:ident { $($(#[$doc:meta])* $case:ident,)+ })+) => {
         /// A case of a rule of `docs/commit.md` or `docs/research.md`, by its name there.
@@ -16,7 +16,7 @@ macro_rules! cases {
             /// Every case.
             pub const ALL: [Case; [$($(Case::$case),+),+].len()] = [$($(Case::$case),+),+];
 
-            /// The name of the rule, or of the omission, whose case it is.
+            /// The rule, or omission, of the case.
             pub const fn rule(self) -> &'static str {
                 match self {
                     $($(Case::$case)|+ => stringify!($rule),)+
@@ -28,79 +28,79 @@ macro_rules! cases {
 
 cases! {
     AcknowledgedWhenDurable {
-        /// I1: a commit under FULL is acknowledged after its flush.
+        /// I1: a commit under FULL returns after its flush.
         AcknowledgedAfterFlush,
-        /// A commit that changes nothing flushes what it builds on.
+        /// An empty commit flushes the state below it.
         EmptyCommitFlushes,
     }
     SeenWhenDurable {
-        /// Readers of a process see a transaction when those of all processes may.
+        /// All processes' readers see a transaction at once.
         SeenByAllAtOnce,
     }
     Poisons {
         /// A failed write or flush poisons.
         Poisons,
-        /// A failed write or flush poisons every process.
+        /// It poisons every process.
         PoisonTold,
     }
     WholeTransaction {
-        /// A record counts only with every image that streamed before it.
+        /// A record counts only with all of its streamed images.
         StreamedWhole,
-        /// Pages that come behind FCNTL_SYNC are committed with the transaction.
+        /// Pages behind FCNTL_SYNC commit with the transaction.
         LateWritesCommitted,
     }
     AbsoluteBytes {
-        /// A page beyond the end of the state before starts from zeros.
+        /// A page beyond the previous end starts from zeros.
         ZerosBeyondEnd,
     }
     RecordChain {
-        /// A record chains to the one before by salt, TID and checksum.
+        /// A record chains by salt, TID and checksum.
         RecordChain,
     }
     OneNumberOneState {
-        /// No log or home from before a recovery fits behind it.
+        /// No earlier log or home fits behind a recovery.
         NewSession,
     }
     DamageIsTold {
-        /// A later record proves that a broken one is damage and not the end.
+        /// A later record proves a broken one damaged.
         LaterRecordProves,
     }
     WrittenAgain {
-        /// Recovery writes the live records again before it writes home.
+        /// Recovery rewrites live records before home.
         RecordsRewritten,
         /// Recovery flushes the slot that counts and the names.
         LeftoversFlushed,
     }
     LogBeforeHome {
-        /// Home gets nothing that is not durable in the log.
+        /// Home gets only pages durable in the log.
         HomeNotAheadOfLog,
     }
     HomeBeforeSlot {
-        /// Home is flushed before the slot says what it holds.
+        /// Home is flushed before the slot moves.
         HomeBeforeSlot,
-        /// The slot gives up the records of a sweep when all of its pages are home.
+        /// The slot moves when all of a sweep's pages are home.
         SlotBehindSweep,
     }
     SlotBeforeReuse {
         /// The slot is flushed before anything else.
         SlotFlushed,
-        /// What makes the ring longer is durable before the slot that says so.
+        /// The longer ring is durable before its slot.
         RingGrownBeforeSlot,
-        /// The slot of a small ring is durable before the rest is cut off.
+        /// The small ring's slot is durable before the truncation.
         LogGivenBack,
-        /// Others are told of a slot before anything overwrites the records that it gives up.
+        /// Others are told of a slot before records it gives up are overwritten.
         SlotTold,
     }
     LogBeforeMark {
-        /// I3: the name of the log is durable before home is marked.
+        /// I3: the log's name is durable before the mark.
         LogBeforeMark,
         /// I3: the mark is durable before the first record, or with it.
         MarkBeforeRecord,
     }
     MarkWhileNeeded {
-        /// Page 1 carries the mark whenever it is written.
+        /// Page 1 is always written with the mark.
         MarkStays,
-        /// The mark comes off when home is complete.
+        /// The mark goes when home is complete.
         MarkOffLast,
     }
     HomeFitsLog {
@@ -108,103 +108,103 @@ cases! {
         HomeFitsLog,
     }
     NothingLeftBehind {
-        /// After the last close nothing can be read in the log.
+        /// The last close leaves nothing readable in the log.
         LogWiped,
     }
     OldImageKept {
-        /// I4: images that a snapshot reads in home are kept before home is overwritten.
+        /// I4: images that snapshots read in home are kept before it is overwritten.
         KeptForSnapshots,
-        /// Images that another process reads in home are kept before home is overwritten.
+        /// The same for readers of other processes.
         KeptForOthers,
     }
     AnnounceThenLook {
-        /// A snapshot is announced before it is used.
+        /// A snapshot is announced before use.
         SnapshotsAnnounced,
     }
     JournalInOrder {
-        /// A real journal is gone for good before the transaction beside it is acknowledged.
+        /// A real journal's removal is durable before its transaction is acknowledged.
         JournalRemovalFlushed,
-        /// A real journal becomes one when all of it is durable.
+        /// A real journal's head is written when the rest is durable.
         JournalHeadLast,
     }
     RollbackIsReal {
-        /// A hot journal is rolled back before anything is read.
+        /// A hot journal is rolled back before any read.
         HotJournalFirst,
     }
     WalBeforeHome {
         /// A WAL is durable before home is overwritten with it.
         WalBeforeHome,
-        /// Home has the content of the WAL, and has left WAL mode, before the WAL goes.
+        /// Home has the WAL's content and has left WAL mode before the WAL goes.
         HomeBeforeWalGoes,
     }
     PreparedThenDecided {
-        /// A record of a transaction over several files is flushed before the decision.
+        /// Prepared records are flushed before the decision.
         PreparedFlushed,
-        /// Who finds such a record undecided looks for the decision.
+        /// The finder of an undecided record looks for the decision.
         UndecidedAsks,
-        /// The decision is flushed before anything is shown.
+        /// The decision is flushed before anything shows.
         DecisionFlushed,
-        /// A decision stays while somebody may ask for it.
+        /// A decision stays while a file may need it.
         DecisionKept,
     }
     MarkWithFirstRecord {
-        /// I3: the first flush of a record covers a mark that was not flushed by itself.
+        /// I3: the first record's flush covers an unflushed mark.
         MarkWithFirstRecord,
-        /// A flush of home takes along what is in a log that has its seal, and in no other.
+        /// A flush of home covers a log with its seal, and no other.
         LogSealed,
     }
     SlotWithFirstRecord {
-        /// The first flush of a session that was begun without one covers its slot.
+        /// A session's first flush covers a slot not flushed by itself.
         SlotWithFirstRecord,
     }
     CloseProven {
-        /// What a close overwrites says that the session has ended.
+        /// The close's tombstones prove that the session has ended.
         CloseProven,
-        /// What proves that a session has ended is not overwritten before the next mark is durable.
+        /// That proof stays until the next mark is durable.
         ProofKept,
     }
     FlushedStays {
-        /// Recovery flushes nothing where all was flushed, not where it was written alone.
+        /// Recovery flushes nothing where all was flushed, not merely written.
         FlushedStays,
     }
     InPlaceWhenDurable {
-        /// In place only when everything published is durable.
+        /// In place only when all published is durable.
         InPlaceWhenDurable,
     }
     HeldInPlace {
-        /// Home's image is held for snapshots while a page is overwritten in place.
+        /// Home's image is held for snapshots while its page is overwritten in place.
         HeldInPlace,
     }
     SlotsAgree {
-        /// Before a page is written in place, both slots begin at the same record.
+        /// Before a write in place, both slots begin at one record.
         SlotsAgree,
     }
     InPlaceRewritten {
-        /// Recovery writes the page again that was last written in place.
+        /// Recovery rewrites the page last written in place.
         InPlaceRewritten,
     }
     TrailerSession {
-        /// A trailer counts only under the session it names.
+        /// A trailer counts only under its session.
         TrailerSession,
-        /// A restored page gets a checksum of its own.
+        /// A restored page gets its own checksum.
         RestoredSealed,
     }
     HomeBeforeNext {
-        /// While the log of an in-page scheme has a record, nothing goes in place.
+        /// While an in-page scheme's log has a record, nothing goes in place.
         HomeBeforeNext,
     }
     SizeHome {
-        /// A checkpoint of an in-page scheme brings the size on page 1 up to date.
+        /// An in-page scheme's checkpoint updates the size on page 1.
         SizeHome,
     }
     SizeLast {
-        /// Recovery brings page 1 home when the pages that it counts are flushed.
+        /// Recovery writes page 1 when the pages it counts are flushed.
         SizeLast,
     }
     ExchangeFlushed {
-        /// A file gets the name of the database when it is flushed.
+        /// A file is flushed before it gets the database's name.
         FlushedBeforeExchange,
-        /// The exchange of two names is flushed before the file that lost the name is written.
+        /// The exchange is flushed before the file that lost the name is written.
         ExchangeFlushed,
     }
 }
@@ -227,7 +227,7 @@ pub fn keeps(case: Case) -> bool {
     BROKEN.get() != Some(case)
 }
 
-/// Breaks a case on this thread, or keeps all of them again.
+/// Breaks a case on this thread, or none.
 #[cfg(feature = "canary")]
 pub fn break_on_this_thread(case: Option<Case>) {
     BROKEN.set(case);

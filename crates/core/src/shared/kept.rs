@@ -1,9 +1,9 @@
-//! Images of home that readers of other processes still need: a file beside the log, written by whoever checkpoints.
+//! Images of home that other processes' readers need: a file beside the log, written by
+//! checkpoints.
 //!
-//! Before home's image of a page is overwritten by that of transaction `until`, it is appended here if a snapshot
-//! older than `until` may read it. A reader that finds a page at home looks here first: the entry with the
-//! smallest `until` above its snapshot is the image, and home only where there is none. Nothing here is durable,
-//! and no recovery reads it.
+//! Before home's image of a page is overwritten by that of `until`, it is appended here if an older
+//! snapshot may read it. A reader of home looks here first: the entry with the smallest `until`
+//! above its snapshot is its image. Nothing here is durable, and recovery does not read it.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -22,18 +22,17 @@ use crate::disk::beside;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::log::file::base;
 
-/// Length of the head of an entry: page number u32, length of the image u32, until u64, crc32c of these u32, zeros.
+/// Head of an entry: page number u32, image length u32, until u64, crc32c of these u32, zeros.
 const HEAD_BYTES: usize = 32;
-/// Entries written with one call, in bytes.
+/// Bytes of entries written with one call.
 const RUN_BYTES: usize = 256 << 10;
 
-/// The path of the images kept for a session, which is the same for all that use the `log` (rule LogFoundBySession):
-/// two files may have had the name of the database one after the other, both in use.
+/// Path of a session's kept images beside the shared `log` (rule LogFoundBySession): two files that
+/// had the database's name in turn may both be in use.
 pub fn kept_path(log: &Path, session: u64) -> PathBuf {
     beside::path(&base(log), &format!("{KEPT_SUFFIX}-{session:016x}"))
 }
 
-/// Removes the images kept for a session, if there are any.
 pub fn remove(disk: &dyn Disk, log: &Path, session: u64) -> Result<()> {
     let path = kept_path(log, session);
     beside::remove(disk, &path).context(|| format!("cannot remove the old images {}", path.display()))
@@ -45,11 +44,11 @@ struct Index {
     generation: u64,
     /// Entries up to here are known.
     len: u64,
-    /// Page → until → where the image is.
+    /// Page → until → byte position.
     pages: FxHashMap<PageNo, BTreeMap<Tid, u64>>,
 }
 
-/// The kept images, as one process knows them.
+/// One process's view of the kept images.
 pub struct Kept {
     disk: Arc<dyn Disk>,
     home: Arc<dyn DiskFile>,
@@ -59,26 +58,23 @@ pub struct Kept {
     index: Mutex<Index>,
 }
 
-/// Where an image is.
 struct Image {
-    /// Of the file, when the entry was read.
+    /// The file's, when the entry was read.
     generation: u64,
     file: Arc<dyn DiskFile>,
     /// In bytes.
     at: u64,
 }
 
-/// Entries being written.
 pub struct Run {
     generation: u64,
-    /// Where the next write goes.
     at: u64,
     buf: Vec<u8>,
     file: Arc<dyn DiskFile>,
 }
 
 impl Kept {
-    /// The kept images of a database; with `read_only`, of other processes alone.
+    /// `read_only`: for reading other processes' images alone.
     pub fn new(
         disk: Arc<dyn Disk>,
         home: Arc<dyn DiskFile>,
@@ -103,20 +99,20 @@ impl Kept {
         Ok(file)
     }
 
-    /// Reads bytes of the image of `page` that the snapshot `tid` reads instead of home's, from byte `from` of the image on. The bytes
-    /// read; `None` where nothing is kept of it, which costs no more than a load while nothing is kept at all.
+    /// Reads the image of `page` for snapshot `tid`, from byte `from` on; returns the bytes read.
+    /// `None`: nothing is kept of it. One load while the file is empty.
     pub fn read(&self, page: PageNo, tid: Tid, from: usize, buf: &mut [u8]) -> Result<Option<usize>> {
         loop {
             let Some(Image { generation, file, at }) = self.find(page, tid)? else { return Ok(None) };
             let read = file.read_at(buf, at + from as u64).context(|| self.what("read"))?;
-            // A checkpoint that began the file afresh has overwritten the image, perhaps while it was read.
+            // A checkpoint that restarted the file may have overwritten the image during the read.
             if self.words.same_kept(generation) {
                 return Ok(Some(read));
             }
         }
     }
 
-    /// Whether the snapshot `tid` reads `page` here instead of in home.
+    /// Whether the snapshot `tid` reads `page` here, not in home.
     pub fn has(&self, page: PageNo, tid: Tid) -> Result<bool> {
         Ok(self.find(page, tid)?.is_some())
     }
@@ -134,7 +130,7 @@ impl Kept {
         Ok(Some(Image { generation: index.generation, file, at }))
     }
 
-    /// Reads the entries that others added.
+    /// Reads entries that other processes added.
     fn refresh(&self, index: &mut Index) -> Result<()> {
         loop {
             let (generation, len) = self.words.kept();
@@ -151,7 +147,7 @@ impl Kept {
         }
     }
 
-    /// Reads the entries up to byte `len`. False: there is none where one should be.
+    /// False if an entry up to byte `len` is missing.
     fn read_entries(&self, index: &mut Index, len: u64) -> Result<bool> {
         if index.len >= len {
             return Ok(true);
@@ -172,13 +168,13 @@ impl Kept {
         Ok(true)
     }
 
-    /// The smallest `until` above `tid` among the images of `page`. The caller has the writer's place.
+    /// Whether an image of `page` has an `until` above `tid`. The caller has the writer's place.
     pub fn covers(&self, page: PageNo, tid: Tid) -> bool {
         let newer = (std::ops::Bound::Excluded(tid), std::ops::Bound::Unbounded);
         self.index.lock().pages.get(&page).is_some_and(|images| images.range(newer).next().is_some())
     }
 
-    /// Begins to keep images. With `afresh`, nobody needs those there are. The caller has the writer's place.
+    /// `afresh`: the present images are no longer needed. The caller has the writer's place.
     pub fn begin(&self, afresh: bool) -> Result<Run> {
         let mut index = self.index.lock();
         let (generation, len) = self.words.kept();
@@ -193,7 +189,6 @@ impl Kept {
         Ok(Run { generation, at, buf: Vec::new(), file })
     }
 
-    /// Adds an image to `run`.
     pub fn add(&self, run: &mut Run, page: PageNo, until: Tid, image: &[u8]) -> Result<()> {
         let from = run.buf.len();
         run.buf.resize(from + HEAD_BYTES, 0);
@@ -214,7 +209,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Lets every process see the images of `run`.
+    /// Shows the images of `run` to every process.
     pub fn finish(&self, mut run: Run) -> Result<()> {
         self.write(&mut run)?;
         self.words.set_kept(run.generation, run.at);
@@ -229,7 +224,7 @@ mod tests {
     use crate::disk::sim::{SimConfig, SimDisk};
     use std::io;
 
-    /// The file of a reader: before its first read another process acts.
+    /// Acts as another process before a reader's first read.
     struct Overtaken<F> {
         file: Arc<dyn DiskFile>,
         act: Mutex<Option<F>>,
@@ -264,7 +259,7 @@ mod tests {
             Both { writer: Arc::new(open()), reader: open() }
         }
 
-        /// Keeps images of two pages for the snapshots before `until`.
+        /// Keeps images of two pages for snapshots before `until`.
         fn keep(kept: &Kept, afresh: bool, until: u64, pages: [(u32, u8); 2]) {
             let mut run = kept.begin(afresh).unwrap();
             for (page, byte) in pages {
@@ -273,7 +268,7 @@ mod tests {
             kept.finish(run).unwrap();
         }
 
-        /// Before the next read of the reader, a checkpoint begins the file afresh, with `pages`.
+        /// Before the reader's next read, a checkpoint restarts the file with `pages`.
         fn overtake(&self, pages: Option<[(u32, u8); 2]>) {
             let (writer, mut index) = (self.writer.clone(), self.reader.index.lock());
             let act = move || match pages {
@@ -329,7 +324,7 @@ mod tests {
         assert_eq!(seen, [Some(50), Some(50), Some(90), Some(90), None]);
         writer.begin(false).unwrap();
         assert!(writer.covers(PageNo(3), Tid(8)) && !writer.covers(PageNo(3), Tid(9)));
-        // Begun afresh, nothing of before is found.
+        // Restarted, the file has no earlier image.
         let run = writer.begin(true).unwrap();
         writer.finish(run).unwrap();
         assert_eq!(read(&reader, 1), None);

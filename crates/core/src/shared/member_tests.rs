@@ -1,4 +1,4 @@
-//! Threads of two processes that take turns: the writer's state is in order before any of them goes on.
+//! Threads of two processes take turns: none goes on before the writer's state is in order.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn nobody_goes_on_while_what_others_wrote_is_not_in_order() {
     assert!(!member.is_busy());
 }
 
-/// What a commit does in its own turn does not wait for those that wait for that turn to end: neither would ever go on.
+/// If a commit in its own turn waited for those that wait for that turn, neither would go on.
 #[test]
 fn a_turn_is_joined_though_others_wait_for_it() {
     let [other, member] = two();
@@ -81,7 +81,7 @@ fn a_turn_is_joined_though_others_wait_for_it() {
     member.settle().unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| other.take(true, &far.into(), None).unwrap());
-        // Once the slice is over, no transaction begins in it.
+        // After the slice, no transaction begins in the turn.
         while member.take(true, &soon(1), None).unwrap() == Taken::Again {
             member.leave(true, false);
         }
@@ -93,7 +93,7 @@ fn a_turn_is_joined_though_others_wait_for_it() {
     assert!(!member.join_turn());
 }
 
-/// One thread of a process waits for its slice to be over, another enters meanwhile.
+/// One thread waits for the end of its process's slice, another enters meanwhile.
 #[test]
 fn threads_that_let_another_process_go_first_wait_for_what_it_wrote() {
     let members = two();

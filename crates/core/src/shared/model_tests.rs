@@ -1,24 +1,24 @@
-//! Every interleaving of a reader and a process that commits and checkpoints, on the real words: what the simulated
-//! disk cannot reach, for between two words there is no disk call.
+//! Every interleaving of a reader with a committing, checkpointing process, on the real words: the
+//! simulated disk has no call between two words.
 
 use super::words::{Cell, ProcessWords};
 use crate::base::types::Tid;
 
-/// Home's one page, and what was kept of it: (until, the state it is of).
+/// Home's one page, and its kept images: (until, state).
 struct World {
     words: ProcessWords,
     home: u64,
     kept: Vec<(u64, u64)>,
 }
 
-/// Which safeguard is left out.
+/// The missing safeguard.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
     Floor,
     Kept,
     Epoch,
-    /// The floor is raised after the look at what is announced.
+    /// The floor is raised after the look at the pins.
     Order,
 }
 
@@ -50,7 +50,7 @@ impl Reader {
             }
             6 => self.read = self.found.unwrap_or(w.home),
             7 if !w.words.same_epoch(self.epoch) => self.at = 3,
-            // Home may have what came before: then the page table has the rest. Never what came after.
+            // Home may have an older state, for the page table has the rest; never a newer one.
             8 if self.read > self.snapshot => {
                 return Err(format!("snapshot {} reads the image of {}", self.snapshot, self.read));
             }
@@ -98,8 +98,8 @@ impl Writer {
     }
 }
 
-/// Runs one schedule: who makes each step, first as in `path`, then the writer as long as it can. Each choice that
-/// there was is in `path` afterwards.
+/// Runs one schedule: `path` picks the first steps, then the writer runs as long as it can. `path`
+/// has each choice afterwards.
 fn run(words: &ProcessWords, path: &mut Vec<bool>, without: Without) -> Result<(), String> {
     words.set_committing(&[0; 8]);
     words.set_home_floor(Tid(0));
@@ -127,7 +127,7 @@ fn run(words: &ProcessWords, path: &mut Vec<bool>, without: Without) -> Result<(
     Ok(())
 }
 
-/// Runs every schedule, until one shows a violation.
+/// Runs every schedule up to a violation.
 fn first_violation(without: Without) -> Option<String> {
     let words = ProcessWords::new(std::sync::Arc::default());
     words.found(1, false, 1, Tid(0));
@@ -137,7 +137,7 @@ fn first_violation(without: Without) -> Option<String> {
         if let Err(violation) = run(&words, &mut path, without) {
             return Some(violation);
         }
-        // The last choice that can still be made otherwise.
+        // The last choice with another option.
         while path.pop_if(|reads| *reads).is_some() {}
         *path.last_mut()? = true;
     }

@@ -1,4 +1,4 @@
-//! Where a process is in the log that it follows.
+//! A process's position in the log that it follows.
 
 use crate::log::file::Cursor;
 use crate::log::slot::Slot;
@@ -6,19 +6,18 @@ use crate::log::slot::Slot;
 /// How far the log is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// What readers may see.
+    /// To the newest state that readers may see.
     Visible,
-    /// All that is written: what the next transaction builds on.
+    /// To all that is written: the base of the next transaction.
     Written,
-    /// All that is written and on the medium: what the shipper sends.
+    /// To all that is written and flushed: the shipper's.
     Flushed,
 }
 
-/// Where a process is in the log.
 pub struct Tail {
-    /// The newest slot it has seen.
+    /// The newest slot seen.
     pub slot: Slot,
-    /// Behind the last record it has, which made the newest state it knows.
+    /// Behind the last record known, which made the newest known state.
     pub cursor: Cursor,
 }
 
@@ -28,7 +27,7 @@ impl Tail {
         Tail { cursor: Cursor::at(&slot), slot }
     }
 
-    /// Before everything: what `slot` says is yet to be learnt.
+    /// Before everything: `slot` is yet to be applied.
     pub fn nowhere(slot: Slot) -> Tail {
         let mut tail = Tail::at(slot);
         tail.slot.sequence = 0;

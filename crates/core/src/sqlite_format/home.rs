@@ -1,4 +1,4 @@
-//! The SQLite database header: reading it, and the mark that keeps stock SQLite out.
+//! The SQLite database header, and the mark that keeps stock SQLite out.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -8,30 +8,31 @@ use crate::base::types::Tid;
 /// The first bytes of page 1.
 pub type Header = [u8; at::HEADER_BYTES];
 
-/// What kind of file home is.
+/// The kind of file that home is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// No bytes yet: the first commit makes the database.
+    /// No bytes yet.
     Empty,
-    /// A database with a rollback journal: onewrite's to commit to.
+    /// A database with a rollback journal: onewrite commits to it.
     Database,
     /// A database in WAL mode: passed through.
     Wal,
-    /// Not a database, or shorter than its header states; SQLite will say so.
+    /// No database, or shorter than its header states; SQLite reports it.
     Foreign,
 }
 
-/// What a marked header says besides.
+/// The fields of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// As in the log's slots.
     pub session: u64,
-    /// The newest transaction of which pages went home; 0: not told (schemes that have no checkpoints, and files that an older
-    /// version marked).
+    /// The newest transaction with pages at home; 0: unknown (schemes without checkpoints, older
+    /// versions).
     pub tid: Tid,
-    /// The newest one of which all pages did, and all of those before; below `tid` while a checkpoint is on its way.
+    /// The newest one that is, with all before, wholly at home; below `tid` during a checkpoint.
     pub whole: Tid,
-    /// The slot of the session may not be durable yet, and nothing of the session is (rule SlotWithFirstRecord).
+    /// The session's slot may not be durable yet, and nothing else of it is (rule
+    /// SlotWithFirstRecord).
     pub tentative: bool,
 }
 
@@ -39,12 +40,12 @@ pub struct Mark {
 const PARTIAL: u32 = 1;
 /// The session may have left nothing in the log.
 const TENTATIVE: u32 = 2;
-/// Above the flags: by how many transactions `whole` is behind; 0 where an older version wrote that the checkpoint is not complete.
+/// The bits above the flags: how far `whole` is behind; 0 if an older version wrote PARTIAL.
 const BEHIND_SHIFT: u32 = 2;
 const BEHIND_MAX: u64 = (1 << (u32::BITS - BEHIND_SHIFT)) - 1;
 
 impl Mark {
-    /// Of a session whose slot is durable and whose checkpoints are complete.
+    /// Of a session with a durable slot and complete checkpoints.
     pub fn new(session: u64, tid: Tid) -> Mark {
         Mark { session, tid, whole: tid, tentative: false }
     }
@@ -62,12 +63,12 @@ impl Mark {
     }
 }
 
-/// A state of the database that a snapshot can be pinned to.
+/// A state of the database to which a snapshot can be pinned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The transaction that made it; [`Tid::HOME`] for what home held at attach.
+    /// The transaction that made it; [`Tid::HOME`]: home at attach.
     pub tid: Tid,
-    /// What kind of file it is.
+    /// The kind of file.
     pub kind: Kind,
     /// Page size in bytes; 0 while the database is empty.
     pub page_bytes: u32,
@@ -75,7 +76,7 @@ pub struct State {
     pub page_count: u32,
     /// File change counter.
     pub change_counter: u32,
-    /// The header as connections see it: no mark, this counter, this size.
+    /// The header for connections: unmarked, with this counter and size.
     pub header: Header,
 }
 
@@ -85,7 +86,7 @@ impl State {
         State { tid, kind: Kind::Empty, page_bytes: 0, page_count: 0, change_counter: 0, header: [0; at::HEADER_BYTES] }
     }
 
-    /// The state that a marked home with these first bytes and this length is in, as if the mark was off.
+    /// The state of a marked home with these first bytes and length.
     pub fn without_mark(mut first: Header, bytes: u64) -> State {
         let counter = be_u32(&first, at::CHANGE_COUNTER).unwrap_or(0);
         unmark(&mut first);
@@ -94,7 +95,7 @@ impl State {
         State::of_home(&first, bytes)
     }
 
-    /// The state an unmarked home of `file_bytes` is in, given its first bytes.
+    /// The state of an unmarked home of `file_bytes` with these first bytes.
     pub fn of_home(first: &[u8], file_bytes: u64) -> State {
         if file_bytes <= at::HEADER_BYTES as u64 && is_cut_short(first) {
             return State::empty(Tid::HOME);
@@ -127,7 +128,7 @@ impl State {
         state.page_count = if states_its_size(&header) { said } else { by_size.max(1) };
         state.change_counter = counter;
         if state.kind == Kind::Database && by_size < state.page_count {
-            // SQLite compares the two itself, so it must see the length as it is.
+            // SQLite compares the two itself, so it must see the real length.
             state.kind = Kind::Foreign;
         }
         if state.kind == Kind::Database {
@@ -136,7 +137,7 @@ impl State {
         state
     }
 
-    /// The state after a commit. `header`: the header of page 1 if the commit changed page 1.
+    /// The state after a commit. `header`: from page 1, if changed.
     pub fn after(
         &self,
         tid: Tid,
@@ -157,7 +158,7 @@ impl State {
         state
     }
 
-    /// Brings the header in line with the numbers, without mark and session.
+    /// Puts the numbers into the header, without mark and session.
     fn show(&mut self) {
         unmark(&mut self.header);
         put_counter(&mut self.header, self.change_counter);
@@ -169,8 +170,8 @@ impl State {
         u64::from(self.page_count) * u64::from(self.page_bytes)
     }
 
-    /// The header for home while the mark is on. Its counter is one ahead, so that a stock process
-    /// with a warm cache looks again.
+    /// The header for a marked home. Its counter is one ahead, so that a stock process drops its
+    /// cache.
     pub fn marked_header(&self, mark: Mark) -> Header {
         let mut h = self.header;
         put(&mut h, at::READ_VERSION, &[at::MARK]);
@@ -178,7 +179,7 @@ impl State {
         with_counter(h, self.change_counter.wrapping_add(1))
     }
 
-    /// The header for a marked home, which may have no page yet.
+    /// The same for a home that may have no page yet.
     pub fn marked_or_empty(&self, mark: Mark) -> Header {
         match self.kind {
             Kind::Empty => empty_marked(4096, mark),
@@ -186,15 +187,15 @@ impl State {
         }
     }
 
-    /// The header for home when the mark comes off. Its counter differs from every one that home
-    /// carried while marked, so that a stock process which saw the mark looks again (rule OneNumberOneState).
+    /// The header for unmarking. Its counter differs from all that home had while marked, so that a
+    /// stock process which saw the mark drops its cache (rule OneNumberOneState).
     pub fn final_header(&self) -> Header {
         with_counter(self.header, self.change_counter.wrapping_add(2))
     }
 }
 
-/// Whether a file holds no more than what placing the mark on an empty one left when it was cut short: a length
-/// without bytes, or the beginning of that header, whatever session it names.
+/// Whether the file is an empty one whose marking was cut short: a length without bytes, or a part
+/// of that header, for any session.
 fn is_cut_short(first: &[u8]) -> bool {
     let whole = empty_marked(4096, Mark::new(0, Tid(0)));
     let mark = at::SESSION..at::SESSION + at::MARK_BYTES;
@@ -207,14 +208,14 @@ fn with_counter(mut h: Header, counter: u32) -> Header {
     h
 }
 
-/// Writes the change counter, and that the size in the header holds for it.
+/// Sets the change counter, and that the size holds for it.
 pub fn put_counter(header: &mut [u8], counter: u32) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         put(header, field, &counter.to_be_bytes());
     }
 }
 
-/// The page size a header states, if it is one.
+/// The page size in the header, if valid.
 pub fn page_bytes(header: &[u8]) -> Option<u32> {
     let size = match be_u16(header, at::PAGE_SIZE)? {
         1 => 65536,
@@ -223,13 +224,13 @@ pub fn page_bytes(header: &[u8]) -> Option<u32> {
     (size.is_power_of_two() && size >= 512).then_some(size)
 }
 
-/// The page count a header states.
+/// The page count in the header.
 pub fn page_count(header: &[u8]) -> Option<u32> {
     be_u32(header, at::PAGE_COUNT)
 }
 
-/// Whether the first bytes of a file say how long the database is. A SQLite before 3.7.0 leaves the size in
-/// the header stale; then the file's size holds.
+/// Whether the header's size counts. SQLite before 3.7.0 left it stale; the file's length counts
+/// then.
 fn states_its_size(first: &[u8]) -> bool {
     let valid_for = be_u32(first, at::VERSION_VALID_FOR);
     first.starts_with(at::MAGIC)
@@ -238,28 +239,26 @@ fn states_its_size(first: &[u8]) -> bool {
         && be_u32(first, at::CHANGE_COUNTER) == valid_for
 }
 
-/// The reserved bytes per page a header states.
+/// The reserved bytes per page in the header.
 pub fn reserved(header: &[u8]) -> Option<u8> {
     header.get(at::RESERVED).copied()
 }
 
-/// Whether a header asks for WAL mode.
 pub fn wants_wal(header: &[u8]) -> bool {
     header.get(at::WRITE_VERSION) == Some(&2) || header.get(at::READ_VERSION) == Some(&2)
 }
 
-/// Whether a header is that of a database with a rollback journal.
 pub fn has_rollback_journal(header: &[u8]) -> bool {
     header.starts_with(at::MAGIC)
         && page_bytes(header).is_some()
         && header.get(at::WRITE_VERSION..=at::READ_VERSION) == Some(&[1, 1])
 }
 
-/// The mark of a header, if it is on.
+/// The header's mark, if on.
 pub fn mark(header: &[u8]) -> Option<Mark> {
     let marked = header.starts_with(at::MAGIC) && header.get(at::READ_VERSION) == Some(&at::MARK);
     let session = le_u64(header, at::SESSION).filter(|_| marked)?;
-    // Of a header that was cut short within them, nothing is told.
+    // A header cut short within them says nothing.
     let (tid, flags) = (le_u64(header, at::TID).unwrap_or(0), le_u32(header, at::FLAGS).unwrap_or(0));
     let behind = if flags & PARTIAL != 0 { u64::from(flags >> BEHIND_SHIFT).max(1) } else { 0 };
     let whole = Tid(tid.saturating_sub(behind));
@@ -274,7 +273,7 @@ pub fn unmark(header: &mut [u8]) {
     }
 }
 
-/// The header of a marked home that has no page yet.
+/// The header of a marked home without a page.
 pub fn empty_marked(page_bytes: u32, mark: Mark) -> Header {
     let mut h = [0; at::HEADER_BYTES];
     put(&mut h, 0, at::MAGIC);
@@ -285,8 +284,8 @@ pub fn empty_marked(page_bytes: u32, mark: Mark) -> Header {
     h
 }
 
-/// Makes `new`, an image of page 1, carry the counters of `counters_of`: then they alone do not make
-/// it differ (metadata embedding of LS-MVBT).
+/// Gives page 1 `new` the counters of `counters_of`, so that they alone do not change it (metadata
+/// embedding of LS-MVBT).
 pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         if let Some(old) = counters_of.get(field..field + 4) {
@@ -295,20 +294,21 @@ pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     }
 }
 
-/// The same with the size in pages, which an in-page scheme tells from the pages themselves.
+/// The same with the page count, which an in-page scheme derives from the pages.
 pub fn embed_page_count(new: &mut [u8], count_of: &[u8]) {
     if let Some(old) = count_of.get(at::PAGE_COUNT..at::PAGE_COUNT + 4) {
         put(new, at::PAGE_COUNT, old);
     }
 }
 
-/// Bytes of page 1 from the change counter on that two images may differ in: it alone; the size in pages as well; and what page 1 says of
-/// the freelist.
+/// Bytes of page 1, from the change counter on, in which two images may differ: the counter; the
+/// page count too; the freelist too.
 pub const COUNTERS: usize = 4;
 pub const PAGE_COUNT: usize = 8;
 pub const SIZES: usize = 16;
 
-/// Whether two images of page 1 say the same but for counters, and `but` bytes from the change counter on.
+/// Whether two images of page 1 agree but for counters and the `but` bytes from the change counter
+/// on.
 pub fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
     let from = at::CHANGE_COUNTER + but;
     let part = |range: std::ops::Range<usize>| a.get(range.clone()) == b.get(range);
@@ -318,7 +318,7 @@ pub fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
         && part(at::VERSION_VALID_FOR + 4..a.len())
 }
 
-/// Makes `header` state this size in pages.
+/// Sets the page count in a header.
 pub fn put_page_count(header: &mut [u8], page_count: u32) {
     put(header, at::PAGE_COUNT, &page_count.to_be_bytes());
 }

@@ -1,11 +1,11 @@
 //! The one narrow interface through which onewrite touches storage.
 //!
-//! Two implementations: [`real`] (files of the operating system) and [`sim`] (a disk in memory that
-//! counts, fails, tears, reorders and cuts power). All of `core` runs on either.
+//! Two implementations: [`real`] (the operating system's files) and [`sim`] (a disk in memory that
+//! counts, fails, tears, reorders and cuts power).
 //!
-//! What an implementation promises is what `docs/faults.md` assumes of devices: a write that has not
-//! been flushed may reach the disk wholly, in part (whole atomic units) or not at all, in any order;
-//! a flush that returned makes everything written before it to that file durable.
+//! They promise the devices of `docs/faults.md`: an unflushed write may reach the disk wholly, in
+//! part (whole atomic units) or not, in any order; a flush makes all earlier writes to that file
+//! durable.
 
 pub(crate) mod beside;
 pub mod environment;
@@ -33,15 +33,15 @@ use shared::SharedWords;
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// An existing file, for reading.
+    /// Existing, for reading.
     ReadOnly,
-    /// An existing file, for reading and writing.
+    /// Existing, for reading and writing.
     ReadWrite,
-    /// For reading and writing; an empty file is made where there is none.
+    /// For reading and writing, created if missing.
     Create,
 }
 
-/// Identity of a file: two paths that name one file (links, relative paths) have the same.
+/// Identity of a file, equal for all paths to it (links, relative paths).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
     /// Device number.
@@ -50,29 +50,29 @@ pub struct FileId {
     pub ino: u64,
 }
 
-/// Whose a file is, and who may do what with it.
+/// Owner and permissions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Number of the user it belongs to.
+    /// Number of its user.
     pub uid: u32,
-    /// Number of the group it belongs to.
+    /// Number of its group.
     pub gid: u32,
     /// Permission bits.
     pub mode: u32,
 }
 
 impl Access {
-    /// Whether it may let somebody read who may not read what has the `other`.
+    /// Whether it may let a user read that `other` does not.
     pub fn admits_more_than(self, other: Access) -> bool {
         (self.uid, self.gid) != (other.uid, other.gid) || self.mode & !other.mode & 0o044 != 0
     }
 }
 
-/// Where a sealed file lies on the device, and its seal. Never all zeros.
+/// Place of a sealed file on the device, and its seal. Never all zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSeal(pub [u64; 2]);
 
-/// The names in a directory, of one moment. Never all zeros.
+/// Identifies the names in a directory at one moment. Never all zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamesStamp(pub [u64; 4]);
 
@@ -81,86 +81,87 @@ pub struct NamesStamp(pub [u64; 4]);
 pub enum LockKind {
     /// Any number of open files may hold it.
     Shared,
-    /// One open file holds it, and no other holds a shared one.
+    /// One open file holds it, and no other a shared one.
     Exclusive,
 }
 
 /// A directory tree of files.
 pub trait Disk: Send + Sync {
-    /// Opens a file. Errors: `NotFound`, `PermissionDenied`, `ReadOnlyFilesystem`, `StorageFull`, others of the system.
+    /// Opens a file. Errors: `NotFound`, `PermissionDenied`, `ReadOnlyFilesystem`, `StorageFull`,
+    /// others of the system.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
-    /// Opens a file that lies beside a database and belongs to it. Where somebody else may have put something under its name (a
-    /// link, a file of several names, what is no regular file) the error is `InvalidInput` and says so. The file gets the
-    /// `access` of the database, as far as this process can give it, if it is made here or admits more. Where it cannot give the owner or the group, nobody may do
-    /// more with a file that is made here than with the database.
+    /// Opens a file that belongs to a database beside it. `InvalidInput`, with a reason, if another
+    /// user may have made it (a link, several names, no regular file). A file created here, or more
+    /// open than `access`, gets `access` as far as this process can give it. Without owner or
+    /// group, a created file is no more open than the database.
     fn open_beside(&self, path: &Path, mode: OpenMode, access: Option<Access>) -> io::Result<Arc<dyn DiskFile>> {
         let _without_owners = access;
         self.open(path, mode)
     }
-    /// Removes the name `path`. `NotFound` where there is none.
+    /// Removes a name; `NotFound` if missing.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Which file has the name `path`, without opening it, a link itself where it is one; `None` if there is none.
+    /// The file, or link, of a name, without opening it; `None` if missing.
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>>;
-    /// The path of the file itself, absolute and without links. The file need not exist.
+    /// The path, absolute and without links, of a file that need not exist.
     fn resolve(&self, path: &Path) -> io::Result<std::path::PathBuf>;
-    /// The absolute path that `path` is, without `.` and `..`, if no part of it is a link: as SQLite's own VFS finds it. `None` where that one
-    /// had better be asked.
+    /// `path` made absolute, without `.` and `..`, if no part is a link, as SQLite's own VFS finds
+    /// it. `None`: ask that VFS.
     fn full_path(&self, path: &Path) -> Option<std::path::PathBuf> {
         let _not_of_this_system = path;
         None
     }
     /// Whether `path` names a file.
     fn exists(&self, path: &Path) -> io::Result<bool>;
-    /// Exchanges the files that two names in one directory lead to, in one step. `Unsupported` where it cannot be done.
+    /// Exchanges two names of one directory in one step. `Unsupported` where impossible.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()>;
-    /// Gives the file `from` the name `to` in the same directory, in one step. `AlreadyExists` if there is such a file.
+    /// Renames within the directory, in one step. `AlreadyExists` if `to` does.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// The files in the directory that holds `path`, in any order.
+    /// The files in the directory of `path`, in any order.
     fn names_beside(&self, path: &Path) -> io::Result<Vec<std::path::PathBuf>>;
-    /// Makes the file `path`, which does not exist, for the owner of the file `like` and whom that admits.
+    /// Creates the file `path` with the owner and permissions of `like`.
     fn create_like(&self, path: &Path, like: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let _without_owners = like;
         self.open(path, OpenMode::Create)
     }
-    /// Makes creations, removals and changes of names in the directory that holds `path` durable.
+    /// Makes all changes of names in the directory of `path` durable.
     fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
-    /// Makes all that was written to any file of the file system that holds `path` durable (`syncfs`).
+    /// Makes all writes to the file system of `path` durable (`syncfs`).
     fn sync_all_beside(&self, path: &Path) -> io::Result<()>;
-    /// A number for the time since the system was started: it keeps what was written, and what is in shared memory, until the next start.
-    /// `None` where that cannot be told.
+    /// Identifies the time since the system's start, for which unflushed writes and shared memory
+    /// last. `None`: unknown.
     fn system_start(&self) -> Option<u64> {
         None
     }
-    /// A number for the names in the directory that holds `path` as they are: while it is given, none was made, changed or removed since it
-    /// was given first. `None` where that cannot be told, or not yet.
+    /// Identifies the names in the directory of `path`: while equal, none was made, changed or
+    /// removed. `None`: unknown, or not yet.
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
         let _has_no_clock = path;
         Ok(None)
     }
-    /// Whether `every` has passed since this was so at `last`, for who looks now and then; it is so now then. A disk without a clock always
-    /// says so.
+    /// Whether `every` has passed since `last`, which then becomes now. Always, on a disk without a
+    /// clock.
     fn is_due(&self, last: &mut Option<Instant>, every: Duration) -> bool {
         let _has_no_clock = (last, every);
         true
     }
-    /// A file without a name in the directory that holds `near`; it vanishes when dropped.
+    /// A nameless file in the directory of `near`; it ends with its handle.
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>>;
 }
 
-/// One open file. Locks belong to the open file (not to the process): two opens of one file in one
-/// process exclude each other, and dropping the file gives its locks back.
+/// An open file. Locks belong to it, not to the process: two opens of one file exclude each other,
+/// and a drop gives the locks back.
 pub trait DiskFile: Send + Sync {
-    /// Which file this is.
+    /// Its identity.
     fn id(&self) -> io::Result<FileId>;
-    /// A number that no other file has had since the system was started: of when and where it was made. `None` where that cannot be told.
+    /// Unlike any other file's since the system's start: from its creation. `None`: unknown.
     fn made(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
-    /// Whose it is; `None` where files have no owners.
+    /// Its owner and permissions; `None` where files have no owners.
     fn access(&self) -> io::Result<Option<Access>> {
         Ok(None)
     }
-    /// Whether no name leads to the file any more.
+    /// Whether it has lost all names.
     fn is_unlinked(&self) -> io::Result<bool> {
         Ok(false)
     }
@@ -173,7 +174,7 @@ pub trait DiskFile: Send + Sync {
     /// Reads at byte `offset` until `buf` is full or the file ends; returns the bytes read.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
-        // What a read that ended early leaves out is no end of the file: zeros to SQLite, records that were never written to recovery.
+        // A short read is not the file's end: SQLite would see zeros, recovery a missing record.
         while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
             match self.read_once_at(rest, offset.saturating_add(done as u64))? {
                 0 => break,
@@ -182,52 +183,52 @@ pub trait DiskFile: Send + Sync {
         }
         Ok(done)
     }
-    /// Reads at byte `offset` what one call of the system gives; 0 only at the end of the file.
+    /// One read call of the system; 0 only at the file's end.
     fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Writes all of `buf` at byte `offset`. Not durable until a flush. `StorageFull` if there is no room.
+    /// Writes all of `buf` at byte `offset`, not durable until a flush. `StorageFull` without room.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
-    /// Writes all of `buf` at byte `offset` and makes exactly these bytes durable, in one call
-    /// (`pwritev2(RWF_DSYNC)`). Says nothing of bytes written earlier.
+    /// Writes all of `buf` and makes just these bytes durable, in one call (`pwritev2(RWF_DSYNC)`).
     fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
-    /// Makes everything written to this file, and its length, durable (`fdatasync`).
+    /// Makes all of the file, and its length, durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
-    /// Where the first byte at `offset` or behind it is that is not in a hole, in bytes; `None` if there is none. Where holes are not known,
-    /// that is `offset`.
+    /// The first byte from `offset` on outside holes; `None` if there is none. `offset` where holes
+    /// are unknown.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         Ok(Some(offset))
     }
-    /// Asks the system to begin to write these bytes to the medium, without waiting: a flush that follows finds less to do. Says
-    /// nothing of durability, fails silently, and changes nothing on a disk that may write what it likes at any time.
+    /// Asks the system to begin writing these bytes, so that a later flush has less to do. Not
+    /// durable; fails silently.
     fn begin_write_back(&self, offset: u64, len: u64) {
         let _nothing_to_ask = (offset, len);
     }
-    /// Waits until the device has everything written to this file from byte `from` on, which may be in a cache of its own: the next flush of any file there makes it
-    /// durable, if this one has its seal ([`DiskFile::has_seal`]). An error is a failed flush.
+    /// Waits until the device, perhaps its cache, has all bytes from `from` on: with a seal
+    /// ([`DiskFile::has_seal`]), any file's next flush there makes them durable. An error is a
+    /// failed flush.
     fn finish_write_back(&self, from: u64) -> io::Result<()> {
         let _all_of_it = from;
         self.sync()
     }
-    /// Seals a file whose length is durable, and each of whose bytes has been flushed since it was added: it loses the seal when it is truncated, and
-    /// when its bytes are moved on the device. `None` where that cannot be told, or where what is written over does not stay where it was.
+    /// Seals a file with a durable length whose bytes have all been flushed once. Truncation, or
+    /// moving its bytes on the device, ends the seal. `None`: unknown, or overwrites go elsewhere.
     fn seal(&self) -> io::Result<Option<FileSeal>> {
         Ok(None)
     }
-    /// Whether the file has this seal: what is written over goes where the medium knows it to be.
+    /// Whether it has this seal: overwrites go to the place known on the medium.
     fn has_seal(&self, seal: FileSeal) -> io::Result<bool> {
         let _has_none = seal;
         Ok(false)
     }
     /// Sets the length in bytes; a longer file reads as zeros there.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Asks for room for the first `len` bytes without changing the length. `StorageFull` if there
-    /// is none; a file system that cannot reserve says `Ok`.
+    /// Reserves room for the first `len` bytes, keeping the length. `StorageFull` without room;
+    /// `Ok` where unsupported.
     fn reserve(&self, len: u64) -> io::Result<()>;
-    /// Takes a lock on `len` bytes at `offset` (which need not exist), replacing what this file holds
-    /// there, without waiting. False if another open file holds one that conflicts.
+    /// Locks `len` bytes at `offset` (which need not exist), in place of this file's lock there,
+    /// without waiting. False on a conflict.
     fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool>;
     /// Gives the lock on these bytes back.
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// Whether a lock on these bytes, of which this file holds none, would not be to be had now.
+    /// Whether such a lock, on bytes that this file has not locked, would fail now.
     fn conflicts(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
         let free = self.try_lock(offset, len, kind)?;
         if free {
@@ -235,8 +236,8 @@ pub trait DiskFile: Send + Sync {
         }
         Ok(!free)
     }
-    /// The same for who may be told a little late: lately there was none. `free_at`: when that was; it is kept for these
-    /// bytes from one call to the next. A disk without a clock always looks.
+    /// The same, perhaps a moment late. `free_at`: when there was no conflict, kept per range
+    /// between calls. A disk without a clock always looks.
     fn conflicts_lately(
         &self,
         offset: u64,
@@ -247,17 +248,17 @@ pub trait DiskFile: Send + Sync {
         let _has_no_clock = free_at;
         self.conflicts(offset, len, kind)
     }
-    /// Bytes the device writes all or nothing when aligned: a power of two, at least 512.
+    /// Aligned bytes that the device writes all or nothing: a power of two, at least 512.
     fn atomic_unit_bytes(&self) -> u32;
-    /// The first block of the file as memory that every process with this file open shares. What it holds after
-    /// the last of them is gone is anybody's guess. An error where the file system cannot.
+    /// The file's first block as memory shared by all processes with it open; unspecified after the
+    /// last has gone. An error where the file system cannot.
     fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-/// Start and length of a lock as `fcntl` takes them; `InvalidInput` for an empty range, which it
-/// would take as "to the end of any file", and for one past the largest offset.
+/// A lock's start and length for `fcntl`. `InvalidInput` for an empty range, which `fcntl` takes as
+/// "to the end of any file", and past the largest offset.
 fn lock_range(offset: u64, len: u64) -> io::Result<(i64, i64)> {
     match (i64::try_from(offset), i64::try_from(len)) {
         (Ok(start), Ok(len)) if len > 0 && start.checked_add(len).is_some() => Ok((start, len)),
@@ -270,7 +271,7 @@ pub fn random() -> crate::base::error::Result<u64> {
     system::random().context(|| "cannot get a random number from the system".into())
 }
 
-/// Reads into `buf`; what was read, less than `buf` where the file ends.
+/// Reads into `buf`; returns the part read, shorter at the file's end.
 pub fn read_part<'a>(file: &dyn DiskFile, buf: &'a mut [u8], offset: u64) -> io::Result<&'a mut [u8]> {
     let read = file.read_at(buf, offset)?;
     buf.get_mut(..read).ok_or_else(|| io::Error::other("a read gave more than was asked for"))

@@ -1,5 +1,5 @@
-//! The bytes of a simulated file, in chunks that copies of a disk share until one of them writes: a campaign copies
-//! disks at every crash, and hardly any byte of a copy is ever changed.
+//! A simulated file's bytes, in chunks that copies share until a write: campaigns copy disks at
+//! every crash and change few bytes.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ const CHUNK_BYTES: usize = 4096;
 
 type Chunk = [u8; CHUNK_BYTES];
 
-/// Bytes that are cheap to copy. Whatever lies behind the end is zeros, in the last chunk as well.
+/// Bytes that are cheap to copy. All behind the end are zeros, also in the last chunk.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bytes {
     len: usize,
@@ -34,7 +34,7 @@ impl Bytes {
         bytes
     }
 
-    /// Fills `buf` with what lies at `offset`, with zeros where there is nothing; how much there was.
+    /// Fills `buf` from `offset`, with zeros behind the end; returns the bytes that exist.
     pub fn read(&self, buf: &mut [u8], offset: usize) -> usize {
         for (index, within, at) in parts(offset, offset + buf.len()) {
             let room = &mut buf[at..at + within.len()];
@@ -46,7 +46,7 @@ impl Bytes {
         self.len.saturating_sub(offset).min(buf.len())
     }
 
-    /// Writes `buf` at `offset`, with zeros between the end and it.
+    /// Writes `buf`, with zeros between the end and `offset`.
     pub fn write(&mut self, buf: &[u8], offset: usize) {
         if self.len < offset + buf.len() {
             self.resize(offset + buf.len());
@@ -57,14 +57,14 @@ impl Bytes {
         }
     }
 
-    /// Makes it `len` bytes long, with zeros behind the end there was.
+    /// New bytes are zeros.
     pub fn resize(&mut self, len: usize) {
         self.zero(len, self.len);
         self.chunks.resize(len.div_ceil(CHUNK_BYTES), None);
         self.len = len;
     }
 
-    /// Zeroes the bytes from `start` to `end`, as far as there are any.
+    /// Zeroes the existing bytes in the range.
     pub fn zero(&mut self, start: usize, end: usize) {
         for (index, within, _) in parts(start, end.min(self.len)) {
             if within.len() == CHUNK_BYTES {
@@ -75,7 +75,7 @@ impl Bytes {
         }
     }
 
-    /// Inverts the bits of `mask` in the byte at `offset`. False past the end.
+    /// Flips `mask` in the byte at `offset`. False past the end.
     pub fn flip(&mut self, offset: usize, mask: u8) -> bool {
         if offset < self.len {
             self.chunk(offset / CHUNK_BYTES)[offset % CHUNK_BYTES] ^= mask;
@@ -88,7 +88,7 @@ impl Bytes {
     }
 }
 
-/// The chunks that hold the bytes from `start` to `end`: the number of each, where in it, and how far behind `start`.
+/// The range by chunks: number, range in the chunk, distance from `start`.
 fn parts(start: usize, end: usize) -> impl Iterator<Item = (usize, std::ops::Range<usize>, usize)> {
     let mut next = start;
     std::iter::from_fn(move || {

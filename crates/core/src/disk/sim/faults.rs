@@ -1,16 +1,16 @@
-//! What a simulated disk counts, records and spoils: operations, crash points and injected faults.
+//! A simulated disk's counters, trace, crash points and injected faults.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::ops::AddAssign;
 use std::path::PathBuf;
 
-/// A kind of call on a disk or a file.
+/// A kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// `open` of a file that is there.
+    /// `open` of an existing file.
     Open,
-    /// `open` that makes the file.
+    /// `open` that creates.
     Create,
     /// `remove`.
     Remove,
@@ -39,21 +39,21 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it changes what a crash leaves, and so is a crash point.
+    /// Whether it changes the result of a crash, and so is a crash point.
     pub fn mutates(self) -> bool {
         use Op::*;
         matches!(self, Create | Remove | Exchange | SyncDir | Write | WriteDurable | Sync | Send | SetLen)
     }
 }
 
-/// How many calls were made, failed ones included.
+/// Calls made, failed ones included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Calls of `read_at`.
     pub reads: u64,
     /// Calls of `write_at`.
     pub writes: u64,
-    /// Calls of `write_durable_at`: each is one write and one flush.
+    /// Calls of `write_durable_at`: one write and one flush each.
     pub durable_writes: u64,
     /// Calls of `sync`.
     pub syncs: u64,
@@ -63,7 +63,7 @@ pub struct Counters {
     pub set_lens: u64,
     /// Bytes asked for by reads.
     pub bytes_read: u64,
-    /// Bytes given to both kinds of write.
+    /// Bytes of both kinds of write.
     pub bytes_written: u64,
 }
 
@@ -101,19 +101,19 @@ impl AddAssign<&Counters> for Counters {
     }
 }
 
-/// How far a call gets.
+/// A call's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Run,
-    /// A read ends after this many bytes.
+    /// A read ends after so many bytes.
     Short(usize),
     Fail(ErrorKind),
-    /// Power goes while it runs.
+    /// Power goes during it.
     Cut,
 }
 
 impl Fate {
-    /// The error the call returns, if any.
+    /// The call's error, if any.
     pub fn error(self) -> io::Result<()> {
         match self {
             Fate::Run | Fate::Short(_) => Ok(()),
@@ -130,12 +130,12 @@ pub(super) fn power_off() -> io::Error {
 #[derive(Clone, Debug)]
 struct Fault {
     op: Op,
-    /// Calls of `op` until it strikes: 1 is the next.
+    /// Calls of `op` before the fault: 1 is the next.
     countdown: u64,
     fate: Fate,
 }
 
-/// Faults and the crash point that lie ahead.
+/// Pending faults and crash point.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
     faults: Vec<Fault>,
@@ -162,7 +162,7 @@ impl Faults {
         self.off
     }
 
-    /// Decides what becomes of a call.
+    /// Decides a call's outcome.
     pub fn fate(&mut self, op: Op) -> io::Result<Fate> {
         if self.off {
             return Err(power_off());
@@ -193,25 +193,25 @@ impl Faults {
     }
 }
 
-/// One line of a disk's history.
+/// An event of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceEntry {
     /// A call.
     Call {
         /// Mutating operations before it.
         number: u64,
-        /// What was called.
+        /// Its kind.
         op: Op,
-        /// On which file; empty for one without a name.
+        /// Its file; empty if nameless.
         path: PathBuf,
-        /// Byte offset, where the call has one.
+        /// Byte offset, if any.
         offset: u64,
         /// Bytes, or the new length.
         len: u64,
-        /// Why it failed, if a fault or a power cut made it fail.
+        /// The fault or power cut that made it fail.
         failure: Option<String>,
     },
-    /// An end of the disk's processes: a crash, with the options chosen, or a kill.
+    /// The end of the processes: a crash, with choices, or a kill.
     End(String),
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the simulated disk, and what they share.
+//! Tests of the simulated disk.
 
 mod agree;
 mod crash;
@@ -30,7 +30,7 @@ fn at_rest(bytes: &[u8]) -> (SimDisk, Arc<dyn DiskFile>) {
     (disk, file)
 }
 
-/// One byte for each unit (the first) of what "db" holds after each crash; none if it is not there.
+/// The first byte of each unit of "db" after each crash; none if it is missing.
 fn outcomes(disk: &SimDisk) -> BTreeSet<Option<Vec<u8>>> {
     let firsts = |bytes: Vec<u8>| bytes.chunks(UNIT).map(|unit| unit[0]).collect();
     disk.crashes().map(|(_, crashed)| crashed.snapshot_file(db()).map(firsts)).collect()

@@ -5,78 +5,78 @@ use std::path::Path;
 
 use crate::base::types::PageNo;
 
-/// Result of a core operation.
+/// Of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error, with a message for people. The class decides which SQLite result code it becomes.
+/// Its class decides the SQLite result code.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another holds the lock; nothing was changed, and a later try may succeed.
+    /// Another holds the lock: try again.
     #[error("{0}")]
     Busy(String),
-    /// The snapshot is older than the newest commit and cannot be written on: start over.
+    /// The snapshot is stale: start over.
     #[error("the snapshot of this transaction is no longer the newest state; roll back and start again")]
     BusySnapshot,
-    /// The transaction needs the database alone, and other processes have it open: roll back first.
+    /// Other processes have the database open: roll back.
     #[error("{0}")]
     NotAlone(String),
-    /// No room on the disk. Nothing acknowledged is lost.
+    /// No room on the disk; nothing acknowledged is lost.
     #[error("{0}")]
     Full(String),
-    /// No memory for data. Nothing acknowledged is lost.
+    /// No memory; nothing acknowledged is lost.
     #[error("out of memory")]
     NoMemory,
     /// Reading or writing failed.
     #[error("{what}: {error}")]
     Io {
-        /// The operation and the file.
+        /// Operation and file.
         what: String,
-        /// The system's error. Not a source: the message has it, and a chain would print it twice.
+        /// Not a source: the message has it, and a chain would repeat it.
         error: io::Error,
     },
-    /// Pages came behind FCNTL_SYNC and their journal is gone: the transaction is rolled back, and
-    /// SQLite drops its cache as at an I/O error.
+    /// Pages came behind FCNTL_SYNC and their journal is gone: a rollback, and SQLite drops its
+    /// cache as at an I/O error.
     #[error("cannot commit pages that were written behind FCNTL_SYNC: {0}")]
     WrittenLate(String),
-    /// A write or flush failed earlier, or the database file was overwritten: nothing works until
-    /// all connections have closed and recovery has run.
+    /// A write or flush failed, or home was overwritten: all connections must close, and recovery
+    /// run.
     #[error("the database is closed to use after a failure ({0}); close all connections and open it again to recover")]
     Poisoned(String),
-    /// The store did not take a transaction in time, or belongs to another database. Whether it has
-    /// the transaction is unknown.
+    /// The store was too slow or belongs to another database. Whether it has the transaction is
+    /// unknown.
     #[error("{0}")]
     Unshipped(String),
-    /// The database or its log contradicts itself or the other.
+    /// The database or its log is contradictory.
     #[error("{0}")]
     Corrupt(String),
-    /// The file is not a SQLite database.
+    /// Not SQLite's format.
     #[error("{0}")]
     NotADatabase(String),
-    /// The database cannot be opened; the message gives the remedy.
+    /// The message gives the remedy.
     #[error("{0}")]
     CantOpen(String),
     /// A write to a read-only file.
     #[error("{0}")]
     ReadOnly(String),
-    /// The name of the database now leads to another file.
+    /// The name leads to another file.
     #[error("{0}")]
     Moved(String),
-    /// No file can be made beside the database: its directory is read-only.
+    /// Its directory is read-only, so no file can be made beside it.
     #[error("{0}")]
     ReadOnlyDirectory(String),
-    /// An option is unknown or impossible; the message names it, its value and the choices.
+    /// Unknown or impossible; the message names it, its value and the choices.
     #[error("{0}")]
     Option(String),
-    /// `require=1`, and the call would bypass the engine.
+    /// `require=1` forbids bypassing the engine.
     #[error("require=1: {0}")]
     Required(String),
-    /// The call does not fit the state of the connection.
+    /// The connection's state forbids the call.
     #[error("{0}")]
     Misuse(String),
 }
 
 impl Error {
-    /// Classifies an error of the system; `what` names the operation and the file.
+    /// `what` names operation and file.
     pub fn io(what: impl Into<String>, error: io::Error) -> Self {
         let what = what.into();
         match error.kind() {
@@ -87,26 +87,25 @@ impl Error {
         }
     }
 
-    /// Home, the file at `path`, ends inside an image that changes build on.
+    /// Within an image that changes build on.
     pub fn home_ends_within(path: &Path, page: PageNo) -> Self {
         Error::Corrupt(format!("{} ends within page {page}", path.display()))
     }
 
-    /// The log ends inside an image: zeros would be a wrong answer (invariant I7).
+    /// Zeros would be a wrong answer (invariant I7).
     pub fn log_ends_within(page: PageNo) -> Self {
         Error::Corrupt(format!("the log ends within the image of page {page}"))
     }
 
-    /// Room on the disk, memory or the store was short: nothing needed was overwritten, so the
-    /// caller may try again.
+    /// Of room, memory or the store: nothing needed was overwritten, so try again.
     pub fn is_short(&self) -> bool {
         matches!(self, Error::Full(_) | Error::NoMemory | Error::Unshipped(_))
     }
 }
 
-/// Adds operation and file to an error of the system.
+/// Adds operation and file.
 pub trait IoContext<T> {
-    /// Turns an `io::Result` into a [`Result`] that names the operation.
+    /// Names the operation.
     fn context(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 

@@ -1,9 +1,8 @@
-//! Memory for pages, records and lists as long as the data: its lack is [`Error::NoMemory`]. Small
-//! pieces are taken as usual in Rust, after [`headroom`] at a transaction's first write and its
-//! commit.
+//! Memory for pages, records and long lists: its lack is [`Error::NoMemory`]. Small pieces are
+//! taken as usual in Rust, after [`headroom`] at a first write and a commit.
 //!
-//! An operation allocates before it changes anything that it cannot redo; publication allocates
-//! nothing (rule TableAndStateAtOnce).
+//! An operation allocates before changes it cannot redo; publication allocates nothing (rule
+//! TableAndStateAtOnce).
 
 use std::collections::HashMap;
 use std::collections::{TryReserveError, VecDeque};
@@ -13,9 +12,8 @@ use parking_lot::Mutex;
 
 use crate::base::error::{Error, Result};
 
-/// A collection that can reserve room.
 pub trait Room {
-    /// Makes room for `more` items, so that adding them allocates nothing.
+    /// Adding them then allocates nothing.
     fn room(&mut self, more: usize) -> Result<()>;
 }
 
@@ -41,16 +39,14 @@ fn no_memory(_: TryReserveError) -> Error {
     Error::NoMemory
 }
 
-/// Small pieces of one transaction, in bytes.
+/// Small pieces of a transaction.
 const HEADROOM_BYTES: usize = 32 << 10;
 
-/// Fails if a transaction's small pieces find no room: the allocator keeps for this thread the
-/// bytes freed here.
+/// The allocator keeps the bytes freed here for this thread's small pieces.
 pub fn headroom() -> Result<()> {
     list::<u8>(HEADROOM_BYTES).map(drop)
 }
 
-/// An empty list with that capacity.
 pub fn list<T>(capacity: usize) -> Result<Vec<T>> {
     let mut list = Vec::new();
     list.try_reserve_exact(capacity).map_err(no_memory)?;
@@ -63,7 +59,7 @@ pub fn zeros(len: usize) -> Result<Vec<u8>> {
     Ok(zeros)
 }
 
-/// As [`zeros`], for a length from a file.
+/// For a length from a file.
 pub fn zeros_of(len: u64) -> Result<Vec<u8>> {
     zeros(usize::try_from(len).map_err(|_| Error::NoMemory)?)
 }
@@ -79,13 +75,12 @@ fn bytes(len: usize) -> Result<Vec<u8>> {
     page.map_or_else(|| list(len), Ok)
 }
 
-/// Dropped pages of SQLite's default size are pooled: allocators are slow with them.
+/// SQLite's default page, with which allocators are slow.
 const POOLED_BYTES: usize = 4096;
 const POOLED: usize = 64;
 
 static PAGES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// The bytes of one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageBytes(pub Vec<u8>);
 
@@ -103,20 +98,20 @@ impl Drop for PageBytes {
     }
 }
 
-/// Largest buffer kept, in bytes.
+/// Largest kept.
 const SPARE_BYTES: usize = 64 << 10;
 
-/// Unused buffers: of many open connections and databases, few write at a time.
+/// Of many open connections and databases, few write.
 static SPARES: Mutex<[Vec<u8>; 8]> = Mutex::new([const { Vec::new() }; 8]);
 
-/// An empty buffer, with the capacity of its last use if there is one.
+/// Perhaps with its last capacity.
 pub fn spare() -> Vec<u8> {
     let mut spares = SPARES.try_lock();
     let spare = spares.as_mut().and_then(|spares| spares.iter_mut().find(|spare| spare.capacity() > 0));
     spare.map_or_else(Vec::new, std::mem::take)
 }
 
-/// Pools a buffer, or frees it if it is large; `buffer` is left empty.
+/// Leaves `buffer` empty.
 pub fn give_back(buffer: &mut Vec<u8>) {
     if buffer.capacity() == 0 {
         return;

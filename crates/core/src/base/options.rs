@@ -1,31 +1,31 @@
-//! The settings of a database and the presets that bundle them. URI parameters, pragmas, the C API
-//! and the command line share one parser.
+//! The settings of a database and their presets. URI, pragmas, C API and command line share one
+//! parser.
 
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
 
-/// How a commit becomes durable: names of schemes.
+/// How a commit becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchemeName {
-    /// A record of deltas in the log; checkpoints write home.
+    /// Records of deltas; checkpoints write home.
     Log,
-    /// As `Log`, but a single page goes in place where nothing can tear it.
+    /// As `Log`, but single pages in place where nothing can tear them.
     Auto,
-    /// Pages in place with undo records; one flush.
+    /// In place, with undo records; one flush.
     InPage,
-    /// Pages in place, one flush, no crash protection: a baseline, not for data.
+    /// In place, one flush, no crash protection: a baseline, not for data.
     Off,
-    /// Two files that exchange their names: a baseline.
+    /// Two files exchange names: a baseline.
     Dash,
 }
 
-/// How recovery knows that a transaction in place is whole.
+/// Proof that a transaction in place is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitMark {
-    /// All pages are flushed at once and counted (counting commit of Doubleheader Logging).
+    /// Its page count, with one flush (counting commit of Doubleheader Logging).
     Count,
-    /// One page is written and flushed after the others (its traditional commit).
+    /// A page flushed last (its traditional commit).
     Page,
 }
 
@@ -34,80 +34,80 @@ pub enum CommitMark {
 pub enum Garbage {
     /// With the page's next change (lazy garbage collection of LS-MVBT).
     Lazy,
-    /// With a write of its own after the commit.
+    /// After the commit, by a write.
     Eager,
 }
 
-/// Content of a log record for a changed page.
+/// A record's content per page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Images {
-    /// The changed byte ranges.
+    /// Changed bytes.
     Delta,
-    /// The whole page, in a block-aligned frame (`wal-opt`).
+    /// The whole page, block-aligned (`wal-opt`).
     Full,
 }
 
-/// Whether a commit writes page 1 for its counters alone.
+/// Whether counters alone write page 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderPage {
-    /// No, the record has them (metadata embedding of LS-MVBT).
+    /// The record has them (metadata embedding of LS-MVBT).
     Embed,
-    /// Yes, as stock SQLite does.
+    /// As stock SQLite.
     Write,
 }
 
-/// How a full page is split. Other than [`Split::Stock`]: onewrite's own libsqlite3 only.
+/// How a full page splits. Only onewrite's libsqlite3 does other than [`Split::Stock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// With up to two siblings, as SQLite does (sibling redistribution).
+    /// Sibling redistribution, as in SQLite.
     Stock,
-    /// Into itself and a new page (lazy split of LS-MVBT).
+    /// Into itself and one (lazy split of LS-MVBT).
     Lazy,
-    /// Into two new pages; the old one goes to the freelist (MVBT).
+    /// Into two new ones (MVBT).
     Legacy,
 }
 
-/// Where a replaced record goes. Other than [`Updates::Over`]: onewrite's own libsqlite3 only.
+/// Where a replaced record goes. Only onewrite's libsqlite3 does other than [`Updates::Over`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Updates {
-    /// Over the old one or other free bytes, perhaps after defragmentation (SQLite's way).
+    /// Over it or other free bytes, as in SQLite.
     Over,
-    /// Beside it: no byte of the state before is overwritten (Doubleheader Logging).
+    /// Beside it, over no byte of the state before (Doubleheader Logging).
     Beside,
 }
 
-/// The answer to a request for SQLite's WAL mode.
+/// The answer to WAL mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wal {
-    /// onewrite goes on; a file in WAL mode leaves it at first use.
+    /// onewrite goes on; a file in WAL mode leaves it.
     Absorb,
-    /// SQLite's own WAL mode, past onewrite.
+    /// SQLite's own WAL.
     Stock,
 }
 
-/// The options of a preset.
+/// A preset's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bundle {
-    /// How a commit becomes durable.
+    /// Commit scheme.
     pub scheme: SchemeName,
-    /// Content of records.
+    /// Record content.
     pub images: Images,
-    /// Whether counters alone write page 1.
+    /// Page 1's counters.
     pub header_page: HeaderPage,
-    /// How pages split.
+    /// Page splits.
     pub split: Split,
-    /// Cells for which both halves of a split page keep room.
+    /// Cells of room in both halves of a split page.
     pub reserve_cells: u32,
-    /// Where replaced records go.
+    /// Replaced records.
     pub updates: Updates,
-    /// How an in-page scheme commits.
+    /// In-page commit.
     pub commit_mark: CommitMark,
-    /// When undo records go.
+    /// Undo removal.
     pub garbage: Garbage,
 }
 
 impl Bundle {
-    /// Delta records in a ring: the point of the project.
+    /// The point of the project.
     const LOG: Bundle = Bundle {
         scheme: SchemeName::Log,
         images: Images::Delta,
@@ -118,7 +118,6 @@ impl Bundle {
         commit_mark: CommitMark::Count,
         garbage: Garbage::Lazy,
     };
-    /// Pages as SQLite makes them.
     const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
     // Both halves of a split page have room for a record beside the old one.
     const DHL: Bundle =
@@ -128,12 +127,12 @@ impl Bundle {
     const OFF: Bundle = Bundle { scheme: SchemeName::Off, ..Bundle::STOCK };
 }
 
-/// A bundle and its name in URIs, pragmas and tables.
+/// A bundle's name in URIs, pragmas and tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
     /// Its name.
     pub name: &'static str,
-    /// What it sets.
+    /// Its options.
     pub bundle: Bundle,
 }
 
@@ -146,13 +145,13 @@ impl Preset {
         // Doubleheader Logging: counting commit, traditional commit.
         Preset { name: "dhl-cc", bundle: Bundle::DHL },
         Preset { name: "dhl-tc", bundle: Bundle { commit_mark: CommitMark::Page, ..Bundle::DHL } },
-        // Multi-version B-tree, all optimisations of LS-MVBT.
+        // All optimisations of LS-MVBT.
         Preset { name: "lsmvbt", bundle: Bundle { split: Split::Lazy, reserve_cells: 1, ..Bundle::MVBT } },
-        // The same with only lazy garbage collection, which all of the paper's have.
+        // Only lazy garbage collection, as all of the paper's.
         Preset { name: "mvbt", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::MVBT } },
-        // `mvbt` with metadata embedding, as in the paper on Doubleheader Logging.
+        // With metadata embedding, as in the paper on Doubleheader Logging.
         Preset { name: "mvbt-opt", bundle: Bundle::MVBT },
-        // Page 1 written at each commit, or not for its counters alone.
+        // Page 1 at each commit, or not for counters alone.
         Preset { name: "off", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::OFF } },
         Preset { name: "off-opt", bundle: Bundle::OFF },
         Preset {
@@ -164,37 +163,37 @@ impl Preset {
     const DEFAULT: Preset = Preset { name: "log", bundle: Bundle::LOG };
 }
 
-/// The settings of one database: a process's first connection decides, later ones must agree or
-/// omit them.
+/// A database's settings: the first connection of a process decides, others must agree or omit
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Name of the preset.
+    /// Preset name.
     pub preset: &'static str,
-    /// The preset's options, with single changes.
+    /// With single changes.
     pub bundle: Bundle,
-    /// Ring size in bytes; a full ring is checkpointed.
+    /// Ring size in bytes.
     pub log_bytes: u64,
-    /// Bytes of page images in memory before a checkpoint.
+    /// Bytes of images before a checkpoint.
     pub table_bytes: u64,
-    /// Bytes of a transaction in memory before it streams into the log.
+    /// Bytes of a transaction before it streams.
     pub stream_bytes: u64,
-    /// Longest wait for other writers within one call, in milliseconds.
+    /// Longest wait for writers in one call, in milliseconds.
     pub busy_ms: u64,
-    /// Write transactions run at once on snapshots, and are checked at commit.
+    /// Write transactions overlap, and are checked at commit.
     pub concurrent: bool,
-    /// The last close leaves the mark: fewer flushes, but stock SQLite stays shut out.
+    /// The last close leaves the mark: fewer flushes, but stock SQLite stays out.
     pub sticky: bool,
-    /// Atomic unit in bytes to assume; 0: as the device claims.
+    /// Bytes to assume; 0: as the device claims.
     pub atomic_unit: u32,
-    /// Whether a write leaves its neighbours in the sector alone.
+    /// A write leaves its sector's neighbours alone.
     pub psow: bool,
-    /// Time without a transaction after which a process detaches; zero: with its last close.
+    /// Detaches a process without transactions after this; zero: with its last close.
     pub idle: Duration,
-    /// The answer to a request for WAL mode.
+    /// On a request for WAL mode.
     pub wal: Wal,
     /// Fail rather than bypass onewrite. Per connection.
     pub require: bool,
-    /// Begin a session even where commits wait for a store. Per connection, for the shipper.
+    /// Begin sessions also where commits wait for a store. Per connection.
     pub shipper: bool,
 }
 
@@ -204,17 +203,17 @@ impl Default for Options {
     }
 }
 
-/// Smallest ring: two records of the largest page.
+/// Two records of the largest page.
 pub const LOG_BYTES_MIN: u64 = 256 << 10;
 /// Largest ring.
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
-/// More than half the cells of any page.
+/// Above half of any page's cells.
 pub const RESERVE_CELLS_MAX: u32 = 10_000;
-/// Largest transaction in memory.
+/// Largest in memory.
 pub const STREAM_BYTES_MAX: u64 = 1 << 30;
 
 impl Options {
-    /// The options a preset stands for.
+    /// A preset's options.
     pub fn preset(preset: Preset) -> Self {
         Options {
             preset: preset.name,
@@ -234,7 +233,7 @@ impl Options {
         }
     }
 
-    /// Names for [`Options::set`] and [`Options::get`]. `scheme` first: it resets the bundle.
+    /// For [`Options::set`] and [`Options::get`]. `scheme` first: it resets the bundle.
     pub const NAMES: [&'static str; 19] = [
         "scheme",
         "header_page",
@@ -257,13 +256,13 @@ impl Options {
         "shipper",
     ];
 
-    /// Options on which connections need not agree.
+    /// Connections need not agree.
     pub const OWN: [&'static str; 3] = ["busy_ms", "require", "shipper"];
 
     /// Options from names and values.
     pub fn given(given: &[(String, String)]) -> Result<Options> {
         let mut options = Options::default();
-        // A preset first: it resets its bundle.
+        // Presets first: they reset their bundle.
         for pass in [true, false] {
             for (name, value) in given.iter().filter(|(n, _)| (n == "scheme") == pass) {
                 options.set(name, value)?;
@@ -273,7 +272,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Sets an option from text. Errors name the option, the value and the choices.
+    /// From text. Errors name the option, the value and the choices.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
             "scheme" => {
@@ -364,7 +363,7 @@ impl Options {
         Ok(())
     }
 
-    /// Fails if options do not go together.
+    /// Options must fit together.
     pub fn check(&self) -> Result<()> {
         if self.concurrent && self.bundle.scheme != SchemeName::Log {
             let name = self.preset;
@@ -373,7 +372,7 @@ impl Options {
         Ok(())
     }
 
-    /// An option's value as [`Options::set`] accepts it; `None`: unknown name.
+    /// As [`Options::set`] accepts it; `None`: unknown name.
     pub fn get(&self, name: &str) -> Option<String> {
         Some(match name {
             "scheme" => self.preset.to_owned(),
@@ -431,7 +430,6 @@ fn boolean(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-/// Digits with a suffix ms, s or m, or 0.
 fn duration(name: &str, value: &str) -> Result<Duration> {
     let choices = || bad(name, value, "0, or 1ms to 60m: milliseconds, seconds or minutes, as 20ms, 1s, 2m");
     let lower = value.to_ascii_lowercase();
@@ -442,7 +440,6 @@ fn duration(name: &str, value: &str) -> Result<Duration> {
     if ms <= 3_600_000 { Ok(Duration::from_millis(ms)) } else { Err(choices()) }
 }
 
-/// Digits with an optional suffix k, m or g (powers of 1024).
 fn bytes(name: &str, value: &str, min: u64, max: u64) -> Result<u64> {
     let choices = || bad(name, value, &format!("{min} to {max} bytes, with an optional suffix k, m or g"));
     let lower = value.to_ascii_lowercase();

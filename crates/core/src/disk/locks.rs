@@ -1,5 +1,5 @@
-//! SQLite's own locks on home (SQLite file locking, section 3), on one open file per process: they
-//! keep out, or wait for, stock SQLite in any process.
+//! SQLite's own locks on home (SQLite file locking, section 3), on one open file per process,
+//! against stock SQLite.
 //!
 //! Connections of this process lock each other in memory.
 
@@ -21,14 +21,14 @@ fn what() -> String {
 /// Takes SHARED. False while another process is about to write or, unless the then readable home
 /// `is_live`, has PENDING.
 ///
-/// SQLite locks PENDING while it takes SHARED. Looking at PENDING behind SHARED saves a system
-/// call: an earlier PENDING is seen, a later one waits for this reader.
+/// SQLite locks PENDING meanwhile. A look behind SHARED saves that call: an earlier PENDING is
+/// seen, a later one waits for this reader.
 pub fn shared_if(home: &dyn DiskFile, is_live: impl FnOnce() -> Result<bool>) -> Result<bool> {
     shared_unless_pending(home, || home.conflicts(PENDING, 1, LockKind::Shared), is_live)
 }
 
-/// The same for a repeated reader, perhaps a moment late: a new holder of PENDING then waits for it
-/// as for an earlier one. `free_at`: when PENDING was last free, kept between calls.
+/// Perhaps a moment late: a new PENDING waits for this reader too. `free_at`: when PENDING was
+/// free, kept between calls.
 pub fn shared_again(
     home: &dyn DiskFile,
     free_at: &mut Option<Instant>,
@@ -56,18 +56,17 @@ fn shared_unless_pending(
     free
 }
 
-/// The same for a file not used through onewrite.
+/// For a file not used through onewrite.
 pub fn shared(home: &dyn DiskFile) -> Result<bool> {
     shared_if(home, || Ok(false))
 }
 
-/// Whether another process has SHARED; on a system's disk, this file's lock does not count.
+/// Another process has SHARED; on a system's disk, this file's lock does not count.
 pub fn has_others(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)
 }
 
-/// Takes or keeps PENDING: stock SQLite gets BUSY before it reads the header. False if another
-/// process has it.
+/// Stock SQLite gets BUSY before it reads the header. False if another process has PENDING.
 pub fn pending(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)
 }
@@ -77,7 +76,7 @@ pub fn downgrade_to_pending(home: &dyn DiskFile) -> Result<()> {
     home.unlock(RESERVED, 1).context(what)
 }
 
-/// Takes RESERVED above SHARED: no other is about to write. False if one is.
+/// Above SHARED. False if another process has it.
 pub fn reserve(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(RESERVED, 1, LockKind::Exclusive).context(what)
 }
@@ -86,7 +85,7 @@ pub fn unreserve(home: &dyn DiskFile) -> Result<()> {
     home.unlock(RESERVED, 1).context(what)
 }
 
-/// SHARED to EXCLUSIVE. False, with SHARED kept, if another reads or writes.
+/// From SHARED, kept on false: another reads or writes.
 pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
     let got = reserve(home)? && exclusive_from_reserved(home, Duration::ZERO)?;
     if !got {
@@ -95,8 +94,8 @@ pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
     Ok(got)
 }
 
-/// RESERVED to EXCLUSIVE, keeping new readers out meanwhile. False, with RESERVED kept, if one
-/// reads for longer than `patience`.
+/// Keeps new readers out meanwhile. False, with RESERVED kept, if one reads for longer than
+/// `patience`.
 pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
     let deadline = Instant::now() + patience;
     loop {
@@ -113,8 +112,8 @@ pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Resul
     }
 }
 
-/// RESERVED to all locks. False, with RESERVED kept, if one reads for longer than `patience`.
-/// Unlike [`exclusive_from_reserved`] it lets readers begin while it waits.
+/// All locks, letting readers begin meanwhile. False, with RESERVED kept, if one reads for longer
+/// than `patience`.
 pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
     let deadline = Instant::now() + patience;
     loop {
@@ -128,7 +127,7 @@ pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bo
     }
 }
 
-/// With SHARED and PENDING: waits for readers from before PENDING. False if one stays longer than
+/// With SHARED and PENDING, waits for readers from before. False if one stays longer than
 /// `patience`.
 pub fn readers_leave(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
     let left = alone_from_reserved(home, patience)?;
@@ -147,24 +146,22 @@ pub fn none(home: &dyn DiskFile) -> Result<()> {
     home.unlock(PENDING, 2 + SHARED_BYTES).context(what)
 }
 
-/// Takes every lock byte of SQLite. True if no other open file, in any process, had one.
+/// True if no other open file, in any process, had a lock.
 pub fn everything(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)
 }
 
-/// Whether no process, this one included, has any of SQLite's locks: for a file that cannot be
-/// locked exclusively.
+/// For a file that cannot be locked exclusively: no process, this one included, has a lock.
 pub fn nobody(home: &dyn DiskFile) -> Result<bool> {
     Ok(!home.conflicts(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)?)
 }
 
-/// Whether another process uses the file through onewrite, or is about to write it otherwise
-/// (PENDING).
+/// Another process uses the file through onewrite, or is about to write it otherwise.
 pub fn is_pending(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(PENDING, 1, LockKind::Exclusive).context(what)
 }
 
-/// Whether another process writes (RESERVED).
+/// Another process writes.
 pub fn is_reserved(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(RESERVED, 1, LockKind::Exclusive).context(what)
 }
@@ -191,7 +188,6 @@ mod tests {
         assert!(shared(&*b).unwrap() && !is_reserved(&*b).unwrap());
     }
 
-    /// A process about to write waits for readers, and no new ones begin.
     #[test]
     fn pending_keeps_new_readers_out_and_leaves_the_old_ones() {
         for disk in [&SimDisk::new(SimConfig::default()) as &dyn Disk, &RealDisk::new()] {

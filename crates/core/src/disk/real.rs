@@ -1,7 +1,7 @@
 //! Files of the operating system: [`RealDisk`].
 //!
-//! `write_durable_at` is one `pwritev2(RWF_DSYNC)`: identity, atomic unit and the kernel's
-//! abilities are asked once. Locks are open-file-description locks.
+//! A `write_durable_at` is one `pwritev2(RWF_DSYNC)`: all other facts are asked once. Locks are
+//! open-file-description locks.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice};
@@ -24,14 +24,14 @@ use super::write_back::SEAL_BYTES;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
 use super::{look, write_back};
 
-/// This machine's file system. Clones share knowledge of devices.
+/// This machine's. Clones share knowledge of devices.
 #[derive(Clone, Debug, Default)]
 pub struct RealDisk {
     atomic_units: AtomicUnits,
 }
 
 impl RealDisk {
-    /// This machine's file system.
+    /// This machine's files.
     pub fn new() -> Self {
         Self::default()
     }
@@ -80,7 +80,6 @@ impl Disk for RealDisk {
                         if let Some(access) = access
                             && access_of(&file)?.admits_more_than(access)
                         {
-                            // Another user's file stays as it is.
                             let _ = restrict(&file, access);
                         }
                         return Ok(file);
@@ -100,7 +99,7 @@ impl Disk for RealDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, RenameFlags::NOREPLACE) {
-            // Error of a file system that lacks the flag.
+            // The file system lacks the flag.
             Err(Errno::INVAL | Errno::NOSYS) if self.exists(to)? => Err(ErrorKind::AlreadyExists.into()),
             Err(Errno::INVAL | Errno::NOSYS) => fs::rename(from, to),
             done => Ok(done?),
@@ -126,7 +125,7 @@ impl Disk for RealDisk {
 
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         match path.canonicalize() {
-            // A new file: its directory exists, its name not yet.
+            // The directory exists, the name not yet.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let name = path.file_name().ok_or(e)?;
                 Ok(directory_of(path).canonicalize()?.join(name))
@@ -136,7 +135,7 @@ impl Disk for RealDisk {
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        // access(2) would use the real user's rights, another's in a setuid program.
+        // access(2) uses the real user's rights, another's in a setuid program.
         match look::at_path(path) {
             Ok(_) => Ok(true),
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
@@ -147,7 +146,6 @@ impl Disk for RealDisk {
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
         let done = rustix::fs::renameat_with(rustix::fs::CWD, one, rustix::fs::CWD, other, RenameFlags::EXCHANGE);
         match done {
-            // Error of a file system that lacks the flag.
             Err(Errno::INVAL | Errno::NOSYS) => Err(ErrorKind::Unsupported.into()),
             done => Ok(done?),
         }
@@ -172,17 +170,17 @@ impl Disk for RealDisk {
         *BOOT.get_or_init(this_boot)
     }
 
-    /// The directory's time of change, if old enough for the next change to get another (rule
+    /// When the directory changed, if the next change must get another time (rule
     /// NamesFlushedOnce).
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
-        // A clock that stops while off may repeat times after a start.
+        // A clock that stops while off may repeat times.
         let Some(boot) = self.system_start() else { return Ok(None) };
         let dir = fs::metadata(directory_of(path))?;
         let (Ok(changed), Ok(changed_ns)) = (u64::try_from(dir.ctime()), u64::try_from(dir.ctime_nsec())) else {
             return Ok(None);
         };
         let changed_at = SystemTime::UNIX_EPOCH + Duration::new(changed, u32::try_from(changed_ns).unwrap_or(0));
-        // With times in seconds, a clock set back may repeat one.
+        // A clock set back may repeat a time in seconds.
         let is_settled = SystemTime::now().duration_since(changed_at).is_ok_and(|age| age >= CLOCK_STEP);
         Ok((is_settled && !changed_ns.is_multiple_of(COARSE_NS)).then_some(NamesStamp([
             boot ^ dir.dev().rotate_left(32),
@@ -194,7 +192,7 @@ impl Disk for RealDisk {
 
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
         let dir = match File::open(directory_of(path)) {
-            // Writable, not readable: then its file system is flushed.
+            // Not readable: then its file system is flushed.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                 let Ok(file) = tempfile::tempfile_in(directory_of(path)) else { return Err(e) };
                 return Ok(rustix::fs::syncfs(&file)?);
@@ -202,7 +200,7 @@ impl Disk for RealDisk {
             dir => dir?,
         };
         match rustix::fs::fsync(&dir) {
-            // The file system cannot sync directories, so nothing is left to do.
+            // Directories cannot be synced here.
             Err(Errno::INVAL) => Ok(()),
             done => Ok(done?),
         }
@@ -231,11 +229,10 @@ impl Disk for RealDisk {
     }
 }
 
-/// Opens a regular file that has one name, its own (rule SideFilesPrivate).
+/// A regular file with one name (rule SideFilesPrivate).
 fn open_own(path: &Path, mode: OpenMode) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(mode != OpenMode::ReadOnly);
-    // Never waits at a pipe.
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
     let refused = |what| {
         let why = "onewrite uses no such file beside a database, since somebody else may have put it there. Look what it \
@@ -259,7 +256,7 @@ fn open_own(path: &Path, mode: OpenMode) -> io::Result<File> {
     }
 }
 
-/// Creates a file, private until `give` has set its access.
+/// Private until `give` has set its access.
 fn make_own(path: &Path, give: impl FnOnce(&File) -> io::Result<()>) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     match give(&file) {
@@ -276,8 +273,7 @@ fn access_of(file: &File) -> io::Result<Access> {
     Ok(Access { uid: found.uid, gid: found.gid, mode: found.mode & 0o777 })
 }
 
-/// Gives our file a database's owner, group and permissions. Only root can give it to another user.
-/// Without the group, the own group gets the permissions of all.
+/// Only root can change the user. Without the group, the own group gets the permissions of all.
 fn restrict(file: &File, access: Access) -> io::Result<()> {
     let own = access_of(file)?;
     if own.uid != access.uid {
@@ -295,13 +291,13 @@ struct RealFile {
     id: OnceLock<FileId>,
     words: OnceLock<Arc<SharedWords>>,
     atomic_unit: OnceLock<u32>,
-    /// The kernel or the file system refused `RWF_DSYNC`.
+    /// `RWF_DSYNC` was refused.
     without_dsync: AtomicBool,
     atomic_units: AtomicUnits,
 }
 
-/// `RLIMIT_FSIZE` in bytes when a file was last opened or grown. A write beyond it raises a signal,
-/// or `EFBIG` where that is ignored.
+/// `RLIMIT_FSIZE` when a file was last opened or grown. A write beyond it raises a signal, or
+/// `EFBIG` where that is ignored.
 static FILE_BYTES_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 
 fn note_limit() {
@@ -334,7 +330,6 @@ impl RealFile {
     }
 }
 
-/// A lock of the open file description.
 fn lock_of(offset: u64, len: u64, kind: libc::c_int) -> io::Result<libc::flock> {
     let (start, len) = lock_range(offset, len)?;
     Ok(libc::flock {
@@ -375,7 +370,7 @@ impl DiskFile for RealFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        // Cheaper than a stat; no read or write uses the file's offset.
+        // Cheaper than a stat; the file's offset is unused.
         Ok(rustix::fs::seek(&self.file, SeekFrom::End(0))?)
     }
 
@@ -387,7 +382,6 @@ impl DiskFile for RealFile {
         match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
             Ok(at) => Ok(Some(at.max(offset))),
             Err(Errno::NXIO) => Ok(None),
-            // The file system has no answer.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(offset)),
             Err(e) => Err(e.into()),
         }
@@ -399,13 +393,13 @@ impl DiskFile for RealFile {
 
     fn finish_write_back(&self, from: u64) -> io::Result<()> {
         match write_back::finish(&self.file, from) {
-            // Other errors than the medium's come from a kernel or sandbox without the call.
+            // Other errors than the medium's: a kernel or sandbox lacks the call.
             Err(e) if e.raw_os_error() != Some(libc::EIO) && e.kind() != ErrorKind::StorageFull => self.sync(),
             done => done,
         }
     }
 
-    /// On ext4 and its kin, where blocks stay in place: the seal is a block behind the end, which
+    /// Where blocks stay in place (ext4 and its kin): the seal is a block behind the end, which
     /// every truncation takes (rule MarkWithFirstRecord).
     fn seal(&self) -> io::Result<Option<FileSeal>> {
         const EXT4: u64 = 0xef53;
@@ -448,7 +442,7 @@ impl DiskFile for RealFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // Not retried, not even after EINTR: a second fdatasync may say Ok without having written.
+        // Not retried, even after EINTR: a second fdatasync may say Ok without a write.
         Ok(rustix::fs::fdatasync(&self.file)?)
     }
 
@@ -514,20 +508,18 @@ impl DiskFile for RealFile {
     }
 }
 
-/// How long a free lock counts as free where lateness is harmless.
+/// How long a free lock counts as free.
 const LATELY: Duration = Duration::from_micros(100);
 
-/// Atomic units by device.
 #[derive(Clone, Debug, Default)]
 struct AtomicUnits(Arc<Mutex<FxHashMap<u64, u32>>>);
 
-/// Every device writes it all or nothing: the oldest sector size.
+/// The oldest sector size.
 const ATOMIC_UNIT_BYTES_MIN: u32 = 512;
 /// SQLite's largest page.
 const ATOMIC_UNIT_BYTES_MAX: u32 = 65536;
 
 impl AtomicUnits {
-    /// Of device `dev`, with `file` on it.
     fn of(&self, file: &File, dev: u64) -> u32 {
         *self.0.lock().entry(dev).or_insert_with(|| {
             let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
@@ -538,8 +530,7 @@ impl AtomicUnits {
     }
 }
 
-/// `queue/physical_block_size` of a device or its partition's disk; none if unknown or not aligned
-/// to such a block.
+/// Of the device or its partition's disk; none if unknown or misaligned.
 fn physical_block_bytes(device: &Path) -> Option<u64> {
     let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     // -1, misaligned, fails to parse and counts as an offset.
@@ -550,7 +541,7 @@ fn physical_block_bytes(device: &Path) -> Option<u64> {
     number(device.join("queue/physical_block_size")).or_else(|| number(device.join("../queue/physical_block_size")))
 }
 
-/// The smaller, as a power of two within the limits; the least if one is unknown.
+/// The smaller, rounded down to a power of two within the limits; the least if unknown.
 fn atomic_unit(physical_block: Option<u64>, fs_block: Option<u64>) -> u32 {
     let (Some(physical_block), Some(fs_block)) = (physical_block, fs_block) else { return ATOMIC_UNIT_BYTES_MIN };
     let bytes = physical_block.min(fs_block).min(ATOMIC_UNIT_BYTES_MAX.into()) as u32;
@@ -558,12 +549,11 @@ fn atomic_unit(physical_block: Option<u64>, fs_block: Option<u64>) -> u32 {
     power.max(ATOMIC_UNIT_BYTES_MIN)
 }
 
-/// Above the step of a file system's clock, 10 ms at most.
+/// Above the clock step of a file system, 10 ms at most.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
-/// In nanoseconds; times kept in seconds or hundredths are multiples.
+/// In nanoseconds, of coarse times.
 const COARSE_NS: u64 = 10_000_000;
 
-/// Identifies the system's start.
 fn this_boot() -> Option<u64> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(32).collect();
@@ -579,8 +569,7 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// Moves a file to a descriptor of at least `min`: 3 avoids the standard ones, into which a host
-/// that closed them may print.
+/// 3 avoids the standard descriptors, into which a host that closed them may print.
 fn at_descriptor(file: File, min: RawFd) -> io::Result<File> {
     if file.as_raw_fd() >= min {
         return Ok(file);
@@ -588,7 +577,6 @@ fn at_descriptor(file: File, min: RawFd) -> io::Result<File> {
     Ok(rustix::io::fcntl_dupfd_cloexec(file.as_fd(), min)?.into())
 }
 
-/// The rest of `buf` and its offset after `done` bytes written.
 fn advance(buf: &[u8], offset: u64, done: usize) -> io::Result<(&[u8], u64)> {
     match buf.get(done..) {
         Some(rest) if done > 0 => Ok((rest, offset + done as u64)),
@@ -615,7 +603,6 @@ mod tests {
         file.set_len(1 << 30).unwrap();
         assert_eq!(file.next_data(100).unwrap(), Some(100));
         let found = file.next_data(1 << 20).unwrap().unwrap();
-        // Without holes, every byte counts as data.
         assert!((1 << 20..=64 << 20).contains(&found), "{found}");
         let behind = file.next_data((64 << 20) + 4096).unwrap();
         assert!(behind.is_none_or(|at| at == (64 << 20) + 4096), "{behind:?}");
@@ -634,7 +621,6 @@ mod tests {
         assert!(RealDisk::new().open(dir.path(), OpenMode::ReadOnly).is_err());
     }
 
-    /// Names get a stamp after a while, and another after each change.
     #[test]
     fn a_directory_that_changes_has_another_stamp() {
         let dir = tempfile::tempdir().unwrap();

@@ -19,40 +19,39 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
 use crate::disk::system;
 
-/// The commit of a transaction over several files.
+/// A transaction's commit in several files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// As in the records.
     pub token: u64,
-    /// Whether every file was flushed: without (`synchronous=OFF`), the page cache may be lost with
-    /// it.
+    /// False with `synchronous=OFF`: the page cache may be lost.
     pub flushed: bool,
-    /// The files with a record of it.
+    /// With their records.
     pub files: Vec<Part>,
 }
 
-/// One file of the transaction.
+/// One file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The database, relative to the directory of the one whose log has the decision.
+    /// Relative to the directory of the log with the decision.
     pub path: PathBuf,
-    /// The session of its log.
+    /// Of its log.
     pub session: u64,
-    /// The TID of its record.
+    /// Of its record.
     pub tid: Tid,
 }
 
 pub struct Sector {
-    /// In the file, in bytes.
+    /// Byte in the file.
     pub position: u64,
-    /// Among the sectors behind its slot.
+    /// Behind its slot.
     pub number: usize,
-    /// The decision that begins here, and its count of sectors.
+    /// With its count of sectors.
     pub decision: Option<(Decision, usize)>,
 }
 
 impl Decision {
-    /// Its sectors' bytes; `None` if the files' names do not fit.
+    /// `None` if the files' names do not fit.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut b = vec![0; at::AT_FILES];
         put(&mut b, at::AT_MAGIC, &at::MAGIC.to_le_bytes());
@@ -74,7 +73,7 @@ impl Decision {
         (b.len() <= at::SECTORS.checked_mul(at::SECTOR_BYTES)?).then_some(b)
     }
 
-    /// The decision at the start of `b` and its count of sectors; `None` unless it is whole.
+    /// With its count of sectors; `None` unless whole.
     pub fn decode(b: &[u8]) -> Option<(Decision, usize)> {
         let len = usize::try_from(le_u32(b, at::AT_LEN)?).ok()?;
         let sealed = b.get(..len)?;
@@ -101,8 +100,7 @@ impl Decision {
 }
 
 impl LogFile {
-    /// The log's decision sectors. Those behind the slot written next come first: less depends on
-    /// their block.
+    /// First those behind the slot written next: less depends on their block.
     pub fn decisions(&self, slot: &Slot) -> Result<Vec<Sector>> {
         let mut sectors = Vec::new();
         let block = u64::from(slot.block_bytes);
@@ -120,7 +118,7 @@ impl LogFile {
         Ok(sectors)
     }
 
-    /// Writes a decision, with a flush if it says so (rule PreparedThenDecided).
+    /// Flushed if it says so (rule PreparedThenDecided).
     pub fn decide(&self, position: u64, decision: &Decision) -> Result<()> {
         let Some(bytes) = decision.encode() else {
             return Err(Error::Misuse("the names of the files of a transaction do not fit".into()));
@@ -134,13 +132,13 @@ impl LogFile {
     }
 }
 
-/// The position of `count` adjacent free sectors; `is_free` judges a decision.
+/// Adjacent free sectors; `is_free` judges a decision.
 pub fn room(
     sectors: &[Sector],
     count: usize,
     mut is_free: impl FnMut(&Decision) -> Result<bool>,
 ) -> Result<Option<u64>> {
-    // Sectors left of a decision that stays; the first free sector of this run; their count.
+    // Sectors left of a decision; start and count of this free run.
     let (mut kept, mut from, mut free) = (0usize, 0, 0usize);
     for sector in sectors {
         if sector.number == 1 {

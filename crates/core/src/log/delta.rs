@@ -1,6 +1,5 @@
-//! The differences between a page and its base: pieces of absolute bytes, in order. Runs of zeros
-//! have only a length; the cell pointers of a b-tree page, of which an insert moves half, become
-//! numbers of few bits.
+//! Differences between a page and its base: pieces of absolute bytes, in order. Zeros have only a
+//! length; a b-tree page's cell pointers, of which an insert moves half, are numbers of few bits.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -9,28 +8,27 @@ use std::ops::Range;
 use crate::base::layout::{be_u16, home, le_u16, put, record as at};
 use crate::base::types::PageNo;
 
-/// Repeating a shorter run of equal bytes costs less than a new piece's head.
+/// Shorter equal runs are cheaper than a new head.
 const MERGE_BYTES: usize = 8;
 const HEAD_BYTES_MAX: usize = 6;
-/// The same for a piece that follows without a gap.
+/// A piece that follows without a gap.
 const NEXT_HEAD_BYTES_MAX: usize = 4;
-/// A shorter run of zeros is cheaper among the bytes beside it.
+/// Shorter zero runs are cheaper as bytes.
 const ZEROS_BYTES: usize = 16;
 
 const _: () = assert!(HEAD_BYTES_MAX <= MERGE_BYTES && 2 * NEXT_HEAD_BYTES_MAX <= ZEROS_BYTES);
 
-/// Most bytes that [`encode`] adds for a page of `len` bytes.
+/// Most bytes that [`encode`] adds.
 pub fn bytes_max(len: usize) -> usize {
     HEAD_BYTES_MAX + len
 }
 
-/// Adds the pieces in which `new` differs from `base`, or from zeros, to `buf`, which has room for
-/// [`bytes_max`]. Returns their number.
+/// Adds pieces to `buf`, which has room for [`bytes_max`]. Returns their number.
 pub fn encode(buf: &mut Vec<u8>, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> u16 {
     let begin = buf.len();
     let (mut count, mut behind) = (0u16, 0);
     for piece in Pieces::of(page, base, new) {
-        // At most 65536 / (MERGE_BYTES + 1) pieces, so the count fits.
+        // At most 65536 / (MERGE_BYTES + 1) pieces.
         count = count.saturating_add(1);
         let (start, len, made_of) = match &piece {
             Piece::Bytes(start, bytes) => (*start, bytes.len(), at::PIECE_BYTES),
@@ -51,7 +49,7 @@ pub fn encode(buf: &mut Vec<u8>, page: PageNo, base: Option<&[u8]>, new: &[u8]) 
     count
 }
 
-/// Takes `count` pieces from `rest`; `None` if they do not fit a page of `page_bytes`.
+/// `None` if they do not fit a page of `page_bytes`.
 pub fn walk(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     let mut behind = 0usize;
     for _ in 0..count {
@@ -66,7 +64,7 @@ pub fn walk(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     Some(())
 }
 
-/// Puts the pieces, which [`walk`] took, into `image`, one page long.
+/// `pieces` from [`walk`]; `image` is a page long.
 pub fn apply(mut pieces: &[u8], image: &mut [u8]) {
     let mut behind = 0;
     while !pieces.is_empty()
@@ -88,7 +86,7 @@ enum Told<'a> {
     Numbers(Numbers, &'a [u8]),
 }
 
-/// Takes a piece that begins at `behind` or later: its start and length.
+/// Its start, at `behind` or later, and length.
 #[inline]
 fn next_piece<'a>(rest: &mut &'a [u8], behind: usize) -> Option<(usize, usize, Told<'a>)> {
     let start = behind.checked_add(usize::try_from(take_number(rest)?).ok()?)?;
@@ -115,8 +113,7 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     Some(bytes)
 }
 
-/// Adds a number below 2^21, seven bits a byte, lowest first; the top bit says that another byte
-/// follows.
+/// Below 2^21: seven bits a byte, lowest first; the top bit continues.
 fn put_number(buf: &mut Vec<u8>, mut number: u32) {
     while number >= 0x80 {
         buf.push(number as u8 | 0x80);
@@ -125,7 +122,6 @@ fn put_number(buf: &mut Vec<u8>, mut number: u32) {
     buf.push(number as u8);
 }
 
-/// Takes such a number of at most three bytes.
 #[inline]
 fn take_number(rest: &mut &[u8]) -> Option<u32> {
     let (number, behind) = match **rest {
@@ -140,7 +136,7 @@ fn take_number(rest: &mut &[u8]) -> Option<u32> {
     Some(number)
 }
 
-/// Numbers of 16 bits: the smallest, and each one's steps above it.
+/// The smallest, and each one's steps above it.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
     least: u16,
@@ -149,7 +145,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// `None` if `bytes` are shorter as they are, counting the extra piece's head.
+    /// `None` if that is longer, with the extra piece's head.
     fn of(bytes: &[u8]) -> Option<Numbers> {
         let first = be_u16(bytes, 0)?;
         let (mut least, mut most, mut step) = (first, first, Step::of(0));
@@ -167,7 +163,7 @@ impl Numbers {
         (told <= bytes.len()).then_some(Numbers { least, step, bits })
     }
 
-    /// Length of that many counts of steps, in bytes.
+    /// For that many counts of steps.
     fn packed_bytes(count: usize, bits: u32) -> Option<usize> {
         Some(count.checked_mul(usize::try_from(bits).ok()?)?.div_ceil(8))
     }
@@ -223,7 +219,7 @@ impl Step {
         Step { len, inverse: (1u64 << 32).checked_div(len.into()).map_or(0, |inverse| inverse + 1) }
     }
 
-    /// Steps in `distance`; zero for a step of no length.
+    /// Zero for a step of no length.
     fn count(self, distance: u16) -> u16 {
         ((u64::from(distance) * self.inverse) >> 32) as u16
     }
@@ -246,24 +242,20 @@ fn divisor(mut a: u16, mut b: u16) -> u16 {
 
 /// A differing part of a page.
 enum Piece<'a> {
-    /// Its start and bytes.
     Bytes(usize, &'a [u8]),
-    /// Its start and count of zeros.
     Zeros(usize, usize),
-    /// Its start and bytes, which are numbers.
     Numbers(usize, &'a [u8], Numbers),
 }
 
-/// The differing parts of `new`, in order.
 struct Pieces<'a> {
     base: Option<&'a [u8]>,
     new: &'a [u8],
-    /// The cell pointers; a page that only looks like a b-tree page does no harm.
+    /// Looking like a b-tree page does no harm.
     pointers: Range<usize>,
     at: usize,
-    /// The end of the run of differences around `at`.
+    /// Of the differing run around `at`.
     end: usize,
-    /// Numbers in that run.
+    /// In that run.
     numbers: Option<(Range<usize>, Numbers)>,
 }
 
@@ -273,7 +265,7 @@ impl<'a> Pieces<'a> {
         Pieces { base, new, pointers, at: 0, end: 0, numbers: None }
     }
 
-    /// All cell pointers in the run, if they are shorter as numbers.
+    /// If shorter as numbers.
     fn find_numbers(&self) -> Option<(Range<usize>, Numbers)> {
         let first = self.pointers.start;
         let start = self.at.max(first);
@@ -326,7 +318,6 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// The first run of zeros that pays.
 fn zeros(bytes: &[u8]) -> Option<Range<usize>> {
     const { assert!(ZEROS_BYTES >= 15, "eight of them that begin at a multiple of eight are among the run") };
     let is_zero = |byte: &&u8| **byte == 0;
@@ -338,7 +329,7 @@ fn zeros(bytes: &[u8]) -> Option<Range<usize>> {
     })
 }
 
-/// The cell pointers, if the page looks like a b-tree page.
+/// If the page looks like a b-tree page.
 fn pointers(page: PageNo, image: &[u8]) -> Option<Range<usize>> {
     let header_at = if page == PageNo::HEADER { home::HEADER_BYTES } else { 0 };
     let header_bytes = match image.get(header_at)? {
@@ -351,7 +342,7 @@ fn pointers(page: PageNo, image: &[u8]) -> Option<Range<usize>> {
     (pointers.end <= image.len()).then_some(pointers)
 }
 
-/// The next run from `from` on in which `new` differs from `base` (or from zeros).
+/// From `from` on, against `base` or zeros.
 fn next_range(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<(usize, usize)> {
     let start = from + next_difference(base, new, from)?;
     let rest = new.get(start..)?.chunks(8).map(word);
@@ -362,7 +353,6 @@ fn next_range(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<(usize, us
     Some((start, start + len))
 }
 
-/// Up to eight bytes, little-endian.
 fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     match bytes.try_into() {
@@ -372,8 +362,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Length of the leading run of differences, over gaps too short to end it. Nonzero bytes of
-/// `words` differ.
+/// Over gaps too short to end it; nonzero bytes differ.
 fn run_bytes(words: impl Iterator<Item = u64>) -> usize {
     const { assert!(MERGE_BYTES == 8, "no gap within a word ends a run, and a word without a difference does") };
     let mut end = 0;
@@ -387,7 +376,7 @@ fn run_bytes(words: impl Iterator<Item = u64>) -> usize {
     end
 }
 
-/// Count of equal bytes from `from` on; `None` if all are equal.
+/// `None` if all are equal.
 fn next_difference(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<usize> {
     const WORD: usize = 32;
     const RUN: usize = 256;
@@ -395,7 +384,7 @@ fn next_difference(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<usize
     match base {
         Some(base) => {
             let base = base.get(from..)?;
-            // Most of a page is equal: the library compares long runs with wide instructions.
+            // The library compares long runs with wide instructions.
             let runs = new.chunks_exact(RUN).zip(base.chunks_exact(RUN)).take_while(|(a, b)| a == b).count() * RUN;
             let (rest, old) = (new.get(runs..)?, base.get(runs..)?);
             let words = rest.chunks_exact(WORD).zip(old.chunks_exact(WORD)).take_while(|(a, b)| a == b).count();
@@ -418,8 +407,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Encodes, walks, and applies over `base`, a torn page and the new image (invariant I8).
-    /// Returns the length.
+    /// Applies also over a torn page and the new image (invariant I8). Returns the length.
     fn told(base: Option<&[u8]>, new: &[u8]) -> usize {
         let mut buf = Vec::new();
         let count = encode(&mut buf, PageNo(2), base, new);
@@ -445,7 +433,6 @@ mod tests {
         page
     }
 
-    /// `secure_delete` and splits leave zeros.
     #[test]
     fn zeros_are_told_and_not_repeated() {
         let base = [7; PAGE];
@@ -458,7 +445,6 @@ mod tests {
         assert_eq!(told(Some(&base), &new), (2 + 1) + 3 + (3 + 40) + (3 + 15) + 4);
     }
 
-    /// An insert moves half of the cell pointers.
     #[test]
     fn cell_pointers_are_numbers_of_few_bits() {
         let mut cells: Vec<u16> = (0..128u16).map(|n| 4096 - 20 * (1 + n * 37 % 128)).collect();

@@ -1,4 +1,4 @@
-//! The log file on the disk: its slots, the scan of its records after a crash, their rewriting.
+//! The log file: its slots, and reading, rewriting and wiping its records.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -25,12 +25,12 @@ use crate::disk::beside;
 use crate::disk::{Disk, DiskFile, FileId, FileSeal, NamesStamp, OpenMode, read_part, system};
 use crate::sqlite_format::home::mark;
 
-/// Path of the log of the database at `home`.
+/// The log of the database at `home`.
 pub fn log_path(home: &Path) -> PathBuf {
     beside::path(home, LOG_SUFFIX)
 }
 
-/// Path for a log whose name another database needs.
+/// For a log whose name another database needs.
 pub fn aside_path(log: &Path, session: u64) -> PathBuf {
     beside::path(&base(log), &format!("{LOG_SUFFIX}-{session:016x}"))
 }
@@ -39,12 +39,11 @@ pub fn is_aside(log: &Path) -> bool {
     parts(log).is_some_and(|(_, session)| session)
 }
 
-/// Path of the database, as far as the log's name tells.
+/// The database, as far as the log's name tells.
 pub fn base(log: &Path) -> PathBuf {
     parts(log).map_or_else(|| log.to_owned(), |(name, _)| log.with_file_name(name))
 }
 
-/// The database's name in a log's name, and whether a session follows; `None`: not a log.
 fn parts(log: &Path) -> Option<(&OsStr, bool)> {
     let name = system::bytes_of(log.file_name()?);
     let suffix = LOG_SUFFIX.as_bytes();
@@ -58,9 +57,8 @@ fn parts(log: &Path) -> Option<(&OsStr, bool)> {
     Some((system::name_of(name.strip_suffix(suffix).filter(|_| is_session)?), true))
 }
 
-/// The log of `session` of the file `home` at `path`: of that name, or another beside it if a name
-/// has changed since (rule LogFoundBySession). If there is none, or the choice is unclear, the path
-/// where it should be.
+/// The log of `session` of `home` at `path`, by name or beside it (rule LogFoundBySession). If none
+/// or no single one fits, the path where it should be.
 pub fn path_of_session(disk: &dyn Disk, path: &Path, home: FileId, session: u64) -> PathBuf {
     // An unreadable file is skipped: its open tells why.
     let look = |path: &Path| {
@@ -83,13 +81,13 @@ pub fn path_of_session(disk: &dyn Disk, path: &Path, home: FileId, session: u64)
     let is_ours = |log: &PathBuf| {
         let Some((_, aside)) = parts(log).filter(|_| *log != named) else { return false };
         let Some((slots, noted)) = look(log) else { return false };
-        // The older slot counts where a recovery crashed, but in another database's log it is that
+        // After a crash in recovery the older slot counts, but in another database's log it is that
         // one's.
         let fits = slots.iter().take(if aside { 2 } else { 1 }).any(|slot| slot.session == session);
         fits && match noted {
             Some(file) if file == home.ino => true,
-            // The noted file has a path of its own: this one is a copy. A log set aside is exempt:
-            // its database's name leads to another file.
+            // The noted file still has a name: this one is a copy. Not for a log set aside, whose
+            // name leads to another file.
             Some(file) if beside.iter().any(|path| *path != base(log) && leads_to(path, file)) => false,
             _ => aside || matches!(disk.exists(&base(log)), Ok(false)),
         }
@@ -101,16 +99,15 @@ pub fn path_of_session(disk: &dyn Disk, path: &Path, home: FileId, session: u64)
     }
 }
 
-/// An open log file; none of its content is trusted yet.
+/// An open log file, its content not trusted.
 #[derive(Clone)]
 pub struct LogFile {
     /// The open file.
     pub file: Arc<dyn DiskFile>,
-    /// Its path, for messages.
+    /// Its path.
     pub path: PathBuf,
 }
 
-/// Bytes read at once, to find several records in.
 #[derive(Default)]
 pub struct Window {
     at: u64,
@@ -118,7 +115,6 @@ pub struct Window {
 }
 
 impl Window {
-    /// Reads `len` bytes from `at` on, fewer at the file's end.
     fn fill(&mut self, log: &LogFile, at: u64, len: usize) -> Result<()> {
         self.at = at;
         self.bytes.truncate(len);
@@ -129,14 +125,13 @@ impl Window {
         Ok(())
     }
 
-    /// `len` bytes at `offset` of the file, if in the window.
     fn part(&self, offset: u64, len: usize) -> Option<&[u8]> {
         let from = offset.checked_sub(self.at).and_then(|from| usize::try_from(from).ok())?;
         self.bytes.get(from..from.checked_add(len)?)
     }
 
-    /// Whether it begins before a follower of `cursor` in a block of its own, and has that one's
-    /// head.
+    /// Whether it begins before, and has the head of, a record that follows `cursor` in its own
+    /// block.
     pub(crate) fn reaches(&self, slot: &Slot, cursor: &Cursor) -> bool {
         let next = cursor.tail.0.next_multiple_of(slot.block_bytes.into()) % slot.ring_bytes;
         let from = slot.ring_at().saturating_add(next);
@@ -144,7 +139,7 @@ impl Window {
         self.at <= from && from.saturating_add(at::HEADER_BYTES as u64) <= end
     }
 
-    /// `len` bytes at `offset` of the file, fewer at its end: from the window, or read into `buf`.
+    /// From the window, or read into `buf`; fewer bytes at the file's end.
     fn read<'a>(&'a self, log: &LogFile, buf: &'a mut Vec<u8>, offset: u64, len: usize) -> Result<&'a [u8]> {
         if let Some(bytes) = self.part(offset, len) {
             return Ok(bytes);
@@ -157,57 +152,54 @@ impl Window {
     }
 }
 
-/// Where the valid records end, and whether that is damage.
+/// Where the valid records end, and whether by damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanEnd {
-    /// Position behind the last valid record.
+    /// Position behind the last record.
     pub tail: LogOffset,
-    /// crc32c of the last valid record (or the slot's).
+    /// Its crc32c (or the slot's).
     pub prev_crc: u32,
-    /// TID of the last valid record (or the slot's).
+    /// Its TID (or the slot's).
     pub last_tid: Tid,
-    /// Number of valid records.
+    /// Number of records.
     pub records: u64,
-    /// A once durable record is broken: its TID, and a later one that proves it.
+    /// A broken, once durable record's TID, and a later one that proves it.
     pub rot: Option<(Tid, Tid)>,
-    /// A later record calls all records at least up to here durable.
+    /// Later records call all up to here durable.
     pub told_durable: LogOffset,
 }
 
-/// A position in a walk: behind a record, or at the start.
+/// A position between records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// Position behind the last record.
+    /// Behind the last record.
     pub tail: LogOffset,
-    /// Its crc32c, to which the next record chains.
     pub prev_crc: u32,
     pub last_tid: Tid,
-    /// Earliest start of the first record; the live records end within a ring behind that.
+    /// Earliest start of the first record; live records end within a ring from there.
     pub first: LogOffset,
 }
 
 impl Cursor {
-    /// At the start of the records behind `slot`.
     pub fn at(slot: &Slot) -> Cursor {
         Cursor { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, first: slot.start }
     }
 }
 
-/// Bytes read for the first records; each next read is twice as long.
+/// Bytes of the first read; each next one is twice as long.
 const SCAN_BYTES_FIRST: u64 = 8 << 10;
-/// Longest read in bytes.
+/// Bytes of the longest read.
 const SCAN_BYTES: u64 = 64 << 10;
 
-/// Records not yet called durable by a later one.
+/// Records not yet called durable.
 #[derive(Default)]
 struct Untold(VecDeque<(Tid, LogOffset)>);
 
 impl Untold {
-    /// Records whose end is remembered: few wait for a flush at once.
+    /// Few records wait for a flush at once.
     const MOST: usize = 128;
 
-    /// Adds the record with this head, which ends at `end`. Returns the end of the last record that
-    /// it newly calls durable, if known.
+    /// Returns the end of the last record that `head` newly calls durable, if known.
     fn next(&mut self, head: &Head, end: LogOffset) -> Option<LogOffset> {
         let told = self.0.iter().take_while(|(tid, _)| *tid <= head.durable_tid).count();
         let last = self.0.drain(..told).next_back();
@@ -219,14 +211,14 @@ impl Untold {
 }
 
 impl ScanEnd {
-    /// Whether no record is there, whole or damaged.
+    /// Whether no record is there, not even a damaged one.
     pub fn is_empty(&self) -> bool {
         self.records == 0 && self.rot.is_none()
     }
 }
 
 impl LogFile {
-    /// Opens the log at `path`; `None` if there is none.
+    /// `None` if there is none.
     pub fn open(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Option<LogFile>> {
         match disk.open_beside(path, mode, None) {
             Ok(file) => Ok(Some(LogFile { file, path: path.to_owned() })),
@@ -235,7 +227,6 @@ impl LogFile {
         }
     }
 
-    /// An empty file at `path`, for tests.
     #[cfg(test)]
     #[allow(clippy::unwrap_used)]
     pub(crate) fn make(disk: &dyn Disk, path: &Path) -> LogFile {
@@ -251,10 +242,8 @@ impl LogFile {
         while at <= last && at < file_bytes {
             let mut b = [0; slot::BYTES];
             let b = read_part(&*self.file, &mut b, at).context(|| self.what("cannot read"))?;
-            // The first or second slot of a log with such blocks.
             let slot = Slot::decode(b, file_bytes).filter(|s| [at, at / 2].contains(&u64::from(s.block_bytes)));
             if let Some(slot) = slot {
-                // A log has one block size.
                 last = 2 * u64::from(slot.block_bytes);
                 found.push(slot);
             }
@@ -264,14 +253,14 @@ impl LogFile {
         Ok(found)
     }
 
-    /// Whether `slot` has this version of the log in the file, not the one before.
+    /// Whether `slot` has this version in the file.
     pub fn is_of_this_version(&self, slot: &Slot) -> Result<bool> {
         let mut b = [0; slot::BYTES];
         self.file.read_at(&mut b, slot.position()).context(|| self.what("cannot read"))?;
         Ok(le_u32(&b, slot::AT_VERSION) == Some(slot::VERSION))
     }
 
-    /// Whether each place for a slot has one, or is still empty.
+    /// Whether both places have a valid slot or are empty.
     pub fn has_sound_slots(&self, block_bytes: u32) -> Result<bool> {
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         for n in 1..=2u64 {
@@ -284,13 +273,12 @@ impl LogFile {
         Ok(true)
     }
 
-    /// Calls `visit` for each verified live record below `slot`, in order, also for a last,
-    /// prepared one.
+    /// Visits each verified live record below `slot`, in order, a last, prepared one included.
     pub fn scan(&self, slot: &Slot, visit: impl FnMut(&Record<'_>) -> Result<()>) -> Result<ScanEnd> {
         self.scan_decided(slot, None, |_| Ok(true), visit)
     }
 
-    /// The end of the live records below `slot`, and the last change counter (or the slot's).
+    /// The end of the live records, and the last one's change counter or the slot's.
     pub(crate) fn scan_counter(&self, slot: &Slot) -> Result<(ScanEnd, u32)> {
         let mut counter = slot.change_counter;
         let end = self.scan(slot, |record| {
@@ -300,9 +288,9 @@ impl LogFile {
         Ok((end, counter))
     }
 
-    /// As [`LogFile::scan`]; `decide` judges a last record that has a decider. All others count:
-    /// nothing is appended before a decision (rule PreparedThenDecided). `told`: the newest
-    /// transaction written, if known (rule EndTold).
+    /// As [`LogFile::scan`]; `decide` judges a last, prepared record, as nothing is appended before
+    /// its decision (rule PreparedThenDecided). `told`: the newest TID written, if known (rule
+    /// EndTold).
     pub fn scan_decided(
         &self,
         slot: &Slot,
@@ -351,8 +339,8 @@ impl LogFile {
         Ok(end)
     }
 
-    /// Whether no record calls another of the session flushed: the mark may never have been
-    /// durable, and no commit was acknowledged (rule MarkWithFirstRecord).
+    /// Whether no record calls another durable: then no commit was acknowledged, and the mark may
+    /// be missing (rule MarkWithFirstRecord).
     pub fn has_nothing_flushed(&self, slot: &Slot) -> Result<bool> {
         let mut told = false;
         let end = self.scan(slot, |record| {
@@ -362,15 +350,15 @@ impl LogFile {
         Ok(!told && end.rot.is_none())
     }
 
-    /// The decider of `record`, which ends at `next`, if no record follows.
+    /// Its decider, if no record follows.
     pub fn undecided(&self, slot: &Slot, record: &Record<'_>, next: &Cursor) -> Result<Option<Decider>> {
         let Some(decider) = record.decider() else { return Ok(None) };
         let follows = self.next_record(slot, next, &Window::default(), &mut Vec::new(), |_, _| Ok(()))?;
         Ok(follows.is_none().then_some(decider))
     }
 
-    /// Whether a newer record begins behind `cursor`, whole or not: a write puts the head first
-    /// (rule FlushedStays).
+    /// Whether a newer record begins behind `cursor`, whole or not: its head is written first (rule
+    /// FlushedStays).
     pub fn is_begun(&self, slot: &Slot, cursor: &Cursor) -> Result<bool> {
         for at in next_places(slot, cursor.tail) {
             let mut head = [0; at::AT_DURABLE_TID];
@@ -390,15 +378,14 @@ impl LogFile {
         self.flush()
     }
 
-    /// Reads `len` bytes from `cursor` on into `window`, fewer at the ring's end.
+    /// Fewer bytes at the ring's end.
     pub(crate) fn look(&self, window: &mut Window, slot: &Slot, cursor: &Cursor, len: u64) -> Result<()> {
         let in_ring = cursor.tail.0 % slot.ring_bytes;
         let len = usize::try_from(len.min(slot.ring_bytes - in_ring)).map_err(|_| Error::NoMemory)?;
         window.fill(self, slot.ring_at() + in_ring, len)
     }
 
-    /// Calls `visit` with the verified record behind `cursor` and the cursor behind it; `None`
-    /// without one. Bytes come from `window`, or are read into `buf`.
+    /// Visits the verified record behind `cursor`; `None` without one.
     pub(crate) fn next_record<T>(
         &self,
         slot: &Slot,
@@ -410,8 +397,8 @@ impl LogFile {
         self.next_if(slot, cursor, window, buf, |record| self.stream_is_whole(record, slot), visit)
     }
 
-    /// The same for a record known to be written: its streamed images are there, unless a
-    /// checkpoint has cut them off.
+    /// For a record known to be written: its streamed images are there, unless a checkpoint cut
+    /// them off.
     pub(crate) fn next_written<T>(
         &self,
         slot: &Slot,
@@ -423,7 +410,7 @@ impl LogFile {
         self.next_if(slot, cursor, window, buf, |record| self.for_each_streamed(record, |_, _, _| Ok(())), visit)
     }
 
-    /// The same if `counts` says so.
+    /// The same for a record of which `counts` says so.
     fn next_if<T>(
         &self,
         slot: &Slot,
@@ -453,8 +440,7 @@ impl LogFile {
         Ok(None)
     }
 
-    /// Bytes of a possible record at `at` that is newer than `newer_than`; `None` if there is none.
-    /// May use `buf`.
+    /// Bytes at `at` that may be a record above `newer_than`.
     fn read_record<'a>(
         &self,
         window: &'a Window,
@@ -476,7 +462,6 @@ impl LogFile {
         Ok((bytes.len() == len).then_some(bytes))
     }
 
-    /// Whether all images that `record` streamed are intact.
     fn stream_is_whole(&self, record: &Record<'_>, slot: &Slot) -> Result<bool> {
         if record.head.stream.count == 0 {
             return Ok(true);
@@ -491,8 +476,8 @@ impl LogFile {
         Ok((index_whole && whole) || !keeps(Case::StreamedWhole))
     }
 
-    /// Calls `visit` with page, position in bytes and crc32c of each streamed image of `record`;
-    /// false if the index is broken. Memory stays bounded.
+    /// Visits page, byte position and crc32c of each streamed image; false if the index is broken.
+    /// Memory stays bounded.
     pub fn for_each_streamed(
         &self,
         record: &Record<'_>,
@@ -528,8 +513,8 @@ impl LogFile {
         Ok(true)
     }
 
-    /// Searches the ring, but for the walked part up to `end`, for a record that calls the next TID
-    /// durable: its absence is then damage. `window`: the last read.
+    /// Searches the unwalked ring for a record that calls the next TID durable: that one is then
+    /// damaged. `window`: the last read.
     fn find_rot(&self, slot: &Slot, mut window: Window, end: &ScanEnd) -> Result<Option<(Tid, Tid)>> {
         if !keeps(Case::LaterRecordProves) {
             return Ok(None);
@@ -539,11 +524,10 @@ impl LogFile {
         let salt = memmem::Finder::new(&salt);
         let begin = slot.start.0 % slot.ring_bytes;
         let behind = begin + (end.tail.0 - slot.start.0);
-        // Empty where records go on in the next lap: older ones may lie between the laps.
+        // Empty if the walk wraps: older records may lie between the laps.
         let walked = if behind <= slot.ring_bytes { begin..behind - behind % at::ALIGN as u64 } else { 0..0 };
         let mut buf = Vec::new();
-        // Records do not overlap, so candidates add up to the ring; more for data that looks like
-        // one.
+        // Real records do not overlap, so they add up to the ring; data may look like some more.
         let mut left = 4 * slot.ring_bytes;
         let mut from = 0u64;
         while from < slot.ring_bytes {
@@ -587,7 +571,6 @@ impl LogFile {
         Ok(None)
     }
 
-    /// Notes the file that uses the log, durable, if it has changed.
     pub(crate) fn note_home(&self, home: FileId) -> Result<()> {
         if self.noted_home()? == Some(home.ino) {
             return Ok(());
@@ -601,12 +584,11 @@ impl LogFile {
         self.note(shared::AT_HOME_FILE, [home.ino])
     }
 
-    /// The inode that the log was last used for, if known.
     pub(crate) fn noted_home(&self) -> Result<Option<u64>> {
         Ok(self.noted(shared::AT_HOME_FILE)?.map(|[file]| file))
     }
 
-    /// Notes which names are durable. Not flushed: worthless after a power cut.
+    /// Not flushed: worthless after a power cut.
     pub(crate) fn note_names(&self, stamp: NamesStamp) -> Result<()> {
         self.note(shared::AT_NAMES, stamp.0)
     }
@@ -615,14 +597,14 @@ impl LogFile {
         Ok(self.noted(shared::AT_NAMES)?.map(NamesStamp))
     }
 
-    /// Notes numbers in the first block. Not flushed.
+    /// Not flushed.
     fn note<const COUNT: usize>(&self, at: usize, numbers: [u64; COUNT]) -> Result<()> {
         self.file
             .write_at(numbers.map(u64::to_le_bytes).as_flattened(), at as u64)
             .context(|| self.what("cannot write to"))
     }
 
-    /// Such numbers; `None` if all are zero.
+    /// `None` if all are zero.
     fn noted<const COUNT: usize>(&self, at: usize) -> Result<Option<[u64; COUNT]>> {
         let mut b = [[0; 8]; COUNT];
         let bytes = b.as_flattened_mut();
@@ -631,7 +613,7 @@ impl LogFile {
         Ok(Some(b.map(u64::from_le_bytes)).filter(|numbers| read == len && *numbers != [0; COUNT]))
     }
 
-    /// The noted seal, if the file still has it: a flush of another file on its device then covers
+    /// The noted seal, if the file still has it: flushes of other files on the device cover
     /// overwrites here (rule MarkWithFirstRecord).
     pub(crate) fn sealed(&self) -> Result<Option<FileSeal>> {
         let Some(seal) = self.noted(shared::AT_SEAL)?.map(FileSeal) else { return Ok(None) };
@@ -639,7 +621,7 @@ impl LogFile {
         Ok(Some(seal).filter(|_| has_it || !keeps(Case::LogSealed)))
     }
 
-    /// Seals the file, all of whose bytes have been flushed once, and notes the seal. Not flushed.
+    /// Every byte of the file has been flushed once. The note is not flushed.
     pub(crate) fn seal(&self) -> Result<()> {
         if self.sealed()?.is_some() {
             return Ok(());
@@ -648,15 +630,14 @@ impl LogFile {
         self.note(shared::AT_SEAL, seal.map_or([0; 2], |seal| seal.0))
     }
 
-    /// The page last written in place, if noted.
     pub(crate) fn noted_in_place(&self) -> Result<Option<PageNo>> {
         let mut b = [0; 4];
         let b = read_part(&*self.file, &mut b, shared::AT_IN_PLACE_PAGE as u64).context(|| self.what("cannot read"))?;
         Ok(le_u32(b, 0).filter(|page| *page != 0).map(PageNo))
     }
 
-    /// Rewrites and flushes the live ring up to `tail` and streamed bytes up to `streamed_end` of
-    /// the file: a failed flush may have left them in the cache alone.
+    /// Rewrites and flushes live records and streamed images: a failed flush may have left them in
+    /// the cache alone.
     pub(crate) fn rewrite_live(&self, slot: &Slot, tail: LogOffset, streamed_end: u64) -> Result<()> {
         if !keeps(Case::RecordsRewritten) {
             return Ok(());
@@ -668,20 +649,19 @@ impl LogFile {
         self.flush()
     }
 
-    /// The same for the ring from `from` on, not flushed.
+    /// The ring from `from` on, not flushed.
     pub(crate) fn write_again(&self, slot: &Slot, from: LogOffset, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let blocks = (LogOffset(from.0 / block * block), LogOffset(tail.0.next_multiple_of(block)));
         self.write_over_between(slot, blocks, 256 << 10, |_| true)
     }
 
-    /// Flushes. Every error is a failed flush, a full disk too.
+    /// Every error is a failed flush, a full disk too.
     pub(crate) fn flush(&self) -> Result<()> {
         self.file.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 
-    /// Puts `stone` over the records between these positions, from a block's start on, a lap at
-    /// most. Not flushed.
+    /// Puts `stone` between positions at most a lap apart, from a block's start on. Not flushed.
     pub(crate) fn wipe(&self, slot: &Slot, used: (LogOffset, LogOffset), stone: &Tombstone) -> Result<()> {
         self.write_over_between(slot, sectors(used), 64 << 10, |part| {
             let holds = !is_wiped(part);
@@ -698,8 +678,8 @@ impl LogFile {
         })
     }
 
-    /// Ends the session of `slot`, all of it at home up to `tid`: wipes the ring and writes the
-    /// next slot, which is returned. Not flushed: the next session checks the ring.
+    /// Ends the session of `slot`, all at home up to `tid`: wipes the ring, writes the next slot.
+    /// Not flushed: the next session checks the ring.
     pub(crate) fn end(&self, slot: &Slot, tid: Tid) -> Result<Slot> {
         self.wipe(slot, slot.lap(), &Tombstone { session: slot.session, tid })?;
         let ended = Slot {
@@ -715,8 +695,8 @@ impl LogFile {
         Ok(ended)
     }
 
-    /// Cuts off the unused file behind the ring of `slot`, the newest. The older slot may need it,
-    /// so the newest is first written over it and flushed (rule SlotBeforeReuse).
+    /// Cuts off all behind the newest slot's ring. The older slot may need it, so the newest is
+    /// first written over that one and flushed (rule SlotBeforeReuse).
     pub(crate) fn give_back(&self, slot: &Slot) -> Result<()> {
         let end = slot.ring_at().saturating_add(slot.ring_bytes);
         if self.file.len().context(|| self.what("cannot read the length of"))? <= end {
@@ -735,7 +715,6 @@ impl LogFile {
         Ok(disk.identify(path).context(what)? == Some(self.file.id().context(what)?))
     }
 
-    /// Whether the ring has a tombstone for which `is_it` holds.
     pub(crate) fn holds(&self, slot: &Slot, is_it: impl Fn(&Tombstone) -> bool) -> Result<bool> {
         let mut found = false;
         self.write_over(slot.ring_at(), slot.ring_bytes, 64 << 10, |part| {
@@ -745,19 +724,18 @@ impl LogFile {
         Ok(found)
     }
 
-    /// Zeros the free part of the ring, behind `tail`. Not flushed.
+    /// Zeros the ring behind the records. Not flushed.
     pub(crate) fn wipe_free(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         self.wipe_between(slot, tail, LogOffset(slot.start.0 / block * block + slot.ring_bytes))
     }
 
-    /// Zeros the rest of the block of `tail`: the next record may begin behind it, and no record
-    /// that does not count may stay before that (rule PreparedThenDecided).
+    /// Zeros the rest of the block of `tail`: no uncounted record may stay before one that begins
+    /// behind it (rule PreparedThenDecided).
     pub(crate) fn wipe_tail(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
         self.wipe_between(slot, tail, LogOffset(tail.0.next_multiple_of(slot.block_bytes.into())))
     }
 
-    /// Zeros the bytes between two positions, a lap at most. Not flushed.
     fn wipe_between(&self, slot: &Slot, from: LogOffset, to: LogOffset) -> Result<()> {
         self.write_over_between(slot, (from, to), 64 << 10, |part| {
             let holds = part.iter().any(|byte| *byte != 0);
@@ -766,7 +744,6 @@ impl LogFile {
         })
     }
 
-    /// [`LogFile::write_over`] between two positions, a lap at most.
     fn write_over_between(
         &self,
         slot: &Slot,
@@ -785,8 +762,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Reads up to `len` bytes from `from` on and writes back each piece of at most `piece` bytes
-    /// that `change` has changed.
+    /// Writes pieces of at most `piece` bytes back that `change` has changed.
     fn write_over(&self, from: u64, len: u64, piece: usize, mut change: impl FnMut(&mut [u8]) -> bool) -> Result<()> {
         let mut buf = memory::zeros(usize::try_from(len).unwrap_or(usize::MAX).min(piece))?;
         let mut done = 0;
@@ -811,7 +787,6 @@ impl LogFile {
     }
 }
 
-/// The whole sectors between.
 fn sectors((from, to): (LogOffset, LogOffset)) -> (LogOffset, LogOffset) {
     (from, LogOffset(to.0.next_multiple_of(SECTOR_BYTES as u64)))
 }
@@ -822,15 +797,14 @@ fn bury(part: &mut [u8], stone: &Tombstone) {
     part.chunks_mut(SECTOR_BYTES).for_each(|to| put(to, 0, sector.get(..to.len()).unwrap_or_default()));
 }
 
-/// Whether a whole record is the one behind `end`.
+/// Whether the record is the one behind `end`.
 fn follows(head: &Head, slot: &Slot, end: &Cursor) -> bool {
-    // Pages in place have no record, so TIDs may be missing; the checksum proves that no record is.
+    // TIDs of pages in place are missing; the checksum proves that no record is.
     let chains = head.salt == slot.salt && head.tid > end.last_tid && head.prev_crc == end.prev_crc;
     chains || !keeps(Case::RecordChain)
 }
 
-/// Where the record behind `tail` may begin: there, in the next block (records with blocks of their
-/// own), or with the next lap.
+/// Where the next record may begin: there, in the next block, or with the next lap.
 pub fn next_places(slot: &Slot, tail: LogOffset) -> [LogOffset; 3] {
     [1, u64::from(slot.block_bytes), slot.ring_bytes].map(|unit| LogOffset(tail.0.next_multiple_of(unit)))
 }

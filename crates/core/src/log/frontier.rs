@@ -3,8 +3,8 @@
 //! | mark | in memory (`log/group.rs`) | in shared words (`shared/words.rs`) |
 //! |---|---|---|
 //! | published | in the group's buffer | WRITTEN: whole in the kernel's cache |
-//! | requested | must be flushed before it shows | WANTED: set before WRITTEN (SeenWhenDurable) |
-//! | flushed | on the medium | FLUSHED: set before WRITTEN |
+//! | requested | to be flushed before it shows | WANTED: before WRITTEN (rule SeenWhenDurable) |
+//! | flushed | on the medium | FLUSHED: before WRITTEN |
 //! | recorded | newest flushed one with a record | each has one |
 //! | visible | readers may pin it | VISIBLE |
 //!
@@ -22,7 +22,6 @@
 
 use crate::base::types::Tid;
 
-/// The kinds of a [`Frontier`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Published,
@@ -31,12 +30,11 @@ pub enum Mark {
     Visible,
 }
 
-/// Where the TIDs are kept; they only grow.
 pub trait Backing {
     fn get(&self, mark: Mark) -> Tid;
-    /// All up to `tid` are of this kind.
+    /// All up to `tid`.
     fn raise(&mut self, mark: Mark, tid: Tid);
-    /// Upper bound of what is visible: the store has no more (rule StoreHasIt).
+    /// The store has no more (rule StoreHasIt).
     fn shipped(&self) -> Tid {
         Tid(u64::MAX)
     }
@@ -68,19 +66,18 @@ impl<B: Backing> Frontier<B> {
         self.check();
     }
 
-    /// Shows what is as durable as it and all before asked for.
+    /// Each is as durable as all before asked.
     pub fn show(&mut self) {
-        // In this order: `requested` must cover everything up to `published`.
+        // First: `requested` must cover all of it.
         let published = self.published();
         let requested = self.0.get(Mark::Requested);
         let flushed = self.flushed();
         let visible = if requested <= flushed { published } else { published.min(flushed) };
-        // Read last: a transaction published after commits began to wait for the store must not
-        // count as earlier.
+        // Last: commits published after the wait for the store began must not count as earlier.
         self.raise(Mark::Visible, visible.min(self.0.shipped()));
     }
 
-    /// Holds in both backings. Of two growing values, the smaller is read first.
+    /// Of two growing values, the smaller is read first.
     fn check(&self) {
         if cfg!(debug_assertions) {
             let visible = self.visible();
@@ -127,12 +124,12 @@ impl Backing for Memory {
 }
 
 impl Frontier<Memory> {
-    /// Everything up to `tid` is flushed and visible.
+    /// All flushed and visible.
     pub fn at(tid: Tid) -> Frontier<Memory> {
         Frontier(Memory { published: tid, requested: tid, flushed: tid, recorded: tid, visible: tid })
     }
 
-    /// Other processes' writes: visible up to `published`, flushed up to `flushed`.
+    /// Other processes' writes: `published` are visible.
     pub fn behind(published: Tid, flushed: Tid) -> Frontier<Memory> {
         let memory = Memory { published, requested: flushed, flushed, recorded: flushed, visible: published };
         Frontier(memory).checked()
@@ -142,12 +139,12 @@ impl Frontier<Memory> {
         self.0.recorded
     }
 
-    /// Whether a published transaction must be flushed before it is shown.
+    /// Before it is shown.
     pub fn wants_flush(&self) -> bool {
         self.0.requested > self.0.flushed
     }
 
-    /// Whether readers see more than is on the medium.
+    /// Readers see more than the medium has.
     pub fn is_ahead_of_medium(&self) -> bool {
         self.0.visible > self.0.flushed
     }
@@ -156,7 +153,6 @@ impl Frontier<Memory> {
         self.0.visible < self.0.published
     }
 
-    /// `asked`: must be flushed before it is shown.
     pub fn publish(&mut self, tid: Tid, asked: bool) {
         debug_assert!(tid > self.0.published, "transactions are published in order: {tid} after {self:?}");
         self.0.published = tid;
@@ -166,12 +162,12 @@ impl Frontier<Memory> {
         *self = self.checked();
     }
 
-    /// The last published record and all before it are on the medium.
+    /// With all before it.
     pub fn record_flushed(&mut self) {
         self.flush_to(self.0.published);
     }
 
-    /// All up to `tid` is written and shown, and on the medium if `flushed`.
+    /// Written and shown; on the medium if `flushed`.
     pub fn end_write(&mut self, tid: Tid, flushed: bool) {
         if flushed {
             self.flush_to(tid);
@@ -180,12 +176,12 @@ impl Frontier<Memory> {
         *self = self.checked();
     }
 
-    /// Another flush covers everything up to `tid`.
+    /// All up to `tid`.
     pub fn flushed_elsewhere(&mut self, tid: Tid) {
         self.flush_to(tid.min(self.0.visible));
     }
 
-    /// With all flushed and shown: so is `tid`, in place without a record.
+    /// `tid` went in place, with all before shown.
     pub fn pass(&mut self, tid: Tid) {
         debug_assert!(self.reached(self.0.published, true) && tid >= self.0.published, "in flight: {self:?}");
         *self = Frontier(Memory { recorded: self.0.recorded, ..Frontier::at(tid).0 }).checked();

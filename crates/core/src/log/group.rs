@@ -31,38 +31,35 @@ use crate::disk::{DiskFile, FileSeal};
 use crate::log::frontier::{Frontier, Memory};
 use crate::sqlite_format::home::State;
 
-/// A longer write is unusual: no thread waits that long for others.
+/// Longer writes are unusual: no thread waits so long for others.
 const USUAL_MAX: Duration = Duration::from_millis(4);
-/// Time between the wake-ups of waiters that may lead.
+/// Time between two wake-ups of waiters.
 const APART: Duration = Duration::from_micros(500);
-/// Buffer memory kept for the next group, in bytes.
+/// Largest buffer kept for the next group.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Durability of a transaction when its commit returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     Flushed,
-    /// With the operating system; a later flush covers it, in order.
+    /// Written; a later flush covers it, in order.
     Written,
 }
 
-/// Receives the outcome of published transactions.
 pub trait Audience {
-    /// A flush covers all up to `tid`; called before [`Audience::show`].
+    /// Called before [`Audience::show`].
     fn flushed(&self, tid: Tid) {
         let _ = tid;
     }
-    /// Readers may see `state`: it is as durable as all commits up to it asked.
+    /// `state` is as durable as all commits up to it asked.
     fn show(&self, state: Arc<State>);
     /// Whether a thread has the writer's place or waits for it, and will probably publish soon.
     fn is_to_publish(&self) -> bool {
         false
     }
-    /// A write or flush failed: no hidden state may be shown any more.
+    /// No hidden state may be shown any more.
     fn poison(&self, error: Error) -> Error;
 }
 
-/// Waits for a leader, or for others to join.
 struct Waiter {
     tid: Tid,
     durability: Durability,
@@ -71,48 +68,44 @@ struct Waiter {
     urgent: bool,
 }
 
-/// A home with a written mark, and the log's seal.
+/// A marked home, and the log's seal.
 type Marked = (Arc<dyn DiskFile>, FileSeal);
 
 struct Pending {
-    /// Bytes of the log from the tail block on.
+    /// Of the log, from the tail block on.
     bytes: Vec<u8>,
-    /// Of these, taken by an earlier leader: the tail block's.
+    /// Taken by an earlier leader: the tail block's.
     taken: usize,
     /// Their position in the file.
     position: u64,
-    /// The buffer used while a leader writes the other; a block at least once memory was reserved.
+    /// Used while a leader writes the other; at least a block once memory was reserved.
     spare: Vec<u8>,
-    /// Room for the next record if a leader takes `bytes` before its push.
+    /// Room for the next record if a leader takes `bytes` first.
     ready: Vec<u8>,
     frontier: Frontier<Memory>,
-    /// Bytes written beside the waiters' records are not flushed yet.
+    /// Bytes written beside the records are not flushed.
     beside: bool,
-    /// The mark was written, not flushed: the first flush of a record is one of home and covers the
-    /// log too.
+    /// The mark is not flushed: the first record's flush is one of home, and covers both.
     marked: Option<Marked>,
     busy: bool,
     failed: Option<String>,
-    /// The last published state, until a leader takes it to show.
+    /// Until a leader takes it to show.
     newest: Option<Arc<State>>,
     waiting: Vec<Waiter>,
-    /// What the last begun write covers, and whether it flushes.
+    /// The TID that the last begun write covers, and whether it flushes.
     begun: (Tid, bool),
-    /// How many that joined since will wake soon by themselves if none leads.
+    /// Of the joined, those that wake soon by themselves.
     naps: u32,
-    /// Transactions that no write covers yet.
     joined: usize,
-    /// Number likely to join soon.
+    /// Likely to join soon.
     expected: usize,
-    /// Usual duration of a write.
     usual: Duration,
-    /// Usual time between two publications.
+    /// From one publication to the next.
     turn: Duration,
 }
 
 impl Pending {
-    /// Takes the new bytes as whole blocks, and leaves a copy of the block that the next record may
-    /// share. `None`: nothing new.
+    /// Takes new bytes as whole blocks; leaves a copy of the block that the next record may share.
     fn take(&mut self, block: usize) -> Option<(Vec<u8>, u64)> {
         let used = self.bytes.len();
         if used == self.taken {
@@ -129,8 +122,9 @@ impl Pending {
         Some((taken, position))
     }
 
-    /// Takes a leader's buffer back. If nothing was added and its content would not fit the other,
-    /// it stays in use: a database with one writer then has one large buffer and one of a block.
+    /// Takes a leader's buffer back. If nothing was added meanwhile and its content would not fit
+    /// the other, it replaces that one: a database with one writer has one large buffer and one of
+    /// a block.
     fn give_back(&mut self, mut buffer: Vec<u8>, block: usize) {
         let written = buffer.len();
         buffer.clear();
@@ -144,7 +138,7 @@ impl Pending {
         self.spare = buffer;
     }
 
-    /// Adds bytes, of which `room` was reserved.
+    /// `room` was reserved.
     fn add(&mut self, bytes: &[u8], room: usize) {
         let needs = self.bytes.len() + room;
         if self.bytes.capacity() < needs && self.ready.capacity() >= needs {
@@ -170,9 +164,9 @@ impl Pending {
             && self.turn.saturating_mul(u32::try_from(self.joined + 1).unwrap_or(1)) < self.usual
     }
 
-    /// Longest sleep of a new waiter before it leads itself.
+    /// Longest sleep before a waiter leads.
     fn nap(&mut self, tid: Tid, durability: Durability) -> Duration {
-        // A writer may leave the next write to a committer that never comes.
+        // A thread that was to lead may have left the write to one that never comes.
         let nap = if self.busy { self.usual + self.usual / 2 } else { self.usual / 2 };
         let (covered, flushes) = self.begun;
         let is_under_way = self.busy && tid <= covered && (flushes || durability == Durability::Written);
@@ -183,8 +177,7 @@ impl Pending {
         nap + APART.saturating_mul(self.naps - 1).min(USUAL_MAX)
     }
 
-    /// Ends a write; returns the waiters to wake: those it covers, and one to lead if more wait.
-    /// `is_to_publish`: a committer comes that will lead.
+    /// Returns waiters to wake: those covered, and one to lead unless a committer `is_to_publish`.
     fn end_write(&mut self, is_to_publish: bool) -> Vec<Waiter> {
         let comes = (is_to_publish && self.turn < self.usual / 2) || self.expects_more();
         self.busy = false;
@@ -199,7 +192,7 @@ impl Pending {
     }
 }
 
-/// The end of the log that is not durable yet, shared by its waiters.
+/// The end of the log that is not durable yet.
 pub struct Group {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
@@ -208,8 +201,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Nothing pending: the next record goes to `position` of `file`, a block's beginning; all up
-    /// to `tid` is durable.
+    /// Nothing pending: the next record goes to `position` of `file`, a block's start; all up to
+    /// `tid` is durable.
     pub fn new(file: Arc<dyn DiskFile>, path: PathBuf, block: usize, position: u64, tid: Tid) -> Group {
         let pending = Pending {
             bytes: Vec::new(),
@@ -234,17 +227,15 @@ impl Group {
         Group { file, path, block, pending: Mutex::new(pending) }
     }
 
-    /// Newest durable transaction.
     pub fn durable(&self) -> Tid {
         self.pending.lock().frontier.flushed()
     }
 
-    /// Newest one with a durable record: one without proves nothing of the log.
+    /// One without a record proves nothing of the log.
     pub fn recorded(&self) -> Tid {
         self.pending.lock().frontier.recorded()
     }
 
-    /// Whether everything is durable and visible.
     pub fn is_quiet(&self) -> bool {
         let p = self.pending.lock();
         p.frontier.reached(p.frontier.published(), true)
@@ -255,14 +246,14 @@ impl Group {
         p.frontier.has_hidden() || p.bytes.len() != p.taken
     }
 
-    /// Whether the tail block has a record that no leader has taken.
+    /// The tail block has a record that no leader took.
     pub fn is_filling(&self) -> bool {
         let p = self.pending.lock();
         p.bytes.len() != p.taken
     }
 
-    /// Takes the memory for a record of `len` bytes and its write, whatever leaders take before its
-    /// push: a published record must be written (rule TableAndStateAtOnce).
+    /// Takes the memory for a record and its write, whatever leaders take first: a published record
+    /// must be written (rule TableAndStateAtOnce).
     pub fn reserve(&self, len: usize, own_block: bool) -> Result<()> {
         let mut p = self.pending.lock();
         let room = self.room_for(len, own_block);
@@ -270,17 +261,15 @@ impl Group {
         if p.bytes.len() != p.taken {
             p.ready.room(self.block + room)?;
         }
-        // A leader has it, and brings it back.
         if p.busy { Ok(()) } else { p.spare.room(self.block) }
     }
 
-    /// With the rest of its last block, and of the block before unless shared.
+    /// With the rest of its last block, and of an unshared one before.
     fn room_for(&self, len: usize, own_block: bool) -> usize {
         len + self.block + if own_block { self.block } else { 0 }
     }
 
-    /// Adds a record behind the last one, or in the next block if `own_block`. The caller publishes
-    /// `state` under the same lock, so no thread waits for it yet.
+    /// The caller publishes `state` under the same lock, so no thread waits for it yet.
     pub fn push(&self, record: &[u8], own_block: bool, state: &Arc<State>, durability: Durability) {
         let mut p = self.pending.lock();
         if own_block && p.bytes.len() == p.taken {
@@ -296,8 +285,8 @@ impl Group {
         p.publish(state, durability);
     }
 
-    /// Adds a record that the caller has written, not flushed, at the place given by `move_to`.
-    /// `tail`: its part of a last, unfilled block at `position`.
+    /// For a record written at the place from `move_to`, not flushed. `tail`: its part of an
+    /// unfilled block at `position`.
     pub fn push_written(&self, tail: &[u8], position: u64, state: &Arc<State>, durability: Durability) {
         let mut p = self.pending.lock();
         p.set_tail(tail, self.block, position);
@@ -305,7 +294,7 @@ impl Group {
         p.publish(state, durability);
     }
 
-    /// The same for a record of [`Group::write_prepared`]; `durable`: flushed.
+    /// For [`Group::write_prepared`]; `durable`: flushed.
     pub fn push_prepared(&self, tail: &[u8], position: u64, state: &Arc<State>, durable: bool) {
         let mut p = self.pending.lock();
         p.set_tail(tail, self.block, position);
@@ -316,8 +305,8 @@ impl Group {
         }
     }
 
-    /// With all else written: writes a record, in whole blocks, that does not count yet; `flush`
-    /// flushes it and all before. Only a failure is told, and poisons.
+    /// With all else written: writes whole blocks of a record that does not count yet; `flush`
+    /// covers it and all before. Only a failure is told, and poisons.
     pub fn write_prepared(&self, bytes: Vec<u8>, position: u64, flush: bool, audience: &dyn Audience) -> Result<()> {
         let (sync, marked) = {
             let mut p = self.pending.lock();
@@ -329,12 +318,11 @@ impl Group {
             self.fail(&e, |p| std::mem::take(&mut p.waiting));
             return Err(e);
         }
-        // Only the holder of the writer's place, the caller, writes beside the records.
+        // Only the holder of the writer's place, which the caller is, writes beside the records.
         self.pending.lock().beside &= !sync;
         Ok(())
     }
 
-    /// A write or flush failed or never ended: the waiters that `told` returns get an error.
     fn fail(&self, why: &dyn std::fmt::Display, told: impl FnOnce(&mut Pending) -> Vec<Waiter>) {
         let mut p = self.pending.lock();
         p.failed = keeps(Case::Poisons).then(|| why.to_string());
@@ -343,7 +331,7 @@ impl Group {
         told.iter().for_each(|w| w.event.set());
     }
 
-    /// With everything written: copies the tail block into `part`; returns its position.
+    /// With everything written: copies the tail block, returns its position.
     pub fn tail_block(&self, part: &mut Vec<u8>) -> u64 {
         let p = self.pending.lock();
         debug_assert!(p.bytes.len() == p.taken, "a record is being waited for");
@@ -352,7 +340,7 @@ impl Group {
         p.position
     }
 
-    /// With everything written: the next record goes to `position`, a block's beginning.
+    /// With everything written. `position` is a block's start.
     pub fn move_to(&self, position: u64) {
         let mut p = self.pending.lock();
         debug_assert!(p.bytes.len() == p.taken, "a record is being waited for");
@@ -361,8 +349,8 @@ impl Group {
         p.position = position;
     }
 
-    /// Continues behind other processes' records: the tail block `tail` is at `position`; all up to
-    /// `tid` is written, up to `durable` flushed.
+    /// Continues behind other processes' records: the block of `tail` is at `position`; up to
+    /// `durable` is flushed.
     pub fn resume(&self, tail: &[u8], position: u64, tid: Tid, durable: Tid) {
         let mut p = self.pending.lock();
         debug_assert!(!p.frontier.has_hidden() && !p.busy, "nothing of this process is pending");
@@ -374,35 +362,32 @@ impl Group {
         p.beside = false;
     }
 
-    /// Another flush covers everything up to `tid`.
     pub fn flushed_elsewhere(&self, tid: Tid) {
         self.pending.lock().frontier.flushed_elsewhere(tid);
     }
 
-    /// A transaction is durable and visible without a record.
     pub fn skip(&self, tid: Tid) {
         self.pending.lock().frontier = Frontier::at(tid);
     }
 
-    /// With everything durable and shown: so is `tid`, which went in place without a record.
+    /// With everything shown: so is `tid`, in place without a record.
     pub fn pass(&self, tid: Tid) {
         let mut p = self.pending.lock();
         debug_assert!(!p.busy, "something is in flight");
         p.frontier.pass(tid);
     }
 
-    /// The caller wrote to the log beside the records: the next flush covers the whole file.
+    /// The next flush must cover the whole file.
     pub fn written_beside(&self) {
         self.pending.lock().beside = true;
     }
 
-    /// The mark of `home` was written, not flushed: the first flush of a record is one of home, and
-    /// covers the log while that has its `seal` (rule MarkWithFirstRecord).
+    /// The mark is not flushed: the first record's flush is one of home, and covers the log while
+    /// it has its `seal` (rule MarkWithFirstRecord).
     pub fn mark_written(&self, home: Arc<dyn DiskFile>, seal: FileSeal) {
         self.pending.lock().marked = Some((home, seal));
     }
 
-    /// The mark was flushed by itself.
     pub fn mark_flushed(&self) {
         self.pending.lock().marked = None;
     }
@@ -411,26 +396,23 @@ impl Group {
         self.pending.lock().marked.is_some()
     }
 
-    /// Writes and shows everything pushed, with a flush where a commit waits for one.
+    /// Writes and shows everything, flushed where a commit waits for that.
     pub fn hand_over(&self, audience: &dyn Audience) -> Result<()> {
         let last = self.pending.lock().frontier.published();
         self.wait(last, Durability::Written, audience)
     }
 
-    /// Flushes and shows everything pushed.
     pub fn flush(&self, audience: &dyn Audience) -> Result<()> {
         let last = self.pending.lock().frontier.published();
         self.wait(last, Durability::Flushed, audience)
     }
 
-    /// Waits until readers see `tid`, durable if `durability` asks for that. Leads if no thread
-    /// does.
+    /// Waits until readers see `tid`, durable if asked. Leads if no thread does.
     pub fn wait(&self, tid: Tid, durability: Durability, audience: &dyn Audience) -> Result<()> {
         self.wait_for(self.pending.lock(), tid, durability, true, audience)
     }
 
-    /// The same for a transaction that others may join first: the writer's place is free, and
-    /// `turn` is its usual holding time.
+    /// Others may join first: the writer's place is free. `turn`: its usual holding time.
     pub fn wait_for_others(
         &self,
         tid: Tid,
@@ -479,7 +461,7 @@ impl Group {
         }
     }
 
-    /// Writes all pending records with one call, flushed if `durability` or a waiter asks for that.
+    /// Writes all pending records with one call, flushed if any waiter asks.
     fn lead<'a>(
         &'a self,
         mut p: MutexGuard<'a, Pending>,
@@ -491,13 +473,13 @@ impl Group {
         let newest = p.newest.take();
         debug_assert!(newest.as_ref().is_none_or(|state| state.tid == target), "the last one published is the newest");
         let led = std::mem::take(&mut p.joined);
-        // Measured only if threads wait for this write or with it.
+        // Measured only if other threads wait.
         let begun = (led > 1 || !p.waiting.is_empty() || p.usual.is_zero()).then(Instant::now);
         let flush = durability == Durability::Flushed || p.frontier.wants_flush();
         (p.begun, p.naps) = ((target, flush), 0);
         let bytes = p.take(self.block);
         let sync = flush && (p.beside || p.frontier.is_ahead_of_medium() || bytes.is_none() || p.marked.is_some());
-        // Before the flush, not after: it may miss bytes written meanwhile (rule SeenWhenDurable).
+        // Before the flush: it may miss bytes written meanwhile (rule SeenWhenDurable).
         p.beside &= !flush;
         let marked = p.marked.take_if(|_| flush);
         drop(p);
@@ -524,7 +506,7 @@ impl Group {
             p = self.pending.lock();
         }
         p.frontier.end_write(target, flush);
-        // Those it was for may return, and those that joined are here.
+        // Committers that were covered may return; others have joined.
         p.expected = led + p.joined;
         if let Some(took) = took {
             p.usual = (p.usual * 7 + took) / 8;
@@ -552,7 +534,7 @@ impl Group {
             let home_failed =
                 |error| Error::Io { what: format!("cannot flush the database of {}", self.path.display()), error };
             if !keeps(Case::LogSealed) || self.file.has_seal(seal).context(|| what("look at"))? {
-                // The first block is durable, and worthless after a start of the system.
+                // Its first block is durable, and worthless after a start of the system.
                 let from = self.block as u64;
                 self.file.finish_write_back(from).map_err(|error| Error::Io { what: what("flush"), error })?;
                 return home.sync().map_err(home_failed);
@@ -560,7 +542,7 @@ impl Group {
             home.sync().map_err(home_failed)?;
         }
         if sync {
-            // Every error is a failed flush, a full disk too.
+            // Also one that says the disk is full.
             self.file.sync().map_err(|error| Error::Io { what: what("flush"), error })?;
         }
         Ok(())
@@ -568,7 +550,7 @@ impl Group {
 }
 
 impl Pending {
-    /// With everything written: `tail` begins the tail block at `position`.
+    /// With everything written.
     fn set_tail(&mut self, tail: &[u8], block: usize, position: u64) {
         self.bytes.clear();
         self.add(tail, block);

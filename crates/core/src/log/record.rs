@@ -1,8 +1,7 @@
 //! Records: one per transaction, with the absolute new bytes of each changed page.
 //!
-//! A record has the crc32c of the one before, so an old record in the ring never passes for a new
-//! one. Bytes are absolute: replay over a torn page, or a second replay, gives the same image
-//! (invariant I8).
+//! Each has the crc32c of the one before, so an old record in the ring never passes for a new one.
+//! Replay over a torn page, or a second replay, gives the same image (invariant I8).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -16,20 +15,19 @@ use crate::disk::system;
 
 use super::delta;
 
-/// The head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// As in the slot.
     pub salt: u64,
     pub tid: Tid,
-    /// Newest durable TID at the write: a broken record up to it is damage, not the log's end.
+    /// Newest durable TID at the write: broken records up to it are damage, not the log's end.
     pub durable_tid: Tid,
-    /// crc32c of the record before.
+    /// Of the record before.
     pub prev_crc: u32,
     /// Pages of the database after the transaction.
     pub page_count: u32,
     pub change_counter: u32,
-    /// Images streamed before the commit.
+    /// Streamed before the commit.
     pub stream: Stream,
 }
 
@@ -37,7 +35,7 @@ pub struct Head {
 pub struct Stream {
     /// Number of items; 0: none.
     pub count: u32,
-    /// Position in the file, in units of 512 bytes.
+    /// In units of 512 bytes.
     pub index: u32,
     /// crc32c of the index.
     pub crc: u32,
@@ -50,25 +48,23 @@ impl Stream {
     }
 }
 
-/// A transaction over several files counts if a decision with this token is in that log.
+/// The record counts if that log has a decision with this token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decider {
-    /// A random number.
     pub token: u64,
     /// The session of that log.
     pub session: u64,
-    /// The database of that log, relative to this one's directory.
+    /// Relative to this database's directory.
     pub path: PathBuf,
 }
 
-/// Builds a record. Takes a spare buffer for each transaction and keeps none between.
+/// Takes a spare buffer for each transaction.
 #[derive(Default)]
 pub struct Encoder {
     buf: Vec<u8>,
     entries: u32,
 }
 
-/// Added by [`Encoder::finish`] behind the last entry: padding to 8 bytes, and the checksum.
 const END_BYTES: usize = at::ALIGN + at::CRC_BYTES;
 
 impl Encoder {
@@ -85,8 +81,8 @@ impl Encoder {
         memory::give_back(&mut self.buf);
     }
 
-    /// Adds the differences between `new` and `base`; without a base, from zeros, even if there are
-    /// none. False if nothing was added.
+    /// Adds the differences from `base`, or from zeros even if there are none. False if nothing was
+    /// added.
     pub fn add_delta(&mut self, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> Result<bool> {
         self.buf.room(at::ENTRY_BYTES + delta::bytes_max(new.len()) + END_BYTES)?;
         let entry_at = self.buf.len();
@@ -104,8 +100,7 @@ impl Encoder {
         Ok(true)
     }
 
-    /// Adds whole images of one size, each aligned to `block` in the record; at most 65535 to an
-    /// entry.
+    /// Images of one size, aligned to `block`; at most 65535 an entry.
     pub fn add_frames(&mut self, pages: &[(PageNo, &[u8])], block: usize) -> Result<()> {
         for chunk in pages.chunks(usize::from(u16::MAX)) {
             let images: usize = chunk.iter().map(|(_, image)| image.len()).sum();
@@ -130,7 +125,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Makes the record wait for a decision. The first entry.
+    /// The record waits for the decision. Nothing was added before.
     pub fn add_decider(&mut self, decider: &Decider) -> Result<()> {
         let path = system::bytes_of(decider.path.as_os_str());
         let len = u16::try_from(at::AT_DECIDER_PATH + path.len()).ok();
@@ -154,12 +149,12 @@ impl Encoder {
         self.entries
     }
 
-    /// Length of the finished record in bytes.
+    /// Length when finished.
     pub fn record_bytes(&self) -> usize {
         (self.buf.len() + at::CRC_BYTES).next_multiple_of(at::ALIGN)
     }
 
-    /// Writes head and checksum. Returns the record and its crc32c.
+    /// Returns the record and its crc32c.
     pub fn finish(&mut self, head: &Head) -> (&[u8], u32) {
         let len = self.record_bytes();
         self.buf.resize(len - at::CRC_BYTES, 0);
@@ -185,38 +180,37 @@ impl Encoder {
     }
 }
 
-/// A record with verified checksum and structure.
+/// A verified record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// The head.
     pub head: Head,
-    /// Its crc32c, to which the next chains.
+    /// Its crc32c.
     pub crc: u32,
     entries: &'a [u8],
     entry_count: u32,
     page_bytes: u32,
-    /// Lengths of the first delta entries without their heads, from the verification; 0: unknown.
+    /// Of the first delta entries, without heads; 0: unknown.
     known: [u32; KNOWN],
 }
 
-/// Entries with a known length.
 const KNOWN: usize = 8;
 
-/// The first fields of a record, not verified.
+/// First fields, not verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peek {
     /// Salt.
     pub salt: u64,
     /// TID.
     pub tid: Tid,
-    /// crc32c of the record before.
+    /// Previous record's crc32c.
     pub prev_crc: u32,
-    /// Length in bytes: a multiple of [`at::ALIGN`], at least a header and a checksum.
+    /// Bytes: a multiple of [`at::ALIGN`], at least header and checksum.
     pub len: u32,
 }
 
 impl Peek {
-    /// Reads the head of `b`; `None` if it is too short or its length impossible.
+    /// `None` if `b` is too short or the length impossible.
     pub fn at(b: &[u8]) -> Option<Peek> {
         let len = le_u32(b, at::AT_LEN)?;
         let whole = usize::try_from(len).ok()?;
@@ -233,8 +227,7 @@ impl Peek {
 }
 
 impl Head {
-    /// The head and crc32c of the record at the start of `b`, if the checksum fits, whatever the
-    /// entries.
+    /// The head and crc32c of a record whose checksum fits, whatever its entries.
     pub fn sealed(b: &[u8]) -> Option<(Head, u32)> {
         let peek = Peek::at(b)?;
         let len = usize::try_from(peek.len).ok()?;
@@ -261,8 +254,7 @@ impl Head {
 }
 
 impl<'a> Record<'a> {
-    /// Verifies checksum and entries of the record at the start of `b`. `None` unless each byte is
-    /// as [`Encoder`] writes it for pages of `page_bytes`.
+    /// `None` unless `b` begins with a record as [`Encoder`] makes it for pages of `page_bytes`.
     pub fn decode(b: &'a [u8], page_bytes: u32) -> Option<Record<'a>> {
         let (head, crc) = Head::sealed(b)?;
         let len = usize::try_from(Peek::at(b)?.len).ok()?;
@@ -294,12 +286,12 @@ impl<'a> Record<'a> {
         (at::HEADER_BYTES + self.entries.len() + at::CRC_BYTES) as u64
     }
 
-    /// Whether a recovery wrote it: it changes nothing (rule OneNumberOneState).
+    /// A recovery's record changes nothing (rule OneNumberOneState).
     pub fn is_of_recovery(&self) -> bool {
         self.entry_count == 0 && self.head.stream.count == 0
     }
 
-    /// The decider, if the transaction spans several files.
+    /// Of a transaction over several files.
     pub fn decider(&self) -> Option<Decider> {
         le_u16(self.entries, 4).filter(|kind| *kind == at::KIND_DECIDER && self.entry_count > 0)?;
         let len = usize::from(le_u16(self.entries, 6)?);
@@ -323,7 +315,6 @@ impl<'a> Record<'a> {
         debug_assert!(walked.is_some(), "a decoded record walks");
     }
 
-    /// Also gives the entry's number.
     fn walk(&self, apply: &mut impl FnMut(usize, PageNo, Change<'a>), rest: &mut &'a [u8]) -> Option<()> {
         let page_bytes = usize::try_from(self.page_bytes).ok()?;
         for n in 0..usize::try_from(self.entry_count).ok()? {
@@ -376,7 +367,6 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Takes an entry's ranges from `rest`.
 fn walk_ranges(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     for _ in 0..count {
         let (offset, len) = range(rest)?;
@@ -388,12 +378,11 @@ fn walk_ranges(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     Some(())
 }
 
-/// Start and length of a range.
 fn range(head: &[u8]) -> Option<(usize, usize)> {
     Some((usize::from(le_u16(head, 0)?), usize::from(le_u16(head, 2)?).checked_add(1)?))
 }
 
-/// A record's change of a page.
+/// A page's change.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
     /// Ranges over the previous image.
@@ -420,7 +409,7 @@ pub enum Form {
 }
 
 impl<'a> Change<'a> {
-    /// The change as bytes, and their form.
+    /// Its form and bytes.
     pub fn told(&self) -> (Form, &'a [u8]) {
         match *self {
             Change::Delta(Ranges { bytes, is_compact }) => (Form::Delta { is_compact }, bytes),
@@ -429,7 +418,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The change from [`Change::told`].
+    /// Undoes [`Change::told`].
     pub fn of(form: Form, bytes: &'a [u8]) -> Change<'a> {
         match form {
             Form::Delta { is_compact } => Change::Delta(Ranges { bytes, is_compact }),
@@ -438,7 +427,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Turns the image before into the new one; only a delta depends on it.
+    /// Changes the image before, which matters to a delta only.
     pub fn apply(&self, image: &mut [u8]) {
         match self {
             Change::Delta(ranges) => ranges.apply(image),
@@ -560,7 +549,6 @@ mod tests {
         assert_eq!(seen, [(PageNo(3), 1), (PageNo(9), 2)]);
     }
 
-    /// A base and an image with a few edits, as b-trees make them.
     fn pair() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
         let bytes = proptest::collection::vec(any::<u8>(), 1..64);
         let zeros = (1..600usize).prop_map(|len| vec![0; len]);

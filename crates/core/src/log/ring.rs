@@ -1,8 +1,7 @@
 //! The ring of the log: appending records, streaming images behind the ring, moving the slots.
 //!
 //! The tail block stays in memory and is rewritten until full, so a group of commits is one write
-//! of whole, preallocated blocks ([`Group`]). A record never crosses the ring's end: it begins the
-//! next lap instead.
+//! of whole blocks ([`Group`]). A record that would cross the ring's end begins the next lap.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -24,12 +23,12 @@ use crate::disk::{DiskFile, FileSeal, random};
 use crate::log::facts::Facts;
 use crate::sqlite_format::home::State;
 
-/// How far TIDs may pass the slot's ceiling.
+/// A slot's ceiling leaves so many TIDs.
 pub const TID_STEP: u64 = 1 << 32;
-/// How far change counters may pass the slot's ceiling.
+/// A slot's ceiling leaves so many change counters.
 pub const COUNTER_STEP: u32 = 1 << 16;
-/// Least distance of a recovery's TID from the last one found; a random part as large is added.
-/// More than the records of a ring, so no lost record had a larger TID (rule OneNumberOneState).
+/// Least distance of a recovery's TID from the last one found. A ring has fewer records, so no lost
+/// one had a larger TID (rule OneNumberOneState).
 pub const TIDS_APART: u64 = LOG_BYTES_MAX / 16;
 
 /// Ring of a new log, and beside a closed database (rule SlotBeforeReuse).
@@ -41,18 +40,18 @@ pub fn small_ring_bytes(block_bytes: u32) -> u64 {
 /// Longer records are not copied for one write, in bytes.
 const LONG_RECORD: usize = 256 << 10;
 
-/// A TID larger than any that a crash after `last` may have taken back.
+/// A TID above any that a crash behind `last` may have taken back.
 pub fn number_apart(last: Tid) -> Result<Tid> {
     Ok(Tid(last.0.saturating_add(TIDS_APART + random()? % TIDS_APART)))
 }
 
-/// Home's size for the slot; a scheme in place leaves it to home's header.
+/// The size of home in a slot: schemes in place leave it to home's header.
 pub fn slot_page_count(state: &State, facts: Facts) -> u32 {
     if facts.records { state.page_count } else { slot::PAGE_COUNT_IN_HOME }
 }
 
-/// The TID in the mark beside `slot`; none for schemes without checkpoints, which bring home or
-/// exchange it whatever the slot says.
+/// The TID in home's mark. None for schemes without checkpoints: they bring home or exchange it
+/// whatever the slot says.
 pub fn told_tid(slot: &Slot, facts: Facts) -> Tid {
     if facts.checkpoints { slot.base_tid } else { Tid(0) }
 }
@@ -74,55 +73,51 @@ pub struct Ready {
 pub struct Log {
     log: LogFile,
     slot: Slot,
-    /// Where the next record goes.
     tail: LogOffset,
     prev_crc: u32,
-    /// The newest number given. Ahead of the group while a transaction goes in place; read under
-    /// the writer's place, without the group's lock.
+    /// Ahead of the group while a transaction goes in place; read under the writer's place alone.
     last_tid: Tid,
     group: Arc<Group>,
-    /// First or last block of a long record; of the last, the bytes that do not fill it.
+    /// A long record's first or last block, as far as it is filled.
     part: Vec<u8>,
-    /// Next position of a streamed image, in bytes of the file.
+    /// The next streamed image's byte in the file.
     stream_tail: u64,
-    /// Records share blocks; needs a device on which a torn write spares its neighbours.
+    /// Records share blocks: only where a torn write spares its neighbours.
     pack: bool,
-    /// The slot before the newest may count: it has live records, of this session or one before.
+    /// The older slot may count: it has live records, or is of an earlier session.
     older_slot: bool,
-    /// Page number noted in block 0.
     noted: u32,
     /// The newest slot is not flushed: the first record's flush covers it (rule
     /// SlotWithFirstRecord).
     tentative: bool,
     /// This process continues a session and has written no slot. An earlier home may fit the newest
-    /// slot, or the older one of another session, so the close is flushed (rule
-    /// SlotWithFirstRecord).
+    /// or the older slot, so the close is flushed (rule SlotWithFirstRecord).
     recovered: bool,
-    /// Latest possible start of the session, as known here.
+    /// The session began here or earlier.
     begins: u64,
-    /// Bytes before it that prove the end of the last session: no record goes there until this
-    /// session's mark is durable (rule CloseProven).
+    /// Bytes before it that prove the last close: no record goes there until the mark is durable
+    /// (rule CloseProven).
     proof_bytes: u64,
-    /// The log had its seal when the session began, and has kept its length as far as known here.
+    /// The log had its seal at the session's start, and has kept its length.
     is_sealed: bool,
-    /// The last record is prepared: another file's log has its decision (rule PreparedThenDecided).
+    /// The last record is a prepared one (rule PreparedThenDecided).
     decided_elsewhere: bool,
 }
 
 #[derive(Debug)]
 pub struct Way {
     at: LogOffset,
-    /// Of a long record already written: its last block's position in the file.
+    /// Position in the file of the last block of a long, already written record.
     written: Option<u64>,
 }
 
-/// A record in the log that does not count yet; the log's state in memory is unchanged.
+/// In the log, not yet in the log's state in memory.
 #[derive(Debug)]
 pub struct Written {
     at: LogOffset,
     len: u64,
     crc: u32,
-    /// The bytes of a last, unfilled block, and its position in the file.
+    /// A last, unfilled block, and its position in the file.
     tail: Vec<u8>,
     position: u64,
     durable: bool,
@@ -139,8 +134,8 @@ impl Written {
 }
 
 impl Log {
-    /// Makes or rewrites the log: written zeros, no valid slot. Not flushed; [`Log::start`] with
-    /// `all` does that.
+    /// Fills the log with written zeros, no valid slot. Not flushed; [`Log::start`] with `all` does
+    /// that.
     pub fn create(log: LogFile, ring_bytes: u64, block_bytes: u32) -> Result<LogFile> {
         let what = || format!("cannot create the log {}", log.path.display());
         let total =
@@ -150,8 +145,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Takes a log into use behind `slot`, which gets the next sequence number and is flushed
-    /// before any other write (invariant I3). `all`: so is all else of the log in the cache.
+    /// Takes a log into use behind `slot`, which is flushed before any other write (invariant I3);
+    /// with `all`, so is the rest of the log.
     pub fn start(log: LogFile, mut slot: Slot, pack: bool, all: bool) -> Result<Log> {
         slot.start = LogOffset(slot.start.0.next_multiple_of(u64::from(slot.block_bytes)));
         let begins = slot.start.0;
@@ -160,8 +155,8 @@ impl Log {
         Ok(started)
     }
 
-    /// The same without a flush: the first record's flush covers it. `slot` is of a session that
-    /// follows the one before (rule SlotWithFirstRecord).
+    /// The same without a flush, for a session that follows the one before (rule
+    /// SlotWithFirstRecord).
     pub fn begin(log: LogFile, slot: Slot, pack: bool) -> Result<Log> {
         let begins = slot.start.0;
         let mut begun =
@@ -173,13 +168,11 @@ impl Log {
         Ok(begun)
     }
 
-    /// Whether the newest slot is known to be durable.
     pub fn has_begun(&self) -> bool {
         !self.tentative || self.group.durable() > self.slot.base_tid
     }
 
-    /// A log that another process writes. Writes nothing; [`Log::resume`] comes before the first
-    /// turn.
+    /// A log that another process writes; [`Log::resume`] comes before the first turn.
     pub fn join(log: LogFile, slot: Slot, pack: bool) -> Log {
         let ring_at = slot.ring_at();
         let block = usize::try_from(slot.block_bytes).unwrap_or(1);
@@ -219,19 +212,16 @@ impl Log {
         self.is_sealed
     }
 
-    /// Whether the mark may not be durable yet.
     pub fn has_new_mark(&self) -> bool {
         self.group.is_mark_written()
     }
 
-    /// The mark is durable: records may go anywhere.
     pub fn settle_proof(&mut self) {
         if self.proof_bytes > 0 && !self.has_new_mark() {
             self.proof_bytes = 0;
         }
     }
 
-    /// The head of the next record, which makes `state`.
     pub fn head(&self, state: &State, stream: record::Stream) -> Head {
         Head {
             salt: self.slot.salt,
@@ -244,8 +234,7 @@ impl Log {
         }
     }
 
-    /// Continues behind other processes' records up to `cursor`, durable up to `durable`; `slot` is
-    /// the newest. Nothing of this process is pending.
+    /// Continues behind other processes' records; nothing of this process is pending.
     pub fn resume(&mut self, slot: &Slot, cursor: &Cursor, durable: Tid) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let in_block = cursor.tail.0 % block;
@@ -286,7 +275,7 @@ impl Log {
         Cursor { tail: self.tail, prev_crc: self.prev_crc, last_tid: self.last_tid, first: self.slot.start }
     }
 
-    /// Keeps images that another process streamed, which end at byte `streamed_end`.
+    /// Another process's streamed images end at byte `streamed_end`.
     pub fn stream_found(&mut self, streamed_end: u64) {
         self.stream_tail = streamed_end.next_multiple_of(STREAM_UNIT).max(self.ring_end());
     }
@@ -307,7 +296,6 @@ impl Log {
         self.last_tid
     }
 
-    /// Bytes of live records.
     pub fn live_bytes(&self) -> u64 {
         self.tail.0 - self.slot.start.0
     }
@@ -320,12 +308,10 @@ impl Log {
         self.ring_at() + self.slot.ring_bytes
     }
 
-    /// Length of the file once closed.
     pub fn closed_bytes(&self) -> u64 {
         self.ring_at() + small_ring_bytes(self.slot.block_bytes).min(self.slot.ring_bytes)
     }
 
-    /// Longest record of the ring in bytes.
     pub fn record_bytes_max(&self) -> u64 {
         self.record_bytes_max_of(self.slot.ring_bytes)
     }
@@ -334,7 +320,7 @@ impl Log {
         ring_bytes.saturating_sub(2 * u64::from(self.slot.block_bytes))
     }
 
-    /// Start of a record of `len` bytes; `None` if the ring is too full.
+    /// `None` if the ring is too full.
     fn place(&self, len: u64, own_block: bool) -> Option<LogOffset> {
         self.place_aligned(len, own_block || !self.pack || (self.saves_block(len) && !self.group.is_filling()))
     }
@@ -353,19 +339,18 @@ impl Log {
         (end + self.proof_bytes <= self.slot.start.0 / block * block + self.slot.ring_bytes).then_some(LogOffset(at))
     }
 
-    /// Whether a record written alone takes one block instead of two if it skips the rest of the
-    /// tail block.
+    /// Whether a record alone takes one block instead of two if it skips the rest of the tail
+    /// block.
     fn saves_block(&self, len: u64) -> bool {
         let block = u64::from(self.slot.block_bytes);
         len <= block && self.tail.0 % block + len > block
     }
 
-    /// Whether a record of `len` bytes fits without a checkpoint.
     pub fn has_room(&self, len: u64, own_block: bool) -> bool {
         self.place_aligned(len, own_block || !self.pack || self.saves_block(len)).is_some()
     }
 
-    /// Takes the memory for a record of `len` bytes: its way and push take none.
+    /// The record's way and push then allocate nothing.
     pub fn reserve(&mut self, len: usize, own_block: bool) -> Result<()> {
         if len <= LONG_RECORD {
             return self.group.reserve(len, own_block || self.saves_block(len as u64));
@@ -375,9 +360,8 @@ impl Log {
         self.group.reserve(0, false)
     }
 
-    /// Before a record begins the next lap, writes pending ones at the ring's end (rule
-    /// RecordChain). Writes a record too long to copy, not flushed. After an error the ring is
-    /// unknown: the caller poisons.
+    /// Writes pending records before the next lap begins (rule RecordChain), and a record too long
+    /// to copy, not flushed. After an error the ring is unknown: the caller poisons.
     pub fn make_way(&mut self, record: &[u8], own_block: bool, audience: &dyn Audience) -> Result<Way> {
         let len = record.len() as u64;
         let at = self.place(len, own_block).ok_or_else(|| {
@@ -395,14 +379,13 @@ impl Log {
         Ok(Way { at, written })
     }
 
-    /// Place of a record that fits, for [`Log::write_prepared`].
     pub fn place_of(&self, len: u64, own_block: bool) -> Result<LogOffset> {
         self.place(len, own_block)
             .ok_or_else(|| Error::Misuse(format!("a record of {len} bytes was appended to a log without room for it")))
     }
 
-    /// Writes a finished record `at` the place of [`Log::place_of`], behind all that is pushed;
-    /// flushed if `flush`. [`Log::push_prepared`] makes it count. A failure poisons.
+    /// Writes a record `at` the place of [`Log::place_of`], behind all pushed ones, flushed if
+    /// `flush`. [`Log::push_prepared`] makes it count. A failure poisons.
     pub fn write_prepared(
         &self,
         record: &[u8],
@@ -430,7 +413,7 @@ impl Log {
         Ok(Written { at, len: record.len() as u64, crc, tail, position: tail_position, durable: flush })
     }
 
-    /// The prepared record counts; the caller publishes its `state` under the same lock.
+    /// The caller publishes `state` under the same lock.
     pub fn push_prepared(&mut self, written: &Written, state: &Arc<State>) {
         debug_assert!(written.at >= self.tail && state.tid > self.last_tid, "rule RecordChain: {written:?}, {state:?}");
         self.group.push_prepared(&written.tail, written.position, state, written.durable);
@@ -442,8 +425,8 @@ impl Log {
         self.check();
     }
 
-    /// Writes a record in place behind the tail block, but for its first and last block. Leaves the
-    /// last block's bytes in `part`; returns its position in the file.
+    /// Writes all but the first and last block, which goes to `part`; returns that one's position
+    /// in the file.
     fn write_long(&mut self, record: &[u8]) -> Result<u64> {
         let what = || format!("cannot write to the log {}", self.log.path.display());
         let file = &self.log.file;
@@ -466,8 +449,7 @@ impl Log {
         Ok(position)
     }
 
-    /// Appends a record with its way made; the caller publishes `state` under the same lock.
-    /// [`Group::wait`] makes it durable.
+    /// The caller publishes `state` under the same lock; [`Group::wait`] makes it durable.
     pub fn push(&mut self, way: &Way, record: &[u8], crc: u32, state: &Arc<State>, durability: Durability) {
         debug_assert!(way.at >= self.tail && state.tid > self.last_tid, "rule RecordChain: {way:?}, {state:?}");
         match way.written {
@@ -482,8 +464,8 @@ impl Log {
         self.check();
     }
 
-    /// Writes an image behind the ring, over the same transaction's older one at `position`, or at
-    /// the end. Returns its position in bytes.
+    /// Writes an image behind the ring, or over the same transaction's older one at `position`.
+    /// Returns its byte position.
     pub fn stream(&mut self, image: &[u8], position: Option<u64>) -> Result<u64> {
         let position = position.unwrap_or(self.stream_tail);
         if u32::try_from(position / STREAM_UNIT).is_err() {
@@ -499,12 +481,11 @@ impl Log {
         Ok(position)
     }
 
-    /// Whether streamed images were not given back.
     pub fn has_streamed(&self) -> bool {
         self.stream_tail > self.ring_end()
     }
 
-    /// Gives back the space behind the ring from `position` on.
+    /// Gives the space from `position` on back.
     pub fn stream_drop(&mut self, position: u64) -> Result<()> {
         let position = position.max(self.ring_end());
         if self.stream_tail > position {
@@ -517,7 +498,6 @@ impl Log {
         Ok(())
     }
 
-    /// Whether the file goes on behind the ring.
     fn is_longer(&self) -> Result<bool> {
         let what = || format!("cannot read the length of {}", self.log.path.display());
         Ok(self.log.file.len().context(what)? > self.ring_end())
@@ -537,8 +517,8 @@ impl Log {
         self.stream_tail
     }
 
-    /// Home holds `state`, the last record's, durable: a new slot with an empty ring. `page_bytes`:
-    /// for records from now on.
+    /// Home holds `state`, the last record's, durable: writes a slot with an empty ring.
+    /// `page_bytes`: of later records.
     pub fn checkpointed(&mut self, state: &State, facts: Facts, page_bytes: u32) -> Result<()> {
         debug_assert!(self.group.is_quiet(), "home holds durable states only (invariant I1)");
         debug_assert!(state.tid == self.last_tid, "home holds the newest state: {} of {}", state.tid, self.last_tid);
@@ -546,8 +526,8 @@ impl Log {
         self.begin_at(&self.cursor(), state, facts)
     }
 
-    /// Home holds `state`, that of the record before `from`, durable: a new slot, with live records
-    /// from `from` on.
+    /// Home holds `state`, that of the record before `from`, durable: writes a slot with live
+    /// records from there.
     pub fn begin_at(&mut self, from: &Cursor, state: &State, facts: Facts) -> Result<()> {
         debug_assert!(state.tid == from.last_tid && from.tail <= self.tail, "{from:?} is not behind {}", state.tid);
         debug_assert!(self.slot.start <= from.tail && self.group.durable() >= state.tid, "rule HomeBeforeSlot");
@@ -565,8 +545,8 @@ impl Log {
         self.write_slot()
     }
 
-    /// Moves an empty, durable ring to its first byte, where the longest record fits: elsewhere as
-    /// little as half of the ring may be contiguous.
+    /// Moves an empty, durable ring to its first byte: elsewhere as little as half of it may be
+    /// contiguous.
     pub fn rewind(&mut self) -> Result<()> {
         debug_assert!(self.live_bytes() == 0 && self.group.is_quiet(), "only an empty ring can be rewound");
         self.tail = LogOffset(self.tail.0.next_multiple_of(self.slot.ring_bytes));
@@ -576,17 +556,16 @@ impl Log {
         self.write_slot()
     }
 
-    /// Whether the records keep their places in a ring of `ring_bytes`: they lie in one lap that
-    /// begins with one of the longer ring.
+    /// Whether the records can stay in a ring of `ring_bytes`: their one lap begins where one of
+    /// that ring does.
     pub fn fits_longer(&self, ring_bytes: u64) -> bool {
         let begin = self.slot.start.0 - self.slot.start.0 % self.slot.ring_bytes;
         begin.is_multiple_of(ring_bytes) && self.tail.0 - begin <= self.slot.ring_bytes
     }
 
-    /// Grows an empty ring to `ring_bytes` from its first byte, or one that [`Log::fits_longer`] in
-    /// place. The new part is durable before its slot (rule SlotBeforeReuse). The older slot does
-    /// not lead to the records: [`Log::settle_slots`] follows once others know this one. False, and
-    /// unchanged, without room.
+    /// Grows an empty ring, or one that [`Log::fits_longer`]; the new part is durable before its
+    /// slot (rule SlotBeforeReuse). The older slot does not lead to the records:
+    /// [`Log::settle_slots`] follows once others know this one. False without room.
     pub fn grow(&mut self, ring_bytes: u64) -> Result<bool> {
         let is_empty = self.live_bytes() == 0;
         debug_assert!(!self.has_streamed(), "what streams is behind the ring");
@@ -622,22 +601,21 @@ impl Log {
         self.group.skip(tid);
     }
 
-    /// The older slot is live, of a session that is over. It counts for a copy of home from then,
-    /// until a record is in the way (rule OneNumberOneState): a commit without a record must not be
-    /// lost so.
+    /// The older slot is live, of an ended session: it fits an older copy of home while no record
+    /// is in the way (rule OneNumberOneState), and would lose a commit without a record.
     pub fn distrust_older_slot(&mut self) {
         self.older_slot = self.slot.in_place;
         self.recovered = true;
     }
 
-    /// Makes the older slot not count if the newest is damaged: it would replay records over pages
-    /// in place, end before a record whose streamed images are gone, or fit an older copy of home.
+    /// Makes the older slot not count. It could replay records over pages in place, end before a
+    /// record whose streamed images are gone, or fit an older copy of home.
     pub fn settle_slots(&mut self) -> Result<()> {
         if std::mem::take(&mut self.older_slot) { self.write_slot() } else { Ok(()) }
     }
 
-    /// Notes a page before its write in place, not flushed: if the flush fails and this process
-    /// dies, no record tells the next one to rewrite the page.
+    /// Notes a page before its write in place, not flushed: after a failed flush and a death, no
+    /// record tells the next process to rewrite it.
     pub fn note_in_place(&mut self, page: PageNo) -> Result<()> {
         if self.noted != page.0 {
             let what = || format!("cannot write to the log {}", self.log.path.display());
@@ -647,35 +625,33 @@ impl Log {
         Ok(())
     }
 
-    /// `tid` is published and goes in place: the next number is larger.
     pub fn number(&mut self, tid: Tid) {
         self.last_tid = tid;
     }
 
-    /// `tid` is durable in place and visible; no record has its number.
+    /// `tid` is durable in place, without a record.
     pub fn pass(&mut self, tid: Tid) {
         self.last_tid = tid;
         self.group.pass(tid);
     }
 
-    /// Whether a power cut after [`Log::invalidate`] leaves a recovery, with home still marked,
-    /// proof of the close: all records, the clean slot, or a tombstone (rule CloseProven).
+    /// Whether a recovery with home still marked finds proof of the close in any remains of
+    /// [`Log::invalidate`]: all records, the clean slot, or a tombstone (rule CloseProven).
     pub fn proves_close(&self) -> bool {
         self.owns_slot() && !self.decided_elsewhere
     }
 
-    /// Whether this process wrote the newest slot, known to be durable.
+    /// This process wrote the newest slot, known to be durable.
     fn owns_slot(&self) -> bool {
         self.has_begun() && !self.recovered
     }
 
-    /// With the mark off, flushed unless [`Log::proves_close`]: empties the log and leaves nothing
-    /// readable (rule NothingLeftBehind). Flushed only if a part of the file goes: the next session
-    /// looks again. Keeps streamed images if `stream` says so; shrinks a grown ring (rule
-    /// SlotBeforeReuse). `system_start`: the current one, if known.
+    /// With the mark off, flushed unless [`Log::proves_close`]: leaves nothing readable (rule
+    /// NothingLeftBehind) and shrinks a grown ring (rule SlotBeforeReuse). Flushed only if the file
+    /// shrinks: the next session looks again.
     pub fn invalidate(&mut self, stream: Stream, system_start: Option<u64>) -> Result<()> {
-        // The next session begins without a flush: it follows this one, which is thus durable, and
-        // no older slot counts (rule SlotWithFirstRecord).
+        // The next session may begin without a flush: it proves this slot durable, and no older one
+        // counts (rule SlotWithFirstRecord).
         let begun = self.owns_slot();
         self.slot.live = false;
         let small = self.closed_bytes() - self.ring_at();
@@ -691,7 +667,7 @@ impl Log {
             true => self.log.wipe(&self.slot, used, &stone),
             false => self.log.wipe_again(&self.slot, used, &stone),
         };
-        // If that fails (a copy-on-write file system is full), the next session retries.
+        // If that fails (a full copy-on-write file system), the next session retries.
         self.slot.zeroed = wiped.is_ok();
         (self.slot.prev_crc, self.slot.start) = (u32::try_from(from).unwrap_or(0), used.1);
         self.slot.ring_bytes = small;
@@ -714,15 +690,14 @@ impl Log {
         Ok(())
     }
 
-    /// Rewrites the newest slot, durable, over the older one, which needs more than remains of the
-    /// log (rule SlotBeforeReuse).
+    /// Writes the newest slot, durable, over the older one, which needs more of the log than
+    /// remains (rule SlotBeforeReuse).
     pub fn repeat_slot(&mut self) -> Result<()> {
         self.older_slot = false;
         self.write_slot()
     }
 
-    /// Cuts off streamed images and the rest of a ring of `ring_bytes`, once no slot leads there
-    /// (rule SlotBeforeReuse).
+    /// Cuts off all behind the ring, once no slot leads there (rule SlotBeforeReuse).
     pub fn give_rest_back(&mut self, ring_bytes: u64) -> Result<()> {
         let is_longer = self.is_longer()?;
         if ring_bytes > self.slot.ring_bytes || is_longer {
@@ -731,7 +706,6 @@ impl Log {
         if is_longer { self.stream_reset() } else { Ok(()) }
     }
 
-    /// Whether the next transaction would pass a ceiling of the slot.
     pub fn at_ceiling(&self, change_counter: u32) -> bool {
         self.last_tid.next() >= self.slot.tid_ceiling
             || self.slot.counter_ceiling.wrapping_sub(change_counter) <= 2
@@ -742,7 +716,7 @@ impl Log {
         self.slot.position()
     }
 
-    /// Writes the next slot and flushes it, with all of the log since the session began.
+    /// Flushes the slot and all of the log since the session began.
     fn write_slot(&mut self) -> Result<()> {
         self.recovered = false;
         if !keeps(Case::SlotFlushed) {
@@ -767,15 +741,14 @@ impl Log {
     }
 }
 
-/// Zeros the log between two bytes: an unwritten ring would make each commit one of the file
-/// system's journal.
+/// An unwritten ring would make each commit one of the file system's journal.
 fn write_zeros(log: &LogFile, from: u64, to: u64, what: impl Fn() -> String + Copy) -> Result<()> {
     log.file.reserve(to).context(what)?;
     let zeros = memory::zeros(usize::try_from(to - from).unwrap_or(usize::MAX).min(256 << 10))?;
     let mut at = from;
     while at < to {
         // One call gets one folio of the kernel's cache, which a store to the mapped memory dirties
-        // whole: it must not reach into the blocks of commits.
+        // whole: no block of commits may share it.
         let max = if at == 0 { SHARED_BYTES } else { zeros.len() };
         let n = (to - at).min(max as u64);
         let part = zeros.get(..usize::try_from(n).unwrap_or(0)).unwrap_or_default();
@@ -836,14 +809,12 @@ mod tests {
         }
     }
 
-    /// Appends a record of `pages` fresh pages; returns its length.
     fn append(log: &mut Log, pages: u32, durability: Durability) -> u64 {
         let len = push(log, pages, durability);
         log.group().wait(log.last_tid(), durability, &Nobody).unwrap();
         len
     }
 
-    /// Without waiting for the write.
     fn push(log: &mut Log, pages: u32, durability: Durability) -> u64 {
         let mut e = Encoder::default();
         e.clear();
@@ -864,8 +835,7 @@ mod tests {
         log.file().scan(slot, |_| Ok(())).unwrap()
     }
 
-    /// Else each commit in the log's first 256 KiB or more rewrites all of them, on Linux with
-    /// large folios.
+    /// Else, on Linux with large folios, each commit rewrites the log's first 256 KiB or more.
     #[test]
     fn the_memory_that_processes_share_is_written_alone() {
         let disk = SimDisk::new(SimConfig { trace: true, ..SimConfig::default() });
@@ -896,8 +866,8 @@ mod tests {
         assert_eq!(end.tail, LogOffset(log.live_bytes()));
     }
 
-    /// If the newest slot is damaged, the older one leads to the same end (rule SlotBeforeReuse),
-    /// also across a lap whose rest stayed free.
+    /// The older slot leads to the same end (rule SlotBeforeReuse), across a lap whose rest stayed
+    /// free.
     #[test]
     fn the_slot_before_leads_to_what_lies_where_its_first_record_did_not_fit() {
         let disk = SimDisk::new(SimConfig::default());
@@ -947,7 +917,7 @@ mod tests {
         assert_eq!((c.writes, c.durable_writes, c.syncs), (0, 100, 0));
     }
 
-    /// A record too long for the tail block begins the next; records of one write share blocks.
+    /// Records of one write share blocks.
     #[test]
     fn a_commit_alone_is_one_block() {
         let disk = SimDisk::new(SimConfig { trace: true, ..SimConfig::default() });

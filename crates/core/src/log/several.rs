@@ -26,21 +26,18 @@ use crate::log::file::LogFile;
 use crate::log::record::Decider;
 use crate::log::slot::Slot;
 
-/// Longest super-journal in bytes.
 const BYTES_MAX: usize = 1 << 20;
 
-/// A transaction over several files of this process, from the sync of its super-journal to its
-/// removal.
+/// From the sync of its super-journal to its removal.
 pub struct Several {
-    /// Content of the super-journal.
     pub journals: Vec<u8>,
     token: u64,
-    /// The database whose log gets the decision, and its session: the first with a record.
+    /// Gets the decision: the first database with a record, and its log's session.
     home: Mutex<Option<(PathBuf, u64)>>,
     decided: AtomicBool,
 }
 
-/// An undecided prepared record of this process.
+/// This process's undecided record.
 pub struct Undecided {
     pub several: Arc<Several>,
     /// The record's place: its log, its slot, from and to.
@@ -48,26 +45,23 @@ pub struct Undecided {
     pub slot: Slot,
     pub from: LogOffset,
     pub to: LogOffset,
-    /// TID of the record.
     pub tid: Tid,
     pub flushed: bool,
 }
 
 impl Several {
-    /// A transaction over the files whose rollback journals are in `journals`.
     pub fn new(journals: &[u8]) -> Result<Several> {
         let (token, home, decided) = (random()?, Mutex::default(), AtomicBool::new(false));
         Ok(Several { journals: journals.to_vec(), token, home, decided })
     }
 
-    /// The decider for the record of the database at `path`, with the log of `session`.
     pub fn decider(&self, path: &Path, session: u64) -> Decider {
         let home = self.home.lock();
         let (home, session) = home.as_ref().map_or((path, session), |(path, session)| (path.as_path(), *session));
         Decider { token: self.token, session, path: seen_from(path, home) }
     }
 
-    /// The database at `path` has its record: its log gets the decision, unless another was first.
+    /// The first database so noted gets the decision.
     pub fn note_prepared(&self, path: &Path, session: u64) {
         self.home.lock().get_or_insert_with(|| (path.to_owned(), session));
     }
@@ -76,7 +70,6 @@ impl Several {
         self.home.lock().as_ref().is_some_and(|(home, _)| home == path)
     }
 
-    /// The decision: every file with its record.
     pub fn decision(&self, at: &Path, records: impl Iterator<Item = (PathBuf, u64, Tid, bool)>) -> Decision {
         let mut decision = Decision { token: self.token, flushed: true, files: Vec::new() };
         for (path, session, tid, flushed) in records {
@@ -95,7 +88,7 @@ impl Several {
     }
 }
 
-/// The databases whose rollback journals a super-journal names; `None` if another file is named.
+/// By the journals that a super-journal names; `None` if another file is named.
 pub fn databases_of(journals: &[u8]) -> Option<Vec<PathBuf>> {
     if journals.len() > BYTES_MAX {
         return None;
@@ -107,8 +100,7 @@ pub fn databases_of(journals: &[u8]) -> Option<Vec<PathBuf>> {
         .collect()
 }
 
-/// The path of `other` for records of the database at `path`: the name alone in the same directory,
-/// so that both can move.
+/// The name alone in the same directory, so that both files can move.
 fn seen_from(path: &Path, other: &Path) -> PathBuf {
     match other.file_name() {
         Some(name) if other.parent() == path.parent() => name.into(),
@@ -116,7 +108,7 @@ fn seen_from(path: &Path, other: &Path) -> PathBuf {
     }
 }
 
-/// The full path of one from [`seen_from`].
+/// Undoes [`seen_from`].
 pub fn seen_again(path: &Path, other: &Path) -> PathBuf {
     path.parent().map_or_else(|| other.to_owned(), |directory| directory.join(other))
 }

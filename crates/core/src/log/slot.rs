@@ -1,7 +1,7 @@
 //! Header slots: where a log's live records begin, and home's state below them.
 //!
-//! Two slots are written in turn with growing sequence numbers, so a torn write leaves the other. A
-//! slot is durable before the first record that depends on it (invariant I3).
+//! Two are written in turn, so a torn write leaves the other. A slot is durable before the first
+//! record that depends on it (invariant I3).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -13,66 +13,64 @@ use crate::base::types::{LogOffset, Tid};
 /// The fields of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Block size of the log in bytes.
+    /// In bytes.
     pub block_bytes: u32,
     /// Grows with each slot written.
     pub sequence: u64,
     /// Also in the marked home.
     pub session: u64,
-    /// Also in each live record. Of a closed log: the start of the system at the close; 0: unknown.
+    /// In each live record. Of a closed log: the system's start at the close; 0: unknown.
     pub salt: u64,
-    /// Position of the first live record.
+    /// First live record.
     pub start: LogOffset,
-    /// Size of the ring in bytes.
+    /// In bytes.
     pub ring_bytes: u64,
-    /// TID of home's state; the first live record has the next one.
+    /// Home's TID.
     pub base_tid: Tid,
-    /// No larger TID was ever used.
+    /// Largest possible TID.
     pub tid_ceiling: Tid,
-    /// crc32c to which the first live record chains. Of a closed log: the ring byte where the
-    /// session began.
+    /// The first live record's predecessor. Of a closed log: the ring byte where the session began.
     pub prev_crc: u32,
-    /// Page size of the database in bytes.
+    /// In bytes.
     pub page_bytes: u32,
-    /// Size of home's state in pages; 0: no database yet.
+    /// Home's pages; 0: no database yet.
     pub page_count: u32,
-    /// Change counter of home's state.
+    /// Home's counter.
     pub change_counter: u32,
-    /// No larger change counter was ever shown to a connection.
+    /// Largest counter a connection may have seen.
     pub counter_ceiling: u32,
     /// Whether home is marked with it.
     pub live: bool,
-    /// Whether the ring was empty of earlier sessions when this one began. Of a closed log: of all;
-    /// `start` is then where the last one ended.
+    /// The ring had nothing of earlier sessions at the start; of a closed log, of any. `start` is
+    /// then the last one's end.
     pub zeroed: bool,
-    /// Whether durable transactions behind the slot may have no record.
+    /// Transactions may have no record.
     pub in_place: bool,
 }
 
-/// A random session that follows `before` in its log: only logs of one file match so.
+/// Random, yet recognizable as `before`'s successor in the same log.
 pub fn session_after(before: u64, random: u64) -> u64 {
     (u64::from(crc32c::crc32c(&before.to_le_bytes())) << 32) | (random & u64::from(u32::MAX))
 }
 
-/// Whether `session` was made to follow `before`.
+/// Whether `session` was made for `before`.
 pub fn follows_session(session: u64, before: u64) -> bool {
     session_after(before, session) == session
 }
 
 impl Slot {
-    /// Byte in the file where the ring begins: behind block 0 and two slots.
+    /// Byte in the file.
     pub fn ring_at(&self) -> u64 {
         at::BLOCKS_BEFORE_RING * u64::from(self.block_bytes)
     }
 
-    /// Byte in the file of this slot: the two take turns.
+    /// Byte in the file; the two alternate.
     pub fn position(&self) -> u64 {
         let block = u64::from(self.block_bytes);
         if self.sequence.is_multiple_of(2) { block } else { block.saturating_mul(2) }
     }
 
-    /// Ring positions used by the session that closed, a lap at most; `None` if unknown or not
-    /// closed.
+    /// Used by the closed session, a lap at most; `None`: unknown, or not closed.
     pub fn used(&self) -> Option<(LogOffset, LogOffset)> {
         let (from, to) = (LogOffset(self.prev_crc.into()), self.start);
         let is_part = from.0.is_multiple_of(self.block_bytes.into())
@@ -87,12 +85,12 @@ impl Slot {
         (LogOffset(0), LogOffset(self.ring_bytes))
     }
 
-    /// The tombstone of a session that ended with [`Slot::base_tid`].
+    /// Of the session that ended with [`Slot::base_tid`].
     pub fn tombstone(&self) -> Tombstone {
         Tombstone { session: self.session, tid: self.base_tid }
     }
 
-    /// Whether pages of home have trailers of this session.
+    /// Whether pages have trailers of this session.
     pub fn is_in_page(&self) -> bool {
         self.in_place && self.page_count == at::PAGE_COUNT_IN_HOME
     }
@@ -127,8 +125,8 @@ impl Slot {
         b
     }
 
-    /// Decodes a slot; `None` unless name, version (this or the one before), checksum and numbers
-    /// are valid and the file, of `file_bytes`, holds the ring.
+    /// `None` unless name, version (this or the one before), checksum and numbers are valid and the
+    /// file holds the ring.
     pub fn decode(b: &[u8], file_bytes: u64) -> Option<Slot> {
         let version = le_u32(b, at::AT_VERSION)?;
         if le_u64(b, at::AT_MAGIC)? != at::MAGIC || !(at::VERSION_READ..=at::VERSION).contains(&version) {

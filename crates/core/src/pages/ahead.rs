@@ -1,8 +1,8 @@
-//! Read-ahead: a connection that reads home page by page gets several with one call.
+//! Read-ahead of home, several pages with one call.
 //!
-//! The bytes serve the snapshot they were read for, and a later one of a connection that keeps its
-//! lock: while it finds a page in home, home was not overwritten there. A page that was not home's
-//! during the read is left out (invariant I4).
+//! The bytes serve their snapshot, and later ones of a connection that keeps its lock: a page it
+//! still finds in home was not overwritten. A page that was not home's during the read is left out
+//! (invariant I4).
 
 use std::sync::Arc;
 
@@ -11,18 +11,14 @@ use crate::base::memory::Room;
 use crate::base::types::PageNo;
 use crate::sqlite_format::home::State;
 
-/// Pages of the first run.
 const RUN_PAGES_MIN: u32 = 4;
-/// Longest run in bytes.
 const RUN_BYTES_MAX: u32 = 64 << 10;
 
-/// Pages of home read beyond the request, for one connection.
 #[derive(Default)]
 pub struct ReadAhead {
     bytes: Vec<u8>,
-    /// The snapshot of the run.
     state: Option<Arc<State>>,
-    /// Bit by bit, the run's pages that were home's.
+    /// Pages that were home's, bit by bit.
     good: u64,
     first: u32,
     count: u32,
@@ -31,7 +27,6 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// The snapshot ends.
     pub fn forget(&mut self) {
         self.state = None;
         self.count = 0;
@@ -39,7 +34,7 @@ impl ReadAhead {
         self.next_count = 0;
     }
 
-    /// The image of `page`, which `state` finds in home, if read ahead for it.
+    /// If `state` finds the page in home.
     pub fn get(&mut self, page: PageNo, state: &Arc<State>) -> Option<&[u8]> {
         let nth = page.0.checked_sub(self.first).filter(|n| *n < self.count)?;
         let is_of = self.state.as_ref().is_some_and(|of| Arc::ptr_eq(of, state));
@@ -51,8 +46,7 @@ impl ReadAhead {
         self.bytes.get(nth as usize * size..(nth as usize + 1) * size)
     }
 
-    /// Notes that `page` is missing. Returns the pages to read, itself included: more than one for
-    /// sequential reads. `page_count`: the snapshot's.
+    /// Returns the pages to read: several for sequential reads. `page_count`: the snapshot's.
     pub fn plan(&mut self, page: PageNo, page_bytes: u32, page_count: u32) -> u32 {
         let follows = page.0 == self.last.wrapping_add(1) || (self.count > 0 && page.0 == self.first + self.count);
         self.last = page.0;
@@ -73,8 +67,7 @@ impl ReadAhead {
         Ok(&mut self.bytes)
     }
 
-    /// The run arrived for `state`: `read` bytes from `first` on; `good` are the pages that were
-    /// home's before and after the read.
+    /// `read` bytes from `first` on; `good` pages were home's before and after the read.
     pub fn filled(&mut self, state: &Arc<State>, first: PageNo, read: usize, good: u64) {
         self.state = Some(state.clone());
         self.first = first.0;

@@ -1,5 +1,5 @@
-//! How a record, of another process or from before a crash, becomes versions in a page table. Bytes
-//! are absolute; pages are not parsed (rule AbsoluteBytes).
+//! How a record becomes versions in a page table. Its bytes are absolute; pages are not parsed
+//! (rule AbsoluteBytes).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -21,17 +21,15 @@ use crate::sqlite_format::home::{self, Header, State};
 pub struct Source<'a> {
     pub path: &'a Path,
     pub log: &'a LogFile,
-    /// The newest valid slot.
     pub slot: &'a Slot,
-    /// Reads a page of home.
     pub home: &'a dyn Fn(PageNo, &mut [u8]) -> Result<()>,
 }
 
-/// Bytes of replayed images in memory; more go to a temporary file. A record of thirteen bytes can
-/// name a page of 64 KiB, so a log of megabytes could ask for gigabytes (invariant I6).
+/// More go to a temporary file: a record of thirteen bytes can name a page of 64 KiB, a log of
+/// megabytes ask for gigabytes (invariant I6).
 pub const REPLAYED_BYTES: u64 = 32 << 20;
 
-/// Replayed images outside memory. Older versions have no reader, so each page has one place.
+/// Older versions have no reader: one place per page.
 pub struct Overflow<'a> {
     disk: &'a dyn Disk,
     path: &'a Path,
@@ -43,7 +41,7 @@ impl<'a> Overflow<'a> {
         Overflow { disk, path, images: ImageFile::default() }
     }
 
-    /// The new place of `image`, for a page now at `old`.
+    /// For a page now at `old`.
     fn place(&mut self, table: &PageTable, old: &Place, image: Vec<u8>) -> Result<Place> {
         const WHAT: &str = "cannot keep a replayed image in a temporary file beside";
         if table.new_bytes() < REPLAYED_BYTES {
@@ -60,15 +58,15 @@ impl<'a> Overflow<'a> {
     }
 }
 
-/// Changes whose images are made on demand.
+/// Images are made on demand.
 pub struct Later {
     chains: Chains,
-    /// A page that home has in part.
+    /// Home has this page in part.
     cut: Option<PageNo>,
 }
 
 impl Later {
-    /// For the records behind `slot`, over a home of `home_bytes`.
+    /// For records behind `slot`.
     pub fn new(slot: &Slot, home_bytes: u64) -> Result<Later> {
         let page_bytes = u64::from(slot.page_bytes.max(1));
         let home_pages = u32::try_from(home_bytes / page_bytes).unwrap_or(u32::MAX);
@@ -76,18 +74,16 @@ impl Later {
         Ok(Later { chains: Chains::new(slot.page_bytes, home_pages, slot.ring_bytes)?, cut })
     }
 
-    /// Whether the changes of `record` may wait: memory is there, and no streamed image covers
-    /// them.
+    /// If memory is there, and no streamed image covers them.
     pub fn takes(&self, record: &Record<'_>) -> bool {
         record.head.stream.count == 0 && self.chains.has_room(record.bytes())
     }
 
-    /// The collected changes, after the last record.
     pub fn finish(self) -> Option<Unmade> {
         self.chains.finish()
     }
 
-    /// Page 1 has the state's header, so it is made at once.
+    /// Page 1 has the state's header, needed at once.
     fn takes_page(&self, page: PageNo) -> bool {
         page != PageNo::HEADER && self.cut != Some(page)
     }
@@ -96,13 +92,11 @@ impl Later {
 pub struct Now<'a, 'b> {
     pub source: &'a Source<'b>,
     pub table: &'a mut PageTable,
-    /// Concurrent readers.
     pub readers: Readers<'a>,
-    /// With it there are no readers, and each page has one version.
+    /// Without readers: one version per page.
     pub overflow: Option<&'a mut Overflow<'b>>,
 }
 
-/// Applies a record to `state`; its images become versions in `table`, in memory.
 pub fn apply(
     source: &Source<'_>,
     table: &mut PageTable,
@@ -114,7 +108,7 @@ pub fn apply(
 }
 
 impl Now<'_, '_> {
-    /// Applies a record to `state`; changes that may wait go to `later`.
+    /// Changes that may wait go to `later`.
     pub fn apply(&mut self, state: &State, record: &Record<'_>, mut later: Option<&mut Later>) -> Result<State> {
         let Source { log, slot, .. } = self.source;
         let tid = record.head.tid;

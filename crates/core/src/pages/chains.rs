@@ -1,9 +1,9 @@
-//! Changes that recovery found, before their images are needed: the entries' bytes, and for each
-//! page its chain of entries.
+//! Changes that recovery found, until their images are needed: bytes of entries, and a chain of
+//! them per page.
 //!
-//! A chain begins over home or zeros. Bytes are absolute, so home may have any image from the first
-//! record's base to the last record's result (rule AbsoluteBytes). Before home gets a newer one,
-//! the images that snapshots need are made (rule OldImageKept).
+//! A chain begins over home or zeros. Its bytes are absolute, so home may be anything between the
+//! first record's base and the last one's result (rule AbsoluteBytes). Before home gets newer,
+//! images that snapshots need are made (rule OldImageKept).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -16,10 +16,9 @@ use crate::base::memory::{self, Room};
 use crate::base::types::{PageNo, Tid};
 use crate::log::record::{Change, Form};
 
-/// Most bytes of entries; images behind them are made at once.
+/// Images of later entries are made at once.
 const BYTES_MAX: u64 = 8 << 20;
-/// Bytes wasted at most on chains whose image was made anyway: pages that change so often get
-/// images at once.
+/// For pages whose image was made anyway: pages that change so often get images at once.
 const WASTED_BYTES: u64 = 16 << 10;
 
 /// No link.
@@ -27,14 +26,12 @@ const NONE: u32 = u32::MAX;
 /// The page has an image.
 const MADE: u32 = u32::MAX - 1;
 
-/// One record's change of a page.
 struct Link {
     /// Previous link, or [`NONE`].
     before: u32,
-    /// Start of its bytes.
     at: u32,
     len: u32,
-    /// Bytes of this and earlier links.
+    /// With earlier links.
     chain_bytes: u32,
     form: Form,
     tid: Tid,
@@ -45,34 +42,31 @@ struct Entries {
     bytes: Vec<u8>,
     links: Vec<Link>,
     page_bytes: u32,
-    /// Pages of home when the records were read.
+    /// When the records were read.
     home_pages: u32,
 }
 
-/// Changes of pages, collected record by record.
 pub struct Chains {
     entries: Entries,
-    /// Page → last link, or [`MADE`].
+    /// To its last link, or [`MADE`].
     last: FxHashMap<PageNo, u32>,
-    /// Bytes of chains whose images were made.
+    /// Of chains whose images were made.
     wasted_bytes: u64,
 }
 
 pub enum Added {
     Waits,
-    /// The page has an image from here on, independent of earlier ones, or had one before.
+    /// The page has an image, independent of earlier ones.
     Made,
-    /// Too many bytes of the page: first make the image behind this link.
+    /// First make the image behind this link.
     Long(u32),
 }
 
-/// The complete chains, of pages not needed so far.
 pub struct Unmade {
     entries: Arc<Entries>,
     last: FxHashMap<PageNo, u32>,
 }
 
-/// The changes behind one version of a page.
 #[derive(Clone)]
 pub struct Chain {
     entries: Arc<Entries>,
@@ -80,7 +74,7 @@ pub struct Chain {
 }
 
 impl Chains {
-    /// `ring_bytes` bounds the bytes that can come.
+    /// `ring_bytes` bounds the entries.
     pub fn new(page_bytes: u32, home_pages: u32, ring_bytes: u64) -> Result<Chains> {
         let bytes = memory::list(usize::try_from(ring_bytes.min(BYTES_MAX)).unwrap_or(0))?;
         let entries = Entries { bytes, links: Vec::new(), page_bytes, home_pages };
@@ -91,7 +85,6 @@ impl Chains {
         self.entries.bytes.len() as u64 + record_bytes <= BYTES_MAX && self.wasted_bytes <= WASTED_BYTES
     }
 
-    /// Adds `tid`'s change of `page`, if it may wait.
     pub fn add(&mut self, page: PageNo, tid: Tid, change: Change<'_>) -> Result<Added> {
         let Entries { bytes, links, page_bytes, .. } = &mut self.entries;
         let (form, changed) = change.told();
@@ -105,8 +98,7 @@ impl Chains {
         }
         let before = links.get(*last as usize).filter(|_| matches!(change, Change::Delta(_)));
         let chain_bytes = len.saturating_add(before.map_or(0, |link| link.chain_bytes));
-        // An image takes the page's memory, and no more with later changes. New memory costs more
-        // than the read of home.
+        // An image grows no more with later changes; new memory costs more than the read of home.
         let most = if before.is_some() { *page_bytes / 2 } else { *page_bytes };
         if chain_bytes > most {
             self.wasted_bytes += u64::from(links.get(*last as usize).map_or(0, |link| link.chain_bytes));
@@ -121,7 +113,7 @@ impl Chains {
         Ok(Added::Waits)
     }
 
-    /// The image of `page` behind `last`, over the one that `home` reads.
+    /// Over the one that `home` reads.
     pub fn image(
         &self,
         page: PageNo,
@@ -147,7 +139,6 @@ impl Unmade {
         Some((link.tid, Chain { entries: self.entries.clone(), last }))
     }
 
-    /// The chain of `page`, and the last transaction in it.
     pub fn get(&self, page: PageNo) -> Option<(Tid, Chain)> {
         self.chain(*self.last.get(&page)?)
     }
@@ -156,7 +147,7 @@ impl Unmade {
         Some(self.entries.links.get(*self.last.get(&page)? as usize)?.tid)
     }
 
-    /// As [`Unmade::get`], and removes it.
+    /// Removes it.
     pub fn take(&mut self, page: PageNo) -> Option<(Tid, Chain)> {
         let last = self.last.remove(&page)?;
         self.chain(last)
@@ -188,13 +179,13 @@ impl Chain {
         self.entries.page_bytes
     }
 
-    /// Whether both are the same changes.
+    /// Whether both are the same.
     pub fn is(&self, other: &Chain) -> bool {
         Arc::ptr_eq(&self.entries, &other.entries) && self.last == other.last
     }
 
-    /// The image of `page` over that of `home`, if the chain needs one; `home` returns the bytes it
-    /// has. `None`: home is shorter than when the records were found.
+    /// `home` is read if the chain needs it, and returns its length. `None`: home is shorter than
+    /// at recovery.
     pub fn image(&self, page: PageNo, home: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<Option<Vec<u8>>> {
         self.entries.image(page, self.last, home)
     }

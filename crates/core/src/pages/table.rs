@@ -1,7 +1,7 @@
 //! The page table: images newer than home, and old ones that snapshots need.
 //!
-//! A snapshot at S reads a page's newest version with a TID up to S, else home (invariant I4).
-//! [`Place::Home`] is the version in home, listed where older ones are kept.
+//! A snapshot at S reads the newest version up to S, else home (invariant I4). [`Place::Home`] is
+//! listed where older versions are kept beside it.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,12 +31,11 @@ impl Image {
     }
 }
 
-/// Position of a streamed image in stream units; zero is none.
+/// Position in stream units; zero is none.
 pub fn stream_units(position: u64) -> Result<u32> {
     u32::try_from(position / STREAM_UNIT).map_err(|_| Error::Full("the log is too long".into()))
 }
 
-/// `len` bytes of an image from `at` on.
 pub fn part(image: &[u8], at: usize, len: usize) -> Result<&[u8]> {
     let short = || Error::Corrupt(format!("bytes {at} to {} of a page with {} bytes", at + len, image.len()));
     image.get(at..at + len).ok_or_else(short)
@@ -56,15 +55,14 @@ impl Deref for Image {
     }
 }
 
-/// Where a version's bytes are.
 #[derive(Clone)]
 pub enum Place {
     Memory(Image),
-    /// Streamed into the log: file and byte position.
+    /// File and byte position.
     Log(Arc<dyn DiskFile>, u64),
-    /// Kept for a snapshot in a temporary file: file and byte position.
+    /// Kept for a snapshot: file and byte position.
     Kept(Arc<dyn DiskFile>, u64),
-    /// Not made yet: recovered changes.
+    /// Recovered changes.
     Unmade(Chain),
     Home,
 }
@@ -81,7 +79,7 @@ impl Version {
         !matches!(self.place, Place::Home | Place::Kept(..))
     }
 
-    /// Bytes in memory; an unmade image counts its changes.
+    /// Of an unmade image, its changes.
     fn bytes(&self) -> u64 {
         match &self.place {
             Place::Memory(image) => image.len() as u64,
@@ -91,7 +89,7 @@ impl Version {
     }
 }
 
-/// Byte position and crc32c of one transaction's streamed images: four pages of index per megabyte.
+/// Byte position and crc32c by page: four index pages per megabyte.
 #[derive(Clone, Debug, Default)]
 pub struct Streamed {
     chunks: BTreeMap<u32, Vec<(u32, u32)>>,
@@ -154,55 +152,49 @@ impl Streamed {
     }
 }
 
-/// The streamed images of one big transaction.
 struct Layer {
     tid: Tid,
     streamed: Streamed,
     log: Arc<dyn DiskFile>,
-    /// End in the log, index included, in bytes.
+    /// In the log, index included, in bytes.
     end: u64,
 }
 
 impl Layer {
-    /// Whether a streamed image hides `listed`: it is newer, or will be home's. Until the
-    /// checkpoint ends, home may hold either (rule OldImageKept).
+    /// Newer, or home's next: home may hold either until the checkpoint ends (rule OldImageKept).
     fn hides(&self, listed: &Version) -> bool {
         listed.tid < self.tid || (listed.tid == self.tid && matches!(listed.place, Place::Home))
     }
 }
 
-/// Readers of older versions.
 #[derive(Clone, Copy)]
 pub struct Readers<'a> {
     pub snapshots: &'a Snapshots,
-    /// The newest visible state: it and later ones may be pinned at any time.
+    /// This and later states may be pinned at any time.
     pub visible: Tid,
 }
 
 impl Readers<'_> {
-    /// Whether a snapshot may read `page` as made by `from` and replaced by `until` (rule
-    /// OldImageKept); one that ends before the page cannot.
+    /// Whether a snapshot may read the version of `page` from `from` to `until` (rule
+    /// OldImageKept).
     fn need(&self, page: PageNo, from: Tid, until: Tid) -> bool {
         until > self.visible || self.snapshots.has_any_with(page, from, until)
     }
 }
 
-/// Below these kept bytes, trimming does not pay.
+/// Below, trimming does not pay.
 const TRIM_BYTES: u64 = 1 << 20;
 
-/// Newest transactions whose changed pages are listed, and the most pages of each.
 const STEPS: usize = 64;
 const STEP_PAGES: usize = 16;
 
-/// Identifies a state: a new log reuses the last TID, and a passthrough transaction changes only
-/// the counter.
+/// A new log reuses the last TID; a passthrough transaction changes only the counter.
 pub type Is = (Tid, u32);
 
 pub fn is(state: &State) -> Is {
     (state.tid, state.change_counter)
 }
 
-/// The pages that one transaction changed.
 struct Step {
     from: Is,
     to: Is,
@@ -212,30 +204,28 @@ struct Step {
 #[derive(Default)]
 pub struct PageTable {
     pages: FxHashMap<PageNo, Vec<Version>>,
-    /// Pages with recovered changes not needed yet: each has one version, not in `pages`.
+    /// Recovered, not needed yet: each page has one version, not in `pages`.
     unmade: Option<Unmade>,
     /// `pages` may list an unmade image.
     lists_unmade: bool,
-    /// One big transaction's images; a checkpoint follows before the next commit.
+    /// A checkpoint follows before the next commit.
     layer: Option<Layer>,
-    /// Bytes of images newer than home.
     new_bytes: u64,
-    /// Bytes in memory for snapshots.
+    /// In memory, for snapshots.
     kept_bytes: u64,
-    /// Of these, needed at the last look.
+    /// Of these, at the last look.
     needed_bytes: u64,
-    /// Every later transaction's changes are listed; `None`: unknown.
+    /// Later changes are listed; `None`: unknown.
     since: Option<Tid>,
-    /// Newest transactions of this process, oldest first.
+    /// Oldest first.
     steps: VecDeque<Step>,
-    /// A connection has asked for steps; stock SQLite never does.
+    /// Stock SQLite never asks.
     is_asked: AtomicBool,
-    /// The shared memory, through which other processes may have kept images.
+    /// Other processes may have kept images.
     pub member: Option<Arc<Member>>,
 }
 
 impl PageTable {
-    /// Where the snapshot at `tid` finds `page`.
     pub fn find(&self, page: PageNo, tid: Tid) -> Place {
         let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid));
         if let Some(layer) = &self.layer
@@ -251,20 +241,20 @@ impl PageTable {
         }
     }
 
-    /// The unlisted recovered version of `page`, if the snapshot at `tid` has it.
+    /// The unlisted version, if the snapshot at `tid` has it.
     fn unmade(&self, page: PageNo, tid: Tid) -> Option<Place> {
         let (made_by, chain) = self.unmade.as_ref()?.get(page)?;
         (made_by <= tid).then_some(Place::Unmade(chain))
     }
 
-    /// Takes the recovered changes of pages without versions.
+    /// Takes recovered changes.
     pub fn adopt(&mut self, unmade: Option<Unmade>) {
         debug_assert!(self.unmade.is_none(), "recovery finds all at once");
         self.new_bytes += unmade.as_ref().map_or(0, |unmade| unmade.page_bytes() * unmade.len() as u64);
         self.unmade = unmade;
     }
 
-    /// Removes the unlisted version of `page`.
+    /// Removes the unlisted version.
     fn take_unmade(&mut self, page: PageNo) -> Option<(Tid, Chain)> {
         let unmade = self.unmade.as_mut()?;
         let taken = unmade.take(page);
@@ -274,7 +264,6 @@ impl PageTable {
         taken
     }
 
-    /// Lists it.
     fn list(&mut self, page: PageNo) {
         let Some((tid, chain)) = self.take_unmade(page) else { return };
         debug_assert!(!self.pages.contains_key(&page), "page {page} has two places");
@@ -282,13 +271,13 @@ impl PageTable {
         self.pages.insert(page, vec![Version { tid, place: Place::Unmade(chain) }]);
     }
 
-    /// The versions of `page`, the unlisted one included.
+    /// With the unlisted one.
     fn versions(&mut self, page: PageNo) -> &mut Vec<Version> {
         self.list(page);
         self.pages.entry(page).or_default()
     }
 
-    /// The image of `chain` was made. Without memory for it, the next reader makes it again.
+    /// Without memory for it, the next reader makes it again.
     pub fn made(&mut self, page: PageNo, chain: &Chain, image: Image) {
         if self.room(1).is_err() {
             return;
@@ -303,7 +292,7 @@ impl PageTable {
         }
     }
 
-    /// An unmade version of `page`, other than the one at `going` to home, and its transaction.
+    /// One other than that at `going` to home.
     pub fn unmade_beside(&self, page: PageNo, going: &Place) -> Option<(Tid, Chain)> {
         let beside = |place: &Place| match (place, going) {
             (Place::Unmade(chain), Place::Unmade(going)) if chain.is(going) => None,
@@ -321,22 +310,19 @@ impl PageTable {
         self.pages.is_empty() && self.layer.is_none() && self.unmade.is_none()
     }
 
-    /// In memory.
     pub fn new_bytes(&self) -> u64 {
         self.new_bytes
     }
 
-    /// In memory, for snapshots.
     pub fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
 
-    /// Whether a big transaction waits for its checkpoint.
     pub fn has_layer(&self) -> bool {
         self.layer.is_some()
     }
 
-    /// The maker of the version that the snapshot at `tid` reads, unless it is home's.
+    /// `None`: home's.
     pub fn made_by(&self, page: PageNo, tid: Tid) -> Option<Tid> {
         let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid)).map(|v| v.tid);
         let listed = listed.or_else(|| self.unmade.as_ref()?.made_by(page).filter(|made_by| *made_by <= tid));
@@ -344,13 +330,13 @@ impl PageTable {
         listed.max(layer)
     }
 
-    /// Changes after `tid` are listed from now on.
+    /// From now on.
     pub fn lists_since(&mut self, tid: Tid) {
         self.since = Some(tid);
     }
 
-    /// The pages changed up to `tid`, each with its last transaction, and the TID after which none
-    /// is missing; `None`: unknown. `tid` is pinned.
+    /// Pages up to `tid`, each with its last change, and the TID after which none is missing;
+    /// `None`: unknown. `tid` is pinned.
     pub fn changes(&self, tid: Tid) -> Option<(Tid, Vec<(PageNo, Tid)>)> {
         let since = self.since?;
         let made_by = |page: PageNo| Some((page, self.made_by(page, tid).filter(|made_by| *made_by > since)?));
@@ -363,8 +349,8 @@ impl PageTable {
         Some((since, pages))
     }
 
-    /// `pages` are all differences between `from` and `to`. Not noted if too many, or before a
-    /// connection asks: a search from earlier states then finds nothing (rule CacheKnowsItsState).
+    /// Not noted if too many, or before a connection asks: a search then finds nothing (rule
+    /// CacheKnowsItsState).
     pub fn note_step(&mut self, from: &State, to: &State, pages: impl ExactSizeIterator<Item = PageNo>) {
         if !*self.is_asked.get_mut()
             || pages.len() > STEP_PAGES
@@ -384,7 +370,7 @@ impl PageTable {
         self.steps.push_back(Step { from: is(from), to: is(to), pages: list });
     }
 
-    /// Adds the pages that may differ between two states; false: unknown.
+    /// Pages that may differ; false: unknown.
     pub fn changed_between(&self, from: Is, to: Is, pages: &mut Vec<u32>) -> bool {
         self.is_asked.store(true, Relaxed);
         let mut at = to;
@@ -406,21 +392,21 @@ impl PageTable {
         self.pages.room(more)
     }
 
-    /// Adds the newest image of `page`, made by `tid`; drops versions without readers.
+    /// Drops versions without readers.
     pub fn publish(&mut self, page: PageNo, tid: Tid, place: Place, readers: Readers<'_>) {
         let added = Version { tid, place };
         let versions = self.versions(page);
         let (newest, kept) = versions.split_last().map_or((0, 0), |(last, older)| (last.bytes(), bytes(older)));
         retain_needed(page, versions, tid, readers);
-        // The former newest version is now a kept one: a checkpoint writes the added one.
+        // A checkpoint will write the added one: the former newest is now kept.
         let (new, still_kept) = (added.bytes(), bytes(versions));
         versions.push(added);
         self.new_bytes = self.new_bytes + new - newest;
         self.kept_bytes = self.kept_bytes + still_kept - kept;
     }
 
-    /// The newest image of `page`, to be changed into that of `tid` in place; `None` unless in
-    /// memory and unshared. There are no readers.
+    /// The newest image, to become that of `tid`; `None` unless in memory and unshared. There are
+    /// no readers.
     pub fn amend(&mut self, page: PageNo, tid: Tid) -> Option<&mut [u8]> {
         let newest = self.pages.get_mut(&page).filter(|_| self.layer.is_none())?.last_mut()?;
         let Place::Memory(image) = &mut newest.place else { return None };
@@ -429,19 +415,18 @@ impl PageTable {
         Some(&mut image.0)
     }
 
-    /// Adds the streamed images of `tid`, which end with their index at byte `end` of the log.
+    /// They end with their index at byte `end` of the log.
     pub fn publish_layer(&mut self, tid: Tid, streamed: Streamed, log: Arc<dyn DiskFile>, end: u64) {
         debug_assert!(self.layer.is_none(), "a checkpoint follows each big transaction");
         self.layer = Some(Layer { tid, streamed, log, end });
     }
 
-    /// End of the streamed images and index in the log, in bytes; 0: none. Nothing behind it is
-    /// committed.
+    /// In bytes of the log, index included; 0: none. Nothing behind is committed.
     pub fn streamed_end(&self) -> u64 {
         self.layer.as_ref().map_or(0, |layer| layer.end)
     }
 
-    /// The newest version of each page up to `page_count` newer than home, in page order.
+    /// Newest versions newer than home, in page order.
     pub fn dirty(&self, page_count: u32) -> Result<Vec<(PageNo, Place)>> {
         let streamed = self.layer.as_ref().map_or(0, |layer| layer.streamed.len());
         let unmade = self.unmade.as_ref().map_or(0, Unmade::len);
@@ -470,7 +455,6 @@ impl PageTable {
         Ok(pages)
     }
 
-    /// Counts pages up to `page_count` newer than home, and those beyond home's first `home_pages`.
     pub fn count_dirty(&self, page_count: u32, home_pages: u64) -> Result<(u64, u64)> {
         let mut count = (0, 0);
         let mut add = |page: PageNo| count = (count.0 + 1, count.1 + u64::from(u64::from(page.0) > home_pages));
@@ -484,7 +468,7 @@ impl PageTable {
         Ok(count)
     }
 
-    /// Keeps home's image of `page` for snapshots from `first` on, before home gets that of `now`.
+    /// Home's image, for snapshots from `first` on, before home gets that of `now`.
     pub fn keep(&mut self, page: PageNo, first: Tid, now: Tid, place: Place) {
         if let Place::Memory(image) = &place {
             self.kept_bytes += image.len() as u64;
@@ -495,7 +479,7 @@ impl PageTable {
             Some(Version { tid, place: old @ Place::Home }) if *tid == first => *old = place,
             _ => versions.insert(at, Version { tid: first, place }),
         }
-        // Where checkpoints of other processes are marked behind it, home had the same image.
+        // Checkpoints of other processes are marked behind it: the same image.
         let mut n = 0;
         versions.retain(|v| {
             n += 1;
@@ -512,8 +496,8 @@ impl PageTable {
             && self.pages.get(&page).and_then(|v| v.last()).is_none_or(|v| matches!(v.place, Place::Home))
     }
 
-    /// Before home gets the image of `page` at `now` in place: `old`, home's image, serves all
-    /// snapshots before, pinned now or later.
+    /// Before a write in place: `old`, home's image, serves all snapshots before `now`, also later
+    /// ones.
     pub fn hold(&mut self, page: PageNo, now: Tid, old: Place) {
         debug_assert!(self.newest_is_home(page), "page {page} has an image newer than home");
         self.since = None;
@@ -525,8 +509,7 @@ impl PageTable {
         versions.push(Version { tid: now, place: Place::Home });
     }
 
-    /// The same before home, at the state of `base`, gets the newest image of `page`, which is in
-    /// memory.
+    /// The same before home, at `base`, gets the newest image, which is in memory.
     pub fn hold_under(&mut self, page: PageNo, base: Tid, old: Place) {
         self.since = None;
         if let Place::Memory(image) = &old {
@@ -537,19 +520,19 @@ impl PageTable {
         displace_home(versions, at, old);
     }
 
-    /// Home has the newest image of `page`, which was in memory: drops unneeded versions.
+    /// The image was in memory; drops unneeded versions.
     pub fn brought_home(&mut self, page: PageNo, readers: Readers<'_>) {
         self.since = None;
         self.is_home(page, readers);
     }
 
-    /// The same for one with a record in the log.
+    /// Its record is in the log.
     pub fn swept(&mut self, page: PageNo, readers: Readers<'_>) {
         let Some(tid) = self.is_home(page, readers) else { return };
         self.since = self.since.map(|since| since.max(tid));
     }
 
-    /// Home has the newest image of `page`: drops unneeded versions. Returns its TID.
+    /// Drops unneeded versions; returns the newest TID.
     fn is_home(&mut self, page: PageNo, readers: Readers<'_>) -> Option<Tid> {
         if let Some((tid, chain)) = self.take_unmade(page) {
             self.new_bytes -= u64::from(chain.page_bytes());
@@ -563,8 +546,7 @@ impl PageTable {
         Some(tid)
     }
 
-    /// Another process's checkpoint brought home all up to `home_tid`: drops unneeded images of
-    /// pages without newer ones.
+    /// By another process's checkpoint: drops unneeded images of pages without newer ones.
     pub fn swept_elsewhere(&mut self, home_tid: Tid, readers: Readers<'_>) {
         let in_home = |v: &&Version| v.tid <= home_tid && v.is_newer_than_home();
         let swept: Vec<PageNo> =
@@ -574,7 +556,6 @@ impl PageTable {
         swept.into_iter().for_each(|page| self.swept(page, readers));
     }
 
-    /// The newest image of `page`, if newer than home, and its TID.
     pub fn to_sweep(&self, page: PageNo) -> Option<(Tid, Place)> {
         if let Some((tid, chain)) = self.unmade.as_ref().and_then(|unmade| unmade.get(page)) {
             return Some((tid, Place::Unmade(chain)));
@@ -583,12 +564,10 @@ impl PageTable {
         Some((newest.tid, newest.place.clone()))
     }
 
-    /// Whether a temporary file has an image.
     pub fn keeps_in_file(&self) -> bool {
         self.pages.values().flatten().any(|version| matches!(version.place, Place::Kept(..)))
     }
 
-    /// Drops unneeded kept versions of `page`.
     pub fn release(&mut self, page: PageNo, readers: Readers<'_>) {
         let Some(versions) = self.pages.get_mut(&page) else { return };
         let Some(newest) = versions.pop() else { return };
@@ -602,8 +581,8 @@ impl PageTable {
         }
     }
 
-    /// A checkpoint brought the first `page_count` pages home: drops versions that no snapshot
-    /// needs. Later pages are not in home and stay for snapshots.
+    /// Drops unneeded versions of the first `page_count` pages. Later pages are not in home and
+    /// stay for snapshots.
     pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, readers: Readers<'_>) {
         debug_assert!(home_tid <= readers.visible, "home gets nothing that readers may not see yet");
         self.since = self.since.map(|since| since.max(home_tid));
@@ -626,7 +605,7 @@ impl PageTable {
         }
         let mut kept_bytes = 0;
         self.pages.retain(|page, versions| {
-            // Where home has a newer version than listed, or none, that is the newest.
+            // Home may have a newer version than listed.
             let streamed = layer.as_ref().filter(|l| l.streamed.get(*page).is_some()).map(|l| l.tid);
             let newer = streamed.or((page.0 > page_count).then_some(home_tid));
             if let Some(tid) = newer.filter(|tid| versions.last().is_some_and(|v| v.tid < *tid)) {
@@ -637,7 +616,7 @@ impl PageTable {
             retain_needed(*page, versions, until, readers);
             kept_bytes += bytes(versions);
             if versions.is_empty() {
-                // Only the newest is left: in home, or cut off with the file's end.
+                // In home, or cut off with the file's end.
                 return false;
             }
             newest.place = Place::Home;
@@ -647,13 +626,13 @@ impl PageTable {
         self.set_kept(kept_bytes);
     }
 
-    /// `None` unless newer than home.
+    /// `None`: in home.
     pub fn newest_tid(&self, page: PageNo) -> Option<Tid> {
         self.made_by(page, Tid(u64::MAX))
     }
 
-    /// Another process brought home at least up to `home_tid`, not all of it seen here: snapshots
-    /// from there on read home, older ones their versions.
+    /// By another process, not all of it seen here: snapshots from `home_tid` on read home, older
+    /// ones their versions.
     pub fn checkpointed_elsewhere(&mut self, home_tid: Tid, snapshots: &Snapshots) {
         let needed = self.unmade.iter().flat_map(Unmade::iter);
         let needed = needed.filter(|(page, tid, _)| snapshots.has_any_with(*page, *tid, home_tid));
@@ -661,7 +640,7 @@ impl PageTable {
         needed.into_iter().for_each(|page| self.list(page));
         let layer = self.layer.take();
         for (page, versions) in &mut self.pages {
-            // Snapshots between big transaction and checkpoint read its image in home, or home's
+            // Snapshots before the checkpoint read the big transaction's image in home, or home's
             // kept one.
             let streamed = layer.as_ref().filter(|l| l.streamed.get(*page).is_some()).map(|l| l.tid);
             for tid in streamed.into_iter().chain([home_tid]) {
@@ -673,12 +652,11 @@ impl PageTable {
         self.checkpointed(home_tid, u32::MAX, Readers { snapshots, visible: home_tid });
     }
 
-    /// Whether kept images have grown enough for a trim.
+    /// Kept images have grown enough.
     pub fn should_trim(&self) -> bool {
         self.kept_bytes > TRIM_BYTES.max(2 * self.needed_bytes)
     }
 
-    /// Drops unneeded kept versions.
     pub fn trim(&mut self, readers: Readers<'_>) {
         let mut kept_bytes = 0;
         self.pages.retain(|page, versions| {
@@ -702,13 +680,12 @@ impl PageTable {
     }
 }
 
-/// Of the versions in memory.
 fn bytes(versions: &[Version]) -> u64 {
     versions.iter().map(Version::bytes).sum()
 }
 
-/// Home is about to lose its image `old`: it replaces Home in the first `count` of `versions`.
-/// Several may be Home: a checkpoint that leaves a page beyond home's end marks one too.
+/// `old` replaces Home in the first `count` versions. Several may be Home: a checkpoint marks one
+/// for a page beyond home's end, too.
 fn displace_home(versions: &mut Vec<Version>, count: usize, old: Place) {
     let older = versions.get(..count).unwrap_or_default();
     let from = older.iter().rposition(|v| !matches!(v.place, Place::Home)).map_or(0, |newest| newest + 1);
@@ -722,7 +699,7 @@ fn displace_home(versions: &mut Vec<Version>, count: usize, old: Place) {
     }
 }
 
-/// Keeps the `versions` of `page`, all before `until`, that a snapshot may read.
+/// All of `versions` are before `until`.
 fn retain_needed(page: PageNo, versions: &mut Vec<Version>, until: Tid, readers: Readers<'_>) {
     let mut next = until;
     for at in (0..versions.len()).rev() {
@@ -746,13 +723,11 @@ mod tests {
         vec![n; 512].into()
     }
 
-    /// Readers of `snapshots` and of states from `visible` on.
     fn readers(snapshots: &Snapshots, visible: u64) -> Readers<'_> {
         Readers { snapshots, visible: Tid(visible) }
     }
 
-    /// Page 7 is cut off from the database for a while, never from home, where an older snapshot
-    /// reads it.
+    /// Home still has page 7, for an older snapshot.
     #[test]
     fn a_page_that_is_added_again_leaves_home_to_no_older_snapshot() {
         for under in [true, false] {
@@ -810,7 +785,7 @@ mod tests {
         let changes = |table: &PageTable, tid| table.changes(Tid(tid)).unwrap();
         assert_eq!(changes(&table, 5), (Tid(1), vec![(PageNo(7), Tid(4)), (PageNo(8), Tid(5))]));
         assert_eq!(changes(&table, 4), (Tid(1), vec![(PageNo(7), Tid(4)), (PageNo(8), Tid(3))]));
-        // Home has them: earlier changes are unknown, though an image is kept.
+        // Home has them: earlier changes are unknown.
         table.checkpointed(Tid(5), 9, readers(&snapshots, 5));
         table.publish(PageNo(9), Tid(6), Place::Memory(image(1)), readers(&snapshots, 6));
         assert_eq!(changes(&table, 6), (Tid(5), vec![(PageNo(9), Tid(6))]));
@@ -829,7 +804,7 @@ mod tests {
     fn what_readers_may_come_to_see_is_kept_until_they_see_something_newer() {
         let nobody = Snapshots::default();
         let mut table = PageTable::default();
-        // Readers see 1; 2 and 3 wait for a flush, which may cover 2 alone.
+        // Readers see 1; a flush may cover 2 alone.
         for tid in 1..4 {
             table.publish(PageNo(7), Tid(tid), Place::Memory(image(tid as u8)), readers(&nobody, 1));
         }
@@ -896,7 +871,7 @@ mod tests {
         streamed.set(PageNo(7), 1 << 20, 5).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log, 0);
-        // Snapshot 1 reads home, which is about to get the image of 2, perhaps at a later try.
+        // Home is about to get the image of 2, perhaps at a later try.
         table.keep(PageNo(7), Tid(1), Tid(2), Place::Memory(image(100)));
         assert_eq!(read(&table, 1), Some(100));
         assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
@@ -940,7 +915,7 @@ mod tests {
         table.checkpointed(Tid(3), 7, readers(&snapshots, 3));
         table.checkpointed_elsewhere(Tid(5), &snapshots);
         assert_eq!([2, 3, 4, 5].map(|tid| read(&table, tid)), [Some(2), None, None, None]);
-        // Snapshots 3, 4 and 6 read home, which transaction 7 overwrites.
+        // Transaction 7 overwrites the home of snapshots 3, 4 and 6.
         table.keep(PageNo(7), Tid(4), Tid(7), Place::Memory(image(3)));
         assert_eq!([2, 3, 4, 6, 7].map(|tid| read(&table, tid)), [Some(2), None, Some(3), Some(3), None]);
     }
@@ -952,7 +927,7 @@ mod tests {
         for (now, old) in [(4, 100), (5, 104), (6, 105)] {
             assert!(table.newest_is_home(PageNo(7)));
             table.hold(PageNo(7), Tid(now), Place::Memory(image(old)));
-            // A snapshot pinned before the state changes reads the held image, also after a trim.
+            // A snapshot pinned before the change reads the held image.
             table.trim(readers(&snapshots, now - 1));
             assert_eq!(read(&table, now - 1), Some(old));
             table.release(PageNo(7), readers(&snapshots, now));
@@ -974,7 +949,7 @@ mod tests {
         assert_eq!(read(&table, 1), None);
     }
 
-    /// Recovered pages 7, 8 and 9, of transactions 3, 4 and 5.
+    /// Recovered pages of transactions 3, 4 and 5.
     fn found() -> PageTable {
         let mut chains = Chains::new(512, 100, 1 << 20).unwrap();
         for (page, tid) in [(7, 3), (8, 4), (9, 5)] {
@@ -1015,7 +990,7 @@ mod tests {
 
     #[test]
     fn what_recovery_found_stays_for_snapshots_where_home_gets_something_newer() {
-        // Snapshot 5 reads all three. A big transaction has page 7 and cuts off page 9.
+        // Snapshot 5 reads all; a big transaction has page 7 and cuts off 9.
         let snapshots = Snapshots::from([5]);
         let mut table = found();
         let mut streamed = Streamed::default();

@@ -15,27 +15,25 @@ use crate::sqlite_format::home::State;
 
 pub enum Stage {
     Open,
-    /// Encoded, with room reserved: only publication and flush are left.
+    /// Only publication and flush are left.
     Prepared(Prepared),
 }
 
-/// The prepared content of a commit.
 pub struct Prepared {
-    /// The new state; with the base's TID if nothing changed.
+    /// Without changes, the base's TID.
     pub state: State,
-    /// Images that differ from the base, but for streamed ones.
+    /// Without streamed ones.
     pub images: Vec<(PageNo, Image)>,
-    /// Index of the streamed images.
     pub stream: Stream,
-    /// Written in place instead of a record, if possible.
+    /// Instead of a record.
     pub in_place: Option<Box<Placement>>,
     pub changed: bool,
-    /// The record, if already in the log and undecided.
+    /// Already in the log, undecided.
     pub written: Option<Box<Written>>,
 }
 
 impl Prepared {
-    /// `changed` makes `state`; the scheme's parts are empty.
+    /// The scheme's parts are empty.
     pub fn of(txn: &Txn, state: State, changed: Vec<Changed>) -> Result<Prepared> {
         let mut images: Vec<(PageNo, Image)> = memory::list(changed.len())?;
         images.extend(changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)));
@@ -57,48 +55,45 @@ impl Prepared {
 pub struct Changed {
     pub page: PageNo,
     pub new: Image,
-    /// The image before, if the page existed and the scheme needs it.
+    /// If the page existed and the scheme needs it.
     pub old: Option<Image>,
 }
 
-/// A transaction's writes in place.
 pub struct Placement {
-    /// Page, new image, and home's image if it has the page.
+    /// Page, new image, home's image if any.
     pub pages: Vec<(PageNo, Image, Option<Image>)>,
     /// One page noted in the log; else pages with trailers.
     pub note: bool,
-    /// The transaction of home's image, to which the undo records lead back.
+    /// Home's, to which the undo records lead back.
     pub base: Tid,
     pub count: usize,
 }
 
-/// Read pages kept, for small transactions.
+/// Enough for small transactions.
 const READ_PAGES: usize = 16;
 
 pub struct Txn {
-    /// The state it builds on.
     pub base: Arc<State>,
     /// 0 until the first write to an empty database.
     pub page_bytes: u32,
     pub pages: FxHashMap<PageNo, Image>,
-    /// Pages of home that SQLite read since the transaction began to write: most get written and
-    /// compared.
+    /// As SQLite read them from home: most get written and compared.
     pub read: Vec<(PageNo, Image)>,
     pub streamed: Streamed,
-    /// Start of its images in the log, in bytes.
+    /// In bytes of the log.
     pub stream_from: u64,
-    /// Pages of the base above this were cut off.
+    /// Later pages of the base were cut off.
     pub base_limit: u32,
-    /// The file's size for SQLite, in bytes.
+    /// As SQLite sees it.
     pub file_bytes: u64,
     pub stage: Stage,
-    /// It cannot commit: SQLite is rolling it back (rule MergeIsSerial).
+    /// SQLite is rolling it back (rule MergeIsSerial).
     pub doomed: bool,
     /// Set by FCNTL_SYNC if it spans several files.
     pub several: Option<Arc<Several>>,
-    /// SQLite synced the database file since FCNTL_SYNC.
+    /// Since FCNTL_SYNC.
     pub synced: bool,
-    /// SQLite's syncs until FCNTL_SYNC were those of `synchronous=NORMAL`.
+    /// Syncs until FCNTL_SYNC were those of `synchronous=NORMAL`.
     pub normal: bool,
 }
 
@@ -121,7 +116,7 @@ impl Txn {
         }
     }
 
-    /// SQLite was given `bytes` as the base's `page`.
+    /// SQLite was given these `bytes`.
     pub fn note_read(&mut self, page: PageNo, bytes: &[u8]) {
         if self.read.len() < READ_PAGES
             && let Ok(image) = Image::copy(bytes)
@@ -130,7 +125,7 @@ impl Txn {
         }
     }
 
-    /// The base's `page`, if SQLite was given it.
+    /// If SQLite was given it.
     pub fn take_read(&mut self, page: PageNo) -> Option<Image> {
         let at = self.read.iter().position(|(read, _)| *read == page)?;
         Some(self.read.swap_remove(at).1)
@@ -141,7 +136,6 @@ impl Txn {
         self.base = base;
     }
 
-    /// Whether SQLite changed nothing.
     pub fn is_untouched(&self) -> bool {
         self.pages.is_empty() && self.streamed.is_empty() && self.file_bytes == self.base.bytes()
     }
@@ -150,7 +144,7 @@ impl Txn {
         self.pages.len() as u64 * u64::from(self.page_bytes)
     }
 
-    /// Splits `len` bytes at `offset` into pages: page, offset in it, range of the buffer.
+    /// Page, offset in it, range of the buffer.
     pub fn split(
         page_bytes: u32,
         offset: u64,

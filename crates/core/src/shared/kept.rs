@@ -1,9 +1,8 @@
-//! Images of home that other processes' readers need: a file beside the log, written by
-//! checkpoints.
+//! Images of home for readers of other processes, in a file beside the log.
 //!
-//! Before home's image of a page is overwritten by that of `until`, it is appended here if an older
-//! snapshot may read it. A reader of home looks here first: the entry with the smallest `until`
-//! above its snapshot is its image. Nothing here is durable, and recovery does not read it.
+//! Before a checkpoint overwrites an image that older snapshots may read with that of `until`, it
+//! is appended here. A reader of home uses the entry with the smallest `until` above its snapshot.
+//! Nothing is durable; recovery does not read it.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -22,13 +21,11 @@ use crate::disk::beside;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::log::file::base;
 
-/// Head of an entry: page number u32, image length u32, until u64, crc32c of these u32, zeros.
+/// Page number u32, image length u32, until u64, crc32c of these u32, zeros.
 const HEAD_BYTES: usize = 32;
-/// Bytes of entries written with one call.
 const RUN_BYTES: usize = 256 << 10;
 
-/// Path of a session's kept images beside the shared `log` (rule LogFoundBySession): two files that
-/// had the database's name in turn may both be in use.
+/// By session (rule LogFoundBySession): two files that had one name in turn may both be in use.
 pub fn kept_path(log: &Path, session: u64) -> PathBuf {
     beside::path(&base(log), &format!("{KEPT_SUFFIX}-{session:016x}"))
 }
@@ -42,13 +39,11 @@ pub fn remove(disk: &dyn Disk, log: &Path, session: u64) -> Result<()> {
 struct Index {
     file: Option<Arc<dyn DiskFile>>,
     generation: u64,
-    /// Entries up to here are known.
+    /// Known entries.
     len: u64,
-    /// Page → until → byte position.
     pages: FxHashMap<PageNo, BTreeMap<Tid, u64>>,
 }
 
-/// One process's view of the kept images.
 pub struct Kept {
     disk: Arc<dyn Disk>,
     home: Arc<dyn DiskFile>,
@@ -59,10 +54,8 @@ pub struct Kept {
 }
 
 struct Image {
-    /// The file's, when the entry was read.
     generation: u64,
     file: Arc<dyn DiskFile>,
-    /// In bytes.
     at: u64,
 }
 
@@ -74,7 +67,7 @@ pub struct Run {
 }
 
 impl Kept {
-    /// `read_only`: for reading other processes' images alone.
+    /// `read_only`: no images of its own.
     pub fn new(
         disk: Arc<dyn Disk>,
         home: Arc<dyn DiskFile>,
@@ -99,20 +92,20 @@ impl Kept {
         Ok(file)
     }
 
-    /// Reads the image of `page` for snapshot `tid`, from byte `from` on; returns the bytes read.
-    /// `None`: nothing is kept of it. One load while the file is empty.
+    /// From byte `from` of the image on; returns the bytes read. `None`: home's counts. One load
+    /// while the file is empty.
     pub fn read(&self, page: PageNo, tid: Tid, from: usize, buf: &mut [u8]) -> Result<Option<usize>> {
         loop {
             let Some(Image { generation, file, at }) = self.find(page, tid)? else { return Ok(None) };
             let read = file.read_at(buf, at + from as u64).context(|| self.what("read"))?;
-            // A checkpoint that restarted the file may have overwritten the image during the read.
+            // Else a checkpoint may have restarted the file during the read.
             if self.words.same_kept(generation) {
                 return Ok(Some(read));
             }
         }
     }
 
-    /// Whether the snapshot `tid` reads `page` here, not in home.
+    /// Whether `tid` reads `page` here.
     pub fn has(&self, page: PageNo, tid: Tid) -> Result<bool> {
         Ok(self.find(page, tid)?.is_some())
     }
@@ -130,7 +123,6 @@ impl Kept {
         Ok(Some(Image { generation: index.generation, file, at }))
     }
 
-    /// Reads entries that other processes added.
     fn refresh(&self, index: &mut Index) -> Result<()> {
         loop {
             let (generation, len) = self.words.kept();
@@ -147,7 +139,7 @@ impl Kept {
         }
     }
 
-    /// False if an entry up to byte `len` is missing.
+    /// False if an entry is missing.
     fn read_entries(&self, index: &mut Index, len: u64) -> Result<bool> {
         if index.len >= len {
             return Ok(true);
@@ -168,13 +160,13 @@ impl Kept {
         Ok(true)
     }
 
-    /// Whether an image of `page` has an `until` above `tid`. The caller has the writer's place.
+    /// The caller has the writer's place.
     pub fn covers(&self, page: PageNo, tid: Tid) -> bool {
         let newer = (std::ops::Bound::Excluded(tid), std::ops::Bound::Unbounded);
         self.index.lock().pages.get(&page).is_some_and(|images| images.range(newer).next().is_some())
     }
 
-    /// `afresh`: the present images are no longer needed. The caller has the writer's place.
+    /// `afresh`: without the present images. The caller has the writer's place.
     pub fn begin(&self, afresh: bool) -> Result<Run> {
         let mut index = self.index.lock();
         let (generation, len) = self.words.kept();
@@ -209,7 +201,6 @@ impl Kept {
         Ok(())
     }
 
-    /// Shows the images of `run` to every process.
     pub fn finish(&self, mut run: Run) -> Result<()> {
         self.write(&mut run)?;
         self.words.set_kept(run.generation, run.at);
@@ -224,7 +215,7 @@ mod tests {
     use crate::disk::sim::{SimConfig, SimDisk};
     use std::io;
 
-    /// Acts as another process before a reader's first read.
+    /// Acts as another process before a first read.
     struct Overtaken<F> {
         file: Arc<dyn DiskFile>,
         act: Mutex<Option<F>>,
@@ -259,7 +250,7 @@ mod tests {
             Both { writer: Arc::new(open()), reader: open() }
         }
 
-        /// Keeps images of two pages for snapshots before `until`.
+        /// For snapshots before `until`.
         fn keep(kept: &Kept, afresh: bool, until: u64, pages: [(u32, u8); 2]) {
             let mut run = kept.begin(afresh).unwrap();
             for (page, byte) in pages {
@@ -268,7 +259,7 @@ mod tests {
             kept.finish(run).unwrap();
         }
 
-        /// Before the reader's next read, a checkpoint restarts the file with `pages`.
+        /// A checkpoint restarts the file before the next read.
         fn overtake(&self, pages: Option<[(u32, u8); 2]>) {
             let (writer, mut index) = (self.writer.clone(), self.reader.index.lock());
             let act = move || match pages {
@@ -324,7 +315,7 @@ mod tests {
         assert_eq!(seen, [Some(50), Some(50), Some(90), Some(90), None]);
         writer.begin(false).unwrap();
         assert!(writer.covers(PageNo(3), Tid(8)) && !writer.covers(PageNo(3), Tid(9)));
-        // Restarted, the file has no earlier image.
+        // The file has no earlier image.
         let run = writer.begin(true).unwrap();
         writer.finish(run).unwrap();
         assert_eq!(read(&reader, 1), None);

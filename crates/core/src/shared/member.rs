@@ -1,7 +1,6 @@
 //! A process among those that use one log: attaching, its slot, its snapshots, its turn to write.
 //!
-//! Locks on bytes of the log's block 0 (they end with their process; the bytes' content is
-//! separate):
+//! Locks on bytes of the log's block 0, which end with their process:
 //!
 //! | byte | held |
 //! |---|---|
@@ -10,8 +9,8 @@
 //! | 2 + n | exclusive by the process in slot n: a process that gets it knows that one dead |
 //! | 2^32 + TID | shared by an observer that reads the snapshot TID |
 //!
-//! An observer may read the log, not write it: it has no slot, stores no shared word, and announces
-//! its snapshots with locks (rule AnnounceThenLook).
+//! An observer cannot write the log: without slot or words, it announces snapshots with locks (rule
+//! AnnounceThenLook).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -32,14 +31,13 @@ use crate::disk::{Disk, DiskFile, LockKind};
 use crate::log::file::{Cursor, LogFile};
 use crate::log::slot::Slot;
 
-/// Time for which another process that wrote still counts as a writer.
+/// Another process counts as a writer for this long.
 const BESIDE: Duration = Duration::from_millis(20);
 
-/// Least time between two checks of the process that holds PENDING.
+/// Between checks of the holder of PENDING.
 const PENDING_EVERY: Duration = Duration::from_millis(100);
 
-/// Takes all lock bytes: exclusive to use the log alone, shared to read it unused. False if another
-/// process has one.
+/// Exclusive to use the log alone, shared to read it unused. False if another process has one.
 pub fn try_alone(log: &LogFile, kind: LockKind) -> Result<bool> {
     log.file.try_lock(ATTACH, BYTES, kind).context(|| format!("cannot lock the log {}", log.path.display()))
 }
@@ -48,8 +46,7 @@ pub fn give_back(log: &LogFile) -> Result<()> {
     log.file.unlock(ATTACH, BYTES).context(|| format!("cannot unlock the log {}", log.path.display()))
 }
 
-/// Keeps others from attaching and leaving; `Busy` if another process has ADMIN for longer than
-/// `wait`.
+/// `Busy` if another process has ADMIN for longer than `wait`.
 pub fn admin(log: &LogFile, wait: Duration) -> Result<()> {
     lock_within(log, ADMIN, LockKind::Exclusive, wait)
 }
@@ -84,63 +81,54 @@ fn observed(tid: Tid) -> u64 {
 #[derive(Default)]
 struct Announced {
     own: [Option<Tid>; PINS],
-    /// Snapshots without a word of their own.
     others: Vec<Tid>,
 }
 
 struct Local {
-    /// Write transactions and take-overs under way.
     in_flight: usize,
-    /// The place came from another process, and the writer's state is not in order yet: no other
-    /// thread goes on (rule OneWriter).
+    /// From another process: no thread goes on until the writer's state is in order (rule
+    /// OneWriter).
     settling: bool,
-    /// The count of turns when the writer's state was last in order.
+    /// When the writer's state was last in order.
     seen_turns: u64,
-    /// When this process last began after another.
     since: Instant,
-    /// When another process was last seen to have had the turn.
+    /// When another process last had the turn.
     others_at: Option<Instant>,
-    /// When PENDING was last asked for, on the shared clock.
+    /// On the shared clock.
     pending_at_us: u64,
-    /// A dead process whose lock byte is held until the take-over.
     dead: Option<usize>,
-    /// This process has moved to another log: no turn begins here.
+    /// Moved to another log: no turn begins here.
     is_over: bool,
 }
 
-/// Result of [`Member::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Ours, without another process between.
+    /// Ours, without another between.
     Again,
-    /// Ours; another process may have written.
+    /// Ours; another may have written.
     Anew,
-    /// Ours, from a process that died while writing.
+    /// Ours; it died while writing.
     FromDead(usize),
-    /// Not in time.
     Not,
 }
 
-/// A process's files besides the log.
 pub struct Files {
     pub disk: Arc<dyn Disk>,
     pub home: Arc<dyn DiskFile>,
-    /// This process cannot write it.
+    /// By this process.
     pub read_only: bool,
 }
 
 pub struct Member {
     pub words: ProcessWords,
-    /// The slot of this process; an observer has none.
+    /// An observer has none.
     pub me: usize,
-    /// This process may only read the log.
+    /// It cannot write the log.
     pub observes: bool,
     pub log: LogFile,
-    /// This process's position in the log.
     pub tail: Mutex<Tail>,
-    /// Images that others overwrote in home.
     pub kept: Kept,
-    /// Sequence of [`Tail`]'s slot, read without a lock by each snapshot.
+    /// Of [`Tail`]'s slot, read without a lock by each snapshot.
     pub generation: AtomicU64,
     announced: Mutex<Announced>,
     awaiting: AtomicUsize,
@@ -177,10 +165,9 @@ impl Member {
         }
     }
 
-    /// The first process: it has all lock bytes, and records up to `tail` are durable. Others may
-    /// join afterwards. `due`: work left by a recovery. With `in_flight` transactions it has the
-    /// writer's place (rule OneWriter), and each ends with [`Member::leave`]. `None`, and still
-    /// alone, where memory cannot be shared.
+    /// The first process: it has all lock bytes, with records durable up to `tail`. `due` is left
+    /// by a recovery. With `in_flight` transactions it has the writer's place (rule OneWriter);
+    /// each ends with [`Member::leave`]. `None`, still alone: memory cannot be shared.
     pub fn found(
         files: Files,
         log: LogFile,
@@ -212,8 +199,7 @@ impl Member {
         Ok(Some(Arc::new(member)))
     }
 
-    /// Joins the log's processes, to write if `psow` is given. The caller has ADMIN, and is not
-    /// alone.
+    /// Without `psow`, not to write. The caller has ADMIN, and is not alone.
     pub fn join(files: Files, log: LogFile, session: u64, psow: Option<bool>) -> Result<Arc<Member>> {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
@@ -222,7 +208,7 @@ impl Member {
             return Err(busy("and shares it with none"));
         }
         let (words, slot) = Self::look(&log, session, psow)?;
-        // The slot of a process that died in its turn or flush is left to the take-over.
+        // Left to the take-over if its process died in its turn or flush.
         let mut free = 0..PROCESSES;
         let me = loop {
             let Some(n) = free.next() else { return Err(busy("in as many places as there may be")) };
@@ -238,8 +224,8 @@ impl Member {
         Ok(Arc::new(Member::new(files, log, words, me, Tail::nowhere(slot))))
     }
 
-    /// Observes processes whose log this one may not write. `None` if the file is no longer in use;
-    /// `is_marked`: home still has the mark of `session`.
+    /// For a log this process may not write. `None`: no longer in use. `is_marked`: home has the
+    /// mark of `session`.
     pub fn observe(
         files: Files,
         log: LogFile,
@@ -250,7 +236,7 @@ impl Member {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
         lock_within(&log, ATTACH, LockKind::Shared, Duration::from_millis(busy_ms))?;
-        // From here on no process takes the mark off.
+        // Now no process takes the mark off.
         let is_used = log.file.conflicts(SLOTS, PROCESSES as u64, LockKind::Shared).context(what)?;
         if !is_used || !is_marked()? {
             log.file.unlock(ATTACH, 1).context(what)?;
@@ -260,7 +246,6 @@ impl Member {
         Ok(Some(Arc::new(Member::new(files, log, words, PROCESSES, Tail::nowhere(slot)))))
     }
 
-    /// The words of `session`, and the slot in use.
     fn look(log: &LogFile, session: u64, psow: Option<bool>) -> Result<(ProcessWords, Slot)> {
         let path = log.path.display();
         let busy = |why: &str| in_use(log, why);
@@ -292,7 +277,7 @@ impl Member {
         Ok((words, slot))
     }
 
-    /// This process is at `cursor`, behind `slot`, which is durable.
+    /// `slot` is durable.
     pub fn note(&self, slot: &Slot, cursor: &Cursor) {
         let mut tail = self.tail.lock();
         debug_assert!(slot.sequence >= tail.slot.sequence, "rule SlotBeforeReuse: slots are told in order");
@@ -309,13 +294,12 @@ impl Member {
         Turns { words: &self.words, me: self.me }
     }
 
-    /// Whether this is the only process; then none can attach until [`Member::not_alone`]. The
-    /// caller has ADMIN.
+    /// Then none can attach until [`Member::not_alone`]. The caller has ADMIN.
     pub fn is_alone(&self) -> Result<bool> {
         try_alone(&self.log, LockKind::Exclusive)
     }
 
-    /// Lets others in after [`Member::is_alone`], and gives ADMIN back.
+    /// After [`Member::is_alone`]; gives ADMIN back.
     pub fn not_alone(&self) -> Result<()> {
         let what = || format!("cannot unlock the log {}", self.log.path.display());
         let file = &self.log.file;
@@ -330,7 +314,7 @@ impl Member {
         file.unlock(ADMIN, 1).context(what)
     }
 
-    /// Gives back every lock: others go on, or a recovery follows.
+    /// Gives back every lock.
     pub fn leave_for_good(&self) -> Result<()> {
         if self.observes {
             let what = || format!("cannot unlock the log {}", self.log.path.display());
@@ -341,7 +325,7 @@ impl Member {
         give_back(&self.log)
     }
 
-    /// Announces a snapshot; false, and nothing announced, if home may have left it.
+    /// False, and not announced, if home may have left it.
     pub fn announce(&self, tid: Tid) -> Result<bool> {
         if self.observes {
             let what = || format!("cannot lock the log {}", self.log.path.display());
@@ -358,7 +342,7 @@ impl Member {
         Ok(false)
     }
 
-    /// Announces a snapshot that no checkpoint can overtake now. Not for an observer.
+    /// No checkpoint can overtake it now. Not for an observer.
     pub fn announce_unseen(&self, tid: Tid) {
         let mut announced = self.announced.lock();
         if let Some(n) = announced.own.iter().position(Option::is_none) {
@@ -390,8 +374,7 @@ impl Member {
         Ok(())
     }
 
-    /// Snapshots of the living other processes, one item each. Clears dead ones' slots that still
-    /// announce one.
+    /// One item per living process. Clears slots of dead ones that announce a snapshot.
     pub fn pins_of_others(&self) -> Result<Vec<Pins>> {
         let mut all = Vec::new();
         let busy_owner = self.words.busy_owner();
@@ -409,13 +392,12 @@ impl Member {
         Ok(all)
     }
 
-    /// Whether another process that may write, perhaps dead, uses the log.
+    /// That may write; perhaps dead.
     pub fn has_others(&self) -> bool {
         (0..PROCESSES).any(|process| process != self.me && self.words.is_used(process))
     }
 
-    /// The oldest snapshot of observers; later ones look at the floor afterwards (rule
-    /// AnnounceThenLook).
+    /// Later observers look at the floor afterwards (rule AnnounceThenLook).
     fn oldest_observed(&self) -> Result<Option<Tid>> {
         let what = || format!("cannot lock the log {}", self.log.path.display());
         let any = |from: u64, until: u64| {
@@ -435,7 +417,7 @@ impl Member {
         Ok(Some(Tid(from)))
     }
 
-    /// Whether another living process lets none begin to read. It sees snapshots announced before.
+    /// By a living process, which sees snapshots announced before.
     pub fn is_shut_out(&self) -> Result<bool> {
         if self.words.is_replaced() {
             return Ok(true);
@@ -479,20 +461,19 @@ impl Member {
         self.turns().is_taken_by_another()
     }
 
-    /// Whether another living process has been writing for `kept`.
+    /// A living process has been writing for `kept`.
     pub fn others_keep(&self, kept: Duration) -> Result<bool> {
         self.turns().kept_by_another(kept).map_or(Ok(false), |process| Ok(!self.is_dead(process)?))
     }
 
-    /// Takes the writer's place: `firm` for a transaction that [`Member::leave`] ends, else as a
-    /// lease; not waiting for a process that has had it for `kept`. After `FromDead` the caller
-    /// takes over, then calls [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just
-    /// these.
+    /// `firm`: for a transaction, which [`Member::leave`] ends; else a lease. Does not wait for a
+    /// process that has the place for `kept`. After `FromDead` the caller takes over and calls
+    /// [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just these.
     pub fn take(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<Taken> {
-        // A thread that waits for another process's turn holds this lock.
+        // Its holder waits for another process's turn.
         let local = self.local.try_lock().or_else(|| self.local.try_lock_until(deadline.at()));
         let Some(mut local) = local else { return Ok(Taken::Not) };
-        // Joins our turn, unless its state is not in order or others have waited long enough.
+        // Joins our turn if it is in order and others have not waited too long.
         while local.settling || (firm && local.in_flight > 0 && self.turns().should_pass_on(local.since)) {
             if local.is_over {
                 break;
@@ -536,15 +517,13 @@ impl Member {
         Ok(taken)
     }
 
-    /// Joins our turn if its state is in order, even while others wait for it. [`Member::leave`]
-    /// ends that.
+    /// Even while others wait for it. [`Member::leave`] ends that.
     pub fn join_turn(&self) -> bool {
         let joined = self.local.try_lock().filter(|local| local.in_flight > 0 && !local.settling && !local.is_over);
         joined.map(|mut local| local.in_flight += 1).is_some()
     }
 
-    /// Gives the turn away: this process goes on with another log. Returns the transactions under
-    /// way, which move along.
+    /// This process moves to another log, with the transactions returned.
     pub fn move_turn(&self) -> usize {
         let mut local = self.local.lock();
         local.is_over = true;
@@ -557,7 +536,7 @@ impl Member {
         dead.take().map_or(Ok(()), |process| self.unlock_dead(process))
     }
 
-    /// The writer's state is in order: all that is visible is known here.
+    /// All that is visible is known here.
     pub fn settle(&self) -> Result<()> {
         let mut local = self.local.lock();
         local.seen_turns = self.words.turns().load(SeqCst);
@@ -572,7 +551,7 @@ impl Member {
         self.forget_dead(&mut local.dead)
     }
 
-    /// Whether to check that a process holds PENDING (rule StockKeptOut).
+    /// Whether to check for PENDING (rule StockKeptOut).
     pub fn should_hold_pending(&self) -> bool {
         self.pending_due.load(Relaxed) && self.pending_due.swap(false, Relaxed)
     }
@@ -582,7 +561,7 @@ impl Member {
         self.idle.notify_all();
     }
 
-    /// A take-over failed: the place is the dead process's again.
+    /// The take-over failed: the place is the dead process's again.
     pub fn unsettle(&self, process: usize) -> Result<()> {
         let mut local = self.local.lock();
         local.in_flight = 0;
@@ -592,8 +571,8 @@ impl Member {
         self.forget_dead(&mut local.dead)
     }
 
-    /// A transaction is over. `release`: all published is written, so others may have the place;
-    /// the next that waits gets it with `pass_on`, or after our slice.
+    /// `release`: all published is written, so the place may go to others: to one that waits, with
+    /// `pass_on` or after our slice.
     pub fn leave(&self, release: bool, pass_on: bool) {
         let mut local = self.local.lock();
         self.end_settling(&mut local);
@@ -606,8 +585,7 @@ impl Member {
         }
     }
 
-    /// Whether others write too: the turn is then passed before the flush, which one process does
-    /// for all.
+    /// Others write too: the turn is passed before the flush, which one does for all.
     pub fn shares_flushes(&self) -> bool {
         let recently = |at: Instant| at.elapsed() < BESIDE;
         self.turns().others_wait()
@@ -615,7 +593,7 @@ impl Member {
             || self.local.lock().others_at.is_some_and(recently)
     }
 
-    /// A snapshot under a lease ends without a write.
+    /// It ends without a write.
     pub fn end_lease(&self) {
         // Its holder waits for a turn: the lease was lost.
         if self.local.try_lock().is_some_and(|local| local.in_flight == 0) {
@@ -623,7 +601,7 @@ impl Member {
         }
     }
 
-    /// `waits`: one more thread of this process waits for a flush; else one less.
+    /// For a flush.
     pub fn awaits(&self, waits: bool) {
         if self.observes {
             return;
@@ -636,7 +614,7 @@ impl Member {
         }
     }
 
-    /// Whether a process, perhaps dead, is within a transaction, or a written one is still hidden.
+    /// A process, perhaps dead, is within a transaction, or a written one is hidden.
     pub fn is_undecided(&self) -> bool {
         let is_hidden = || self.words.written() > self.words.visible() && !self.words.ship().is_away();
         self.words.busy_owner().is_some() || is_hidden()

@@ -1,5 +1,5 @@
-//! Every state of committers, the shipper and a rival for the store, on the real words:
-//! acknowledged or shown transactions are in the store, as far as it counts, and on the medium.
+//! Every state of committers, the shipper and a rival: acknowledged or shown transactions are
+//! durable, and in the store where it counts.
 
 use std::collections::HashSet;
 
@@ -10,13 +10,13 @@ use crate::base::types::Tid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// Readers see only shipped transactions.
+    /// Readers see shipped transactions alone.
     Bound,
-    /// The store's owner is read again after each batch.
+    /// The owner is read again after each batch.
     CheckBehind,
-    /// The target is pinned before the batch.
+    /// Pinned before the batch.
     TargetFirst,
-    /// Shipped transactions are on the medium.
+    /// Shipped transactions are durable here.
     Flushed,
 }
 
@@ -41,7 +41,7 @@ enum Committer {
 struct World {
     words: Committing,
     medium: u64,
-    /// The state from which the store's owner continues.
+    /// Base of the owner's next batch.
     store: u64,
     is_owner: bool,
     failures: u8,
@@ -63,7 +63,7 @@ impl World {
         self.committers[n] = match self.committers[n] {
             Committer::Outside => {
                 let tid = words.written().0 + 1;
-                // Of three, one does not wait for the medium.
+                // One of three does not wait for the medium.
                 if n > 0 {
                     words.raise_wanted(Tid(tid));
                 }
@@ -80,7 +80,7 @@ impl World {
                 self.acknowledged = self.acknowledged.max(tid);
                 Committer::Done
             }
-            // A committer that waits in vain fails.
+            // It waits in vain.
             Committer::Flushed(_) if words.ship() == Ship::Fenced => Committer::Done,
             other => other,
         };
@@ -94,7 +94,7 @@ impl World {
         self.shipper = match (self.shipper, to_ship) {
             (Shipper::Idle, Some(tid)) => Shipper::Pinned(tid.0),
             (Shipper::Pinned(tid), _) => {
-                // A batch behind the rival's is no part of the history.
+                // Behind the rival's, it is no part of the history.
                 if self.is_owner {
                     self.store = self.store.max(tid);
                 }
@@ -132,7 +132,7 @@ impl World {
         go(&|world| world.ships(words, without));
         go(&|world| world.is_owner = false);
         if let (Shipper::Pinned(_), 0) = (self.shipper, self.failures) {
-            // The store is away, or it has the batch and the answer is lost.
+            // The store is away, or only its answer is lost.
             for arrives in [false, true] {
                 go(&|world| {
                     if arrives {
@@ -147,7 +147,6 @@ impl World {
     }
 }
 
-/// Explores every state; returns a violation, and the number of states.
 fn explore(without: Without) -> (Option<String>, usize) {
     let words = ProcessWords::new(std::sync::Arc::default());
     words.found(1, false, 1, Tid(0));

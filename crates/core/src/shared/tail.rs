@@ -1,33 +1,32 @@
-//! A process's position in the log that it follows.
+//! A process's position in the followed log.
 
 use crate::log::file::Cursor;
 use crate::log::slot::Slot;
 
-/// How far the log is followed.
+/// How far to follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// To the newest state that readers may see.
+    /// For readers.
     Visible,
-    /// To all that is written: the base of the next transaction.
+    /// For the next transaction.
     Written,
-    /// To all that is written and flushed: the shipper's.
+    /// For the shipper.
     Flushed,
 }
 
 pub struct Tail {
-    /// The newest slot seen.
+    /// The newest seen.
     pub slot: Slot,
-    /// Behind the last record known, which made the newest known state.
+    /// Behind the last record known.
     pub cursor: Cursor,
 }
 
 impl Tail {
-    /// At the start of the records behind `slot`.
     pub fn at(slot: Slot) -> Tail {
         Tail { cursor: Cursor::at(&slot), slot }
     }
 
-    /// Before everything: `slot` is yet to be applied.
+    /// `slot` is yet to be applied.
     pub fn nowhere(slot: Slot) -> Tail {
         let mut tail = Tail::at(slot);
         tail.slot.sequence = 0;

@@ -22,24 +22,23 @@ use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::disk::system;
 
-/// An unused lease is left alone this long.
+/// For an unused lease.
 const GRACE_US: u64 = 1000;
-/// The same for the lease of a snapshot to be written on: its thread may lack a processor.
+/// The thread of a snapshot to be written on may lack a processor.
 const SNAPSHOT_GRACE_US: u64 = 20_000;
-/// How long a process goes on while others wait.
+/// While others wait.
 const SLICE: Duration = Duration::from_millis(2);
-/// How often a waiter looks for an old lease or a dead owner.
 const POLL: Duration = Duration::from_millis(1);
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
 
 const STAMP_BITS: u32 = 48;
 const STAMP_MAX: u64 = (1 << STAMP_BITS) - 1;
 const BUSY: u64 = 1 << STAMP_BITS;
-/// Busy; a dead process's transaction is not decided yet.
+/// Busy, a dead process's transaction undecided.
 const TAKES_OVER: u64 = BUSY << 1;
 const OWNER_BITS: u32 = 56;
 
-/// Leased for a snapshot that will probably be written on.
+/// Leased for a snapshot to be written on.
 const FOR_SNAPSHOT: u64 = BUSY << 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,17 +56,15 @@ impl Place {
         Place { owner, busy: word & BUSY != 0, for_snapshot, stamp_us: word & STAMP_MAX }
     }
 
-    /// The word of a process that takes the place.
     fn taken(owner: usize, firm: bool) -> u64 {
         Place::word(owner, firm) | if firm { 0 } else { FOR_SNAPSHOT }
     }
 
-    /// The word of a process that will not return soon: its lease is already old.
+    /// The process will not return soon: its lease is already old.
     fn free(owner: usize) -> u64 {
         ((owner as u64) << OWNER_BITS) | (now_us().wrapping_sub(2 * GRACE_US) & STAMP_MAX)
     }
 
-    /// Since it was taken or given back.
     fn age(&self) -> Duration {
         Duration::from_micros(now_us().wrapping_sub(self.stamp_us) & STAMP_MAX)
     }
@@ -81,19 +78,19 @@ impl Place {
     }
 }
 
-/// The shared clock in microseconds, modulo the stamp's width.
+/// Shared by processes; modulo the stamp's width.
 pub fn now_us() -> u64 {
     system::clock_us() & STAMP_MAX
 }
 
 impl ProcessWords {
-    /// The process within a transaction, dead or alive.
+    /// Dead or alive.
     pub fn busy_owner(&self) -> Option<usize> {
         let place = Place::of(self.turn().load(SeqCst));
         place.busy.then_some(place.owner)
     }
 
-    /// Whether a process takes over from a dead one.
+    /// From a dead process.
     pub fn takes_over(&self) -> bool {
         self.turn().load(SeqCst) & TAKES_OVER != 0
     }
@@ -102,7 +99,7 @@ impl ProcessWords {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     Ours,
-    /// Ours, from a process that died within a transaction.
+    /// Ours; it died within a transaction.
     OfTheDead(usize),
     /// Not in time.
     Theirs,
@@ -115,27 +112,26 @@ pub struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// In new words: this process takes the place if it `writes`, else leases it.
+    /// In new words: busy if it `writes`, else leased.
     pub fn found(&self, writes: bool) {
         self.words.turns().fetch_add(1, SeqCst);
         self.words.turn().store(Place::word(self.me, writes), SeqCst);
     }
 
-    /// Whether another process has it busy.
     pub fn is_taken_by_another(&self) -> bool {
         let place = Place::of(self.words.turn().load(SeqCst));
         place.busy && place.owner != self.me
     }
 
-    /// The other process that has had it busy for `kept`, if any.
+    /// If another has it busy for that long.
     pub fn kept_by_another(&self, kept: Duration) -> Option<usize> {
         let place = Place::of(self.words.turn().load(SeqCst));
         (place.busy && place.owner != self.me && place.age() >= kept).then_some(place.owner)
     }
 
-    /// Takes the place, busy if `firm`, else leased. A lease is taken at the `deadline` at the
-    /// latest; a process that is busy for `kept` is not waited for. `is_dead` judges a process and,
-    /// if dead, keeps others from the same judgement until its next call.
+    /// Busy if `firm`, else leased. A lease is taken at the `deadline` at the latest; a process
+    /// that is busy for `kept` is not waited for. `is_dead` keeps others from judging the same dead
+    /// process until its next call.
     pub fn take(
         &self,
         firm: bool,
@@ -152,7 +148,7 @@ impl Turns<'_> {
             let word = self.words.turn().load(SeqCst);
             let place = Place::of(word);
             if place.owner == self.me {
-                // Busy and ours: this joins our transactions in flight.
+                // Ours: this joins our transactions in flight.
                 if !place.busy || firm {
                     let ours = Place::taken(self.me, firm || place.busy);
                     if self.swap(word, ours) {
@@ -179,7 +175,7 @@ impl Turns<'_> {
                 }
                 nap = POLL.min(Duration::from_micros(place.grace_us().saturating_sub(age_us).max(50)));
             } else if over || looked.is_none_or(|at| now - at >= LOOK_FOR_DEAD) {
-                // Without time to wait, at once; else one system call per wait.
+                // At once without time to wait: a system call per wait, not per look.
                 if (over || looked.is_some()) && is_dead(place.owner)? {
                     if self.swap(word, Place::word(self.me, true) | TAKES_OVER) {
                         self.words.turns().fetch_add(1, SeqCst);
@@ -193,8 +189,7 @@ impl Turns<'_> {
                 break Turn::Theirs;
             }
             if !waiting {
-                // Set before the next look at the word: a leaving process looks here after changing
-                // the word.
+                // Before the next look at the word: a leaving process looks here after changing it.
                 waiting = true;
                 self.words.wanting().fetch_or(bit, SeqCst);
                 continue;
@@ -208,18 +203,18 @@ impl Turns<'_> {
         Ok(turn)
     }
 
-    /// Time from `then_us`, on the shared clock, to the last taking or giving back.
+    /// From `then_us` to the last taking or giving back.
     pub fn taken_since(&self, then_us: u64) -> Duration {
         let place = Place::of(self.words.turn().load(SeqCst));
         Duration::from_micros(place.stamp_us.wrapping_sub(then_us) & STAMP_MAX)
     }
 
-    /// The dead process's transaction is decided; the place stays busy.
+    /// The dead process's transaction is; the place stays busy.
     pub fn taken_over(&self) {
         self.words.turn().store(Place::word(self.me, true), SeqCst);
     }
 
-    /// Returns a place to the dead process: the take-over failed.
+    /// The take-over failed.
     pub fn give_to_dead(&self, process: usize) {
         self.words.turn().store(Place::word(process, true), SeqCst);
     }
@@ -228,12 +223,12 @@ impl Turns<'_> {
         self.words.wanting().load(SeqCst) & !(1u64 << self.me) != 0
     }
 
-    /// Whether others wait and this process, which began at `since`, has had its slice.
+    /// Others wait, and the slice begun at `since` is over.
     pub fn should_pass_on(&self, since: Instant) -> bool {
         self.others_wait() && since.elapsed() >= SLICE
     }
 
-    /// The snapshot was not written on: its lease is free to take.
+    /// The snapshot was not written on.
     pub fn end_lease(&self) {
         let word = self.words.turn().load(SeqCst);
         let place = Place::of(word);
@@ -242,12 +237,10 @@ impl Turns<'_> {
         }
     }
 
-    /// Gives the place back if this process has it busy, with nothing in flight. `pass_on`: to the
-    /// next that waits, else free to all.
+    /// With nothing in flight. `pass_on`: to the next that waits, else free to all.
     pub fn leave(&self, pass_on: bool) {
         let place = Place::of(self.words.turn().load(SeqCst));
         if place.owner != self.me || !place.busy {
-            // A lease is free to take.
             return;
         }
         let others = self.words.wanting().load(SeqCst) & !(1u64 << self.me);

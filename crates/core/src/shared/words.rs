@@ -1,7 +1,7 @@
-//! The words that the processes of one database share, in block 0 of the log (`docs/format.md`).
+//! The words that the processes of a database share, in block 0 of the log (`docs/format.md`).
 //!
-//! Trusted only while a process is attached: one that is alone begins them anew. Every store is one
-//! word, so a process may die between any two; comments give the order where it matters.
+//! Trusted only while a process is attached: one that is alone begins them anew. A process may die
+//! between any two stores.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -22,7 +22,6 @@ const _: () = assert!(SHIP_BELL + 1 < crate::disk::shared::SHORTS && PROCESSES <
 
 pub use crate::base::layout::words::{PINS, PROCESSES};
 
-/// Whether `tid` is as far as its commit waits for.
 pub fn reached(words: &ProcessWords, tid: Tid, durability: Durability) -> bool {
     words.frontier().reached(tid, durability == Durability::Flushed)
 }
@@ -35,37 +34,33 @@ const COMMITTING: [usize; 8] =
 #[cfg(test)]
 pub(crate) type Committing = [u64; 8];
 
-/// Where a snapshot is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
-    /// A word of its own.
     Own(usize),
-    /// The oldest of several.
+    /// Of several.
     Floor,
 }
 
-/// Snapshots of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
     pub exact: Vec<Tid>,
-    /// Any from this one on.
+    /// Any from here on.
     pub floor: Option<Tid>,
 }
 
 impl Pins {
-    /// Whether a snapshot in `from..until` may be pinned.
+    /// Whether one in `from..until` may be pinned.
     pub fn within(&self, from: Tid, until: Tid) -> bool {
         self.exact.iter().any(|tid| (from..until).contains(tid)) || self.floor.is_some_and(|floor| floor < until)
     }
 }
 
-/// Work that recovery postponed: the next commit, in any process, does it first.
+/// Work that recovery left to the next commit of any process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Home's mark lags behind this record (rule OneNumberOneState).
+    /// Home's mark lags behind it (rule OneNumberOneState).
     pub untold: Option<Tid>,
-    /// The last transaction found, with nothing written behind it: the next number must be far from
-    /// it (rule FlushedStays).
+    /// Nothing was written behind it: the next number must be far from it (rule FlushedStays).
     pub stayed: Option<Tid>,
 }
 
@@ -86,23 +81,23 @@ impl Backing for &ProcessWords {
     }
 }
 
-/// Whether commits wait for a store, and its state.
+/// A store for which commits wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ship {
     Off,
-    /// The store may lack the session's begin: only the shipper reads.
+    /// It may lack the session's begin: only the shipper reads.
     Begun,
     On,
-    /// They do, and the store takes nothing now.
+    /// It takes nothing now.
     Late,
-    /// The store belongs to another database: no commit succeeds here any more.
+    /// It belongs to another database: no commit succeeds.
     Fenced,
 }
 
 impl Ship {
     const ALL: [Ship; 5] = [Ship::Off, Ship::Begun, Ship::On, Ship::Late, Ship::Fenced];
 
-    /// Whether a new transaction should not build on hidden states: they may stay hidden for long.
+    /// Hidden states may stay hidden for long: do not build on them.
     pub fn is_away(self) -> bool {
         matches!(self, Ship::Late | Ship::Fenced)
     }
@@ -118,7 +113,6 @@ fn word_of(mark: Mark) -> usize {
 }
 
 impl ProcessWords {
-    /// The words of a log, not checked.
     pub fn new(words: Arc<SharedWords>) -> ProcessWords {
         ProcessWords(words)
     }
@@ -128,7 +122,7 @@ impl ProcessWords {
         &self.0.longs[at]
     }
 
-    /// A word to store to: a private one where the shared one is read-only.
+    /// Private where the shared one is read-only.
     fn cell(&self, at: usize) -> &AtomicU64 {
         &self.0.to_write().longs[at]
     }
@@ -137,9 +131,9 @@ impl ProcessWords {
         AT_SLOTS + process * SLOT_WORDS + word
     }
 
-    /// Begins the words: the caller is alone.
+    /// The caller is alone.
     pub fn found(&self, session: u64, psow: bool, generation: u64, newest: Tid) {
-        // A process that dies on the way leaves no session's words.
+        // A death on the way leaves no session's words.
         self.cell(AT_MAGIC).store(0, SeqCst);
         fence(SeqCst);
         for (at, word) in self.0.to_write().longs.iter().enumerate() {
@@ -156,20 +150,20 @@ impl ProcessWords {
         self.cell(AT_MAGIC).store(MAGIC, SeqCst);
     }
 
-    /// The words begin in this start of the system and the file `made` so, as far as known.
+    /// As far as known.
     pub fn set_start(&self, start: Option<u64>, made: Option<u64>) {
         self.cell(AT_MADE).store(made.unwrap_or(0), SeqCst);
         self.cell(AT_START).store(start.unwrap_or(0), SeqCst);
     }
 
-    /// The newest written transaction, as the last processes left it, if the words are of `session`
-    /// and this `start` of the system (rule EndTold).
+    /// Newest written transaction of the last processes, for `session` and this `start` of the
+    /// system (rule EndTold).
     pub fn end(&self, session: u64, start: u64) -> Option<Tid> {
         (self.fit(session) && start != 0 && self.long(AT_START).load(SeqCst) == start).then(|| self.written())
     }
 
-    /// With [`ProcessWords::end`]: whether all up to `last` and the slot `generation` are on the
-    /// medium, in the file `made` so, with no failure and no flush under way (rule FlushedStays).
+    /// Whether all up to `last` and the slot `generation` are on the medium, in the file `made` so,
+    /// without failure or flush under way (rule FlushedStays).
     pub fn all_flushed(&self, made: u64, generation: u64, last: Tid) -> bool {
         let flushed = if keeps(Case::FlushedStays) { self.flushed() } else { self.written() };
         (self.long(AT_MADE).load(SeqCst), self.generation()) == (made, generation)
@@ -179,7 +173,7 @@ impl ProcessWords {
             && self.ship() == Ship::Off
     }
 
-    /// Work postponed by the recovery before the words began.
+    /// Left by the recovery before these words began.
     pub fn due(&self) -> Due {
         let tid = |at| Some(Tid(self.long(at).load(SeqCst))).filter(|tid| *tid != Tid(0));
         Due { untold: tid(AT_UNTOLD), stayed: tid(AT_STAYED) }
@@ -201,22 +195,20 @@ impl ProcessWords {
         COMMITTING.iter().zip(values).for_each(|(at, value)| self.long(*at).store(*value, SeqCst));
     }
 
-    /// Whether the words have this version and `session`.
     pub fn fit(&self, session: u64) -> bool {
         self.long(AT_MAGIC).load(SeqCst) == MAGIC && self.long(AT_SESSION).load(SeqCst) == session
     }
 
-    /// Whether all writers assume that a torn write spares its neighbours.
+    /// Writers assume that a torn write spares its neighbours.
     pub fn psow(&self) -> bool {
         self.long(AT_SETTINGS).load(SeqCst) & PSOW != 0
     }
 
-    /// Whether a process's write or flush failed, or home was overwritten.
     pub fn is_poisoned(&self) -> bool {
         self.long(AT_POISON).load(SeqCst) != 0
     }
 
-    /// The reason, for processes that did not cause it.
+    /// For processes that did not cause it.
     pub fn poisoned_by(&self) -> &'static str {
         match self.long(AT_POISON).load(SeqCst) {
             OVERWRITTEN => "the database file was overwritten, as another process found",
@@ -224,7 +216,7 @@ impl ProcessWords {
         }
     }
 
-    /// Everything fails from now on, in every process.
+    /// In every process.
     pub fn poison(&self) {
         if keeps(Case::PoisonTold) {
             // An earlier reason stays.
@@ -238,31 +230,28 @@ impl ProcessWords {
         self.ring();
     }
 
-    /// Wakes all that wait for a flush.
     pub fn ring(&self) {
         let bell = &self.0.to_write().shorts[FLUSH_BELL];
         bell.fetch_add(1, SeqCst);
         system::wake(bell, true);
     }
 
-    /// Sequence of the log's newest header slot.
     pub fn generation(&self) -> u64 {
         self.long(AT_GENERATION).load(SeqCst)
     }
 
-    /// Whether, for all reads before this call, no newer slot than `sequence` was set.
+    /// For all reads before this call.
     pub fn same_generation(&self, sequence: u64) -> bool {
         fence(SeqCst);
         self.generation() == sequence
     }
 
-    /// A slot is durable; only now may what it gives up be overwritten.
+    /// Durable: only now may what it gives up be overwritten.
     pub fn set_generation(&self, sequence: u64) {
         debug_assert!(sequence >= self.generation(), "rule SlotBeforeReuse: {sequence} after {}", self.generation());
         self.cell(AT_GENERATION).store(sequence, SeqCst);
     }
 
-    /// The log's extent, for all processes.
     pub fn frontier(&self) -> Frontier<&ProcessWords> {
         Frontier(self)
     }
@@ -275,25 +264,22 @@ impl ProcessWords {
         self.frontier().flushed()
     }
 
-    /// The newest transaction whole in the kernel's cache, with all before it: the base of the next
-    /// turn.
+    /// Whole in the kernel's cache, with all before: the next turn's base.
     pub fn written(&self) -> Tid {
         self.frontier().published()
     }
 
-    /// `tid` must be flushed before it is shown. Set before any process can set it written (rule
-    /// SeenWhenDurable).
+    /// Must be flushed before it shows; set before it can be set written (rule SeenWhenDurable).
     pub fn raise_wanted(&self, tid: Tid) {
         self.frontier().raise(Mark::Requested, tid);
     }
 
-    /// Transactions up to `tid` are written: a flush that begins now covers them.
+    /// A flush that begins now covers them.
     pub fn raise_written(&self, tid: Tid) {
         self.frontier().raise(Mark::Published, tid);
         self.wake_shipper();
     }
 
-    /// Transactions up to `tid` are durable.
     pub fn raise_flushed(&self, tid: Tid) {
         self.frontier().raise(Mark::Flushed, tid);
         self.wake_shipper();
@@ -301,7 +287,7 @@ impl ProcessWords {
 
     pub fn ship(&self) -> Ship {
         let word = self.long(AT_SHIP).load(SeqCst);
-        // A damaged word counts as a store that is away: nothing is acknowledged.
+        // A damaged word: nothing is acknowledged.
         usize::try_from(word).ok().and_then(|n| Ship::ALL.get(n).copied()).unwrap_or(Ship::Late)
     }
 
@@ -310,15 +296,13 @@ impl ProcessWords {
         let _ = self.cell(AT_SHIP).compare_exchange(from as u64, to as u64, SeqCst, SeqCst);
     }
 
-    /// New words of the shipper: commits wait for the store, and readers until it is known to have
-    /// all.
+    /// By the shipper: readers wait, too, until the store is known to have all.
     pub fn begin_unshipped(&self, patience_ms: u64) {
         self.cell(AT_SHIP_MS).store(patience_ms, SeqCst);
         self.cell(AT_SHIP).store(Ship::Begun as u64, SeqCst);
     }
 
-    /// Commits wait for the store from now on. The caller has the writer's place, and all written
-    /// is visible or commits waited before.
+    /// The caller has the writer's place; all written is visible, or commits waited before.
     pub fn begin_shipping(&self, patience_ms: u64) {
         self.cell(AT_SHIP_MS).store(patience_ms, SeqCst);
         if self.ship() == Ship::Off {
@@ -328,12 +312,11 @@ impl ProcessWords {
         self.change_ship(Ship::Fenced, Ship::On);
     }
 
-    /// The newest transaction in the store.
     pub fn shipped_to(&self) -> Tid {
         Tid(self.long(AT_SHIPPED).load(SeqCst))
     }
 
-    /// The store has all up to `tid`, and belongs to this database.
+    /// And belongs to this database.
     pub fn raise_shipped(&self, tid: Tid) {
         self.cell(AT_SHIPPED).fetch_max(tid.0, SeqCst);
         self.change_ship(Ship::Begun, Ship::On);
@@ -342,7 +325,7 @@ impl ProcessWords {
         self.ring();
     }
 
-    /// The newest transaction to send: whole and on the medium here. `None`: the store has all.
+    /// Whole and on the medium here. `None`: the store has all.
     pub fn to_ship(&self) -> Option<Tid> {
         let tid = self.flushed().min(self.written());
         (tid > self.shipped_to() || self.ship() == Ship::Begun).then_some(tid)
@@ -357,7 +340,7 @@ impl ProcessWords {
         self.ring();
     }
 
-    /// How long a commit waits for the store, in milliseconds.
+    /// In milliseconds.
     pub fn ship_ms(&self) -> u64 {
         self.long(AT_SHIP_MS).load(SeqCst)
     }
@@ -374,12 +357,12 @@ impl ProcessWords {
         }
     }
 
-    /// Shows what is as durable as it and all before asked for.
+    /// Each is as durable as all before asked.
     pub fn show(&self) {
         self.frontier().show();
     }
 
-    /// Up to `visible` is written and may be seen, up to `flushed` is durable.
+    /// Written up to `visible`, durable up to `flushed`.
     pub fn publish(&self, visible: Tid, flushed: Tid) {
         self.raise_written(visible);
         self.raise_flushed(flushed);
@@ -387,85 +370,80 @@ impl ProcessWords {
         self.frontier().raise(Mark::Visible, visible.min(shipped));
     }
 
-    /// The process that flushes for all, see [`crate::processes::flush`].
+    /// See [`crate::processes::flush`].
     pub fn flusher(&self) -> &AtomicU64 {
         self.cell(AT_FLUSHER)
     }
 
-    /// The process in a word FLUSHER.
+    /// In a word FLUSHER.
     pub fn flusher_of(word: u64) -> Option<usize> {
         usize::try_from(word).ok()?.checked_sub(1)
     }
 
-    /// A bit for each process that waits for a flush.
+    /// A bit per process.
     pub fn awaiting(&self) -> &AtomicU64 {
         self.cell(AT_AWAITING)
     }
 
-    /// [`ProcessWords::awaiting`] when the last flush began.
+    /// At the last flush's begin.
     pub fn covered(&self) -> &AtomicU64 {
         self.cell(AT_COVERED)
     }
 
-    /// End of the last flush, on the system's clock in microseconds.
+    /// On the system's clock, in microseconds.
     pub fn flush_ended(&self) -> &AtomicU64 {
         self.cell(AT_FLUSH_ENDED)
     }
 
-    /// Duration of the last flush in microseconds.
+    /// In microseconds.
     pub fn flush_us(&self) -> &AtomicU64 {
         self.cell(AT_FLUSH_US)
     }
 
-    /// Waiters for a flush sleep on it.
     pub fn flush_bell(&self) -> &AtomicU32 {
         &self.0.shorts[FLUSH_BELL]
     }
 
-    /// Older snapshots must not be pinned: home may have left them.
+    /// Home may have left older snapshots.
     pub fn home_floor(&self) -> Tid {
         // Orders reads before it, of home too.
         fence(SeqCst);
         Tid(self.long(AT_HOME_FLOOR).load(SeqCst))
     }
 
-    /// Home is about to become this state. Snapshots pinned earlier are seen by
-    /// [`ProcessWords::pins`] afterwards.
+    /// Snapshots pinned earlier are seen by [`ProcessWords::pins`] afterwards.
     pub fn set_home_floor(&self, tid: Tid) {
         self.cell(AT_HOME_FLOOR).store(tid.0, SeqCst);
         fence(SeqCst);
     }
 
-    /// The process, perhaps dead, that lets no other begin to read. Checked after announcing a
-    /// snapshot.
+    /// It may be dead. Checked after announcing a snapshot.
     pub fn alone(&self) -> Option<usize> {
         fence(SeqCst);
         usize::try_from(self.long(AT_ALONE).load(SeqCst)).ok()?.checked_sub(1)
     }
 
-    /// Whether the database has another log. Checked after announcing a snapshot, and with the
-    /// turn.
+    /// Checked after announcing a snapshot, and with the turn.
     pub fn is_replaced(&self) -> bool {
         fence(SeqCst);
         self.long(AT_ALONE).load(SeqCst) == REPLACED
     }
 
-    /// The database now has another log (rule LostLogReplaced). The caller has the turn, and no
-    /// other process has a snapshot.
+    /// By rule LostLogReplaced. The caller has the turn, and no other process a snapshot.
     pub fn replace(&self) {
         self.cell(AT_ALONE).store(REPLACED, SeqCst);
         self.ring();
     }
 
-    /// No other process begins to read from now on; [`ProcessWords::pins`] afterwards sees present
-    /// readers. The caller has the writer's place.
+    /// Present readers are seen by [`ProcessWords::pins`] afterwards. The caller has the writer's
+    /// place.
     pub fn shut_out(&self, process: usize) {
         let alone = |old| (old != REPLACED).then_some(process as u64 + 1);
         let _ = self.cell(AT_ALONE).fetch_update(SeqCst, SeqCst, alone);
         fence(SeqCst);
     }
 
-    /// Lets others read again, if this process shut them out.
+    /// If this process shut them out.
     pub fn let_in(&self, process: usize) {
         // A later word of another process stays.
         let _ = self.cell(AT_ALONE).compare_exchange(process as u64 + 1, 0, SeqCst, SeqCst);
@@ -476,25 +454,24 @@ impl ProcessWords {
         self.long(AT_EPOCH).load(SeqCst)
     }
 
-    /// Whether, for all reads before this call, home was not overwritten since `epoch`.
+    /// For all reads before this call.
     pub fn same_epoch(&self, epoch: u64) -> bool {
         fence(SeqCst);
         self.epoch() == epoch
     }
 
-    /// The kept images are published; home is overwritten from now on.
+    /// Kept images are published; home may be overwritten now.
     pub fn next_epoch(&self) {
         self.cell(AT_EPOCH).fetch_add(1, SeqCst);
         fence(SeqCst);
     }
 
-    /// Generation and length of the file of kept images.
     pub fn kept(&self) -> (u64, u64) {
         let word = self.long(AT_KEPT).load(SeqCst);
         (word >> KEPT_LEN_BITS, word & KEPT_LEN_MAX)
     }
 
-    /// Whether, for all reads before this call, that file was not restarted since this generation.
+    /// For all reads before this call: not restarted since.
     pub fn same_kept(&self, generation: u64) -> bool {
         fence(SeqCst);
         self.kept().0 == generation
@@ -504,48 +481,44 @@ impl ProcessWords {
         self.cell(AT_KEPT).store((generation << KEPT_LEN_BITS) | (len & KEPT_LEN_MAX), SeqCst);
     }
 
-    /// Later snapshots need no kept image.
+    /// Later snapshots need none.
     pub fn kept_until(&self) -> Tid {
         Tid(self.long(AT_KEPT_UNTIL).load(SeqCst))
     }
 
-    /// Images are about to be kept for older snapshots.
+    /// For older snapshots.
     pub fn raise_kept_until(&self, until: Tid) {
         self.cell(AT_KEPT_UNTIL).fetch_max(until.0, SeqCst);
     }
 
-    /// The word of [`super::turn`].
     pub fn turn(&self) -> &AtomicU64 {
         self.cell(AT_TURN)
     }
 
-    /// Counts passings of the turn between processes.
+    /// Between processes.
     pub fn turns(&self) -> &AtomicU64 {
         self.cell(AT_TURNS)
     }
 
-    /// A bit for each process that waits for its turn.
     pub fn wanting(&self) -> &AtomicU64 {
         self.cell(AT_WANTING)
     }
 
-    /// A process sleeps on it.
     pub fn bell(&self, process: usize) -> &AtomicU32 {
         &self.0.to_write().shorts[process]
     }
 
-    /// Takes a slot. The caller has its lock byte.
+    /// The caller has its lock byte.
     pub fn enter(&self, process: usize) {
         self.clear(process);
         self.cell(Self::slot_at(process, IN_SLOT_USED)).store(1, SeqCst);
     }
 
-    /// Whether a process, perhaps dead, has the slot.
     pub fn is_used(&self, process: usize) -> bool {
         self.long(Self::slot_at(process, IN_SLOT_USED)).load(SeqCst) != 0
     }
 
-    /// Frees the slot of a process that leaves or is dead.
+    /// Of a process that leaves or is dead.
     pub fn clear(&self, process: usize) {
         for word in IN_SLOT_PINS..SLOT_WORDS {
             self.cell(Self::slot_at(process, word)).store(NONE, SeqCst);
@@ -556,7 +529,7 @@ impl ProcessWords {
         self.cell(Self::slot_at(process, IN_SLOT_USED)).store(0, SeqCst);
     }
 
-    /// Announces a snapshot; the caller looks at [`ProcessWords::home_floor`] next.
+    /// The caller looks at [`ProcessWords::home_floor`] next.
     pub fn set_pin(&self, process: usize, cell: Cell, tid: Option<Tid>) {
         let word = match cell {
             Cell::Own(n) => IN_SLOT_PINS + n.min(PINS - 1),

@@ -5,52 +5,52 @@
 use crate::base::layout::{be_u16, be_u32, home as at, le_u32, le_u64, put};
 use crate::base::types::Tid;
 
-/// The first bytes of page 1.
+/// Of page 1.
 pub type Header = [u8; at::HEADER_BYTES];
 
-/// The kind of file that home is.
+/// Home's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// No bytes yet.
     Empty,
-    /// A database with a rollback journal: onewrite commits to it.
+    /// With a rollback journal: onewrite commits to it.
     Database,
-    /// A database in WAL mode: passed through.
+    /// In WAL mode: passed through.
     Wal,
-    /// No database, or shorter than its header states; SQLite reports it.
+    /// No database, or shorter than stated; SQLite reports it.
     Foreign,
 }
 
-/// The fields of a mark.
+/// A mark's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// As in the log's slots.
+    /// As in slots.
     pub session: u64,
-    /// The newest transaction with pages at home; 0: unknown (schemes without checkpoints, older
+    /// Newest transaction with pages at home; 0: unknown (schemes without checkpoints, older
     /// versions).
     pub tid: Tid,
-    /// The newest one that is, with all before, wholly at home; below `tid` during a checkpoint.
+    /// Newest one wholly at home, with all before; below `tid` during a checkpoint.
     pub whole: Tid,
-    /// The session's slot may not be durable yet, and nothing else of it is (rule
+    /// The slot may not be durable yet, and nothing else of the session is (rule
     /// SlotWithFirstRecord).
     pub tentative: bool,
 }
 
-/// The checkpoint is not complete.
+/// The checkpoint is under way.
 const PARTIAL: u32 = 1;
-/// The session may have left nothing in the log.
+/// The log may have nothing of the session.
 const TENTATIVE: u32 = 2;
-/// The bits above the flags: how far `whole` is behind; 0 if an older version wrote PARTIAL.
+/// Above the flags: how far `whole` is behind; 0 by older versions.
 const BEHIND_SHIFT: u32 = 2;
 const BEHIND_MAX: u64 = (1 << (u32::BITS - BEHIND_SHIFT)) - 1;
 
 impl Mark {
-    /// Of a session with a durable slot and complete checkpoints.
+    /// With a durable slot and complete checkpoints.
     pub fn new(session: u64, tid: Tid) -> Mark {
         Mark { session, tid, whole: tid, tentative: false }
     }
 
-    /// Its bytes from [`at::SESSION`] on.
+    /// From [`at::SESSION`] on.
     pub fn encode(&self) -> [u8; at::MARK_BYTES] {
         let mut b = [0; at::MARK_BYTES];
         put(&mut b, 0, &self.session.to_le_bytes());
@@ -63,39 +63,39 @@ impl Mark {
     }
 }
 
-/// A state of the database to which a snapshot can be pinned.
+/// A state that a snapshot can pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The transaction that made it; [`Tid::HOME`]: home at attach.
+    /// Its transaction; [`Tid::HOME`]: home at attach.
     pub tid: Tid,
-    /// The kind of file.
+    /// File kind.
     pub kind: Kind,
-    /// Page size in bytes; 0 while the database is empty.
+    /// In bytes; 0 while empty.
     pub page_bytes: u32,
-    /// Size in pages.
+    /// In pages.
     pub page_count: u32,
-    /// File change counter.
+    /// Change counter.
     pub change_counter: u32,
-    /// The header for connections: unmarked, with this counter and size.
+    /// For connections: without the mark.
     pub header: Header,
 }
 
 impl State {
-    /// A database without a page.
+    /// Without a page.
     pub fn empty(tid: Tid) -> State {
         State { tid, kind: Kind::Empty, page_bytes: 0, page_count: 0, change_counter: 0, header: [0; at::HEADER_BYTES] }
     }
 
-    /// The state of a marked home with these first bytes and length.
+    /// Of a marked home.
     pub fn without_mark(mut first: Header, bytes: u64) -> State {
         let counter = be_u32(&first, at::CHANGE_COUNTER).unwrap_or(0);
         unmark(&mut first);
-        // The marked header is one ahead of the state (format.md, home).
+        // The marked header is one ahead (format.md, home).
         put_counter(&mut first, counter.wrapping_sub(1));
         State::of_home(&first, bytes)
     }
 
-    /// The state of an unmarked home of `file_bytes` with these first bytes.
+    /// Of an unmarked home.
     pub fn of_home(first: &[u8], file_bytes: u64) -> State {
         if file_bytes <= at::HEADER_BYTES as u64 && is_cut_short(first) {
             return State::empty(Tid::HOME);
@@ -128,7 +128,7 @@ impl State {
         state.page_count = if states_its_size(&header) { said } else { by_size.max(1) };
         state.change_counter = counter;
         if state.kind == Kind::Database && by_size < state.page_count {
-            // SQLite compares the two itself, so it must see the real length.
+            // SQLite must see the real length.
             state.kind = Kind::Foreign;
         }
         if state.kind == Kind::Database {
@@ -137,7 +137,7 @@ impl State {
         state
     }
 
-    /// The state after a commit. `header`: from page 1, if changed.
+    /// `header`: from page 1, if changed.
     pub fn after(
         &self,
         tid: Tid,
@@ -158,20 +158,18 @@ impl State {
         state
     }
 
-    /// Puts the numbers into the header, without mark and session.
     fn show(&mut self) {
         unmark(&mut self.header);
         put_counter(&mut self.header, self.change_counter);
         put(&mut self.header, at::PAGE_COUNT, &self.page_count.to_be_bytes());
     }
 
-    /// Size in bytes.
+    /// In bytes.
     pub fn bytes(&self) -> u64 {
         u64::from(self.page_count) * u64::from(self.page_bytes)
     }
 
-    /// The header for a marked home. Its counter is one ahead, so that a stock process drops its
-    /// cache.
+    /// Its counter is one ahead, so that stock SQLite drops its cache.
     pub fn marked_header(&self, mark: Mark) -> Header {
         let mut h = self.header;
         put(&mut h, at::READ_VERSION, &[at::MARK]);
@@ -179,7 +177,7 @@ impl State {
         with_counter(h, self.change_counter.wrapping_add(1))
     }
 
-    /// The same for a home that may have no page yet.
+    /// Perhaps without a page.
     pub fn marked_or_empty(&self, mark: Mark) -> Header {
         match self.kind {
             Kind::Empty => empty_marked(4096, mark),
@@ -187,15 +185,14 @@ impl State {
         }
     }
 
-    /// The header for unmarking. Its counter differs from all that home had while marked, so that a
-    /// stock process which saw the mark drops its cache (rule OneNumberOneState).
+    /// Unmarked, with a counter unlike any in a marked home, so that stock SQLite drops its cache
+    /// (rule OneNumberOneState).
     pub fn final_header(&self) -> Header {
         with_counter(self.header, self.change_counter.wrapping_add(2))
     }
 }
 
-/// Whether the file is an empty one whose marking was cut short: a length without bytes, or a part
-/// of that header, for any session.
+/// An interrupted marking of an empty file: no bytes, or a part of that header, for any session.
 fn is_cut_short(first: &[u8]) -> bool {
     let whole = empty_marked(4096, Mark::new(0, Tid(0)));
     let mark = at::SESSION..at::SESSION + at::MARK_BYTES;
@@ -208,14 +205,14 @@ fn with_counter(mut h: Header, counter: u32) -> Header {
     h
 }
 
-/// Sets the change counter, and that the size holds for it.
+/// For which the page count holds.
 pub fn put_counter(header: &mut [u8], counter: u32) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         put(header, field, &counter.to_be_bytes());
     }
 }
 
-/// The page size in the header, if valid.
+/// If valid.
 pub fn page_bytes(header: &[u8]) -> Option<u32> {
     let size = match be_u16(header, at::PAGE_SIZE)? {
         1 => 65536,
@@ -224,13 +221,12 @@ pub fn page_bytes(header: &[u8]) -> Option<u32> {
     (size.is_power_of_two() && size >= 512).then_some(size)
 }
 
-/// The page count in the header.
+/// In the header.
 pub fn page_count(header: &[u8]) -> Option<u32> {
     be_u32(header, at::PAGE_COUNT)
 }
 
-/// Whether the header's size counts. SQLite before 3.7.0 left it stale; the file's length counts
-/// then.
+/// Before 3.7.0 SQLite left the page count stale: the file's length counts.
 fn states_its_size(first: &[u8]) -> bool {
     let valid_for = be_u32(first, at::VERSION_VALID_FOR);
     first.starts_with(at::MAGIC)
@@ -239,7 +235,7 @@ fn states_its_size(first: &[u8]) -> bool {
         && be_u32(first, at::CHANGE_COUNTER) == valid_for
 }
 
-/// The reserved bytes per page in the header.
+/// Reserved bytes per page.
 pub fn reserved(header: &[u8]) -> Option<u8> {
     header.get(at::RESERVED).copied()
 }
@@ -254,18 +250,18 @@ pub fn has_rollback_journal(header: &[u8]) -> bool {
         && header.get(at::WRITE_VERSION..=at::READ_VERSION) == Some(&[1, 1])
 }
 
-/// The header's mark, if on.
+/// If it is on.
 pub fn mark(header: &[u8]) -> Option<Mark> {
     let marked = header.starts_with(at::MAGIC) && header.get(at::READ_VERSION) == Some(&at::MARK);
     let session = le_u64(header, at::SESSION).filter(|_| marked)?;
-    // A header cut short within them says nothing.
+    // A cut-short header says nothing.
     let (tid, flags) = (le_u64(header, at::TID).unwrap_or(0), le_u32(header, at::FLAGS).unwrap_or(0));
     let behind = if flags & PARTIAL != 0 { u64::from(flags >> BEHIND_SHIFT).max(1) } else { 0 };
     let whole = Tid(tid.saturating_sub(behind));
     Some(Mark { session, tid: Tid(tid), whole, tentative: flags & TENTATIVE != 0 })
 }
 
-/// Takes the mark out of a header.
+/// Removes the mark.
 pub fn unmark(header: &mut [u8]) {
     if header.get(at::READ_VERSION) == Some(&at::MARK) {
         put(header, at::READ_VERSION, &[1]);
@@ -273,7 +269,7 @@ pub fn unmark(header: &mut [u8]) {
     }
 }
 
-/// The header of a marked home without a page.
+/// Without a page.
 pub fn empty_marked(page_bytes: u32, mark: Mark) -> Header {
     let mut h = [0; at::HEADER_BYTES];
     put(&mut h, 0, at::MAGIC);
@@ -284,8 +280,7 @@ pub fn empty_marked(page_bytes: u32, mark: Mark) -> Header {
     h
 }
 
-/// Gives page 1 `new` the counters of `counters_of`, so that they alone do not change it (metadata
-/// embedding of LS-MVBT).
+/// So that counters alone do not change page 1 (metadata embedding of LS-MVBT).
 pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         if let Some(old) = counters_of.get(field..field + 4) {
@@ -294,21 +289,20 @@ pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     }
 }
 
-/// The same with the page count, which an in-page scheme derives from the pages.
+/// An in-page scheme derives the page count from the pages.
 pub fn embed_page_count(new: &mut [u8], count_of: &[u8]) {
     if let Some(old) = count_of.get(at::PAGE_COUNT..at::PAGE_COUNT + 4) {
         put(new, at::PAGE_COUNT, old);
     }
 }
 
-/// Bytes of page 1, from the change counter on, in which two images may differ: the counter; the
-/// page count too; the freelist too.
+/// Bytes, from the change counter on, in which images may differ: the counter; the page count; the
+/// freelist.
 pub const COUNTERS: usize = 4;
 pub const PAGE_COUNT: usize = 8;
 pub const SIZES: usize = 16;
 
-/// Whether two images of page 1 agree but for counters and the `but` bytes from the change counter
-/// on.
+/// But for counters, and `but` bytes from the change counter on.
 pub fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
     let from = at::CHANGE_COUNTER + but;
     let part = |range: std::ops::Range<usize>| a.get(range.clone()) == b.get(range);
@@ -318,7 +312,7 @@ pub fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
         && part(at::VERSION_VALID_FOR + 4..a.len())
 }
 
-/// Sets the page count in a header.
+/// In the header.
 pub fn put_page_count(header: &mut [u8], page_count: u32) {
     put(header, at::PAGE_COUNT, &page_count.to_be_bytes());
 }

@@ -1,7 +1,7 @@
 //! The virtual journal: SQLite's rollback journal, in memory.
 //!
-//! ROLLBACK and savepoints read it; it reaches the disk only if the connection steps aside. The
-//! order of its syncs and writes shows SQLite's `synchronous`.
+//! ROLLBACK and savepoints read it; only stepping aside writes it to disk. Its syncs and writes
+//! show SQLite's `synchronous`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,14 +10,12 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::base::memory::{Room, give_back, spare};
 use crate::disk::{DiskFile, system};
 
-/// Bytes kept in memory; the rest goes to a temporary file.
+/// The rest goes to a temporary file.
 const MEMORY_BYTES: usize = 1 << 20;
-/// Length of SQLite's write that completes a header before a sync: magic and count.
+/// SQLite completes a header before a sync: magic and count.
 const HEADER_WRITE_BYTES: usize = 12;
-/// Longest name of a super-journal.
 const NAME_BYTES_MAX: u32 = 4096;
-/// The first bytes of a journal, and the last of a super-journal's name (SQLite file format,
-/// section 3).
+/// Begins a journal, and ends a super-journal's name (SQLite file format, section 3).
 pub const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
 #[derive(Default)]
@@ -27,7 +25,7 @@ pub struct VirtualJournal {
     spill: Option<Arc<dyn DiskFile>>,
     len: u64,
     last_write_was_header: bool,
-    /// SQLite synced the records before completing the header: `synchronous` is FULL or EXTRA.
+    /// Records were synced before their header: `synchronous` is FULL or EXTRA.
     full_sync: bool,
     synced: bool,
 }
@@ -41,7 +39,7 @@ impl VirtualJournal {
         self.len == 0
     }
 
-    /// Returns the bytes read, fewer at the end.
+    /// Fewer bytes at the end.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let want = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
         let mut done = 0;
@@ -60,7 +58,7 @@ impl VirtualJournal {
         Ok(done)
     }
 
-    /// `temp` makes the file for bytes beyond the memory.
+    /// `temp` makes the file beyond the memory.
     pub fn write_at(
         &mut self,
         data: &[u8],
@@ -102,7 +100,7 @@ impl VirtualJournal {
                 None => self.spill.insert(temp()?),
             };
             if offset > self.len {
-                // Cut-off bytes must not reappear in a gap.
+                // Cut-off bytes must not reappear.
                 file.set_len(self.len.saturating_sub(MEMORY_BYTES as u64)).context(what)?;
             }
             let at = offset + done as u64 - MEMORY_BYTES as u64;
@@ -112,7 +110,6 @@ impl VirtualJournal {
         Ok(())
     }
 
-    /// Shortens it to `len` bytes.
     pub fn truncate(&mut self, len: u64) {
         self.len = self.len.min(len);
         self.memory.truncate(usize::try_from(len).unwrap_or(usize::MAX));
@@ -129,27 +126,26 @@ impl VirtualJournal {
         self.full_sync |= !self.last_write_was_header;
     }
 
-    /// Whether SQLite synced it in this transaction: `synchronous` is not OFF.
+    /// `synchronous` is not OFF.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// Whether SQLite has synced only headers: `synchronous=NORMAL`.
+    /// Only headers were synced: `synchronous=NORMAL`.
     pub fn syncs_are_normal(&self) -> bool {
         self.synced && !self.full_sync
     }
 
-    /// The transaction ended: the next one's syncs count afresh.
+    /// The next transaction counts afresh.
     pub fn forget_syncs(&mut self) {
         self.synced = false;
         self.full_sync = false;
     }
 
-    /// [`VirtualJournal::read_at`] for a rollback, blind to the name of a super-journal that is
+    /// [`VirtualJournal::read_at`] for a rollback, without the name of a super-journal that is
     /// `gone`: SQLite would take the journal for stale and keep its cache. The first file's
-    /// rollback removes the super-journal, unaware of the others' virtual journals. The name is
-    /// voided for good, as `journal_mode=PERSIST` would keep it behind the next transaction's (rule
-    /// RollbackIsReal).
+    /// rollback removes the super-journal, as it cannot see the others' virtual journals. The name
+    /// stays void: `journal_mode=PERSIST` would keep it (rule RollbackIsReal).
     pub fn read_to_roll_back(
         &mut self,
         buf: &mut [u8],
@@ -170,7 +166,7 @@ impl VirtualJournal {
         super_journal(self.len, |buf, offset| self.read_at(buf, offset))
     }
 
-    /// Whether it ends with a super-journal's name: the transaction spans several files.
+    /// The transaction spans several files.
     pub fn names_super_journal(&self) -> Result<bool> {
         let mut tail = [0; 8];
         let Some(at) = self.len.checked_sub(8) else { return Ok(false) };
@@ -178,7 +174,7 @@ impl VirtualJournal {
     }
 }
 
-/// The super-journal at the end of a journal of `len` bytes: name, length u32, checksum u32, magic.
+/// At the journal's end: name, length u32, checksum u32, magic.
 pub fn super_journal(len: u64, read: impl Fn(&mut [u8], u64) -> Result<usize>) -> Result<Option<PathBuf>> {
     let (mut name_bytes, mut tail) = ([0; 4], [0; 8]);
     let Some(end) = len.checked_sub(16).filter(|_| len > 512) else { return Ok(None) };
@@ -229,7 +225,7 @@ mod tests {
     #[test]
     fn it_is_a_file_to_whoever_writes_anywhere() {
         use proptest::prelude::*;
-        // Writes near the end of memory, and near the end of the journal.
+        // Near the end of memory, and of the journal.
         let step = (any::<bool>(), 0..3u8, 0..40_000u64, 1..9_000usize, any::<u8>());
         let mut runner = proptest::test_runner::TestRunner::default();
         let run = runner.run(&prop::collection::vec(step, 1..12), |steps| {

@@ -1,5 +1,5 @@
-//! The used parts of a SQLite page: b-tree header, cell pointer array, cells, the gap between them,
-//! free blocks (SQLite file format, section 1.6). Cells are not parsed.
+//! Used parts of a SQLite page: b-tree header, cell pointers, cells, the gap between, free blocks
+//! (SQLite file format, section 1.6). Cells are not parsed.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -8,67 +8,63 @@ use std::ops::Range;
 use crate::base::layout::{be_u16, be_u32, home as at, trailer};
 use crate::base::types::PageNo;
 
-/// From here on a page number's first byte may look like a b-tree page's type.
+/// From here on a page number may begin like a b-tree page.
 const AMBIGUOUS_PAGES: u32 = 0x0200_0000;
-/// Offset of the largest root page in the database header; nonzero with pointer maps.
+/// In the database header; nonzero with pointer maps.
 const LARGEST_ROOT: usize = 52;
-/// First byte that SQLite locks; its page is unused.
+/// SQLite's first lock byte, on an unused page.
 const PENDING_BYTE: u32 = 0x4000_0000;
 
-/// The parts of a b-tree page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Offset of the b-tree page header.
+    /// B-tree page header.
     pub header_at: usize,
-    /// The cell pointer array.
     pub pointers: Range<usize>,
-    /// Start of the cell content.
     pub content_at: usize,
-    /// Start of the reserved bytes.
     pub usable: usize,
-    /// Free bytes among the cells: free blocks without their heads of four bytes, in page order.
-    /// None if SQLite would not make their chain (rule UndoLeadsHome).
+    /// Free blocks without heads, in page order. None if SQLite would not make their chain (rule
+    /// UndoLeadsHome).
     pub free: Vec<Range<usize>>,
 }
 
-/// The facts that tell b-tree pages from others in one state.
+/// Tells b-tree pages from others in a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Page size in bytes.
+    /// In bytes.
     pub page_bytes: u32,
-    /// Size in pages.
+    /// In pages.
     pub page_count: u32,
-    /// Whether there are pointer maps.
+    /// Pointer maps exist.
     pub pointer_maps: bool,
-    /// Reserved bytes per page, the trailer included.
+    /// Per page, with the trailer.
     pub reserved_bytes: u32,
 }
 
 impl Shape {
-    /// Of a database with this header.
+    /// By this header.
     pub fn new(page_bytes: u32, page_count: u32, header: &[u8]) -> Shape {
         let pointer_maps = be_u32(header, LARGEST_ROOT).unwrap_or(0) != 0;
-        // At least a trailer: an empty database's header says nothing.
+        // An empty database's header says nothing.
         let reserved_bytes = header.get(at::RESERVED).map_or(0, |n| u32::from(*n)).max(trailer::BYTES as u32);
         Shape { page_bytes, page_count, pointer_maps, reserved_bytes }
     }
 
-    /// Bytes of a page for SQLite.
+    /// SQLite's bytes.
     pub fn usable(self) -> usize {
         self.page_bytes.saturating_sub(self.reserved_bytes) as usize
     }
 
-    /// The bytes between those and the trailer.
+    /// Before the trailer.
     pub fn reserve(self) -> Range<usize> {
         self.usable()..(self.page_bytes as usize).saturating_sub(trailer::BYTES)
     }
 
-    /// The page of the bytes that SQLite locks, otherwise unused.
+    /// With SQLite's lock bytes.
     pub fn pending_page(self) -> u32 {
         PENDING_BYTE.checked_div(self.page_bytes).unwrap_or(0).saturating_add(1)
     }
 
-    /// Whether `page` is a pointer map (SQLite file format, section 1.8).
+    /// SQLite file format, section 1.8.
     fn is_pointer_map(self, page: PageNo) -> bool {
         let Ok(usable) = u32::try_from(self.usable()) else { return true };
         let (Some(group), Some(mut first)) = ((usable / 5).checked_add(1), page.0.checked_sub(2)) else { return false };
@@ -76,8 +72,7 @@ impl Shape {
         page.0 == if first == self.pending_page() { first.saturating_add(1) } else { first }
     }
 
-    /// The parts of `image`, if certainly a b-tree page. All others but pointer maps begin with a
-    /// page number or zero.
+    /// If certain: other pages, but for pointer maps, begin with a page number or zero.
     pub fn node(self, page: PageNo, image: &[u8]) -> Option<Node> {
         if self.page_count >= AMBIGUOUS_PAGES || (self.pointer_maps && self.is_pointer_map(page)) {
             return None;
@@ -104,8 +99,7 @@ impl Shape {
         })
     }
 
-    /// Whether the used parts of two images of `page` are equal; unless both are b-tree pages, all
-    /// but the reserve.
+    /// In the used parts of b-tree pages; of others, all but the reserve.
     pub fn same(self, page: PageNo, a: &[u8], b: &[u8]) -> bool {
         let equal = |range: Range<usize>| a.get(range.clone()) == b.get(range);
         match (self.node(page, a), self.node(page, b)) {
@@ -118,7 +112,7 @@ impl Shape {
 }
 
 impl Node {
-    /// The content area without the free blocks.
+    /// Without free blocks.
     pub fn live_content(&self) -> Vec<Range<usize>> {
         let mut live = Vec::with_capacity(self.free.len().saturating_add(1));
         let mut from = self.content_at;
@@ -131,10 +125,10 @@ impl Node {
     }
 }
 
-/// Head of a free block: next block, size.
+/// Next block, size.
 const FREE_HEAD: usize = 4;
 
-/// The chain of free blocks from `first`; `None` unless they lie in order within the content area.
+/// `None` unless in order within the content area.
 fn free_blocks(image: &[u8], first: usize, content_at: usize, usable: usize) -> Option<Vec<Range<usize>>> {
     let mut free: Vec<Range<usize>> = Vec::new();
     let (mut at, mut from) = (first, content_at);

@@ -1,21 +1,21 @@
-//! SQLite's WAL. Valid are frames with the header's salt and chained checksums, up to the last that
-//! ends a transaction.
+//! SQLite's WAL: valid frames have its salt and chained checksums, up to the last that ends a
+//! transaction.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
 use crate::base::layout::{be_u32, wal};
 
-/// A WAL's header, and the checksum so far.
+/// With the checksum so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Page size in bytes.
+    /// In bytes.
     pub page_bytes: u32,
     big_endian: bool,
     salt: [u8; wal::SALT_BYTES],
     sums: (u32, u32),
 }
 
-/// The content of a WAL, by its first bytes.
+/// By its first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Head {
     /// Nothing valid.
@@ -50,8 +50,8 @@ impl Head {
 }
 
 impl Chain {
-    /// The next frame's page, and the database's page count if it ends a transaction, else 0.
-    /// `None`: the WAL's end.
+    /// Its page, and the database's page count if it ends a transaction, else 0. `None`: the WAL's
+    /// end.
     pub fn next(&mut self, frame: &[u8]) -> Option<(u32, u32)> {
         let (head, image) = frame.split_at_checked(wal::FRAME_HEAD_BYTES)?;
         let page = be_u32(head, wal::AT_FRAME_PAGE).filter(|page| *page != 0)?;
@@ -70,7 +70,6 @@ impl Chain {
     }
 }
 
-/// SQLite's checksum of whole pairs of words.
 fn sum(mut sums: (u32, u32), bytes: &[u8], big_endian: bool) -> (u32, u32) {
     let word = |b: &[u8]| {
         let word = <[u8; 4]>::try_from(b).unwrap_or_default();
@@ -91,7 +90,7 @@ mod tests {
     use crate::base::layout::put;
     use proptest::prelude::*;
 
-    /// A header and frames as SQLite writes them, in either byte order of checksums.
+    /// As SQLite writes them, in either byte order.
     fn sealed(frames: &[(u32, u32, u8)], page_bytes: usize, big_endian: bool) -> Vec<u8> {
         let mut log = vec![0; wal::HEADER_BYTES];
         put(&mut log, wal::AT_MAGIC, &(wal::MAGIC | u32::from(big_endian)).to_be_bytes());
@@ -115,7 +114,6 @@ mod tests {
         log
     }
 
-    /// Valid pages and sizes of a WAL.
     fn walk(log: &[u8]) -> Vec<(u32, u32)> {
         let Head::Chain(mut chain) = Head::decode(&log[..log.len().min(wal::HEADER_BYTES)]) else { return Vec::new() };
         let frames = log[wal::HEADER_BYTES..].chunks(wal::FRAME_HEAD_BYTES + chain.page_bytes as usize);

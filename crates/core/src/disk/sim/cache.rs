@@ -1,9 +1,9 @@
-//! A simulated file: readers' view, the medium, and pending changes.
+//! A simulated file: readers' view, the medium, pending changes.
 //!
-//! Data moves to the medium by the *unit*, which a device writes all or nothing. A write makes a
-//! new whole version of each touched unit, as the page cache does; until a flush the medium may
-//! hold any. Lengths move separately, in order, like a metadata journal; a truncation zeroes older
-//! data when its length arrives. A version may arrive before an earlier length.
+//! A device writes a *unit* all or nothing. A write makes new versions of whole units, as the page
+//! cache does; until a flush the medium may hold any. Lengths move in order, like a metadata
+//! journal; a truncation that arrives zeroes older data. A version may arrive before an earlier
+//! length.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,26 +11,23 @@ use std::sync::Arc;
 use super::bytes::Bytes;
 use super::pick;
 
-/// A unit's content, perhaps on the medium.
 #[derive(Clone, Debug)]
 struct Version {
     at: u64,
     bytes: Arc<[u8]>,
-    /// Its flush failed: the cache calls it clean, so no later flush writes it.
+    /// After a failed flush the cache calls it clean, so no later one writes it.
     limbo: bool,
-    /// In the device's cache: the next device flush makes it durable.
+    /// In the device's cache.
     sent: bool,
 }
 
-/// The uncertain versions of a unit.
 #[derive(Clone, Debug, Default)]
 struct Unit {
-    /// When the medium's content was written, if since the file's last flush.
+    /// If since the file's last flush.
     medium_at: u64,
     versions: Vec<Version>,
 }
 
-/// A length, perhaps on the medium.
 #[derive(Clone, Debug)]
 struct Length {
     at: u64,
@@ -41,10 +38,10 @@ struct Length {
 #[derive(Clone, Debug)]
 pub(super) struct CachedFile {
     unit: usize,
-    /// Counts operations, to order versions and lengths.
+    /// Orders versions and lengths.
     clock: u64,
     view: Bytes,
-    /// Longer than `medium_len` where a unit came before its length.
+    /// Longer than `medium_len` if a unit came before its length.
     medium: Bytes,
     medium_len: usize,
     units: BTreeMap<usize, Unit>,
@@ -66,7 +63,7 @@ impl CachedFile {
         }
     }
 
-    /// The file after a power cut that left these bytes.
+    /// After a power cut that left these bytes.
     pub fn at_rest_with(&self, bytes: Bytes) -> Self {
         Self { seal: self.seal, ..Self::at_rest(self.unit, bytes) }
     }
@@ -97,8 +94,7 @@ impl CachedFile {
         }
     }
 
-    /// Makes a range durable: its units as cached, and the pending lengths needed for the medium to
-    /// reach `end` in any case.
+    /// Units as cached, and the pending lengths that let the medium reach `end` in any case.
     pub fn flush_range(&mut self, start: usize, end: usize) {
         let options = std::iter::once(self.medium_len).chain(self.lengths.iter().map(|length| length.len));
         let short = options.enumerate().filter(|(_, len)| *len < end).last();
@@ -119,7 +115,6 @@ impl CachedFile {
         self.view.resize(len);
     }
 
-    /// Makes everything durable that the cache does not call clean.
     pub fn flush(&mut self) {
         self.commit_lengths(self.lengths.len());
         for (index, unit) in std::mem::take(&mut self.units) {
@@ -133,13 +128,12 @@ impl CachedFile {
         }
     }
 
-    /// Sends cached bytes from `from` on to the device.
     pub fn send(&mut self, from: usize) {
         let newest = self.units.range_mut(from / self.unit..).filter_map(|(_, unit)| unit.versions.last_mut());
         newest.filter(|version| !version.limbo).for_each(|version| version.sent = true);
     }
 
-    /// Flushes the device: sent versions reach the medium, where it has a place for them.
+    /// Where the medium has a place for them.
     pub fn flush_sent(&mut self) {
         let mut arrived = Vec::new();
         for (&index, unit) in self.units.range_mut(..self.medium_len.div_ceil(self.unit)) {
@@ -156,15 +150,14 @@ impl CachedFile {
         }
     }
 
-    /// The device's flush failed and lost its cache; the kernel calls those versions clean.
+    /// The kernel calls the lost versions clean.
     pub fn lose_sent(&mut self) {
         for version in self.units.values_mut().flat_map(|unit| &mut unit.versions).filter(|version| version.sent) {
             (version.sent, version.limbo) = (false, true);
         }
     }
 
-    /// Seals the file until its length changes. Panics if a power cut could shorten it: such a file
-    /// must not be sealed.
+    /// Until the length changes. Panics if a power cut could shorten the file.
     pub fn put_seal(&mut self, seal: u64) {
         let len = self.view.len();
         let is_durable = self.medium_len >= len && self.lengths.iter().all(|length| length.len >= len);
@@ -176,14 +169,13 @@ impl CachedFile {
         self.seal
     }
 
-    /// A full flush failed. Lengths stay pending: the journal keeps metadata.
+    /// Lengths stay pending: the journal keeps metadata.
     pub fn fail_flush(&mut self) {
         for version in self.units.values_mut().flat_map(|unit| &mut unit.versions) {
             version.limbo = true;
         }
     }
 
-    /// A flush of the range failed.
     pub fn fail_flush_range(&mut self, start: usize, end: usize) {
         let range = self.units_of(start, end);
         for version in self.units.range_mut(range).flat_map(|(_, unit)| &mut unit.versions) {
@@ -191,7 +183,7 @@ impl CachedFile {
         }
     }
 
-    /// Flips a bit everywhere, like old rot. False past the end.
+    /// Also on the medium. False past the end.
     pub fn flip_bit(&mut self, offset: usize, bit: u8) -> bool {
         let (mask, index, within) = (1 << (bit % 8), offset / self.unit, offset % self.unit);
         if !self.view.flip(offset, mask) {
@@ -204,21 +196,19 @@ impl CachedFile {
         true
     }
 
-    /// Counts of options, where above one, of the length and each unit: from the medium's state to
-    /// the newest.
+    /// Above one, of the length and each unit, from the medium's state to the newest.
     pub fn choices(&self) -> impl Iterator<Item = usize> {
         let versions = self.units.values().map(|unit| unit.versions.len());
         std::iter::once(self.lengths.len()).chain(versions).filter(|&pending| pending > 0).map(|pending| pending + 1)
     }
 
-    /// The bytes after a crash with `choose`'s choices.
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Bytes {
         if self.units.is_empty() && self.lengths.is_empty() && self.medium.len() == self.medium_len {
             return self.medium.clone();
         }
         let arrived = &self.lengths[..pick(self.lengths.len() + 1, choose)];
         let len = arrived.last().map_or(self.medium_len, |length| length.len);
-        // Data older than a truncation that arrived ends at its cut.
+        // Older data ends at the cut of a truncation that arrived.
         let cut = |at: u64| {
             let cuts = arrived.iter().filter(|length| length.shrinks && length.at > at);
             cuts.map(|length| length.len).min().unwrap_or(usize::MAX)
@@ -243,7 +233,7 @@ impl CachedFile {
         bytes
     }
 
-    /// Puts `count` pending lengths, with their truncations, on the medium.
+    /// With what their truncations zero.
     fn commit_lengths(&mut self, count: usize) {
         for length in self.lengths.drain(..count) {
             self.medium_len = length.len;
@@ -270,7 +260,6 @@ impl CachedFile {
         self.medium.write(bytes, index * self.unit);
     }
 
-    /// Unit `index`, padded with zeros.
     fn unit_in(&self, bytes: &Bytes, index: usize) -> Arc<[u8]> {
         let mut unit: Arc<[u8]> = std::iter::repeat_n(0, self.unit).collect();
         if let Some(room) = Arc::get_mut(&mut unit) {
@@ -284,7 +273,6 @@ impl CachedFile {
     }
 }
 
-/// Zeroes the part of `bytes`, at `start` of a file, from `from` on.
 fn zero_from(bytes: &mut [u8], start: usize, from: usize) {
     let kept = from.saturating_sub(start).min(bytes.len());
     bytes[kept..].fill(0);

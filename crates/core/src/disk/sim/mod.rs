@@ -1,13 +1,12 @@
 //! A disk in memory that counts, fails, tears, reorders and cuts power: [`SimDisk`].
 //!
-//! A crash leaves each unit, length and name in any state since its last certain one, all
-//! independent. The result is a list of choices, one per uncertain thing, from 0 (surely on the
-//! medium) to the newest; it is drawn from a seed, given, or enumerated. To crash *inside* a run,
-//! run it once, ask [`SimDisk::ops`], and repeat it with [`SimDisk::stop_after`]`(k)` for each
-//! smaller `k`.
+//! A crash leaves each unit, length and name in any state since its last certain one,
+//! independently: a list of choices from 0 (surely on the medium) to the newest, which is drawn
+//! from a seed, given, or enumerated. To crash *inside* a run, ask its [`SimDisk::ops`], then
+//! repeat it with [`SimDisk::stop_after`]`(k)` for each smaller `k`.
 //!
 //! Not simulated: directories (every parent exists), links, permissions, a live kernel that forgets
-//! unflushed data, and torn units.
+//! unflushed data, torn units.
 
 mod bytes;
 mod cache;
@@ -37,16 +36,16 @@ use file::SimFile;
 use locks::LockTable;
 use names::{Names, normal};
 
-/// A simulated disk's behaviour.
+/// A disk's behaviour.
 #[derive(Clone, Copy, Debug)]
 pub struct SimConfig {
-    /// Bytes written all or nothing: a power of two, at least 512.
+    /// All-or-nothing bytes: a power of two, at least 512.
     pub atomic_unit: u32,
-    /// Whether a file's `sync` makes its creation durable, as on ext4 but not by POSIX.
+    /// A file's `sync` makes its creation durable, as on ext4 but not by POSIX.
     pub sync_covers_creation: bool,
-    /// Bytes of all files together, with reservations.
+    /// Bytes of all files, with reservations.
     pub capacity: u64,
-    /// Whether to keep a trace.
+    /// Keep a trace.
     pub trace: bool,
 }
 
@@ -56,7 +55,7 @@ impl Default for SimConfig {
     }
 }
 
-/// A disk in memory; clones are handles to it.
+/// Clones are handles to the same disk.
 #[derive(Clone, Debug)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
@@ -65,7 +64,6 @@ pub struct SimDisk {
 #[derive(Clone, Debug)]
 struct Inode {
     data: CachedFile,
-    /// The name at creation; empty if nameless.
     label: Arc<Path>,
     reserved: u64,
     handles: u64,
@@ -74,7 +72,6 @@ struct Inode {
 }
 
 impl Inode {
-    /// Ends a flush with this fate.
     fn flush(&mut self, fate: Fate) {
         match fate {
             Fate::Run | Fate::Short(_) => self.data.flush(),
@@ -91,7 +88,7 @@ struct State {
     names: Names,
     numbers: u64,
     faults: Faults,
-    /// By path as bytes: faster to compare than components.
+    /// Bytes compare faster than path components.
     counters: BTreeMap<OsString, Counters>,
     trace: Vec<TraceEntry>,
     /// The device's cache may hold something.
@@ -99,7 +96,7 @@ struct State {
 }
 
 impl SimDisk {
-    /// An empty disk. Panics unless the atomic unit is a power of two of at least 512.
+    /// Panics unless the atomic unit is a power of two of at least 512.
     pub fn new(config: SimConfig) -> Self {
         assert!(config.atomic_unit.is_power_of_two() && config.atomic_unit >= 512, "atomic unit");
         Self::from_state(State {
@@ -114,50 +111,50 @@ impl SimDisk {
         })
     }
 
-    /// Bytes written all or nothing.
+    /// All-or-nothing bytes.
     pub fn atomic_unit(&self) -> u32 {
         self.state.lock().config.atomic_unit
     }
 
-    /// Mutating operations so far ([`Op::mutates`]), but for the one in which power was cut.
+    /// Mutating operations ([`Op::mutates`]), but for the one in which power was cut.
     pub fn ops(&self) -> u64 {
         self.state.lock().faults.ops()
     }
 
-    /// Cuts power during the mutating operation behind `ops` more, which becomes pending; it and
-    /// all later calls fail.
+    /// Cuts power in the mutating operation behind `ops` more, which stays pending; it and later
+    /// calls fail.
     pub fn stop_after(&self, ops: u64) {
         self.state.lock().faults.stop_after(ops);
     }
 
+    /// Whether power is off.
     pub fn is_off(&self) -> bool {
         self.state.lock().faults.is_off()
     }
 
-    /// Fails the `nth` next call of `op` (from 1). Half of a failing `write_at` reaches the cache
-    /// (of less than a sector, none). A failing `sync` or `write_durable_at` leaves its bytes clean
-    /// in the cache, perhaps not on the medium: only a rewrite and its flush help.
+    /// Fails the `nth` next `op` (from 1). Half of a failing `write_at` reaches the cache (none,
+    /// below a sector). Bytes of a failing `sync` or `write_durable_at` look clean, perhaps not on
+    /// the medium: only writing and flushing them again helps.
     pub fn fail_nth(&self, op: Op, nth: u64, kind: ErrorKind) {
         self.state.lock().faults.add(op, nth, Fate::Fail(kind));
     }
 
-    /// Shortens the `nth` next read call to `len` bytes; 0: as if the file ended.
+    /// Shortens the `nth` next read call; 0: as if the file ended.
     pub fn shorten_nth_read(&self, nth: u64, len: usize) {
         self.state.lock().faults.add(Op::Read, nth, Fate::Short(len));
     }
 
-    /// Sets the capacity in bytes. A write beyond it fails with `StorageFull` once the part that
-    /// fits is cached.
+    /// In bytes. A write beyond fails with `StorageFull`, its first part cached.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().config.capacity = bytes;
     }
 
-    /// Calls so far, over all files.
+    /// Over all files.
     pub fn counters(&self) -> Counters {
         self.counters_of("")
     }
 
-    /// Calls so far on files whose path ends in `suffix`.
+    /// Of paths that end in `suffix`.
     pub fn counters_of(&self, suffix: &str) -> Counters {
         let state = self.state.lock();
         let mut sum = Counters::default();
@@ -166,12 +163,12 @@ impl SimDisk {
         sum
     }
 
-    /// Sets all counters to zero.
+    /// To zero.
     pub fn reset_counters(&self) {
         self.state.lock().counters.clear();
     }
 
-    /// The history of this disk and its origins; empty unless configured.
+    /// History of this disk and its origins, if configured.
     pub fn trace(&self) -> Vec<TraceEntry> {
         self.state.lock().trace.clone()
     }
@@ -181,15 +178,14 @@ impl SimDisk {
         self.state.lock().names.paths().cloned().collect()
     }
 
-    /// A file's bytes as readers see them.
+    /// As readers see it.
     pub fn snapshot_file(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state.lock();
         let ino = state.names.get(&normal(path))?;
         Some(state.inodes[&ino].data.view().to_vec())
     }
 
-    /// Puts a file with its name on the medium, replacing the content; an open file keeps its
-    /// number.
+    /// Puts name and content on the medium; open files keep their number.
     pub fn put_file(&self, path: &Path, bytes: &[u8]) {
         let path = normal(path);
         let mut state = self.state.lock();
@@ -199,14 +195,14 @@ impl SimDisk {
         state.inode(ino).data = data;
     }
 
-    /// Flips a bit on medium and in cache. False if there is no such byte.
+    /// On medium and in cache. False without such a byte.
     pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> bool {
         let mut state = self.state.lock();
         let Some(ino) = state.names.get(&normal(path)) else { return false };
         usize::try_from(offset).is_ok_and(|offset| state.inode(ino).data.flip_bit(offset, bit))
     }
 
-    /// Options of each choice for a crash now.
+    /// Options per choice.
     pub fn crash_choices(&self) -> Vec<usize> {
         let state = self.state.lock();
         let mut choices = state.names.choices();
@@ -214,8 +210,7 @@ impl SimDisk {
         choices
     }
 
-    /// The disk after a crash with these choices. Panics unless there is one for each of
-    /// [`Self::crash_choices`].
+    /// Panics unless there is a choice for each of [`Self::crash_choices`].
     pub fn crash_with(&self, choices: &[usize]) -> SimDisk {
         let mut next = choices.iter();
         let crashed = self.crash_by(&mut |count| {
@@ -227,8 +222,7 @@ impl SimDisk {
         crashed
     }
 
-    /// The disk after a crash from a seed: of all pending, nearly none, nearly all, some, all but
-    /// one, or one arrived.
+    /// By seed: of all pending, nearly none, nearly all, some, all but one, or one arrived.
     pub fn crash(&self, seed: u64) -> SimDisk {
         let mut rng = SplitMix64::new(seed);
         let (drawn, newest) = (rng.below(10), rng.below(2) == 1);
@@ -252,7 +246,7 @@ impl SimDisk {
         })
     }
 
-    /// The disk after a crash; `choose` picks a number below its argument per choice.
+    /// `choose` picks a number below its argument.
     pub fn crash_by(&self, choose: &mut dyn FnMut(usize) -> usize) -> SimDisk {
         let state = self.state.lock();
         let mut chosen = Vec::new();
@@ -271,8 +265,7 @@ impl SimDisk {
         Self::from_state(after)
     }
 
-    /// Every possible crash with its choices, from nothing arrived to everything: the product of
-    /// [`Self::crash_choices`].
+    /// From nothing arrived to everything: the product of [`Self::crash_choices`].
     pub fn crashes(&self) -> impl Iterator<Item = (Vec<usize>, SimDisk)> + use<> {
         let disk = self.survive();
         let counts = disk.crash_choices();
@@ -292,8 +285,8 @@ impl SimDisk {
         })
     }
 
-    /// The disk after its processes died and the kernel lived: writes are visible, pending ones
-    /// stay so, locks and nameless files are gone.
+    /// The kernel lives: writes are visible, pending ones stay so; locks and nameless files are
+    /// gone.
     pub fn survive(&self) -> SimDisk {
         let state = self.state.lock();
         let mut after = State { names: state.names.clone(), ..state.without_processes() };
@@ -450,7 +443,6 @@ impl Disk for SimDisk {
 }
 
 impl State {
-    /// Counts and traces a call, and decides its outcome.
     fn begin(&mut self, op: Op, path: &Path, offset: u64, len: u64) -> io::Result<Fate> {
         let number = self.faults.ops();
         let fate = self.faults.fate(op)?;
@@ -470,7 +462,6 @@ impl State {
         self.begin(op, &path, offset, len)
     }
 
-    /// A device flush ends: its cache is on the medium, or lost.
     fn end_flush(&mut self, fate: Fate) {
         if fate == Fate::Cut || !std::mem::take(&mut self.has_sent) {
             return;
@@ -504,18 +495,15 @@ impl State {
         self.numbers
     }
 
-    /// Drops unreferenced inodes.
     fn collect(&mut self) {
         let names = &self.names;
         self.inodes.retain(|ino, inode| inode.handles > 0 || names.refers_to(*ino));
     }
 
-    /// Inodes that a crash may leave.
     fn durable_inodes(&self) -> impl Iterator<Item = (&u64, &Inode)> {
         self.inodes.iter().filter(|(ino, _)| self.names.refers_to(**ino))
     }
 
-    /// Longest possible length of file `ino`.
     fn reach_max(&self, ino: u64) -> u64 {
         let others = self
             .inodes
@@ -524,12 +512,10 @@ impl State {
         self.config.capacity.saturating_sub(others.map(|(_, inode)| inode.room()).sum())
     }
 
-    /// Whether file `ino` may have `len` bytes; its present length always.
     fn room_to(&self, ino: u64, len: u64) -> bool {
         len <= self.inodes[&ino].room() || len <= self.reach_max(ino)
     }
 
-    /// A state with this past and settings, without files, faults or a power cut.
     fn without_processes(&self) -> State {
         State {
             config: self.config,
@@ -551,8 +537,8 @@ impl State {
 }
 
 impl Inode {
-    /// Closed by all. The shared words stay: the kernel may write them back at any time, so a power
-    /// cut may leave them plausible.
+    /// The kernel may write the shared words back at any time, so a power cut may leave them
+    /// plausible.
     fn without_processes(&self) -> Inode {
         let words = Arc::new(self.words.copy());
         Inode { handles: 0, locks: LockTable::default(), words, ..self.clone() }
@@ -563,7 +549,7 @@ impl Inode {
     }
 }
 
-/// Picks one of `count` options; a single one without asking.
+/// A single option needs no question.
 fn pick(count: usize, choose: &mut dyn FnMut(usize) -> usize) -> usize {
     if count > 1 { choose(count).min(count - 1) } else { 0 }
 }

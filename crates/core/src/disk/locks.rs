@@ -27,8 +27,8 @@ pub fn shared_if(home: &dyn DiskFile, is_live: impl FnOnce() -> Result<bool>) ->
     shared_unless_pending(home, || home.conflicts(PENDING, 1, LockKind::Shared), is_live)
 }
 
-/// Perhaps a moment late: a new PENDING waits for this reader too. `free_at`: when PENDING was
-/// free, kept between calls.
+/// The same for a repeated reader, perhaps a moment late: a new holder of PENDING then waits for
+/// this reader too. `free_at`: when PENDING was free, kept between calls.
 pub fn shared_again(
     home: &dyn DiskFile,
     free_at: &mut Option<Instant>,
@@ -56,17 +56,18 @@ fn shared_unless_pending(
     free
 }
 
-/// For a file not used through onewrite.
+/// The same for a file not used through onewrite.
 pub fn shared(home: &dyn DiskFile) -> Result<bool> {
     shared_if(home, || Ok(false))
 }
 
-/// Another process has SHARED; on a system's disk, this file's lock does not count.
+/// Whether another process has SHARED; on a system's disk, this file's own lock does not count.
 pub fn has_others(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)
 }
 
-/// Stock SQLite gets BUSY before it reads the header. False if another process has PENDING.
+/// Takes or keeps PENDING: stock SQLite gets BUSY before it reads the header. False if another
+/// process has it.
 pub fn pending(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)
 }
@@ -76,7 +77,7 @@ pub fn downgrade_to_pending(home: &dyn DiskFile) -> Result<()> {
     home.unlock(RESERVED, 1).context(what)
 }
 
-/// Above SHARED. False if another process has it.
+/// Takes RESERVED above SHARED. False if another process has it.
 pub fn reserve(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(RESERVED, 1, LockKind::Exclusive).context(what)
 }
@@ -85,7 +86,7 @@ pub fn unreserve(home: &dyn DiskFile) -> Result<()> {
     home.unlock(RESERVED, 1).context(what)
 }
 
-/// From SHARED, kept on false: another reads or writes.
+/// Raises SHARED to EXCLUSIVE. False, with SHARED kept, if another reads or writes.
 pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
     let got = reserve(home)? && exclusive_from_reserved(home, Duration::ZERO)?;
     if !got {
@@ -94,8 +95,8 @@ pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
     Ok(got)
 }
 
-/// Keeps new readers out meanwhile. False, with RESERVED kept, if one reads for longer than
-/// `patience`.
+/// Raises RESERVED to EXCLUSIVE, keeping new readers out meanwhile. False, with RESERVED kept, if
+/// one reads for longer than `patience`.
 pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
     let deadline = Instant::now() + patience;
     loop {
@@ -112,8 +113,8 @@ pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Resul
     }
 }
 
-/// All locks, letting readers begin meanwhile. False, with RESERVED kept, if one reads for longer
-/// than `patience`.
+/// Takes all locks above RESERVED, letting readers begin meanwhile. False, with RESERVED kept, if
+/// one reads for longer than `patience`.
 pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
     let deadline = Instant::now() + patience;
     loop {
@@ -127,8 +128,8 @@ pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bo
     }
 }
 
-/// With SHARED and PENDING, waits for readers from before. False if one stays longer than
-/// `patience`.
+/// With SHARED and PENDING: waits for readers that came before PENDING. False if one stays longer
+/// than `patience`.
 pub fn readers_leave(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
     let left = alone_from_reserved(home, patience)?;
     if left {
@@ -146,22 +147,22 @@ pub fn none(home: &dyn DiskFile) -> Result<()> {
     home.unlock(PENDING, 2 + SHARED_BYTES).context(what)
 }
 
-/// True if no other open file, in any process, had a lock.
+/// Takes every lock byte. True if no other open file, in any process, had one.
 pub fn everything(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)
 }
 
-/// For a file that cannot be locked exclusively: no process, this one included, has a lock.
+/// Whether no process, this one included, has a lock: for a file that cannot be locked exclusively.
 pub fn nobody(home: &dyn DiskFile) -> Result<bool> {
     Ok(!home.conflicts(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)?)
 }
 
-/// Another process uses the file through onewrite, or is about to write it otherwise.
+/// Whether another process uses the file through onewrite, or is about to write it otherwise.
 pub fn is_pending(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(PENDING, 1, LockKind::Exclusive).context(what)
 }
 
-/// Another process writes.
+/// Whether another process writes.
 pub fn is_reserved(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(RESERVED, 1, LockKind::Exclusive).context(what)
 }

@@ -50,7 +50,7 @@ impl Found {
     }
 }
 
-/// Of an open file.
+/// The facts of an open file.
 pub fn at(file: &File) -> io::Result<Found> {
     use std::os::fd::AsFd;
     ask(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH, || rustix::fs::fstat(file))
@@ -73,12 +73,12 @@ pub fn made(file: &File) -> io::Result<Option<u64>> {
     Ok(Some(FxBuildHasher.hash_one((dev, found.stx_ino, at.tv_sec, at.tv_nsec))))
 }
 
-/// Of a path, through links.
+/// The facts of a path, through links.
 pub fn at_path(path: &Path) -> io::Result<Found> {
     ask(CWD, path, AtFlags::empty(), || rustix::fs::stat(path))
 }
 
-/// Of a name, which may itself be a link.
+/// The facts of a name, which may itself be a link.
 pub fn at_name(path: &Path) -> io::Result<Found> {
     ask(CWD, path, AtFlags::SYMLINK_NOFOLLOW, || rustix::fs::lstat(path))
 }

@@ -31,15 +31,15 @@ use shared::SharedWords;
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// For reading.
+    /// An existing file, for reading.
     ReadOnly,
-    /// For both.
+    /// An existing file, for reading and writing.
     ReadWrite,
-    /// For both, created if missing.
+    /// For reading and writing, created if missing.
     Create,
 }
 
-/// Equal for all paths to a file.
+/// Identity of a file, the same for all paths to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
     /// Device number.
@@ -66,11 +66,11 @@ impl Access {
     }
 }
 
-/// A sealed file's place and seal, never all zeros.
+/// Place of a sealed file on the device, and its seal. Never all zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSeal(pub [u64; 2]);
 
-/// A directory's names at one moment, never all zeros.
+/// Identifies a directory's names at one moment. Never all zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamesStamp(pub [u64; 4]);
 
@@ -85,12 +85,13 @@ pub enum LockKind {
 
 /// A directory tree.
 pub trait Disk: Send + Sync {
-    /// `NotFound`, `PermissionDenied`, `ReadOnlyFilesystem`, `StorageFull`, other errors of the
-    /// system.
+    /// Opens a file. Errors: `NotFound`, `PermissionDenied`, `ReadOnlyFilesystem`, `StorageFull`,
+    /// others of the system.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens a file beside a database. `InvalidInput`, with a reason, if another user may have made
     /// it (a link, several names, no regular file). One created here, or more open than `access`,
-    /// gets `access` as far as this process can give it, and never more than the database's.
+    /// gets `access` as far as this process can give it. Without owner or group, a created file is
+    /// no more open than the database.
     fn open_beside(&self, path: &Path, mode: OpenMode, access: Option<Access>) -> io::Result<Arc<dyn DiskFile>> {
         let _without_owners = access;
         self.open(path, mode)
@@ -99,36 +100,38 @@ pub trait Disk: Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// The file or link of a name, unopened; `None` if missing.
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>>;
-    /// Absolute, without links; the file need not exist.
+    /// The absolute path without links of a file, which need not exist.
     fn resolve(&self, path: &Path) -> io::Result<std::path::PathBuf>;
-    /// Absolute, without `.` and `..`, if no part is a link. `None`: ask SQLite's own VFS.
+    /// The absolute path without `.` and `..`, if no part is a link, as SQLite's own VFS finds it.
+    /// `None`: ask that VFS.
     fn full_path(&self, path: &Path) -> Option<std::path::PathBuf> {
         let _not_of_this_system = path;
         None
     }
     /// Whether `path` exists.
     fn exists(&self, path: &Path) -> io::Result<bool>;
-    /// Exchanges two names of a directory in one step, or `Unsupported`.
+    /// Exchanges two names of a directory in one step. `Unsupported` where impossible.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()>;
-    /// Within the directory, in one step. `AlreadyExists` if `to` does.
+    /// Renames a file within its directory, in one step. `AlreadyExists` if `to` does.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Files in the directory of `path`.
     fn names_beside(&self, path: &Path) -> io::Result<Vec<std::path::PathBuf>>;
-    /// With the owner and permissions of `like`.
+    /// Creates a file with the owner and permissions of `like`.
     fn create_like(&self, path: &Path, like: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let _without_owners = like;
         self.open(path, OpenMode::Create)
     }
-    /// Makes the directory's changes of names durable.
+    /// Makes all changes of names in the directory of `path` durable.
     fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
-    /// Makes all writes to the file system durable (`syncfs`).
+    /// Makes all writes to the file system of `path` durable (`syncfs`).
     fn sync_all_beside(&self, path: &Path) -> io::Result<()>;
     /// Identifies the system's start: unflushed writes and shared memory last until the next.
     /// `None`: unknown.
     fn system_start(&self) -> Option<u64> {
         None
     }
-    /// Identifies a directory's names; equal means unchanged since. `None`: unknown, or not yet.
+    /// Identifies the names in the directory of `path`: equal means unchanged since. `None`:
+    /// unknown, or not yet.
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
         let _has_no_clock = path;
         Ok(None)
@@ -138,7 +141,7 @@ pub trait Disk: Send + Sync {
         let _has_no_clock = (last, every);
         true
     }
-    /// Nameless, in the directory of `near`; ends with its handle.
+    /// A nameless file in the directory of `near`; it ends with its handle.
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>>;
 }
 
@@ -147,11 +150,11 @@ pub trait Disk: Send + Sync {
 pub trait DiskFile: Send + Sync {
     /// Its identity.
     fn id(&self) -> io::Result<FileId>;
-    /// Unlike any other file's since the system's start. `None`: unknown.
+    /// A number that no other file had since the system's start. `None`: unknown.
     fn made(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
-    /// `None` where files have no owners.
+    /// Its owner and permissions; `None` where files have no owners.
     fn access(&self) -> io::Result<Option<Access>> {
         Ok(None)
     }
@@ -165,7 +168,7 @@ pub trait DiskFile: Send + Sync {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
-    /// Reads until `buf` is full or the file ends; returns the bytes read.
+    /// Reads at byte `offset` until `buf` is full or the file ends; returns the bytes read.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         // Taken for the file's end, a short read gives SQLite zeros and recovery a missing record.
@@ -177,11 +180,11 @@ pub trait DiskFile: Send + Sync {
         }
         Ok(done)
     }
-    /// One call; 0 only at the file's end.
+    /// Reads with one call of the system; 0 only at the file's end.
     fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Not durable until a flush. `StorageFull` without room.
+    /// Writes all of `buf`, not durable until a flush. `StorageFull` without room.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
-    /// Makes just these bytes durable, in one call (`pwritev2(RWF_DSYNC)`).
+    /// Writes all of `buf` and makes just these bytes durable, in one call (`pwritev2(RWF_DSYNC)`).
     fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     /// Makes all of the file, and its length, durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
@@ -190,7 +193,8 @@ pub trait DiskFile: Send + Sync {
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         Ok(Some(offset))
     }
-    /// Begins writing these bytes, to shorten a later flush. Not durable; fails silently.
+    /// Asks the system to begin writing these bytes, so that a later flush takes less. Not durable;
+    /// fails silently.
     fn begin_write_back(&self, offset: u64, len: u64) {
         let _nothing_to_ask = (offset, len);
     }
@@ -206,19 +210,20 @@ pub trait DiskFile: Send + Sync {
     fn seal(&self) -> io::Result<Option<FileSeal>> {
         Ok(None)
     }
-    /// Whether overwrites still go to the sealed place.
+    /// Whether it has this seal: overwrites go to the known place.
     fn has_seal(&self, seal: FileSeal) -> io::Result<bool> {
         let _has_none = seal;
         Ok(false)
     }
-    /// In bytes; new ones are zeros.
+    /// Sets the length in bytes; new bytes are zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Room for `len` bytes at the same length. `StorageFull` without it; `Ok` where unsupported.
+    /// Reserves room for `len` bytes at the same length. `StorageFull` without it; `Ok` where
+    /// unsupported.
     fn reserve(&self, len: u64) -> io::Result<()>;
-    /// Replaces this file's lock there, without waiting; the bytes need not exist. False on a
-    /// conflict.
+    /// Locks bytes, which need not exist, in place of this file's lock there, without waiting.
+    /// False on a conflict.
     fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool>;
-    /// Unlocks these bytes.
+    /// Gives the lock on these bytes back.
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Whether such a lock, on bytes this file has not locked, would fail.
     fn conflicts(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
@@ -228,8 +233,8 @@ pub trait DiskFile: Send + Sync {
         }
         Ok(!free)
     }
-    /// Perhaps a moment late. `free_at`: when there was no conflict, kept per range between calls.
-    /// Without a clock, always looks.
+    /// The same, perhaps a moment late. `free_at`: when there was no conflict, kept per range
+    /// between calls. A disk without a clock always looks.
     fn conflicts_lately(
         &self,
         offset: u64,
@@ -242,15 +247,15 @@ pub trait DiskFile: Send + Sync {
     }
     /// Aligned bytes written all or nothing: a power of two, at least 512.
     fn atomic_unit_bytes(&self) -> u32;
-    /// The first block as memory of all processes with the file open; unspecified after the last
-    /// has gone. An error where unsupported.
+    /// The first block as memory shared by all processes with the file open; unspecified after the
+    /// last has gone. An error where unsupported.
     fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-/// For `fcntl`. `InvalidInput` for an empty range, which it takes as "to the end of any file", and
-/// past the largest offset.
+/// A lock's range for `fcntl`. `InvalidInput` for an empty one, which it takes as "to the end of
+/// any file", and past the largest offset.
 fn lock_range(offset: u64, len: u64) -> io::Result<(i64, i64)> {
     match (i64::try_from(offset), i64::try_from(len)) {
         (Ok(start), Ok(len)) if len > 0 && start.checked_add(len).is_some() => Ok((start, len)),
@@ -258,12 +263,12 @@ fn lock_range(offset: u64, len: u64) -> io::Result<(i64, i64)> {
     }
 }
 
-/// From the operating system.
+/// A random number from the operating system.
 pub fn random() -> crate::base::error::Result<u64> {
     system::random().context(|| "cannot get a random number from the system".into())
 }
 
-/// The part read, shorter at the file's end.
+/// Returns the part of `buf` that was read, shorter at the file's end.
 pub fn read_part<'a>(file: &dyn DiskFile, buf: &'a mut [u8], offset: u64) -> io::Result<&'a mut [u8]> {
     let read = file.read_at(buf, offset)?;
     buf.get_mut(..read).ok_or_else(|| io::Error::other("a read gave more than was asked for"))

@@ -170,10 +170,10 @@ impl Disk for RealDisk {
         *BOOT.get_or_init(this_boot)
     }
 
-    /// When the directory changed, if the next change must get another time (rule
+    /// When the directory changed, if long enough ago for the next change to get another time (rule
     /// NamesFlushedOnce).
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
-        // A clock that stops while off may repeat times.
+        // A clock that stops while off may repeat times after a start.
         let Some(boot) = self.system_start() else { return Ok(None) };
         let dir = fs::metadata(directory_of(path))?;
         let (Ok(changed), Ok(changed_ns)) = (u64::try_from(dir.ctime()), u64::try_from(dir.ctime_nsec())) else {
@@ -192,7 +192,7 @@ impl Disk for RealDisk {
 
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
         let dir = match File::open(directory_of(path)) {
-            // Not readable: then its file system is flushed.
+            // Writable, not readable: then its file system is flushed.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                 let Ok(file) = tempfile::tempfile_in(directory_of(path)) else { return Err(e) };
                 return Ok(rustix::fs::syncfs(&file)?);
@@ -229,7 +229,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// A regular file with one name (rule SideFilesPrivate).
+/// Opens a regular file that has one name, which is no link (rule SideFilesPrivate).
 fn open_own(path: &Path, mode: OpenMode) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(mode != OpenMode::ReadOnly);
@@ -256,7 +256,7 @@ fn open_own(path: &Path, mode: OpenMode) -> io::Result<File> {
     }
 }
 
-/// Private until `give` has set its access.
+/// Creates a file that is private until `give` has set its access.
 fn make_own(path: &Path, give: impl FnOnce(&File) -> io::Result<()>) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     match give(&file) {
@@ -273,7 +273,8 @@ fn access_of(file: &File) -> io::Result<Access> {
     Ok(Access { uid: found.uid, gid: found.gid, mode: found.mode & 0o777 })
 }
 
-/// Only root can change the user. Without the group, the own group gets the permissions of all.
+/// Gives a file the owner, group and permissions of a database; only root can change the user.
+/// Without the group, the own group gets the permissions of all.
 fn restrict(file: &File, access: Access) -> io::Result<()> {
     let own = access_of(file)?;
     if own.uid != access.uid {
@@ -291,7 +292,7 @@ struct RealFile {
     id: OnceLock<FileId>,
     words: OnceLock<Arc<SharedWords>>,
     atomic_unit: OnceLock<u32>,
-    /// `RWF_DSYNC` was refused.
+    /// The kernel or file system refused `RWF_DSYNC`.
     without_dsync: AtomicBool,
     atomic_units: AtomicUnits,
 }
@@ -508,7 +509,7 @@ impl DiskFile for RealFile {
     }
 }
 
-/// How long a free lock counts as free.
+/// A free lock counts as free this long.
 const LATELY: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Debug, Default)]
@@ -530,7 +531,7 @@ impl AtomicUnits {
     }
 }
 
-/// Of the device or its partition's disk; none if unknown or misaligned.
+/// The physical block of the device or its partition's disk; none if unknown or misaligned.
 fn physical_block_bytes(device: &Path) -> Option<u64> {
     let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     // -1, misaligned, fails to parse and counts as an offset.

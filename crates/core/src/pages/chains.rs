@@ -18,7 +18,8 @@ use crate::log::record::{Change, Form};
 
 /// Images of later entries are made at once.
 const BYTES_MAX: u64 = 8 << 20;
-/// For pages whose image was made anyway: pages that change so often get images at once.
+/// Bytes wasted on pages whose image was made anyway: pages that change so often get images at
+/// once.
 const WASTED_BYTES: u64 = 16 << 10;
 
 /// No link.
@@ -113,7 +114,7 @@ impl Chains {
         Ok(Added::Waits)
     }
 
-    /// Over the one that `home` reads.
+    /// The image behind the link `last`, over the one that `home` reads.
     pub fn image(
         &self,
         page: PageNo,
@@ -147,7 +148,7 @@ impl Unmade {
         Some(self.entries.links.get(*self.last.get(&page)? as usize)?.tid)
     }
 
-    /// Removes it.
+    /// The same as [`Unmade::get`], and removes it.
     pub fn take(&mut self, page: PageNo) -> Option<(Tid, Chain)> {
         let last = self.last.remove(&page)?;
         self.chain(last)

@@ -58,11 +58,11 @@ impl Deref for Image {
 #[derive(Clone)]
 pub enum Place {
     Memory(Image),
-    /// File and byte position.
+    /// Streamed into the log: file and byte position.
     Log(Arc<dyn DiskFile>, u64),
-    /// Kept for a snapshot: file and byte position.
+    /// Kept for a snapshot in a temporary file: file and byte position.
     Kept(Arc<dyn DiskFile>, u64),
-    /// Recovered changes.
+    /// Not made yet: recovered changes.
     Unmade(Chain),
     Home,
 }
@@ -74,7 +74,7 @@ struct Version {
 }
 
 impl Version {
-    /// For a page's newest version.
+    /// For the newest version of a page.
     fn is_newer_than_home(&self) -> bool {
         !matches!(self.place, Place::Home | Place::Kept(..))
     }
@@ -156,12 +156,13 @@ struct Layer {
     tid: Tid,
     streamed: Streamed,
     log: Arc<dyn DiskFile>,
-    /// In the log, index included, in bytes.
+    /// Where the images end in the log, index included, in bytes.
     end: u64,
 }
 
 impl Layer {
-    /// Newer, or home's next: home may hold either until the checkpoint ends (rule OldImageKept).
+    /// Whether a streamed image is newer than `listed`, or will be home's: home may hold either
+    /// until the checkpoint ends (rule OldImageKept).
     fn hides(&self, listed: &Version) -> bool {
         listed.tid < self.tid || (listed.tid == self.tid && matches!(listed.place, Place::Home))
     }
@@ -170,25 +171,26 @@ impl Layer {
 #[derive(Clone, Copy)]
 pub struct Readers<'a> {
     pub snapshots: &'a Snapshots,
-    /// This and later states may be pinned at any time.
+    /// The newest visible state: it and later ones may be pinned at any time.
     pub visible: Tid,
 }
 
 impl Readers<'_> {
     /// Whether a snapshot may read the version of `page` from `from` to `until` (rule
-    /// OldImageKept).
+    /// OldImageKept); one that ends before the page cannot.
     fn need(&self, page: PageNo, from: Tid, until: Tid) -> bool {
         until > self.visible || self.snapshots.has_any_with(page, from, until)
     }
 }
 
-/// Below, trimming does not pay.
+/// Trimming fewer kept bytes does not pay.
 const TRIM_BYTES: u64 = 1 << 20;
 
 const STEPS: usize = 64;
 const STEP_PAGES: usize = 16;
 
-/// A new log reuses the last TID; a passthrough transaction changes only the counter.
+/// Identifies a state: a new log reuses the last TID, and a passthrough transaction changes only
+/// the counter.
 pub type Is = (Tid, u32);
 
 pub fn is(state: &State) -> Is {
@@ -204,24 +206,24 @@ struct Step {
 #[derive(Default)]
 pub struct PageTable {
     pages: FxHashMap<PageNo, Vec<Version>>,
-    /// Recovered, not needed yet: each page has one version, not in `pages`.
+    /// Recovered pages that were not needed yet: each has one version, which is not in `pages`.
     unmade: Option<Unmade>,
     /// `pages` may list an unmade image.
     lists_unmade: bool,
-    /// A checkpoint follows before the next commit.
+    /// A big transaction's images; a checkpoint follows before the next commit.
     layer: Option<Layer>,
     new_bytes: u64,
-    /// In memory, for snapshots.
+    /// Bytes in memory for snapshots.
     kept_bytes: u64,
-    /// Of these, at the last look.
+    /// Of these, needed at the last look.
     needed_bytes: u64,
-    /// Later changes are listed; `None`: unknown.
+    /// Each page changed after this is listed; `None`: unknown.
     since: Option<Tid>,
-    /// Oldest first.
+    /// Of this process, oldest first.
     steps: VecDeque<Step>,
-    /// Stock SQLite never asks.
+    /// A connection has asked for steps; stock SQLite never does.
     is_asked: AtomicBool,
-    /// Other processes may have kept images.
+    /// Through it other processes may have kept images.
     pub member: Option<Arc<Member>>,
 }
 
@@ -271,13 +273,13 @@ impl PageTable {
         self.pages.insert(page, vec![Version { tid, place: Place::Unmade(chain) }]);
     }
 
-    /// With the unlisted one.
+    /// Lists the recovered version first.
     fn versions(&mut self, page: PageNo) -> &mut Vec<Version> {
         self.list(page);
         self.pages.entry(page).or_default()
     }
 
-    /// Without memory for it, the next reader makes it again.
+    /// The image of `chain` was made. Without memory for it, the next reader makes it again.
     pub fn made(&mut self, page: PageNo, chain: &Chain, image: Image) {
         if self.room(1).is_err() {
             return;
@@ -292,7 +294,7 @@ impl PageTable {
         }
     }
 
-    /// One other than that at `going` to home.
+    /// An unmade version, other than the one at `going` to home.
     pub fn unmade_beside(&self, page: PageNo, going: &Place) -> Option<(Tid, Chain)> {
         let beside = |place: &Place| match (place, going) {
             (Place::Unmade(chain), Place::Unmade(going)) if chain.is(going) => None,
@@ -322,7 +324,7 @@ impl PageTable {
         self.layer.is_some()
     }
 
-    /// `None`: home's.
+    /// The maker of the version at `tid`; `None`: it is home's.
     pub fn made_by(&self, page: PageNo, tid: Tid) -> Option<Tid> {
         let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid)).map(|v| v.tid);
         let listed = listed.or_else(|| self.unmade.as_ref()?.made_by(page).filter(|made_by| *made_by <= tid));
@@ -330,13 +332,13 @@ impl PageTable {
         listed.max(layer)
     }
 
-    /// From now on.
+    /// Changes after `tid` are listed from now on.
     pub fn lists_since(&mut self, tid: Tid) {
         self.since = Some(tid);
     }
 
-    /// Pages up to `tid`, each with its last change, and the TID after which none is missing;
-    /// `None`: unknown. `tid` is pinned.
+    /// The pages changed up to `tid`, each with its last change, and the TID after which none is
+    /// missing; `None`: unknown. `tid` is pinned.
     pub fn changes(&self, tid: Tid) -> Option<(Tid, Vec<(PageNo, Tid)>)> {
         let since = self.since?;
         let made_by = |page: PageNo| Some((page, self.made_by(page, tid).filter(|made_by| *made_by > since)?));
@@ -349,8 +351,8 @@ impl PageTable {
         Some((since, pages))
     }
 
-    /// Not noted if too many, or before a connection asks: a search then finds nothing (rule
-    /// CacheKnowsItsState).
+    /// `pages` differ between the states. Not noted if too many, or before a connection asks: a
+    /// search then finds nothing (rule CacheKnowsItsState).
     pub fn note_step(&mut self, from: &State, to: &State, pages: impl ExactSizeIterator<Item = PageNo>) {
         if !*self.is_asked.get_mut()
             || pages.len() > STEP_PAGES
@@ -362,7 +364,7 @@ impl PageTable {
         let oldest = if self.steps.len() < STEPS { None } else { self.steps.pop_front() };
         let mut list = oldest.map_or_else(Vec::new, |step| step.pages);
         list.clear();
-        // Nor without memory.
+        // Without memory it is not noted either.
         if list.room(pages.len()).is_err() || self.steps.room(1).is_err() {
             return;
         }
@@ -370,7 +372,7 @@ impl PageTable {
         self.steps.push_back(Step { from: is(from), to: is(to), pages: list });
     }
 
-    /// Pages that may differ; false: unknown.
+    /// Adds pages that may differ; false: unknown.
     pub fn changed_between(&self, from: Is, to: Is, pages: &mut Vec<u32>) -> bool {
         self.is_asked.store(true, Relaxed);
         let mut at = to;
@@ -415,7 +417,7 @@ impl PageTable {
         Some(&mut image.0)
     }
 
-    /// They end with their index at byte `end` of the log.
+    /// The images end with their index at byte `end` of the log.
     pub fn publish_layer(&mut self, tid: Tid, streamed: Streamed, log: Arc<dyn DiskFile>, end: u64) {
         debug_assert!(self.layer.is_none(), "a checkpoint follows each big transaction");
         self.layer = Some(Layer { tid, streamed, log, end });
@@ -468,7 +470,7 @@ impl PageTable {
         Ok(count)
     }
 
-    /// Home's image, for snapshots from `first` on, before home gets that of `now`.
+    /// Keeps home's image for snapshots from `first` on, before home gets that of `now`.
     pub fn keep(&mut self, page: PageNo, first: Tid, now: Tid, place: Place) {
         if let Place::Memory(image) = &place {
             self.kept_bytes += image.len() as u64;
@@ -479,7 +481,7 @@ impl PageTable {
             Some(Version { tid, place: old @ Place::Home }) if *tid == first => *old = place,
             _ => versions.insert(at, Version { tid: first, place }),
         }
-        // Checkpoints of other processes are marked behind it: the same image.
+        // Home had the same image where other processes' checkpoints are marked behind it.
         let mut n = 0;
         versions.retain(|v| {
             n += 1;
@@ -496,8 +498,8 @@ impl PageTable {
             && self.pages.get(&page).and_then(|v| v.last()).is_none_or(|v| matches!(v.place, Place::Home))
     }
 
-    /// Before a write in place: `old`, home's image, serves all snapshots before `now`, also later
-    /// ones.
+    /// Before a write in place: `old`, home's image, replaces home for each snapshot before `now`,
+    /// pinned already or later.
     pub fn hold(&mut self, page: PageNo, now: Tid, old: Place) {
         debug_assert!(self.newest_is_home(page), "page {page} has an image newer than home");
         self.since = None;
@@ -509,7 +511,7 @@ impl PageTable {
         versions.push(Version { tid: now, place: Place::Home });
     }
 
-    /// The same before home, at `base`, gets the newest image, which is in memory.
+    /// The same before home, which is at `base`, gets the newest image, which is in memory.
     pub fn hold_under(&mut self, page: PageNo, base: Tid, old: Place) {
         self.since = None;
         if let Place::Memory(image) = &old {
@@ -520,13 +522,13 @@ impl PageTable {
         displace_home(versions, at, old);
     }
 
-    /// The image was in memory; drops unneeded versions.
+    /// Home has the newest image, which was in memory: drops unneeded versions.
     pub fn brought_home(&mut self, page: PageNo, readers: Readers<'_>) {
         self.since = None;
         self.is_home(page, readers);
     }
 
-    /// Its record is in the log.
+    /// The same for an image with a record in the log.
     pub fn swept(&mut self, page: PageNo, readers: Readers<'_>) {
         let Some(tid) = self.is_home(page, readers) else { return };
         self.since = self.since.map(|since| since.max(tid));
@@ -546,7 +548,8 @@ impl PageTable {
         Some(tid)
     }
 
-    /// By another process's checkpoint: drops unneeded images of pages without newer ones.
+    /// Another process's checkpoint brought home all up to `home_tid`: drops unneeded images of
+    /// pages without newer ones.
     pub fn swept_elsewhere(&mut self, home_tid: Tid, readers: Readers<'_>) {
         let in_home = |v: &&Version| v.tid <= home_tid && v.is_newer_than_home();
         let swept: Vec<PageNo> =
@@ -581,8 +584,8 @@ impl PageTable {
         }
     }
 
-    /// Drops unneeded versions of the first `page_count` pages. Later pages are not in home and
-    /// stay for snapshots.
+    /// Drops versions that no snapshot needs. Pages behind `page_count` are not in home, and stay
+    /// for snapshots.
     pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, readers: Readers<'_>) {
         debug_assert!(home_tid <= readers.visible, "home gets nothing that readers may not see yet");
         self.since = self.since.map(|since| since.max(home_tid));
@@ -605,7 +608,7 @@ impl PageTable {
         }
         let mut kept_bytes = 0;
         self.pages.retain(|page, versions| {
-            // Home may have a newer version than listed.
+            // Where home has a newer version than listed, or none, that is the newest.
             let streamed = layer.as_ref().filter(|l| l.streamed.get(*page).is_some()).map(|l| l.tid);
             let newer = streamed.or((page.0 > page_count).then_some(home_tid));
             if let Some(tid) = newer.filter(|tid| versions.last().is_some_and(|v| v.tid < *tid)) {
@@ -616,7 +619,7 @@ impl PageTable {
             retain_needed(*page, versions, until, readers);
             kept_bytes += bytes(versions);
             if versions.is_empty() {
-                // In home, or cut off with the file's end.
+                // Only the newest is left: in home, or cut off with the file's end.
                 return false;
             }
             newest.place = Place::Home;
@@ -631,8 +634,8 @@ impl PageTable {
         self.made_by(page, Tid(u64::MAX))
     }
 
-    /// By another process, not all of it seen here: snapshots from `home_tid` on read home, older
-    /// ones their versions.
+    /// Another process wrote home, not all of it seen here: snapshots from `home_tid` on read home,
+    /// older ones their versions.
     pub fn checkpointed_elsewhere(&mut self, home_tid: Tid, snapshots: &Snapshots) {
         let needed = self.unmade.iter().flat_map(Unmade::iter);
         let needed = needed.filter(|(page, tid, _)| snapshots.has_any_with(*page, *tid, home_tid));
@@ -640,7 +643,7 @@ impl PageTable {
         needed.into_iter().for_each(|page| self.list(page));
         let layer = self.layer.take();
         for (page, versions) in &mut self.pages {
-            // Snapshots before the checkpoint read the big transaction's image in home, or home's
+            // Between big transaction and checkpoint, snapshots read its image in home, or home's
             // kept one.
             let streamed = layer.as_ref().filter(|l| l.streamed.get(*page).is_some()).map(|l| l.tid);
             for tid in streamed.into_iter().chain([home_tid]) {
@@ -652,7 +655,7 @@ impl PageTable {
         self.checkpointed(home_tid, u32::MAX, Readers { snapshots, visible: home_tid });
     }
 
-    /// Kept images have grown enough.
+    /// Whether kept images have grown enough for a trim.
     pub fn should_trim(&self) -> bool {
         self.kept_bytes > TRIM_BYTES.max(2 * self.needed_bytes)
     }
@@ -684,8 +687,8 @@ fn bytes(versions: &[Version]) -> u64 {
     versions.iter().map(Version::bytes).sum()
 }
 
-/// `old` replaces Home in the first `count` versions. Several may be Home: a checkpoint marks one
-/// for a page beyond home's end, too.
+/// Home is about to lose `old`, which replaces it in the first `count` versions. Several may be in
+/// home: a checkpoint marks one for a page beyond home's end, too.
 fn displace_home(versions: &mut Vec<Version>, count: usize, old: Place) {
     let older = versions.get(..count).unwrap_or_default();
     let from = older.iter().rposition(|v| !matches!(v.place, Place::Home)).map_or(0, |newest| newest + 1);
@@ -699,7 +702,7 @@ fn displace_home(versions: &mut Vec<Version>, count: usize, old: Place) {
     }
 }
 
-/// All of `versions` are before `until`.
+/// Keeps the versions, all before `until`, that a snapshot may read.
 fn retain_needed(page: PageNo, versions: &mut Vec<Version>, until: Tid, readers: Readers<'_>) {
     let mut next = until;
     for at in (0..versions.len()).rev() {
@@ -785,7 +788,7 @@ mod tests {
         let changes = |table: &PageTable, tid| table.changes(Tid(tid)).unwrap();
         assert_eq!(changes(&table, 5), (Tid(1), vec![(PageNo(7), Tid(4)), (PageNo(8), Tid(5))]));
         assert_eq!(changes(&table, 4), (Tid(1), vec![(PageNo(7), Tid(4)), (PageNo(8), Tid(3))]));
-        // Home has them: earlier changes are unknown.
+        // Home has them: earlier changes are unknown, though an image is kept.
         table.checkpointed(Tid(5), 9, readers(&snapshots, 5));
         table.publish(PageNo(9), Tid(6), Place::Memory(image(1)), readers(&snapshots, 6));
         assert_eq!(changes(&table, 6), (Tid(5), vec![(PageNo(9), Tid(6))]));

@@ -25,10 +25,10 @@ pub struct Prepared {
     /// Without streamed ones.
     pub images: Vec<(PageNo, Image)>,
     pub stream: Stream,
-    /// Instead of a record.
+    /// Pages written in place instead of a record.
     pub in_place: Option<Box<Placement>>,
     pub changed: bool,
-    /// Already in the log, undecided.
+    /// The record, if already in the log and undecided.
     pub written: Option<Box<Written>>,
 }
 
@@ -64,7 +64,7 @@ pub struct Placement {
     pub pages: Vec<(PageNo, Image, Option<Image>)>,
     /// One page noted in the log; else pages with trailers.
     pub note: bool,
-    /// Home's, to which the undo records lead back.
+    /// The transaction of home's image, to which undo records lead back.
     pub base: Tid,
     pub count: usize,
 }
@@ -77,7 +77,7 @@ pub struct Txn {
     /// 0 until the first write to an empty database.
     pub page_bytes: u32,
     pub pages: FxHashMap<PageNo, Image>,
-    /// As SQLite read them from home: most get written and compared.
+    /// Images of home that SQLite read: most get written and compared.
     pub read: Vec<(PageNo, Image)>,
     pub streamed: Streamed,
     /// In bytes of the log.
@@ -87,13 +87,13 @@ pub struct Txn {
     /// As SQLite sees it.
     pub file_bytes: u64,
     pub stage: Stage,
-    /// SQLite is rolling it back (rule MergeIsSerial).
+    /// It cannot commit: SQLite is rolling it back (rule MergeIsSerial).
     pub doomed: bool,
     /// Set by FCNTL_SYNC if it spans several files.
     pub several: Option<Arc<Several>>,
-    /// Since FCNTL_SYNC.
+    /// SQLite synced the database file since FCNTL_SYNC.
     pub synced: bool,
-    /// Syncs until FCNTL_SYNC were those of `synchronous=NORMAL`.
+    /// SQLite's syncs until FCNTL_SYNC were those of `synchronous=NORMAL`.
     pub normal: bool,
 }
 

@@ -39,7 +39,7 @@ pub fn remove(disk: &dyn Disk, log: &Path, session: u64) -> Result<()> {
 struct Index {
     file: Option<Arc<dyn DiskFile>>,
     generation: u64,
-    /// Known entries.
+    /// Entries up to here are known.
     len: u64,
     pages: FxHashMap<PageNo, BTreeMap<Tid, u64>>,
 }
@@ -92,8 +92,8 @@ impl Kept {
         Ok(file)
     }
 
-    /// From byte `from` of the image on; returns the bytes read. `None`: home's counts. One load
-    /// while the file is empty.
+    /// Reads the image from its byte `from` on; returns the bytes read. `None`: home's counts. One
+    /// load while the file is empty.
     pub fn read(&self, page: PageNo, tid: Tid, from: usize, buf: &mut [u8]) -> Result<Option<usize>> {
         loop {
             let Some(Image { generation, file, at }) = self.find(page, tid)? else { return Ok(None) };
@@ -105,7 +105,7 @@ impl Kept {
         }
     }
 
-    /// Whether `tid` reads `page` here.
+    /// Whether the snapshot `tid` reads `page` here, not in home.
     pub fn has(&self, page: PageNo, tid: Tid) -> Result<bool> {
         Ok(self.find(page, tid)?.is_some())
     }
@@ -160,13 +160,13 @@ impl Kept {
         Ok(true)
     }
 
-    /// The caller has the writer's place.
+    /// Whether an image has an `until` above `tid`. The caller has the writer's place.
     pub fn covers(&self, page: PageNo, tid: Tid) -> bool {
         let newer = (std::ops::Bound::Excluded(tid), std::ops::Bound::Unbounded);
         self.index.lock().pages.get(&page).is_some_and(|images| images.range(newer).next().is_some())
     }
 
-    /// `afresh`: without the present images. The caller has the writer's place.
+    /// `afresh`: the present images are not needed. The caller has the writer's place.
     pub fn begin(&self, afresh: bool) -> Result<Run> {
         let mut index = self.index.lock();
         let (generation, len) = self.words.kept();

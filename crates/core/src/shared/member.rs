@@ -34,10 +34,11 @@ use crate::log::slot::Slot;
 /// Another process counts as a writer for this long.
 const BESIDE: Duration = Duration::from_millis(20);
 
-/// Between checks of the holder of PENDING.
+/// Time between two checks of the holder of PENDING.
 const PENDING_EVERY: Duration = Duration::from_millis(100);
 
-/// Exclusive to use the log alone, shared to read it unused. False if another process has one.
+/// Takes all lock bytes: exclusive to use the log alone, shared to read it unused. False if another
+/// process has one.
 pub fn try_alone(log: &LogFile, kind: LockKind) -> Result<bool> {
     log.file.try_lock(ATTACH, BYTES, kind).context(|| format!("cannot lock the log {}", log.path.display()))
 }
@@ -46,7 +47,8 @@ pub fn give_back(log: &LogFile) -> Result<()> {
     log.file.unlock(ATTACH, BYTES).context(|| format!("cannot unlock the log {}", log.path.display()))
 }
 
-/// `Busy` if another process has ADMIN for longer than `wait`.
+/// Keeps others from attaching and leaving; `Busy` if another process has ADMIN for longer than
+/// `wait`.
 pub fn admin(log: &LogFile, wait: Duration) -> Result<()> {
     lock_within(log, ADMIN, LockKind::Exclusive, wait)
 }
@@ -86,18 +88,18 @@ struct Announced {
 
 struct Local {
     in_flight: usize,
-    /// From another process: no thread goes on until the writer's state is in order (rule
-    /// OneWriter).
+    /// The place came from another process: no thread goes on until the writer's state is in order
+    /// (rule OneWriter).
     settling: bool,
-    /// When the writer's state was last in order.
+    /// The count of turns when the writer's state was last in order.
     seen_turns: u64,
     since: Instant,
     /// When another process last had the turn.
     others_at: Option<Instant>,
-    /// On the shared clock.
+    /// When PENDING was last asked for, on the shared clock.
     pending_at_us: u64,
     dead: Option<usize>,
-    /// Moved to another log: no turn begins here.
+    /// This process has moved to another log: no turn begins here.
     is_over: bool,
 }
 
@@ -115,7 +117,7 @@ pub enum Taken {
 pub struct Files {
     pub disk: Arc<dyn Disk>,
     pub home: Arc<dyn DiskFile>,
-    /// By this process.
+    /// This process cannot write it.
     pub read_only: bool,
 }
 
@@ -123,12 +125,12 @@ pub struct Member {
     pub words: ProcessWords,
     /// An observer has none.
     pub me: usize,
-    /// It cannot write the log.
+    /// This process can only read the log.
     pub observes: bool,
     pub log: LogFile,
     pub tail: Mutex<Tail>,
     pub kept: Kept,
-    /// Of [`Tail`]'s slot, read without a lock by each snapshot.
+    /// The sequence of [`Tail`]'s slot, read without a lock by each snapshot.
     pub generation: AtomicU64,
     announced: Mutex<Announced>,
     awaiting: AtomicUsize,
@@ -199,7 +201,8 @@ impl Member {
         Ok(Some(Arc::new(member)))
     }
 
-    /// Without `psow`, not to write. The caller has ADMIN, and is not alone.
+    /// Joins the log's processes, to write if `psow` is given. The caller has ADMIN, and is not
+    /// alone.
     pub fn join(files: Files, log: LogFile, session: u64, psow: Option<bool>) -> Result<Arc<Member>> {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
@@ -208,7 +211,7 @@ impl Member {
             return Err(busy("and shares it with none"));
         }
         let (words, slot) = Self::look(&log, session, psow)?;
-        // Left to the take-over if its process died in its turn or flush.
+        // The slot of a process that died in its turn or flush is left to the take-over.
         let mut free = 0..PROCESSES;
         let me = loop {
             let Some(n) = free.next() else { return Err(busy("in as many places as there may be")) };
@@ -224,8 +227,8 @@ impl Member {
         Ok(Arc::new(Member::new(files, log, words, me, Tail::nowhere(slot))))
     }
 
-    /// For a log this process may not write. `None`: no longer in use. `is_marked`: home has the
-    /// mark of `session`.
+    /// Observes a log that this process may not write. `None`: no longer in use. `is_marked`: home
+    /// has the mark of `session`.
     pub fn observe(
         files: Files,
         log: LogFile,
@@ -277,7 +280,7 @@ impl Member {
         Ok((words, slot))
     }
 
-    /// `slot` is durable.
+    /// This process is behind `slot`, which is durable.
     pub fn note(&self, slot: &Slot, cursor: &Cursor) {
         let mut tail = self.tail.lock();
         debug_assert!(slot.sequence >= tail.slot.sequence, "rule SlotBeforeReuse: slots are told in order");
@@ -294,12 +297,13 @@ impl Member {
         Turns { words: &self.words, me: self.me }
     }
 
-    /// Then none can attach until [`Member::not_alone`]. The caller has ADMIN.
+    /// If this is the only process, none can attach until [`Member::not_alone`]. The caller has
+    /// ADMIN.
     pub fn is_alone(&self) -> Result<bool> {
         try_alone(&self.log, LockKind::Exclusive)
     }
 
-    /// After [`Member::is_alone`]; gives ADMIN back.
+    /// Lets others in after [`Member::is_alone`], and gives ADMIN back.
     pub fn not_alone(&self) -> Result<()> {
         let what = || format!("cannot unlock the log {}", self.log.path.display());
         let file = &self.log.file;
@@ -342,7 +346,7 @@ impl Member {
         Ok(false)
     }
 
-    /// No checkpoint can overtake it now. Not for an observer.
+    /// Announces a snapshot that no checkpoint can overtake now. Not for an observer.
     pub fn announce_unseen(&self, tid: Tid) {
         let mut announced = self.announced.lock();
         if let Some(n) = announced.own.iter().position(Option::is_none) {
@@ -374,7 +378,7 @@ impl Member {
         Ok(())
     }
 
-    /// One item per living process. Clears slots of dead ones that announce a snapshot.
+    /// One item per living process; clears slots of dead ones that announce a snapshot.
     pub fn pins_of_others(&self) -> Result<Vec<Pins>> {
         let mut all = Vec::new();
         let busy_owner = self.words.busy_owner();
@@ -392,12 +396,12 @@ impl Member {
         Ok(all)
     }
 
-    /// That may write; perhaps dead.
+    /// Whether another process that may write, perhaps dead, uses the log.
     pub fn has_others(&self) -> bool {
         (0..PROCESSES).any(|process| process != self.me && self.words.is_used(process))
     }
 
-    /// Later observers look at the floor afterwards (rule AnnounceThenLook).
+    /// Observers that begin later look at the floor afterwards (rule AnnounceThenLook).
     fn oldest_observed(&self) -> Result<Option<Tid>> {
         let what = || format!("cannot lock the log {}", self.log.path.display());
         let any = |from: u64, until: u64| {
@@ -417,7 +421,7 @@ impl Member {
         Ok(Some(Tid(from)))
     }
 
-    /// By a living process, which sees snapshots announced before.
+    /// Whether a living process lets no other begin to read. It sees snapshots announced before.
     pub fn is_shut_out(&self) -> Result<bool> {
         if self.words.is_replaced() {
             return Ok(true);
@@ -461,16 +465,16 @@ impl Member {
         self.turns().is_taken_by_another()
     }
 
-    /// A living process has been writing for `kept`.
+    /// Whether a living process has been writing for `kept`.
     pub fn others_keep(&self, kept: Duration) -> Result<bool> {
         self.turns().kept_by_another(kept).map_or(Ok(false), |process| Ok(!self.is_dead(process)?))
     }
 
     /// `firm`: for a transaction, which [`Member::leave`] ends; else a lease. Does not wait for a
-    /// process that has the place for `kept`. After `FromDead` the caller takes over and calls
-    /// [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just these.
+    /// process that has the place for `kept`. After `FromDead`, also of a lease, the caller takes
+    /// over and calls [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just these.
     pub fn take(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<Taken> {
-        // Its holder waits for another process's turn.
+        // A thread that waits for another process's turn holds it.
         let local = self.local.try_lock().or_else(|| self.local.try_lock_until(deadline.at()));
         let Some(mut local) = local else { return Ok(Taken::Not) };
         // Joins our turn if it is in order and others have not waited too long.
@@ -517,13 +521,14 @@ impl Member {
         Ok(taken)
     }
 
-    /// Even while others wait for it. [`Member::leave`] ends that.
+    /// Unlike a transaction, it joins while others wait for the turn. [`Member::leave`] ends it.
     pub fn join_turn(&self) -> bool {
         let joined = self.local.try_lock().filter(|local| local.in_flight > 0 && !local.settling && !local.is_over);
         joined.map(|mut local| local.in_flight += 1).is_some()
     }
 
-    /// This process moves to another log, with the transactions returned.
+    /// This process goes on with another log, and with the transactions under way, whose number is
+    /// returned.
     pub fn move_turn(&self) -> usize {
         let mut local = self.local.lock();
         local.is_over = true;
@@ -536,7 +541,7 @@ impl Member {
         dead.take().map_or(Ok(()), |process| self.unlock_dead(process))
     }
 
-    /// All that is visible is known here.
+    /// The writer's state is in order: all that is visible is known here.
     pub fn settle(&self) -> Result<()> {
         let mut local = self.local.lock();
         local.seen_turns = self.words.turns().load(SeqCst);
@@ -551,7 +556,7 @@ impl Member {
         self.forget_dead(&mut local.dead)
     }
 
-    /// Whether to check for PENDING (rule StockKeptOut).
+    /// Whether it is time to look for a holder of PENDING (rule StockKeptOut).
     pub fn should_hold_pending(&self) -> bool {
         self.pending_due.load(Relaxed) && self.pending_due.swap(false, Relaxed)
     }
@@ -571,8 +576,8 @@ impl Member {
         self.forget_dead(&mut local.dead)
     }
 
-    /// `release`: all published is written, so the place may go to others: to one that waits, with
-    /// `pass_on` or after our slice.
+    /// A transaction is over. `release`: all published is written, so the place may go to others;
+    /// one that waits gets it with `pass_on`, or after our slice.
     pub fn leave(&self, release: bool, pass_on: bool) {
         let mut local = self.local.lock();
         self.end_settling(&mut local);
@@ -593,7 +598,7 @@ impl Member {
             || self.local.lock().others_at.is_some_and(recently)
     }
 
-    /// It ends without a write.
+    /// The snapshot ends without a write.
     pub fn end_lease(&self) {
         // Its holder waits for a turn: the lease was lost.
         if self.local.try_lock().is_some_and(|local| local.in_flight == 0) {
@@ -601,7 +606,7 @@ impl Member {
         }
     }
 
-    /// For a flush.
+    /// Whether a thread waits for a flush, or no longer does.
     pub fn awaits(&self, waits: bool) {
         if self.observes {
             return;

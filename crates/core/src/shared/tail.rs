@@ -6,11 +6,11 @@ use crate::log::slot::Slot;
 /// How far to follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// For readers.
+    /// Up to the state that readers see.
     Visible,
-    /// For the next transaction.
+    /// All that is written: the next transaction's base.
     Written,
-    /// For the shipper.
+    /// All that is written and flushed: the shipper's.
     Flushed,
 }
 

@@ -22,11 +22,11 @@ use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::disk::system;
 
-/// For an unused lease.
+/// An unused lease is left alone this long.
 const GRACE_US: u64 = 1000;
-/// The thread of a snapshot to be written on may lack a processor.
+/// A lease for a snapshot to be written on is left alone longer: its thread may lack a processor.
 const SNAPSHOT_GRACE_US: u64 = 20_000;
-/// While others wait.
+/// A process goes on this long while others wait.
 const SLICE: Duration = Duration::from_millis(2);
 const POLL: Duration = Duration::from_millis(1);
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
@@ -78,19 +78,19 @@ impl Place {
     }
 }
 
-/// Shared by processes; modulo the stamp's width.
+/// The clock of all processes in microseconds, modulo the stamp's width.
 pub fn now_us() -> u64 {
     system::clock_us() & STAMP_MAX
 }
 
 impl ProcessWords {
-    /// Dead or alive.
+    /// The process within a transaction, dead or alive.
     pub fn busy_owner(&self) -> Option<usize> {
         let place = Place::of(self.turn().load(SeqCst));
         place.busy.then_some(place.owner)
     }
 
-    /// From a dead process.
+    /// Whether a process takes over from a dead one.
     pub fn takes_over(&self) -> bool {
         self.turn().load(SeqCst) & TAKES_OVER != 0
     }
@@ -112,7 +112,7 @@ pub struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// In new words: busy if it `writes`, else leased.
+    /// The words are new: the place is busy if this process `writes`, else leased to it.
     pub fn found(&self, writes: bool) {
         self.words.turns().fetch_add(1, SeqCst);
         self.words.turn().store(Place::word(self.me, writes), SeqCst);
@@ -123,15 +123,15 @@ impl Turns<'_> {
         place.busy && place.owner != self.me
     }
 
-    /// If another has it busy for that long.
+    /// The other process that has it busy for `kept`, if any.
     pub fn kept_by_another(&self, kept: Duration) -> Option<usize> {
         let place = Place::of(self.words.turn().load(SeqCst));
         (place.busy && place.owner != self.me && place.age() >= kept).then_some(place.owner)
     }
 
-    /// Busy if `firm`, else leased. A lease is taken at the `deadline` at the latest; a process
-    /// that is busy for `kept` is not waited for. `is_dead` keeps others from judging the same dead
-    /// process until its next call.
+    /// Takes the place, busy if `firm`, else leased. A lease is taken at the `deadline` at the
+    /// latest; a process that is busy for `kept` is not waited for. `is_dead` keeps others from
+    /// judging the same dead process until its next call.
     pub fn take(
         &self,
         firm: bool,
@@ -189,7 +189,8 @@ impl Turns<'_> {
                 break Turn::Theirs;
             }
             if !waiting {
-                // Before the next look at the word: a leaving process looks here after changing it.
+                // Set before the next look at the word: a leaving process looks here after changing
+                // it.
                 waiting = true;
                 self.words.wanting().fetch_or(bit, SeqCst);
                 continue;
@@ -203,18 +204,18 @@ impl Turns<'_> {
         Ok(turn)
     }
 
-    /// From `then_us` to the last taking or giving back.
+    /// Time from `then_us` to the last taking or giving back.
     pub fn taken_since(&self, then_us: u64) -> Duration {
         let place = Place::of(self.words.turn().load(SeqCst));
         Duration::from_micros(place.stamp_us.wrapping_sub(then_us) & STAMP_MAX)
     }
 
-    /// The dead process's transaction is; the place stays busy.
+    /// The dead process's transaction is decided; the place stays busy.
     pub fn taken_over(&self) {
         self.words.turn().store(Place::word(self.me, true), SeqCst);
     }
 
-    /// The take-over failed.
+    /// The place is the dead process's again: the take-over failed.
     pub fn give_to_dead(&self, process: usize) {
         self.words.turn().store(Place::word(process, true), SeqCst);
     }
@@ -223,12 +224,12 @@ impl Turns<'_> {
         self.words.wanting().load(SeqCst) & !(1u64 << self.me) != 0
     }
 
-    /// Others wait, and the slice begun at `since` is over.
+    /// Whether others wait, and the slice begun at `since` is over.
     pub fn should_pass_on(&self, since: Instant) -> bool {
         self.others_wait() && since.elapsed() >= SLICE
     }
 
-    /// The snapshot was not written on.
+    /// The snapshot was not written on: its lease is free to take.
     pub fn end_lease(&self) {
         let word = self.words.turn().load(SeqCst);
         let place = Place::of(word);
@@ -237,7 +238,8 @@ impl Turns<'_> {
         }
     }
 
-    /// With nothing in flight. `pass_on`: to the next that waits, else free to all.
+    /// Gives the place back, with nothing in flight. `pass_on`: to the next that waits, else free
+    /// to all.
     pub fn leave(&self, pass_on: bool) {
         let place = Place::of(self.words.turn().load(SeqCst));
         if place.owner != self.me || !place.busy {

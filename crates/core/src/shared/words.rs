@@ -37,14 +37,14 @@ pub(crate) type Committing = [u64; 8];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     Own(usize),
-    /// Of several.
+    /// The oldest of several.
     Floor,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
     pub exact: Vec<Tid>,
-    /// Any from here on.
+    /// Any snapshot from this one on.
     pub floor: Option<Tid>,
 }
 
@@ -150,7 +150,7 @@ impl ProcessWords {
         self.cell(AT_MAGIC).store(MAGIC, SeqCst);
     }
 
-    /// As far as known.
+    /// The start of the system and the file's creation, as far as known.
     pub fn set_start(&self, start: Option<u64>, made: Option<u64>) {
         self.cell(AT_MADE).store(made.unwrap_or(0), SeqCst);
         self.cell(AT_START).store(start.unwrap_or(0), SeqCst);
@@ -216,7 +216,7 @@ impl ProcessWords {
         }
     }
 
-    /// In every process.
+    /// Everything fails from now on, in every process.
     pub fn poison(&self) {
         if keeps(Case::PoisonTold) {
             // An earlier reason stays.
@@ -246,7 +246,7 @@ impl ProcessWords {
         self.generation() == sequence
     }
 
-    /// Durable: only now may what it gives up be overwritten.
+    /// The slot is durable: only now may the bytes it gives up be overwritten.
     pub fn set_generation(&self, sequence: u64) {
         debug_assert!(sequence >= self.generation(), "rule SlotBeforeReuse: {sequence} after {}", self.generation());
         self.cell(AT_GENERATION).store(sequence, SeqCst);
@@ -296,7 +296,7 @@ impl ProcessWords {
         let _ = self.cell(AT_SHIP).compare_exchange(from as u64, to as u64, SeqCst, SeqCst);
     }
 
-    /// By the shipper: readers wait, too, until the store is known to have all.
+    /// The shipper begins: commits wait for the store, and readers until it is known to have all.
     pub fn begin_unshipped(&self, patience_ms: u64) {
         self.cell(AT_SHIP_MS).store(patience_ms, SeqCst);
         self.cell(AT_SHIP).store(Ship::Begun as u64, SeqCst);
@@ -316,7 +316,7 @@ impl ProcessWords {
         Tid(self.long(AT_SHIPPED).load(SeqCst))
     }
 
-    /// And belongs to this database.
+    /// The store has all up to `tid`, and belongs to this database.
     pub fn raise_shipped(&self, tid: Tid) {
         self.cell(AT_SHIPPED).fetch_max(tid.0, SeqCst);
         self.change_ship(Ship::Begun, Ship::On);
@@ -375,22 +375,22 @@ impl ProcessWords {
         self.cell(AT_FLUSHER)
     }
 
-    /// In a word FLUSHER.
+    /// The process in a word FLUSHER.
     pub fn flusher_of(word: u64) -> Option<usize> {
         usize::try_from(word).ok()?.checked_sub(1)
     }
 
-    /// A bit per process.
+    /// A bit for each process that waits for a flush.
     pub fn awaiting(&self) -> &AtomicU64 {
         self.cell(AT_AWAITING)
     }
 
-    /// At the last flush's begin.
+    /// [`ProcessWords::awaiting`] when the last flush began.
     pub fn covered(&self) -> &AtomicU64 {
         self.cell(AT_COVERED)
     }
 
-    /// On the system's clock, in microseconds.
+    /// When the last flush ended, on the system's clock, in microseconds.
     pub fn flush_ended(&self) -> &AtomicU64 {
         self.cell(AT_FLUSH_ENDED)
     }
@@ -481,12 +481,12 @@ impl ProcessWords {
         self.cell(AT_KEPT).store((generation << KEPT_LEN_BITS) | (len & KEPT_LEN_MAX), SeqCst);
     }
 
-    /// Later snapshots need none.
+    /// Snapshots from this one on need no kept image.
     pub fn kept_until(&self) -> Tid {
         Tid(self.long(AT_KEPT_UNTIL).load(SeqCst))
     }
 
-    /// For older snapshots.
+    /// Images are about to be kept for older snapshots.
     pub fn raise_kept_until(&self, until: Tid) {
         self.cell(AT_KEPT_UNTIL).fetch_max(until.0, SeqCst);
     }
@@ -495,7 +495,7 @@ impl ProcessWords {
         self.cell(AT_TURN)
     }
 
-    /// Between processes.
+    /// Counts passings of the turn between processes.
     pub fn turns(&self) -> &AtomicU64 {
         self.cell(AT_TURNS)
     }
@@ -518,7 +518,7 @@ impl ProcessWords {
         self.long(Self::slot_at(process, IN_SLOT_USED)).load(SeqCst) != 0
     }
 
-    /// Of a process that leaves or is dead.
+    /// Frees the slot of a process that leaves or is dead.
     pub fn clear(&self, process: usize) {
         for word in IN_SLOT_PINS..SLOT_WORDS {
             self.cell(Self::slot_at(process, word)).store(NONE, SeqCst);

@@ -81,12 +81,12 @@ pub struct State {
 }
 
 impl State {
-    /// Without a page.
+    /// A database without a page.
     pub fn empty(tid: Tid) -> State {
         State { tid, kind: Kind::Empty, page_bytes: 0, page_count: 0, change_counter: 0, header: [0; at::HEADER_BYTES] }
     }
 
-    /// Of a marked home.
+    /// The state of a marked home.
     pub fn without_mark(mut first: Header, bytes: u64) -> State {
         let counter = be_u32(&first, at::CHANGE_COUNTER).unwrap_or(0);
         unmark(&mut first);
@@ -95,7 +95,7 @@ impl State {
         State::of_home(&first, bytes)
     }
 
-    /// Of an unmarked home.
+    /// The state of an unmarked home.
     pub fn of_home(first: &[u8], file_bytes: u64) -> State {
         if file_bytes <= at::HEADER_BYTES as u64 && is_cut_short(first) {
             return State::empty(Tid::HOME);
@@ -169,7 +169,8 @@ impl State {
         u64::from(self.page_count) * u64::from(self.page_bytes)
     }
 
-    /// Its counter is one ahead, so that stock SQLite drops its cache.
+    /// The header for a marked home. Its counter is one ahead, so that stock SQLite drops its
+    /// cache.
     pub fn marked_header(&self, mark: Mark) -> Header {
         let mut h = self.header;
         put(&mut h, at::READ_VERSION, &[at::MARK]);
@@ -177,7 +178,7 @@ impl State {
         with_counter(h, self.change_counter.wrapping_add(1))
     }
 
-    /// Perhaps without a page.
+    /// The same for a home that may have no page yet.
     pub fn marked_or_empty(&self, mark: Mark) -> Header {
         match self.kind {
             Kind::Empty => empty_marked(4096, mark),
@@ -185,14 +186,15 @@ impl State {
         }
     }
 
-    /// Unmarked, with a counter unlike any in a marked home, so that stock SQLite drops its cache
-    /// (rule OneNumberOneState).
+    /// The header for unmarking. Its counter is unlike any that home had while marked, so that
+    /// stock SQLite drops its cache (rule OneNumberOneState).
     pub fn final_header(&self) -> Header {
         with_counter(self.header, self.change_counter.wrapping_add(2))
     }
 }
 
-/// An interrupted marking of an empty file: no bytes, or a part of that header, for any session.
+/// Whether the marking of an empty file was cut short: no bytes, or a part of that header, for any
+/// session.
 fn is_cut_short(first: &[u8]) -> bool {
     let whole = empty_marked(4096, Mark::new(0, Tid(0)));
     let mark = at::SESSION..at::SESSION + at::MARK_BYTES;
@@ -205,14 +207,14 @@ fn with_counter(mut h: Header, counter: u32) -> Header {
     h
 }
 
-/// For which the page count holds.
+/// Sets the change counter, and that the page count holds for it.
 pub fn put_counter(header: &mut [u8], counter: u32) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         put(header, field, &counter.to_be_bytes());
     }
 }
 
-/// If valid.
+/// The page size in the header, if valid.
 pub fn page_bytes(header: &[u8]) -> Option<u32> {
     let size = match be_u16(header, at::PAGE_SIZE)? {
         1 => 65536,
@@ -226,7 +228,7 @@ pub fn page_count(header: &[u8]) -> Option<u32> {
     be_u32(header, at::PAGE_COUNT)
 }
 
-/// Before 3.7.0 SQLite left the page count stale: the file's length counts.
+/// Whether the header's page count holds: SQLite before 3.7.0 left it stale.
 fn states_its_size(first: &[u8]) -> bool {
     let valid_for = be_u32(first, at::VERSION_VALID_FOR);
     first.starts_with(at::MAGIC)
@@ -250,7 +252,7 @@ pub fn has_rollback_journal(header: &[u8]) -> bool {
         && header.get(at::WRITE_VERSION..=at::READ_VERSION) == Some(&[1, 1])
 }
 
-/// If it is on.
+/// The mark in a header, if it is on.
 pub fn mark(header: &[u8]) -> Option<Mark> {
     let marked = header.starts_with(at::MAGIC) && header.get(at::READ_VERSION) == Some(&at::MARK);
     let session = le_u64(header, at::SESSION).filter(|_| marked)?;
@@ -280,7 +282,8 @@ pub fn empty_marked(page_bytes: u32, mark: Mark) -> Header {
     h
 }
 
-/// So that counters alone do not change page 1 (metadata embedding of LS-MVBT).
+/// Gives `new` other counters, so that they alone do not change page 1 (metadata embedding of
+/// LS-MVBT).
 pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         if let Some(old) = counters_of.get(field..field + 4) {
@@ -289,7 +292,7 @@ pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     }
 }
 
-/// An in-page scheme derives the page count from the pages.
+/// The same for the page count, which an in-page scheme derives from the pages.
 pub fn embed_page_count(new: &mut [u8], count_of: &[u8]) {
     if let Some(old) = count_of.get(at::PAGE_COUNT..at::PAGE_COUNT + 4) {
         put(new, at::PAGE_COUNT, old);
@@ -302,7 +305,7 @@ pub const COUNTERS: usize = 4;
 pub const PAGE_COUNT: usize = 8;
 pub const SIZES: usize = 16;
 
-/// But for counters, and `but` bytes from the change counter on.
+/// Whether two images of page 1 agree but for counters, and `but` bytes from the change counter on.
 pub fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
     let from = at::CHANGE_COUNTER + but;
     let part = |range: std::ops::Range<usize>| a.get(range.clone()) == b.get(range);

@@ -126,17 +126,17 @@ impl VirtualJournal {
         self.full_sync |= !self.last_write_was_header;
     }
 
-    /// `synchronous` is not OFF.
+    /// Whether SQLite synced it in this transaction: `synchronous` is not OFF.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// Only headers were synced: `synchronous=NORMAL`.
+    /// Whether only headers were synced: `synchronous=NORMAL`.
     pub fn syncs_are_normal(&self) -> bool {
         self.synced && !self.full_sync
     }
 
-    /// The next transaction counts afresh.
+    /// The syncs of the next transaction count afresh.
     pub fn forget_syncs(&mut self) {
         self.synced = false;
         self.full_sync = false;
@@ -166,7 +166,7 @@ impl VirtualJournal {
         super_journal(self.len, |buf, offset| self.read_at(buf, offset))
     }
 
-    /// The transaction spans several files.
+    /// Whether it names a super-journal: the transaction spans several files.
     pub fn names_super_journal(&self) -> Result<bool> {
         let mut tail = [0; 8];
         let Some(at) = self.len.checked_sub(8) else { return Ok(false) };

@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::base::layout::{be_u16, be_u32, home as at, trailer};
 use crate::base::types::PageNo;
 
-/// From here on a page number may begin like a b-tree page.
+/// From here on a page number may begin like a b-tree page's type.
 const AMBIGUOUS_PAGES: u32 = 0x0200_0000;
 /// In the database header; nonzero with pointer maps.
 const LARGEST_ROOT: usize = 52;
@@ -72,7 +72,8 @@ impl Shape {
         page.0 == if first == self.pending_page() { first.saturating_add(1) } else { first }
     }
 
-    /// If certain: other pages, but for pointer maps, begin with a page number or zero.
+    /// The parts of a page that is certainly a b-tree page: others, but for pointer maps, begin
+    /// with a page number or zero.
     pub fn node(self, page: PageNo, image: &[u8]) -> Option<Node> {
         if self.page_count >= AMBIGUOUS_PAGES || (self.pointer_maps && self.is_pointer_map(page)) {
             return None;
@@ -99,7 +100,7 @@ impl Shape {
         })
     }
 
-    /// In the used parts of b-tree pages; of others, all but the reserve.
+    /// Whether two images are equal: of b-tree pages the used parts, of others all but the reserve.
     pub fn same(self, page: PageNo, a: &[u8], b: &[u8]) -> bool {
         let equal = |range: Range<usize>| a.get(range.clone()) == b.get(range);
         match (self.node(page, a), self.node(page, b)) {

@@ -17,13 +17,13 @@ struct Version {
     bytes: Arc<[u8]>,
     /// After a failed flush the cache calls it clean, so no later one writes it.
     limbo: bool,
-    /// In the device's cache.
+    /// The device has it in its cache.
     sent: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Unit {
-    /// If since the file's last flush.
+    /// When the medium's content was written, if since the file's last flush.
     medium_at: u64,
     versions: Vec<Version>,
 }
@@ -63,7 +63,7 @@ impl CachedFile {
         }
     }
 
-    /// After a power cut that left these bytes.
+    /// The file after a power cut that left these bytes.
     pub fn at_rest_with(&self, bytes: Bytes) -> Self {
         Self { seal: self.seal, ..Self::at_rest(self.unit, bytes) }
     }
@@ -94,7 +94,8 @@ impl CachedFile {
         }
     }
 
-    /// Units as cached, and the pending lengths that let the medium reach `end` in any case.
+    /// Makes a range durable: units as cached, and the pending lengths that let the medium reach
+    /// `end` in any case.
     pub fn flush_range(&mut self, start: usize, end: usize) {
         let options = std::iter::once(self.medium_len).chain(self.lengths.iter().map(|length| length.len));
         let short = options.enumerate().filter(|(_, len)| *len < end).last();
@@ -133,7 +134,7 @@ impl CachedFile {
         newest.filter(|version| !version.limbo).for_each(|version| version.sent = true);
     }
 
-    /// Where the medium has a place for them.
+    /// Sent versions reach the medium, where it has a place for them.
     pub fn flush_sent(&mut self) {
         let mut arrived = Vec::new();
         for (&index, unit) in self.units.range_mut(..self.medium_len.div_ceil(self.unit)) {
@@ -157,7 +158,7 @@ impl CachedFile {
         }
     }
 
-    /// Until the length changes. Panics if a power cut could shorten the file.
+    /// Seals the file until its length changes. Panics if a power cut could shorten it.
     pub fn put_seal(&mut self, seal: u64) {
         let len = self.view.len();
         let is_durable = self.medium_len >= len && self.lengths.iter().all(|length| length.len >= len);
@@ -183,7 +184,7 @@ impl CachedFile {
         }
     }
 
-    /// Also on the medium. False past the end.
+    /// Flips a bit on medium and in cache. False past the end.
     pub fn flip_bit(&mut self, offset: usize, bit: u8) -> bool {
         let (mask, index, within) = (1 << (bit % 8), offset / self.unit, offset % self.unit);
         if !self.view.flip(offset, mask) {
@@ -196,7 +197,8 @@ impl CachedFile {
         true
     }
 
-    /// Above one, of the length and each unit, from the medium's state to the newest.
+    /// Counts of options above one, of the length and each unit, from the medium's state to the
+    /// newest.
     pub fn choices(&self) -> impl Iterator<Item = usize> {
         let versions = self.units.values().map(|unit| unit.versions.len());
         std::iter::once(self.lengths.len()).chain(versions).filter(|&pending| pending > 0).map(|pending| pending + 1)
@@ -233,7 +235,7 @@ impl CachedFile {
         bytes
     }
 
-    /// With what their truncations zero.
+    /// Puts pending lengths on the medium, and zeroes data that they truncate.
     fn commit_lengths(&mut self, count: usize) {
         for length in self.lengths.drain(..count) {
             self.medium_len = length.len;

@@ -39,7 +39,7 @@ use names::{Names, normal};
 /// A disk's behaviour.
 #[derive(Clone, Copy, Debug)]
 pub struct SimConfig {
-    /// All-or-nothing bytes: a power of two, at least 512.
+    /// Bytes written all or nothing: a power of two, at least 512.
     pub atomic_unit: u32,
     /// A file's `sync` makes its creation durable, as on ext4 but not by POSIX.
     pub sync_covers_creation: bool,
@@ -111,7 +111,7 @@ impl SimDisk {
         })
     }
 
-    /// All-or-nothing bytes.
+    /// Bytes written all or nothing.
     pub fn atomic_unit(&self) -> u32 {
         self.state.lock().config.atomic_unit
     }
@@ -144,17 +144,17 @@ impl SimDisk {
         self.state.lock().faults.add(Op::Read, nth, Fate::Short(len));
     }
 
-    /// In bytes. A write beyond fails with `StorageFull`, its first part cached.
+    /// Sets the capacity in bytes. A write beyond fails with `StorageFull`, its first part cached.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().config.capacity = bytes;
     }
 
-    /// Over all files.
+    /// Calls so far, over all files.
     pub fn counters(&self) -> Counters {
         self.counters_of("")
     }
 
-    /// Of paths that end in `suffix`.
+    /// Calls so far on paths that end in `suffix`.
     pub fn counters_of(&self, suffix: &str) -> Counters {
         let state = self.state.lock();
         let mut sum = Counters::default();
@@ -163,7 +163,7 @@ impl SimDisk {
         sum
     }
 
-    /// To zero.
+    /// Sets all counters to zero.
     pub fn reset_counters(&self) {
         self.state.lock().counters.clear();
     }
@@ -178,7 +178,7 @@ impl SimDisk {
         self.state.lock().names.paths().cloned().collect()
     }
 
-    /// As readers see it.
+    /// The bytes that readers see.
     pub fn snapshot_file(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state.lock();
         let ino = state.names.get(&normal(path))?;
@@ -195,14 +195,14 @@ impl SimDisk {
         state.inode(ino).data = data;
     }
 
-    /// On medium and in cache. False without such a byte.
+    /// Flips a bit on medium and in cache. False without such a byte.
     pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> bool {
         let mut state = self.state.lock();
         let Some(ino) = state.names.get(&normal(path)) else { return false };
         usize::try_from(offset).is_ok_and(|offset| state.inode(ino).data.flip_bit(offset, bit))
     }
 
-    /// Options per choice.
+    /// Options of each choice of a crash now.
     pub fn crash_choices(&self) -> Vec<usize> {
         let state = self.state.lock();
         let mut choices = state.names.choices();
@@ -210,7 +210,7 @@ impl SimDisk {
         choices
     }
 
-    /// Panics unless there is a choice for each of [`Self::crash_choices`].
+    /// A crash with these choices. Panics unless there is one for each of [`Self::crash_choices`].
     pub fn crash_with(&self, choices: &[usize]) -> SimDisk {
         let mut next = choices.iter();
         let crashed = self.crash_by(&mut |count| {
@@ -222,7 +222,8 @@ impl SimDisk {
         crashed
     }
 
-    /// By seed: of all pending, nearly none, nearly all, some, all but one, or one arrived.
+    /// A crash drawn from a seed: of all pending, nearly none, nearly all, some, all but one, or
+    /// one arrived.
     pub fn crash(&self, seed: u64) -> SimDisk {
         let mut rng = SplitMix64::new(seed);
         let (drawn, newest) = (rng.below(10), rng.below(2) == 1);
@@ -246,7 +247,7 @@ impl SimDisk {
         })
     }
 
-    /// `choose` picks a number below its argument.
+    /// A crash; `choose` picks a number below its argument for each choice.
     pub fn crash_by(&self, choose: &mut dyn FnMut(usize) -> usize) -> SimDisk {
         let state = self.state.lock();
         let mut chosen = Vec::new();
@@ -265,7 +266,7 @@ impl SimDisk {
         Self::from_state(after)
     }
 
-    /// From nothing arrived to everything: the product of [`Self::crash_choices`].
+    /// Every crash, from nothing arrived to everything: the product of [`Self::crash_choices`].
     pub fn crashes(&self) -> impl Iterator<Item = (Vec<usize>, SimDisk)> + use<> {
         let disk = self.survive();
         let counts = disk.crash_choices();
@@ -285,8 +286,8 @@ impl SimDisk {
         })
     }
 
-    /// The kernel lives: writes are visible, pending ones stay so; locks and nameless files are
-    /// gone.
+    /// The processes die and the kernel lives: writes are visible, pending ones stay so; locks and
+    /// nameless files are gone.
     pub fn survive(&self) -> SimDisk {
         let state = self.state.lock();
         let mut after = State { names: state.names.clone(), ..state.without_processes() };

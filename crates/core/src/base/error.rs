@@ -5,19 +5,20 @@ use std::path::Path;
 
 use crate::base::types::PageNo;
 
-/// Of this crate.
+/// Result of a core operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Its class decides the SQLite result code.
+/// An error with a message. Its class decides the SQLite result code.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another holds the lock: try again.
+    /// Another connection or process holds a lock; nothing was changed, and a later try may
+    /// succeed.
     #[error("{0}")]
     Busy(String),
-    /// The snapshot is stale: start over.
+    /// The snapshot is older than the newest commit: start over.
     #[error("the snapshot of this transaction is no longer the newest state; roll back and start again")]
     BusySnapshot,
-    /// Other processes have the database open: roll back.
+    /// The transaction needs the database alone, and other processes have it open: roll back.
     #[error("{0}")]
     NotAlone(String),
     /// No room on the disk; nothing acknowledged is lost.
@@ -49,22 +50,22 @@ pub enum Error {
     /// The database or its log is contradictory.
     #[error("{0}")]
     Corrupt(String),
-    /// Not SQLite's format.
+    /// The file is not a SQLite database.
     #[error("{0}")]
     NotADatabase(String),
-    /// The message gives the remedy.
+    /// The database cannot be opened; the message gives the remedy.
     #[error("{0}")]
     CantOpen(String),
     /// A write to a read-only file.
     #[error("{0}")]
     ReadOnly(String),
-    /// The name leads to another file.
+    /// The database's name leads to another file now.
     #[error("{0}")]
     Moved(String),
-    /// Its directory is read-only, so no file can be made beside it.
+    /// No file can be made beside the database: its directory is read-only.
     #[error("{0}")]
     ReadOnlyDirectory(String),
-    /// Unknown or impossible; the message names it, its value and the choices.
+    /// An option is unknown or impossible; the message names it, its value and the choices.
     #[error("{0}")]
     Option(String),
     /// `require=1` forbids bypassing the engine.
@@ -76,7 +77,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// `what` names operation and file.
+    /// Classifies an error of the system; `what` names operation and file.
     pub fn io(what: impl Into<String>, error: io::Error) -> Self {
         let what = what.into();
         match error.kind() {
@@ -87,25 +88,26 @@ impl Error {
         }
     }
 
-    /// Within an image that changes build on.
+    /// Home, at `path`, ends within an image that changes build on.
     pub fn home_ends_within(path: &Path, page: PageNo) -> Self {
         Error::Corrupt(format!("{} ends within page {page}", path.display()))
     }
 
-    /// Zeros would be a wrong answer (invariant I7).
+    /// The log ends within an image: zeros would be a wrong answer (invariant I7).
     pub fn log_ends_within(page: PageNo) -> Self {
         Error::Corrupt(format!("the log ends within the image of page {page}"))
     }
 
-    /// Of room, memory or the store: nothing needed was overwritten, so try again.
+    /// Whether room, memory or the store was short: nothing needed was overwritten, so the caller
+    /// may try again.
     pub fn is_short(&self) -> bool {
         matches!(self, Error::Full(_) | Error::NoMemory | Error::Unshipped(_))
     }
 }
 
-/// Adds operation and file.
+/// Adds operation and file to an error of the system.
 pub trait IoContext<T> {
-    /// Names the operation.
+    /// Turns an `io::Result` into a [`Result`].
     fn context(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 

@@ -12,26 +12,26 @@ pub const KEPT_SUFFIX: &str = "-onewrite-kept";
 /// Suffix of the rollback journal.
 pub const JOURNAL_SUFFIX: &str = "-journal";
 
-/// Suffix: commits wait for the store.
+/// Suffix of the file which says that commits wait for the store.
 pub const SYNC_SUFFIX: &str = "-onewrite-sync";
 
 /// Suffix of a scheme's second file.
 pub const SECOND_SUFFIX: &str = "-onewrite-shadow";
 
-/// Longest name.
+/// Longest file name in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Bytes kept of a longer name: every suffix fits.
+/// Bytes kept of a longer name, so that every suffix fits.
 pub const SHORT_NAME_BYTES: usize = 200;
 
 /// Smallest block; large atomic units need larger ones.
 pub const BLOCK_BYTES_MIN: u32 = 4096;
 /// Largest block.
 pub const BLOCK_BYTES_MAX: u32 = 65536;
-/// A new log, and the longest beside a closed database.
+/// Length of a new log, and of the longest beside a closed database.
 pub const SMALL_LOG_BYTES: u64 = 64 << 10;
 /// The same for large blocks: two slots, shared memory, the smallest ring.
 pub const SMALL_LOG_BLOCKS: u64 = 7;
-/// Streamed images' positions count these bytes.
+/// Unit of the positions of streamed images, in bytes.
 pub const STREAM_UNIT: u64 = 512;
 /// No device tears a sector of this size.
 pub const SECTOR_BYTES: usize = STREAM_UNIT as usize;
@@ -91,16 +91,16 @@ pub mod words {
     pub const AT_SHIP: usize = 40;
     pub const AT_SHIPPED: usize = 41;
     pub const AT_SHIP_MS: usize = 42;
-    /// The shorts behind the bells of the processes.
+    /// The shorts behind the bells: for a flush, then for the shipper.
     pub const FLUSH_BELL: usize = PROCESSES;
     pub const SHIP_BELL: usize = FLUSH_BELL + 1;
     /// One cache line per process.
     pub const AT_SLOTS: usize = 64;
     pub const SLOT_WORDS: usize = 8;
-    /// In use; pinned snapshots; the oldest of other snapshots.
+    /// Within a slot: in use, pinned snapshots, the oldest of those without a word of their own.
     pub const IN_SLOT_USED: usize = 0;
     pub const IN_SLOT_PINS: usize = 1;
-    /// Snapshots with their own word.
+    /// Snapshots of a process with a word of their own.
     pub const PINS: usize = 6;
     pub const IN_SLOT_FLOOR: usize = IN_SLOT_PINS + PINS;
 }
@@ -110,9 +110,9 @@ pub mod words {
 pub mod lock_bytes {
     use super::words::PROCESSES;
 
-    /// Exclusive: alone.
+    /// Shared by attached processes, exclusive by one that is alone.
     pub const ATTACH: u64 = 0;
-    /// To attach or leave.
+    /// Exclusive while a process attaches or leaves.
     pub const ADMIN: u64 = 1;
     pub const SLOTS: u64 = 2;
     pub const BYTES: u64 = SLOTS + PROCESSES as u64;
@@ -146,12 +146,12 @@ pub mod home {
     /// While marked, u32: 1 until that checkpoint is complete, 2 while the log may be empty; above,
     /// how far it is behind.
     pub const FLAGS: usize = TID + 8;
-    /// From [`SESSION`] on: all of SQLite's reserve.
+    /// Bytes of the mark from [`SESSION`] on: all that SQLite reserves.
     pub const MARK_BYTES: usize = FLAGS + 4 - SESSION;
     const _: () = assert!(SESSION + MARK_BYTES == VERSION_VALID_FOR);
     /// Change counter of [`PAGE_COUNT`], u32.
     pub const VERSION_VALID_FOR: usize = 92;
-    /// Read version in use: stock SQLite answers NOTADB.
+    /// Read version of a database in use: stock SQLite answers NOTADB.
     pub const MARK: u8 = 87;
 }
 
@@ -160,7 +160,7 @@ pub mod home {
 pub mod wal {
     pub const SUFFIX: &str = "-wal";
     pub const INDEX_SUFFIX: &str = "-shm";
-    /// Lowest bit: 1 for big-endian checksums.
+    /// The lowest bit is 1 if checksums are big-endian.
     pub const MAGIC: u32 = 0x377f_0682;
     pub const VERSION: u32 = 3_007_000;
     pub const AT_MAGIC: usize = 0;
@@ -188,7 +188,7 @@ pub mod slot {
     pub const BLOCKS_BEFORE_RING: u64 = 3;
     pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrite");
     pub const VERSION: u32 = 2;
-    /// Also readable: ranges instead of pieces.
+    /// A version that is read too: it has ranges instead of pieces.
     pub const VERSION_READ: u32 = 1;
     pub const AT_MAGIC: usize = 0;
     pub const AT_VERSION: usize = AT_MAGIC + 8;
@@ -207,13 +207,13 @@ pub mod slot {
     pub const AT_COUNTER_CEILING: usize = AT_CHANGE_COUNTER + 4;
     pub const AT_STATE: usize = AT_COUNTER_CEILING + 4;
     pub const AT_CRC: usize = AT_STATE + 4;
-    /// In place: home's header has it.
+    /// Page count of a scheme in place: home's header has it.
     pub const PAGE_COUNT_IN_HOME: u32 = u32::MAX;
     pub const BYTES: usize = AT_CRC + 4;
     /// Empty; home is complete and unmarked.
     pub const STATE_CLEAN: u32 = 0;
     pub const STATE_LIVE: u32 = 1;
-    /// Live, perhaps with pages in place and no record.
+    /// As live, but pages may be written in place without a record.
     pub const STATE_LIVE_IN_PLACE: u32 = 2;
     /// Added: the ring was zeros at the start; of a clean log, is again.
     pub const STATE_ZEROED: u32 = 4;
@@ -237,7 +237,7 @@ pub mod decision {
     pub const MAGIC: u64 = u64::from_le_bytes(*b"onewdec1");
     /// Unit of position and length.
     pub use super::SECTOR_BYTES;
-    /// Behind each slot.
+    /// Sectors for decisions behind each slot.
     pub const SECTORS: usize = super::BLOCK_BYTES_MIN as usize / SECTOR_BYTES - 1;
     pub const AT_MAGIC: usize = 0;
     pub const AT_TOKEN: usize = AT_MAGIC + 8;
@@ -268,7 +268,7 @@ pub mod record {
     pub const AT_STREAM_CRC: usize = AT_STREAM_INDEX + 4;
     pub const HEADER_BYTES: usize = AT_STREAM_CRC + 4;
     pub const CRC_BYTES: usize = 4;
-    /// Of start and length.
+    /// Alignment of a record's start and length.
     pub const ALIGN: usize = 8;
     /// Entry head: page u32, kind u16, count u16.
     pub const ENTRY_BYTES: usize = 8;
@@ -286,13 +286,13 @@ pub mod record {
     pub const KIND_DECIDER: u16 = 4;
     /// Pieces over the previous image.
     pub const KIND_COMPACT_DELTA: u16 = 5;
-    /// Over zeros: the page was beyond the end.
+    /// Pieces over zeros: the page was beyond the database's end.
     pub const KIND_COMPACT_FRESH: u16 = 6;
     /// The lowest bits of a piece's length are its kind.
     pub const PIECE_BITS: u32 = 2;
     pub const PIECE_BYTES: u32 = 0;
     pub const PIECE_ZEROS: u32 = 1;
-    /// 16 bits, big-endian: the smallest, a step, counts of steps.
+    /// Numbers of 16 bits, big-endian: the smallest, a step, counts of steps.
     pub const PIECE_NUMBERS: u32 = 2;
     /// Smallest u16, step u16, bits per count u8.
     pub const NUMBERS_HEAD_BYTES: usize = 5;
@@ -316,7 +316,7 @@ pub mod trailer {
     pub const BYTES: usize = AT_UNDO_LEN + 2;
     const _: () = assert!(BYTES == 32);
 
-    /// Trailer and undo room of a new database's pages.
+    /// Reserved bytes of a new database: the trailer, and room for undo records.
     pub const fn reserved_bytes(page_bytes: u32) -> u8 {
         match page_bytes / 16 {
             0..=32 => 32,
@@ -335,7 +335,7 @@ pub mod undo {
     pub const AT_MIDDLE: usize = AT_SUFFIX + 2;
     pub const AT_RANGES: usize = AT_MIDDLE + 2;
     pub const AT_HEADER: usize = AT_RANGES + 2;
-    /// The longer form of a b-tree page header.
+    /// Bytes kept of the b-tree page header, in its longer form.
     pub const HEADER_BYTES: usize = 12;
     /// Old cell pointers and ranges follow.
     pub const FIXED_BYTES: usize = AT_HEADER + HEADER_BYTES;
@@ -372,7 +372,7 @@ pub fn be_u16(b: &[u8], at: usize) -> Option<u16> {
     bytes_at(b, at).map(u16::from_be_bytes)
 }
 
-/// The layouts above all fit.
+/// Writes `field` at `at`; the layouts above all fit.
 pub fn put(b: &mut [u8], at: usize, field: &[u8]) {
     if let Some(to) = at.checked_add(field.len()).and_then(|end| b.get_mut(at..end)) {
         to.copy_from_slice(field);

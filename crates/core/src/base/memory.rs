@@ -42,7 +42,7 @@ fn no_memory(_: TryReserveError) -> Error {
 /// Small pieces of a transaction.
 const HEADROOM_BYTES: usize = 32 << 10;
 
-/// The allocator keeps the bytes freed here for this thread's small pieces.
+/// Fails without memory for small pieces: the allocator keeps the bytes freed here for this thread.
 pub fn headroom() -> Result<()> {
     list::<u8>(HEADROOM_BYTES).map(drop)
 }
@@ -75,7 +75,7 @@ fn bytes(len: usize) -> Result<Vec<u8>> {
     page.map_or_else(|| list(len), Ok)
 }
 
-/// SQLite's default page, with which allocators are slow.
+/// Pages of SQLite's default size are pooled: allocators are slow with them.
 const POOLED_BYTES: usize = 4096;
 const POOLED: usize = 64;
 
@@ -98,20 +98,20 @@ impl Drop for PageBytes {
     }
 }
 
-/// Largest kept.
+/// Larger buffers are freed.
 const SPARE_BYTES: usize = 64 << 10;
 
-/// Of many open connections and databases, few write.
+/// Unused buffers: of many open connections and databases, few write.
 static SPARES: Mutex<[Vec<u8>; 8]> = Mutex::new([const { Vec::new() }; 8]);
 
-/// Perhaps with its last capacity.
+/// An empty buffer, perhaps with the capacity of its last use.
 pub fn spare() -> Vec<u8> {
     let mut spares = SPARES.try_lock();
     let spare = spares.as_mut().and_then(|spares| spares.iter_mut().find(|spare| spare.capacity() > 0));
     spare.map_or_else(Vec::new, std::mem::take)
 }
 
-/// Leaves `buffer` empty.
+/// Pools or frees a buffer, and leaves it empty.
 pub fn give_back(buffer: &mut Vec<u8>) {
     if buffer.capacity() == 0 {
         return;

@@ -10,11 +10,11 @@ use crate::base::error::{Error, Result};
 pub enum SchemeName {
     /// Records of deltas; checkpoints write home.
     Log,
-    /// As `Log`, but single pages in place where nothing can tear them.
+    /// As `Log`, but a page alone goes in place where nothing can tear it.
     Auto,
-    /// In place, with undo records; one flush.
+    /// Pages in place, with undo records; one flush.
     InPage,
-    /// In place, one flush, no crash protection: a baseline, not for data.
+    /// Pages in place, one flush, no crash protection: a baseline, not for data.
     Off,
     /// Two files exchange names: a baseline.
     Dash,
@@ -23,9 +23,9 @@ pub enum SchemeName {
 /// Proof that a transaction in place is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitMark {
-    /// Its page count, with one flush (counting commit of Doubleheader Logging).
+    /// All pages are flushed at once and counted (counting commit of Doubleheader Logging).
     Count,
-    /// A page flushed last (its traditional commit).
+    /// One page is written and flushed last (its traditional commit).
     Page,
 }
 
@@ -34,11 +34,11 @@ pub enum CommitMark {
 pub enum Garbage {
     /// With the page's next change (lazy garbage collection of LS-MVBT).
     Lazy,
-    /// After the commit, by a write.
+    /// With a write of its own, after the commit.
     Eager,
 }
 
-/// A record's content per page.
+/// Content of a record for a changed page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Images {
     /// Changed bytes.
@@ -59,11 +59,11 @@ pub enum HeaderPage {
 /// How a full page splits. Only onewrite's libsqlite3 does other than [`Split::Stock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// Sibling redistribution, as in SQLite.
+    /// With up to two siblings, as SQLite does (sibling redistribution).
     Stock,
-    /// Into itself and one (lazy split of LS-MVBT).
+    /// Into itself and a new page (lazy split of LS-MVBT).
     Lazy,
-    /// Into two new ones (MVBT).
+    /// Into two new pages; the old one goes to the freelist (MVBT).
     Legacy,
 }
 
@@ -76,12 +76,12 @@ pub enum Updates {
     Beside,
 }
 
-/// The answer to WAL mode.
+/// The answer to a request for WAL mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wal {
-    /// onewrite goes on; a file in WAL mode leaves it.
+    /// onewrite goes on; a file in WAL mode leaves it at first use.
     Absorb,
-    /// SQLite's own WAL.
+    /// SQLite's own WAL mode, past onewrite.
     Stock,
 }
 
@@ -173,21 +173,21 @@ pub struct Options {
     pub bundle: Bundle,
     /// Ring size in bytes.
     pub log_bytes: u64,
-    /// Bytes of images before a checkpoint.
+    /// Bytes of page images in memory before a checkpoint.
     pub table_bytes: u64,
     /// Bytes of a transaction before it streams.
     pub stream_bytes: u64,
-    /// Longest wait for writers in one call, in milliseconds.
+    /// Longest wait for other writers in one call, in milliseconds.
     pub busy_ms: u64,
     /// Write transactions overlap, and are checked at commit.
     pub concurrent: bool,
     /// The last close leaves the mark: fewer flushes, but stock SQLite stays out.
     pub sticky: bool,
-    /// Bytes to assume; 0: as the device claims.
+    /// Atomic unit in bytes to assume; 0: as the device claims.
     pub atomic_unit: u32,
     /// A write leaves its sector's neighbours alone.
     pub psow: bool,
-    /// Detaches a process without transactions after this; zero: with its last close.
+    /// A process without a transaction for this long detaches; zero: with its last close.
     pub idle: Duration,
     /// On a request for WAL mode.
     pub wal: Wal,
@@ -203,13 +203,13 @@ impl Default for Options {
     }
 }
 
-/// Two records of the largest page.
+/// Smallest ring: two records of the largest page.
 pub const LOG_BYTES_MIN: u64 = 256 << 10;
 /// Largest ring.
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
 /// Above half of any page's cells.
 pub const RESERVE_CELLS_MAX: u32 = 10_000;
-/// Largest in memory.
+/// Largest transaction in memory.
 pub const STREAM_BYTES_MAX: u64 = 1 << 30;
 
 impl Options {
@@ -233,7 +233,7 @@ impl Options {
         }
     }
 
-    /// For [`Options::set`] and [`Options::get`]. `scheme` first: it resets the bundle.
+    /// Names for [`Options::set`] and [`Options::get`]. `scheme` first: it resets the bundle.
     pub const NAMES: [&'static str; 19] = [
         "scheme",
         "header_page",
@@ -256,7 +256,7 @@ impl Options {
         "shipper",
     ];
 
-    /// Connections need not agree.
+    /// Options on which connections need not agree.
     pub const OWN: [&'static str; 3] = ["busy_ms", "require", "shipper"];
 
     /// Options from names and values.
@@ -272,7 +272,7 @@ impl Options {
         Ok(options)
     }
 
-    /// From text. Errors name the option, the value and the choices.
+    /// Sets an option from text. Errors name the option, the value and the choices.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
             "scheme" => {
@@ -363,7 +363,7 @@ impl Options {
         Ok(())
     }
 
-    /// Options must fit together.
+    /// Fails if options do not fit together.
     pub fn check(&self) -> Result<()> {
         if self.concurrent && self.bundle.scheme != SchemeName::Log {
             let name = self.preset;
@@ -372,7 +372,7 @@ impl Options {
         Ok(())
     }
 
-    /// As [`Options::set`] accepts it; `None`: unknown name.
+    /// An option's value as [`Options::set`] accepts it; `None`: unknown name.
     pub fn get(&self, name: &str) -> Option<String> {
         Some(match name {
             "scheme" => self.preset.to_owned(),

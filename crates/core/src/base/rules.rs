@@ -40,7 +40,7 @@ cases! {
     Poisons {
         /// A failed write or flush poisons.
         Poisons,
-        /// It poisons every process.
+        /// A failed write or flush poisons every process.
         PoisonTold,
     }
     WholeTransaction {
@@ -114,7 +114,7 @@ cases! {
     OldImageKept {
         /// I4: images that snapshots read in home are kept before it is overwritten.
         KeptForSnapshots,
-        /// The same for readers of other processes.
+        /// Images that other processes read in home are kept before it is overwritten.
         KeptForOthers,
     }
     AnnounceThenLook {
@@ -160,7 +160,7 @@ cases! {
     CloseProven {
         /// The close's tombstones prove that the session has ended.
         CloseProven,
-        /// That proof stays until the next mark is durable.
+        /// The proof of a close stays until the next mark is durable.
         ProofKept,
     }
     FlushedStays {

@@ -49,7 +49,7 @@ pub fn encode(buf: &mut Vec<u8>, page: PageNo, base: Option<&[u8]>, new: &[u8]) 
     count
 }
 
-/// `None` if they do not fit a page of `page_bytes`.
+/// Takes `count` pieces; `None` if they do not fit a page of `page_bytes`.
 pub fn walk(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     let mut behind = 0usize;
     for _ in 0..count {
@@ -64,7 +64,7 @@ pub fn walk(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     Some(())
 }
 
-/// `pieces` from [`walk`]; `image` is a page long.
+/// Puts the pieces, which [`walk`] took, into `image`, a page long.
 pub fn apply(mut pieces: &[u8], image: &mut [u8]) {
     let mut behind = 0;
     while !pieces.is_empty()
@@ -113,7 +113,7 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     Some(bytes)
 }
 
-/// Below 2^21: seven bits a byte, lowest first; the top bit continues.
+/// A number below 2^21: seven bits a byte, lowest first; the top bit says that another follows.
 fn put_number(buf: &mut Vec<u8>, mut number: u32) {
     while number >= 0x80 {
         buf.push(number as u8 | 0x80);
@@ -145,7 +145,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// `None` if that is longer, with the extra piece's head.
+    /// `None` if numbers are longer than the bytes, with the extra piece's head.
     fn of(bytes: &[u8]) -> Option<Numbers> {
         let first = be_u16(bytes, 0)?;
         let (mut least, mut most, mut step) = (first, first, Step::of(0));
@@ -253,7 +253,7 @@ struct Pieces<'a> {
     /// Looking like a b-tree page does no harm.
     pointers: Range<usize>,
     at: usize,
-    /// Of the differing run around `at`.
+    /// The end of the differing run around `at`.
     end: usize,
     /// In that run.
     numbers: Option<(Range<usize>, Numbers)>,
@@ -362,7 +362,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Over gaps too short to end it; nonzero bytes differ.
+/// Length of the leading run of differences, over gaps too short to end it; nonzero bytes differ.
 fn run_bytes(words: impl Iterator<Item = u64>) -> usize {
     const { assert!(MERGE_BYTES == 8, "no gap within a word ends a run, and a word without a difference does") };
     let mut end = 0;

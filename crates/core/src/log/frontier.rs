@@ -32,9 +32,9 @@ pub enum Mark {
 
 pub trait Backing {
     fn get(&self, mark: Mark) -> Tid;
-    /// All up to `tid`.
+    /// All up to `tid` are of this kind.
     fn raise(&mut self, mark: Mark, tid: Tid);
-    /// The store has no more (rule StoreHasIt).
+    /// Readers may see no more than the store has (rule StoreHasIt).
     fn shipped(&self) -> Tid {
         Tid(u64::MAX)
     }
@@ -66,7 +66,7 @@ impl<B: Backing> Frontier<B> {
         self.check();
     }
 
-    /// Each is as durable as all before asked.
+    /// Shows a state that is as durable as it and all before asked for.
     pub fn show(&mut self) {
         // First: `requested` must cover all of it.
         let published = self.published();
@@ -124,12 +124,12 @@ impl Backing for Memory {
 }
 
 impl Frontier<Memory> {
-    /// All flushed and visible.
+    /// All up to `tid` is flushed and visible.
     pub fn at(tid: Tid) -> Frontier<Memory> {
         Frontier(Memory { published: tid, requested: tid, flushed: tid, recorded: tid, visible: tid })
     }
 
-    /// Other processes' writes: `published` are visible.
+    /// Other processes wrote up to `published`, all of it visible.
     pub fn behind(published: Tid, flushed: Tid) -> Frontier<Memory> {
         let memory = Memory { published, requested: flushed, flushed, recorded: flushed, visible: published };
         Frontier(memory).checked()
@@ -139,12 +139,12 @@ impl Frontier<Memory> {
         self.0.recorded
     }
 
-    /// Before it is shown.
+    /// Whether a transaction must be flushed before it is shown.
     pub fn wants_flush(&self) -> bool {
         self.0.requested > self.0.flushed
     }
 
-    /// Readers see more than the medium has.
+    /// Whether readers see more than the medium has.
     pub fn is_ahead_of_medium(&self) -> bool {
         self.0.visible > self.0.flushed
     }
@@ -162,12 +162,12 @@ impl Frontier<Memory> {
         *self = self.checked();
     }
 
-    /// With all before it.
+    /// The last published record and all before it are on the medium.
     pub fn record_flushed(&mut self) {
         self.flush_to(self.0.published);
     }
 
-    /// Written and shown; on the medium if `flushed`.
+    /// All up to `tid` is written and shown, and on the medium if `flushed`.
     pub fn end_write(&mut self, tid: Tid, flushed: bool) {
         if flushed {
             self.flush_to(tid);
@@ -176,12 +176,12 @@ impl Frontier<Memory> {
         *self = self.checked();
     }
 
-    /// All up to `tid`.
+    /// All up to `tid` is covered by another flush.
     pub fn flushed_elsewhere(&mut self, tid: Tid) {
         self.flush_to(tid.min(self.0.visible));
     }
 
-    /// `tid` went in place, with all before shown.
+    /// With all before shown: `tid` is durable in place, without a record.
     pub fn pass(&mut self, tid: Tid) {
         debug_assert!(self.reached(self.0.published, true) && tid >= self.0.published, "in flight: {self:?}");
         *self = Frontier(Memory { recorded: self.0.recorded, ..Frontier::at(tid).0 }).checked();

@@ -13,7 +13,7 @@ use crate::base::types::{LogOffset, Tid};
 /// The fields of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// In bytes.
+    /// Block size of the log in bytes.
     pub block_bytes: u32,
     /// Grows with each slot written.
     pub sequence: u64,
@@ -25,26 +25,27 @@ pub struct Slot {
     pub start: LogOffset,
     /// In bytes.
     pub ring_bytes: u64,
-    /// Home's TID.
+    /// TID of home's state; the first live record has the next one.
     pub base_tid: Tid,
-    /// Largest possible TID.
+    /// No larger TID was ever used.
     pub tid_ceiling: Tid,
-    /// The first live record's predecessor. Of a closed log: the ring byte where the session began.
+    /// crc32c to which the first live record chains. Of a closed log: the ring byte where the
+    /// session began.
     pub prev_crc: u32,
     /// In bytes.
     pub page_bytes: u32,
     /// Home's pages; 0: no database yet.
     pub page_count: u32,
-    /// Home's counter.
+    /// Change counter of home's state.
     pub change_counter: u32,
-    /// Largest counter a connection may have seen.
+    /// No larger change counter was shown to a connection.
     pub counter_ceiling: u32,
     /// Whether home is marked with it.
     pub live: bool,
-    /// The ring had nothing of earlier sessions at the start; of a closed log, of any. `start` is
-    /// then the last one's end.
+    /// Whether the ring had nothing of earlier sessions at the start; of a closed log, of any, and
+    /// `start` is where the last one ended.
     pub zeroed: bool,
-    /// Transactions may have no record.
+    /// Whether transactions behind the slot may have no record.
     pub in_place: bool,
 }
 
@@ -70,7 +71,7 @@ impl Slot {
         if self.sequence.is_multiple_of(2) { block } else { block.saturating_mul(2) }
     }
 
-    /// Used by the closed session, a lap at most; `None`: unknown, or not closed.
+    /// Ring positions used by the closed session, a lap at most; `None`: unknown, or not closed.
     pub fn used(&self) -> Option<(LogOffset, LogOffset)> {
         let (from, to) = (LogOffset(self.prev_crc.into()), self.start);
         let is_part = from.0.is_multiple_of(self.block_bytes.into())
@@ -125,8 +126,8 @@ impl Slot {
         b
     }
 
-    /// `None` unless name, version (this or the one before), checksum and numbers are valid and the
-    /// file holds the ring.
+    /// Decodes a slot; `None` unless name, version (this or the one before), checksum and numbers
+    /// are valid and the file holds the ring.
     pub fn decode(b: &[u8], file_bytes: u64) -> Option<Slot> {
         let version = le_u32(b, at::AT_VERSION)?;
         if le_u64(b, at::AT_MAGIC)? != at::MAGIC || !(at::VERSION_READ..=at::VERSION).contains(&version) {

@@ -34,7 +34,7 @@ impl ReadAhead {
         self.next_count = 0;
     }
 
-    /// If `state` finds the page in home.
+    /// The image, if read ahead for `state`, which finds the page in home.
     pub fn get(&mut self, page: PageNo, state: &Arc<State>) -> Option<&[u8]> {
         let nth = page.0.checked_sub(self.first).filter(|n| *n < self.count)?;
         let is_of = self.state.as_ref().is_some_and(|of| Arc::ptr_eq(of, state));
@@ -46,7 +46,7 @@ impl ReadAhead {
         self.bytes.get(nth as usize * size..(nth as usize + 1) * size)
     }
 
-    /// Returns the pages to read: several for sequential reads. `page_count`: the snapshot's.
+    /// Returns how many pages to read: several for sequential reads. `page_count`: the snapshot's.
     pub fn plan(&mut self, page: PageNo, page_bytes: u32, page_count: u32) -> u32 {
         let follows = page.0 == self.last.wrapping_add(1) || (self.count > 0 && page.0 == self.first + self.count);
         self.last = page.0;

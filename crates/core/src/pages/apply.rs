@@ -25,8 +25,8 @@ pub struct Source<'a> {
     pub home: &'a dyn Fn(PageNo, &mut [u8]) -> Result<()>,
 }
 
-/// More go to a temporary file: a record of thirteen bytes can name a page of 64 KiB, a log of
-/// megabytes ask for gigabytes (invariant I6).
+/// Bytes of replayed images in memory; more go to a temporary file. A record of thirteen bytes can
+/// name a page of 64 KiB, a log of megabytes ask for gigabytes (invariant I6).
 pub const REPLAYED_BYTES: u64 = 32 << 20;
 
 /// Older versions have no reader: one place per page.
@@ -74,7 +74,7 @@ impl Later {
         Ok(Later { chains: Chains::new(slot.page_bytes, home_pages, slot.ring_bytes)?, cut })
     }
 
-    /// If memory is there, and no streamed image covers them.
+    /// Whether the changes may wait: memory is there, and no streamed image covers them.
     pub fn takes(&self, record: &Record<'_>) -> bool {
         record.head.stream.count == 0 && self.chains.has_room(record.bytes())
     }
@@ -93,7 +93,7 @@ pub struct Now<'a, 'b> {
     pub source: &'a Source<'b>,
     pub table: &'a mut PageTable,
     pub readers: Readers<'a>,
-    /// Without readers: one version per page.
+    /// With it there are no readers: one version per page.
     pub overflow: Option<&'a mut Overflow<'b>>,
 }
 

@@ -16,7 +16,7 @@ use crate::base::memory::{self, Room};
 use crate::base::types::{PageNo, Tid};
 use crate::log::record::{Change, Form};
 
-/// Images of later entries are made at once.
+/// Bytes of entries; images of later ones are made at once.
 const BYTES_MAX: u64 = 8 << 20;
 /// Bytes wasted on pages whose image was made anyway: pages that change so often get images at
 /// once.

@@ -5,10 +5,10 @@
 use crate::base::layout::{be_u16, be_u32, home as at, le_u32, le_u64, put};
 use crate::base::types::Tid;
 
-/// Of page 1.
+/// The first bytes of page 1.
 pub type Header = [u8; at::HEADER_BYTES];
 
-/// Home's kind.
+/// The kind of file that home is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// No bytes yet.
@@ -29,7 +29,7 @@ pub struct Mark {
     /// Newest transaction with pages at home; 0: unknown (schemes without checkpoints, older
     /// versions).
     pub tid: Tid,
-    /// Newest one wholly at home, with all before; below `tid` during a checkpoint.
+    /// The newest one that is, with all before, wholly at home; below `tid` during a checkpoint.
     pub whole: Tid,
     /// The slot may not be durable yet, and nothing else of the session is (rule
     /// SlotWithFirstRecord).
@@ -38,7 +38,7 @@ pub struct Mark {
 
 /// The checkpoint is under way.
 const PARTIAL: u32 = 1;
-/// The log may have nothing of the session.
+/// The session may have left nothing in the log.
 const TENTATIVE: u32 = 2;
 /// Above the flags: how far `whole` is behind; 0 by older versions.
 const BEHIND_SHIFT: u32 = 2;

@@ -1,12 +1,11 @@
-//! Canaries: cases of the rules that a test can break, one at a time, so that a campaign must
-//! notice.
+//! Canaries: cases of the rules that a test can break, one at a time, for a campaign to notice.
 //!
 //! Without the feature `canary`, [`keeps`] is a constant; with it, the thread decides.
 
-/// Declares [`Case`], its list and its rules from one list, so that none is forgotten.
+/// One list makes [`Case`], its list and its rules.
 macro_rules! cases {
     ($($rule:ident { $($(#[$doc:meta])* $case:ident,)+ })+) => {
-        /// A case of a rule of `docs/commit.md` or `docs/research.md`, by its name there.
+        /// A case of a rule, as `docs/commit.md` or `docs/research.md` names it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Case {
             $($($(#[$doc])* $case,)+)+
@@ -16,7 +15,7 @@ macro_rules! cases {
             /// Every case.
             pub const ALL: [Case; [$($(Case::$case),+),+].len()] = [$($(Case::$case),+),+];
 
-            /// The rule, or omission, of the case.
+            /// Its rule, or omission.
             pub const fn rule(self) -> &'static str {
                 match self {
                     $($(Case::$case)|+ => stringify!($rule),)+
@@ -28,183 +27,183 @@ macro_rules! cases {
 
 cases! {
     AcknowledgedWhenDurable {
-        /// I1: a commit under FULL returns after its flush.
+        /// I1: under FULL, a commit waits for its flush.
         AcknowledgedAfterFlush,
         /// An empty commit flushes the state below it.
         EmptyCommitFlushes,
     }
     SeenWhenDurable {
-        /// All processes' readers see a transaction at once.
+        /// All processes see a transaction at once.
         SeenByAllAtOnce,
     }
     Poisons {
         /// A failed write or flush poisons.
         Poisons,
-        /// A failed write or flush poisons every process.
+        /// Poison reaches every process.
         PoisonTold,
     }
     WholeTransaction {
-        /// A record counts only with all of its streamed images.
+        /// A record counts with all streamed images.
         StreamedWhole,
-        /// Pages behind FCNTL_SYNC commit with the transaction.
+        /// Pages behind FCNTL_SYNC are committed too.
         LateWritesCommitted,
     }
     AbsoluteBytes {
-        /// A page beyond the previous end starts from zeros.
+        /// Pages beyond the previous end start as zeros.
         ZerosBeyondEnd,
     }
     RecordChain {
-        /// A record chains by salt, TID and checksum.
+        /// Salt, TID and checksum chain records.
         RecordChain,
     }
     OneNumberOneState {
-        /// No earlier log or home fits behind a recovery.
+        /// Nothing from before a recovery fits.
         NewSession,
     }
     DamageIsTold {
-        /// A later record proves a broken one damaged.
+        /// Later records prove damage.
         LaterRecordProves,
     }
     WrittenAgain {
-        /// Recovery rewrites live records before home.
+        /// Live records are rewritten before home.
         RecordsRewritten,
-        /// Recovery flushes the slot that counts and the names.
+        /// Recovery flushes slot and names.
         LeftoversFlushed,
     }
     LogBeforeHome {
-        /// Home gets only pages durable in the log.
+        /// Home gets durable pages alone.
         HomeNotAheadOfLog,
     }
     HomeBeforeSlot {
-        /// Home is flushed before the slot moves.
+        /// Home, then the slot.
         HomeBeforeSlot,
-        /// The slot moves when all of a sweep's pages are home.
+        /// The slot moves behind the sweep.
         SlotBehindSweep,
     }
     SlotBeforeReuse {
-        /// The slot is flushed before anything else.
+        /// The slot is flushed first.
         SlotFlushed,
-        /// The longer ring is durable before its slot.
+        /// The longer ring, then its slot.
         RingGrownBeforeSlot,
-        /// The small ring's slot is durable before the truncation.
+        /// The small ring's slot, then the truncation.
         LogGivenBack,
-        /// Others are told of a slot before records it gives up are overwritten.
+        /// Others know a slot before its old records go.
         SlotTold,
     }
     LogBeforeMark {
-        /// I3: the log's name is durable before the mark.
+        /// I3: the log's name, then the mark.
         LogBeforeMark,
-        /// I3: the mark is durable before the first record, or with it.
+        /// I3: the mark, then the first record, or both at once.
         MarkBeforeRecord,
     }
     MarkWhileNeeded {
-        /// Page 1 is always written with the mark.
+        /// Page 1 always carries the mark.
         MarkStays,
-        /// The mark goes when home is complete.
+        /// Home is complete before unmarking.
         MarkOffLast,
     }
     HomeFitsLog {
-        /// A home and a log of two moments do not fit.
+        /// Two moments do not fit.
         HomeFitsLog,
     }
     NothingLeftBehind {
-        /// The last close leaves nothing readable in the log.
+        /// The last close leaves nothing readable.
         LogWiped,
     }
     OldImageKept {
-        /// I4: images that snapshots read in home are kept before it is overwritten.
+        /// I4: home's images are kept for snapshots.
         KeptForSnapshots,
-        /// Images that other processes read in home are kept before it is overwritten.
+        /// Home's images are kept for other processes.
         KeptForOthers,
     }
     AnnounceThenLook {
-        /// A snapshot is announced before use.
+        /// Snapshots are announced before use.
         SnapshotsAnnounced,
     }
     JournalInOrder {
-        /// A real journal's removal is durable before its transaction is acknowledged.
+        /// A journal's removal is flushed before the acknowledgement.
         JournalRemovalFlushed,
-        /// A real journal's head is written when the rest is durable.
+        /// A journal's head is written last.
         JournalHeadLast,
     }
     RollbackIsReal {
-        /// A hot journal is rolled back before any read.
+        /// Hot journals are rolled back first.
         HotJournalFirst,
     }
     WalBeforeHome {
-        /// A WAL is durable before home is overwritten with it.
+        /// The WAL is durable before home changes.
         WalBeforeHome,
-        /// Home has the WAL's content and has left WAL mode before the WAL goes.
+        /// Home is out of WAL mode before the WAL goes.
         HomeBeforeWalGoes,
     }
     PreparedThenDecided {
-        /// Prepared records are flushed before the decision.
+        /// Prepared records, then the decision.
         PreparedFlushed,
-        /// The finder of an undecided record looks for the decision.
+        /// Undecided records ask for the decision.
         UndecidedAsks,
-        /// The decision is flushed before anything shows.
+        /// The decision is flushed before it shows.
         DecisionFlushed,
-        /// A decision stays while a file may need it.
+        /// Needed decisions stay.
         DecisionKept,
     }
     MarkWithFirstRecord {
-        /// I3: the first record's flush covers an unflushed mark.
+        /// I3: the first record's flush covers the mark.
         MarkWithFirstRecord,
-        /// A flush of home covers a log with its seal, and no other.
+        /// A flush of home covers sealed logs alone.
         LogSealed,
     }
     SlotWithFirstRecord {
-        /// A session's first flush covers a slot not flushed by itself.
+        /// The first flush covers the slot.
         SlotWithFirstRecord,
     }
     CloseProven {
-        /// The close's tombstones prove that the session has ended.
+        /// Tombstones prove the close.
         CloseProven,
-        /// The proof of a close stays until the next mark is durable.
+        /// The proof outlives the next mark's flush.
         ProofKept,
     }
     FlushedStays {
-        /// Recovery flushes nothing where all was flushed, not merely written.
+        /// Recovery spares flushes only where all was flushed.
         FlushedStays,
     }
     InPlaceWhenDurable {
-        /// In place only when all published is durable.
+        /// All published is durable before writes in place.
         InPlaceWhenDurable,
     }
     HeldInPlace {
-        /// Home's image is held for snapshots while its page is overwritten in place.
+        /// Snapshots have home's image during a write in place.
         HeldInPlace,
     }
     SlotsAgree {
-        /// Before a write in place, both slots begin at one record.
+        /// Before a write in place, the slots agree.
         SlotsAgree,
     }
     InPlaceRewritten {
-        /// Recovery rewrites the page last written in place.
+        /// The last page in place is rewritten.
         InPlaceRewritten,
     }
     TrailerSession {
-        /// A trailer counts only under its session.
+        /// Trailers count under their session.
         TrailerSession,
-        /// A restored page gets its own checksum.
+        /// Restored pages get checksums.
         RestoredSealed,
     }
     HomeBeforeNext {
-        /// While an in-page scheme's log has a record, nothing goes in place.
+        /// Nothing goes in place beside a record.
         HomeBeforeNext,
     }
     SizeHome {
-        /// An in-page scheme's checkpoint updates the size on page 1.
+        /// A checkpoint updates page 1's size.
         SizeHome,
     }
     SizeLast {
-        /// Recovery writes page 1 when the pages it counts are flushed.
+        /// Page 1 follows the pages it counts.
         SizeLast,
     }
     ExchangeFlushed {
-        /// A file is flushed before it gets the database's name.
+        /// A file is flushed before the exchange.
         FlushedBeforeExchange,
-        /// The exchange is flushed before the file that lost the name is written.
+        /// The exchange is flushed before other writes.
         ExchangeFlushed,
     }
 }

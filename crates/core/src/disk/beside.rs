@@ -1,4 +1,4 @@
-//! The files beside a database: their names, and how they are opened.
+//! Names and opening of the files beside a database.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -10,8 +10,7 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{NAME_BYTES_MAX, SECOND_SUFFIX, SHORT_NAME_BYTES};
 use crate::disk::{Disk, DiskFile, OpenMode, system};
 
-/// The database's name with `suffix`. A name that gets too long is cut, with a number made of the
-/// whole name behind.
+/// The database's name with `suffix`; a too long name is cut, with a number made of all of it.
 pub fn path(home: &Path, suffix: &str) -> PathBuf {
     let name = system::bytes_of(home.file_name().unwrap_or_default());
     let fits = name.len() + suffix.len() <= NAME_BYTES_MAX;
@@ -20,18 +19,18 @@ pub fn path(home: &Path, suffix: &str) -> PathBuf {
     home.with_file_name(system::path_of(beside))
 }
 
-/// The second name of a scheme with two files.
+/// For a scheme's second file.
 pub fn second_path(home: &Path) -> PathBuf {
     path(home, SECOND_SUFFIX)
 }
 
-/// Removes an unused second file. Not flushed.
+/// Not flushed.
 pub fn remove_second(disk: &dyn Disk, home: &Path) -> Result<()> {
     let what = || format!("cannot remove the second file of the database {}", home.display());
     remove(disk, &second_path(home)).context(what)
 }
 
-/// Removes a name, if present. Not flushed.
+/// If it is there. Not flushed.
 pub fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     match disk.remove(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -39,7 +38,7 @@ pub fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     }
 }
 
-/// The start of `name`, to the end of a UTF-8 character, `~`, and the FNV-1a of all of it.
+/// Up to a character's end, with `~` and the FNV-1a of all of `name`.
 fn short(name: &[u8]) -> Vec<u8> {
     let begins = |at: &usize| name.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
     let end = (0..=SHORT_NAME_BYTES).rev().find(begins).unwrap_or(0);
@@ -51,9 +50,8 @@ fn short(name: &[u8]) -> Vec<u8> {
     short
 }
 
-/// Opens the file at `path`, which belongs to database `home` and gets its access (rule
-/// SideFilesPrivate). `what`: the operation, for errors. `CantOpen` without permission, or if
-/// another user may have made it.
+/// Opens a file with the access of `home` (rule SideFilesPrivate). `what` is for errors. `CantOpen`
+/// if another user may have made it.
 pub fn open(
     disk: &dyn Disk,
     path: &Path,

@@ -1,9 +1,9 @@
-//! A forked child keeps none of its parent's files. Locks belong to the open file, which both would
-//! share: a living child would keep the locks of a parent that has closed or died.
+//! A forked child keeps none of its parent's files: locks belong to the open file, so it would keep
+//! the locks of a parent that has closed or died.
 //!
-//! Open files and mappings are listed here. The `pthread_atfork` handlers ([`before`] and its like)
-//! make the child replace each with nothing, first of all. Descriptors and addresses stay taken, so
-//! later uses get errors and zeros and close no other file (rule OneWriter).
+//! The `pthread_atfork` handlers ([`before`] and its like) replace all open files and mappings with
+//! nothing. Descriptors and addresses stay taken, so later uses close no other file (rule
+//! OneWriter).
 
 #![allow(unsafe_code)]
 
@@ -25,8 +25,7 @@ enum Held {
     Map(usize, usize),
 }
 
-/// Open files and mappings. A spinning lock: a fork may find it taken, and no thread of the child
-/// would wake a sleeper.
+/// A spinning lock: no thread of a child would wake a sleeper.
 struct Open {
     taken: AtomicBool,
     held: UnsafeCell<Vec<Held>>,
@@ -37,7 +36,7 @@ unsafe impl Sync for Open {}
 
 static OPEN: Open = Open { taken: AtomicBool::new(false), held: UnsafeCell::new(Vec::new()) };
 
-/// No fork happens while it lives.
+/// Excludes forks while it lives.
 pub(super) struct NoFork(());
 
 impl NoFork {
@@ -72,12 +71,11 @@ impl Drop for NoFork {
     }
 }
 
-/// An open file that no forked child keeps.
 #[derive(Debug)]
 pub(super) struct Opened(ManuallyDrop<File>);
 
 impl Opened {
-    /// The file of `open`, during which no fork happens.
+    /// No fork happens during `open`.
     pub(super) fn by(open: impl FnOnce() -> io::Result<File>) -> io::Result<Opened> {
         let mut no_fork = NoFork::new();
         let file = open()?;
@@ -121,7 +119,7 @@ pub fn in_parent() {
     OPEN.taken.store(false, Ordering::Release);
 }
 
-/// Call in the forked child: gives up the parent's open files. Calls only the system.
+/// Gives up the parent's open files. Calls only the system.
 pub fn in_child() {
     // SAFETY: `before` has taken the lock, and this thread is the only one.
     let held = unsafe { &mut *OPEN.held.get() };

@@ -1,7 +1,6 @@
-//! Memory shared by processes: a file's first block, as whole words.
+//! Memory shared by processes: a file's first block.
 //!
-//! The mapping is sound because its type is only atomics: every bit pattern is a value, and another
-//! process's store is like our own.
+//! The mapping is sound because it is all atomics: every bit pattern is a value, from any process.
 
 #![allow(unsafe_code)]
 
@@ -26,13 +25,13 @@ pub const SHORTS: usize = 128;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Words {
-    /// 64-bit words.
+    /// Numbers.
     pub longs: [AtomicU64; LONGS],
     /// Words to sleep on.
     pub shorts: [AtomicU32; SHORTS],
 }
 
-/// Mapped bytes, from the file's beginning.
+/// From the file's beginning.
 pub const BYTES: usize = size_of::<Words>();
 const _: () = assert!(BYTES == 4096 && align_of::<Words>() <= 8, "the words are the smallest block of a log");
 
@@ -46,11 +45,11 @@ impl Default for Words {
 enum Backing {
     /// A page of a file.
     Mapped(NonNull<Words>),
-    /// A read-only page of a file, and this process's stores.
+    /// Read-only, with this process's stores.
     Observed { shared: NonNull<Words>, own: Box<Words> },
-    /// Private memory: on a simulated disk, or where mapping fails.
+    /// On a simulated disk, or where mapping fails.
     Memory(Box<Words>),
-    /// Shared until the simulated process dies, then private.
+    /// Private once the simulated process is dead.
     Until { dead: Arc<AtomicBool>, shared: Arc<SharedWords>, own: Box<Words> },
 }
 
@@ -70,7 +69,7 @@ impl Default for SharedWords {
 }
 
 impl SharedWords {
-    /// Maps the first block of `file`. For a file opened read-only see [`SharedWords::to_write`].
+    /// For a read-only `file` see [`SharedWords::to_write`].
     pub fn map(file: &File) -> io::Result<SharedWords> {
         match map_as(file, ProtFlags::READ | ProtFlags::WRITE) {
             Ok(at) => Ok(SharedWords(Backing::Mapped(at))),
@@ -81,7 +80,7 @@ impl SharedWords {
         }
     }
 
-    /// The words to store to: private ones where the shared are read-only.
+    /// Private ones if the shared are read-only.
     pub fn to_write(&self) -> &Words {
         match &self.0 {
             Backing::Observed { own, .. } => own,
@@ -89,7 +88,7 @@ impl SharedWords {
         }
     }
 
-    /// The same words for a simulated process, whose stores have no effect once it is `dead`.
+    /// For a simulated process: stores have no effect once it is `dead`.
     pub fn until(self: Arc<Self>, dead: Arc<AtomicBool>) -> SharedWords {
         SharedWords(Backing::Until { dead, shared: self, own: Box::default() })
     }

@@ -1,4 +1,4 @@
-//! A database's cost so far, for users who count writes to an SD card.
+//! A database's cost, for users who count writes to an SD card.
 
 use std::fmt::Write as _;
 use std::io;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::disk::DiskFile;
 
-/// Counters since this process opened the database.
+/// Since this process opened the database.
 #[derive(Default, Debug)]
 pub struct Stats {
-    /// Write transactions committed.
+    /// Write transactions.
     pub commits: AtomicU64,
     /// Of these, in place.
     pub in_place: AtomicU64,
@@ -18,31 +18,31 @@ pub struct Stats {
     pub in_place_pages: AtomicU64,
     /// Bytes of their undo records.
     pub undo_bytes: AtomicU64,
-    /// Transactions of an in-page scheme that used the log: a page had no room for undo.
+    /// In-page transactions that used the log: no room for undo.
     pub undo_misfits: AtomicU64,
-    /// Records appended to the log.
+    /// Records appended.
     pub records: AtomicU64,
-    /// Bytes of those records.
+    /// Their bytes.
     pub record_bytes: AtomicU64,
-    /// Pages in those records.
+    /// Their pages.
     pub record_pages: AtomicU64,
-    /// Pages streamed into the log by big transactions.
+    /// Pages streamed.
     pub streamed_pages: AtomicU64,
     /// Checkpoints.
     pub checkpoints: AtomicU64,
-    /// Pages written home by checkpoints.
+    /// Pages brought home.
     pub checkpoint_pages: AtomicU64,
-    /// Name exchanges of the scheme `dash`.
+    /// Exchanges under `dash`.
     pub exchanges: AtomicU64,
-    /// Transactions in passthrough.
+    /// Passthrough transactions.
     pub asides: AtomicU64,
-    /// Write system calls, flushing ones included.
+    /// Write calls, flushing ones included.
     pub writes: AtomicU64,
-    /// Bytes of those.
+    /// Their bytes.
     pub write_bytes: AtomicU64,
-    /// Flushes: syncs and flushing writes.
+    /// Syncs and flushing writes.
     pub flushes: AtomicU64,
-    /// Sync system calls.
+    /// Sync calls.
     pub syncs: AtomicU64,
     /// Snapshots pinned now.
     pub snapshots: AtomicU64,
@@ -90,7 +90,7 @@ impl Stats {
         out
     }
 
-    /// The unit of a name in [`Stats::text`].
+    /// For a name in [`Stats::text`].
     pub fn unit(name: &str) -> &'static str {
         match name {
             "commits" | "in_place" | "undo_misfits" | "asides" => "transactions",
@@ -109,7 +109,7 @@ impl Stats {
     }
 }
 
-/// Counts a file's writes and flushes.
+/// Counts writes and flushes.
 pub struct CountedFile {
     file: Arc<dyn DiskFile>,
     stats: Arc<Stats>,

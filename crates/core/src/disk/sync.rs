@@ -1,5 +1,4 @@
-//! Waiting for the concurrent parts, in one place: the model checker (`tests/model.rs`) compiles
-//! those against its own.
+//! Waiting for the concurrent parts: the model checker (`tests/model.rs`) has its own.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,9 +7,8 @@ use std::time::{Duration, Instant};
 pub use parking_lot::MutexGuard;
 pub use std::thread;
 
-/// A lock held only for moments. A waiter spins for some microseconds, for the holder mostly runs.
-/// One that yields at once, as in `parking_lot` after a microsecond, returns after all others,
-/// perhaps with the writer's place.
+/// Held for moments. A waiter spins for microseconds, as the holder mostly runs; one that yields
+/// returns after all others, perhaps with the writer's place.
 #[derive(Default)]
 pub struct Mutex<T>(parking_lot::Mutex<T>);
 
@@ -32,20 +30,20 @@ impl<T> Mutex<T> {
         })
     }
 
-    /// Without locking: the caller is the only owner.
+    /// The caller is the only owner.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
 }
 
-/// Looks at a taken lock before others may run.
+/// Looks before others may run.
 const LOOKS: u32 = 100;
 
 const EMPTY: u8 = 0;
 const ASLEEP: u8 = 1;
 const SET: u8 = 2;
 
-/// One thread waits for it, once.
+/// For one thread, once.
 pub struct Event {
     state: AtomicU8,
     waiter: thread::Thread,
@@ -56,7 +54,7 @@ impl Event {
         Event { state: AtomicU8::new(EMPTY), waiter: thread::current() }
     }
 
-    /// From now on the callers' `value` is true.
+    /// The callers' `value` is true from now on.
     pub fn set(&self) {
         if self.state.swap(SET, Ordering::AcqRel) == ASLEEP {
             self.waiter.unpark();
@@ -67,13 +65,12 @@ impl Event {
         self.state.load(Ordering::Acquire) == SET
     }
 
-    /// Allows another event. Only the waiting thread calls this, and looks at its condition
-    /// afterwards.
+    /// By the waiting thread, which looks at its condition afterwards.
     pub fn reset(&self) {
         self.state.store(EMPTY, Ordering::Release);
     }
 
-    /// Waits without sleeping: an event on another processor comes sooner than a wake-up.
+    /// Sooner than a wake-up if the event is on another processor.
     pub fn spin(&self, spin: Duration) -> bool {
         if spin.is_zero() || !has_processors() {
             return self.is_set();
@@ -92,7 +89,7 @@ impl Event {
         }
     }
 
-    /// Only the thread it was made for calls this and the other two.
+    /// By the thread it was made for, as the other two.
     pub fn wait(&self) {
         if self.state.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             while !self.is_set() {
@@ -101,7 +98,6 @@ impl Event {
         }
     }
 
-    /// Waits at most `nap` for an event that may not come.
     pub fn nap(&self, nap: Duration) -> bool {
         self.wait_until(Instant::now() + nap)
     }
@@ -123,7 +119,6 @@ impl Event {
     }
 }
 
-/// Looks at an event between looks at the clock.
 const SPINS: u32 = 40;
 
 fn has_processors() -> bool {
@@ -131,16 +126,15 @@ fn has_processors() -> bool {
     *MANY.get_or_init(|| thread::available_parallelism().is_ok_and(|n| n.get() > 1))
 }
 
-/// How a thread spends its time.
 pub mod idle {
     use std::time::{Duration, Instant};
 
     pub use crate::disk::system::{Task, processor};
 
-    /// Processor time of a transaction before it writes, in clock ticks of 10 ms.
+    /// A transaction's processor time before it writes, in ticks of 10 ms.
     const TICKS_MAX: u64 = 1;
 
-    /// Measures how long a thread could have acted and did not.
+    /// How long a thread could act and did not.
     pub struct Watch {
         task: Task,
         ticks: Option<u64>,
@@ -154,8 +148,8 @@ pub mod idle {
             Watch { task, ticks, last: Instant::now(), idle: Duration::ZERO }
         }
 
-        /// How long the thread has slept or done other work. Not counted: time without a processor,
-        /// also the caller's, seen when a look comes over `nap` late.
+        /// Time asleep or in other work; not without a processor, nor the caller's own such time,
+        /// in which it comes over `nap` late.
         pub fn idle(&mut self, nap: Duration) -> Duration {
             let now = Instant::now();
             let passed = (now - self.last).min(2 * nap);
@@ -181,7 +175,6 @@ mod tests {
 
     const NAP: Duration = Duration::from_millis(10);
 
-    /// The idle time of a thread that repeats `what`, once it is that long.
     fn watch(what: impl Fn() + Send) -> Duration {
         let done = AtomicBool::new(false);
         std::thread::scope(|s| {

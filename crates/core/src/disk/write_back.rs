@@ -1,5 +1,4 @@
-//! Linux's `sync_file_range` and `FS_IOC_FIEMAP`, which no crate wraps: writing part of a file, and
-//! its place.
+//! Linux's `sync_file_range` and `FS_IOC_FIEMAP`, which no crate wraps.
 
 #![allow(unsafe_code)]
 
@@ -14,13 +13,12 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::FileSeal;
 
-/// Begins to write dirty bytes, without waiting. The next flush reports errors: only a wait would
-/// consume them.
+/// Errors stay for the next flush: only a wait would consume them.
 pub fn begin(file: &File, offset: u64, len: u64) {
     let _seen_by_the_flush = sync_range(file, offset, len, libc::SYNC_FILE_RANGE_WRITE);
 }
 
-/// Writes dirty bytes from `from` on, and waits until the device, perhaps its cache, has them.
+/// Waits until the device, perhaps its cache, has the bytes from `from` on.
 pub fn finish(file: &File, from: u64) -> io::Result<()> {
     let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // Zero length means all to the end.
@@ -39,10 +37,9 @@ fn sync_range(file: &File, offset: u64, len: u64, flags: libc::c_uint) -> io::Re
     }
 }
 
-/// More pieces than a log of 64 KiB has on any disk with room.
+/// A log of 64 KiB has fewer pieces.
 const EXTENTS: usize = 8;
 
-/// The kernel's `struct fiemap`.
 #[repr(C)]
 #[derive(Default)]
 struct Fiemap {
@@ -55,7 +52,6 @@ struct Fiemap {
     extents: [Extent; EXTENTS],
 }
 
-/// The kernel's `struct fiemap_extent`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Hash)]
 struct Extent {
@@ -79,8 +75,8 @@ mod request {
     nix::ioctl_readwrite_bad!(fiemap, nix::request_code_readwrite!(b'f', 11, 32), super::Fiemap);
 }
 
-/// The file's length in bytes, if writes go to its blocks alone. A data journal (`data=journal`)
-/// would hold them until its own commit; ext4 then refuses direct I/O, from Linux 6.1 on.
+/// In bytes, if writes go to the file's blocks alone. A data journal (`data=journal`) would hold
+/// them first; ext4 then refuses direct I/O, from Linux 6.1 on.
 fn bytes_in_place(file: &File) -> Option<u64> {
     let asked = StatxFlags::DIOALIGN | StatxFlags::SIZE;
     let found = statx(file, c"", AtFlags::EMPTY_PATH, asked).ok()?;
@@ -90,13 +86,12 @@ fn bytes_in_place(file: &File) -> Option<u64> {
 /// Bytes of a seal: at most a block.
 pub const SEAL_BYTES: u64 = 4096;
 
-/// The seal's start behind a file of `bytes`.
 pub fn seal_at(bytes: u64) -> u64 {
     bytes.next_multiple_of(SEAL_BYTES)
 }
 
-/// The file's place on the device, if all of it is written, in blocks of its own, and its last
-/// piece is a seal: unwritten room behind the end (rule MarkWithFirstRecord).
+/// The place of a file that is all written, in blocks of its own, with a seal behind: unwritten
+/// room at the end (rule MarkWithFirstRecord).
 pub fn sealed(file: &File) -> Option<FileSeal> {
     let end = seal_at(bytes_in_place(file)?);
     let mut map = Fiemap { length: u64::MAX, extent_count: EXTENTS as u32, ..Fiemap::default() };

@@ -1,5 +1,4 @@
-//! Group commit on the simulated disk; separate because the model checker compiles the group by
-//! itself.
+//! Separate because the model checker compiles the group by itself.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +15,6 @@ use crate::sqlite_format::home::State;
 
 const BLOCK: usize = 512;
 
-/// States shown to readers, and the number of poisonings.
 #[derive(Default)]
 struct Seen(Mutex<(Vec<u64>, u32)>);
 
@@ -44,7 +42,7 @@ fn push(group: &Group, tid: u64, durability: Durability) {
     group.push(&[tid as u8; 100], false, &Arc::new(State::empty(Tid(tid))), durability);
 }
 
-/// The first byte of each record that a power cut would leave.
+/// After a power cut.
 fn left(disk: &SimDisk) -> Vec<u8> {
     let after = disk.crash_by(&mut |_| 0);
     let file = after.open(Path::new("/log"), OpenMode::ReadOnly).unwrap();
@@ -82,7 +80,7 @@ fn those_who_may_come_are_waited_for_and_not_for_ever() {
     // Seven more are expected, and none comes.
     push(&group, 9, Durability::Flushed);
     group.wait_for_others(Tid(9), Durability::Flushed, Duration::ZERO, &seen).unwrap();
-    // With as many here as expected, a newcomer leads at once.
+    // A newcomer leads if as many are here as expected.
     for tid in 10..=12 {
         push(&group, tid, Durability::Flushed);
     }
@@ -99,7 +97,6 @@ fn of_those_who_wait_for_one_who_never_comes_the_first_leads_for_all() {
         push(&group, tid, Durability::Flushed);
     }
     group.wait(Tid(8), Durability::Flushed, &seen).unwrap();
-    // Fewer each time than expected.
     for (first, count) in [(9, 5), (14, 3), (17, 2)] {
         let begun = std::time::Instant::now();
         let tids = first..first + count;
@@ -184,7 +181,6 @@ fn a_record_in_a_block_of_its_own_leaves_the_block_before_alone() {
     group.push(&[2; 100], true, &state(2), Durability::Flushed);
     group.push(&[3; 100], true, &state(3), Durability::Flushed);
     group.flush(&seen).unwrap();
-    // One block, then two.
     assert_eq!((disk.counters().bytes_written, disk.counters().durable_writes), (3 * 512, 2));
     let file = disk.open(Path::new("/log"), OpenMode::ReadOnly).unwrap();
     let mut b = [0; 3 * BLOCK];

@@ -1,5 +1,5 @@
-//! A simulated file's bytes, in chunks that copies share until a write: campaigns copy disks at
-//! every crash and change few bytes.
+//! Chunks that copies of a file share until a write: campaigns copy disks at every crash and change
+//! few bytes.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ const CHUNK_BYTES: usize = 4096;
 
 type Chunk = [u8; CHUNK_BYTES];
 
-/// Bytes that are cheap to copy. All behind the end are zeros, also in the last chunk.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bytes {
     len: usize,
@@ -34,7 +33,7 @@ impl Bytes {
         bytes
     }
 
-    /// Fills `buf` from `offset`, with zeros behind the end; returns the bytes that exist.
+    /// Zeros behind the end; returns the bytes that exist.
     pub fn read(&self, buf: &mut [u8], offset: usize) -> usize {
         for (index, within, at) in parts(offset, offset + buf.len()) {
             let room = &mut buf[at..at + within.len()];
@@ -46,7 +45,7 @@ impl Bytes {
         self.len.saturating_sub(offset).min(buf.len())
     }
 
-    /// Writes `buf`, with zeros between the end and `offset`.
+    /// Zeros between the end and `offset`.
     pub fn write(&mut self, buf: &[u8], offset: usize) {
         if self.len < offset + buf.len() {
             self.resize(offset + buf.len());
@@ -64,7 +63,6 @@ impl Bytes {
         self.len = len;
     }
 
-    /// Zeroes the existing bytes in the range.
     pub fn zero(&mut self, start: usize, end: usize) {
         for (index, within, _) in parts(start, end.min(self.len)) {
             if within.len() == CHUNK_BYTES {
@@ -75,7 +73,7 @@ impl Bytes {
         }
     }
 
-    /// Flips `mask` in the byte at `offset`. False past the end.
+    /// False past the end.
     pub fn flip(&mut self, offset: usize, mask: u8) -> bool {
         if offset < self.len {
             self.chunk(offset / CHUNK_BYTES)[offset % CHUNK_BYTES] ^= mask;
@@ -88,7 +86,7 @@ impl Bytes {
     }
 }
 
-/// The range by chunks: number, range in the chunk, distance from `start`.
+/// Chunk, range in it, distance from `start`.
 fn parts(start: usize, end: usize) -> impl Iterator<Item = (usize, std::ops::Range<usize>, usize)> {
     let mut next = start;
     std::iter::from_fn(move || {

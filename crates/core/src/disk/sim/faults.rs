@@ -1,4 +1,4 @@
-//! A simulated disk's counters, trace, crash points and injected faults.
+//! A simulated disk's counters, trace and faults.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -8,9 +8,9 @@ use std::path::PathBuf;
 /// A kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// `open` of an existing file.
+    /// Existing.
     Open,
-    /// `open` that creates.
+    /// New.
     Create,
     /// `remove`.
     Remove,
@@ -39,21 +39,21 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it changes the result of a crash, and so is a crash point.
+    /// Whether it is a crash point.
     pub fn mutates(self) -> bool {
         use Op::*;
         matches!(self, Create | Remove | Exchange | SyncDir | Write | WriteDurable | Sync | Send | SetLen)
     }
 }
 
-/// Calls made, failed ones included.
+/// Failed calls included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Calls of `read_at`.
     pub reads: u64,
     /// Calls of `write_at`.
     pub writes: u64,
-    /// Calls of `write_durable_at`: one write and one flush each.
+    /// One write and one flush each.
     pub durable_writes: u64,
     /// Calls of `sync`.
     pub syncs: u64,
@@ -61,14 +61,14 @@ pub struct Counters {
     pub dir_syncs: u64,
     /// Calls of `set_len`.
     pub set_lens: u64,
-    /// Bytes asked for by reads.
+    /// Asked for.
     pub bytes_read: u64,
-    /// Bytes of both kinds of write.
+    /// By both kinds.
     pub bytes_written: u64,
 }
 
 impl Counters {
-    /// Flushes of files and directories.
+    /// Of files and directories.
     pub fn flushes(&self) -> u64 {
         self.durable_writes + self.syncs + self.dir_syncs
     }
@@ -101,14 +101,11 @@ impl AddAssign<&Counters> for Counters {
     }
 }
 
-/// A call's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Run,
-    /// A read ends after so many bytes.
     Short(usize),
     Fail(ErrorKind),
-    /// Power goes during it.
     Cut,
 }
 
@@ -130,12 +127,11 @@ pub(super) fn power_off() -> io::Error {
 #[derive(Clone, Debug)]
 struct Fault {
     op: Op,
-    /// Calls of `op` before the fault: 1 is the next.
+    /// Before the fault: 1 is the next.
     countdown: u64,
     fate: Fate,
 }
 
-/// Pending faults and crash point.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
     faults: Vec<Fault>,
@@ -162,7 +158,6 @@ impl Faults {
         self.off
     }
 
-    /// Decides a call's outcome.
     pub fn fate(&mut self, op: Op) -> io::Result<Fate> {
         if self.off {
             return Err(power_off());
@@ -198,7 +193,7 @@ impl Faults {
 pub enum TraceEntry {
     /// A call.
     Call {
-        /// Mutating operations before it.
+        /// Earlier mutating operations.
         number: u64,
         /// Its kind.
         op: Op,
@@ -208,10 +203,10 @@ pub enum TraceEntry {
         offset: u64,
         /// Bytes, or the new length.
         len: u64,
-        /// The fault or power cut that made it fail.
+        /// By fault or power cut.
         failure: Option<String>,
     },
-    /// The end of the processes: a crash, with choices, or a kill.
+    /// A crash, with choices, or a kill.
     End(String),
 }
 

@@ -1,4 +1,4 @@
-//! Names of simulated files: the processes' view, the medium, and pending changes.
+//! Names of simulated files: the processes' view, the medium, pending changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -10,9 +10,9 @@ use crate::disk::NamesStamp;
 pub(super) struct Names {
     view: Map,
     medium: Map,
-    /// Changes since the directory's last sync, in order.
+    /// Since the directory's last sync.
     pending: Vec<Change>,
-    /// Earlier crashes, and changes since the last.
+    /// Crashes, and changes since.
     crashes: u64,
     changes: u64,
 }
@@ -21,10 +21,10 @@ type Map = BTreeMap<PathBuf, u64>;
 
 #[derive(Clone, Debug)]
 enum Change {
-    /// A creation, or a removal without a file.
+    /// Without a file, a removal.
     Set(PathBuf, Option<u64>),
     Exchange(PathBuf, PathBuf),
-    /// From the first name, then free, to the second.
+    /// To the second name.
     Rename(PathBuf, PathBuf),
 }
 
@@ -70,17 +70,15 @@ impl Names {
         self.view.keys()
     }
 
-    /// Names a file, or removes the name; pending until the directory is synced.
+    /// `None` removes the name. All changes are pending until the directory is synced.
     pub fn set(&mut self, path: &Path, ino: Option<u64>) {
         self.change(Change::Set(path.to_owned(), ino));
     }
 
-    /// Exchanges two names in one step; pending until the directory is synced.
     pub fn exchange(&mut self, one: &Path, other: &Path) {
         self.change(Change::Exchange(one.to_owned(), other.to_owned()));
     }
 
-    /// Renames in one step; pending until the directory is synced.
     pub fn rename(&mut self, from: &Path, to: &Path) {
         self.change(Change::Rename(from.to_owned(), to.to_owned()));
     }
@@ -91,7 +89,6 @@ impl Names {
         self.pending.push(change);
     }
 
-    /// Names a file on the medium too.
     pub fn set_durable(&mut self, path: &Path, ino: u64) {
         self.changes += 1;
         self.pending.retain(|change| !change.touches(path));
@@ -99,17 +96,14 @@ impl Names {
         set(&mut self.medium, path, Some(ino));
     }
 
-    /// Identifies the names in the processes' view.
     pub fn stamp(&self) -> NamesStamp {
         NamesStamp([self.start(), 0, self.changes, 0])
     }
 
-    /// Identifies the time since the last power cut.
     pub fn start(&self) -> u64 {
         1 + self.crashes
     }
 
-    /// Makes the pending changes in the directory of `path` durable.
     pub fn sync_dir_of(&mut self, path: &Path) {
         for change in std::mem::take(&mut self.pending) {
             if change.paths().any(|own| own.parent() == path.parent()) {
@@ -120,12 +114,11 @@ impl Names {
         }
     }
 
-    /// Makes all pending changes durable.
     pub fn sync_all(&mut self) {
         std::mem::take(&mut self.pending).into_iter().for_each(|change| change.apply(&mut self.medium));
     }
 
-    /// Makes the creation of `ino` durable, with earlier changes of its name.
+    /// With earlier changes of its name.
     pub fn sync_creation_of(&mut self, ino: u64) {
         let Some(at) = self.pending.iter().position(|change| change.creates(ino)) else { return };
         let paths: Vec<PathBuf> = self.pending[at].paths().cloned().collect();
@@ -143,24 +136,23 @@ impl Names {
         });
     }
 
-    /// Whether processes see a name of the file.
     pub fn shows(&self, ino: u64) -> bool {
         self.view.values().any(|&named| named == ino)
     }
 
-    /// Whether the file has a name, or may after a crash.
+    /// Perhaps only after a crash.
     pub fn refers_to(&self, ino: u64) -> bool {
         self.shows(ino)
             || self.medium.values().any(|&named| named == ino)
             || self.pending.iter().any(|change| change.creates(ino))
     }
 
-    /// Options of each group of pending names: the medium's state, then each change.
+    /// Per group: the medium's state, then each change.
     pub fn choices(&self) -> Vec<usize> {
         self.groups().iter().map(|group| self.changes_of(group).count() + 1).collect()
     }
 
-    /// The names after a crash, for processes and medium.
+    /// For processes and medium.
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Names {
         let mut medium = self.medium.clone();
         for group in self.groups() {
@@ -170,7 +162,7 @@ impl Names {
         Names { view: medium.clone(), medium, pending: Vec::new(), crashes: self.crashes + 1, changes: 0 }
     }
 
-    /// Pending names; exchanged ones form a group, whose changes arrive in order.
+    /// Exchanged names form a group, whose changes arrive in order.
     fn groups(&self) -> Vec<BTreeSet<PathBuf>> {
         let mut groups: Vec<BTreeSet<PathBuf>> = Vec::new();
         for change in &self.pending {
@@ -200,7 +192,7 @@ fn set(names: &mut Map, path: &Path, ino: Option<u64>) {
     };
 }
 
-/// `path` without `.` and `name/..`, which is exact without links.
+/// Without `.` and `name/..`, as there are no links.
 pub(super) fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {

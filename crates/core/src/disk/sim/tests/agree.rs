@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::disk::real::RealDisk;
 
-/// Runs a test on both disks, with a directory each.
+/// With a directory each.
 fn on_both(test: impl Fn(&dyn Disk, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     test(&RealDisk::new(), dir.path());
@@ -112,7 +112,7 @@ fn any_call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Makes the call with bytes of `fill`; returns the bytes read and the length.
+/// Returns the bytes read and the length.
 fn make(disk: &dyn Disk, path: &Path, file: &mut Arc<dyn DiskFile>, call: &Call, fill: u8) -> (Vec<u8>, u64) {
     let mut read = Vec::new();
     match *call {
@@ -169,7 +169,7 @@ proptest! {
         let mut file = create(&sim, "db");
         sim.sync_dir_of(db()).unwrap();
         for (number, call) in calls.iter().enumerate() {
-            // This test follows the name's file, not an earlier one.
+            // The name's file, not an earlier one.
             let call = if let Call::Exchange = call { &Call::Reopen } else { call };
             make(&sim, db(), &mut file, call, number as u8 + 1);
             let view = sim.snapshot_file(db());

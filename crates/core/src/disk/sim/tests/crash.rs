@@ -193,7 +193,6 @@ fn names_are_lost_each_on_their_own() {
     assert_eq!(seen.len(), 4);
 }
 
-/// First bytes of "db" and "other" after each crash.
 fn pairs(disk: &SimDisk) -> BTreeSet<[Option<u8>; 2]> {
     let first = |disk: &SimDisk, path| disk.snapshot_file(Path::new(path)).map(|bytes| bytes[0]);
     disk.crashes().map(|(_, crashed)| ["db", "other"].map(|path| first(&crashed, path))).collect()
@@ -206,7 +205,7 @@ fn names_are_exchanged_in_one_step() {
     disk.exchange(db(), Path::new("other")).unwrap();
     assert_eq!(disk.snapshot_file(db()), Some(vec![8; UNIT]));
     assert_eq!(pairs(&disk), BTreeSet::from([[Some(7), Some(8)], [Some(8), Some(7)]]));
-    // Later changes of these two names arrive behind it, of others at any time.
+    // Later changes of other names arrive at any time.
     disk.remove(Path::new("other")).unwrap();
     create(&disk, "third");
     assert_eq!(disk.crash_choices().iter().product::<usize>(), 6);

@@ -177,7 +177,8 @@ impl Pending {
         nap + APART.saturating_mul(self.naps - 1).min(USUAL_MAX)
     }
 
-    /// Returns waiters to wake: those covered, and one to lead unless a committer `is_to_publish`.
+    /// Returns waiters to wake: those covered, and one to lead if it is urgent or no committer is
+    /// likely to come.
     fn end_write(&mut self, is_to_publish: bool) -> Vec<Waiter> {
         let comes = (is_to_publish && self.turn < self.usual / 2) || self.expects_more();
         self.busy = false;

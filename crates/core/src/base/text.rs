@@ -1,10 +1,10 @@
-//! Text on its way to a person.
+//! Text for a terminal.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// `text` as one line of a message, a log or a terminal: control characters and those that change the order of others are
-/// escaped, so that the name of a file neither begins a line of its own nor commands the terminal.
+/// `text` on one line: control characters and those that reorder others are escaped, so that a
+/// file's name can neither fake a line nor command the terminal.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return Cow::Borrowed(text);
@@ -16,7 +16,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A JSON text with the same meaning, in which [`printable`] finds nothing to escape but line breaks between values.
+/// A JSON text with the same meaning, in which [`printable`] escapes nothing but line breaks
+/// between values.
 pub fn printable_json(json: &str) -> Cow<'_, str> {
     // JSON itself escapes those below the space.
     let is_raw = |c: char| c >= ' ' && is_unprintable(c);
@@ -52,7 +53,7 @@ impl fmt::Write for Escaped<'_, '_> {
 }
 
 fn is_unprintable(c: char) -> bool {
-    // Line and paragraph separators; marks, embeddings and isolates that turn the direction of writing.
+    // Line and paragraph separators; direction marks, embeddings, isolates.
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

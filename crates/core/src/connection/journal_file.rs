@@ -19,7 +19,6 @@ impl Connection {
         Ok(())
     }
 
-    /// SQLite goes on under its write lock.
     fn note_begun(&mut self) {
         if let Some(writer) = self.role.writer_mut() {
             writer.has_just_begun = false;
@@ -34,13 +33,13 @@ impl Connection {
             }
             None => {
                 if self.waits_with_others() {
-                    // SQLite rolls back, and removes the super-journal behind this file.
+                    // SQLite rolls back, and removes the super-journal without asking this file.
                     let reopened = self.reopen();
                     self.noted(reopened)?;
                 }
                 if self.role.is_doomed() {
-                    // Stepping aside failed behind its real journal: SQLite must not believe that it rolled back (rule
-                    // RollbackIsReal).
+                    // Stepping aside failed after making the real journal: SQLite must not believe
+                    // that it rolled back (rule RollbackIsReal).
                     let checked = self.db.inner.lock().check();
                     self.noted(checked)?;
                 }

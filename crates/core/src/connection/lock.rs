@@ -25,28 +25,30 @@ use crate::session::aside;
 use crate::shared::words::Ship;
 use crate::sqlite_format::home::{Kind, State};
 
-/// A tentative place is waited for so long while one transaction has it: this one may turn out to read only, and readers
-/// do not wait. Those of this process and those of others may cost as much each.
+/// Longest wait for a tentative place that one transaction has: this one may only read, and readers
+/// do not wait. For connections of this process and for other processes each.
 const TENTATIVE_WAIT: Duration = Duration::from_millis(10);
-/// The same for a place to write: whoever keeps a transaction open for longer is waited for as long as the busy handler
-/// of the application says.
+/// The same for a place to write; a holder that stays longer is left to the application's busy
+/// handler.
 const FIRM_WAIT: Duration = Duration::from_millis(30);
-/// The same of one that is inside of onewrite, for a transaction that is likely to write: a checkpoint is over soon.
+/// The same for a holder inside of onewrite, before a likely write: a checkpoint is over soon.
 const INSIDE_WAIT: Duration = Duration::from_millis(100);
-/// How long a snapshot that cannot be pinned waits for the turn of another process before it is tried again.
+/// How long a snapshot that cannot be pinned waits for the turn of another process before the next
+/// try.
 const TURN_WAIT: Duration = Duration::from_millis(200);
 /// How long a process that begins to use the log may keep others from the file.
 const MARK_WAIT: Duration = Duration::from_millis(50);
-/// How long a tentative place stays with a connection that has not begun to write and reads. Time in which its thread
-/// is kept from its processor does not count, here and below.
+/// How long a connection that reads keeps a tentative place without writing. Time in which its
+/// thread is off its processor does not count, here and below.
 const GRACE: Duration = Duration::from_millis(2);
-/// The same for one that has read no page yet but what a write begins with.
+/// The same for a connection that has read only the pages a write begins with.
 const FIRST_GRACE: Duration = Duration::from_millis(20);
 /// The same for one that has written again and again.
 const SURE_GRACE: Duration = Duration::from_millis(200);
 
 impl Connection {
-    /// xLock. `Busy`: try again later. `BusySnapshot`: somebody committed since the snapshot; start over.
+    /// xLock. `Busy`: try again later. `BusySnapshot`: another transaction committed since the
+    /// snapshot; start over.
     pub fn lock(&mut self, level: LockLevel) -> Result<()> {
         if level <= self.level {
             return Ok(());
@@ -73,7 +75,7 @@ impl Connection {
         self.noted(locked)
     }
 
-    /// Fails where the engine must serve and does not.
+    /// Fails where `require=1` and the engine does not serve.
     fn check_in_effect(&mut self) -> Result<()> {
         if !self.role.is_below() || !self.requires {
             return Ok(());
@@ -97,9 +99,10 @@ impl Connection {
         if self.said.exclusive && !self.db.read_only {
             return self.lock_for_good();
         }
-        // What is newer than what readers see may stay so for long.
+        // States newer than the visible one may stay so for long.
         if self.habit.may_write > 0 && !apart && !is_away {
-            // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
+            // Taken before the snapshot, so that the upgrade is not stale; given up if the
+            // transaction only reads.
             has_place = self.take_tentative_place()?;
         }
         let pinned = self.pin_snapshot(has_place);
@@ -112,11 +115,12 @@ impl Connection {
         pinned
     }
 
-    /// Whether the transaction that begins has the writer's place, which it probably needs. Without it, it may read.
+    /// Takes the writer's place for a transaction that probably writes. Without it, it may read.
     fn take_tentative_place(&mut self) -> Result<bool> {
         self.habit.comes_for_place();
         if self.others_keep(TENTATIVE_WAIT)? {
-            // It would be waited for behind a thread of this process that waits for it.
+            // Another process has the turn and a thread of this process waits for it: do not queue
+            // behind that.
             return Ok(false);
         }
         let sure = self.habit.is_sure_writer();
@@ -138,24 +142,24 @@ impl Connection {
         }
     }
 
-    /// How long a tentative place is this connection's while it is idle.
+    /// How long an idle connection keeps a tentative place.
     fn grace(&self) -> Duration {
         if self.habit.is_sure_writer() { SURE_GRACE } else { FIRST_GRACE }
     }
 
-    /// How long one call waits for what no busy handler is asked for: for nothing if SQLite has just asked it.
+    /// How long one call waits where SQLite asks no busy handler: not at all right after it asked.
     fn patience(&self) -> Duration {
         if self.waits.is_retry() { Duration::ZERO } else { Duration::from_millis(self.busy_ms) }
     }
 
-    /// Whether another process that marks the file, or looks at it, was waited for long enough. `deadline`: none when it is asked
-    /// first.
+    /// Whether a wait for another process that marks the file, or looks at it, is over. `deadline`:
+    /// none at the first call.
     fn is_over(&self, deadline: &mut Option<Instant>) -> bool {
         let now = Instant::now();
         now >= *deadline.get_or_insert_with(|| now + MARK_WAIT.min(self.patience()))
     }
 
-    /// `has_place`: the newest state of all may be seen, as far as [`Connection::settle`] lets it.
+    /// `has_place`: the newest state may be seen, as far as [`Connection::settle`] lets it.
     pub(super) fn pin_snapshot(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
         {
@@ -184,7 +188,7 @@ impl Connection {
                 }
             }
         }
-        // The file may have changed since this process last looked, or need recovery.
+        // The file may have changed since the last look, or need recovery.
         let mut writer = db.writer.lock();
         let mut inner = db.inner.lock();
         inner.check()?;
@@ -233,7 +237,7 @@ impl Connection {
                 self.db.path.display()
             )));
         }
-        // The shipper cannot wait for what it is to ship.
+        // The shipper cannot wait for transactions that it has to ship.
         let is_newest = has_place && !(self.ships && inner.ships());
         let state = if is_newest { self.db.pin_published(inner)? } else { self.db.pin(inner)? };
         if let Err(e) = self.check_let_in(inner) {
@@ -246,8 +250,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The first snapshot of a connection waits until it is decided what a process that has died left: the program may have
-    /// been told that its transaction is committed, or begin again where it left off.
+    /// The first snapshot waits until a dead process's transaction is decided: the program may know
+    /// that it is committed, or restart from there.
     fn pin_decided(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
         db.decide(Instant::now() + self.patience())?;
@@ -258,7 +262,8 @@ impl Connection {
         }
     }
 
-    /// Pins a snapshot, also where checkpoints of other processes overtake it again and again, or the store is not known to have all.
+    /// Pins a snapshot although checkpoints of other processes overtake it again and again, or the
+    /// store is not known to have everything.
     fn pin_patiently(&mut self) -> Result<()> {
         let db = self.db.clone();
         let deadline = Instant::now() + self.patience();
@@ -272,7 +277,7 @@ impl Connection {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
-            // The turn of a dead process is had, and with it taken over.
+            // Taking a dead process's turn takes over from it.
             match db.enter_and_leave(deadline.min(Instant::now() + TURN_WAIT)) {
                 Ok(()) => {}
                 Err(Error::Busy(_)) => std::thread::sleep(Duration::from_micros(500)),
@@ -281,7 +286,7 @@ impl Connection {
         }
     }
 
-    /// The transaction reads what none that only writes begins with: others need not be patient with it.
+    /// The transaction reads more than a write begins with: others need not be patient with it.
     pub(super) fn doubt(&mut self) {
         if let Place::Tentative { doubtless } = &mut self.place
             && std::mem::take(doubtless)
@@ -290,8 +295,8 @@ impl Connection {
         }
     }
 
-    /// Waits until what the snapshot holds is as durable as it was asked to be, so that the application may see it
-    /// (invariant I4, rule SeenWhenDurable).
+    /// Waits until the snapshot is as durable as its commit asked, so that the application may see
+    /// it (invariant I4, rule SeenWhenDurable).
     pub(super) fn settle(&mut self) -> Result<()> {
         let unsettled = |reader: &mut Reader| std::mem::take(&mut reader.unsettled).then_some(reader.state.tid);
         let Some(tid) = self.role.pinned_mut().and_then(unsettled) else { return Ok(()) };
@@ -312,7 +317,7 @@ impl Connection {
         self.db.wait_flushed(&member, tid, Durability::Written, None)
     }
 
-    /// First look at a file nobody in this process is using. SHARED is held.
+    /// First look at a file that no connection of this process uses. SHARED is held.
     fn look(
         &mut self,
         db: &Database,
@@ -337,7 +342,8 @@ impl Connection {
                 )));
             }
             if locks::exclusive(&*db.home)? {
-                // SQLite without onewrite came behind a close of which a power cut brought the mark back.
+                // SQLite without onewrite used the file after a close; then a power cut brought the
+                // mark back.
                 if let Some(session) = mark
                     && !recover::end_behind_journal(db, session)?
                 {
@@ -423,7 +429,8 @@ impl Connection {
         let mut deadline = None;
         let begun = loop {
             match self.begin_write(&snapshot) {
-                // Two processes that waited for each other's SHARED would wait for ever: who has RESERVED waits.
+                // Two processes that wait for each other's SHARED would never end: the one with
+                // RESERVED waits.
                 Err(Error::Busy(_)) if !self.is_over(&mut deadline) && locks::reserve(&*self.db.home)? => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -445,8 +452,8 @@ impl Connection {
         begun
     }
 
-    /// Takes the writer's place, and the turn among the processes, unless somebody keeps it. `Busy`: SQLite asks the busy
-    /// handler where it may wait, and comes again.
+    /// Takes the writer's place, and the turn among the processes. `Busy`: another holder keeps it;
+    /// SQLite asks the busy handler where it may wait, and comes again.
     fn take_place(&mut self) -> Result<()> {
         if self.others_keep(FIRM_WAIT)? {
             self.expect_place();
@@ -456,7 +463,7 @@ impl Connection {
         self.enter_for_good()
     }
 
-    /// Takes the writer's place of this process, unless somebody keeps it.
+    /// Takes the writer's place of this process.
     pub(super) fn take_place_here(&mut self) -> Result<()> {
         let all = Duration::from_millis(self.busy_ms);
         let patience = Patience { all, kept: Some(Kept { held: FIRM_WAIT, inside: all }) };
@@ -467,7 +474,7 @@ impl Connection {
         Err(busy_here())
     }
 
-    /// Keeps other processes from writing, unless one is; the writer's place is lost otherwise.
+    /// Keeps other processes from writing; while one does, gives the writer's place up.
     pub(super) fn enter_for_good(&mut self) -> Result<()> {
         let entered = self.db.enter_soon(true, Duration::from_millis(self.busy_ms), Some(FIRM_WAIT));
         self.place = if entered.is_ok() { Place::Firm } else { Place::None };
@@ -478,7 +485,7 @@ impl Connection {
         entered
     }
 
-    /// Whether another process keeps the place, as it did when this connection tried last.
+    /// Whether another process keeps the place, as it did at the last try.
     fn others_keep(&self, kept: Duration) -> Result<bool> {
         if !self.waits.is_retry() {
             return Ok(false);
@@ -486,12 +493,12 @@ impl Connection {
         self.db.member().map_or(Ok(false), |member| member.others_keep(kept))
     }
 
-    /// SQLite may sleep now, and ask for the place again: it sleeps no longer than until it has it.
+    /// If SQLite sleeps now, it wakes up as soon as it has the place.
     fn expect_place(&mut self) {
         wait::expect(&self.db, self.id, self.grace(), self.waits.ticket);
     }
 
-    /// Takes the writer's place of this process for good, or says that it is not to be had.
+    /// Takes the writer's place of this process for good, or fails.
     pub(super) fn acquire_place(&self) -> Result<()> {
         match self.db.queue.acquire(self.id, Claim::Firm, Duration::from_millis(self.busy_ms)) {
             true => Ok(()),
@@ -512,7 +519,7 @@ impl Connection {
         }
     }
 
-    /// Gives the place back: the turn among the processes, and that in the queue.
+    /// Gives back the turn among the processes, and the one in the queue.
     pub(super) fn give_place_back(&mut self) {
         self.leave(false);
         self.db.queue.release(self.id);
@@ -555,19 +562,21 @@ impl Connection {
         if self.said.exclusive {
             self.shut_others_out()?;
         }
-        // One of several files that commit together has a journal with a super-journal, which not every log can do for.
+        // A file of a multi-file commit has a journal with a super-journal, which not every log can
+        // replace.
         let flushes = self.said.synchronous != Synchronous::Off;
         let spans = (self.said.spans && flushes && !self.journal.is_empty()) || self.journal.names_super_journal()?;
         let spans = spans && !self.may_prepare();
-        // SQLite begins the change to WAL mode with this lock. A transaction that has written a journal is another one: the change
-        // was refused, within a transaction for one.
+        // SQLite begins the change to WAL mode with this lock. A transaction that has written a
+        // journal is another one: the change was refused within it.
         let changes_mode = self.said.wal && self.role.writer_mut().is_some_and(|writer| writer.has_just_begun);
         if changes_mode || spans {
             if self.requires {
                 return Err(stays_here("this statement"));
             }
-            // It will step aside and needs to be alone. BUSY here is before SQLite's point of no return: the busy handler
-            // is asked, and the application may try again (rule BusyToHandler).
+            // It will step aside and must be alone. BUSY here comes before SQLite's point of no
+            // return: it asks the busy handler, and the application may try again (rule
+            // BusyToHandler).
             self.line_up(true)?;
             aside::reserve(&self.db, self.id).map_err(|e| match e {
                 Error::BusySnapshot => Error::Busy("others read a database that steps aside".into()),
@@ -578,12 +587,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a transaction over several files commits by the log, as far as is known before SQLite names them.
+    /// Whether a multi-file transaction commits by the log, as known before SQLite names the files.
     fn may_prepare(&self) -> bool {
         prepares(&self.db, &self.db.inner.lock()) && !self.db.spans_aside.load(Ordering::Relaxed)
     }
 
-    /// Whether SQLite writes other files in the same transaction.
+    /// Notes whether SQLite writes other files in the same transaction.
     pub fn note_span(&mut self, spans: bool) {
         self.said.spans = spans;
     }
@@ -614,7 +623,7 @@ impl Connection {
             self.give_place_back();
         }
         if level == LockLevel::None {
-            // It read what another connection wrote before it and gives nothing away before that is durable.
+            // It read the state before its own: the lock goes back only when that is durable.
             let settled = self.settle();
             self.cache.leave(self.role.snapshot().filter(|_| !self.role.is_below()).map(|state| &**state));
             self.has_no_wal = false;
@@ -627,15 +636,14 @@ impl Connection {
         dropped.and(back)
     }
 
-    /// The VFS below has a lock of its own on the file: the one under which it was seen to be in WAL mode ends
-    /// (rule ModeUnderLock).
+    /// The VFS below has a lock of its own: the lock under which the file was seen to be in WAL
+    /// mode ends (rule ModeUnderLock).
     pub fn hand_over(&mut self) -> Result<()> {
         let Role::Below(reader @ Some(_)) = &mut self.role else { return Ok(()) };
         let given = reader.take().map_or(Ok(()), |reader| self.db.unpin(&mut self.db.inner.lock(), &reader.state));
         self.noted(given)
     }
 
-    /// Becomes idle.
     pub(super) fn give_snapshot_back(&mut self) -> Result<()> {
         let mut inner = self.db.inner.lock();
         let reader = self.role.take_reader();
@@ -647,8 +655,8 @@ impl Connection {
         }
     }
 
-    /// Takes the writer's place again that went to the next in the queue with the commit, for a connection that
-    /// goes on writing without giving its lock back (rule OneWriter).
+    /// Takes the writer's place again after the commit passed it on, for a connection that writes
+    /// on without giving its lock back (rule OneWriter).
     pub(super) fn take_place_again(&mut self) -> Result<()> {
         let Place::Given { in_turn } = self.place else { return Ok(()) };
         self.habit.returns_lock = false;
@@ -666,12 +674,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Drops an overlay that did not commit.
     pub(super) fn drop_txn(&mut self) -> Result<()> {
         self.journal.forget_syncs();
         let Some(txn) = self.role.end_txn() else { return Ok(()) };
-        // A record that waits for its decision and could not be cancelled, or that an error left in doubt, may count: it
-        // needs them.
+        // A record whose decision is pending or in doubt may count: it needs its streamed images.
         let in_doubt = || self.db.undecided.lock().is_some() || self.db.inner.lock().check().is_err();
         if !txn.streamed.is_empty()
             && !in_doubt()
@@ -692,17 +698,17 @@ impl Connection {
         }
         let back = aside::come_back(&self.db);
         let mut inner = self.db.inner.lock();
-        // The state this transaction made, or that rolling back made: nobody else had one.
+        // The state that this transaction or its rollback made: no other connection had one.
         let pinned = back.and_then(|()| self.db.pin(&mut inner));
         let (before, looked) = before.map_or((None, None), |reader| (Some(reader.state), reader.looked));
         let unpinned = before.map_or(Ok(()), |before| self.db.unpin(&mut inner, &before));
-        // SQLite may go on in WAL mode at once, without a new lock: from here on the caller uses the VFS below (rule
+        // SQLite may go on in WAL mode without a new lock: the caller then uses the VFS below (rule
         // ModeUnderLock).
         self.role = Role::pinned_now(Reader { state: pinned?, unsettled: false, looked });
         unpinned
     }
 
-    /// xCheckReservedLock: whether anybody is writing.
+    /// xCheckReservedLock: whether a connection is writing.
     pub fn is_reserved(&mut self) -> Result<bool> {
         if self.is_aside() {
             return Ok(false);
@@ -724,7 +730,7 @@ fn busy_aside() -> Error {
     Error::Busy("another connection of this process has stepped aside from the log for its transaction".into())
 }
 
-/// Whether another process has written what nobody can see yet, or has the turn.
+/// Whether another process has written a state that is not visible yet, or has the turn.
 fn is_undecided(inner: &Inner) -> bool {
     inner.member.as_ref().is_some_and(|member| member.is_undecided())
 }

@@ -1,4 +1,4 @@
-//! `PRAGMA onewrite_*`: what is in force, what it has cost, and what went wrong.
+//! `PRAGMA onewrite_*`: settings in force, costs and errors.
 
 use std::fmt::Write;
 
@@ -26,7 +26,6 @@ impl Connection {
     }
 }
 
-/// Answers `PRAGMA onewrite_NAME[=VALUE]`; `None` if there is no such pragma.
 fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> Option<Result<String>> {
     let name = name.to_ascii_lowercase();
     Some(match name.as_str() {
@@ -75,8 +74,9 @@ fn set(connection: &mut Connection, name: &str, value: &str) -> Result<String> {
     Ok(inner.options.get(name).unwrap_or_default())
 }
 
-/// The snapshot of the open transaction by session and TID, the pages that the log has of it, each with the TID that changed it
-/// last, and the TID after which none is missing. Several processes share such a log; else nothing is known.
+/// The snapshot of the open transaction by session and TID, its pages in the log with the TID of
+/// their last change, and the TID after which none is missing. Empty where no other process can
+/// share the log.
 fn changes(connection: &Connection) -> String {
     let db = connection.database();
     let (Some(member), Some(state)) = (db.member(), connection.snapshot()) else { return "unknown".to_owned() };

@@ -1,4 +1,5 @@
-//! Transactions over several files, as `several` says: what the connections of this process do.
+//! Transactions over several files, the part of the connections of this process (`log/several.rs`
+//! has the rest).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,14 +21,15 @@ use crate::pages::txn::{Prepared, Stage};
 
 /// Whether the log of a database takes prepared records and decisions.
 pub(super) fn prepares(db: &Database, inner: &Inner) -> bool {
-    // SQLite passes over the error of a store that lacks one of them (rule StoreHasIt).
+    // SQLite ignores the error of a store that lacks one of them (rule StoreHasIt).
     db.facts().all_in_log() && !inner.options.concurrent && inner.options.psow && !inner.ships()
 }
 
 impl Engine {
-    /// xSync of a super-journal, which names the rollback journals `journals`. True: all files that it decides commit by their logs,
-    /// so it need not be on the disk, and is [`removed`](Engine::remove_super_journal) here. All do, or none: SQLite removes the
-    /// super-journal when no rollback journal names it any more, and of logs it knows nothing (rule PreparedThenDecided).
+    /// xSync of a super-journal, which names the rollback journals `journals`. True: all its files
+    /// commit by their logs, so it stays in memory, and is
+    /// [`removed`](Engine::remove_super_journal) here. All do, or none: SQLite removes a
+    /// super-journal that no rollback journal names, and knows no logs (rule PreparedThenDecided).
     pub fn sync_super_journal(&self, path: &Path, journals: &[u8]) -> Result<bool> {
         let Some(names) = databases_of(journals) else { return Ok(false) };
         let mut all = Vec::with_capacity(names.len());
@@ -46,7 +48,7 @@ impl Engine {
         }
         let several = Several::new(journals)?;
         for db in &all {
-            // Whichever has the first record decides (rule PreparedThenDecided).
+            // Any file may have the first record and so decide (rule PreparedThenDecided).
             let records = all.iter().map(|other| (other.path.clone(), 0, Tid::HOME, true));
             if self.room_to_decide(db, &several.decision(&db.path, records))?.is_none() {
                 return Ok(false);
@@ -56,13 +58,13 @@ impl Engine {
         Ok(true)
     }
 
-    /// What the super-journal at `path` holds, if it is in memory.
+    /// The content of the super-journal at `path`, if it is in memory.
     pub fn super_journal(&self, path: &Path) -> Option<Vec<u8>> {
         self.several.lock().get(path).map(|several| several.journals.clone())
     }
 
-    /// xDelete of a super-journal. `commits`: with its directory, as SQLite removes it to commit; else after a rollback. False: it is
-    /// not in memory.
+    /// xDelete of a super-journal. `commits`: SQLite removes it with its directory, to commit; else
+    /// after a rollback. False: it is not in memory.
     pub fn remove_super_journal(&self, path: &Path, commits: bool) -> Result<bool> {
         let Some(several) = self.several.lock().remove(path) else { return Ok(false) };
         let all = self.undecided(&several);
@@ -81,7 +83,8 @@ impl Engine {
         self.databases.lock().values().filter(waits).cloned().collect()
     }
 
-    /// The transaction is committed: the decision says so. An error poisons: nobody knows what the disk has.
+    /// Writes the decision: the transaction is committed. An error poisons, for the disk's state is
+    /// unknown.
     fn decide(&self, several: &Several, all: &[Arc<Database>]) -> Result<()> {
         let poison = |e: Error| {
             all.iter().for_each(|db| drop(db.poison(Error::Misuse(e.to_string()))));
@@ -116,7 +119,7 @@ impl Engine {
         db.room_to_decide(decision, |path, part, flushed| self.is_settled(path, part, flushed))
     }
 
-    /// Whether nobody asks any more for the decision over a record of the database at `path`.
+    /// Whether no process needs the decision over a record of the database at `path`.
     fn is_settled(&self, path: &Path, part: &Part, flushed: bool) -> Result<bool> {
         let db = self.databases.lock().values().find(|db| db.path == path).cloned();
         if let Some(settled) = db.and_then(|db| db.is_followed(part, flushed)) {
@@ -129,20 +132,21 @@ impl Engine {
     }
 }
 
-/// The transaction does not commit, in no file. Each is tried: the more are cancelled, the fewer wait for a recovery.
+/// Cancels in every file, also behind an error: each cancelled one spares a recovery.
 fn cancel(all: &[Arc<Database>]) -> Result<()> {
     let cancelled: Vec<Result<()>> = all.iter().map(|db| db.cancel()).collect();
     cancelled.into_iter().collect()
 }
 
 impl Connection {
-    /// Whether the record of this transaction waits for its decision, or may be there behind a write that failed.
+    /// Whether the record of this transaction waits for its decision, or may be there after a
+    /// failed write.
     pub(super) fn is_undecided(&self) -> bool {
         self.role.txn().is_some_and(|txn| txn.several.is_some()) && self.db.undecided.lock().is_some()
     }
 
-    /// Whether a record of this transaction, in the log of whichever file, waits or may wait for the decision: one that could not be
-    /// cancelled keeps every file from rolling back.
+    /// The same of any file's record: one that could not be cancelled keeps every file from rolling
+    /// back.
     pub(super) fn waits_with_others(&self) -> bool {
         let several = self.role.txn().and_then(|txn| txn.several.as_ref());
         several.is_some_and(|several| !self.engine.undecided(several).is_empty())
@@ -153,7 +157,7 @@ impl Connection {
         matches!(self.role.txn(), Some(txn) if matches!(&txn.stage, Stage::Prepared(Prepared { written: Some(_), .. })))
     }
 
-    /// The transaction does not commit, in no file: SQLite rolls back one after the other.
+    /// Cancels the transaction in all files: SQLite rolls back one after the other.
     pub(super) fn cancel(&mut self) -> Result<()> {
         let several = self.role.txn().and_then(|txn| txn.several.clone());
         let Some(several) = several else { return Ok(()) };
@@ -177,11 +181,11 @@ impl Connection {
         self.cancel()
     }
 
-    /// It is decided that the record of this transaction counts.
+    /// Takes the record of a committed transaction as published.
     pub(super) fn take_decision(&mut self) -> Result<()> {
         let mut undecided = self.db.undecided.lock();
         let Some(several) = undecided.as_ref().map(|undecided| &undecided.several) else { return Ok(()) };
-        // What an error left in doubt is for the recovery: the record keeps what it needs.
+        // A record that an error left in doubt is for recovery, and keeps its streamed images.
         self.db.inner.lock().check()?;
         if !several.is_decided() {
             return Err(Error::Misuse("a commit while the super-journal is there".into()));
@@ -193,7 +197,7 @@ impl Connection {
     /// Prepares the transaction and writes its record, which waits for the decision.
     pub(super) fn prepare_several(&mut self, several: Arc<Several>) -> Result<()> {
         let db = self.db.clone();
-        // Under OFF SQLite flushes nothing, and without a journal on the file the pragma says so.
+        // Under OFF SQLite flushes nothing; without a journal on the file, only the pragma tells.
         let flush =
             if self.journal.is_empty() { self.said.synchronous != Synchronous::Off } else { self.journal.is_synced() };
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };

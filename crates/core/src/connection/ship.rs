@@ -1,4 +1,4 @@
-//! What the process does that ships a database whose commits wait for the store.
+//! The process that ships a database whose commits wait for the store.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Connection {
         self.db.is_signed()
     }
 
-    /// Removes that file: commits wait no more from the next session on.
+    /// Removes that file: commits of the next session do not wait.
     pub fn unsign(&self) -> Result<()> {
         let sign = beside::path(&self.db.path, SYNC_SUFFIX);
         let what = || format!("cannot remove {}", sign.display());
@@ -31,8 +31,9 @@ impl Connection {
         }
     }
 
-    /// From here on commits wait for the store, `patience` long, also those of sessions to come: [`Connection::shipped`] says that
-    /// it has them. Needs a connection with `shipper=1`, without a lock. `Busy`: try again.
+    /// From here on commits wait for the store, up to `patience`, also in later sessions;
+    /// [`Connection::shipped`] says that it has them. Needs `shipper=1` and no lock. `Busy`: try
+    /// again.
     pub fn begin_shipping(&mut self, patience: Duration) -> Result<()> {
         let sign = beside::path(&self.db.path, SYNC_SUFFIX);
         let what = || format!("cannot make {}", sign.display());
@@ -41,7 +42,7 @@ impl Connection {
         self.db.disk.sync_dir_of(&sign).context(what)?;
         self.lock(LockLevel::Shared)?;
         let begun = self.begin_to_wait(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
-        // Nobody is shown what it may have pinned, and nobody else ships it.
+        // Its snapshot is shown to no application, and only this connection ships it.
         if let Some(reader) = self.role.pinned_mut() {
             reader.unsettled = false;
         }
@@ -52,7 +53,7 @@ impl Connection {
 
     fn begin_to_wait(&mut self, patience_ms: u64) -> Result<()> {
         if let Some(member) = self.db.member().filter(|member| member.words.ship() != Ship::Off) {
-            // Not with the writer's place: whoever has it may wait for the store.
+            // Not with the writer's place, whose holder may wait for the store.
             member.words.begin_shipping(patience_ms);
             self.list_changes();
             return Ok(());
@@ -61,14 +62,15 @@ impl Connection {
         let db = self.db.clone();
         let mut writer = db.writer.lock();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a session without a log".into())) };
-        // Whoever was told of a commit before, knows that it did not wait.
+        // Commits acknowledged before are known not to have waited.
         db.flush_published(live)?;
         self.shipping()?.words.begin_shipping(patience_ms);
         self.list_changes();
         Ok(())
     }
 
-    /// `PRAGMA onewrite_changes` knows all of them from here on: this process commits nothing itself.
+    /// `PRAGMA onewrite_changes` knows all changes from here on: this process commits nothing
+    /// itself.
     fn list_changes(&self) {
         let inner = self.db.inner.lock();
         self.db.table.write().lists_since(inner.published.tid);
@@ -83,7 +85,7 @@ impl Connection {
         })
     }
 
-    /// How many transactions there are to send; waits for `count` of them, `nap` long at most.
+    /// The number of transactions to send; waits for `count` of them, `nap` at most.
     pub fn wait_to_ship(&self, count: u64, nap: Duration) -> Result<u64> {
         let member = self.shipping()?;
         let words = &member.words;
@@ -91,7 +93,7 @@ impl Connection {
         loop {
             let rung = words.ship_bell().load(SeqCst);
             self.db.inner.lock().check()?;
-            // What a session begins with counts as one.
+            // The state that a session begins with counts as one.
             let there = words.to_ship().map_or(0, |tid| tid.0.saturating_sub(words.shipped_to().0).max(1));
             let left = until.saturating_duration_since(Instant::now());
             if there >= count || left.is_zero() {
@@ -101,8 +103,8 @@ impl Connection {
         }
     }
 
-    /// What is written is on the medium afterwards, also what a process has left that died, so that it can be shipped: perhaps nobody
-    /// else comes to see to it. A process that is writing is waited for no longer than `patience`.
+    /// Flushes everything written, also by dead processes, so that it can be shipped: no other
+    /// process may do it. Waits for a writing process up to `patience`.
     pub fn flush_to_ship(&mut self, patience: Duration) -> Result<()> {
         let member = self.shipping()?;
         let flushed = self
@@ -112,8 +114,8 @@ impl Connection {
         self.noted(flushed)
     }
 
-    /// Pins the newest state that is on the medium here, to be read and unlocked as with [`Connection::lock`]; its transaction.
-    /// Readers may not see it yet.
+    /// Pins the newest flushed state, to read and unlock as with [`Connection::lock`], and returns
+    /// its TID. Readers may not see it yet.
     pub fn lock_to_ship(&mut self) -> Result<u64> {
         self.check_process()?;
         if self.level > LockLevel::None {
@@ -144,7 +146,8 @@ impl Connection {
         }
     }
 
-    /// Rule StoreHasIt: the store has everything up to `tid`, and still belongs to this database: who waits goes on, and readers see it.
+    /// Rule StoreHasIt: the store, still this database's, has everything up to `tid`: waiting
+    /// commits return, and readers see it.
     pub fn shipped(&self, tid: u64) -> Result<()> {
         let member = self.shipping()?;
         // A flush that failed meanwhile may have made this process blind.
@@ -153,13 +156,13 @@ impl Connection {
         Ok(())
     }
 
-    /// The store takes nothing now: transactions that begin do not build on what it lacks.
+    /// The store is slow: new transactions do not build on states that it lacks.
     pub fn store_is_late(&self) -> Result<()> {
         self.shipping()?.words.note_late();
         Ok(())
     }
 
-    /// The store belongs to another database: what waits fails, and nothing more is committed.
+    /// The store belongs to another database: waiting commits fail, and no more are made.
     pub fn fence(&self) -> Result<()> {
         self.shipping()?.words.fence();
         Ok(())

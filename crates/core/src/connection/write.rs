@@ -20,7 +20,7 @@ use crate::session::aside;
 use crate::sqlite_format::home::{self, State};
 
 impl Connection {
-    /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: what decides a transaction that spans several files.
+    /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: decides a transaction over several files.
     pub fn prepare(&mut self, super_journal: Option<&Path>) -> Result<()> {
         self.db.queue.set_inside(self.id, true);
         let prepared = self.prepare_txn(super_journal);
@@ -36,7 +36,7 @@ impl Connection {
             return Ok(());
         }
         if txn.doomed {
-            // SQLite has played its journal back, and may go on without giving its lock back (rule
+            // SQLite has played its journal back, and may go on without an unlock (rule
             // MergeIsSerial).
             db.inner.lock().check()?;
             if needs_plain_file(txn) {
@@ -54,7 +54,8 @@ impl Connection {
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         txn.several = None;
         if super_journal.is_some() && txn.is_untouched() {
-            // SQLite has written every page by now. It passes over errors behind this point: it is lost then (I7).
+            // SQLite has written every page by now and ignores later errors, so a late page would
+            // be lost (I7).
             return Err(late("a transaction over several files whose pages come later"));
         }
         options_on_newest(&db, txn)?;
@@ -99,15 +100,14 @@ impl Connection {
         commit::prepare(&mut Commit { db: &db, live, txn, options: &options })
     }
 
-    /// What was written behind FCNTL_SYNC, as a VFS does that keeps writes back until xSync, is part of the transaction
-    /// (rule WholeTransaction). Its journal is gone by now: an error is final.
+    /// Writes after FCNTL_SYNC, of a VFS that keeps writes back until xSync, are part of the
+    /// transaction (rule WholeTransaction). Its journal is gone by now: an error is final.
     fn prepare_late(&mut self) -> Result<()> {
         let db = self.db.clone();
         self.check_process()?;
         self.line_up(false)?;
         self.take_place_again()?;
         let Some(txn) = self.role.txn_mut() else { return Err(no_transaction()) };
-        // It is decided.
         txn.several = None;
         let mut writer = db.writer.lock();
         let options = options_on_newest(&db, txn)?;
@@ -128,18 +128,19 @@ impl Connection {
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         txn.synced = true;
         if txn.several.is_some() && matches!(txn.stage, Stage::Open) {
-            // Its record, which lacks them, is cancelled, and those of the other files.
+            // Its record, which lacks these pages, is cancelled, with those of the other files.
             return self.noted(Err(late("a transaction over several files has prepared its record without them")));
         }
         Ok(())
     }
 
-    /// SQLITE_FCNTL_COMMIT_PHASETWO: commit. When it returns under `synchronous=FULL`, the transaction
-    /// survives any crash (invariant I1).
+    /// SQLITE_FCNTL_COMMIT_PHASETWO: commit. When it returns under `synchronous=FULL`, the
+    /// transaction survives any crash (invariant I1).
     pub fn commit(&mut self) -> Result<()> {
         self.db.queue.set_inside(self.id, true);
         let committed = self.commit_txn();
-        // The medium is free by now: while it writes those pages, the application prepares its next transaction.
+        // The medium is free now, and writes those pages while the application prepares its next
+        // transaction.
         self.db.begin_write_back();
         self.db.queue.set_inside(self.id, false);
         self.noted(committed)
@@ -164,7 +165,7 @@ impl Connection {
                 return Ok(());
             }
             if let Err(e) = self.prepare_late() {
-                // SQLite can neither try this again nor play a journal back that is gone.
+                // SQLite can neither retry nor play back a journal that is gone.
                 self.roll_back()?;
                 return Err(match e {
                     Error::Busy(_) | Error::BusySnapshot | Error::NotAlone(_) => late(&e.to_string()),
@@ -188,8 +189,8 @@ impl Connection {
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         let Some(Writer { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
         let pin_again = |inner: &mut Inner, own: &Arc<State>| drop(db.pin_state(inner, own.clone()));
-        // The writer's own snapshot ends here: kept pinned, every image that the commit
-        // replaces, or that its checkpoint overwrites, would be kept for it.
+        // The writer's own snapshot ends here: else every image that the commit replaces, or its
+        // checkpoint overwrites, would be kept for it.
         if !is_merged {
             db.unpin(&mut inner, &reader.state).inspect_err(|_| pin_again(&mut inner, &reader.state))?;
         }
@@ -206,7 +207,8 @@ impl Connection {
             };
         match &mut reader.looked {
             Some(looked) if is_merged => {
-                // SQLite's cache is of the old snapshot and of its own pages; so is what it reads until it unlocks.
+                // SQLite's cache, and its reads until it unlocks, are of the old snapshot and its
+                // own pages.
                 db.unpin(&mut db.inner.lock(), &published.state)?;
                 looked.commit();
             }
@@ -217,7 +219,7 @@ impl Connection {
         commit::send_home(&db, live)?;
         drop(writer);
         if goes_on {
-            // The next writer builds on this transaction while this one waits for its flush, perhaps the same one.
+            // The next writer builds on this transaction during its flush, and may share it.
             self.place = Place::Given { in_turn: true };
             let released = db.queue.release_for(self.id, self.habit.comes_again());
             self.habit.gave_place(released.waited_for);
@@ -236,7 +238,7 @@ fn late(why: &str) -> Error {
     Error::WrittenLate(why.to_owned())
 }
 
-/// What `require=1` says to what would step aside.
+/// The error of `require=1` where a transaction would step aside.
 pub(super) fn stays_here(what: &str) -> Error {
     Error::Required(format!(
         "{what} needs SQLite's own journal (attached files that are not all onewrite's, another page size, or WAL mode \
@@ -258,7 +260,7 @@ fn no_transaction() -> Error {
     Error::Misuse("a commit without a transaction".into())
 }
 
-/// What only the plain file can take: another page size or reserve, or WAL mode.
+/// Changes that only the plain file can take: another page size or reserve, or WAL mode.
 pub(super) fn needs_plain_file(txn: &Txn) -> bool {
     let Some(new) = txn.pages.get(&PageNo::HEADER) else { return false };
     let resized = home::page_bytes(new) != Some(txn.page_bytes);

@@ -1,5 +1,5 @@
-//! The decision of a transaction over several files (`log/several.rs`), seen from one database: looked for by those that find its prepared
-//! record, kept, cancelled, and placed.
+//! The decision of a transaction over several files (`log/several.rs`): looked for by the finder of
+//! its prepared record, kept, cancelled, placed.
 
 use std::path::Path;
 
@@ -15,8 +15,9 @@ use crate::log::several::seen_again;
 use crate::log::slot::Slot;
 
 impl Database {
-    /// Whether the transaction of a prepared record is committed, for whoever finds that one and nobody to finish it (rule
-    /// PreparedThenDecided). `own`: the log that the record is in, and its slot. Nothing is written.
+    /// Whether the transaction of a prepared record is committed, for a process that finds the
+    /// record and its owner dead (rule PreparedThenDecided). `own`: the log with the record. Writes
+    /// nothing.
     pub fn is_committed(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<bool> {
         if !keeps(Case::UndecidedAsks) {
             return Ok(true);
@@ -24,12 +25,13 @@ impl Database {
         Ok(match self.look_for_decision(decider, own, slot, OpenMode::ReadOnly)? {
             Found::Decision(..) => true,
             Found::Log => false,
-            // Where the other file was removed with its log, nobody can tell, and nothing else depends on it: the record is kept.
+            // The other file was removed with its log. Nothing else depends on the answer, so the
+            // record counts.
             Found::Nothing => true,
         })
     }
 
-    /// Before something depends on it: a decision that was found stays, also through a power cut. Its owner may have died before
+    /// Makes a found decision durable before anything depends on it: its owner may have died before
     /// the flush (rule PreparedThenDecided).
     pub fn keep_decision(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<()> {
         match self.look_for_decision(decider, own, slot, OpenMode::ReadWrite)? {
@@ -45,7 +47,7 @@ impl Database {
         let named = log_path(&seen_again(&self.path, &decider.path));
         let mut logs = vec![aside_path(&named, decider.session), named.clone()];
         if !self.disk.exists(&named).context(|| format!("cannot look for the log {}", named.display()))? {
-            // It may have another name since.
+            // The log may have been renamed.
             let beside = self.disk.names_beside(&named);
             logs.extend(beside.context(|| format!("cannot look for logs beside {}", named.display()))?);
         }
@@ -65,19 +67,19 @@ impl Database {
         Ok(found)
     }
 
-    /// The prepared record of this process does not count, and never will: it is erased, durable. An error poisons.
+    /// Erases the prepared record of this process, durable. An error poisons.
     pub fn cancel(&self) -> Result<()> {
         let mut undecided = self.undecided.lock();
         let Some(prepared) = &*undecided else { return Ok(()) };
-        // A write that failed may have left it.
+        // A failed write may have left the record in the log.
         self.inner.lock().check()?;
         prepared.log.erase(&prepared.slot, prepared.from, prepared.to).map_err(|e| self.poison(e))?;
         *undecided = None;
         Ok(())
     }
 
-    /// Where `decision` may go in the log of this database, if it fits and there is room: over those that nobody asks for any more
-    /// (rule PreparedThenDecided). `is_settled` says so of one of their files.
+    /// Where `decision` fits in the log of this database: over decisions that no file needs any
+    /// more (rule PreparedThenDecided). `is_settled` says so of one file.
     pub fn room_to_decide(
         &self,
         decision: &Decision,
@@ -94,8 +96,8 @@ impl Database {
         })
     }
 
-    /// Whether the record `part` of a transaction that is committed is followed by another one in the log of this database, durable
-    /// if it is to be `flushed`: nobody asks for its decision any more. `None`: this process cannot say.
+    /// Whether a record follows `part`, durable if `flushed`: then no process asks for its
+    /// decision. `None`: this process cannot say.
     pub fn is_followed(&self, part: &Part, flushed: bool) -> Option<bool> {
         let inner = self.inner.lock();
         let member = inner.member.as_ref()?;
@@ -108,13 +110,12 @@ impl Database {
     }
 }
 
-/// What is known of a decision.
 enum Found {
-    /// It is there: in this log, at this position.
+    /// The log, and the position of the decision.
     Decision(LogFile, u64, Decision),
     /// It is not in the log where it would be.
     Log,
-    /// That log is not there.
+    /// There is no such log.
     Nothing,
 }
 
@@ -127,12 +128,12 @@ fn decision_in(log: LogFile, slot: &Slot, token: u64) -> Result<Option<Found>> {
     Ok(None)
 }
 
-/// The same as [`Database::is_followed`] for the log at `path`, of a database that this process does not use.
+/// [`Database::is_followed`] for a database that this process does not use.
 pub fn is_over(log: &LogFile, part: &Part) -> Result<bool> {
     let Some(slot) = log.slots()?.into_iter().next() else { return Ok(false) };
     let over = !slot.live || slot.session != part.session || slot.base_tid >= part.tid;
     if over {
-        // It may be known in the page cache alone.
+        // The record may be in the page cache alone.
         log.flush()?;
     }
     Ok(over)

@@ -1,22 +1,23 @@
-//! One database in one process: what its connections share.
+//! One database in one process: the state that its connections share.
 //!
 //! ```text
-//!              first write: go_live                 step_aside
-//!  UNMARKED ───────────────────────▶ LIVE ───────────────────────▶ ASIDE
-//!     ▲  ▲                            │ ▲                            │
-//!     │  └── last close: detach ──────┘ └── open of a marked home:   │
-//!     │                                     attach, recover          │
-//!     └───────────────────── come_back ◀─────────────────────────────┘
+//!             first write: go_live                 step_aside
+//! UNMARKED ───────────────────────▶ LIVE ───────────────────────▶ ASIDE
+//!    ▲  ▲                            │ ▲                            │
+//!    │  └── last close: detach ──────┘ └── open of a marked home:   │
+//!    │                                     attach, recover          │
+//!    └───────────────────── come_back ◀─────────────────────────────┘
 //!
-//!  UNMARKED  home is a plain file. Readers hold SQLite's SHARED while they read. No log is in use.
-//!  LIVE      home carries the mark, this process holds SHARED and the log's attach lock, commits go
-//!            through a scheme.
-//!  ASIDE     one connection is a plain SQLite for a while, with EXCLUSIVE and a real journal; others get BUSY.
-//!  POISONED  a write or flush failed; everything fails until all connections have closed.
+//! UNMARKED  home is a plain file. Readers hold SQLite's SHARED while they read. No log is in use.
+//! LIVE      home carries the mark, this process holds SHARED and the log's attach lock, commits
+//!           go through a scheme.
+//! ASIDE     one connection is a plain SQLite for a while, with EXCLUSIVE and a real journal;
+//!           others get BUSY.
+//! POISONED  a write or flush failed; everything fails until all connections have closed.
 //! ```
 //!
-//! Lock order: `writer`, then `inner`, then `table`. `writer` is held by whoever has the writer's
-//! place while it commits; `inner` only for moments; `table` only for look-ups and publication.
+//! Lock order: `writer`, then `inner`, then `table`. The holder of the writer's place holds
+//! `writer` while it commits; `inner` is held for moments; `table` for look-ups and publication.
 
 pub mod decide;
 pub mod follow;
@@ -64,101 +65,95 @@ use crate::shared::member::{Files, Member};
 use crate::shared::words::Due;
 use crate::sqlite_format::home::{self, Header, Kind, Mark, State};
 
-/// See the state machine above.
+/// The state machine above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Home is a plain file.
     Unmarked,
-    /// Home is marked and the log in use.
     Live,
-    /// A connection has the plain file to itself.
     Aside(ConnectionId),
-    /// A write or flush failed.
     Poisoned(String),
 }
 
-/// Called when a process attaches to the log of a database; once it is set.
+/// Called when a process attaches to the log of a database.
 pub type AttachHook = Arc<std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
-/// A home without a mark, in rollback mode, that has no WAL beside it.
+/// A home in rollback mode, without a mark and without a WAL beside it.
 pub struct Plain {
     first: Header,
     bytes: u64,
-    /// The state that it is in.
     state: Arc<State>,
 }
 
-/// What changes under the lock `inner`.
+/// State under the lock `inner`.
 pub struct Inner {
-    /// Phase.
     pub phase: Phase,
-    /// The newest state readers may see: a crash cannot take it back (under `synchronous=FULL`). The group, and the words of
-    /// several processes, say of which TID it is, but not what it is; they learn of it after the readers (rule SeenWhenDurable).
+    /// The newest state that readers may see (rule SeenWhenDurable). The group and the shared words
+    /// hold only its TID, and learn of it after the readers.
     pub latest: Arc<State>,
-    /// The newest state, which the next writer builds on. Those above `latest` wait for their flush.
+    /// The newest state, on which the next writer builds. States above `latest` wait for their
+    /// flush.
     pub published: Arc<State>,
     /// Among several processes: the states after `latest`, up to `published`.
     pub hidden: VecDeque<Arc<State>>,
-    /// A connection that will step aside keeps the others from beginning to read.
+    /// A connection about to step aside, which keeps the others from beginning to read.
     pub reserved: Option<ConnectionId>,
-    /// Pinned snapshots.
     pub snapshots: Snapshots,
     /// Settings in force; a transaction takes a count of them, not a copy.
     pub options: Arc<Options>,
-    /// Why the file was left in WAL mode, when this process last looked at one that is.
+    /// Why the file stays in WAL mode, as of the last look.
     pub stays_wal: Option<String>,
-    /// What home was when it was found to be a plain file without a WAL beside it.
+    /// Home, when it was found plain and without a WAL.
     pub plain: Option<Plain>,
     /// When no other process was about to write home without onewrite.
     pub pending_free_at: Option<Instant>,
     /// The connection that lets no other begin to read.
     pub alone: Option<ConnectionId>,
-    /// Open connections.
+    /// Number of open connections.
     pub connections: usize,
-    /// One of them was opened to write: if nobody uses a marked file, it is recovered here.
+    /// A connection was opened to write, so this process recovers a marked file that no process
+    /// uses.
     pub recovers: bool,
     /// This process among those that use the log; `None` while it has the file to itself.
     pub member: Option<Arc<Member>>,
-    /// This process marked home when nobody else had a lock on it, and has held PENDING since (rule StockKeptOut).
+    /// This process marked home when no other had a lock on it, and has held PENDING since (rule
+    /// StockKeptOut).
     pub kept_stock_out: bool,
-    /// The transaction that made what home held when this process marked it: [`Tid::HOME`] until then. Slots move on, and a
-    /// snapshot that was pinned before the mark does not.
+    /// The transaction that made home's content when this process marked it: [`Tid::HOME`] until
+    /// then. A snapshot pinned before the mark needs it after the slot has moved on.
     pub home_tid: Tid,
-    /// The same state by the number that it had before a new log gave it this one; else [`Tid::HOME`].
+    /// The number that this state had before a new log renumbered it; else [`Tid::HOME`].
     pub tid_before: Tid,
-    /// A connection has begun a transaction since this was asked last.
+    /// A connection has begun a transaction since the last look.
     pub was_used: bool,
-    /// How the transactions of this process follow each other.
     pub pace: pace::Pace,
 }
 
 impl Inner {
-    /// Number of pinned snapshots.
     pub fn snapshot_count(&self) -> usize {
         self.snapshots.count()
     }
 
-    /// Everybody sees `state` from now on.
+    /// Makes `state` the newest one, for readers and the next writer.
     pub fn set_state(&mut self, state: Arc<State>) {
         self.latest = state.clone();
         self.published = state;
         self.hidden.clear();
     }
 
-    /// The same for one that was found in the file, as it mostly was before.
+    /// The same for a state read from the file, which is mostly the known one.
     pub fn find_state(&mut self, state: State) {
         if *self.latest != state || !Arc::ptr_eq(&self.latest, &self.published) {
             self.set_state(Arc::new(state));
         }
     }
 
-    /// Home, with these first bytes and so long, is what `latest` says, and no WAL lies beside it.
+    /// Notes that home, with these first bytes and length, is what `latest` says, without a WAL.
     pub fn note_plain(&mut self, first: &[u8], bytes: u64) {
         let first = Header::try_from(first).ok().filter(|_| self.latest.kind == Kind::Database);
         self.plain = first.map(|first| Plain { first, bytes, state: self.latest.clone() });
     }
 
-    /// Whether that still holds for a home which is found with these first bytes and so long (rule ModeUnderLock).
+    /// Whether that still holds for a home with these first bytes and length (rule ModeUnderLock).
     pub fn is_plain(&self, first: &[u8], bytes: u64) -> bool {
         self.plain.as_ref().is_some_and(|plain| {
             plain.first == *first
@@ -168,13 +163,13 @@ impl Inner {
         })
     }
 
-    /// A state after the newest, for the next writer, whichever process it is of.
+    /// Adds a state for the next writer, of whichever process, that readers do not see yet.
     pub fn hide(&mut self, state: Arc<State>) {
         self.published = state.clone();
         self.hidden.push_back(state);
     }
 
-    /// Among several processes: readers see what all of them may see, of what is known here.
+    /// Among several processes: readers see the newest state that is visible to all and known here.
     pub fn advance(&mut self) {
         let Some(visible) = self.member.as_ref().map(|member| member.words.visible()) else { return };
         while self.hidden.front().is_some_and(|state| state.tid <= visible) {
@@ -182,12 +177,11 @@ impl Inner {
         }
     }
 
-    /// Who reads versions older than the newest.
+    /// The readers of versions older than the newest.
     pub fn readers(&self) -> Readers<'_> {
         Readers { snapshots: &self.snapshots, visible: self.latest.tid }
     }
 
-    /// Fails if the database is poisoned.
     pub fn check(&self) -> Result<()> {
         match &self.phase {
             Phase::Poisoned(why) => Err(Error::Poisoned(why.clone())),
@@ -198,7 +192,7 @@ impl Inner {
         }
     }
 
-    /// From now on everything fails, in every process (a failed flush is never retried).
+    /// Everything fails from now on, in every process: a failed flush is never retried.
     pub fn poison(&mut self, error: Error) -> Error {
         if !keeps(Case::Poisons) {
             return error;
@@ -212,46 +206,41 @@ impl Inner {
         error
     }
 
-    /// Whether a snapshot is of the newest state.
     pub fn is_newest(&self, snapshot: &State) -> bool {
         self.is_newest_tid(snapshot.tid)
     }
 
-    /// The same by its number.
     pub fn is_newest_tid(&self, tid: Tid) -> bool {
         let newest = self.published.tid;
         tid == newest || ([Tid::HOME, self.tid_before].contains(&tid) && newest == self.home_tid)
     }
 }
 
-/// What only the holder of the writer's place uses, while the database is live.
+/// State that only the holder of the writer's place uses, while the database is live.
 pub struct Live {
-    /// The log.
     pub log: Log,
-    /// Home's mark and length.
     pub home: HomeFile,
-    /// TID of the state in home: what the slot says, or that of a transaction that went in place since.
+    /// TID of the state in home: that of the slot, or of a transaction placed since.
     pub home_tid: Tid,
-    /// Buffer for the record being built.
     pub encoder: Encoder,
-    /// Page 1 of a state but for its counters, which most transactions leave as it is.
+    /// Page 1 of a state without its counters, which is all that most transactions change.
     pub first_page: Option<(Arc<State>, Image)>,
     /// Images kept for snapshots.
     pub kept: ImageFile,
-    /// How commits become durable, and what that has under way.
+    /// How commits become durable, with its pending work.
     pub scheme: Arc<dyn Scheme>,
-    /// How many flushes there had been when the ring was emptied last because it was full, or begun.
+    /// The number of flushes when a full ring was last emptied, or the ring begun.
     pub emptied_at: u64,
     /// The checkpoint in slices that is under way.
     pub sweep: Option<Sweep>,
-    /// What the recovery that this log was taken over by has left to do; among several processes, the words say so.
+    /// Work that recovery postponed; among several processes, the words hold it.
     pub due: Due,
-    /// When it was seen last that the files are where they were.
+    /// When the files were last seen in their places.
     pub looked_at: Option<Instant>,
 }
 
 impl Live {
-    /// A log and a home of which nothing is under way.
+    /// A log and a home with nothing under way.
     pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> Live {
         let (encoder, kept) = (Encoder::default(), ImageFile::default());
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
@@ -261,21 +250,19 @@ impl Live {
     }
 }
 
-/// What is known of a marked home.
 #[derive(Clone, Copy, Debug)]
 pub struct HomeFile {
-    /// What the mark says.
     pub mark: Mark,
-    /// Length in bytes.
+    /// Bytes.
     pub bytes: u64,
     /// Room asked for, in bytes.
     pub reserved_bytes: u64,
-    /// Bytes of it that the device writes all or nothing when aligned.
+    /// Bytes that the device writes all or nothing when aligned.
     pub atomic_unit: u32,
 }
 
 impl HomeFile {
-    /// Bytes from the beginning that it has blocks for, or that were asked for.
+    /// Bytes from the beginning that have blocks, or that were asked for.
     pub fn room_bytes(&self) -> u64 {
         self.bytes.max(self.reserved_bytes)
     }
@@ -284,46 +271,48 @@ impl HomeFile {
 /// Makes a scheme by its name, with nothing under way.
 pub type Schemes = fn(SchemeName) -> Arc<dyn Scheme>;
 
-/// A database.
 pub struct Database {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) path: PathBuf,
     journal_path: PathBuf,
     wal_path: PathBuf,
     pub(crate) home: Arc<dyn DiskFile>,
-    /// Home cannot be written by this process: it joins others, and neither takes their place nor ends their session.
+    /// Home cannot be written here: this process joins others, and neither takes over nor ends
+    /// their session.
     pub(crate) read_only: bool,
     pub(crate) stats: Arc<Stats>,
     pub(crate) queue: WriterQueue,
     pub(crate) table: RwLock<PageTable>,
-    /// Grows before bytes that a reader may be reading are overwritten, and again before they are cut off.
+    /// Grows before bytes that a reader may be reading are overwritten, and again before they are
+    /// cut off.
     pub(crate) epoch: AtomicU64,
     /// Whether the last close flushes the mark's removal: `PRAGMA synchronous=EXTRA`.
     pub(crate) flushes_close: AtomicBool,
     pub(crate) inner: Mutex<Inner>,
-    /// As the options say, which are asked several times in a transaction.
+    /// A copy of the option, which a transaction asks several times.
     pub(crate) psow: AtomicBool,
     /// The same.
     pub(crate) stream_bytes: AtomicU64,
     pub(crate) writer: parking_lot::Mutex<Option<Live>>,
-    /// Bytes of home that were written and that nobody has asked the system to begin to write to the medium.
+    /// Bytes of home that were written and whose write-back has not been requested.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
-    /// The record of this process that waits for its decision. It is the last one in the log, and whoever wrote it has
-    /// the writer's place (rule PreparedThenDecided).
+    /// The record of this process that waits for its decision. It is the last one in the log, and
+    /// its writer keeps the writer's place (rule PreparedThenDecided).
     pub(crate) undecided: Mutex<Option<Undecided>>,
-    /// A transaction over several files needed the plain file: the next one waits until it is alone.
+    /// A transaction over several files needed the plain file: the next one waits until it is
+    /// alone.
     pub(crate) spans_aside: AtomicBool,
-    /// Is called when this process attaches to the log.
+    /// Called when this process attaches to the log.
     pub(crate) attached: AttachHook,
-    /// Logs that were lost while in use: processes that have not seen it are attached to them.
+    /// Logs that were lost while in use: some processes may still be attached to them.
     pub(crate) lost_logs: Mutex<Vec<LogFile>>,
     schemes: Schemes,
-    /// The one in force, and of the log in use. Locked for moments, below every other lock.
+    /// The scheme in force, and of the log in use. Locked for moments, below every other lock.
     scheme: Mutex<Arc<dyn Scheme>>,
 }
 
 impl Database {
-    /// The database at `path`, whose file is open as `home`. Nothing is read yet.
+    /// The database at `path`, open as `home`. Reads nothing yet.
     pub fn new(
         disk: Arc<dyn Disk>,
         path: &Path,
@@ -390,7 +379,6 @@ impl Database {
         self.inner.lock().member.clone()
     }
 
-    /// Path of the real rollback journal.
     pub fn journal_path(&self) -> &Path {
         &self.journal_path
     }
@@ -400,32 +388,30 @@ impl Database {
         &self.wal_path
     }
 
-    /// Whether all processes are told of what is as durable as it is to be (rule SeenWhenDurable).
+    /// Whether all processes learn of a durable state at once (rule SeenWhenDurable).
     pub fn is_told_at_once(&self) -> bool {
         keeps(Case::SeenByAllAtOnce) || !self.table.read().has_layer()
     }
 
-    /// What a member uses of it.
+    /// The files that a member uses.
     pub fn files(&self) -> Files {
         Files { disk: self.disk.clone(), home: self.home.clone(), read_only: self.read_only }
     }
 
-    /// The scheme in force.
     pub fn scheme(&self) -> Arc<dyn Scheme> {
         self.scheme.lock().clone()
     }
 
-    /// Another one, with nothing under way: of what is found in a file that it has left.
+    /// A scheme with nothing under way, to read what it left in a file.
     pub fn scheme_called(&self, name: SchemeName) -> Arc<dyn Scheme> {
         (self.schemes)(name)
     }
 
-    /// What is to be known of it.
     pub fn facts(&self) -> Facts {
         self.scheme.lock().facts()
     }
 
-    /// Other settings, for a database that is not live if they are of another scheme.
+    /// Changes the settings; the scheme only of a database that is not live.
     pub fn set_options(&self, inner: &mut Inner, options: Options) {
         if options.bundle.scheme != inner.options.bundle.scheme {
             debug_assert!(inner.phase != Phase::Live, "a live log keeps its scheme");
@@ -436,7 +422,7 @@ impl Database {
         inner.options = Arc::new(options);
     }
 
-    /// What the holder of the writer's place uses of a log that is taken into use: of the scheme, too, nothing is under way.
+    /// Takes a log into use, with a scheme that has nothing under way.
     pub fn begin(&self, inner: &Inner, log: Log, home: HomeFile, home_tid: Tid) -> Live {
         let scheme = (self.schemes)(inner.options.bundle.scheme);
         *self.scheme.lock() = scheme.clone();
@@ -458,49 +444,51 @@ impl Database {
         format!("{verb} the database {}", self.path.display())
     }
 
-    /// From now on everything fails (a failed flush is never retried).
+    /// Everything fails from now on: a failed flush is never retried.
     pub fn poison(&self, error: Error) -> Error {
         self.inner.lock().poison(error)
     }
 
-    /// Poisons the database unless the error says only that room is short.
+    /// Poisons the database unless only room is short.
     pub fn poison_unless_short(&self, error: Error) -> Error {
         if error.is_short() { error } else { self.poison(error) }
     }
 
-    /// What home's first bytes say, and the session id if the mark is on. The caller holds SHARED or more.
+    /// The state in home's header, and the session id if the mark is on. The caller holds SHARED or
+    /// more.
     pub fn read_state(&self) -> Result<(State, Option<u64>)> {
         let mut first = [0; at::HEADER_BYTES];
         let (first, bytes) = self.read_first(&mut first)?;
         Ok(state_of(first, bytes))
     }
 
-    /// Home's first bytes, all of them unless it is shorter, and its length.
+    /// Home's first bytes, fewer if it is shorter, and its length.
     pub fn read_first<'a>(&self, first: &'a mut home::Header) -> Result<(&'a [u8], u64)> {
         let first = read_part(&*self.home, first, 0).context(|| self.what("cannot read"))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         Ok((first, bytes))
     }
 
-    /// The mark of home, if it is on.
     pub fn read_mark(&self) -> Result<Option<Mark>> {
         let mut first = [0; at::HEADER_BYTES];
         let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
         Ok(home::mark(first))
     }
 
-    /// Bytes of home that the device writes all or nothing when aligned, unless `options` know better.
+    /// Bytes of home that the device writes all or nothing when aligned; `options` override.
     pub fn atomic_unit(&self, options: &Options) -> u32 {
         if options.atomic_unit != 0 { options.atomic_unit } else { self.home.atomic_unit_bytes() }
     }
 
-    /// Writes the first bytes of home, durable. They lie in one sector, so they are whole or as before.
+    /// Writes the first bytes of home, durable. One sector holds them, so they are whole or as
+    /// before.
     pub fn write_header(&self, header: &home::Header) -> Result<()> {
         self.home.write_at(header, 0).context(|| self.what("cannot write the header of"))?;
         self.sync_home()
     }
 
-    /// Writes the first bytes of home once more, as they are, durable: who wrote them may have died, or failed to flush them.
+    /// Writes the first bytes of home again, durable: their writer may have died or failed before
+    /// the flush.
     pub fn repeat_header(&self) -> Result<()> {
         let mut first = [0; at::HEADER_BYTES];
         let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
@@ -508,15 +496,15 @@ impl Database {
         self.sync_home()
     }
 
-    /// Asks the system to begin to write what went home in a slice.
+    /// Asks the system to start writing a slice to the medium.
     pub fn begin_write_back(&self) {
         if let Some((from, to)) = self.write_back.lock().take() {
             self.home.begin_write_back(from, to - from);
         }
     }
 
-    /// Stock SQLite gets BUSY while home is marked and in use, as long as one of the processes holds PENDING: this one, if no
-    /// other does (rule StockKeptOut). Where that fails it gets NOTADB.
+    /// Holds PENDING if no other process does: stock SQLite then gets BUSY while home is marked and
+    /// in use (rule StockKeptOut), else NOTADB.
     pub fn hold_pending(&self) {
         if !self.read_only {
             let _ = crate::disk::locks::pending(&*self.home);
@@ -529,7 +517,7 @@ impl Database {
     }
 }
 
-/// The state that a home with these first bytes and this length is in, and the session id if the mark is on.
+/// The state of a home with these first bytes and length, and the session id if the mark is on.
 pub fn state_of(first: &[u8], bytes: u64) -> (State, Option<u64>) {
     (State::of_home(first, bytes), home::mark(first).map(|mark| mark.session))
 }

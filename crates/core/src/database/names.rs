@@ -1,4 +1,5 @@
-//! The name of a database, and what lies beside it under names made of that: a rollback journal, the log.
+//! The name of a database, and the files beside it whose names derive from it: rollback journal and
+//! log.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,20 +14,18 @@ use crate::sqlite_format::journal::super_journal;
 /// The rollback journal of stock SQLite beside a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RollbackJournal {
-    /// There is none.
     Absent,
-    /// It was cut, or zeroed: it is of a transaction that has ended.
+    /// Cut or zeroed: its transaction has ended.
     Cold,
-    /// It waits to be rolled back, of a process that crashed.
+    /// A crashed process left it to be rolled back.
     Hot,
 }
 
 impl Database {
-    /// The rollback journal of the database.
     pub fn rollback_journal(&self) -> Result<RollbackJournal> {
         let what = || self.what("cannot look for the rollback journal of");
         let path = self.journal_path();
-        // One beside another file that has the name is that file's.
+        // A journal beside another file that has the name is that file's.
         if !self.disk.exists(path).context(what)? || !self.has_name()? {
             return Ok(RollbackJournal::Absent);
         }
@@ -42,19 +41,18 @@ impl Database {
         Ok(if is_hot { RollbackJournal::Hot } else { RollbackJournal::Cold })
     }
 
-    /// Whether a rollback journal waits to be rolled back.
     pub fn has_hot_journal(&self) -> Result<bool> {
         Ok(self.rollback_journal()? == RollbackJournal::Hot)
     }
 
-    /// Opens the real rollback journal. `what` says what cannot be done.
+    /// Opens the real rollback journal. `what` says what cannot be done, for the error.
     pub fn open_journal(&self, mode: OpenMode, what: impl FnOnce() -> String) -> Result<Arc<dyn DiskFile>> {
         beside::open(&*self.disk, self.journal_path(), mode, &*self.home, what)
     }
 
-    /// Before SQLite judges a journal by whether the super-journal that it names is there: what was done to that name
-    /// stays so through a power cut (rule JournalInOrder). Else the first file would be kept as committed, and
-    /// the next one rolled back after it.
+    /// Flushes the directory of the super-journal that the journal names. SQLite judges the journal
+    /// by whether that name exists, and a power cut between two files must not change the answer
+    /// (rule JournalInOrder).
     pub fn settle_super_journal(&self) -> Result<()> {
         let what = || self.what("cannot read the rollback journal of");
         let journal = self.open_journal(OpenMode::ReadOnly, what)?;
@@ -68,8 +66,8 @@ impl Database {
         }
     }
 
-    /// The names beside home are on the disk, those of home and of its log, and no journal that was removed. They need no flush if they
-    /// are as they were when `log` was told so (rule NamesFlushedOnce).
+    /// Flushes the names of home and of its log, and the removal of journals; not if they are as
+    /// `log` notes them flushed (rule NamesFlushedOnce).
     pub fn flush_names(&self, log: &LogFile) -> Result<()> {
         let what = || self.what("cannot flush the directory of");
         let stamp = self.disk.names_stamp(&self.path).context(what)?;
@@ -83,7 +81,6 @@ impl Database {
         }
     }
 
-    /// Where the log of `session` is.
     pub fn path_of_log(&self, session: u64) -> Result<PathBuf> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         Ok(path_of_session(&*self.disk, &self.path, home, session))
@@ -98,7 +95,8 @@ impl Database {
         Ok(named == self.home.id().context(what)? || self.takes_name(named))
     }
 
-    /// `Moved` if another file may have the name: what lies beside that is not this one's (rule LogFoundBySession).
+    /// `Moved` if another file may have the name: files beside it are then not this one's (rule
+    /// LogFoundBySession).
     pub fn check_name(&self) -> Result<()> {
         if self.has_name()? {
             return Ok(());

@@ -1,12 +1,13 @@
-//! Commits that wait for a store: one process, the shipper, sends what is flushed, and readers see what the store has.
+//! Commits that wait for a store: one process, the shipper, sends flushed records, and readers see
+//! a state when the store has it.
 //!
 //! ```text
-//!  commit     flush.rs: written, flushed by one for all: FLUSHED; then it waits here until all may see it
-//!  shipper    sends what is flushed and not SHIPPED, one batch at a time; SHIPPED, and with it VISIBLE
+//! commit     flush.rs: written, flushed by one for all: FLUSHED; then waits until all may see it
+//! shipper    sends what is flushed and not SHIPPED, one batch at a time; SHIPPED, so VISIBLE
 //! ```
 //!
-//! A file beside the database says so, for as long as it is there: with it, a session is begun by the shipper alone, and
-//! everybody else joins. The word SHIP says how the store does.
+//! A file beside the database demands it: while it is there, only the shipper begins a session, and
+//! all others join. The word SHIP says how the store does.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use crate::log::group::Durability;
 use crate::shared::member::Member;
 use crate::shared::words::{Ship, reached};
 
-/// How often one that waits for the store looks whether the database still works.
+/// How often a commit that waits for the store looks whether the database still works.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a commit waits for the store, unless the shipper says otherwise.
 const PATIENCE_MS: u64 = 30_000;
@@ -33,7 +34,7 @@ impl Database {
         self.disk.exists(&sign).context(|| format!("cannot look for {}", sign.display()))
     }
 
-    /// Whether a session may be begun by a connection that is the shipper's, or not (rule StoreHasIt).
+    /// Whether this connection, the shipper's or not, may begin a session (rule StoreHasIt).
     pub fn check_begins(&self, inner: &Inner, ships: bool) -> Result<()> {
         if !self.is_signed()? {
             return Ok(());
@@ -52,7 +53,7 @@ impl Database {
         Ok(())
     }
 
-    /// Begins the words of a session that the shipper has begun.
+    /// Sets the words of a session that the shipper has begun.
     pub fn begin_signed(&self, member: Option<&Member>) -> Result<()> {
         let Some(member) = member else {
             return Err(Error::CantOpen(format!(
@@ -64,12 +65,12 @@ impl Database {
         Ok(())
     }
 
-    /// Whether commits wait for a store.
     pub fn is_shipped(&self) -> bool {
         self.inner.lock().ships()
     }
 
-    /// With everything published flushed: the store has it, too. The caller has the writer's place.
+    /// Everything published is flushed: waits until the store has it. The caller has the writer's
+    /// place.
     pub fn wait_all_shipped(&self) -> Result<()> {
         let (member, tid) = {
             let inner = self.inner.lock();
@@ -80,7 +81,8 @@ impl Database {
         Ok(())
     }
 
-    /// Rule StoreHasIt: waits until the store has `tid`, which is on the medium, and readers see it. `Busy` after the `deadline`, if there is one.
+    /// Rule StoreHasIt: waits until the store has `tid`, which is on the medium, and readers see
+    /// it. `Busy` after the `deadline`, if there is one.
     pub fn wait_shipped(&self, member: &Member, tid: Tid, deadline: Option<Instant>) -> Result<()> {
         let words = &member.words;
         let began = Instant::now();
@@ -89,7 +91,7 @@ impl Database {
         loop {
             let rung = words.flush_bell().load(SeqCst);
             words.show();
-            // What was shipped before the store went to another counts.
+            // Transactions shipped before the store went to another shipper count.
             if reached(words, tid, Durability::Written) {
                 return self.inner.lock().check();
             }
@@ -119,12 +121,10 @@ impl Database {
 }
 
 impl Inner {
-    /// Whether commits wait for a store.
     pub fn ships(&self) -> bool {
         self.ship() != Ship::Off
     }
 
-    /// How they do.
     pub fn ship(&self) -> Ship {
         self.member.as_ref().map_or(Ship::Off, |member| member.words.ship())
     }

@@ -21,11 +21,11 @@
 //! Idle    NONE              none                          none
 //! Reader  SHARED (1)        none, tentative; firm in      pinned
 //!                           exclusive mode
-//! Writer  RESERVED or more  firm, or given with the       pinned                       other
-//!                           commit; none while apart                                   processes wait
+//! Writer  RESERVED or more  firm, or given with the       pinned                       others
+//!                           commit; none while apart                                   wait
 //! Aside   SHARED or more    firm; as before if it found   the one before, if any       get BUSY
 //!                           a hot journal
-//! Below   SHARED or more    none                          pinned until the VFS below   use the file
+//! Below   SHARED or more    none                          pinned until the VFS below   go on
 //!                                                         has its own lock
 //! Lost    SHARED or more    as before                     none: reads are plain,
 //!                                                         writes are refused

@@ -1,7 +1,7 @@
 //! Checkpoints: the newest image of each page goes home, and the ring starts afresh.
 //!
-//! Only durable transactions go home, for recovery must be able to finish what a crash tears
-//! (invariants I1, I3). Images that older snapshots read are kept first (I4).
+//! Only durable transactions go home: recovery must be able to finish a torn checkpoint (invariants
+//! I1, I3). Images that older snapshots read are kept first (I4).
 
 pub mod growth;
 pub mod sweep;
@@ -25,28 +25,28 @@ use crate::sqlite_format::home::{Kind, Mark, State};
 
 /// Bytes of neighbouring pages written with one call.
 const RUN_BYTES: usize = 256 << 10;
-/// Images kept for snapshots in memory, in bytes; more go to a temporary file.
+/// Bytes of images kept in memory for snapshots; more go to a temporary file.
 const KEPT_BYTES: u64 = 2 << 20;
 
-/// What follows when home has everything.
+/// The step after home has everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
-    /// A slot that says so, and the ring is empty.
+    /// A slot that says so; the ring is empty.
     Slot(Stream),
-    /// Nothing: the mark comes off, and the log means nothing.
+    /// Nothing: the mark comes off.
     MarkOff,
 }
 
-/// Brings home what the last close needs there, and no slot says so: until the mark is off, recovery does it again
-/// (rule CloseWithoutSlot).
+/// Brings everything home for the last close, without a slot: until the mark is off, recovery
+/// repeats it (rule CloseWithoutSlot).
 pub fn bring_home(db: &Database, live: &mut Live) -> Result<()> {
     let then = if live.scheme.facts().all_in_log() { Then::MarkOff } else { Then::Slot(Stream::Drop) };
     run(db, live, then).map_err(|e| db.poison_unless_short(e))
 }
 
 impl Database {
-    /// Before the ring changes, or a record goes where the end of the session before is proven: the mark is flushed by itself, if that is still to
-    /// be done (rule CloseProven). An error poisons.
+    /// Flushes a mark that is still to be flushed, before the ring changes or a record overwrites
+    /// the proof of the last session's end (rule CloseProven). An error poisons.
     pub fn flush_new_mark(&self, live: &mut Live) -> Result<()> {
         if live.log.has_new_mark() {
             self.sync_home().map_err(|e| self.poison(e))?;
@@ -56,8 +56,8 @@ impl Database {
         Ok(())
     }
 
-    /// Others follow the slot that was just written (rule SlotBeforeReuse), whatever becomes of the transaction it was written
-    /// for. The caller has the writer's place.
+    /// Publishes the slot just written to other processes (rule SlotBeforeReuse), whatever becomes
+    /// of its transaction. The caller has the writer's place.
     pub fn tell_slot(&self, live: &Live) {
         let inner = self.inner.lock();
         if let Some(member) = inner.member.as_ref().filter(|_| keeps(Case::SlotTold)) {
@@ -65,8 +65,8 @@ impl Database {
         }
     }
 
-    /// Keeps home's images of pages about to be overwritten with those of `state`, for readers of other processes.
-    /// True if none of them reads an older state. The caller has the writer's place.
+    /// Keeps home's images of pages about to be overwritten with those of `state`, for readers of
+    /// other processes. True if none reads an older state. The caller has the writer's place.
     pub fn keep_for_others(&self, live: &Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(true) };
         let words = &member.words;
@@ -100,8 +100,8 @@ impl Database {
     }
 }
 
-/// Runs a checkpoint. The caller has the writer's place. Where room is short, on the disk or in memory, everything is
-/// left as it was, to be tried again; any other error poisons.
+/// Runs a checkpoint. The caller has the writer's place. Without room on the disk or in memory
+/// everything stays as it was, for another try; other errors poison.
 pub fn checkpoint(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
     run(db, live, Then::Slot(stream)).map_err(|e| db.poison_unless_short(e))
 }
@@ -160,7 +160,8 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     live.home_tid = state.tid;
     db.epoch.fetch_add(1, Ordering::SeqCst);
     if stream == Stream::Drop && live.log.has_streamed() {
-        // Not before others are told of the first: it may take the place of the slot that they know (rule SlotBeforeReuse).
+        // Only after others know the first slot: the second may take the place of the one they know
+        // (rule SlotBeforeReuse).
         live.log.settle_slots()?;
         db.tell_slot(live);
     }
@@ -170,8 +171,9 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     Ok(())
 }
 
-/// The mark says before the first page and behind the last one up to which transaction pages go home, and up to which all did, not
-/// flushed: a copy of home made before, within or after does not fit a log of another moment (rule HomeFitsLog).
+/// Writes into the mark up to which transaction pages go home, before the first, and up to which
+/// all did, after the last; not flushed. A copy of home then fits no log of another moment (rule
+/// HomeFitsLog).
 pub fn tell(db: &Database, live: &mut Live, tid: Tid, whole: Tid) -> Result<()> {
     if live.home.mark.tid == Tid(0) || tid == live.log.slot().base_tid {
         return Ok(());
@@ -181,29 +183,29 @@ pub fn tell(db: &Database, live: &mut Live, tid: Tid, whole: Tid) -> Result<()> 
     write_mark(db, live)
 }
 
-/// The mark says that the session has begun, as soon as it has (rule SlotWithFirstRecord). Not flushed: it is there for a
-/// log that somebody puts back, and a power cut puts none back.
+/// Writes that the session has begun into the mark (rule SlotWithFirstRecord). Not flushed: it
+/// guards against a log that is put back by hand, not against a power cut.
 pub fn settle_mark(db: &Database, live: &mut Live) -> Result<()> {
     if !live.home.mark.tentative || !live.log.has_begun() {
         return Ok(());
     }
     live.home.mark.tentative = false;
-    // Once another process has brought pages home, the mark tells of them, and not what is known here.
+    // If another process has brought pages home, its mark says more.
     match db.read_mark()? {
         Some(mark) if mark.tentative => write_mark(db, live),
         _ => Ok(()),
     }
 }
 
-/// Before the first commit behind a recovery that left the live records where they were: the mark tells of the record of that
-/// recovery, as of a checkpoint to it that is not complete, so that no log from before fits (rule OneNumberOneState). What the process before
-/// left of names is on the disk then, too (rule WrittenAgain). An error poisons. True if that recovery wrote nothing, and no record
-/// follows what it found: then the next one has a number far from there (rule FlushedStays).
+/// Before the first commit after a recovery that left the records in place: the mark names that
+/// recovery's record, so that no older log fits (rule OneNumberOneState), and names left unflushed
+/// are flushed (rule WrittenAgain). An error poisons. True if the recovery wrote nothing and no
+/// record follows: the next one needs a distant number (rule FlushedStays).
 pub fn tell_recovery(db: &Database, live: &mut Live) -> Result<bool> {
     let due = db.inner.lock().member.as_ref().map_or(live.due, |member| member.words.due());
     let stayed = due.stayed == Some(live.log.last_tid());
     if stayed {
-        // Whatever somebody else has put into the log is flushed before anything is acknowledged on top of it.
+        // Foreign changes to the log are flushed before anything is acknowledged on top of them.
         live.log.group().written_beside();
     }
     let Some(tid) = due.untold else { return Ok(stayed) };
@@ -237,7 +239,7 @@ fn write_mark(db: &Database, live: &Live) -> Result<()> {
     db.home.write_at(&told, at::SESSION as u64).context(|| db.what("cannot write the header of"))
 }
 
-/// Writes images to home, without a flush, after keeping what older snapshots read there.
+/// Writes images to home, unflushed, after keeping the images that older snapshots read there.
 pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(PageNo, Place)>) -> Result<()> {
     let member = db.member();
     // Rule OldImageKept.
@@ -253,7 +255,7 @@ pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(Pag
     if !older && nobody_else { fit_length(db, &*db.home, &mut live.home, state) } else { Ok(()) }
 }
 
-/// Makes home, or a file like it, as long as `state`, without a flush.
+/// Makes home, or a file like it, as long as `state`, unflushed.
 pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state: &State) -> Result<()> {
     if state.kind != Kind::Empty && home.bytes != state.bytes() {
         file.set_len(state.bytes()).context(|| db.what("cannot fit the length of"))?;
@@ -266,7 +268,8 @@ pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state
     Ok(())
 }
 
-/// Writes images to home, or to a file like it, in page order, without a flush, and makes it no shorter than `state`.
+/// Writes images in page order to home, or to a file like it, unflushed, and makes it no shorter
+/// than `state`.
 pub fn write_pages(
     db: &Database,
     file: &dyn DiskFile,
@@ -280,7 +283,7 @@ pub fn write_pages(
     let what = || db.what("cannot write");
     let size = state.page_bytes as usize;
     if home.room_bytes() < state.bytes() {
-        // Fails here, before anything is overwritten, if the disk is full.
+        // A full disk fails here, before anything is overwritten.
         file.reserve(state.bytes()).context(what)?;
     }
     let mut run: Vec<u8> = Vec::new();
@@ -318,7 +321,8 @@ pub fn write_pages(
                 count += followed as u64;
             }
             Place::Unmade(chain) => {
-                // A reader that makes it meanwhile makes the same, whatever it finds of this one in home.
+                // A reader that builds it meanwhile gets the same from any mix of old and new bytes
+                // in home.
                 let home = |image: &mut [u8]| db.home.read_at(image, at).context(|| db.what("cannot read"));
                 run.extend_from_slice(
                     &chain.image(*page, home)?.ok_or_else(|| Error::home_ends_within(&db.path, *page))?,
@@ -340,7 +344,7 @@ pub fn write_pages(
     if home.bytes < state.bytes() { fit_length(db, file, home, state) } else { Ok(()) }
 }
 
-/// Whether an image lies behind that of the page `n` before it, in home and where it streamed to.
+/// Whether an image is `n` pages behind the `first`, both in home and in its streamed file.
 fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place: &Place, size: usize) -> bool {
     let (Place::Log(images, position) | Place::Kept(images, position)) = place else { return false };
     let (first_page, first_images, first_position) = first;
@@ -349,8 +353,8 @@ fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place
         && position.checked_sub(u64::from(n) * size as u64) == Some(first_position)
 }
 
-/// Keeps home's image of every page that is about to be overwritten and that a snapshot older than
-/// `state` reads there. True if there are older snapshots.
+/// Keeps home's images of pages to be overwritten that a snapshot older than `state` reads there.
+/// True if there are older snapshots.
 fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
     let is_old = |tid: &Tid| *tid < state.tid;
     let older = db.inner.lock().snapshots.clone();
@@ -359,13 +363,13 @@ fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(P
     }
     let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
     let member = db.member();
-    // Whether a snapshot finds the page in what another process kept: then home's image is not its own.
+    // A snapshot may find the page in images kept by another process, and not in home.
     let is_kept = |page, tid| member.as_ref().map_or(Ok(false), |m| m.kept.has(page, tid));
     for (page, _) in pages {
         if page.0 > home_pages {
             continue;
         }
-        // The oldest snapshot that reads home: the kept image takes home's place from there on.
+        // The oldest snapshot that reads home: the kept image replaces home from there on.
         let at_home: Vec<Tid> = {
             let table = db.table.read();
             let at_home = |tid: &Tid| matches!(table.find(*page, *tid), Place::Home);
@@ -387,7 +391,6 @@ fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(P
     Ok(true)
 }
 
-/// Where an old image stays: in memory, and in a temporary file when there are many.
 pub fn keep(db: &Database, live: &mut Live, image: Image) -> Result<Place> {
     if db.table.read().kept_bytes() < KEPT_BYTES { Ok(Place::Memory(image)) } else { keep_in_file(db, live, &image) }
 }

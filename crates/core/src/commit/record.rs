@@ -1,4 +1,4 @@
-//! A transaction as one record of the log: deltas or whole pages, and images that stream behind the ring.
+//! A transaction as one log record: deltas or whole pages, and images that stream behind the ring.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::pages::table::{Image, stream_units};
 use crate::pages::txn::{Changed, Txn};
 use crate::sqlite_format::home::State;
 
-/// Begins the record of `txn`, which says what decides it.
+/// Begins the record with the decider of `txn`.
 pub fn begin(db: &Database, live: &mut Live, txn: &Txn) -> Result<()> {
     live.encoder.clear();
     let Some(several) = &txn.several else { return Ok(()) };
@@ -80,7 +80,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Resu
     Ok(stream)
 }
 
-/// Bytes of streamed images that are written with one call.
+/// Bytes of streamed images written with one call.
 const RUN_BYTES: usize = 256 << 10;
 
 /// Whether each record has blocks of its own.
@@ -88,7 +88,7 @@ pub fn own_block(options: &Options) -> bool {
     options.bundle.images == Images::Full
 }
 
-/// Moves the image of one page behind the ring, not flushed; it counts only with the commit record.
+/// Moves one page's image behind the ring, unflushed; it counts only with the commit record.
 pub fn stream_page(live: &mut Live, txn: &mut Txn, page: PageNo, image: &Image) -> Result<()> {
     if txn.streamed.is_empty() {
         txn.stream_from = live.log.stream_tail();
@@ -98,7 +98,7 @@ pub fn stream_page(live: &mut Live, txn: &mut Txn, page: PageNo, image: &Image) 
     txn.streamed.set(page, at, crc32c::crc32c(image))
 }
 
-/// The same for images in the overlay, in this order; they leave it. Many are written with one call.
+/// The same for images of the overlay, in this order; many are written with one call.
 pub fn stream_pages(live: &mut Live, txn: &mut Txn, pages: &[PageNo]) -> Result<()> {
     let size = txn.page_bytes as usize;
     let mut run = memory::list(RUN_BYTES.max(size))?;
@@ -119,7 +119,6 @@ pub fn stream_pages(live: &mut Live, txn: &mut Txn, pages: &[PageNo]) -> Result<
     Ok(())
 }
 
-/// Writes the index of the streamed images behind them.
 fn write_index(live: &mut Live, txn: &Txn) -> Result<Stream> {
     let mut stream = Stream { count: txn.streamed.len(), index: 0, crc: 0 };
     if stream.count == 0 {
@@ -156,10 +155,10 @@ pub fn finish(c: &mut Commit<'_>, state: &State, stream: Stream) -> Result<Ready
     Ok(Ready { way, crc })
 }
 
-/// Finishes the prepared record; its crc32c.
+/// Finishes the prepared record; returns its crc32c.
 pub fn seal(db: &Database, live: &mut Live, state: &State, stream: Stream) -> u32 {
     if let Some(member) = &db.inner.lock().member {
-        // It proves what others have flushed, too (rule DamageIsTold).
+        // It also proves that others' records are flushed (rule DamageIsTold).
         live.log.group().flushed_elsewhere(member.words.flushed());
     }
     let head = live.log.head(state, stream);
@@ -176,7 +175,6 @@ pub fn push(live: &mut Live, ready: &Ready, state: &Arc<State>, durability: Dura
     live.encoder.give_back();
 }
 
-/// The same for one that is in the log already.
 pub fn push_prepared(live: &mut Live, written: &Written, state: &Arc<State>) {
     live.log.push_prepared(written, state);
     live.encoder.give_back();

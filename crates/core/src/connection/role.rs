@@ -25,7 +25,7 @@
 //!                           commit; none while apart                                   wait
 //! Aside   SHARED or more    firm; as before if it found   the one before, if any       get BUSY
 //!                           a hot journal
-//! Below   SHARED or more    none                          pinned until the VFS below   go on
+//! Below   SHARED or more    none                          pinned until the VFS below   use it
 //!                                                         has its own lock
 //! Lost    SHARED or more    as before                     none: reads are plain,
 //!                                                         writes are refused

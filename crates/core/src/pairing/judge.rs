@@ -1,8 +1,8 @@
-//! Whether a database file and a log belong together. This is decided here alone: an open, a recovery on request, `onewrite check` and the
-//! placing of a mark ask [`judge`], and each acts on its answer.
+//! Whether a database file and a log belong together. Only [`judge`] decides this; an open, a
+//! recovery on request, `onewrite check` and the placing of a mark act on its answer.
 //!
-//! Nothing is read here: [`Evidence`] answers questions, each of which costs a read of the slots, the records or the ring, and is asked
-//! only where the answer counts.
+//! It reads no file: [`Evidence`] answers questions, each at the cost of reading slots, records or
+//! the ring, and only where the answer counts.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -12,70 +12,76 @@ use crate::base::types::Tid;
 use crate::log::slot::{Slot, follows_session};
 use crate::sqlite_format::home::Mark;
 
-/// What home and a log are to each other.
+/// The relation of a home and a log.
 ///
-/// | home carries | the log has | pairing |
-/// |---|---|---|
-/// | a mark | the slot of its session, and records that lead from home to the newest state | `Fits` |
-/// | a tentative mark | the session before, and two sound slots | `NeverBegun` |
-/// | a mark | the proof that its session ended in order | `ClosedMarkBack` |
-/// | a mark | its session, and records that begin behind what home has; or that session, closed in order | `HomeOlder` |
-/// | a mark | its session, and no record that led to what home has | `HomeNewer` |
-/// | a mark | another session | `OtherFile` |
-/// | a mark | no valid slot, or records of its session that are damaged | `Damaged` |
-/// | no mark | a closed slot, no record, or records of a session that ended in this home | `Closed` |
-/// | no mark | records of this very file, older than it is | `HomeNewer` |
-/// | no mark | records that are newer than it is | `HomeOlder` |
-/// | no mark | records of another file, older than this one | `OtherFile` |
-/// | no mark | no valid slot | `Damaged` |
+/// ```text
+/// home       the log has                                                       pairing
+/// a mark     the slot of its session, and records that lead from home to the   Fits
+///            newest state
+/// tentative  the session before, and two sound slots                           NeverBegun
+/// a mark     the proof that its session ended in order                         ClosedMarkBack
+/// a mark     its session, and records that begin behind home; or that          HomeOlder
+///            session, closed in order
+/// a mark     its session, and no record that led to home's state               HomeNewer
+/// a mark     another session                                                   OtherFile
+/// a mark     no valid slot, or damaged records of its session                  Damaged
+/// no mark    a closed slot, no record, or records of a session that ended in   Closed
+///            this home
+/// no mark    records of this very file, older than it is                       HomeNewer
+/// no mark    records that are newer than it is                                 HomeOlder
+/// no mark    records of another file, older than this one                      OtherFile
+/// no mark    no valid slot                                                     Damaged
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pairing {
     /// The session goes on from this slot.
     Fits(Slot),
-    /// The session was cut off from power before its first flush of the log, and home is as it was (rule SlotWithFirstRecord).
+    /// A power cut came before the session's first flush of the log, and home is unchanged (rule
+    /// SlotWithFirstRecord).
     NeverBegun,
-    /// Home has all that the log holds, and the next session uses the log anew (rule CloseWithoutSlot).
+    /// Home has all that the log holds, and the next session reuses the log (rule
+    /// CloseWithoutSlot).
     Closed,
     /// Home has all of the session, and a power cut brought the mark back (rule CloseProven).
     ClosedMarkBack,
     /// Home is a copy from before the newest transactions.
     HomeOlder,
-    /// Home has all that the log holds and more; with a mark, it is a copy of a later moment than the log.
+    /// Home has more than the log; with a mark, it is a copy of a later moment.
     HomeNewer,
-    /// The log is another file's, or one of another history of this one.
+    /// The log is another file's, or of another history of this one.
     OtherFile,
-    /// The log cannot tell.
+    /// The log is damaged or has no valid slot.
     Damaged,
 }
 
 impl Pairing {
-    /// Whether nothing in the log is needed by a home without a mark.
+    /// Whether a home without a mark needs nothing from the log.
     pub fn has_all(&self) -> bool {
         matches!(self, Pairing::Closed | Pairing::HomeNewer)
     }
 }
 
-/// Where the records behind a slot lead from a marked home.
+/// The state to which the records behind a slot lead from a marked home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lead {
-    /// To the newest state.
+    /// The newest state.
     There,
-    /// They begin behind what home has.
+    /// None: they begin behind home.
     HomeOlder,
-    /// None of them led to what home has.
+    /// None of them led to home's state.
     HomeNewer,
-    /// They, or home, are damaged.
+    /// None: they, or home, are damaged.
     Damaged,
 }
 
-/// What the log holds behind its live slot, as a home without a mark looks at it.
+/// The log behind its live slot, as an unmarked home sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Records that can be read.
+    /// Number of readable records.
     pub records: u64,
     /// Whether a record was durable and cannot be read.
     pub has_rot: bool,
-    /// Change counter of the last record; without one, that which the slot tells.
+    /// Change counter of the last record, or of the slot if there is none.
     pub counter: u32,
     /// Change counter of home.
     pub home_counter: u32,
@@ -89,40 +95,39 @@ impl Left {
     }
 }
 
-/// What home and log say.
+/// The facts about home and log.
 pub trait Evidence {
-    /// The mark of home.
     fn mark(&self) -> Option<Mark>;
     /// The valid slots of the log, the newest first.
     fn slots(&self) -> &[Slot];
-    /// Whether a rollback journal waits beside home.
+    /// Whether a hot rollback journal lies beside home.
     fn has_journal(&mut self) -> Result<bool>;
-    /// Whether home has the length that its header states, or a journal that waits brings it back.
+    /// Whether home has the length in its header, or a hot journal restores it.
     fn is_home_whole(&mut self) -> Result<bool>;
     /// Whether no record follows `slot`.
     fn is_empty(&mut self, slot: &Slot) -> Result<bool>;
     /// Whether no record behind `slot` says that one was flushed.
     fn has_nothing_flushed(&mut self, slot: &Slot) -> Result<bool>;
-    /// Whether each of the two places for slots holds one, or nothing yet.
+    /// Whether both places for slots hold one, or nothing yet.
     fn has_sound_slots(&mut self) -> Result<bool>;
-    /// Whether the ring of `slot` holds a tombstone of this session, and of this last transaction if one is given.
+    /// Whether the ring of `slot` holds a tombstone of this session, and of its last transaction if
+    /// given.
     fn has_tombstone(&mut self, slot: &Slot, session: u64, last: Option<Tid>) -> Result<bool>;
-    /// Where the records behind `slot` lead.
     fn replay(&mut self, slot: &Slot) -> Result<Lead>;
-    /// Where the session never began: the same, of home alone.
+    /// The same of home alone, where the session never began.
     fn replay_nothing(&mut self) -> Result<Lead>;
-    /// What is behind `slot`, for a home without a mark.
+    /// The log behind `slot`, for a home without a mark.
     fn left(&mut self, slot: &Slot) -> Result<Left>;
 }
 
-/// What home and log are to each other.
+/// The relation of a home and a log.
 ///
 /// # Errors
 ///
 /// Those of the evidence.
 pub fn judge(evidence: &mut impl Evidence) -> Result<Pairing> {
     let Some(mark) = evidence.mark() else { return unmarked(evidence) };
-    // A journal beside a marked home is of a transaction that came behind a close.
+    // A journal beside a marked home is of a transaction after a close.
     let pairing = match evidence.has_journal()? {
         true => Pairing::OtherFile,
         false => by_records(evidence, &mark)?,
@@ -146,7 +151,7 @@ fn by_records(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
     })
 }
 
-/// The same as [`judge`] for a marked home, as far as mark and slots tell.
+/// [`judge`] for a marked home, as far as mark and slots tell.
 fn by_slots(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
     let Some(newest) = evidence.slots().first().cloned() else { return Ok(Pairing::Damaged) };
     if newest.session == mark.session {
@@ -162,9 +167,9 @@ fn by_slots(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
     }
 }
 
-/// The slot that counts, if the newest is of a recovery that crashed before it marked home with its session, and has no record: then
-/// nothing is in the way of doing it again (invariant I8). One between the two, which a crash may have lost, would be the slot of a
-/// session that is over.
+/// The slot that counts, if the newest is of a recovery that crashed before it marked home, without
+/// a record: the recovery can be repeated (invariant I8). A slot between the two, lost in a crash,
+/// would be of a session that is over.
 pub fn before_recovery(slots: &[Slot], session: u64) -> Option<&Slot> {
     let newest = slots.first()?;
     let is_before =
@@ -186,7 +191,8 @@ pub fn is_close_proven(evidence: &mut impl Evidence, mark: &Mark) -> Result<bool
     match (newest.live, newest.session == mark.session) {
         (false, _) => Ok(is_end(&newest)),
         (true, true) => evidence.has_tombstone(&newest, mark.session, Some(mark.tid)),
-        // The next session has written its slot, and home has not its mark: so no record that was flushed, either (rule MarkWithFirstRecord).
+        // The next session has written its slot without marking home: so it flushed no record (rule
+        // MarkWithFirstRecord).
         (true, false) => {
             let is_over = is_next(&newest, mark) || evidence.slots().iter().any(is_end);
             Ok(is_over && evidence.has_nothing_flushed(&newest)?)
@@ -194,13 +200,12 @@ pub fn is_close_proven(evidence: &mut impl Evidence, mark: &Mark) -> Result<bool
     }
 }
 
-/// Whether `newest` is the slot of the session that follows the one of `mark`.
 pub fn is_next(newest: &Slot, mark: &Mark) -> bool {
     newest.live && follows_session(newest.session, mark.session) && newest.base_tid == mark.tid.next()
 }
 
-/// How far the change counter of home may be ahead of the last record's: it goes on by two as the mark comes off, and not at all until it
-/// is on.
+/// How far home's change counter may be ahead of the last record's: taking the mark off adds two,
+/// putting it on nothing.
 const COUNTS_OF_A_CLOSE: u32 = 2;
 
 fn unmarked(evidence: &mut impl Evidence) -> Result<Pairing> {
@@ -211,7 +216,7 @@ fn unmarked(evidence: &mut impl Evidence) -> Result<Pairing> {
     let left = evidence.left(&newest)?;
     // As counters that wrap are compared.
     let ahead = |counter: u32| left.home_counter.wrapping_sub(counter);
-    // A recovery takes the mark off with the counter at which the slot's ceiling is.
+    // A recovery takes the mark off with the counter at the slot's ceiling.
     let is_rested = newest.is_in_page() && left.is_empty() && ahead(newest.counter_ceiling) <= COUNTS_OF_A_CLOSE;
     Ok(match ahead(left.counter) {
         _ if is_rested && left.is_noted => Pairing::Closed,
@@ -235,7 +240,7 @@ mod tests {
     const SESSION: u64 = 7;
     const LAST: Tid = Tid(90);
 
-    /// Answers, as a table has them.
+    /// Answers from a table.
     #[derive(Clone, Debug)]
     struct Told {
         mark: Option<Mark>,
@@ -307,11 +312,11 @@ mod tests {
         }
     }
 
-    /// Each way in which the slots of a log may stand to a mark of [`SESSION`] at [`LAST`], by name.
+    /// Each relation of a log's slots to a mark of [`SESSION`] at [`LAST`], by name.
     fn logs() -> Vec<(&'static str, Vec<Slot>)> {
         let own = |sequence| slot(sequence, SESSION, true, Tid(80));
         let next = session_after(SESSION, 5);
-        // The mark follows this one.
+        // The mark's session follows this one.
         let before = (1..).find(|before| follows_session(session_after(*before, SESSION), *before)).unwrap();
         vec![
             ("none", vec![]),
@@ -365,7 +370,7 @@ mod tests {
         }
     }
 
-    /// The table of a marked home, row by row; the first that applies counts.
+    /// The table of a marked home, row by row; the first match counts.
     fn row(log: &str, told: &Told) -> &'static str {
         let mark = told.mark.unwrap();
         let goes_on = match log {
@@ -462,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Behind a recovery of an in-page scheme home has the counter at which the ceiling of the slot is.
+    /// After a recovery of an in-page scheme, home's counter is at the slot's ceiling.
     #[test]
     fn a_home_at_the_ceiling_of_its_slot() {
         let rested = Slot { in_place: true, page_count: PAGE_COUNT_IN_HOME, ..slot(4, SESSION, true, LAST) };

@@ -1,15 +1,17 @@
-//! Several processes on one database: what a process does beside the others.
+//! The duties of a process beside others on one database.
 //!
 //! ```text
-//!  attach   shared/member.rs    alone: recover, begin the shared words; else join
-//!  read     database/follow.rs  follow the log; announce the snapshot; home's old images from shared/kept.rs
-//!  write    shared/turn.rs      take turns; after another process: catch up; after a dead one: take over (here)
-//!  commit   flush.rs            written in the turn, flushed after it, by one process for all
-//!           database/ship.rs    and perhaps sent to a store, by another
-//!  detach   shared/member.rs    alone: checkpoint, mark off; else just leave
+//! attach   shared/member.rs    alone: recover, begin the shared words; else join
+//! read     database/follow.rs  follow the log; announce the snapshot; old images: shared/kept.rs
+//! write    shared/turn.rs      take turns; after another process: catch up; after a dead one: take
+//!                              over (here)
+//! commit   flush.rs            written in the turn, flushed after it, by one process for all
+//!          database/ship.rs    and perhaps sent to a store, by another
+//! detach   shared/member.rs    alone: checkpoint, mark off; else just leave
 //! ```
 //!
-//! Their steps are those of `docs/sharing.md`, "Several processes"; the rules are in `docs/commit.md`.
+//! The steps are those of `docs/sharing.md`, "Several processes"; the rules are in
+//! `docs/commit.md`.
 
 pub mod flush;
 #[cfg(test)]
@@ -31,20 +33,21 @@ use crate::shared::tail::Reach;
 use crate::shared::words::Ship;
 
 impl Database {
-    /// Takes the writer's place among the processes, waiting until `deadline` at most, or so long. With `firm`, a
-    /// transaction begins, which [`Database::leave`] ends; else the place is leased, so that a snapshot pinned next
+    /// Takes the writer's place among the processes, until `deadline`. With `firm`, a transaction
+    /// begins, which [`Database::leave`] ends; else the place is leased, so that the next snapshot
     /// is probably still the newest at its first write.
     pub fn enter(&self, firm: bool, deadline: impl Into<Deadline>) -> Result<()> {
         self.enter_soon(firm, deadline, None)
     }
 
-    /// The same; no process is waited for that has had the place for `kept`.
+    /// The same; does not wait for a process that has had the place for `kept`.
     pub fn enter_soon(&self, firm: bool, deadline: impl Into<Deadline>, kept: Option<Duration>) -> Result<()> {
         self.try_enter(firm, &deadline.into(), kept).map(drop)
     }
 
-    /// Enters and leaves, so that what a dead process left is taken over, without the place among the connections of this process: one
-    /// that has it may begin a session between the two, whose place this is not.
+    /// Takes over from a dead process by entering and leaving, without the place among this
+    /// process's connections: its holder may begin a session between the two, whose place must
+    /// stay.
     pub fn enter_and_leave(&self, deadline: impl Into<Deadline>) -> Result<()> {
         if self.try_enter(true, &deadline.into(), None)? {
             self.leave(false);
@@ -52,7 +55,7 @@ impl Database {
         Ok(())
     }
 
-    /// Whether there is a place among processes, which is this one's then.
+    /// Enters; false where no place exists among processes.
     fn try_enter(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(false) };
         if self.read_only {
@@ -60,7 +63,7 @@ impl Database {
         }
         let taken = member.take(firm, deadline, kept)?;
         if member.should_hold_pending() {
-            // Another process may have left or died that held PENDING (rule StockKeptOut).
+            // The process that held PENDING may have left or died (rule StockKeptOut).
             self.hold_pending();
         }
         match taken {
@@ -69,7 +72,7 @@ impl Database {
                 self.check_replaced(&member)?;
             }
             Taken::Again => return Ok(true),
-            // A lease can be lost at any time: nothing that matters to others may happen under it.
+            // A lease can be lost at any time: nothing that concerns others may happen under it.
             Taken::Anew if !firm => return Ok(true),
             Taken::Not => {
                 return Err(Error::Busy("another process is writing the database through onewrite".into()));
@@ -91,8 +94,8 @@ impl Database {
             (Ok(()), _) => {
                 member.settle()?;
                 if layered && let Some(live) = writer.as_mut() {
-                    // A big transaction goes home that another process has not brought there: it died, or room was short. If it
-                    // is again, the next one tries.
+                    // A big transaction goes home that a process left, dead or without room.
+                    // Without room again, the next one tries.
                     match checkpoint(self, live, Stream::Drop) {
                         Err(e) if !e.is_short() => return Err(e),
                         _ => {}
@@ -117,17 +120,18 @@ impl Database {
         }
     }
 
-    /// Ends what [`Database::enter`] began firmly. The place goes on once all that was published is written: to the next
-    /// that waits if `pass_on`, or if this process has had its slice.
+    /// Ends a firm [`Database::enter`]. Once all that was published is written, the place goes on:
+    /// to the next waiter if `pass_on`, or if this process has had its slice.
     pub fn leave(&self, pass_on: bool) {
         let inner = self.inner.lock();
         let Some(member) = &inner.member else { return };
-        // Looked at while nobody publishes: the last of several that leave must see what the others have written.
+        // Read while no connection publishes: the last of several that leave must see the others'
+        // writes.
         member.leave(inner.published.tid <= member.words.written(), pass_on);
     }
 
-    /// Waits, until `deadline` at most, while it is undecided what a dead process left: whoever is started again after
-    /// it must not find its last transaction later.
+    /// Waits until `deadline` while a dead process's transaction is undecided: a program started
+    /// afterwards must not see it appear later.
     pub fn decide(&self, deadline: Instant) -> Result<()> {
         let Some(member) = self.member() else { return Ok(()) };
         self.end_turn_of_dead(&member, deadline)?;
@@ -137,7 +141,7 @@ impl Database {
         }
     }
 
-    /// Takes over what a process has left that died in its turn, until `deadline` at most.
+    /// Takes over from a process that died in its turn, until `deadline`.
     pub fn end_turn_of_dead(&self, member: &Member, deadline: Instant) -> Result<()> {
         while member.words.busy_owner().is_some() {
             match self.enter_and_leave(Duration::ZERO) {
@@ -152,8 +156,8 @@ impl Database {
         Ok(())
     }
 
-    /// Makes this process the only one, for something that takes the whole database; others cannot attach until
-    /// `member.not_alone()`. `Busy` if there are others.
+    /// Makes this process the only one, so that others cannot attach until `member.not_alone()`.
+    /// `Busy` if there are others.
     pub fn be_alone(&self, member: &Arc<Member>, wait: Duration) -> Result<()> {
         self.check_replaced(member)?;
         member::admin(&member.log, wait)?;
@@ -170,8 +174,9 @@ impl Database {
         }
     }
 
-    /// Whether this process, which is about to leave, is the last one, and may write. Then nobody can attach until it has
-    /// left, and what dead ones left is taken over. `Busy` if another process attaches or leaves for longer than `wait`.
+    /// Whether this process, about to leave, is the last one and may write. Then no other can
+    /// attach until it has left, and dead processes' work is taken over. `Busy` if another attaches
+    /// or leaves for longer than `wait`.
     pub fn is_last(&self, wait: Duration) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(true) };
         if member.observes {
@@ -181,7 +186,8 @@ impl Database {
         if self.read_only || !member.is_alone()? {
             return Ok(false);
         }
-        // With another log, another process is the last; and one that has not seen that keeps home locked.
+        // With another log, another process is the last; one still attached to this log keeps home
+        // locked.
         if member.words.is_replaced() || self.has_stragglers()? {
             return Ok(false);
         }
@@ -192,7 +198,7 @@ impl Database {
             return Ok(false);
         }
         self.enter(true, Duration::ZERO)?;
-        // With what a process had written that died.
+        // Entering adopted a dead process's records.
         if is_ahead_of_store() {
             self.leave(false);
             return Ok(false);
@@ -201,7 +207,6 @@ impl Database {
     }
 }
 
-/// The writer's state after another process may have written.
 fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
     check_nothing_pending(live, inner)?;
     let flushed = member.words.flushed();
@@ -215,14 +220,15 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     live.sweep = None;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     if !same_home {
-        // Whatever room was asked for is given back by whoever writes home.
+        // Room asked for is given back by the process that writes home.
         live.home.reserved_bytes = live.home.bytes;
     }
     live.home_tid = tail.slot.base_tid;
     Ok(())
 }
 
-/// The place was given back when everything published was written (rule OneWriter): the rest would be lost now.
+/// The place was given back when everything published was written (rule OneWriter): pending records
+/// would be lost now.
 fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
     if !live.log.group().has_pending() {
         return Ok(());
@@ -231,8 +237,8 @@ fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
     Err(inner.poison(Error::Corrupt(format!("another process wrote to {} before this one was done", path.display()))))
 }
 
-/// The writer's state after a process died while it wrote: whatever of it is whole in the log is adopted, once
-/// it is durable, for it may be that its application was told so.
+/// The writer's state after a process died while it wrote: whole records in the log are adopted and
+/// made durable, for an application may know of them.
 fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
     check_nothing_pending(live, inner)?;
     let words = &member.words;
@@ -240,7 +246,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let slots = member.log.slots()?;
     let newest = slots.iter().find(|s| s.session == session && s.live);
     if let Some(slot) = newest.filter(|s| s.sequence > generation) {
-        // Home was flushed before it was written; it itself perhaps not.
+        // Home was flushed before the slot was written; the slot perhaps not.
         let at = slot.position();
         let path = &member.log.path;
         member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
@@ -254,7 +260,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let mut cursor = tail.cursor;
     loop {
         let next = member.log.next_record(&tail.slot, &cursor, &Window::default(), &mut buf, |end, record| {
-            // Nobody else can finish it (rule PreparedThenDecided).
+            // Its owner is dead (rule PreparedThenDecided).
             if let Some(decider) = member.log.undecided(&tail.slot, record, &end)? {
                 if !db.is_committed(&decider, &member.log, &tail.slot)? {
                     return Ok(None);
@@ -262,7 +268,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
                 db.keep_decision(&decider, &member.log, &tail.slot)?;
             }
             let state = follow::apply(db, member, &tail.slot, record, &newest, inner.readers())?;
-            // Nothing follows one before it is home.
+            // Nothing follows streamed images before they are home.
             Ok(Some((end, state, record.head.stream.count > 0)))
         })?;
         let Some((end, state, is_last)) = next.flatten() else { break };
@@ -272,8 +278,9 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
             break;
         }
     }
-    // A record in part, or one that does not count: nothing may find it where the next one goes by (rule PreparedThenDecided), and the last close
-    // overwrites the ring as far as records reached.
+    // Erases a partial or cancelled record: a shorter one in its place must not be followed by the
+    // rest (rule PreparedThenDecided), and the last close overwrites the ring only as far as
+    // records reached.
     member.log.wipe_free(&tail.slot, cursor.tail)?;
     let streamed_end = db.table.read().streamed_end();
     member.log.rewrite_live(&tail.slot, cursor.tail, streamed_end)?;

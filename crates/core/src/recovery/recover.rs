@@ -1,8 +1,8 @@
-//! Recovery: a marked home and its log become the newest state that was committed.
+//! Recovery: a marked home and its log become the newest committed state.
 //!
-//! Replays the live records (`pairing/replay.rs`), makes them durable, and runs what a checkpoint runs:
-//! pages are rewritten even if home seems to hold them, for a failed flush may have left them in the
-//! cache and not on the disk. Every step may crash and be run again (invariant I8).
+//! Replays the live records (`pairing/replay.rs`), makes them durable, and runs a checkpoint. Pages
+//! that home seems to hold are rewritten: a failed flush may have left them in the cache only.
+//! Every step may crash and be run again (invariant I8).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -44,8 +44,7 @@ use crate::shared::tail::Reach;
 use crate::shared::words::{Due, ProcessWords};
 use crate::sqlite_format::home::{Kind, Mark, State};
 
-/// The log that belongs to a home marked with `session`, locked for this process (to be read only, if `mode`
-/// says so).
+/// The log of `session`, locked for this process, or read-only as `mode` says.
 pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     let log = find_log(db, session, mode)?;
     lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive }, Duration::ZERO)?;
@@ -54,7 +53,7 @@ pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> 
 }
 
 fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
-    // Where it should be, it mostly is.
+    // The usual place first.
     if let Ok(Some(log)) = LogFile::open(&*db.disk, &log_path(&db.path), mode)
         && log.slots().is_ok_and(|slots| slots.iter().any(|slot| slot.session == session))
     {
@@ -79,7 +78,7 @@ fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     Ok(log)
 }
 
-/// Ends a session once more whose close is proven by what is left of it: false if it is not.
+/// Ends a session again whose close is proven; false if it is not.
 pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
     let Some(closed) = closed(db, log, session)? else { return Ok(false) };
     kept::remove(&*db.disk, &log.path, session)?;
@@ -87,8 +86,8 @@ pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Takes the mark off, durable, from a home that is complete: it is as the close left it. The log holds nothing from here on; that is
-/// not flushed, for the next session finds out.
+/// Takes the mark off a complete home, durable, as the close did. The log's invalidation is not
+/// flushed: the next session finds out.
 fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
     let Closed { mark, state, newest, waits } = closed;
     let what = || db.what("cannot fit the length of");
@@ -106,7 +105,8 @@ fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
     log.give_back(&newest)
 }
 
-/// The same where a rollback journal waits, which then is of a transaction behind the close. The caller has home to itself.
+/// The same beside a hot rollback journal, which is of a transaction after the close. The caller
+/// has home to itself.
 pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
     let log = match find_log(db, session, OpenMode::ReadWrite) {
         Err(Error::CantOpen(_)) => return Ok(false),
@@ -115,8 +115,8 @@ pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
     Ok(member::try_alone(&log, LockKind::Exclusive)? && end_again(db, &log, session)?)
 }
 
-/// Writes a page of home again as it is. Whoever wrote it in place may have died after the flush of it failed: then
-/// it is in the cache, clean, and not on the disk. Its flush follows with that of the mark.
+/// Rewrites a page of home as it is: after a failed flush of a dead process it may be clean in the
+/// cache and not on the disk. The mark's flush covers it.
 fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
     let mut image = memory::zeros(state.page_bytes as usize)?;
     let at = page.offset(state.page_bytes);
@@ -127,10 +127,9 @@ fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
     db.home.write_at(&image, at).context(|| db.what("cannot write"))
 }
 
-/// Writes the pages of the last transaction of an in-page scheme, which are in home alone: restored, or again as they
-/// are. Page 1 waits for the others, since its size may count pages that a crash would take from that transaction, and
-/// the end of the file for page 1: what is cut off may be needed to count the transaction before
-/// (rule SizeLast).
+/// Rewrites the pages of an in-page scheme's last transaction, restored or as they are. Page 1
+/// follows the others, for its size may count pages that a crash would take; then the end of the
+/// file, whose pages may prove the transaction before (rule SizeLast).
 fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
     let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
     write_pages(db, &*db.home, home, state, pages)?;
@@ -145,8 +144,8 @@ fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec
     Ok(())
 }
 
-/// A marked home is taken into use: recovered if nobody uses it, else joined. The caller holds SHARED. False if the
-/// mark went before it was: look again.
+/// Takes a marked home into use: recovers it, or joins its users. The caller holds SHARED. False if
+/// the mark went meanwhile: look again.
 pub fn attach(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -155,7 +154,7 @@ pub fn attach(
     options: &Options,
 ) -> Result<bool> {
     let (log, observes) = match find_log(db, session, OpenMode::ReadWrite) {
-        // It may not be written; what else is wrong with it shows again.
+        // It may not be written; another cause shows again.
         Err(Error::CantOpen(_)) if db.read_only => (find_log(db, session, OpenMode::ReadOnly)?, true),
         log => (log?, false),
     };
@@ -211,8 +210,8 @@ pub fn attach(
     Ok(true)
 }
 
-/// The last connection of a process closes that is still attached to a lost log: it attaches to the new one, and ends the session where
-/// no other process does. An error leaves the session to the next process.
+/// The last connection closes on a lost log: it attaches to the new one and ends the session if it
+/// is the last. An error leaves that to the next process.
 pub fn attach_to_close(db: &Database) {
     let mut writer = db.writer.lock();
     let mut inner = db.inner.lock();
@@ -225,15 +224,14 @@ pub fn attach_to_close(db: &Database) {
     }
 }
 
-/// A log that a process which died has left.
 struct Found {
     log: LogFile,
-    /// Its valid slots, the newest first.
+    /// The newest first.
     slots: Vec<Slot>,
     /// The one that counts.
     slot: Slot,
     replayed: Replayed,
-    /// The newest transaction that it has written, where that is known (rule EndTold).
+    /// The newest written transaction, if known (rule EndTold).
     told: Option<Tid>,
 }
 
@@ -245,7 +243,7 @@ fn left_marked(db: &Database) -> Error {
     ))
 }
 
-/// The same for a process that may read the log and not write it.
+/// The same for a process that may not write the log.
 fn observe(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -268,14 +266,14 @@ fn observe(
     followed.map(|()| true)
 }
 
-/// The newest transaction that processes which died have written, if they died in this start of the system: then the words that they shared
+/// The newest transaction that dead processes wrote in this start of the system: their shared words
 /// are as they left them (rule EndTold).
 fn told_end(db: &Database, log: &LogFile, session: u64) -> Option<Tid> {
     ProcessWords::new(log.file.shared_words().ok()?).end(session, db.disk.system_start()?)
 }
 
-/// The file that was opened must be the one that has the name: not if another process exchanged it (a scheme of two files), or
-/// replaced it. The caller has the log to itself, so it stays as it is (rule NameAskedUnderLock).
+/// The opened file must still have the name: another process may have exchanged (scheme of two
+/// files) or replaced it. The caller has the log to itself, so it stays (rule NameAskedUnderLock).
 fn check_name(db: &Database) -> Result<()> {
     db.check_name().map_err(|e| match e {
         Error::Moved(why) => Error::CantOpen(why),
@@ -283,8 +281,8 @@ fn check_name(db: &Database) -> Result<()> {
     })
 }
 
-/// A log that was found under another name gets that of its database again, if it is free. Its name is not what it is found by,
-/// so nothing depends on this.
+/// Gives a log with another name its database's name again, if free. Logs are found by session, so
+/// nothing depends on it.
 fn give_name(db: &Database, log: &mut LogFile) {
     let named = log_path(&db.path);
     if log.path != named
@@ -295,7 +293,6 @@ fn give_name(db: &Database, log: &mut LogFile) {
     }
 }
 
-/// This process becomes one of those that use the log.
 fn join(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -305,13 +302,12 @@ fn join(
     options: &Options,
 ) -> Result<()> {
     check_fits(db, log, options)?;
-    // Who only reads writes no record.
+    // A connection that only reads writes no record.
     let psow = inner.recovers.then_some(options.psow);
     let member = Member::join(db.files(), log.clone(), session, psow)?;
     follow(db, writer, inner, member, options)
 }
 
-/// Whether a file that is open in another process can be used beside it with these options.
 fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
     if options.concurrent {
         return Err(Error::Busy(format!(
@@ -328,7 +324,7 @@ fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
     }
     let home = db.home.id().context(|| db.what("cannot look at"))?;
     if log.noted_home()?.is_some_and(|file| file != home.ino) {
-        // What is written home would be in one of the two.
+        // Pages written home would be in only one of the two.
         return Err(Error::CantOpen(format!(
             "{} is a copy of a database that is in use (with the log {}): copy it, with its log, when nobody uses it",
             db.path.display(),
@@ -338,7 +334,6 @@ fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// An attached process learns the newest state.
 fn follow(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -360,7 +355,8 @@ fn follow(
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
     if !member.observes && member.words.flushed() <= slot.base_tid && keeps(Case::MarkWithFirstRecord) {
-        // Who began the session may take the mark along with the first flush of a record, and this one knows nothing of that.
+        // The session's first process may flush the mark with its first record; this one cannot
+        // know.
         db.sync_home().map_err(|e| inner.poison(e))?;
     }
     follow::catch_up(db, &member, inner, Reach::Visible)?;
@@ -369,8 +365,8 @@ fn follow(
     Ok(())
 }
 
-/// Whether all that counts is in home, of an in-page scheme whose log has nothing to replay and nothing to give back: then home can
-/// be a plain file again, without a session that nobody may need.
+/// Whether an in-page home has everything and its log nothing to replay or give back: it can be a
+/// plain file again, without a new session.
 fn can_rest(found: &Found) -> Result<bool> {
     let Found { log, slots, slot, replayed, .. } = found;
     let is_newest = |newest: &Slot| newest.session == slot.session && newest.sequence == slot.sequence;
@@ -383,9 +379,9 @@ fn can_rest(found: &Found) -> Result<bool> {
         && log.scan(slot, |_| Ok(()))?.is_empty())
 }
 
-/// Makes what `replay` found of an in-page scheme durable, and takes the mark off: the transaction in doubt with one flush; its size,
-/// the end of the file and the mark, which is on page 1 like the size, with another. The slot follows and is not flushed: should a power cut take
-/// it, `usable_log` knows the session to be over (rule CloseWithoutSlot).
+/// Makes an in-page scheme's replayed transaction durable with one flush, and its size, the file's
+/// end and the mark's removal with another. The slot follows unflushed: without it, `usable_log`
+/// knows the session to be over (rule CloseWithoutSlot).
 fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: &Options) -> Result<()> {
     let Replayed { table, state, report, .. } = replayed;
     let counter = if slot.in_place { slot.counter_ceiling } else { state.change_counter };
@@ -406,7 +402,8 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     {
         rewrite_page(db, &recovered, page)?;
     }
-    // Nothing depends on other pages: each was flushed before the transaction in doubt (rules MarkWhileNeeded and SizeLast).
+    // Other pages were flushed before the transaction in doubt (rules MarkWhileNeeded and
+    // SizeLast).
     if (report.in_place.is_some() || home.bytes != recovered.bytes()) && keeps(Case::MarkOffLast) {
         db.sync_home()?;
     }
@@ -417,8 +414,9 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     log.end(slot, slot.base_tid).map(drop)
 }
 
-/// Whether the session can go on with its live records where they are: there are some, so the mark and the names were durable before
-/// them; all of their pages are in memory; nothing else is known to be in home or behind the ring; and there is room for one more.
+/// Whether the session can continue with its records in place: some exist, so mark and names were
+/// durable before them; memory has all of their pages; nothing else is known to be in home or
+/// behind the ring; and one more record fits.
 fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
     let Found { log, slots, slot, replayed, .. } = found;
     let Replayed { table, state, report, cursor, .. } = replayed;
@@ -431,7 +429,7 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && state.kind == Kind::Database
         && !table.has_layer()
         && table.new_bytes() <= options.table_bytes
-        // A slot that was not the newest may lead further, as the space before its first record was of use.
+        // An older slot may lead further, as the space before its first record was in use.
         && cursor.tail.0.saturating_sub(slot.start.0) <= slot.ring_bytes
         && log_bytes == slot.ring_at() + slot.ring_bytes
         && cursor.last_tid.0.saturating_add(3 * TIDS_APART) < slot.tid_ceiling.0
@@ -440,8 +438,8 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && !db.is_signed()?)
 }
 
-/// Whether processes that were killed have left all that counts on the medium, and no part of a record behind it (rule FlushedStays): by
-/// their words, which are of this start of the system, of this session and of this very file, and by the log.
+/// Whether killed processes left everything on the medium, and no part of a later record (rule
+/// FlushedStays): by their words, of this start, session and file, and by the log.
 fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
     let Found { log, slot, replayed, told, .. } = found;
     let Replayed { cursor, decider, .. } = replayed;
@@ -458,8 +456,9 @@ fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && !log.is_begun(slot, cursor)?)
 }
 
-/// Goes on with the session of a process that died, its live records where they are: their pages are in memory, and go home with the
-/// next checkpoint. One flush makes them durable, with the slot and a record of this recovery; none, where they are.
+/// Continues a dead process's session with its records in place; their pages go home with the next
+/// checkpoint. One flush makes them durable, with the slot and a record of this recovery; none if
+/// they already are.
 fn go_on(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -473,13 +472,14 @@ fn go_on(
     let mut encoder = Encoder::default();
     encoder.clear();
     let own_block = record::own_block(options);
-    // The ring behind the records is unknown: the last close overwrites all of it (rule NothingLeftBehind).
+    // The ring behind the records is unknown: the last close overwrites all of it (rule
+    // NothingLeftBehind).
     let is_told = is_flushed && !slot.zeroed;
     let slot = Slot { zeroed: false, ..slot };
     let mut ring = Log::join(log.clone(), slot.clone(), options.psow);
     let durable = if is_flushed { replayed.cursor.last_tid } else { slot.base_tid };
     ring.resume(&slot, &replayed.cursor, durable)?;
-    // Whoever knows the version before alone must find nothing of a session that has records of this one.
+    // An older version of onewrite must find nothing of a session with records of this version.
     if !is_flushed && (!ring.has_room(encoder.record_bytes() as u64, own_block) || !log.is_of_this_version(&slot)?) {
         return take_over(db, writer, inner, log, &slot, replayed, options);
     }
@@ -489,20 +489,21 @@ fn go_on(
     if log.noted_home()? != Some(home.ino) {
         log.note_first_home(home)?;
     }
-    // The owner before may have died after a failed flush, with a slot and records in the cache that are not on the disk.
+    // The dead process's flush may have failed, with slot and records in the cache and not on the
+    // disk.
     if !is_told && keeps(Case::LeftoversFlushed) {
         log.file.write_at(&slot.encode(), slot.position()).context(what)?;
     }
     let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
     let (recovered, due) = if is_flushed {
-        // What somebody has put in the place of home is flushed before the next commit.
+        // A home that was put in place by hand is flushed before the next commit.
         (Arc::new(state), Due { untold: Some(slot.base_tid), stayed: Some(ring.last_tid()) })
     } else {
         if keeps(Case::RecordsRewritten) {
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
         }
         flush_mark(db, &mark, &slot, replayed.told_durable)?;
-        // A record that does not count, where the next one may go by (rule PreparedThenDecided).
+        // A cancelled record where the next one may go (rule PreparedThenDecided).
         log.wipe_tail(&slot, replayed.cursor.tail)?;
         let recovered = State { tid: number_apart(ring.last_tid())?, ..state };
         let head = ring.head(&recovered, Default::default());
@@ -518,12 +519,13 @@ fn go_on(
     };
     match slots.get(1) {
         Some(older) if older.live && older.session != slot.session => ring.distrust_older_slot(),
-        // Who made the ring longer died before the older slot said so (rule SlotBeforeReuse).
+        // The process that made the ring longer died before the older slot said so (rule
+        // SlotBeforeReuse).
         Some(older) if older.ring_bytes < slot.ring_bytes => ring.settle_slots()?,
         _ => {}
     }
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    // Whatever room was asked for is given back by whoever writes home.
+    // Room asked for is given back by the process that writes home.
     let home = HomeFile { mark, bytes, reserved_bytes: bytes, atomic_unit: db.atomic_unit(options) };
     *db.table.write() = table;
     inner.set_state(recovered);
@@ -531,14 +533,14 @@ fn go_on(
     db.share(live, writer, inner, 0)
 }
 
-/// Flushes the `mark` of home, before anything else is written there, where no record says that one was flushed, and with it the mark
-/// (rule MarkWithFirstRecord).
+/// Flushes the `mark` before any other write to home, unless a record proves a flush that covered
+/// it (rule MarkWithFirstRecord).
 fn flush_mark(db: &Database, mark: &Mark, slot: &Slot, told_durable: LogOffset) -> Result<()> {
     let may_be_new = mark.tentative && told_durable <= slot.start;
     if may_be_new && keeps(Case::MarkWithFirstRecord) { db.repeat_header() } else { Ok(()) }
 }
 
-/// Nobody reads yet.
+/// No reader exists yet.
 struct Unseen;
 
 impl Audience for Unseen {
@@ -570,14 +572,14 @@ pub fn take_over(
         _ => state.after(Tid::HOME, state.page_bytes, state.page_count, change_counter, header),
     };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    // With all of the log behind it, until the new session begins.
-    // As long as the slot of the session may be missing, it says so.
+    // Up to the new session, the log stays behind home. While the session's slot may be missing,
+    // the mark says so.
     let tentative = db.read_mark()?.is_some_and(|mark| mark.tentative);
     let mark = Mark { tentative, ..Mark::new(slot.session, slot.base_tid) };
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     if report.transactions > 0 {
-        // The owner before may have died after a failed flush, with records in the cache that are not
-        // on the disk, and so may the slot: they are written again before home depends on them (invariant I3).
+        // After a dead process's failed flush, records and slot may be in the cache only: they are
+        // rewritten before home depends on them (invariant I3).
         if keeps(Case::LeftoversFlushed) {
             log.file
                 .write_at(&slot.encode(), slot.position())
@@ -599,17 +601,17 @@ pub fn take_over(
     }
     // The mark may be in the cache alone, too.
     db.write_header(&recovered.marked_or_empty(mark))?;
-    // The slot that counts may be in the cache alone: the next one goes over the slot before it, and until home
-    // is marked anew recovery needs one of the two.
+    // The slot may be in the cache alone: the next one overwrites the one before it, and recovery
+    // needs one of the two until home is marked anew.
     let slot_at = slot.position();
     if keeps(Case::LeftoversFlushed) {
         log.file
             .write_durable_at(&slot.encode(), slot_at)
             .context(|| format!("cannot write {}", log.path.display()))?;
-        // So may the names of the files: a commit on top would be lost with them (invariant I3).
+        // So may the names: a commit on top would be lost with them (invariant I3).
         db.flush_names(&log)?;
     }
-    // The name of the database is certain by now: a second file beside it means nothing.
+    // The database's name is certain now: a second file beside it means nothing.
     beside::remove_second(&*db.disk, &db.path)?;
     let next = slot_after(db, slot, &recovered, change_counter)?;
     let session = next.session;
@@ -617,7 +619,7 @@ pub fn take_over(
     log.distrust_older_slot();
     home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
-    // Only now does nothing depend on what streamed into the log any more (rule SlotBeforeReuse).
+    // Nothing depends on streamed images any more (rule SlotBeforeReuse).
     log.give_rest_back(slot.ring_bytes)?;
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
@@ -625,8 +627,8 @@ pub fn take_over(
     db.share(live, writer, inner, 0)
 }
 
-/// The slot of the session after a recovery. It is one of its own: a log or a home copied before this recovery does not fit any more,
-/// and neither does the slot before this one, should the new one be damaged later.
+/// The slot of a new session after a recovery: older copies of log or home no longer fit, nor does
+/// the older slot if the new one is damaged later.
 fn slot_after(db: &Database, slot: &Slot, recovered: &State, change_counter: u32) -> Result<Slot> {
     Ok(Slot {
         session: if keeps(Case::NewSession) { random()? } else { slot.session },
@@ -641,7 +643,7 @@ fn slot_after(db: &Database, slot: &Slot, recovered: &State, change_counter: u32
         page_bytes: recovered.page_bytes.max(512),
         change_counter,
         counter_ceiling: change_counter.wrapping_add(COUNTER_STEP),
-        // Of the session before, and not to be overwritten until this slot counts.
+        // The ring holds the last session, not to be overwritten until this slot counts.
         zeroed: false,
         in_place: db.facts().in_place,
         ..slot.clone()

@@ -1,10 +1,9 @@
 //! Stepping aside: for the rest of one transaction a connection is the plain VFS below.
 //!
-//! Used for what the log cannot commit: a changed page size or reserve, `journal_mode=WAL`, a transaction over several files
-//! (a super-journal) that are not all onewrite's. Order (invariants I1, I3): checkpoint → mark off → the
-//! virtual journal written out as a real one, synced with its directory → pages home, synced. From
-//! there SQLite commits by removing its journal, as it always does. A real journal and a log with live
-//! records never exist together.
+//! For transactions that the log cannot commit: another page size or reserve, `journal_mode=WAL`,
+//! several files that are not all onewrite's. Order (invariants I1, I3): checkpoint → mark off →
+//! real journal written, synced with its directory → pages home, synced. Then SQLite commits by
+//! removing its journal. A real journal and a log with live records never exist together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,9 +27,9 @@ use crate::sqlite_format::journal::VirtualJournal;
 /// Magic and record count of a journal's first header.
 const HEAD_BYTES: usize = 12;
 
-/// LIVE → ASIDE. The caller has the writer's place, and perhaps the database to itself ([`reserve`]). Returns the real
-/// journal. BUSY_SNAPSHOT if others read, for after this error SQLite rolls back instead of trying the half-done commit
-/// again.
+/// LIVE → ASIDE; returns the real journal. The caller has the writer's place, and perhaps has
+/// [`reserve`]d. BUSY_SNAPSHOT if others read: SQLite then rolls back instead of retrying the
+/// half-done commit.
 pub fn step_aside(
     db: &Database,
     writer: &mut Option<Live>,
@@ -52,7 +51,7 @@ pub fn step_aside(
         let mut inner = db.inner.lock();
         db.take_off_mark(writer, &mut inner, Stream::Keep, Ended::Durable).map(|()| inner.phase = Phase::Aside(me))
     };
-    // Where the mark may still be on the disk, home needs the whole log.
+    // While the mark may still be on the disk, home needs the whole log.
     let done = unmarked.and_then(|()| {
         let done = plain_commit(db, txn, journal, &log.0);
         // All that streamed is home, or given up. If this fails, the next session does it.
@@ -70,8 +69,9 @@ pub fn stale(e: Error) -> Error {
     }
 }
 
-/// Keeps everybody else from beginning to read, in this process and others, until [`release`], or until this connection is
-/// aside. `BusySnapshot` if somebody reads, `Busy` if another process has the database open: nothing has happened then.
+/// Keeps all other connections and processes from beginning to read, until [`release`] or
+/// [`step_aside`]. `BusySnapshot` if one reads, `Busy` if another process has the database open;
+/// nothing has changed then.
 pub fn reserve(db: &Database, me: ConnectionId) -> Result<()> {
     let member = {
         let mut inner = db.inner.lock();
@@ -98,7 +98,6 @@ pub fn reserve(db: &Database, me: ConnectionId) -> Result<()> {
     alone
 }
 
-/// Ends [`reserve`], if this connection had it.
 pub fn release(db: &Database, me: ConnectionId) -> Result<()> {
     let member = {
         let mut inner = db.inner.lock();
@@ -111,8 +110,8 @@ pub fn release(db: &Database, me: ConnectionId) -> Result<()> {
     member.map_or(Ok(()), |member| member.not_alone())
 }
 
-/// The last steps that leave everything as it was if they fail: home is made the newest state and locked. Returns
-/// the log's file, and where it ends once it is closed.
+/// The last steps that can fail without a change: home gets the newest state, and is locked.
+/// Returns the log's file, and its length once closed.
 fn make_room(
     db: &Database,
     writer: &mut Option<Live>,
@@ -121,7 +120,7 @@ fn make_room(
 ) -> Result<(Arc<dyn DiskFile>, u64)> {
     let Some(live) = writer.as_mut() else { return Err(Error::Misuse("stepping aside without a log".into())) };
     checkpoint(db, live, Stream::Keep)?;
-    // Fails here, before the mark is off, if the disk is full.
+    // A full disk fails here, before the mark is off.
     db.home.reserve(txn.file_bytes).context(|| db.what("no room for the pages added to"))?;
     let mut inner = db.inner.lock();
     if inner.snapshot_count() > 1 {
@@ -155,11 +154,11 @@ fn plain_commit(
             return Err(e);
         }
     };
-    // From here on a crash is rolled back by whoever opens the file next.
+    // From here on the next program to open the file rolls a crash back.
     for (page, image) in &txn.pages {
         if *page == PageNo::HEADER {
-            // SQLite counts on from what it knows its cache by; home goes on from what it has shown
-            // (rule OneNumberOneState).
+            // SQLite counts on from its cache; home counts on from what it has shown (rule
+            // OneNumberOneState).
             buf.copy_from_slice(image);
             home::put_counter(&mut buf, txn.base.change_counter.wrapping_add(3));
             db.home.write_at(&buf, 0).context(what)?;
@@ -173,7 +172,7 @@ fn plain_commit(
         }
         db.home.write_at(&buf, page.offset(txn.page_bytes)).context(what)?;
     }
-    // Pages that were cut off and added again without being written are zeros.
+    // Pages that were cut off and added again without a write are zeros.
     let end = u32::try_from(txn.file_bytes / u64::from(txn.page_bytes.max(1))).unwrap_or(u32::MAX);
     for page in (txn.base_limit.min(txn.base.page_count) + 1..=end).map(PageNo) {
         if !txn.pages.contains_key(&page) && txn.streamed.get(page).is_none() {
@@ -187,8 +186,8 @@ fn plain_commit(
     Ok(real)
 }
 
-/// The magic and count that make it a journal follow once the rest is durable: SQLite's checksum looks at every
-/// 200th byte and would not notice that a sector of a page is missing.
+/// The magic and count come last, after a flush: SQLite's checksum takes every 200th byte and could
+/// miss the loss of a sector.
 fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn DiskFile>> {
     let what = || db.what("cannot write the rollback journal of");
     let path = db.journal_path();
@@ -215,8 +214,8 @@ fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn Disk
     Ok(real)
 }
 
-/// ASIDE → UNMARKED: the transaction is over. The journal, if SQLite left it (TRUNCATE, PERSIST), goes, and
-/// its removal is made durable: it must not come back beside a log. SHARED stays.
+/// ASIDE → UNMARKED. Removes the journal if SQLite left it (TRUNCATE, PERSIST), durable: it must
+/// not come back beside a log. SHARED stays.
 pub fn come_back(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the rollback journal of");
     let path = db.journal_path();

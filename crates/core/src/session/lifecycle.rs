@@ -16,20 +16,20 @@ use crate::shared::member::Member;
 use crate::shared::tail::Tail;
 use crate::sqlite_format::home::State;
 
-/// How long a process that closes waits for another that attaches or leaves: none does so for long.
+/// How long a closing process waits for another that attaches or leaves.
 const ADMIN_WAIT: Duration = Duration::from_secs(20);
-/// How long those are waited for that look at home, when it is about to be marked, or unmarked behind a process that died.
+/// How long a process waits for readers of home before it marks it, or unmarks it after a dead
+/// process.
 const READERS_LEAVE: Duration = Duration::from_millis(10);
 
 impl Database {
-    /// UNMARKED → LIVE. The caller has the writer's place and a snapshot (so SHARED is held). `Busy` while others read:
-    /// RESERVED stays, so that of several processes that try this one gets on; the caller gives it back when it gives
-    /// up.
+    /// UNMARKED → LIVE. The caller has the writer's place and SHARED. `Busy` while others read:
+    /// RESERVED stays, so that one of several processes gets on, until the caller gives up.
     pub fn go_live(&self, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
         if !crate::disk::locks::reserve(&*self.home)? {
             return Err(Error::Busy(format!("another process is about to write {}", self.path.display())));
         }
-        // Long enough for those that only look; who reads for longer is not kept from it.
+        // Long enough for programs that only look; longer readers go on.
         let patience = READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
         if !crate::disk::locks::exclusive_from_reserved(&*self.home, patience)? {
             return Err(Error::Busy(format!(
@@ -38,7 +38,8 @@ impl Database {
             )));
         }
         let made = self.place_mark(inner, None);
-        // SHARED stays: it keeps stock writers out for as long as the mark is on. So does PENDING (rule StockKeptOut).
+        // SHARED keeps stock writers out while the mark is on, and PENDING keeps stock readers out
+        // (rule StockKeptOut).
         match &made {
             Ok(_) => crate::disk::locks::downgrade_to_pending(&*self.home)?,
             Err(_) => crate::disk::locks::downgrade(&*self.home)?,
@@ -47,27 +48,28 @@ impl Database {
         self.share(made, writer, inner, 1)
     }
 
-    /// Takes SHARED on home, whose PENDING another process may hold that uses it through onewrite. False while somebody is
-    /// about to write it without.
+    /// Takes SHARED on home, whose PENDING another onewrite process may hold. False while another
+    /// program is about to write.
     pub fn lock_shared(&self, inner: &mut Inner) -> Result<bool> {
         let is_live = || Ok(self.read_mark()?.is_some());
         crate::disk::locks::shared_again(&*self.home, &mut inner.pending_free_at, is_live)
     }
 
-    /// This process alone is about to bring pages home and to take the mark off. Stock SQLite that looked at the length of the file while
-    /// nobody held PENDING reads the header before, and finds the mark (rule StockKeptOut).
+    /// Before the only process brings pages home and takes the mark off: stock SQLite that read the
+    /// file's length while no process held PENDING reads the header now, and finds the mark (rule
+    /// StockKeptOut).
     pub(super) fn keep_stock_out(&self) -> Result<()> {
         if !self.inner.lock().kept_stock_out {
             self.hold_pending();
-            // Who stays for longer is no such reader.
+            // A longer holder is no such reader.
             crate::disk::locks::readers_leave(&*self.home, READERS_LEAVE)?;
         }
         Ok(())
     }
 
-    /// This process alone has made `live`, with every lock of the log, and all of its records are durable: from here on others may
-    /// join, unless the scheme takes the file for one process. The newest state is that of the last record. If `in_flight` transactions of this
-    /// process are under way, as behind [`Database::enter`], it has just marked home.
+    /// Lets others join a log that this process alone made `live`, all durable, unless the scheme
+    /// takes the file for one process. `in_flight`: transactions of this process under way, as
+    /// after [`Database::enter`]; it has just marked home.
     pub fn share(
         &self,
         live: Live,
@@ -91,14 +93,12 @@ impl Database {
         if self.is_signed()? { self.begin_signed(inner.member.as_deref()) } else { Ok(()) }
     }
 
-    /// This process uses the log from now on.
     pub fn tell_attached(&self) {
         if let Some(attached) = self.attached.get() {
             attached();
         }
     }
 
-    /// This process is one of several from now on.
     pub fn enrol(&self, member: Option<Arc<Member>>, inner: &mut Inner) {
         if let Some(member) = &member {
             inner.snapshots.tids().for_each(|tid| member.announce_unseen(tid));
@@ -107,13 +107,13 @@ impl Database {
         inner.member = member;
     }
 
-    /// What this process knows of the database is not looked at any more: others may change it.
+    /// Drops this process's knowledge of the database: others may change it.
     pub(super) fn forget(&self, inner: &mut Inner) {
         self.table.write().clear();
         inner.plain = None;
     }
 
-    /// The opposite of [`Database::enrol`]; every lock of the log goes.
+    /// The opposite of [`Database::enrol`]; gives back every lock of the log.
     pub fn quit(&self, inner: &mut Inner) -> Result<()> {
         self.table.write().member = None;
         (inner.home_tid, inner.tid_before) = (Tid::HOME, Tid::HOME);
@@ -121,8 +121,8 @@ impl Database {
         inner.member.take().map_or(Ok(()), |member| member.leave_for_good())
     }
 
-    /// LIVE → UNMARKED with the file still open, so that the next write starts with other options. `Busy` if another
-    /// process has it open.
+    /// LIVE → UNMARKED with the file open, so that the next write starts with other options. `Busy`
+    /// if another process has it open.
     pub fn detach_for_options(&self) -> Result<()> {
         let member = self.member();
         if let Some(member) = &member {
@@ -148,7 +148,7 @@ impl Database {
             checkpoint::bring_home(self, live)?;
         }
         let mut inner = self.inner.lock();
-        // Cut short, nobody knows whether the mark is on, nor which name leads where.
+        // After an error, neither the mark's state nor the names are known.
         let done = self.take_off_mark(&mut writer, &mut inner, Stream::Drop, Ended::Durable);
         done.map_err(|e| inner.poison(e))?;
         crate::disk::locks::none(&*self.home)
@@ -163,10 +163,9 @@ impl Database {
         let last = last.and_then(|last| if live && last { self.check_mark_of_live().map(|()| last) } else { Ok(last) });
         let closed = match last {
             Ok(true) => self.end_session(),
-            // Others go on.
             last => last.map(drop),
         };
-        // Whatever failed: nobody is left here who could use a lock, and recovery needs them all.
+        // Even after a failure: no connection is left to use a lock, and recovery needs them all.
         let mut writer = self.writer.lock();
         let mut inner = self.inner.lock();
         *writer = None;
@@ -178,7 +177,7 @@ impl Database {
         closed.and(left).and(unlocked)
     }
 
-    /// The last process brings all home and takes the mark off, unless a failure leaves that to recovery.
+    /// The last process brings all home and takes the mark off; a failure leaves that to recovery.
     fn end_session(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         let inner = self.inner.lock();
@@ -204,7 +203,7 @@ impl Database {
         if let Some(live) = writer.as_mut() {
             live.scheme.clone().detach(self, live, Some(&inner.latest))?;
             if live.home.reserved_bytes > 0 {
-                // Gives back the room that was asked for and not used.
+                // Gives unused room back.
                 self.home.set_len(live.home.bytes).context(|| self.what("cannot fit the length of"))?;
             }
         }

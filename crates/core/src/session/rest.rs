@@ -1,7 +1,7 @@
-//! A process detaches from a database that its connections leave alone: LIVE → UNMARKED with its connections open.
+//! A process detaches from an idle database: LIVE → UNMARKED with its connections open.
 //!
-//! The last process to detach brings all home and takes the mark off: the file is a plain one again, for any program. The next
-//! transaction that writes attaches anew. A transaction that only reads needs no log then.
+//! The last process to detach brings all home and takes the mark off, so that any program can use
+//! the file. The next writing transaction attaches anew; one that only reads needs no log then.
 
 use std::time::{Duration, Instant};
 
@@ -20,26 +20,25 @@ const RESTER: ConnectionId = ConnectionId(0);
 const ADMIN_WAIT: Duration = Duration::from_millis(5);
 
 impl Inner {
-    /// Whether this process has the log of the database in use, and detaches from it while connections are open.
+    /// Whether this process uses the log and may detach with connections open.
     fn can_rest(&self) -> bool {
         self.phase == Phase::Live && !self.options.sticky && !self.options.concurrent && self.is_unused()
     }
 
-    /// Whether no connection of this process has a transaction.
     fn is_unused(&self) -> bool {
         self.snapshots.is_empty() && self.reserved.is_none() && self.alone.is_none()
     }
 }
 
 impl Database {
-    /// Whether this process is attached, and when it is to be looked at again.
+    /// Until the next look, if this process is attached.
     pub fn attached_for(&self) -> Option<Duration> {
         let inner = self.inner.lock();
         let looked_after = inner.phase == Phase::Live && !inner.options.idle.is_zero();
         looked_after.then(|| inner.options.idle)
     }
 
-    /// A look at `now` at a database that this process is attached to: detaches, where there was no transaction for long enough.
+    /// Detaches if there was no transaction for long enough at `now`.
     pub fn rest_if_quiet(&self, now: Instant) -> Result<()> {
         let is_over = {
             let mut inner = self.inner.lock();
@@ -50,7 +49,8 @@ impl Database {
         if is_over { self.rest().map(drop) } else { Ok(()) }
     }
 
-    /// Detaches this process where no connection of it has a transaction; the last process leaves a plain file. Whether it is detached.
+    /// Detaches this process if it has no transaction; the last process leaves a plain file.
+    /// Returns whether it is detached.
     pub fn rest(&self) -> Result<bool> {
         if !self.inner.lock().can_rest() || !self.facts().all_in_log() || self.undecided.lock().is_some() {
             return Ok(self.inner.lock().phase == Phase::Unmarked);
@@ -77,13 +77,13 @@ impl Database {
                 }
                 left
             }
-            // Behind observers alone nobody would take the mark off.
+            // With only read-only processes left, none would take the mark off.
             Ok(false) if !self.read_only && !member.has_others() => Ok(false),
             Ok(false) => self.leave_to_others(),
             Err(e) => Err(e),
         };
         if !matches!(left, Ok(true)) && !member.observes {
-            // Others may come again, and go.
+            // Others may attach and leave again.
             self.let_others_in(&member)?;
         }
         match left {
@@ -97,7 +97,6 @@ impl Database {
         if self.member().is_some() { member.not_alone() } else { Ok(()) }
     }
 
-    /// Other processes go on.
     fn leave_to_others(&self) -> Result<bool> {
         let mut writer = self.writer.lock();
         let mut inner = self.inner.lock();
@@ -112,7 +111,8 @@ impl Database {
         Ok(true)
     }
 
-    /// The last process makes home a plain file. Readers that begin meanwhile wait for the removal of the mark, or keep the process attached.
+    /// The last process makes home a plain file. Readers that begin meanwhile wait for the mark's
+    /// removal, or keep the process attached.
     fn leave_plain(&self) -> Result<bool> {
         self.keep_stock_out()?;
         let mut writer = self.writer.lock();
@@ -132,7 +132,6 @@ impl Database {
         Ok(true)
     }
 
-    /// Whether the removal of the mark is flushed.
     pub(super) fn ended(&self) -> Ended {
         let flushes = self.flushes_close.load(std::sync::atomic::Ordering::Relaxed);
         if flushes { Ended::Durable } else { Ended::Proven }

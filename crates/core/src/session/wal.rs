@@ -1,13 +1,17 @@
-//! Out of SQLite's WAL mode: what is committed in the WAL goes home, and the file is one with a rollback journal again.
+//! Out of SQLite's WAL mode: the WAL's committed pages go home, and the file gets a rollback
+//! journal again.
 //!
-//! The caller keeps everybody else from the file (rule ModeUnderLock). Each step is durable before the next (rule WalBeforeHome):
+//! The caller keeps all others from the file (rule ModeUnderLock). Each step is durable before the
+//! next (rule WalBeforeHome):
 //!
-//! | step | a crash here leaves |
-//! |---|---|
-//! | index removed, WAL written again and flushed, its name too | a database in WAL mode |
-//! | pages home, flushed | the same: the WAL still has all of them |
-//! | header: rollback journal, a new change counter, the size; flushed | a plain file that has everything, and its WAL beside it, which says the same |
-//! | WAL removed, directory flushed | a plain file |
+//! ```text
+//! step                                                    a crash here leaves
+//! index removed; WAL rewritten, flushed, its name too     a database in WAL mode
+//! pages home, flushed                                     the same: the WAL still has them
+//! header: rollback journal, new change counter and size   a plain file with everything, and its
+//!                                                         WAL beside it, which says the same
+//! WAL removed, directory flushed                          a plain file
+//! ```
 //!
 //! SQLite takes a WAL beside a file for its own, whatever the header says, and so does this.
 
@@ -30,22 +34,20 @@ use crate::sqlite_format::wal::Head;
 
 /// Bytes written again at once.
 const CHUNK_BYTES: u64 = 256 << 10;
-/// Pages that no frame names may lie between the end of the file and the end of the database: the one that SQLite locks.
+/// A gap without frames between the ends of file and database may hold the page that SQLite locks.
 const GAP_BYTES: u64 = 65536;
 
-/// What is committed in a WAL.
 struct Committed {
-    /// Where the newest image of each page is.
+    /// Position of the newest image of each page.
     images: FxHashMap<u32, u64>,
-    /// Size of the database in pages.
+    /// In pages.
     page_count: u32,
     page_bytes: u32,
     frames: u64,
-    /// Where it ends, in bytes.
+    /// Its end, in bytes.
     end: u64,
 }
 
-/// What a scan found.
 enum Found {
     Nothing,
     Committed(Committed),
@@ -63,7 +65,7 @@ fn scan(file: &dyn DiskFile, what: &dyn Fn() -> String) -> Result<Found> {
     let page_bytes = chain.page_bytes;
     let mut frame = memory::zeros(wal::FRAME_HEAD_BYTES.saturating_add(page_bytes as usize))?;
     let mut at = wal::HEADER_BYTES as u64;
-    // Those of a transaction count when its last one is there.
+    // A transaction counts when its last frame is there.
     let mut open: Vec<(u32, u64)> = Vec::new();
     let mut all = Committed { images: FxHashMap::default(), page_count: 0, page_bytes, frames: 0, end: 0 };
     while file.read_at(&mut frame, at).context(what)? == frame.len() {
@@ -81,20 +83,19 @@ fn scan(file: &dyn DiskFile, what: &dyn Fn() -> String) -> Result<Found> {
     Ok(if all.end == 0 { Found::Nothing } else { Found::Committed(all) })
 }
 
-/// The names of the WAL and of its index.
 fn names(db: &Database) -> [PathBuf; 2] {
     let mut index = db.path.as_os_str().to_owned();
     index.push(wal::INDEX_SUFFIX);
     [db.wal_path().to_owned(), index.into()]
 }
 
-/// Whether a WAL lies beside the file. What lies beside its name is another's if the file has lost it.
+/// Whether the file's WAL exists. If the file has lost its name, a WAL beside that is another's.
 pub fn is_beside(db: &Database) -> Result<bool> {
     Ok(db.disk.exists(db.wal_path()).context(|| db.what("cannot look for the WAL of"))? && db.has_name()?)
 }
 
-/// Takes the database, of which `state` is what its first bytes say, out of WAL mode, up to the removal of the WAL
-/// ([`discard`]). Answers why it stays in it, if it does: then nothing has happened to it.
+/// Takes the database with the header `state` out of WAL mode, up to [`discard`]. Returns the
+/// reason if it must stay; then nothing has changed.
 pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     let what = || db.what("cannot take out of WAL mode");
     if !db.has_name()? {
@@ -117,7 +118,7 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     if let Some(why) = contradicts(state, bytes, committed.as_ref()) {
         return Ok(Some(why));
     }
-    // Made anew by whoever needs it. Where it cannot be removed, neither can the WAL.
+    // SQLite makes the index again when needed. If it cannot be removed, neither can the WAL.
     let had_index = match remove(db, &index) {
         Ok(had) => had,
         Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
@@ -153,8 +154,8 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Removes the WAL of a database that [`leave`] took out of WAL mode. A name that is not gone for good may come back
-/// beside a file that has changed since (rule WalBeforeHome).
+/// Removes the WAL after [`leave`]. A name that is not durably gone may come back beside a changed
+/// file (rule WalBeforeHome).
 pub fn discard(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the WAL of");
     remove(db, db.wal_path()).context(what)?;
@@ -169,7 +170,7 @@ fn remove(db: &Database, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Why home and WAL are not to be put together: SQLite says so, too, in its way.
+/// Why home and WAL do not fit; SQLite reports the same.
 fn contradicts(state: &State, bytes: u64, committed: Option<&Committed>) -> Option<String> {
     let page_bytes = u64::from(state.page_bytes);
     match committed {
@@ -185,7 +186,7 @@ fn contradicts(state: &State, bytes: u64, committed: Option<&Committed>) -> Opti
     }
 }
 
-/// What a process that died had written may be in the kernel's cache, clean, and not on the disk, should a flush have failed.
+/// A dead process's writes may be clean in the cache and not on the disk, after a failed flush.
 fn write_again(file: &dyn DiskFile, end: u64, what: &dyn Fn() -> String) -> Result<()> {
     let mut buf = memory::zeros_of(CHUNK_BYTES.min(end))?;
     let mut at = 0;
@@ -220,8 +221,8 @@ fn bring_home(db: &Database, file: &dyn DiskFile, committed: &Committed, what: &
     Ok(())
 }
 
-/// The header of a file with a rollback journal. Its counter is new, as after SQLite's own change of the mode, so that
-/// nobody takes a cache for that of this state (rule OneNumberOneState); the size holds for it.
+/// Writes the header of a rollback-journal file. Its counter is new, as after SQLite's own change
+/// of mode, so that no cache is taken for this state's (rule OneNumberOneState).
 fn put_header(db: &Database, state: &State, page_count: u32, what: &dyn Fn() -> String) -> Result<()> {
     let mut first = [0; at::HEADER_BYTES];
     let got = db.home.read_at(&mut first, 0).context(what)?;

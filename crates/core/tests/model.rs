@@ -1,5 +1,6 @@
-//! The writer's place, publication and the change of leaders under a model checker: the same sources, compiled
-//! against locks whose every interleaving is the checker's choice. Deadlocks and lost wake-ups end a run, too.
+//! The writer's place, publication and the change of leaders under a model checker: the same
+//! sources, compiled against locks whose interleavings it chooses. It also finds deadlocks and lost
+//! wake-ups.
 
 #[path = "../src/log/frontier.rs"]
 mod frontier;
@@ -19,7 +20,6 @@ use std::time::Duration;
 
 use onewrite_core::inspect;
 
-/// As the sources name them.
 mod base {
     pub use onewrite_core::rules;
 
@@ -93,7 +93,6 @@ mod sync {
                 Watch
             }
 
-            /// Idle or not, as the checker likes.
             pub fn idle(&mut self, _: Duration) -> Duration {
                 if shuttle::rand::thread_rng().r#gen() { Duration::MAX } else { Duration::ZERO }
             }
@@ -137,7 +136,7 @@ mod sync {
             self.is_set()
         }
 
-        /// Waits until it is told to, or for no time at all.
+        /// Waits for a call, or not at all.
         pub fn wait_until(&self, _: Instant) -> bool {
             if shuttle::rand::thread_rng().gen_ratio(3, 4) {
                 self.wait();
@@ -192,7 +191,7 @@ mod sync {
     }
 }
 
-/// Bytes of a record, and of a block.
+/// Bytes.
 const RECORD: usize = 8;
 const BLOCK: usize = 3 * RECORD;
 /// Where writes beside the records go.
@@ -200,7 +199,7 @@ const BESIDE: u64 = 1 << 10;
 /// Longer than a run of the model takes.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A file of which a power cut leaves what was flushed.
+/// A file of which a power cut leaves the flushed bytes.
 struct Media {
     bytes: sync::Mutex<(Vec<u8>, Vec<u8>)>,
     /// Writes and flushes until they fail, and whether one has.
@@ -268,7 +267,7 @@ impl DiskFile for Media {
         Ok(())
     }
 
-    /// Certain is only what was there when it began.
+    /// Covers only bytes written before it began.
     fn sync(&self) -> std::io::Result<()> {
         let now = self.bytes.lock().0.clone();
         sync::thread::yield_now();
@@ -298,10 +297,10 @@ impl DiskFile for Media {
     }
 }
 
-/// As much of a database as commits and readers share.
+/// The part of a database that commits and readers share.
 struct Model {
     inner: sync::Mutex<Inner>,
-    /// Transactions begun by whoever has the place.
+    /// Transactions begun by the holders of the place.
     writer: sync::Mutex<u64>,
     queue: WriterQueue,
     group: Group,
@@ -353,8 +352,8 @@ impl Model {
         if rng.r#gen() {
             self.queue.acquire(me, Claim::Tentative(Duration::ZERO), LONG);
         }
-        // Tries that do not wait for one holder, as a busy handler asks for them, with its sleep between: there the place
-        // may be had tentatively.
+        // Tries that do not wait for one holder, as a busy handler makes them; in its sleep it may
+        // get the place tentatively.
         let mut ticket = None;
         let kept = Patience { all: LONG, kept: Some(Kept { held: Duration::ZERO, inside: Duration::ZERO }) };
         for _ in 0..rng.gen_range(0..3) {
@@ -419,7 +418,7 @@ impl Model {
         }
     }
 
-    /// What a reader sees now cannot be taken back.
+    /// A reader's state cannot be taken back.
     fn read(&self) -> u64 {
         let inner = self.inner.lock();
         let wanted = inner.flushed.iter().copied().filter(|tid| *tid <= inner.latest).max().unwrap_or(0);

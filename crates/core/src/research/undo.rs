@@ -186,7 +186,8 @@ fn next_difference(old: &[u8], new: &[u8], from: usize, end: usize) -> Option<Ra
 
 /// The image of `page` before the transaction of `trailer`, which is the one of `image`: its gap is
 /// zeros, its free blocks hold anything, its trailer has no undo record. `None` without a record
-/// that [`write`] makes. `after`: the state of `image`; `before` is smaller only where that is harmless.
+/// that [`write`] makes. `after` is the state of `image`; `before` is smaller only where that is
+/// harmless.
 pub fn restore(page: PageNo, image: &[u8], trailer: &Trailer, after: Shape, before: Shape) -> Option<Vec<u8>> {
     let (start, len) = (usize::from(trailer.undo.0), usize::from(trailer.undo.1));
     let end = start.checked_add(len)?;

@@ -227,7 +227,7 @@ impl Database {
 
     /// LIVE → UNMARKED, after the checkpoint: the mark comes off, then the log is invalidated. The
     /// removal is flushed, except as `ended` allows where the log proves the end (rule
-    /// CloseProven). SHARED stays.
+    /// CloseProven). SHARED stays, and streamed images as `stream` says.
     pub fn take_off_mark(
         &self,
         writer: &mut Option<Live>,

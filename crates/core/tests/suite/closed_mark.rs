@@ -1,5 +1,5 @@
-//! The last close takes the mark off without a flush (rule CloseProven): wherever the power goes from there on, each file opens as it was
-//! closed.
+//! The last close takes the mark off without a flush (rule CloseProven): after a power cut at any
+//! later point each file opens as it was closed.
 
 use crate::common;
 
@@ -40,7 +40,7 @@ fn is_marked(disk: &SimDisk, path: &str) -> bool {
     mark(&disk.snapshot_file(Path::new(path)).unwrap()).is_some()
 }
 
-/// What page 2 is made of, found by a connection that reads; the file is closed behind it.
+/// The byte of page 2, read by a connection that then closes the file.
 fn found(disk: &SimDisk, path: &str, case: &str) -> u8 {
     let mut c = open(disk, path);
     let mut page = vec![0; PAGE];
@@ -68,7 +68,7 @@ fn a_power_cut_behind_the_close() {
             marked += usize::from(is_marked(&after, DB));
             let case = format!("{times} times {pages} pages, case {cases}");
             assert_eq!(found(&after, DB, &case), 7, "{case}");
-            // And cut again behind the recovery and the next session.
+            // And cut again after the recovery and the next session.
             let again = after.crash(cases as u64);
             assert_eq!(found(&again, DB, &case), 7, "{case}, again");
             session(&again, DB, 2, 2, 9);
@@ -78,7 +78,7 @@ fn a_power_cut_behind_the_close() {
     }
 }
 
-/// The next session begins over what the close has not flushed.
+/// The next session begins over the unflushed close.
 #[test]
 fn a_power_cut_anywhere_in_the_session_that_follows() {
     for (times, pages) in SESSIONS {
@@ -113,8 +113,8 @@ fn a_power_cut_anywhere_in_the_session_that_follows() {
     }
 }
 
-/// The close of a session whose ring had grown is cut short, recovered, and the session that follows is cut short as well: a slot of the
-/// longer ring is gone before the rest of the log is (rule SlotBeforeReuse).
+/// A cut in the close of a session with a grown ring, then in the session after its recovery: a
+/// slot of the longer ring goes before the rest of the log (rule SlotBeforeReuse).
 #[test]
 fn a_power_cut_behind_the_recovery_of_a_close_that_gives_the_log_back() {
     let (times, pages) = SESSIONS[2];
@@ -149,7 +149,7 @@ fn a_power_cut_behind_the_recovery_of_a_close_that_gives_the_log_back() {
     assert!(given_back > 5, "{given_back} recoveries gave the log back");
 }
 
-/// Closed, renamed, and another database made under its name, which gets the log: both open after a power cut.
+/// Closed, renamed, and a new database of that name gets the log: both open after a power cut.
 #[test]
 fn a_file_that_is_renamed_behind_its_close_and_replaced() {
     for stop in 0..40 {
@@ -170,7 +170,7 @@ fn a_file_that_is_renamed_behind_its_close_and_replaced() {
     }
 }
 
-/// `synchronous=EXTRA` is for who takes the medium away at once.
+/// `synchronous=EXTRA` is for removing the medium at once.
 #[test]
 fn extra_flushes_the_removal_of_the_mark() {
     let disk = SimDisk::new(SimConfig::default());
@@ -205,7 +205,6 @@ fn an_older_copy_of_home_is_refused() {
     assert!(error.to_string().contains("older copy"), "{error}");
 }
 
-/// The command line knows such a file, and recovers it.
 #[test]
 fn repair_takes_the_mark_off() {
     let disk = SimDisk::new(SimConfig::default());
@@ -232,7 +231,8 @@ fn session_with_records(disk: &SimDisk) -> Option<u64> {
     (log.scan(&newest, |_| Ok(())).unwrap().records > 0).then_some(newest.session)
 }
 
-/// Behind a close, the flush of the first record covers log, slot and mark; another one brings everything home.
+/// After a close, the flush of the first record covers log, slot and mark; another one brings
+/// everything home.
 #[test]
 fn a_session_that_follows_another_flushes_twice() {
     let disk = SimDisk::new(SimConfig::default());
@@ -280,8 +280,9 @@ fn a_power_cut_anywhere_in_many_short_sessions() {
     assert!(beside_plain > 5 && beside_older > 5, "{beside_plain} and {beside_older} of the cases it is about");
 }
 
-/// A process that has flushed nothing is killed, and the recovery, which brings everything home, is cut short: the mark is on the medium before
-/// any page of home is written over (rule MarkWithFirstRecord).
+/// A process that flushed nothing is killed, and its recovery, which brings everything home, is cut
+/// short: the mark is on the medium before a page of home is overwritten (rule
+/// MarkWithFirstRecord).
 #[test]
 fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
     const PAGES: u32 = 3;
@@ -298,7 +299,7 @@ fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
         c.commit().unwrap();
         std::mem::forget(c);
         let killed = disk.survive();
-        // As a transaction leaves it that was too big for memory: no recovery goes on beside that.
+        // As a transaction too big for memory leaves it: no recovery keeps records beside that.
         let log = killed.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap();
         log.write_at(&[1; PAGE], log.len().unwrap()).unwrap();
         killed.stop_after(stop);
@@ -316,7 +317,7 @@ fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
     assert!(unmarked > 20, "{unmarked} cuts took the mark");
 }
 
-/// Somebody has put the log there, and not flushed it.
+/// The log was put there by hand, unflushed.
 #[test]
 fn a_log_without_its_seal_is_flushed_by_itself() {
     let disk = SimDisk::new(SimConfig::default());
@@ -335,8 +336,8 @@ fn a_log_without_its_seal_is_flushed_by_itself() {
     c.close().unwrap();
 }
 
-/// Another process that comes again and again has SHARED for a moment each time, before it sees PENDING: the file of the process that closes
-/// stays open then, and may not keep its locks.
+/// Another process takes SHARED for a moment again and again, before it sees PENDING: the closing
+/// process keeps its file open then, but not its locks.
 #[test]
 fn a_close_that_fails_leaves_the_database_to_the_next_process() {
     const SHARED: (u64, u64) = (0x4000_0002, 510);

@@ -1,5 +1,5 @@
-//! Concurrent writers on a simulated disk whose power is cut: what was acknowledged or seen is there, whole (I1, I4),
-//! and the transactions of all threads might have run one after the other.
+//! Concurrent writers on a simulated disk whose power is cut: everything acknowledged or seen is
+//! there, whole (I1, I4), and the transactions of all threads have a serial order.
 
 use crate::common::slow;
 
@@ -19,7 +19,7 @@ const THREADS: usize = 4;
 const OWN: u64 = 20;
 const PAGES: u64 = 1 + THREADS as u64 * (1 + OWN);
 
-/// The page with the number of the newest transaction of thread `t`, and what it saw of the others.
+/// The page with the newest number of thread `t`, and the numbers it saw of the others.
 fn counter(t: usize) -> u64 {
     2 + t as u64
 }
@@ -33,7 +33,7 @@ fn fills(n: u64, i: u64) -> bool {
     (i + OWN - n * 7 % OWN) % OWN < 1 + n % 4
 }
 
-/// What is in page `i` of a thread after its transaction `n`.
+/// The content of page `i` of a thread after its transaction `n`.
 fn content(n: u64, i: u64) -> u64 {
     (1..=n).rev().find(|m| fills(*m, i)).unwrap_or(0)
 }
@@ -48,7 +48,8 @@ fn plain() -> Vec<u8> {
     b
 }
 
-/// Numbers of a page: of the transaction, and one more than what it saw of each thread, 0 where it did not look.
+/// Numbers of a page: its transaction, and the seen number of each thread plus one; 0: not looked
+/// at.
 type Numbers = [u64; 1 + THREADS];
 
 fn read(c: &mut Connection, page: u64) -> Result<Numbers, Error> {
@@ -66,13 +67,13 @@ fn image(numbers: Numbers) -> [u8; PAGE] {
     b
 }
 
-/// What the threads know when the power is gone.
+/// The threads' knowledge when the power is gone.
 #[derive(Default)]
 struct Known {
     acknowledged: [AtomicU64; THREADS],
     begun: [AtomicU64; THREADS],
     seen: [AtomicU64; THREADS],
-    /// What acknowledged transactions saw, by thread and number.
+    /// The numbers that acknowledged transactions saw, by thread and number.
     all: Mutex<BTreeMap<(usize, u64), Numbers>>,
     conflicts: AtomicU64,
 }
@@ -110,7 +111,7 @@ fn commit(c: &mut Connection, t: usize, known: &Known, rng: &mut SplitMix64) -> 
     c.unlock(LockLevel::None)
 }
 
-/// A snapshot is whole; and who has seen a transaction has seen what it saw.
+/// A snapshot is whole; a reader that has seen a transaction has seen all that it saw.
 fn look(c: &mut Connection, known: &Known) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     check(c, "in a snapshot")?.into_iter().zip(&known.seen).for_each(|(n, seen)| {
@@ -142,7 +143,8 @@ fn check(c: &mut Connection, when: &str) -> Result<[u64; THREADS], Error> {
 fn check_order(all: &BTreeMap<(usize, u64), Numbers>) {
     for ((t, n), saw) in all {
         for (other, seen) in saw[1..].iter().enumerate().filter(|(other, seen)| **seen > 0 && other != t) {
-            // It saw `seen - 1` of `other`, so it ran before the next one of that thread, which saw it if it looked.
+            // It saw `seen - 1` of `other`, so it ran before the next one of that thread, which saw
+            // it if it looked.
             let Some(next) = all.get(&(other, *seen)) else { continue };
             assert!(next[1 + t] == 0 || next[1 + t] > *n, "{t}:{n} and {other}:{seen} each ran before the other");
         }
@@ -219,7 +221,7 @@ fn a_power_cut_under_concurrent_writers_takes_back_nothing_and_mixes_nothing() {
     campaign(16..20, "wal-opt");
 }
 
-/// The same for long: `cargo test --release -p onewrite-core --test concurrent_crashes -- --ignored`.
+/// For long: `cargo test --release -p onewrite-core --test concurrent_crashes -- --ignored`.
 #[test]
 #[ignore = "takes long"]
 fn many_power_cuts() {

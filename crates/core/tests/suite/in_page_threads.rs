@@ -1,5 +1,6 @@
-//! Threads that write one database of an in-page scheme on a simulated disk whose power is cut: they share flushes, and
-//! what was acknowledged or seen is there, whole (invariants I1, I4), in place or through the log.
+//! Threads that write one database of an in-page scheme on a simulated disk whose power is cut:
+//! they share flushes, and everything acknowledged or seen is there, whole (invariants I1, I4), in
+//! place or through the log.
 
 use crate::common::slow;
 
@@ -12,28 +13,27 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 
 const PAGE: usize = 512;
-/// The header, the counter, and those that transactions fill.
+/// The header, the counter, and pages that transactions fill.
 const PAGES: u64 = 40;
-/// Where the number lies.
+/// Position of the number.
 const CELL: usize = PAGE - 32 - 100;
 
-/// The pages behind the counter that transaction `n` writes.
+/// The pages after the counter that transaction `n` writes.
 fn pages_of(n: u64) -> impl Iterator<Item = u64> {
     let count = [0, 1, 3, 7][n as usize % 4];
     (0..count).map(move |i| 3 + (n.wrapping_mul(7919) + i) % (PAGES - 2))
 }
 
-/// Whether transaction `n` leaves no gap in its pages, so that they cannot carry undo records: alone, or one behind the other.
+/// Whether transaction `n` leaves no gap for undo records: single ones, and several in a row.
 fn is_full(n: u64) -> bool {
     n % 10 == 3 || n % 100 >= 96
 }
 
-/// Pages after transaction `n`: every fifth adds one, and now and then all that were added are cut off.
+/// Pages after transaction `n`: every fifth adds one, and now and then all added ones are cut off.
 fn size_after(n: u64) -> u64 {
     PAGES + n % 50 / 5
 }
 
-/// What `page` holds after transaction `n`.
 fn number_on(n: u64, page: u64) -> u64 {
     if page > PAGES {
         (1..=n).rev().find(|m| size_after(*m) >= page && size_after(*m - 1) < page).unwrap_or(0)
@@ -136,7 +136,6 @@ fn repeat(c: &mut Connection, mut once: impl FnMut(&mut Connection) -> Result<()
     }
 }
 
-/// What a run did.
 #[derive(Default)]
 struct Ways {
     in_place: u64,

@@ -1,5 +1,5 @@
-//! Files of a database in use that are removed, moved or overwritten: a lost log is made anew, with everything at home (rule
-//! LostLogReplaced), and a home that was overwritten is not written (rule HomeFitsLog).
+//! Files in use that are removed, moved or overwritten: a lost log is made anew, with everything at
+//! home (rule LostLogReplaced), and an overwritten home is not written (rule HomeFitsLog).
 
 use crate::common;
 
@@ -44,7 +44,6 @@ fn read(c: &mut Connection) -> Result<u64> {
     Ok(n)
 }
 
-/// Which transaction is the newest.
 fn newest(c: &mut Connection) -> Result<u64> {
     c.lock(LockLevel::Shared)?;
     let n = read(c);
@@ -60,7 +59,7 @@ fn try_commit(c: &mut Connection, n: u64) -> Result<()> {
     done
 }
 
-/// What is in the file, which is a plain one.
+/// The number in the plain file.
 fn number(disk: &SimDisk) -> u64 {
     let home = disk.snapshot_file(Path::new(DB)).unwrap();
     assert_eq!((home.len(), home[19]), (3 * PAGE, 1), "a plain file");
@@ -71,7 +70,6 @@ fn names(disk: &SimDisk) -> Vec<String> {
     disk.paths().iter().map(|path| path.display().to_string()).collect()
 }
 
-/// Takes the log away, removed or with another name.
 fn lose(disk: &SimDisk, is_removed: bool) -> std::io::Result<()> {
     let log = Path::new(LOG);
     match is_removed {
@@ -108,7 +106,7 @@ fn a_log_that_is_lost_is_made_anew() {
     }
 }
 
-/// Another file under the log's name is kept under one of its own.
+/// Another file under the log's name gets a name of its own.
 #[test]
 fn what_has_the_name_of_a_lost_log_is_set_aside() {
     let disk = disk();
@@ -124,7 +122,7 @@ fn what_has_the_name_of_a_lost_log_is_set_aside() {
     assert_eq!(number(&disk), 2);
 }
 
-/// Every process goes over to the new log, and what one of them reads keeps the new one from being made.
+/// Every process moves to the new log; one that reads delays its making.
 #[test]
 fn all_processes_go_on_with_the_new_log() {
     for is_removed in [true, false] {
@@ -156,7 +154,7 @@ fn all_processes_go_on_with_the_new_log() {
             assert_eq!(newest(c).unwrap(), 6);
         }
         assert_eq!(newest(&mut open(&disk.survive())).unwrap(), 6);
-        // One that was idle all the while closes: it is not the last.
+        // An idle one closes, and is not the last.
         for c in [idle, writer, other, reader] {
             c.close().unwrap();
             assert_eq!(newest(&mut joins).unwrap(), 6);
@@ -167,7 +165,7 @@ fn all_processes_go_on_with_the_new_log() {
     }
 }
 
-/// The last process that uses the new log closes before one that has not seen it.
+/// The last process on the new log closes before one that has not seen it.
 #[test]
 fn one_that_has_not_seen_the_new_log_is_in_nobodys_way() {
     let disk = disk();
@@ -187,7 +185,7 @@ fn one_that_has_not_seen_the_new_log_is_in_nobodys_way() {
     assert_eq!(number(&disk), 5);
 }
 
-/// One that has not seen the new log ends the session with its close, as the last.
+/// A process that has not seen the new log ends the session as the last.
 #[test]
 fn one_that_has_not_seen_the_new_log_closes_as_the_last() {
     let disk = disk();
@@ -201,7 +199,8 @@ fn one_that_has_not_seen_the_new_log_closes_as_the_last() {
     assert_eq!(number(&disk), 3);
 }
 
-/// Connections of one process: one that reads an older state keeps the log from being made, one that reads the newest does not.
+/// Connections of one process: a reader of an older state delays the new log, a reader of the
+/// newest does not.
 #[test]
 fn readers_of_the_process_that_makes_the_log() {
     let disk = disk();
@@ -230,7 +229,7 @@ fn readers_of_the_process_that_makes_the_log() {
     assert_eq!(number(&disk), 8);
 }
 
-/// Where no new log can be made, everything is at home all the same, and commits are errors until one can.
+/// Where no new log can be made, everything goes home, and commits are errors until one can.
 #[test]
 fn without_a_new_log_commits_are_errors_and_nothing_is_lost() {
     let disk = disk();
@@ -256,7 +255,7 @@ fn without_a_new_log_commits_are_errors_and_nothing_is_lost() {
     assert_eq!(number(&disk), 3);
 }
 
-/// Schemes of one process have no other log while they are in use: everything goes home.
+/// Schemes of one process make no other log while in use: everything goes home.
 #[test]
 fn schemes_that_make_no_new_log_bring_everything_home() {
     for given in [("concurrent", "1"), ("scheme", "auto")] {
@@ -274,7 +273,7 @@ fn schemes_that_make_no_new_log_bring_everything_home() {
     }
 }
 
-/// Two processes commit while somebody takes the log away; `acknowledged` says how far they came.
+/// Two processes commit while the log is taken away; `acknowledged` says how far they came.
 fn history(disk: &SimDisk, is_removed: bool, acknowledged: &mut u64, is_lost: &mut bool) -> Result<()> {
     let (mut one, mut other) = (open_with(disk, &[])?, open_with(disk, &[])?);
     for n in 1..=6 {
@@ -292,8 +291,8 @@ fn history(disk: &SimDisk, is_removed: bool, acknowledged: &mut u64, is_lost: &m
     other.close()
 }
 
-/// A power cut anywhere: all that was acknowledged is there, but for the time between the loss and the next commit. In that time, until
-/// the new log has its first slot, the lost log is given up; all is there from the moment at which everything is at home.
+/// A power cut anywhere: everything acknowledged is there, except between the loss and the new
+/// log's first slot, when the lost log's content may be gone until everything is at home.
 #[test]
 fn power_cuts_while_a_new_log_is_made_lose_nothing() {
     for is_removed in [true, false] {
@@ -319,7 +318,7 @@ fn power_cuts_while_a_new_log_is_made_lose_nothing() {
                         drop(c);
                         let repair = Repair::open(Arc::new(crashed.clone()), Path::new(DB), OpenMode::ReadWrite);
                         repair.unwrap().unmark().unwrap();
-                        // Until everything has come home, what the log held went with it.
+                        // Before everything was home, the log's content went with it.
                         let found = newest(&mut open(&crashed)).unwrap();
                         assert!(found <= n, "{case}: {found}");
                         given_up += u64::from(found == n);
@@ -337,7 +336,8 @@ fn power_cuts_while_a_new_log_is_made_lose_nothing() {
     }
 }
 
-/// A process is killed at each call while it makes the new log, and another one, which has the old one open, goes on.
+/// A process is killed at each call while it makes the new log, and another one, with the old log
+/// open, goes on.
 #[test]
 fn another_process_goes_on_where_one_died_that_made_the_log() {
     let run = |stop: Option<usize>| {
@@ -384,7 +384,7 @@ fn another_process_goes_on_where_one_died_that_made_the_log() {
     }
 }
 
-/// Another database was copied over the one in use: not a byte of ours goes into it.
+/// Another database was copied over the one in use: no byte of ours goes into it.
 #[test]
 fn a_database_that_is_overwritten_is_left_alone() {
     for (checkpoints, older) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -428,7 +428,8 @@ fn an_overwritten_database_is_not_unmarked() {
     assert!(disk.snapshot_file(Path::new(DB)).unwrap() == new);
 }
 
-/// Moved to another directory: everything goes home, and commits are errors that say where the log is.
+/// Moved to another directory: everything goes home, and commits are errors that say where the log
+/// is.
 #[test]
 fn a_database_that_is_moved_away_says_so() {
     let disk = disk();
@@ -450,7 +451,8 @@ fn a_database_that_is_moved_away_says_so() {
     assert!(home[19] == 1 && home[PAGE..2 * PAGE] == page(2), "a plain file");
 }
 
-/// On files of the system a process looks once a second, and a removed log is lost with the process. So a commit looks for that.
+/// On the system's files a process looks once a second, and a removed log vanishes with the
+/// process: so a commit looks.
 #[test]
 fn a_removed_log_gets_no_commit() {
     let dir = tempfile::tempdir().unwrap();
@@ -471,7 +473,7 @@ fn a_removed_log_gets_no_commit() {
     assert_eq!(left(), 3, "removed within a transaction");
     c.close().unwrap();
 
-    // One that has streamed images into the log has to begin again.
+    // A transaction with images streamed into the log has to begin again.
     let mut c = open(&pair.home, &[("stream_size".to_owned(), "64k".to_owned())]);
     let pages = |byte| (0..100).map(move |n| (n, common::filled(n, 100, byte)));
     common::try_write(&mut c, pages(1)).unwrap();

@@ -1,6 +1,6 @@
-//! A reader that comes while a transaction is on its way home sees one state whole, not what home happens to hold
-//! (invariant I4): SQLite would keep an old page under the new change counter, and the next commit built on it would
-//! lose an acknowledged one (I1).
+//! A reader that comes while a transaction goes home sees one whole state (invariant I4). Else
+//! SQLite would keep an old page under the new change counter, and the next commit built on it
+//! would lose an acknowledged one (I1).
 
 use crate::common;
 
@@ -61,7 +61,8 @@ fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_abo
         let (mut older, mut comer, mut writer) = (open(), open(), open());
         write(&mut writer, &numbered(1..2, 1));
         writer.pragma("checkpoint", None).unwrap().unwrap();
-        // Pinned until the end: what home holds is kept for it, and home listed as the place of what comes.
+        // Pinned until the end: home's images are kept for it, and home is listed as the place of
+        // later ones.
         older.lock(LockLevel::Shared).unwrap();
 
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -81,8 +82,7 @@ fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_abo
     }
 }
 
-/// Under `off` every transaction goes home with its commit, under `dash` before or after it is one, and is no reader's before
-/// that.
+/// Under `off` and `dash` a transaction goes home with its commit; no reader sees it before.
 #[test]
 fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
     const PAGES: u64 = 12;
@@ -110,7 +110,7 @@ fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
     }
 }
 
-/// The newest transaction that a reader who comes now finds on pages `1..pages`, all of which are of one.
+/// The newest transaction that a new reader finds on pages `1..pages`, all of one transaction.
 fn newest(c: &mut Connection, pages: u64) -> u64 {
     let images = reads(c, 1..pages);
     let number = u64::from_le_bytes(images[0][200..208].try_into().unwrap());
@@ -119,9 +119,9 @@ fn newest(c: &mut Connection, pages: u64) -> u64 {
     number
 }
 
-/// Big transactions follow each other, and each streams to the place of the one before. No reader finds an older state than a reader
-/// of another process has found before it (rule SeenWhenDurable). A snapshot does not change, also in a process that has not looked at the
-/// log since.
+/// Big transactions each stream to the place of the one before. No reader finds an older state than
+/// a reader of another process did (rule SeenWhenDurable). A snapshot does not change, also in a
+/// process that has not followed the log since.
 #[test]
 fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
     const PAGES: u64 = 24;
@@ -161,7 +161,7 @@ fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
                 seen_early += u64::from(number > told);
                 told = told.max(number);
             }
-            // Those that stay: each has read one page of what it has pinned.
+            // These stay: each has read one page of its snapshot.
             if calls % 4 == 1
                 && let Some(mut snapshot) = snapshots.next()
             {
@@ -192,7 +192,8 @@ fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
     }
 }
 
-/// The same for a process that attaches while another one brings a big transaction home, beside a third: header and pages are of one state.
+/// The same for a process that attaches while another brings a big transaction home, beside a
+/// third: header and pages are of one state.
 #[test]
 fn who_attaches_while_a_big_transaction_goes_home() {
     const PAGES: u64 = 24;
@@ -235,8 +236,9 @@ fn who_attaches_while_a_big_transaction_goes_home() {
     }
 }
 
-/// A page is added, changed and brought home by another process, all behind an older snapshot that is too short for it. When the page
-/// changes again, its image in home is kept for the snapshot that reads it there, not for the older ones.
+/// Another process adds, changes and brings home a page after an older snapshot that is too short
+/// for it. At the page's next change, home's image is kept for the snapshot that reads it there,
+/// not for the older ones.
 #[test]
 fn a_snapshot_that_a_page_was_added_behind_is_kept_no_image_of_it() {
     let sim = SimDisk::new(SimConfig::default());
@@ -267,8 +269,9 @@ fn a_snapshot_that_a_page_was_added_behind_is_kept_no_image_of_it() {
     }
 }
 
-/// The first process of several holds PENDING and has left, or died. The last one brings pages home and takes the mark off: SQLite without
-/// onewrite, which looks at the length of the file and then at the header, must not come between (rule StockKeptOut).
+/// The first process, with PENDING, has left or died. While the last one brings pages home and
+/// takes the mark off, SQLite without onewrite, which reads the file's length and then its header,
+/// must not come between (rule StockKeptOut).
 #[test]
 fn who_closes_last_keeps_stock_sqlite_out() {
     const PENDING: u64 = 0x4000_0000;
@@ -289,8 +292,8 @@ fn who_closes_last_keeps_stock_sqlite_out() {
     assert!(!kept_out.is_empty() && kept_out.iter().all(|kept_out| *kept_out), "{kept_out:?}");
 }
 
-/// SQLite without onewrite that has looked at the length of the file before a recovery, and reads the header behind it, while nobody held
-/// PENDING: the last to close waits until it has read the mark (rule StockKeptOut).
+/// SQLite without onewrite read the length before a recovery and reads the header after it, while
+/// no process held PENDING: the last to close waits for it (rule StockKeptOut).
 #[test]
 fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
     const SHARED: (u64, u64) = (0x4000_0002, 510);
@@ -322,14 +325,15 @@ fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
     assert_eq!(sim.snapshot_file(Path::new("/db")).unwrap()[19], 1, "the mark is off");
 }
 
-/// A process dies as it brings a big transaction home, and another process goes on with that. Each reader sees all of the transaction, before
-/// the death and after it (rule OldImageKept). The process was alone at first, and others have come meanwhile.
+/// A process dies while it brings a big transaction home, and another goes on. Every reader sees
+/// all of the transaction, before the death and after it (rule OldImageKept). The first was alone
+/// at first; others came meanwhile.
 #[test]
 fn who_comes_before_a_process_dies_on_the_way_home() {
     a_process_dies_on_the_way_home(false);
 }
 
-/// The same with others beside it from the start, one of which reads: what was kept for it stays.
+/// The same with others from the start, one of which reads: images kept for it stay.
 #[test]
 fn who_is_there_before_a_process_dies_on_the_way_home() {
     a_process_dies_on_the_way_home(true);
@@ -373,7 +377,7 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
             }
             let (mut next, mut comer) = others.take().unwrap();
             for c in [&mut next, &mut comer] {
-                // The transaction is on its way home, and everybody may see it.
+                // The transaction is on its way home, and visible.
                 assert_eq!(reads(c, 1..2), [page(2)]);
             }
             *into.lock() = Some((next, comer));
@@ -396,7 +400,7 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
             }
         });
         if others_are_there {
-            // Who goes on has no snapshot of its own yet.
+            // The process that goes on has no snapshot yet.
             next = open(Arc::new(process.clone()));
         }
         for _ in 0..3 {
@@ -412,7 +416,7 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
         let old: Vec<_> = seen.iter().map(old).collect();
         assert!(old.iter().all(|old| *old == 0), "behind {lives} writes: reads with so many old pages: {old:?}");
         assert!(reads(&mut next, 1..PAGES).iter().step_by(2).all(|image| *image == page(2)), "behind {lives} writes");
-        // Home's images were kept for it by both.
+        // Both kept home's images for it.
         for p in 1..older.as_ref().map_or(1, |_| PAGES) {
             let mut image = vec![0; PAGE];
             older.as_mut().unwrap().read_at(&mut image, p * PAGE as u64).unwrap();

@@ -14,7 +14,6 @@ use onewrite_core::{Connection, Engine, Error, LockLevel, Result};
 
 const HOME: &str = "/db";
 
-/// Opens and closes the database.
 fn recover(disk: &SimDisk) -> Result<()> {
     let mut c = Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &[])?;
     c.lock(LockLevel::Shared)?;
@@ -22,7 +21,8 @@ fn recover(disk: &SimDisk) -> Result<()> {
     c.close()
 }
 
-/// A crashed database of `pages` pages: three small transactions, then one that streams into the log.
+/// A crashed database of `pages` pages: three small transactions, then one that streams into the
+/// log.
 fn crashed(pages: u64) -> SimDisk {
     let disk = SimDisk::new(SimConfig::default());
     disk.put_file(Path::new(HOME), &plain(0));
@@ -43,7 +43,8 @@ fn crashed(pages: u64) -> SimDisk {
     }
     c.prepare(None).unwrap();
     c.sync().unwrap();
-    // The power goes after the commit's flush and before the checkpoint that follows a big transaction.
+    // The power goes after the commit's flush and before the checkpoint that follows a big
+    // transaction.
     disk.stop_after(if pages > 16 { 2 } else { 1 });
     let _ = c.commit();
     std::mem::forget(c);
@@ -88,7 +89,7 @@ fn open(disk: &SimDisk, options: &[(&str, &str)]) -> Connection {
     Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &options).unwrap()
 }
 
-/// What the transaction was that wrote page 2 last.
+/// The transaction that wrote page 2 last.
 fn newest(c: &mut Connection) -> u64 {
     let mut seen = vec![0; PAGE];
     c.lock(LockLevel::Shared).unwrap();
@@ -99,7 +100,7 @@ fn newest(c: &mut Connection) -> u64 {
     n
 }
 
-/// A database of three pages that a process used and was killed behind `count` transactions.
+/// A database of three pages whose process was killed after `count` transactions.
 fn killed(count: u64, options: &[(&str, &str)]) -> SimDisk {
     let (disk, c) = used(count, options);
     std::mem::forget(c);
@@ -115,14 +116,14 @@ fn used(count: u64, options: &[(&str, &str)]) -> (SimDisk, Connection) {
     (disk, c)
 }
 
-/// The records stay where they are: one flush, of the log, is all that the first row waits for, and none behind a kill. The next commit
-/// has home flushed first.
+/// The records stay: the first row waits for one flush, of the log, and for none after a kill. The
+/// next commit flushes home first.
 #[test]
 fn the_first_row_takes_one_flush_or_none() {
     let disk = killed(5, &[]);
     first_row(&disk.survive(), 0);
     first_row(&disk.crash(0), 1);
-    // Killed before it has written anything, it leaves the next one in the same position.
+    // Killed before a write, it leaves the same position.
     let again = disk.survive();
     let mut c = open(&again, &[]);
     assert_eq!(newest(&mut c), 5);
@@ -144,14 +145,14 @@ fn first_row(disk: &SimDisk, flushes: u64) {
             disk.counters().flushes()
         })
         .collect();
-    // The names, where the system was started since they were flushed; home; the record.
+    // Names, where the system was restarted since their flush; home; the record.
     assert_eq!(costs, [2 + flushes, 1, 1]);
     c.close().unwrap();
     let home = disk.snapshot_file(Path::new(HOME)).unwrap();
     assert!(home.len() == 3 * PAGE && home[19] == 1 && home[PAGE..2 * PAGE] == page(8));
 }
 
-/// How many flushes the first row of `disk` waits for, which holds five transactions.
+/// How many flushes the first row of `disk`, with five transactions, waits for.
 fn flushes(disk: &SimDisk) -> u64 {
     disk.reset_counters();
     let mut c = open(disk, &[]);
@@ -161,12 +162,12 @@ fn flushes(disk: &SimDisk) -> u64 {
     flushes
 }
 
-/// Only words that say so of all that is found spare the flush (rule FlushedStays).
+/// Only words that match everything found spare the flush (rule FlushedStays).
 #[test]
 fn what_words_do_not_tell_is_flushed() {
     let killed = killed(5, &[]);
     assert_eq!(flushes(&killed.survive()), 0);
-    // Poison, generation, start, the file, flushed, written, who flushes, commits that wait for a store.
+    // Poison, generation, start, file, flushed, written, flusher, commits that wait for a store.
     for word in [3, 4, 11, 12, 25, AT_WRITTEN, 28, 40] {
         for change in [1, u64::MAX] {
             let disk = killed.survive();
@@ -181,14 +182,15 @@ fn what_words_do_not_tell_is_flushed() {
     disk.remove(Path::new(HOME)).unwrap();
     disk.put_file(Path::new(HOME), &home);
     assert_eq!(flushes(&disk), 1);
-    // A transaction that nobody has flushed.
+    // A transaction without a flush.
     let (disk, mut c) = used(4, &[]);
     commit_unflushed(&mut c, 5);
     std::mem::forget(c);
     assert_eq!(flushes(&disk.survive()), 1);
 }
 
-/// Where a record begins behind the last one, the process died within its write: what there is of it is overwritten, and that flushed.
+/// A record that begins behind the last one was cut by its process's death: it is overwritten, and
+/// that flushed.
 #[test]
 fn a_record_that_was_begun_is_not_left() {
     let disk = killed(5, &[]);
@@ -213,8 +215,9 @@ fn a_record_that_was_begun_is_not_left() {
     assert_eq!(flushes(&disk.survive()), 0);
 }
 
-/// A medium loses what was not flushed while the kernel lives (it was pulled out, say): words tell of what it has, and a record lies
-/// behind one that is lost. Who does that one again writes the same bytes, and the other must not join it (rule FlushedStays).
+/// A medium loses unflushed writes while the kernel lives (pulled out, say), and a record lies
+/// behind a lost one. Repeating the lost one writes the same bytes, and the other must not join it
+/// (rule FlushedStays).
 #[test]
 fn a_record_that_a_medium_has_left_behind_stays_lost() {
     let options = [("psow", "0")];
@@ -244,10 +247,11 @@ fn a_record_that_a_medium_has_left_behind_stays_lost() {
     assert!(found[3] > 1 && found[5] > 0, "{found:?}");
 }
 
-/// Number of the word that tells the newest written transaction.
+/// Number of the word with the newest written transaction.
 const AT_WRITTEN: usize = 26;
 
-/// What [`killed`] leaves, with damage to the record of a transaction, and words that tell `told` as the last one.
+/// [`killed`], with damage to the record of a transaction, and words that name `told` as the last
+/// one.
 fn damaged_behind_end(damaged: u64, told: u64) -> SimDisk {
     let disk = killed(5, &[]);
     let log = disk.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap();
@@ -296,7 +300,7 @@ fn the_rest_of_the_ring_is_not_read_where_the_end_is_told() {
     assert!(read_of_log(&disk.survive()) > RING, "one more was written, and may be damaged");
 }
 
-/// A read may give less than it was asked for: that is no end of the log.
+/// A short read is no end of the log.
 #[test]
 fn a_short_read_ends_no_log() {
     for (nth, len, cut) in (1..30).flat_map(|nth| [(nth, 1, false), (nth, 600, false), (nth, 600, true)]) {
@@ -320,7 +324,7 @@ fn damage_that_words_do_not_hide() {
     }
 }
 
-/// What a process saw behind a kill is there after a power cut, also where it only read.
+/// A state seen after a kill is there after a power cut, also where the process only read.
 #[test]
 fn what_was_shown_stays() {
     let disk = killed(5, &[]);
@@ -329,7 +333,7 @@ fn what_was_shown_stays() {
     for (choices, after) in disk.crashes() {
         assert_eq!(newest(&mut open(&after, &[])), 5, "{choices:?}");
     }
-    // So is what another process that joined does next.
+    // So is the next transaction of a process that joined.
     let mut joins = open(&disk, &[]);
     assert_eq!(newest(&mut joins), 5);
     common::commit(&mut joins, 6);
@@ -340,8 +344,8 @@ fn what_was_shown_stays() {
     }
 }
 
-/// A power cut takes a transaction and leaves the record of the one behind it. Who does the first again writes what was written:
-/// the other must not join it (rule OneNumberOneState).
+/// A power cut takes a transaction and leaves the record behind it. Repeating the first writes the
+/// same bytes: the other must not join it (rule OneNumberOneState).
 #[test]
 fn a_record_that_a_power_cut_left_behind_stays_lost() {
     // Records in blocks of their own, so that one can be lost without the other.
@@ -385,7 +389,8 @@ fn log() -> PathBuf {
     onewrite_core::inspect::log_path(Path::new(HOME))
 }
 
-/// The log of before a recovery does not fit behind the first commit after it, whichever process that is of (rule OneNumberOneState).
+/// A log from before a recovery does not fit after the first later commit, of whichever process
+/// (rule OneNumberOneState).
 #[test]
 fn another_process_tells_of_the_recovery() {
     let disk = killed(5, &[]).crash(0);
@@ -406,7 +411,8 @@ fn another_process_tells_of_the_recovery() {
     assert_eq!(newest(&mut open(&disk.crash_by(&mut |_| 0), &[])), 6);
 }
 
-/// Crashed again and again, with and without transactions between, until the numbers up to the slot's ceiling are used up.
+/// Crashed again and again, with and without transactions between, until the numbers up to the
+/// slot's ceiling are used up.
 #[test]
 fn recoveries_behind_recoveries() {
     let mut disk = killed(3, &[]);
@@ -428,8 +434,9 @@ fn recoveries_behind_recoveries() {
     assert!(home[19] == 1 && home[PAGE..2 * PAGE] == page(n));
 }
 
-/// A home that was copied before the recovery is not taken for the newest once the log was closed behind it, whichever process
-/// closed it, and whatever a power cut leaves of that: refused, or the newest state (rules OneNumberOneState and SlotWithFirstRecord).
+/// A home copied before the recovery is not taken for the newest after a close, of whichever
+/// process, and any power cut: refused, or the newest state (rules OneNumberOneState and
+/// SlotWithFirstRecord).
 #[test]
 fn an_older_home_does_not_fit_a_log_that_was_closed() {
     for (commits, another) in [(0, false), (2, false), (0, true), (2, true)] {
@@ -462,8 +469,8 @@ fn an_older_home_does_not_fit_a_log_that_was_closed() {
     }
 }
 
-/// A record calls all before it durable that was flushed when it was made, whoever flushed it: else nothing proves that one which is
-/// damaged was there (rule DamageIsTold). Beside another process a flush is for all.
+/// A record calls all flushed ones before it durable, whichever process flushed them: else nothing
+/// proves that a damaged one existed (rule DamageIsTold).
 #[test]
 fn a_record_beside_another_process_proves_those_before_it() {
     let disk = SimDisk::new(SimConfig::default());

@@ -1,4 +1,4 @@
-//! Scheme `shadow`: what a commit costs, and what the two files are after whatever may happen to them.
+//! Scheme `shadow`: the cost of a commit, and the two files after every failure.
 
 use crate::common;
 
@@ -33,7 +33,7 @@ fn open(disk: &SimDisk) -> Connection {
     open_with(disk.clone(), &[("scheme", "dash"), ("log_size", "256k")])
 }
 
-/// Transaction `n`, or why not.
+/// Transaction `n`, or its error.
 fn try_commit(c: &mut Connection, n: u64) -> Result<()> {
     let done = (|| {
         c.lock(LockLevel::Shared)?;
@@ -47,7 +47,7 @@ fn try_commit(c: &mut Connection, n: u64) -> Result<()> {
     done
 }
 
-/// Which transaction is the newest, or why nobody can say.
+/// The newest transaction, or the error.
 fn newest(c: &mut Connection) -> Result<u64> {
     c.lock(LockLevel::Shared)?;
     let mut b = vec![0; PAGE];
@@ -58,7 +58,8 @@ fn newest(c: &mut Connection) -> Result<u64> {
     Ok(n)
 }
 
-/// Closed in order, the database is a plain file with all transactions up to `n`, alone beside its log.
+/// Closed in order, the database is a plain file with all transactions up to `n`, alone beside its
+/// log.
 fn ends_with_all(disk: &SimDisk, c: Connection, n: u64) {
     c.close().unwrap();
     let home = disk.snapshot_file(Path::new(HOME)).unwrap();
@@ -67,7 +68,7 @@ fn ends_with_all(disk: &SimDisk, c: Connection, n: u64) {
     assert!(!disk.exists(Path::new(SECOND)).unwrap());
 }
 
-/// Rule SlotsAgree: what was committed without a record since the last recovery is not passed over for a home of the
+/// Rule SlotsAgree: commits without a record since the last recovery are not lost for a home of the
 /// session before. Where every record stayed in the log, that leads to the newest state.
 #[test]
 fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit() {
@@ -107,14 +108,14 @@ fn a_commit_writes_both_files_and_flushes_one_and_the_names() {
         assert_eq!((home.syncs + second.syncs, all.dir_syncs, all.flushes()), (1, 1, 2));
         assert_eq!((home.syncs, second.syncs), (n % 2, 1 - n % 2), "they take turns");
     }
-    // One exchange more than commits: the first shows that it can be done.
+    // One exchange more than commits: the first is a trial.
     let stats = c.pragma("stats", None).unwrap().unwrap();
     assert!(stats.contains("commits=5\n") && stats.contains("\nexchanges=6\n"), "{stats}");
     ends_with_all(&disk, c, 5);
 }
 
-/// Every operation of a short history as the last one before a crash, and many crashes there: each leaves a database with
-/// all that was acknowledged, which goes on as such, also if its recovery crashes (invariants I1, I8).
+/// Every operation of a short history as the last one before a crash, and many crashes there: each
+/// leaves everything acknowledged, also if its recovery crashes (invariants I1, I8).
 #[test]
 fn whatever_a_crash_leaves_has_all_that_was_acknowledged() {
     let history = |disk: &SimDisk| {
@@ -154,8 +155,8 @@ fn whatever_a_crash_leaves_has_all_that_was_acknowledged() {
     }
 }
 
-/// Rules Poisons and ExchangeFlushed: after a failed write, flush or exchange nobody knows what the files are, until a
-/// recovery looks.
+/// Rules Poisons and ExchangeFlushed: after a failed write, flush or exchange the files' state is
+/// unknown until a recovery looks.
 #[test]
 fn what_fails_in_a_commit_poisons() {
     for op in [Op::Write, Op::Sync, Op::Exchange, Op::SyncDir] {
@@ -187,7 +188,7 @@ fn what_fails_in_a_commit_poisons() {
     }
 }
 
-/// Changing options takes the second file away: cut short, nobody knows which name leads where.
+/// Changing options removes the second file: cut short, the names are unknown.
 #[test]
 fn what_fails_on_the_way_to_other_options_poisons() {
     for op in [Op::Sync, Op::Exchange, Op::SyncDir] {
@@ -244,7 +245,7 @@ fn a_disk_without_room_for_two_files_is_said_to_be_full_and_nothing_is_lost() {
     assert_eq!(disk.snapshot_file(Path::new(HOME)).unwrap().len(), 33 * PAGE);
 }
 
-/// A disk without the call, or one on which something happens as it is asked which file has the name.
+/// A disk without the call, or with an event while it is asked which file has the name.
 #[derive(Clone)]
 struct Odd {
     sim: SimDisk,
@@ -290,8 +291,8 @@ fn a_file_system_that_cannot_exchange_names_is_refused() {
     ends_with_all(&disk, c, 1);
 }
 
-/// Rule NameAskedUnderLock. The file that another process had open under the name of the database is the other one by
-/// the time that it recovers.
+/// Rule NameAskedUnderLock. The file that another process opened under the database's name is the
+/// other one when it recovers.
 #[test]
 fn who_has_the_wrong_one_of_the_two_open_must_open_again() {
     let disk = disk();
@@ -316,7 +317,7 @@ fn who_has_the_wrong_one_of_the_two_open_must_open_again() {
     ends_with_all(&disk, again, 5);
 }
 
-/// The same, where the names are exchanged just after it was looked.
+/// The same, with the exchange right after the look.
 #[test]
 fn who_has_the_name_is_asked_when_it_cannot_change_any_more() {
     let disk = disk();
@@ -391,7 +392,7 @@ fn a_shorter_state_and_a_sticky_close() {
     ends_with_all(&disk, c, 12);
 }
 
-/// What becomes the database is as private as what it replaces.
+/// The new file is as private as the one it replaces.
 #[test]
 fn the_second_file_has_the_permissions_of_the_first() {
     let dir = tempfile::tempdir().unwrap();
@@ -408,7 +409,7 @@ fn the_second_file_has_the_permissions_of_the_first() {
         assert_eq!(mode(), 0o600);
     }
     assert_ne!(named(), first, "the second file has the name");
-    // As a process leaves it that dies; the next one goes on with the second file.
+    // As a dying process leaves it; the next one goes on with the second file.
     c.abandon("it dies");
     assert_ne!(named(), first);
     let mut c = Engine::new(Arc::new(RealDisk::new())).open(&path, OpenMode::ReadWrite, &options).unwrap();

@@ -1,4 +1,5 @@
-//! A log is small at first and beside a closed database, and grows while there is much to write (rule SlotBeforeReuse).
+//! A log is small at first and beside a closed database, and grows under many writes (rule
+//! SlotBeforeReuse).
 
 use crate::common;
 
@@ -29,7 +30,6 @@ fn open(disk: &SimDisk, options: &[(&str, &str)]) -> Connection {
     try_open(disk, options).unwrap()
 }
 
-/// A plain database of [`PAGES`] pages.
 fn database(capacity: Option<u64>) -> SimDisk {
     let disk = SimDisk::new(
         capacity.map_or_else(SimConfig::default, |capacity| SimConfig { capacity, ..SimConfig::default() }),
@@ -41,7 +41,7 @@ fn database(capacity: Option<u64>) -> SimDisk {
     disk
 }
 
-/// What transaction `n` makes of a page: every byte is another one than before.
+/// A page of transaction `n`: every byte differs from the one before.
 fn image(n: u64) -> Vec<u8> {
     (0..PAGE as u64).map(|at| (n.wrapping_mul(31) + at * 7 + 1) as u8).collect()
 }
@@ -164,7 +164,7 @@ fn where_the_disk_is_full_it_stays_as_it_is() {
     assert_closed(&disk, "full");
 }
 
-/// What fails on the way to a longer ring poisons, as anything else that fails, and nothing acknowledged is lost.
+/// A failure on the way to a longer ring poisons, and loses nothing acknowledged.
 #[test]
 fn what_fails_while_it_grows_poisons() {
     for (op, times) in [(Op::Write, 1), (Op::Sync, 1), (Op::Reserve, 1), (Op::WriteDurable, 2)] {
@@ -190,11 +190,11 @@ fn what_fails_while_it_grows_poisons() {
 /// Where the records are when the ring becomes longer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Growing {
-    /// In the first lap: they stay where they are.
+    /// In the first lap: they stay.
     Full,
     /// In a later one: a checkpoint empties the ring first.
     Wrapped,
-    /// As does one where another process follows them.
+    /// Another process follows them: as `Wrapped`.
     Followed,
 }
 
@@ -261,7 +261,7 @@ fn cut_anywhere(growing: Growing) {
     assert!(longest >= HEAD + (104 << 10), "no crash left a long log: {longest}");
 }
 
-/// Should a slot be damaged, the other one leads to everything (rule SlotBeforeReuse).
+/// With one damaged slot, the other one leads to everything (rule SlotBeforeReuse).
 #[test]
 fn either_slot_leads_to_the_records_of_a_longer_ring() {
     for count in 4..40 {
@@ -284,14 +284,13 @@ fn either_slot_leads_to_the_records_of_a_longer_ring() {
                     assert!(read(&mut c, 1) == image(count), "{case}");
                     c.close().unwrap();
                 }
-                // The records of before may be overwritten: then it says so.
+                // Older records may be overwritten: then it says so.
                 Err(e) => assert!(!has_grown, "{case}: {e}"),
             }
         }
     }
 }
 
-/// Other processes follow a log that grows while they are at any place in it.
 #[test]
 fn another_process_follows_a_log_that_grows() {
     for every in [1, 2, 5, 9] {
@@ -320,7 +319,8 @@ fn another_process_follows_a_log_that_grows() {
     }
 }
 
-/// Versions before this one made a log as long as `log_size`, and left it so. No session goes on where a slot of theirs is left.
+/// Earlier versions made a log as long as `log_size`, and left it so. No session continues with
+/// their slot.
 #[test]
 fn logs_of_the_version_before_are_recovered_and_become_small() {
     const OLD: u64 = 4 << 20;
@@ -394,7 +394,8 @@ fn logs_of_the_version_before_are_recovered_and_become_small() {
     }
 }
 
-/// What opening, a commit and the close cost, also behind a session that had grown; and what making a database does.
+/// The cost of opening, a commit and the close, also after a grown session; and of making a
+/// database.
 #[test]
 fn flushes() {
     let disk = database(None);
@@ -418,7 +419,8 @@ fn flushes() {
     assert_eq!((made.0, grown.1), (5, 2), "to make the log, and to give it back");
 }
 
-/// A connection that steps aside, and cannot take the mark off for good, leaves the log as long as it is: home may need it.
+/// A passthrough connection that cannot take the mark off for good leaves the log's length: home
+/// may need it.
 #[test]
 fn a_mark_that_may_be_on_the_disk_keeps_the_log() {
     let (mut failed, mut grown) = (0, 0);
@@ -451,7 +453,7 @@ fn a_mark_that_may_be_on_the_disk_keeps_the_log() {
     assert!(failed > 1 && grown > failed, "{failed} {grown}");
 }
 
-/// In its first lap a ring becomes longer with the records that it has: nothing goes home for it.
+/// In its first lap a ring becomes longer with its records: nothing goes home for it.
 #[test]
 fn a_full_ring_becomes_longer_with_its_records() {
     let disk = database(None);

@@ -1,5 +1,5 @@
-//! A write transaction that has its place before its snapshot never finds that snapshot stale, and what readers may
-//! not see yet stays hidden all the same (invariant I4).
+//! A write transaction with its place before its snapshot never finds that stale, and states that
+//! are not visible yet stay hidden (invariant I4).
 
 use crate::common;
 
@@ -15,7 +15,7 @@ use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 use onewrite_core::{Connection, Engine, LockLevel};
 use parking_lot::{Condvar, Mutex};
 
-/// Longer than any of this takes: a test that waits so long has failed.
+/// Longer than any step takes: a test that waits so long has failed.
 const HANG: Duration = Duration::from_secs(30);
 
 /// Flushes wait while it is shut.
@@ -93,7 +93,7 @@ fn two_writers() -> (Connection, Connection, Arc<Gate>) {
     (a, b, gate)
 }
 
-/// Commits page 1 with `change` and page 2, up to where it waits for its flush, and lets go on when that is done.
+/// Commits page 1 with `change` and page 2, up to its wait for the flush.
 fn commit_page_1(c: &mut Connection, change: impl FnOnce(&mut [u8])) {
     let mut first = vec![0; PAGE];
     c.lock(LockLevel::Shared).unwrap();

@@ -1,4 +1,5 @@
-//! After the last close nothing that was written can be read in the files beside the database (rule NothingLeftBehind).
+//! After the last close the files beside the database contain nothing that was written (rule
+//! NothingLeftBehind).
 
 use crate::common;
 
@@ -25,7 +26,7 @@ fn write(c: &mut Connection, pages: u32, byte: u8) {
     try_fill(c, pages, byte).unwrap();
 }
 
-/// Sectors behind the slots in which something can be read.
+/// Non-zero sectors behind the slots.
 fn left(disk: &SimDisk) -> usize {
     let bytes = disk.snapshot_file(Path::new(LOG)).unwrap();
     let log = LogFile::open(disk, Path::new(LOG), OpenMode::ReadOnly).unwrap().unwrap();
@@ -80,7 +81,8 @@ fn what_a_crash_left_goes_with_the_next_close() {
     assert_eq!(left(&crashed), 0);
 }
 
-/// The zeros of a close are not flushed, unless the ring has grown. A power cut takes them back, with the newest slot or without.
+/// The zeros of a close are flushed only if the ring has grown. A power cut takes them back, with
+/// or without the newest slot.
 #[test]
 fn what_a_power_cut_brings_back_goes_with_the_next_session() {
     let disk = SimDisk::new(SimConfig::default());
@@ -93,10 +95,11 @@ fn what_a_power_cut_brings_back_goes_with_the_next_session() {
         brought_back += usize::from(left(&after) > 0);
         let mut c = open(&after, &[("log_size", "256k")]);
         write(&mut c, 3, 30);
-        // The zeros are on the medium with the first commit, or at the latest with this close in the cache.
+        // The zeros are on the medium with the first commit, or at the latest in the cache with
+        // this close.
         c.close().unwrap();
         assert_eq!(left(&after), 0, "seed {seed}");
-        // Another session: what was in the cache alone is durable then.
+        // In another session, cached zeros become durable.
         let mut c = open(&after, &[("log_size", "256k")]);
         write(&mut c, 3, 31);
         let medium = after.crash_by(&mut |_| 0);
@@ -109,7 +112,7 @@ fn what_a_power_cut_brings_back_goes_with_the_next_session() {
     assert!(brought_back > 10, "{brought_back}");
 }
 
-/// A flush that fails leaves the zeros of the close before in the cache alone, and clean there.
+/// A failed flush leaves the zeros of the last close clean in the cache alone.
 #[test]
 fn zeros_whose_flush_failed_are_written_again() {
     // The session of `log` is flushed with its first record, that of `dash` by itself.
@@ -142,7 +145,7 @@ fn zeros_whose_flush_failed_are_written_again() {
     }
 }
 
-/// A log that an older version closed has what was written, and no slot says how far.
+/// A log closed by an older version still has its records, and no slot says how far.
 #[test]
 fn the_log_of_an_older_version_is_wiped_as_a_whole() {
     let disk = SimDisk::new(SimConfig::default());
@@ -161,7 +164,8 @@ fn the_log_of_an_older_version_is_wiped_as_a_whole() {
     assert_eq!(left(&disk), 0);
 }
 
-/// What opening, a commit and the close cost: no flush more than before there was something to wipe. Making the database takes one.
+/// Opening, a commit and the close take no more flushes for the wiping; making the database takes
+/// one.
 #[test]
 fn wiping_takes_no_flush() {
     let disk = SimDisk::new(SimConfig::default());

@@ -44,7 +44,7 @@ use crate::sqlite_format::node::Shape;
 /// Bytes of records after which the flushes of a checkpoint do not count.
 const LOG_BYTES_MAX: u64 = 64 << 10;
 
-/// So many transactions pay for a checkpoint of its own for one that follows records.
+/// So many transactions pay for the extra checkpoint before one in place that follows records.
 const CHECKPOINT_EVERY: u32 = 16;
 
 pub struct InPage {

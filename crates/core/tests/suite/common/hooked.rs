@@ -1,4 +1,5 @@
-//! The disk of one process, which a test enters at a call: to do what others do at that moment, or to let the process die.
+//! The disk of one process, with hooks in its calls: a test acts as another process at that moment,
+//! or lets this one die.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,13 +13,13 @@ use parking_lot::Mutex;
 /// A call to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// So many bytes are about to be written; durable: and flushed.
+    /// Before a write; `durable`: with a flush.
     Write { offset: u64, bytes: usize, durable: bool },
-    /// Bytes were written, not flushed.
+    /// After an unflushed write.
     Written { offset: u64 },
-    /// A lock is about to be asked for.
+    /// Before a request for a lock.
     Lock { start: u64, len: u64, kind: LockKind },
-    /// One was given back.
+    /// After a lock was given back.
     Unlock { start: u64, len: u64 },
 }
 
@@ -45,7 +46,7 @@ impl Hooked {
         Hooked(Arc::new(Process { disk: disk.clone(), hooks: Mutex::default(), files: Mutex::default() }))
     }
 
-    /// `hook` runs at each call to the file `path`, but for those that it makes itself.
+    /// Runs `hook` at each call to the file `path`, except for the hook's own calls.
     pub fn at(&self, path: &str, hook: impl FnMut(Call) + Send + 'static) {
         self.0.hooks.lock().insert(path.into(), Box::new(hook));
     }
@@ -69,7 +70,7 @@ impl HookedFile {
     }
 
     fn enter(&self, call: Call) {
-        // While it runs it is not there.
+        // Taken out while it runs.
         let hook = self.process.hooks.lock().remove(&self.path);
         if let Some(mut hook) = hook {
             hook(call);

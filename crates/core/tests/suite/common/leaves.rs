@@ -1,4 +1,5 @@
-//! A database whose pages are leaves with a number in them and room in their gaps, for the schemes in place.
+//! A database whose pages are leaves with a number in them and room in their gaps, for the schemes
+//! in place.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use onewrite_core::{Connection, Engine, LockLevel};
 
 use super::{PAGE, plain};
 
-/// The database.
 pub const HOME: &str = "/db";
 
 /// A b-tree leaf with one cell, of transaction `n`, and room in its gap.
@@ -24,7 +24,7 @@ pub fn leaf(n: u64) -> Vec<u8> {
     b
 }
 
-/// What SQLite reads of a page: not the gap, nor the trailer.
+/// The part that SQLite reads: neither gap nor trailer.
 pub fn cell(page: &[u8]) -> u64 {
     u64::from_le_bytes(page[PAGE - 132..PAGE - 124].try_into().unwrap())
 }
@@ -67,7 +67,7 @@ pub fn cells(c: &mut Connection) -> Vec<u64> {
     all
 }
 
-/// Leaves of transaction `n` and where they go.
+/// Leaves of transaction `n` and their positions.
 pub fn leaves(n: u64, indexes: std::ops::Range<u64>) -> Vec<(u64, Vec<u8>)> {
     indexes.map(|index| (index, leaf(n))).collect()
 }

@@ -14,12 +14,12 @@ use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::LogFile;
 use onewrite_core::{Connection, Engine, LockLevel, Result};
 
-/// Page size in bytes.
+/// Bytes.
 pub const PAGE: usize = 4096;
 /// Transactions in the log of a crashed database.
 pub const TX: u64 = 6;
 
-/// An engine of its own: to the others, what another process would be.
+/// An engine of its own acts as another process.
 pub fn engine() -> Arc<Engine> {
     Engine::new(Arc::new(RealDisk::new()))
 }
@@ -27,12 +27,11 @@ pub fn engine() -> Arc<Engine> {
 /// A database and the path of its log.
 pub struct Pair {
     dir: Option<tempfile::TempDir>,
-    /// The database.
     pub home: PathBuf,
 }
 
 impl Pair {
-    /// In a directory that somebody else keeps.
+    /// In a directory that the caller keeps.
     pub fn at(dir: &Path) -> Pair {
         Pair { dir: None, home: dir.join("db") }
     }
@@ -42,7 +41,6 @@ impl Pair {
         Pair { home: dir.path().join("db"), dir: Some(dir) }
     }
 
-    /// Path of the log.
     pub fn log(&self) -> PathBuf {
         onewrite_core::inspect::log_path(&self.home)
     }
@@ -52,7 +50,6 @@ impl Pair {
         (std::fs::read(&self.home).ok(), std::fs::read(self.log()).ok())
     }
 
-    /// The same files elsewhere.
     pub fn copy(&self) -> Pair {
         let pair = Pair::new();
         std::fs::copy(&self.home, &pair.home).unwrap();
@@ -60,7 +57,7 @@ impl Pair {
         pair
     }
 
-    /// Opens it, commits `count` transactions from number `from` on, and leaves what a crash would.
+    /// Commits `count` transactions from number `from` on, and leaves the files as a crash would.
     pub fn again(&self, from: u64, count: u64) -> Pair {
         self.again_with(from, count, &[])
     }
@@ -107,7 +104,7 @@ pub fn plain(n: u64) -> Vec<u8> {
     b
 }
 
-/// What transaction `n` makes of page 2.
+/// Page 2 of transaction `n`.
 pub fn page(n: u64) -> Vec<u8> {
     let mut b = vec![0x0a; PAGE];
     for (at, byte) in b.iter_mut().enumerate().skip(100).take(40) {
@@ -117,7 +114,6 @@ pub fn page(n: u64) -> Vec<u8> {
     b
 }
 
-/// Commits transaction `n`.
 pub fn commit(c: &mut Connection, n: u64) {
     write(c, &[(1, page(n))]);
 }
@@ -152,7 +148,6 @@ pub fn try_write(c: &mut Connection, pages: impl Iterator<Item = (u64, Vec<u8>)>
     c.unlock(LockLevel::None)
 }
 
-/// The same where nothing fails.
 pub fn write(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
     write_and_sync(c, pages);
     c.commit().unwrap();
@@ -182,7 +177,6 @@ pub fn crashed_with(count: u64, options: &[(&str, &str)]) -> Pair {
     pair.again_with(0, count, options)
 }
 
-/// Opens, locks, closes.
 pub fn lock(home: &Path) -> Result<()> {
     let mut c = engine().open(home, OpenMode::ReadWrite, &[])?;
     c.lock(LockLevel::Shared)?;
@@ -190,7 +184,7 @@ pub fn lock(home: &Path) -> Result<()> {
     c.close()
 }
 
-/// Opens and closes it, and asserts that it then is a plain database with transactions up to `n`.
+/// Opens and closes it; it must then be a plain database with transactions up to `n`.
 pub fn ends_with_all(home: &Path, n: u64) {
     lock(home).unwrap();
     let bytes = std::fs::read(home).unwrap();

@@ -17,18 +17,15 @@ pub const VERSION_BYTES: usize = 16;
 
 #[derive(Default)]
 pub struct CacheVersion {
-    /// The change counter that SQLite last saw with page 1, or wrote.
+    /// Last seen with page 1, or written.
     counter: Option<u32>,
-    /// The state whose pages the cache holds, and the counter SQLite knows it by.
+    /// The cached state, and the counter SQLite knows it by.
     left: Option<(Is, u32)>,
-    /// Under its lock SQLite has checked its cache, or read page 1.
     has_looked: bool,
-    /// Pages that differ from the cached state.
     changed: Vec<u32>,
 }
 
 impl CacheVersion {
-    /// SQLite has read or written `bytes` of page 1 from `offset` on.
     pub fn saw(&mut self, bytes: &[u8], offset: u64) {
         if offset == 0
             && bytes.len() > at::HEADER_BYTES
@@ -39,16 +36,16 @@ impl CacheVersion {
         }
     }
 
-    /// SQLite gives back its lock with the pages of `state` in its cache; `None`: the file below
-    /// says which. If it never checked, the cache is as before.
+    /// SQLite unlocks with the pages of `state` cached; `None`: the file below says which. Without
+    /// a check, the cache is as before.
     pub fn leave(&mut self, state: Option<&State>) {
         if std::mem::take(&mut self.has_looked) || state.is_none() {
             self.left = state.map(is).zip(self.counter);
         }
     }
 
-    /// Fills `version` for SQLite's check: the counter it remembers if its cache is of `state`, and
-    /// another one if it would mistake `state` for that.
+    /// Answers SQLite's check: the counter it remembers if its cache is of `state`, and another one
+    /// if it would mistake `state` for that.
     pub fn answer(&mut self, state: &State, version: &mut [u8; VERSION_BYTES]) {
         self.has_looked = true;
         let Some((left, counter)) = self.left else { return };
@@ -62,8 +59,7 @@ impl CacheVersion {
         }
     }
 
-    /// The pages in which `state` may differ from the cache, with or without page 1; `None`: any.
-    /// For a version that was found to differ.
+    /// Pages in which `state` may differ from the cache, with or without page 1; `None`: any.
     pub fn changed(&mut self, state: &State, table: &PageTable) -> Option<&[u32]> {
         let (left, _) = self.left?;
         self.changed.clear();
@@ -95,13 +91,12 @@ mod tests {
         assert_eq!(answer(&mut cache, &state(7, 5)), 5);
         let mut page = vec![0; 512];
         page[24..28].copy_from_slice(&6u32.to_be_bytes());
-        // An empty commit: transaction 7, with counter 5, is in the cache as 6.
+        // An empty commit: transaction 7, with counter 5, is cached as 6.
         cache.saw(&page, 0);
         cache.leave(Some(&state(7, 5)));
         assert_eq!(answer(&mut cache, &state(7, 5)), 6);
         assert_eq!(answer(&mut cache, &state(8, 6)), !6);
         assert_eq!(answer(&mut cache, &state(9, 7)), 7);
-        // Home as a passthrough connection left it, under a new log.
         assert_eq!(answer(&mut cache, &state(7, 8)), 8);
         assert_eq!(answer(&mut cache, &state(7, 6)), !6);
         cache.saw(&page[..100], 0);
@@ -138,7 +133,6 @@ mod tests {
         for unknown in [state(9, 10), state(10, 10), state(11, 11), state(12, 12)] {
             assert_eq!(cache.changed(&unknown, &table), None);
         }
-        // Many pages, a shrunk file and another page size are not listed.
         let many: Vec<PageNo> = (1..100).map(PageNo).collect();
         table.note_step(&state(11, 11), &state(12, 12), many.into_iter());
         table.note_step(&State { page_count: 9, ..state(12, 12) }, &state(13, 13), of(&[1]).into_iter());

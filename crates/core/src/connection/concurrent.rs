@@ -39,8 +39,6 @@ pub(super) fn strange_sizes(buf: &mut [u8]) {
 }
 
 impl Connection {
-    /// Whether a transaction that begins now runs apart: the database is in the log, and this
-    /// process has it alone.
     pub(super) fn runs_apart(&self, inner: &Inner) -> bool {
         inner.options.concurrent
             && inner.phase == Phase::Live
@@ -57,15 +55,13 @@ impl Connection {
         matches!(self.looked(), Some(Looked { stage: Stage::Apart, .. })) && self.db.inner.lock().phase == Phase::Live
     }
 
-    /// Whether it committed on top of others: SQLite must give its lock back before it writes
-    /// again.
+    /// SQLite must unlock before it writes again.
     pub(super) fn has_merged(&self) -> bool {
         matches!(self.looked(), Some(Looked { stage: Stage::Merged(_) | Stage::Committed(_), .. }))
     }
 
     /// Takes the writer's place for a transaction that ran apart. With `alone`, only if no other
-    /// committed since its snapshot. After BUSY_SNAPSHOT SQLite rolls back, and the application
-    /// starts over.
+    /// committed since its snapshot. After BUSY_SNAPSHOT the application starts over.
     pub(super) fn line_up(&mut self, alone: bool) -> Result<()> {
         if !self.is_apart() || self.role.txn().is_none_or(|txn| txn.doomed) {
             return Ok(());
@@ -87,7 +83,6 @@ impl Connection {
 
     fn join(&mut self, alone: bool) -> Result<()> {
         let db = self.db.clone();
-        // With the place taken, the newest state stays.
         let newest = {
             let inner: &Inner = &db.inner.lock();
             inner.check()?;
@@ -135,7 +130,7 @@ impl Connection {
 
     pub(super) fn write_after_merge(&mut self) -> Result<()> {
         match self.looked() {
-            // SQLite's cache is behind: it must give its lock back first.
+            // SQLite's cache is behind: it must unlock first.
             Some(Looked { stage: Stage::Committed(_), .. }) => Err(Error::BusySnapshot),
             // SQLite plays its journal back.
             Some(Looked { stage: Stage::Merged(_), .. }) => {
@@ -164,18 +159,16 @@ impl Connection {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnPage1 {
-    /// No more than counters.
     Counters,
-    /// Counters and the size, by so many added pages.
+    /// Counters and so many added pages.
     Added(u32),
     More,
 }
 
-/// Whether `newest` has everything that the transaction read or wrote as its snapshot did. Returns
-/// the changes to its page 1.
+/// Whether everything read or written is unchanged in `newest`. Returns the changes to page 1.
 fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &State) -> Result<OnPage1> {
     let base = &txn.base;
-    // Pages that were cut off have no newer image in the table.
+    // Removed pages have no newer image in the table.
     let cut = txn.base_limit < base.page_count || newest.page_count < base.page_count;
     if cut || newest.page_bytes != base.page_bytes || newest.kind != base.kind {
         return Err(Error::BusySnapshot);
@@ -199,10 +192,10 @@ fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &St
         return Err(Error::BusySnapshot);
     }
     let table = db.table.read();
-    // Added pages are this transaction's alone, though pages of others may have the numbers.
+    // Pages of others may have the numbers of added ones.
     let is_old = |page: &&PageNo| **page != PageNo::HEADER && page.0 <= base.page_count;
     let mut pages = looked.iter().chain(txn.pages.keys()).filter(is_old);
-    // The snapshot is pinned, so the table has everything written since, even if home has it, too.
+    // The snapshot is pinned, so the table has everything written since.
     if pages.any(|page| table.newest_tid(*page).is_some_and(|tid| tid > base.tid)) {
         return Err(Error::BusySnapshot);
     }

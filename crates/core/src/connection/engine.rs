@@ -19,22 +19,20 @@ use crate::disk::locks;
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};
 use crate::log::several::Several;
 
-/// A file, its identity, and whether it is for reading only.
 type Parked = (FileId, bool, Arc<dyn DiskFile>);
 
 /// The databases of this process on one disk.
 pub struct Engine {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) databases: Mutex<FxHashMap<FileId, Arc<Database>>>,
-    /// Files of closed databases that cannot be closed yet: closing any descriptor of a file drops
-    /// all POSIX locks of this process on it, also those of a stock SQLite in it.
+    /// Files that cannot be closed yet: closing any descriptor drops all POSIX locks of this
+    /// process on the file.
     parked: Mutex<Vec<Parked>>,
-    /// The undecided transactions over several files, by the paths of their super-journals.
+    /// Undecided ones, by their super-journals.
     pub(super) several: Mutex<FxHashMap<PathBuf, Arc<Several>>>,
     connections: AtomicU64,
-    /// Called when a database gets attached.
     attached: AttachHook,
-    /// Tells processes apart, and its answer when the engine was made.
+    /// Tells processes apart, and its first answer.
     pub(super) process: (fn() -> u32, u32),
 }
 
@@ -44,8 +42,8 @@ impl Engine {
         Engine::in_process(disk, std::process::id)
     }
 
-    /// An engine on `disk`. `process` must answer differently in a child of a fork; every
-    /// transaction calls it, and the operating system's process id costs a system call.
+    /// `process` must answer differently in a child of a fork. Every transaction calls it, so a
+    /// system call is too slow.
     pub fn in_process(disk: Arc<dyn Disk>, process: fn() -> u32) -> Arc<Engine> {
         let (databases, parked, several, attached) = Default::default();
         Arc::new(Engine {
@@ -59,18 +57,16 @@ impl Engine {
         })
     }
 
-    /// Opens a connection to the database at `path`, without reading the file yet. The options
-    /// `given` must agree with those in force, except where all other connections only read. A
-    /// connection that only reads joins writers and recovers nothing.
+    /// Opens a connection, without reading the file. Options in `given` must agree with those in
+    /// force, unless all others only read. A reader joins writers and recovers nothing.
     pub fn open(self: &Arc<Self>, path: &Path, mode: OpenMode, given: &[(String, String)]) -> Result<Connection> {
         let options = Options::given(given)?;
         let what = || format!("cannot open the database {}", path.display());
-        // The name of the file itself, so that every link to it finds one log.
+        // Every link to the file finds one log.
         let path = self.disk.resolve(path).context(what)?;
         let mut databases = self.databases.lock();
         let id = self.disk.identify(&path).context(what)?;
-        // A renamed file is opened like another process's: files beside it are looked for under the
-        // new name.
+        // A renamed file is opened like another process's: files beside it have the new name.
         let by_name = |db: &Arc<Database>| db.path == path || !matches!(db.has_name(), Ok(false));
         let known = id.and_then(|id| find(&databases, id)).filter(by_name);
         let reads = mode == OpenMode::ReadOnly;
@@ -96,8 +92,7 @@ impl Engine {
         Ok(Connection::new(self.clone(), db, id, &options, reads))
     }
 
-    /// The file of a database, and whether it can only be read: it is not to be written, and may
-    /// not be.
+    /// The file, and whether it can only be read: it is not to be written, and may not be.
     fn open_home(&self, id: Option<FileId>, path: &Path, mode: OpenMode) -> io::Result<(Arc<dyn DiskFile>, bool)> {
         let parked = |read_only| {
             let mut parked = self.parked.lock();
@@ -119,15 +114,13 @@ impl Engine {
         }
     }
 
-    /// Closes the file of `db`, or keeps it if closing would take away a lock of this process.
     pub(super) fn close_home(&self, db: &Database) {
         let mut parked = self.parked.lock();
         if let Ok(id) = db.home.id() {
             parked.push((id, db.read_only, db.home.clone()));
         }
         parked.retain(|(_, read_only, home)| {
-            // A file whose locks are all obtainable here has no other holder. The locks go with the
-            // file.
+            // With all locks obtainable, no other holder exists. They go with the file.
             let free = if *read_only { locks::nobody(&**home) } else { locks::everything(&**home) };
             !matches!(free, Ok(true))
         });
@@ -137,14 +130,14 @@ impl Engine {
         find(&self.databases.lock(), id)
     }
 
-    /// Has `hook` called whenever this process attaches to a log: [`Engine::look_after`] is due
-    /// then. Set once; called with locks of the database held.
+    /// Calls `hook` whenever this process attaches to a log: [`Engine::look_after`] is due then.
+    /// Set once; runs with locks held.
     pub fn on_attach(&self, hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.attached.set(Box::new(hook));
     }
 
-    /// Detaches from databases without a transaction for the time that `idle` says, or longer where
-    /// they commit regularly. Returns when to look again; `None`: this process is attached to none.
+    /// Detaches from databases idle for the time of `idle`, or longer where they commit regularly.
+    /// Returns the time to the next look; `None`: this process is attached to none.
     pub fn look_after(&self, now: Instant, failed: impl Fn(&Path, &Error)) -> Option<Duration> {
         let databases: Vec<_> = self.databases.lock().values().cloned().collect();
         let look = |db: &Arc<Database>| {
@@ -157,7 +150,7 @@ impl Engine {
         databases.iter().filter_map(look).min().map(|idle| idle / 2)
     }
 
-    /// Detaches from every database without a transaction: the process ends.
+    /// Detaches from all databases without a transaction, as the process ends.
     pub fn rest(&self, failed: impl Fn(&Path, &Error)) {
         if (self.process.0)() != self.process.1 {
             // In a child of a fork they are the parent's.
@@ -171,15 +164,14 @@ impl Engine {
         }
     }
 
-    /// Whether a connection of this process has the file at `path` open.
+    /// Whether this process has the file at `path` open.
     pub fn is_attached(&self, path: &Path) -> bool {
         let id = self.disk.identify(path).ok().flatten();
         id.is_some_and(|id| self.find(id).is_some())
     }
 }
 
-/// Checks the options of one more connection to `db` against those in force, or sets them where no
-/// connection depends on them.
+/// Checks the options of another connection, or sets them where none depends on them.
 fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], reads: bool) -> Result<()> {
     if db.read_only && !reads {
         return Err(Error::ReadOnly(format!("{} may only be read in this process", db.path.display())));
@@ -194,7 +186,6 @@ fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], rea
         inner.recovers = true;
         db.set_options(&mut inner, options.clone());
     }
-    // `psow` concerns only writers of records.
     let is_own = |name: &str| Options::OWN.contains(&name) || (reads && name == "psow");
     for (name, _) in given.iter().filter(|(name, _)| !is_own(name)) {
         let (asked, in_force) = (options.get(name), inner.options.get(name));
@@ -210,7 +201,7 @@ fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], rea
     Ok(())
 }
 
-/// The database of the file: its home, or a file of its scheme that may have its name.
+/// The file may be home, or a file of the scheme with its name.
 fn find(databases: &FxHashMap<FileId, Arc<Database>>, id: FileId) -> Option<Arc<Database>> {
     let second = || databases.values().find(|db| db.takes_name(id));
     databases.get(&id).or_else(second).cloned()

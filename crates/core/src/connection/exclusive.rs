@@ -11,9 +11,8 @@ use crate::shared::words::Pins;
 use crate::sqlite_format::home::{Kind, State};
 
 impl Connection {
-    /// SQLite will neither give this lock back nor check its cache again
-    /// (`locking_mode=exclusive`), so no other connection may write from now on (rule
-    /// CacheKnowsItsState).
+    /// SQLite will neither unlock nor check its cache again (`locking_mode=exclusive`), so no other
+    /// may write from now on (rule CacheKnowsItsState).
     pub(super) fn lock_for_good(&mut self) -> Result<()> {
         self.take_place_here()?;
         let pinned = self.pin_snapshot(true).and_then(|()| self.keep_newest());
@@ -29,7 +28,6 @@ impl Connection {
         pinned
     }
 
-    /// Keeps the other processes from writing, and reads their newest state.
     fn keep_newest(&mut self) -> Result<()> {
         if self.role.is_below() || self.is_aside() {
             return Ok(());
@@ -43,7 +41,6 @@ impl Connection {
         self.pin_again(&db, &mut inner)
     }
 
-    /// Exchanges the snapshot for the newest state, which the holder of the place may see.
     fn pin_again(&mut self, db: &Database, inner: &mut Inner) -> Result<()> {
         if let Some(old) = self.role.take_reader() {
             db.unpin(inner, &old.state)?;
@@ -51,8 +48,8 @@ impl Connection {
         self.pin(inner, true)
     }
 
-    /// Lets no other connection begin to read until this one gives its lock back. `Busy` while one
-    /// reads: the caller asks again (rule AnnounceThenLook).
+    /// Lets no other begin to read until this connection unlocks. `Busy` while one reads: the
+    /// caller asks again (rule AnnounceThenLook).
     pub(super) fn shut_others_out(&mut self) -> Result<()> {
         let db = self.db.clone();
         let mut inner = db.inner.lock();
@@ -76,8 +73,7 @@ impl Connection {
         }
     }
 
-    /// Fails while another connection lets no other begin to read. Between processes, called after
-    /// announcing the snapshot.
+    /// Between processes, called after announcing the snapshot.
     pub(super) fn check_let_in(&self, inner: &Inner) -> Result<()> {
         let alone = inner.alone.is_some_and(|connection| connection != self.id);
         if let Some(member) = inner.member.as_ref().filter(|_| !alone) {
@@ -89,7 +85,7 @@ impl Connection {
         Ok(())
     }
 
-    /// `PRAGMA locking_mode=…` was seen. Under a lock it takes effect at once, or is refused.
+    /// `PRAGMA locking_mode=…` was seen. Under a lock it acts at once, or is refused.
     pub fn note_locking_mode(&mut self, value: &str) -> Result<()> {
         let exclusive = value.eq_ignore_ascii_case("exclusive");
         let reads = self.role.snapshot().cloned().filter(|_| self.level == LockLevel::Shared && !self.db.read_only);
@@ -122,8 +118,8 @@ impl Connection {
         kept
     }
 
-    /// SQLite maps the index of a WAL: it found one beside a plain file, or keeps the lock under
-    /// which it changed to WAL mode. The caller then uses the VFS below. False if neither can be.
+    /// SQLite maps a WAL's index: it found a WAL, or keeps the lock under which it changed the
+    /// mode. The caller then uses the VFS below. False if neither can be.
     pub fn goes_on_in_wal_mode(&mut self) -> Result<bool> {
         let reads = self.level == LockLevel::Shared && self.db.inner.lock().phase == Phase::Unmarked;
         let back = match self.is_aside() {
@@ -140,9 +136,8 @@ impl Connection {
         Ok(self.role.is_below())
     }
 
-    /// SQLite asks for a write lock on a file that is no database: to make it one
-    /// (`SQLITE_DBCONFIG_RESET_DATABASE`, `VACUUM`), or to report the error. The caller then uses
-    /// the VFS below.
+    /// SQLite locks a file that is no database, to make it one (`SQLITE_DBCONFIG_RESET_DATABASE`,
+    /// `VACUUM`) or to report the error. The caller then uses the VFS below.
     pub fn leaves_foreign_file(&mut self) -> bool {
         let foreign = self.role.snapshot().is_some_and(|snapshot| snapshot.kind == Kind::Foreign);
         if foreign && !self.requires {
@@ -152,8 +147,8 @@ impl Connection {
         self.role.is_below()
     }
 
-    /// Stepping aside may have failed after the mark was off: the pages are unchanged, the state is
-    /// that of a plain file, and a kept lock goes on from there.
+    /// Stepping aside may have failed after the mark was off: the file is plain, its pages are
+    /// unchanged, and a kept lock goes on.
     pub(super) fn look_for_log(&mut self) -> Result<()> {
         let db = self.db.clone();
         let mut inner = db.inner.lock();
@@ -163,7 +158,6 @@ impl Connection {
         self.pin_again(&db, &mut inner)
     }
 
-    /// Takes the file into use for writing again, under a lock that was never given back.
     pub(super) fn mark_again(&mut self) -> Result<()> {
         match &self.role {
             Role::Reader(reader) if self.level >= LockLevel::Reserved => {

@@ -25,30 +25,27 @@ use crate::session::aside;
 use crate::shared::words::Ship;
 use crate::sqlite_format::home::{Kind, State};
 
-/// Longest wait for a tentative place that one transaction has: this one may only read, and readers
-/// do not wait. For connections of this process and for other processes each.
+/// Longest wait for a tentative place held by one transaction: this one may only read. For this
+/// process and for other processes each.
 const TENTATIVE_WAIT: Duration = Duration::from_millis(10);
-/// The same for a place to write; a holder that stays longer is left to the application's busy
-/// handler.
+/// The same for a firm place; longer waits are the busy handler's.
 const FIRM_WAIT: Duration = Duration::from_millis(30);
-/// The same for a holder inside of onewrite, before a likely write: a checkpoint is over soon.
+/// The same for a holder inside of onewrite: a checkpoint is over soon.
 const INSIDE_WAIT: Duration = Duration::from_millis(100);
-/// How long a snapshot that cannot be pinned waits for the turn of another process before the next
-/// try.
+/// Wait for another process's turn before a snapshot is tried again.
 const TURN_WAIT: Duration = Duration::from_millis(200);
-/// How long a process that begins to use the log may keep others from the file.
+/// How long a process that begins to use the log may keep others out.
 const MARK_WAIT: Duration = Duration::from_millis(50);
-/// How long a connection that reads keeps a tentative place without writing. Time in which its
-/// thread is off its processor does not count, here and below.
+/// How long a reading connection keeps a tentative place. Time off the processor does not count,
+/// here and below.
 const GRACE: Duration = Duration::from_millis(2);
-/// The same for a connection that has read only the pages a write begins with.
+/// The same before it reads more than a write begins with.
 const FIRST_GRACE: Duration = Duration::from_millis(20);
-/// The same for one that has written again and again.
+/// The same after several writing transactions.
 const SURE_GRACE: Duration = Duration::from_millis(200);
 
 impl Connection {
-    /// xLock. `Busy`: try again later. `BusySnapshot`: another transaction committed since the
-    /// snapshot; start over.
+    /// xLock. `Busy`: try again later. `BusySnapshot`: stale, start over.
     pub fn lock(&mut self, level: LockLevel) -> Result<()> {
         if level <= self.level {
             return Ok(());
@@ -75,7 +72,6 @@ impl Connection {
         self.noted(locked)
     }
 
-    /// Fails where `require=1` and the engine does not serve.
     fn check_in_effect(&mut self) -> Result<()> {
         if !self.role.is_below() || !self.requires {
             return Ok(());
@@ -99,10 +95,8 @@ impl Connection {
         if self.said.exclusive && !self.db.read_only {
             return self.lock_for_good();
         }
-        // States newer than the visible one may stay so for long.
         if self.habit.may_write > 0 && !apart && !is_away {
-            // Taken before the snapshot, so that the upgrade is not stale; given up if the
-            // transaction only reads.
+            // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
             has_place = self.take_tentative_place()?;
         }
         let pinned = self.pin_snapshot(has_place);
@@ -115,12 +109,11 @@ impl Connection {
         pinned
     }
 
-    /// Takes the writer's place for a transaction that probably writes. Without it, it may read.
+    /// Without the place, the transaction may still read.
     fn take_tentative_place(&mut self) -> Result<bool> {
         self.habit.comes_for_place();
         if self.others_keep(TENTATIVE_WAIT)? {
-            // Another process has the turn and a thread of this process waits for it: do not queue
-            // behind that.
+            // Do not queue behind a thread of this process that waits for another process.
             return Ok(false);
         }
         let sure = self.habit.is_sure_writer();
@@ -142,18 +135,16 @@ impl Connection {
         }
     }
 
-    /// How long an idle connection keeps a tentative place.
     fn grace(&self) -> Duration {
         if self.habit.is_sure_writer() { SURE_GRACE } else { FIRST_GRACE }
     }
 
-    /// How long one call waits where SQLite asks no busy handler: not at all right after it asked.
+    /// How long one call waits without the busy handler: not at all right after SQLite asked it.
     fn patience(&self) -> Duration {
         if self.waits.is_retry() { Duration::ZERO } else { Duration::from_millis(self.busy_ms) }
     }
 
-    /// Whether a wait for another process that marks the file, or looks at it, is over. `deadline`:
-    /// none at the first call.
+    /// `deadline`: none at the first call.
     fn is_over(&self, deadline: &mut Option<Instant>) -> bool {
         let now = Instant::now();
         now >= *deadline.get_or_insert_with(|| now + MARK_WAIT.min(self.patience()))
@@ -188,7 +179,7 @@ impl Connection {
                 }
             }
         }
-        // The file may have changed since the last look, or need recovery.
+        // The file may have changed, or need recovery.
         let mut writer = db.writer.lock();
         let mut inner = db.inner.lock();
         inner.check()?;
@@ -237,7 +228,7 @@ impl Connection {
                 self.db.path.display()
             )));
         }
-        // The shipper cannot wait for transactions that it has to ship.
+        // The shipper cannot wait for its own shipments.
         let is_newest = has_place && !(self.ships && inner.ships());
         let state = if is_newest { self.db.pin_published(inner)? } else { self.db.pin(inner)? };
         if let Err(e) = self.check_let_in(inner) {
@@ -250,8 +241,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The first snapshot waits until a dead process's transaction is decided: the program may know
-    /// that it is committed, or restart from there.
+    /// The first snapshot waits for the decision on a dead process's transaction: the program may
+    /// know of it, or restart from there.
     fn pin_decided(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
         db.decide(Instant::now() + self.patience())?;
@@ -262,8 +253,7 @@ impl Connection {
         }
     }
 
-    /// Pins a snapshot although checkpoints of other processes overtake it again and again, or the
-    /// store is not known to have everything.
+    /// Pins although others' checkpoints overtake it, or the store may lack something.
     fn pin_patiently(&mut self) -> Result<()> {
         let db = self.db.clone();
         let deadline = Instant::now() + self.patience();
@@ -277,7 +267,6 @@ impl Connection {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
-            // Taking a dead process's turn takes over from it.
             match db.enter_and_leave(deadline.min(Instant::now() + TURN_WAIT)) {
                 Ok(()) => {}
                 Err(Error::Busy(_)) => std::thread::sleep(Duration::from_micros(500)),
@@ -286,7 +275,7 @@ impl Connection {
         }
     }
 
-    /// The transaction reads more than a write begins with: others need not be patient with it.
+    /// Others need not be patient with a transaction that reads more than a write begins with.
     pub(super) fn doubt(&mut self) {
         if let Place::Tentative { doubtless } = &mut self.place
             && std::mem::take(doubtless)
@@ -295,8 +284,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the snapshot is as durable as its commit asked, so that the application may see
-    /// it (invariant I4, rule SeenWhenDurable).
+    /// Waits until the snapshot is as durable as asked, so that the application may see it
+    /// (invariant I4, rule SeenWhenDurable).
     pub(super) fn settle(&mut self) -> Result<()> {
         let unsettled = |reader: &mut Reader| std::mem::take(&mut reader.unsettled).then_some(reader.state.tid);
         let Some(tid) = self.role.pinned_mut().and_then(unsettled) else { return Ok(()) };
@@ -317,7 +306,7 @@ impl Connection {
         self.db.wait_flushed(&member, tid, Durability::Written, None)
     }
 
-    /// First look at a file that no connection of this process uses. SHARED is held.
+    /// First look at an unused file, under SHARED.
     fn look(
         &mut self,
         db: &Database,
@@ -342,8 +331,8 @@ impl Connection {
                 )));
             }
             if locks::exclusive(&*db.home)? {
-                // SQLite without onewrite used the file after a close; then a power cut brought the
-                // mark back.
+                // SQLite without onewrite used the file after a close; a power cut restored the
+                // mark.
                 if let Some(session) = mark
                     && !recover::end_behind_journal(db, session)?
                 {
@@ -355,7 +344,7 @@ impl Connection {
                     )));
                 }
                 db.settle_super_journal()?;
-                // SQLite rolls it back itself, through the plain file.
+                // SQLite rolls it back, through the plain file.
                 inner.phase = Phase::Aside(self.id);
                 self.role = Role::Aside(Aside { reader: None, journal: None });
                 return Ok(());
@@ -429,8 +418,8 @@ impl Connection {
         let mut deadline = None;
         let begun = loop {
             match self.begin_write(&snapshot) {
-                // Two processes that wait for each other's SHARED would never end: the one with
-                // RESERVED waits.
+                // Two that wait for each other's SHARED would never end: the one with RESERVED
+                // waits.
                 Err(Error::Busy(_)) if !self.is_over(&mut deadline) && locks::reserve(&*self.db.home)? => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -452,8 +441,8 @@ impl Connection {
         begun
     }
 
-    /// Takes the writer's place, and the turn among the processes. `Busy`: another holder keeps it;
-    /// SQLite asks the busy handler where it may wait, and comes again.
+    /// Takes place and turn. `Busy`: SQLite asks the busy handler where it may wait, and comes
+    /// again.
     fn take_place(&mut self) -> Result<()> {
         if self.others_keep(FIRM_WAIT)? {
             self.expect_place();
@@ -463,7 +452,6 @@ impl Connection {
         self.enter_for_good()
     }
 
-    /// Takes the writer's place of this process.
     pub(super) fn take_place_here(&mut self) -> Result<()> {
         let all = Duration::from_millis(self.busy_ms);
         let patience = Patience { all, kept: Some(Kept { held: FIRM_WAIT, inside: all }) };
@@ -474,7 +462,7 @@ impl Connection {
         Err(busy_here())
     }
 
-    /// Keeps other processes from writing; while one does, gives the writer's place up.
+    /// While another process writes, gives the writer's place up.
     pub(super) fn enter_for_good(&mut self) -> Result<()> {
         let entered = self.db.enter_soon(true, Duration::from_millis(self.busy_ms), Some(FIRM_WAIT));
         self.place = if entered.is_ok() { Place::Firm } else { Place::None };
@@ -485,7 +473,7 @@ impl Connection {
         entered
     }
 
-    /// Whether another process keeps the place, as it did at the last try.
+    /// Whether another process still keeps the place.
     fn others_keep(&self, kept: Duration) -> Result<bool> {
         if !self.waits.is_retry() {
             return Ok(false);
@@ -493,12 +481,11 @@ impl Connection {
         self.db.member().map_or(Ok(false), |member| member.others_keep(kept))
     }
 
-    /// If SQLite sleeps now, it wakes up as soon as it has the place.
+    /// SQLite may sleep now, until it has the place.
     fn expect_place(&mut self) {
         wait::expect(&self.db, self.id, self.grace(), self.waits.ticket);
     }
 
-    /// Takes the writer's place of this process for good, or fails.
     pub(super) fn acquire_place(&self) -> Result<()> {
         match self.db.queue.acquire(self.id, Claim::Firm, Duration::from_millis(self.busy_ms)) {
             true => Ok(()),
@@ -506,7 +493,7 @@ impl Connection {
         }
     }
 
-    /// Lets other processes write; with `pass_on`, the next one at once.
+    /// With `pass_on`, the next process gets the turn at once.
     pub(super) fn leave(&mut self, pass_on: bool) {
         match std::mem::take(&mut self.place) {
             Place::Firm | Place::Given { in_turn: true } => self.db.leave(pass_on),
@@ -519,7 +506,6 @@ impl Connection {
         }
     }
 
-    /// Gives back the turn among the processes, and the one in the queue.
     pub(super) fn give_place_back(&mut self) {
         self.leave(false);
         self.db.queue.release(self.id);
@@ -562,21 +548,19 @@ impl Connection {
         if self.said.exclusive {
             self.shut_others_out()?;
         }
-        // A file of a multi-file commit has a journal with a super-journal, which not every log can
-        // replace.
+        // One of several files has a super-journal in its journal, which not every log can replace.
         let flushes = self.said.synchronous != Synchronous::Off;
         let spans = (self.said.spans && flushes && !self.journal.is_empty()) || self.journal.names_super_journal()?;
         let spans = spans && !self.may_prepare();
-        // SQLite begins the change to WAL mode with this lock. A transaction that has written a
-        // journal is another one: the change was refused within it.
+        // SQLite begins the change to WAL mode with this lock. With a journal written, the
+        // transaction is another one: the change was refused.
         let changes_mode = self.said.wal && self.role.writer_mut().is_some_and(|writer| writer.has_just_begun);
         if changes_mode || spans {
             if self.requires {
                 return Err(stays_here("this statement"));
             }
-            // It will step aside and must be alone. BUSY here comes before SQLite's point of no
-            // return: it asks the busy handler, and the application may try again (rule
-            // BusyToHandler).
+            // It must be alone to step aside. BUSY here comes before SQLite's point of no return:
+            // it asks the busy handler, and the application may retry (rule BusyToHandler).
             self.line_up(true)?;
             aside::reserve(&self.db, self.id).map_err(|e| match e {
                 Error::BusySnapshot => Error::Busy("others read a database that steps aside".into()),
@@ -587,12 +571,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a multi-file transaction commits by the log, as known before SQLite names the files.
+    /// As known before SQLite names the files.
     fn may_prepare(&self) -> bool {
         prepares(&self.db, &self.db.inner.lock()) && !self.db.spans_aside.load(Ordering::Relaxed)
     }
 
-    /// Notes whether SQLite writes other files in the same transaction.
+    /// Notes whether SQLite writes other files, too.
     pub fn note_span(&mut self, spans: bool) {
         self.said.spans = spans;
     }
@@ -608,7 +592,6 @@ impl Connection {
     }
 
     fn unlock_to(&mut self, level: LockLevel) -> Result<()> {
-        // The snapshot ends, or the plain file was written.
         self.ahead.forget();
         let decided = self.finish_several();
         let dropped = decided.and(self.drop_txn());
@@ -617,13 +600,12 @@ impl Connection {
         let back = if self.is_aside() { self.come_back() } else { Ok(()) };
         self.let_others_in();
         self.habit.returns_lock |= self.habit.writes_now;
-        // A place that was given away stays so.
         let keeps = level > LockLevel::None && self.said.exclusive && self.place == Place::Firm;
         if !keeps || self.role.is_below() {
             self.give_place_back();
         }
         if level == LockLevel::None {
-            // It read the state before its own: the lock goes back only when that is durable.
+            // It read an older state, which must be durable before others learn of it.
             let settled = self.settle();
             self.cache.leave(self.role.snapshot().filter(|_| !self.role.is_below()).map(|state| &**state));
             self.has_no_wal = false;
@@ -636,8 +618,8 @@ impl Connection {
         dropped.and(back)
     }
 
-    /// The VFS below has a lock of its own: the lock under which the file was seen to be in WAL
-    /// mode ends (rule ModeUnderLock).
+    /// The VFS below has its own lock: the one under which WAL mode was seen ends (rule
+    /// ModeUnderLock).
     pub fn hand_over(&mut self) -> Result<()> {
         let Role::Below(reader @ Some(_)) = &mut self.role else { return Ok(()) };
         let given = reader.take().map_or(Ok(()), |reader| self.db.unpin(&mut self.db.inner.lock(), &reader.state));
@@ -655,8 +637,8 @@ impl Connection {
         }
     }
 
-    /// Takes the writer's place again after the commit passed it on, for a connection that writes
-    /// on without giving its lock back (rule OneWriter).
+    /// After a commit passed the place on, for a connection that writes on under its lock (rule
+    /// OneWriter).
     pub(super) fn take_place_again(&mut self) -> Result<()> {
         let Place::Given { in_turn } = self.place else { return Ok(()) };
         self.habit.returns_lock = false;
@@ -677,7 +659,7 @@ impl Connection {
     pub(super) fn drop_txn(&mut self) -> Result<()> {
         self.journal.forget_syncs();
         let Some(txn) = self.role.end_txn() else { return Ok(()) };
-        // A record whose decision is pending or in doubt may count: it needs its streamed images.
+        // A record pending or in doubt may count: it needs its streamed images.
         let in_doubt = || self.db.undecided.lock().is_some() || self.db.inner.lock().check().is_err();
         if !txn.streamed.is_empty()
             && !in_doubt()
@@ -698,17 +680,17 @@ impl Connection {
         }
         let back = aside::come_back(&self.db);
         let mut inner = self.db.inner.lock();
-        // The state that this transaction or its rollback made: no other connection had one.
+        // No other connection had a newer state.
         let pinned = back.and_then(|()| self.db.pin(&mut inner));
         let (before, looked) = before.map_or((None, None), |reader| (Some(reader.state), reader.looked));
         let unpinned = before.map_or(Ok(()), |before| self.db.unpin(&mut inner, &before));
-        // SQLite may go on in WAL mode without a new lock: the caller then uses the VFS below (rule
+        // SQLite may go on in WAL mode under this lock: the caller uses the VFS below (rule
         // ModeUnderLock).
         self.role = Role::pinned_now(Reader { state: pinned?, unsettled: false, looked });
         unpinned
     }
 
-    /// xCheckReservedLock: whether a connection is writing.
+    /// xCheckReservedLock: whether any connection writes.
     pub fn is_reserved(&mut self) -> Result<bool> {
         if self.is_aside() {
             return Ok(false);
@@ -730,7 +712,6 @@ fn busy_aside() -> Error {
     Error::Busy("another connection of this process has stepped aside from the log for its transaction".into())
 }
 
-/// Whether another process has written a state that is not visible yet, or has the turn.
 fn is_undecided(inner: &Inner) -> bool {
     inner.member.as_ref().is_some_and(|member| member.is_undecided())
 }

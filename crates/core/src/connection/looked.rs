@@ -7,7 +7,6 @@ use crate::pages::table::Image;
 
 #[derive(Default)]
 pub(super) struct Looked {
-    /// Pages SQLite read since it got its lock.
     pub(super) pages: FxHashSet<PageNo>,
     pub(super) stage: Stage,
 }
@@ -17,23 +16,22 @@ pub(super) enum Stage {
     /// On its snapshot.
     #[default]
     Apart,
-    /// It has the writer's place, and no other committed since its snapshot.
+    /// It has the place; no other committed since its snapshot.
     Ordinary,
-    /// It has the writer's place and builds on later commits. Until SQLite gives its lock back, it
-    /// reads the snapshot and these pages of its own, as its cache has them.
+    /// It has the place and builds on later commits. Until it unlocks, SQLite reads the snapshot
+    /// and these pages of its own, as its cache has them.
     Merged(Own),
-    /// Committed from `Merged`.
     Committed(Own),
 }
 
-/// The pages of a transaction as SQLite knows them, and the length of its file in bytes.
+/// Pages as SQLite knows them, and the file's length in bytes.
 pub(super) struct Own {
     pub(super) pages: FxHashMap<PageNo, Image>,
     pub(super) file_bytes: u64,
 }
 
 impl Looked {
-    /// The length of the file that SQLite reads, where that is not the newest state's.
+    /// The length for SQLite, if not the newest state's.
     pub(super) fn file_bytes(&self) -> Option<u64> {
         match &self.stage {
             Stage::Merged(own) | Stage::Committed(own) => Some(own.file_bytes),
@@ -49,7 +47,7 @@ impl Looked {
         };
     }
 
-    /// Notes a page that SQLite reads; after a merge, returns the image it must see.
+    /// Notes a page that SQLite reads; after a merge, returns its image.
     pub(super) fn read(&mut self, page: PageNo) -> Option<&Image> {
         match &self.stage {
             Stage::Apart => {

@@ -12,11 +12,10 @@ use crate::shared::words::Ship;
 /// Pragmas besides the options.
 pub const NAMES: [&str; 6] = ["stats", "status", "changes", "checkpoint", "error", "version"];
 
-/// Options that may change while the database is in use.
 const ANY_TIME: [&str; 7] = ["split", "reserve_cells", "updates", "table_size", "stream_size", "sticky", "idle"];
 
 impl Connection {
-    /// `PRAGMA onewrite_NAME` with or without a value; `None` if there is no such pragma.
+    /// `PRAGMA onewrite_NAME` with or without a value; `None` if unknown.
     pub fn pragma(&mut self, name: &str, value: Option<&str>) -> Option<Result<String>> {
         let answer = answer(self, name, value)?;
         Some(match name {
@@ -65,7 +64,7 @@ fn set(connection: &mut Connection, name: &str, value: &str) -> Result<String> {
             )));
         }
         if db.inner.lock().phase == Phase::Live {
-            // The next write goes live again, with the new options.
+            // The next write uses the new options.
             db.detach_for_options()?;
         }
     }
@@ -74,9 +73,8 @@ fn set(connection: &mut Connection, name: &str, value: &str) -> Result<String> {
     Ok(inner.options.get(name).unwrap_or_default())
 }
 
-/// The snapshot of the open transaction by session and TID, its pages in the log with the TID of
-/// their last change, and the TID after which none is missing. Empty where no other process can
-/// share the log.
+/// The transaction's snapshot by session and TID, its pages in the log with the TID of their last
+/// change, and the TID after which none is missing. Empty unless processes can share the log.
 fn changes(connection: &Connection) -> String {
     let db = connection.database();
     let (Some(member), Some(state)) = (db.member(), connection.snapshot()) else { return "unknown".to_owned() };

@@ -17,8 +17,8 @@ use crate::sqlite_format::node::{Node, Shape};
 /// Offset of the last child in an interior page's header.
 const LAST_CHILD: usize = 8;
 
-/// The transaction's pages with the `added` ones, from `first` on, moved `by` numbers. `shape`: of
-/// the database with them. `BusySnapshot` where the references to one are not certain.
+/// The pages with the `added` ones, from `first` on, moved `by` numbers. `shape`: of the resulting
+/// database. `BusySnapshot` where references are uncertain.
 pub(super) fn renumbered(
     pages: &FxHashMap<PageNo, Image>,
     shape: Shape,
@@ -57,7 +57,7 @@ pub(super) fn renumbered(
     if refers.contains(&false) { Err(Error::BusySnapshot) } else { Ok(moved) }
 }
 
-/// Where an interior page names its children; nowhere in a leaf.
+/// Offsets of an interior page's child numbers.
 fn children(node: &Node, image: &[u8]) -> Vec<usize> {
     if !matches!(image.get(node.header_at), Some(2 | 5)) {
         return Vec::new();
@@ -78,7 +78,7 @@ mod tests {
         Shape::new(BYTES as u32, page_count, &[0; 100])
     }
 
-    /// A page with these children, the last of them on the right; none: a leaf.
+    /// A page with these children, the last on the right; none: a leaf.
     fn page(children: &[u32]) -> Image {
         let mut image = vec![0; BYTES];
         let cells = children.len().saturating_sub(1);
@@ -107,8 +107,7 @@ mod tests {
 
     #[test]
     fn pages_and_what_refers_to_them_move_together() {
-        // 8 is an interior page with the leaves 9, which is new, and 5; 3 leads to both new
-        // subtrees.
+        // 8 is an interior page with leaves 9, new, and 5; 3 leads to both new subtrees.
         let before = [
             (3, page(&[4, 8, 10])),
             (8, page(&[9, 5])),

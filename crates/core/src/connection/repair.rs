@@ -9,14 +9,12 @@ use crate::disk::{Disk, OpenMode};
 use crate::recovery::repair::Repair;
 
 impl Repair {
-    /// Locks the database at `path`. `ReadOnly` only looks, writes no byte, and lets others read.
-    /// `Busy` if it is in use.
+    /// Locks the database. `ReadOnly` writes no byte and lets others read. `Busy` if in use.
     pub fn open(disk: Arc<dyn Disk>, path: &Path, mode: OpenMode) -> Result<Repair> {
         Repair::open_with(disk, path, mode, schemes::of)
     }
 
-    /// The database at `path`, to inspect while it is used: nothing is locked, so it changes
-    /// meanwhile.
+    /// To inspect a database in use: nothing is locked, so it changes meanwhile.
     pub fn beside(disk: Arc<dyn Disk>, path: &Path) -> Result<Repair> {
         Repair::beside_with(disk, path, schemes::of)
     }

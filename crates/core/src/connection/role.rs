@@ -42,8 +42,8 @@ use crate::disk::DiskFile;
 use crate::pages::txn::Txn;
 use crate::sqlite_format::home::{Kind, State};
 
-/// The states of the module's diagram.
-// One for each connection; a box could not be allocated when memory is short.
+/// See the module's diagram.
+// A box could not be allocated when memory is short.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Role {
     Idle,
@@ -55,11 +55,10 @@ pub(super) enum Role {
 }
 
 pub(super) struct Reader {
-    /// Pinned.
     pub(super) state: Arc<State>,
-    /// It is newer than the visible state: nothing of it may reach the application yet.
+    /// Newer than the visible state: nothing of it may reach the application yet.
     pub(super) unsettled: bool,
-    /// The pages read by a transaction that runs without the writer's place.
+    /// Of a transaction without the writer's place.
     pub(super) looked: Option<Looked>,
 }
 
@@ -72,40 +71,36 @@ impl Reader {
 pub(super) struct Writer {
     pub(super) reader: Reader,
     pub(super) txn: Txn,
-    /// It took the write lock and has done nothing under it yet.
+    /// Nothing happened under its lock yet.
     pub(super) has_just_begun: bool,
 }
 
-/// A plain SQLite for the rest of its transaction.
 pub(super) struct Aside {
-    /// Its earlier snapshot; none where it found a hot journal.
+    /// None where it found a hot journal.
     pub(super) reader: Option<Reader>,
     pub(super) journal: Option<RealJournal>,
 }
 
-/// A rollback journal on the disk.
 pub(super) struct RealJournal {
     pub(super) file: Arc<dyn DiskFile>,
-    /// SQLite made it, and its name is not flushed yet.
+    /// Made by SQLite, its name not flushed yet.
     pub(super) is_new: bool,
 }
 
-/// The writer's place of a connection: of this process and, with the turn, among the processes.
+/// Of this process and, with the turn, among the processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Place {
     #[default]
     None,
-    /// Taken before the snapshot, since the transaction probably writes; the turn is leased.
+    /// Before the snapshot, for a probable write; the turn is leased.
     Tentative {
-        /// It has read only the pages that a write begins with.
+        /// It read only pages that a write begins with.
         doubtless: bool,
     },
-    /// To write: the others wait for the transaction to end.
     Firm,
-    /// It went to the next in the queue with the commit; SQLite still has its lock (rule
-    /// OneWriter).
+    /// Passed on with the commit; SQLite still has its lock (rule OneWriter).
     Given {
-        /// The turn did not: it ends with SQLite's lock.
+        /// The turn ends with SQLite's lock.
         in_turn: bool,
     },
 }
@@ -134,7 +129,7 @@ impl Role {
         }
     }
 
-    /// The snapshot it reads; none aside, where it reads the file.
+    /// None aside, where it reads the file.
     pub(super) fn snapshot(&self) -> Option<&Arc<State>> {
         self.pinned().filter(|_| !self.is_aside()).map(|reader| &reader.state)
     }
@@ -176,7 +171,6 @@ impl Role {
         }
     }
 
-    /// Reader → Writer, or a Writer with another transaction.
     pub(super) fn write(&mut self, txn: Txn) {
         match self {
             Role::Writer(writer) => (writer.txn, writer.has_just_begun) = (txn, false),
@@ -199,7 +193,6 @@ impl Role {
         }
     }
 
-    /// Takes the plain file, with this journal and the transaction in it.
     pub(super) fn step_aside(&mut self, file: Arc<dyn DiskFile>) {
         let journal = Some(RealJournal { file, is_new: false });
         *self = Role::Aside(Aside { reader: self.take_reader(), journal });
@@ -217,7 +210,7 @@ impl Role {
         *self = Role::Below(self.take_reader());
     }
 
-    /// Takes the snapshot; the role is lost until the caller sets another.
+    /// Lost until the caller sets another role.
     pub(super) fn take_reader(&mut self) -> Option<Reader> {
         match std::mem::replace(self, Role::Lost) {
             Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => Some(reader),
@@ -239,8 +232,8 @@ impl Role {
 }
 
 impl Connection {
-    /// Panics unless the module's table holds and the database agrees. In debug builds every call
-    /// ends with it; other builds of simulators and tests call it.
+    /// Panics unless the module's table holds. Every call of debug builds ends with it; simulators
+    /// call it in others.
     pub fn assert_state(&self) {
         let inner = self.db.inner.lock();
         let is_poisoned = matches!(inner.phase, Phase::Poisoned(_));
@@ -293,7 +286,7 @@ mod tests {
         conn
     }
 
-    /// Whether a wrong state is found; it is put right afterwards, for the close.
+    /// Then puts a wrong state right, for the close.
     fn is_found(
         conn: &mut Connection,
         spoil: impl FnOnce(&mut Connection) -> Box<dyn FnOnce(&mut Connection)>,

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use crate::database::queue::SOON;
 
-/// `PRAGMA synchronous`, as far as a connection was told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Synchronous {
     /// FULL, EXTRA, or not said.
@@ -15,7 +14,6 @@ pub(super) enum Synchronous {
 }
 
 impl Synchronous {
-    /// By the pragma's value.
     pub(super) fn of(value: &str) -> Synchronous {
         let is = |name: &str, number| value.eq_ignore_ascii_case(name) || value == number;
         match () {
@@ -26,51 +24,40 @@ impl Synchronous {
     }
 }
 
-/// EXTRA: the changes of a close are durable, too.
 pub(super) fn is_extra(value: &str) -> bool {
     value.eq_ignore_ascii_case("extra") || value == "3"
 }
 
-/// Settings from pragmas and file controls.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    /// `PRAGMA locking_mode=exclusive`.
     pub(super) exclusive: bool,
-    /// `PRAGMA journal_mode=wal`: the next writing transaction is perhaps the change.
+    /// The next writing transaction may be the change.
     pub(super) wal: bool,
     pub(super) synchronous: Synchronous,
-    /// SQLite writes other files in the same transaction.
     pub(super) spans: bool,
 }
 
-/// A transaction may write if one of so many before it did, or could have: the first reads the
-/// schema.
+/// A transaction may write if one of so many before did or could: the first reads the schema.
 const TURNS: u8 = 2;
-/// After so many writing transactions in a row, the next one is taken to write, too.
 const SURE_WRITER: u32 = 3;
 
-/// A connection that came back for the writer's place so often before others could take it is
-/// expected again.
+/// Coming back so often before others took the place, it is expected again.
 const OFTEN: u32 = 2;
 
-/// The past transactions of a connection, by which the next one is judged.
+/// By which the next transaction is judged.
 #[derive(Debug)]
 pub(super) struct Habit {
-    /// So many of the coming transactions may write.
+    /// For so many transactions.
     pub(super) may_write: u8,
-    /// The transaction under way wrote or tried to.
     pub(super) writes_now: bool,
-    /// Writing transactions in a row.
     in_a_row: u32,
-    /// SQLite was seen to unlock after a commit, so the place may go to the next before that (rule
-    /// OneWriter). In `locking_mode=exclusive` it does not, and attached databases are not told of
-    /// the pragma.
+    /// SQLite unlocks after a commit, so the place may be passed on before (rule OneWriter). In
+    /// `locking_mode=exclusive` it does not, and attached databases are not told.
     pub(super) returns_lock: bool,
-    /// It has had a snapshot of a database that this process uses.
     pub(super) has_pinned: bool,
-    /// When it last passed the writer's place on with a commit and has not come for it since.
+    /// When it last passed the place on, until it comes again.
     gave_at: Option<Instant>,
-    /// How often in a row it came back so soon that the place had better been kept.
+    /// So often in a row it came back too soon.
     soon: u32,
 }
 
@@ -81,7 +68,6 @@ impl Habit {
         Habit { may_write, writes_now: false, in_a_row: 0, returns_lock: false, has_pinned: false, gave_at, soon: 0 }
     }
 
-    /// It passed the writer's place on at that time; `None`: it did not.
     pub(super) fn gave_place(&mut self, at: Option<Instant>) {
         self.gave_at = at;
     }
@@ -100,7 +86,7 @@ impl Habit {
         self.in_a_row >= SURE_WRITER
     }
 
-    /// A transaction ends; returns whether it wrote. A retry by SQLite does not count twice.
+    /// Returns whether it wrote. A retry does not count twice.
     pub(super) fn end(&mut self, is_retry: bool) -> bool {
         let wrote = std::mem::take(&mut self.writes_now);
         (self.may_write, self.in_a_row) = match wrote {

@@ -16,7 +16,7 @@ use crate::shared::tail::Reach;
 use crate::shared::words::Ship;
 
 impl Connection {
-    /// Whether a file beside the database says that commits wait for a store.
+    /// Whether commits wait for a store, by the file beside the database.
     pub fn is_signed(&self) -> Result<bool> {
         self.db.is_signed()
     }
@@ -31,9 +31,8 @@ impl Connection {
         }
     }
 
-    /// From here on commits wait for the store, up to `patience`, also in later sessions;
-    /// [`Connection::shipped`] says that it has them. Needs `shipper=1` and no lock. `Busy`: try
-    /// again.
+    /// From here on commits wait for [`Connection::shipped`], up to `patience`, also in later
+    /// sessions. Needs `shipper=1` and no lock. `Busy`: try again.
     pub fn begin_shipping(&mut self, patience: Duration) -> Result<()> {
         let sign = beside::path(&self.db.path, SYNC_SUFFIX);
         let what = || format!("cannot make {}", sign.display());
@@ -42,7 +41,7 @@ impl Connection {
         self.db.disk.sync_dir_of(&sign).context(what)?;
         self.lock(LockLevel::Shared)?;
         let begun = self.begin_to_wait(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
-        // Its snapshot is shown to no application, and only this connection ships it.
+        // No application sees its snapshot.
         if let Some(reader) = self.role.pinned_mut() {
             reader.unsettled = false;
         }
@@ -69,8 +68,7 @@ impl Connection {
         Ok(())
     }
 
-    /// `PRAGMA onewrite_changes` knows all changes from here on: this process commits nothing
-    /// itself.
+    /// This process commits nothing, so `PRAGMA onewrite_changes` knows all changes from here on.
     fn list_changes(&self) {
         let inner = self.db.inner.lock();
         self.db.table.write().lists_since(inner.published.tid);
@@ -85,7 +83,7 @@ impl Connection {
         })
     }
 
-    /// The number of transactions to send; waits for `count` of them, `nap` at most.
+    /// The number of transactions to send, after a wait for `count`, or for `nap`.
     pub fn wait_to_ship(&self, count: u64, nap: Duration) -> Result<u64> {
         let member = self.shipping()?;
         let words = &member.words;
@@ -93,7 +91,7 @@ impl Connection {
         loop {
             let rung = words.ship_bell().load(SeqCst);
             self.db.inner.lock().check()?;
-            // The state that a session begins with counts as one.
+            // A session's first state counts as one.
             let there = words.to_ship().map_or(0, |tid| tid.0.saturating_sub(words.shipped_to().0).max(1));
             let left = until.saturating_duration_since(Instant::now());
             if there >= count || left.is_zero() {
@@ -103,8 +101,7 @@ impl Connection {
         }
     }
 
-    /// Flushes everything written, also by dead processes, so that it can be shipped: no other
-    /// process may do it. Waits for a writing process up to `patience`.
+    /// Flushes everything written, also by dead processes. Waits for a writer up to `patience`.
     pub fn flush_to_ship(&mut self, patience: Duration) -> Result<()> {
         let member = self.shipping()?;
         let flushed = self
@@ -114,8 +111,8 @@ impl Connection {
         self.noted(flushed)
     }
 
-    /// Pins the newest flushed state, to read and unlock as with [`Connection::lock`], and returns
-    /// its TID. Readers may not see it yet.
+    /// Pins the newest flushed state, to read and unlock as with [`Connection::lock`]; returns its
+    /// TID. It may be invisible yet.
     pub fn lock_to_ship(&mut self) -> Result<u64> {
         self.check_process()?;
         if self.level > LockLevel::None {
@@ -141,13 +138,12 @@ impl Connection {
             let tid = state.tid;
             db.unpin(&mut inner, &state)?;
             drop(inner);
-            // This process has followed further than that, to write.
+            // It has followed further than that, to write.
             db.wait_flushed_here(&member, tid)?;
         }
     }
 
-    /// Rule StoreHasIt: the store, still this database's, has everything up to `tid`: waiting
-    /// commits return, and readers see it.
+    /// Rule StoreHasIt: the store, still this database's, has all up to `tid`: it becomes visible.
     pub fn shipped(&self, tid: u64) -> Result<()> {
         let member = self.shipping()?;
         // A flush that failed meanwhile may have made this process blind.
@@ -156,19 +152,19 @@ impl Connection {
         Ok(())
     }
 
-    /// The store is slow: new transactions do not build on states that it lacks.
+    /// New transactions do not build on states that the slow store lacks.
     pub fn store_is_late(&self) -> Result<()> {
         self.shipping()?.words.note_late();
         Ok(())
     }
 
-    /// The store belongs to another database: waiting commits fail, and no more are made.
+    /// The store has another owner: commits fail.
     pub fn fence(&self) -> Result<()> {
         self.shipping()?.words.fence();
         Ok(())
     }
 
-    /// Whether everything written here is in the store.
+    /// Whether the store has everything written here.
     pub fn is_all_shipped(&self) -> Result<bool> {
         let member = self.shipping()?;
         Ok(member.words.ship() == Ship::On && member.words.shipped_to() >= member.words.written())

@@ -14,18 +14,14 @@ use std::time::{Duration, Instant};
 use crate::database::Database;
 use crate::database::queue::{Claim, ConnectionId, Patience, Ticket};
 
-/// A later try begins a new row of tries. The handler of `sqlite3_busy_timeout` sleeps 100 ms at
-/// most.
+/// A later try begins a new row. `sqlite3_busy_timeout` sleeps 100 ms at most.
 const RETRY: Duration = Duration::from_millis(250);
 /// A sleep so soon after BUSY is taken to be for it.
 const SLEEPS: Duration = Duration::from_millis(20);
 
-/// A connection's memory of failed tries.
 #[derive(Default)]
 pub(super) struct Waits {
-    /// Its turn in the queue.
     pub(super) ticket: Option<Ticket>,
-    /// When it last got BUSY.
     busy_at: Option<Instant>,
 }
 
@@ -34,18 +30,18 @@ impl Waits {
         self.busy_at = Some(Instant::now());
     }
 
-    /// A transaction begins: a late one gets a new turn.
+    /// A late try gets a new turn.
     pub(super) fn begin(&mut self) {
         self.ticket = self.ticket.filter(|_| self.is_retry());
     }
 
-    /// Whether SQLite's busy handler was probably asked since the last try.
+    /// Whether the busy handler was probably asked.
     pub(super) fn is_retry(&self) -> bool {
         self.busy_at.is_some_and(|at| at.elapsed() < RETRY)
     }
 }
 
-/// The place that the calling thread was last refused (rule BusyToHandler).
+/// The place last refused to this thread (rule BusyToHandler).
 struct Expected {
     db: Weak<Database>,
     connection: ConnectionId,
@@ -59,7 +55,7 @@ thread_local! {
     static EXPECTED: RefCell<Option<Expected>> = const { RefCell::new(None) };
 }
 
-/// If SQLite sleeps on this thread next, it sleeps for the writer's place.
+/// SQLite's next sleep on this thread is for the place.
 pub(super) fn expect(db: &Arc<Database>, connection: ConnectionId, grace: Duration, ticket: Option<Ticket>) {
     let expected = Expected {
         db: Arc::downgrade(db),
@@ -72,7 +68,7 @@ pub(super) fn expect(db: &Arc<Database>, connection: ConnectionId, grace: Durati
     EXPECTED.set(Some(expected));
 }
 
-/// xSleep. False if there is no place to wait for: then the caller sleeps.
+/// xSleep. False without a place to wait for: the caller sleeps.
 pub fn nap(time: Duration) -> bool {
     let is_mine = |e: &Expected| e.since.elapsed() < SLEEPS && e.process == std::process::id();
     let Some(expected) = EXPECTED.take().filter(is_mine) else { return false };

@@ -10,20 +10,20 @@ use crate::disk::locks;
 use crate::session::wal;
 use crate::sqlite_format::home::{self, Kind, State};
 
-/// How long other lookers are waited for. A user in WAL mode keeps its lock for longer.
+/// Wait for others that look. Users in WAL mode keep their lock for longer.
 const LOOKERS_LEAVE: Duration = Duration::from_millis(20);
-/// How long another process that takes the file out of WAL mode is waited for.
+/// Wait for another process that takes the file out of WAL mode.
 const OTHERS_CHANGE: Duration = Duration::from_millis(50);
 
 impl Connection {
-    /// Whether an unmarked file, of which SHARED is held, has to leave WAL mode.
+    /// Of an unmarked file, under SHARED.
     pub(super) fn leaves_wal_mode(&mut self, state: &State, inner: &Inner) -> Result<bool> {
         if inner.options.wal == Wal::Stock || self.db.read_only || !inner.recovers {
             return Ok(false);
         }
         match state.kind {
             Kind::Wal => Ok(true),
-            // SQLite takes a WAL beside a file for its own. Pages may be in it.
+            // Pages may be in it.
             Kind::Database | Kind::Foreign if home::has_rollback_journal(&state.header) => {
                 let beside = wal::is_beside(&self.db)?;
                 self.has_no_wal = !beside;
@@ -33,13 +33,13 @@ impl Connection {
         }
     }
 
-    /// Takes the file out of WAL mode unless another has it open in that; SHARED is held before and
-    /// after. False if others changed it meanwhile: look again.
+    /// Unless another process has it open in WAL mode; SHARED is held before and after. False if
+    /// others changed it: look again.
     pub(super) fn leave_wal_mode(&mut self, inner: &mut Inner) -> Result<bool> {
         let db = self.db.clone();
         let home = &*db.home;
         if !locks::reserve(home)? {
-            // Another process doing the same needs this lock to be given back.
+            // Another process doing the same needs this lock.
             locks::none(home)?;
             let deadline = Instant::now() + OTHERS_CHANGE;
             loop {
@@ -76,8 +76,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// The file once this process has it alone: users in WAL mode bring pages home, the header
-    /// among them. `None` if it is not to leave that mode, or not yet.
+    /// Users in WAL mode bring pages home, the header too, until this process is alone. `None` if
+    /// the file is not to leave that mode, or not yet.
     fn look_alone(&mut self, inner: &Inner) -> Result<Option<State>> {
         let (state, mark) = self.db.read_state()?;
         let leaves = mark.is_none() && self.leaves_wal_mode(&state, inner)? && !self.db.has_hot_journal()?;

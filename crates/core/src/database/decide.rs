@@ -15,9 +15,8 @@ use crate::log::several::seen_again;
 use crate::log::slot::Slot;
 
 impl Database {
-    /// Whether the transaction of a prepared record is committed, for a process that finds the
-    /// record and its owner dead (rule PreparedThenDecided). `own`: the log with the record. Writes
-    /// nothing.
+    /// For the finder of a prepared record whose owner is dead (rule PreparedThenDecided). `own`:
+    /// the log with the record.
     pub fn is_committed(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<bool> {
         if !keeps(Case::UndecidedAsks) {
             return Ok(true);
@@ -25,14 +24,14 @@ impl Database {
         Ok(match self.look_for_decision(decider, own, slot, OpenMode::ReadOnly)? {
             Found::Decision(..) => true,
             Found::Log => false,
-            // The other file was removed with its log. Nothing else depends on the answer, so the
-            // record counts.
+            // The other file and its log are gone. Nothing depends on the answer, so the record
+            // counts.
             Found::Nothing => true,
         })
     }
 
-    /// Makes a found decision durable before anything depends on it: its owner may have died before
-    /// the flush (rule PreparedThenDecided).
+    /// A dead owner may not have flushed its decision, on which others now depend (rule
+    /// PreparedThenDecided).
     pub fn keep_decision(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<()> {
         match self.look_for_decision(decider, own, slot, OpenMode::ReadWrite)? {
             Found::Decision(log, position, decision) => log.decide(position, &Decision { flushed: true, ..decision }),
@@ -47,7 +46,6 @@ impl Database {
         let named = log_path(&seen_again(&self.path, &decider.path));
         let mut logs = vec![aside_path(&named, decider.session), named.clone()];
         if !self.disk.exists(&named).context(|| format!("cannot look for the log {}", named.display()))? {
-            // The log may have been renamed.
             let beside = self.disk.names_beside(&named);
             logs.extend(beside.context(|| format!("cannot look for logs beside {}", named.display()))?);
         }
@@ -67,19 +65,19 @@ impl Database {
         Ok(found)
     }
 
-    /// Erases the prepared record of this process, durable. An error poisons.
+    /// Durably. An error poisons.
     pub fn cancel(&self) -> Result<()> {
         let mut undecided = self.undecided.lock();
         let Some(prepared) = &*undecided else { return Ok(()) };
-        // A failed write may have left the record in the log.
+        // A failed write may have left the record.
         self.inner.lock().check()?;
         prepared.log.erase(&prepared.slot, prepared.from, prepared.to).map_err(|e| self.poison(e))?;
         *undecided = None;
         Ok(())
     }
 
-    /// Where `decision` fits in the log of this database: over decisions that no file needs any
-    /// more (rule PreparedThenDecided). `is_settled` says so of one file.
+    /// Over decisions that no file needs (rule PreparedThenDecided), as `is_settled` says of one
+    /// file.
     pub fn room_to_decide(
         &self,
         decision: &Decision,
@@ -97,7 +95,7 @@ impl Database {
     }
 
     /// Whether a record follows `part`, durable if `flushed`: then no process asks for its
-    /// decision. `None`: this process cannot say.
+    /// decision. `None`: unknown here.
     pub fn is_followed(&self, part: &Part, flushed: bool) -> Option<bool> {
         let inner = self.inner.lock();
         let member = inner.member.as_ref()?;
@@ -111,11 +109,9 @@ impl Database {
 }
 
 enum Found {
-    /// The log, and the position of the decision.
+    /// The log and the position.
     Decision(LogFile, u64, Decision),
-    /// It is not in the log where it would be.
     Log,
-    /// There is no such log.
     Nothing,
 }
 
@@ -128,12 +124,11 @@ fn decision_in(log: LogFile, slot: &Slot, token: u64) -> Result<Option<Found>> {
     Ok(None)
 }
 
-/// [`Database::is_followed`] for a database that this process does not use.
+/// The same for a database that this process does not use.
 pub fn is_over(log: &LogFile, part: &Part) -> Result<bool> {
     let Some(slot) = log.slots()?.into_iter().next() else { return Ok(false) };
     let over = !slot.live || slot.session != part.session || slot.base_tid >= part.tid;
     if over {
-        // The record may be in the page cache alone.
         log.flush()?;
     }
     Ok(over)

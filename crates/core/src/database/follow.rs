@@ -23,20 +23,18 @@ use crate::shared::member::Member;
 use crate::shared::tail::{Reach, Tail};
 use crate::sqlite_format::home::{self, State};
 
-/// Up to so many records usually fit the first window; more are read with the second size. Bytes.
+/// Up to so many records usually fit the first window, in bytes; else the second is used.
 const FEW_RECORDS: u64 = 8;
 const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
 
-/// Brings the newest state of this process up to the log, and that of its readers up to what is
-/// visible.
+/// Follows the log; readers see what is visible.
 pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach) -> Result<()> {
     let words = &member.words;
     let mut tail = member.tail.lock();
     let mut buf = Vec::new();
     // Each round but the last sees another generation.
     for _ in 0..1000 {
-        // The goal is read first: a checkpoint of all that is visible by now may be seen a round
-        // later.
+        // Read first: a checkpoint of all that is visible by now may come a round later.
         let goal = match reach {
             Reach::Visible => words.visible(),
             Reach::Written => words.written(),
@@ -58,7 +56,7 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach)
             }
             member.generation.store(generation, Ordering::Relaxed);
         }
-        // The ring may have reused what an earlier round read.
+        // The ring may have reused it.
         let mut window = Window::default();
         // No record follows streamed images before they are home, and a newer slot says that they
         // are.
@@ -69,14 +67,12 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach)
                 member.log.look(&mut window, &tail.slot, &tail.cursor, bytes)?;
             }
             let next = member.log.next_written(&tail.slot, &tail.cursor, &window, &mut buf, |end, record| {
-                // Readers pin no older visible state from here on.
                 let visible = words.visible().min(record.head.tid).max(inner.latest.tid);
                 let readers = Readers { snapshots: &inner.snapshots, visible };
                 Ok((end, apply(db, member, &tail.slot, record, &inner.published, readers)?))
             });
             let next = match next {
-                // A newer slot gave the record up, and its streamed images were overwritten while
-                // they were read.
+                // A newer slot gave the record up, and its images were overwritten meanwhile.
                 Err(Error::Corrupt(_)) if words.generation() != generation => break,
                 next => next?,
             };
@@ -108,8 +104,8 @@ fn lost(member: &Member, tid: Tid) -> Error {
     ))
 }
 
-/// Follows a checkpoint of another process: home is at least at the state of `slot`. False if the
-/// records up to there are gone.
+/// Another process's checkpoint: home is at or above `slot`. False if the records before it are
+/// gone.
 fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner: &mut Inner) -> Result<bool> {
     let home_tid = slot.base_tid;
     let newest = inner.published.tid;
@@ -140,8 +136,7 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
     if newest > home_tid {
         tail.cursor.first = tail.cursor.first.max(slot.start);
         if member.observes {
-            // Sweeps go on in another process, and no whole checkpoint drops these versions. No
-            // caller asks for the changes.
+            // Sweeps elsewhere go on, and no whole checkpoint drops these versions.
             db.table.write().swept_elsewhere(home_tid, inner.readers());
         }
     }
@@ -149,8 +144,8 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
     Ok(true)
 }
 
-/// Where the record of `tid` ends in a ring that has grown (rule SlotBeforeReuse); `None` if it is
-/// gone. Both rings begin at one place, so the chain of records found it before the slot was known.
+/// Where `tid` ends in a ring that has grown (rule SlotBeforeReuse); `None` if it is gone. Both
+/// rings begin at one place, so records were found before the slot was known.
 fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<Cursor>> {
     let mut cursor = Cursor::at(slot);
     let mut buf = Vec::new();
@@ -162,7 +157,7 @@ fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<Cursor
     Ok(Some(cursor))
 }
 
-/// Applies a record to the page table and to `state`; readers do not see it yet.
+/// Readers do not see the record yet.
 pub fn apply(
     db: &Database,
     member: &Member,
@@ -183,7 +178,6 @@ pub fn apply(
     Ok(next)
 }
 
-/// Reads `page` at home as the snapshot `tid` finds it, as much as fits `image`.
 fn read_home(db: &Database, member: &Member, tid: Tid, page: PageNo, page_bytes: u32, image: &mut [u8]) -> Result<()> {
     let part = PagePart { page, page_bytes, at: 0 };
     loop {

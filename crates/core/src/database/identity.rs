@@ -13,13 +13,12 @@ use crate::shared::member::Member;
 use crate::sqlite_format::home::Mark;
 
 impl Database {
-    /// Fails where home lacks the mark of the session: another file was copied over it (rule
-    /// HomeFitsLog). The error poisons every process.
+    /// Another file copied over home poisons every process (rule HomeFitsLog).
     pub fn check_mark(&self, live: &Live) -> Result<()> {
         if self.has_mark(live)? { Ok(()) } else { Err(self.overwritten(live, &mut self.inner.lock())) }
     }
 
-    /// Whether home has the mark of the session and is not behind the log (rule HomeFitsLog).
+    /// Also whether it is not behind the log (rule HomeFitsLog).
     pub fn has_mark(&self, live: &Live) -> Result<bool> {
         let fits = |mark: Mark| {
             mark.session == live.home.mark.session && (mark.tid == Tid(0) || mark.whole >= live.log.slot().base_tid)
@@ -40,18 +39,16 @@ impl Database {
         )))
     }
 
-    /// Whether the log notes this home as the file that used it last.
     pub fn is_noted_in(&self, log: &LogFile) -> Result<bool> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         Ok(log.noted_home()? == Some(home.ino))
     }
 
-    /// Fails where the log of `member` was lost and the database has another one.
     pub fn check_replaced(&self, member: &Arc<Member>) -> Result<()> {
         if member.words.is_replaced() { Err(replaced()) } else { Ok(()) }
     }
 
-    /// Whether another process, which has locks on home, is still attached to a lost log.
+    /// Whether another process with locks on home uses a lost log.
     pub fn has_stragglers(&self) -> Result<bool> {
         let mut lost = self.lost_logs.lock();
         let mut attached = Vec::new();

@@ -65,7 +65,7 @@ use crate::shared::member::{Files, Member};
 use crate::shared::words::Due;
 use crate::sqlite_format::home::{self, Header, Kind, Mark, State};
 
-/// The state machine above.
+/// See above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     Unmarked,
@@ -74,56 +74,46 @@ pub enum Phase {
     Poisoned(String),
 }
 
-/// Called when a process attaches to the log of a database.
 pub type AttachHook = Arc<std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
-/// A home in rollback mode, without a mark and without a WAL beside it.
 pub struct Plain {
     first: Header,
     bytes: u64,
     state: Arc<State>,
 }
 
-/// State under the lock `inner`.
 pub struct Inner {
     pub phase: Phase,
-    /// The newest state that readers may see (rule SeenWhenDurable). The group and the shared words
-    /// hold only its TID, and learn of it after the readers.
+    /// The newest visible state (rule SeenWhenDurable). Group and shared words have only its TID,
+    /// and learn of it after the readers.
     pub latest: Arc<State>,
-    /// The newest state, on which the next writer builds. States above `latest` wait for their
-    /// flush.
+    /// The next writer builds on it. States above `latest` wait for their flush.
     pub published: Arc<State>,
-    /// Among several processes: the states after `latest`, up to `published`.
+    /// After `latest`, up to `published`, among several processes.
     pub hidden: VecDeque<Arc<State>>,
-    /// A connection about to step aside, which keeps the others from beginning to read.
     pub reserved: Option<ConnectionId>,
     pub snapshots: Snapshots,
-    /// Settings in force; a transaction takes a count of them, not a copy.
+    /// Transactions take a count, not a copy.
     pub options: Arc<Options>,
-    /// Why the file stays in WAL mode, as of the last look.
     pub stays_wal: Option<String>,
-    /// Home, when it was found plain and without a WAL.
     pub plain: Option<Plain>,
     /// When no other process was about to write home without onewrite.
     pub pending_free_at: Option<Instant>,
-    /// The connection that lets no other begin to read.
+    /// Lets no other begin to read.
     pub alone: Option<ConnectionId>,
-    /// Number of open connections.
     pub connections: usize,
-    /// A connection was opened to write, so this process recovers a marked file that no process
-    /// uses.
+    /// Opened to write by one connection: recovers a marked file.
     pub recovers: bool,
-    /// This process among those that use the log; `None` while it has the file to itself.
+    /// `None` while this process is alone.
     pub member: Option<Arc<Member>>,
-    /// This process marked home when no other had a lock on it, and has held PENDING since (rule
-    /// StockKeptOut).
+    /// It has held PENDING since it marked home alone (rule StockKeptOut).
     pub kept_stock_out: bool,
-    /// The transaction that made home's content when this process marked it: [`Tid::HOME`] until
-    /// then. A snapshot pinned before the mark needs it after the slot has moved on.
+    /// The transaction that made home's content at the mark, else [`Tid::HOME`]. Snapshots from
+    /// before the mark need it after the slot has moved on.
     pub home_tid: Tid,
-    /// The number that this state had before a new log renumbered it; else [`Tid::HOME`].
+    /// Before a new log renumbered the state; else [`Tid::HOME`].
     pub tid_before: Tid,
-    /// A connection has begun a transaction since the last look.
+    /// Since the last look.
     pub was_used: bool,
     pub pace: pace::Pace,
 }
@@ -133,27 +123,24 @@ impl Inner {
         self.snapshots.count()
     }
 
-    /// Makes `state` the newest one, for readers and the next writer.
     pub fn set_state(&mut self, state: Arc<State>) {
         self.latest = state.clone();
         self.published = state;
         self.hidden.clear();
     }
 
-    /// The same for a state read from the file, which is mostly the known one.
     pub fn find_state(&mut self, state: State) {
         if *self.latest != state || !Arc::ptr_eq(&self.latest, &self.published) {
             self.set_state(Arc::new(state));
         }
     }
 
-    /// Notes that home, with these first bytes and length, is what `latest` says, without a WAL.
     pub fn note_plain(&mut self, first: &[u8], bytes: u64) {
         let first = Header::try_from(first).ok().filter(|_| self.latest.kind == Kind::Database);
         self.plain = first.map(|first| Plain { first, bytes, state: self.latest.clone() });
     }
 
-    /// Whether that still holds for a home with these first bytes and length (rule ModeUnderLock).
+    /// For these first bytes and length of home (rule ModeUnderLock).
     pub fn is_plain(&self, first: &[u8], bytes: u64) -> bool {
         self.plain.as_ref().is_some_and(|plain| {
             plain.first == *first
@@ -163,13 +150,13 @@ impl Inner {
         })
     }
 
-    /// Adds a state for the next writer, of whichever process, that readers do not see yet.
+    /// For the next writer, of whichever process, not yet for readers.
     pub fn hide(&mut self, state: Arc<State>) {
         self.published = state.clone();
         self.hidden.push_back(state);
     }
 
-    /// Among several processes: readers see the newest state that is visible to all and known here.
+    /// Readers see the newest state that is visible to all and known here.
     pub fn advance(&mut self) {
         let Some(visible) = self.member.as_ref().map(|member| member.words.visible()) else { return };
         while self.hidden.front().is_some_and(|state| state.tid <= visible) {
@@ -177,7 +164,6 @@ impl Inner {
         }
     }
 
-    /// The readers of versions older than the newest.
     pub fn readers(&self) -> Readers<'_> {
         Readers { snapshots: &self.snapshots, visible: self.latest.tid }
     }
@@ -192,7 +178,7 @@ impl Inner {
         }
     }
 
-    /// Everything fails from now on, in every process: a failed flush is never retried.
+    /// In every process: a failed flush is never retried.
     pub fn poison(&mut self, error: Error) -> Error {
         if !keeps(Case::Poisons) {
             return error;
@@ -216,31 +202,27 @@ impl Inner {
     }
 }
 
-/// State that only the holder of the writer's place uses, while the database is live.
+/// Used only by the holder of the writer's place.
 pub struct Live {
     pub log: Log,
     pub home: HomeFile,
-    /// TID of the state in home: that of the slot, or of a transaction placed since.
+    /// Of the slot, or placed since.
     pub home_tid: Tid,
     pub encoder: Encoder,
-    /// Page 1 of a state without its counters, which is all that most transactions change.
+    /// Without counters, the only bytes that most transactions change.
     pub first_page: Option<(Arc<State>, Image)>,
-    /// Images kept for snapshots.
+    /// For snapshots.
     pub kept: ImageFile,
-    /// How commits become durable, with its pending work.
     pub scheme: Arc<dyn Scheme>,
-    /// The number of flushes when a full ring was last emptied, or the ring begun.
+    /// Flushes until a full ring was last emptied, or the ring begun.
     pub emptied_at: u64,
-    /// The checkpoint in slices that is under way.
     pub sweep: Option<Sweep>,
     /// Work that recovery postponed; among several processes, the words hold it.
     pub due: Due,
-    /// When the files were last seen in their places.
     pub looked_at: Option<Instant>,
 }
 
 impl Live {
-    /// A log and a home with nothing under way.
     pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> Live {
         let (encoder, kept) = (Encoder::default(), ImageFile::default());
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
@@ -255,20 +237,19 @@ pub struct HomeFile {
     pub mark: Mark,
     /// Bytes.
     pub bytes: u64,
-    /// Room asked for, in bytes.
+    /// Bytes.
     pub reserved_bytes: u64,
-    /// Bytes that the device writes all or nothing when aligned.
+    /// Bytes, when aligned.
     pub atomic_unit: u32,
 }
 
 impl HomeFile {
-    /// Bytes from the beginning that have blocks, or that were asked for.
+    /// With blocks, or asked for.
     pub fn room_bytes(&self) -> u64 {
         self.bytes.max(self.reserved_bytes)
     }
 }
 
-/// Makes a scheme by its name, with nothing under way.
 pub type Schemes = fn(SchemeName) -> Arc<dyn Scheme>;
 
 pub struct Database {
@@ -277,42 +258,38 @@ pub struct Database {
     journal_path: PathBuf,
     wal_path: PathBuf,
     pub(crate) home: Arc<dyn DiskFile>,
-    /// Home cannot be written here: this process joins others, and neither takes over nor ends
-    /// their session.
+    /// It joins others, and neither takes over nor ends their session.
     pub(crate) read_only: bool,
     pub(crate) stats: Arc<Stats>,
     pub(crate) queue: WriterQueue,
     pub(crate) table: RwLock<PageTable>,
-    /// Grows before bytes that a reader may be reading are overwritten, and again before they are
-    /// cut off.
+    /// Grows before bytes that a reader may be reading are overwritten, and again before a cut.
     pub(crate) epoch: AtomicU64,
-    /// Whether the last close flushes the mark's removal: `PRAGMA synchronous=EXTRA`.
+    /// `PRAGMA synchronous=EXTRA`.
     pub(crate) flushes_close: AtomicBool,
     pub(crate) inner: Mutex<Inner>,
-    /// A copy of the option, which a transaction asks several times.
+    /// A copy of the option, asked several times in a transaction.
     pub(crate) psow: AtomicBool,
     /// The same.
     pub(crate) stream_bytes: AtomicU64,
     pub(crate) writer: parking_lot::Mutex<Option<Live>>,
-    /// Bytes of home that were written and whose write-back has not been requested.
+    /// Bytes of home without a request for write-back.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
-    /// The record of this process that waits for its decision. It is the last one in the log, and
-    /// its writer keeps the writer's place (rule PreparedThenDecided).
+    /// The last record in the log, until its decision. Its writer keeps the writer's place (rule
+    /// PreparedThenDecided).
     pub(crate) undecided: Mutex<Option<Undecided>>,
-    /// A transaction over several files needed the plain file: the next one waits until it is
-    /// alone.
+    /// Several files needed the plain file: the next such transaction waits until it is alone.
     pub(crate) spans_aside: AtomicBool,
-    /// Called when this process attaches to the log.
     pub(crate) attached: AttachHook,
-    /// Logs that were lost while in use: some processes may still be attached to them.
+    /// Some processes may still be attached to them.
     pub(crate) lost_logs: Mutex<Vec<LogFile>>,
     schemes: Schemes,
-    /// The scheme in force, and of the log in use. Locked for moments, below every other lock.
+    /// Locked for moments, below every other lock.
     scheme: Mutex<Arc<dyn Scheme>>,
 }
 
 impl Database {
-    /// The database at `path`, open as `home`. Reads nothing yet.
+    /// Reads nothing yet.
     pub fn new(
         disk: Arc<dyn Disk>,
         path: &Path,
@@ -374,7 +351,6 @@ impl Database {
         }
     }
 
-    /// This process among others; `None` while it has the file to itself.
     pub fn member(&self) -> Option<Arc<Member>> {
         self.inner.lock().member.clone()
     }
@@ -383,17 +359,15 @@ impl Database {
         &self.journal_path
     }
 
-    /// Path of the WAL of stock SQLite.
     pub fn wal_path(&self) -> &Path {
         &self.wal_path
     }
 
-    /// Whether all processes learn of a durable state at once (rule SeenWhenDurable).
+    /// Rule SeenWhenDurable.
     pub fn is_told_at_once(&self) -> bool {
         keeps(Case::SeenByAllAtOnce) || !self.table.read().has_layer()
     }
 
-    /// The files that a member uses.
     pub fn files(&self) -> Files {
         Files { disk: self.disk.clone(), home: self.home.clone(), read_only: self.read_only }
     }
@@ -402,7 +376,7 @@ impl Database {
         self.scheme.lock().clone()
     }
 
-    /// A scheme with nothing under way, to read what it left in a file.
+    /// To read what the scheme left in a file.
     pub fn scheme_called(&self, name: SchemeName) -> Arc<dyn Scheme> {
         (self.schemes)(name)
     }
@@ -411,7 +385,7 @@ impl Database {
         self.scheme.lock().facts()
     }
 
-    /// Changes the settings; the scheme only of a database that is not live.
+    /// The scheme changes only while the database is not live.
     pub fn set_options(&self, inner: &mut Inner, options: Options) {
         if options.bundle.scheme != inner.options.bundle.scheme {
             debug_assert!(inner.phase != Phase::Live, "a live log keeps its scheme");
@@ -422,19 +396,17 @@ impl Database {
         inner.options = Arc::new(options);
     }
 
-    /// Takes a log into use, with a scheme that has nothing under way.
     pub fn begin(&self, inner: &Inner, log: Log, home: HomeFile, home_tid: Tid) -> Live {
         let scheme = (self.schemes)(inner.options.bundle.scheme);
         *self.scheme.lock() = scheme.clone();
         Live::new(log, home, home_tid, scheme, &self.stats)
     }
 
-    /// Whether a file is home, or a file of the scheme that may have its name.
+    /// Home, or a file of the scheme that may have its name.
     pub fn is_home(&self, id: FileId) -> bool {
         self.home.id().is_ok_and(|home| home == id) || self.takes_name(id)
     }
 
-    /// Whether a file of the scheme, other than home, may have the name of the database.
     pub fn takes_name(&self, id: FileId) -> bool {
         self.scheme().takes_name(id)
     }
@@ -444,25 +416,22 @@ impl Database {
         format!("{verb} the database {}", self.path.display())
     }
 
-    /// Everything fails from now on: a failed flush is never retried.
     pub fn poison(&self, error: Error) -> Error {
         self.inner.lock().poison(error)
     }
 
-    /// Poisons the database unless only room is short.
     pub fn poison_unless_short(&self, error: Error) -> Error {
         if error.is_short() { error } else { self.poison(error) }
     }
 
-    /// The state in home's header, and the session id if the mark is on. The caller holds SHARED or
-    /// more.
+    /// The caller holds SHARED or more. The session id, if the mark is on.
     pub fn read_state(&self) -> Result<(State, Option<u64>)> {
         let mut first = [0; at::HEADER_BYTES];
         let (first, bytes) = self.read_first(&mut first)?;
         Ok(state_of(first, bytes))
     }
 
-    /// Home's first bytes, fewer if it is shorter, and its length.
+    /// With home's length; fewer bytes if it is shorter.
     pub fn read_first<'a>(&self, first: &'a mut home::Header) -> Result<(&'a [u8], u64)> {
         let first = read_part(&*self.home, first, 0).context(|| self.what("cannot read"))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
@@ -475,20 +444,18 @@ impl Database {
         Ok(home::mark(first))
     }
 
-    /// Bytes of home that the device writes all or nothing when aligned; `options` override.
+    /// Bytes, when aligned; `options` override.
     pub fn atomic_unit(&self, options: &Options) -> u32 {
         if options.atomic_unit != 0 { options.atomic_unit } else { self.home.atomic_unit_bytes() }
     }
 
-    /// Writes the first bytes of home, durable. One sector holds them, so they are whole or as
-    /// before.
+    /// Durable. One sector holds them, so they are whole or as before.
     pub fn write_header(&self, header: &home::Header) -> Result<()> {
         self.home.write_at(header, 0).context(|| self.what("cannot write the header of"))?;
         self.sync_home()
     }
 
-    /// Writes the first bytes of home again, durable: their writer may have died or failed before
-    /// the flush.
+    /// Their writer may have died or failed before the flush.
     pub fn repeat_header(&self) -> Result<()> {
         let mut first = [0; at::HEADER_BYTES];
         let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
@@ -496,28 +463,27 @@ impl Database {
         self.sync_home()
     }
 
-    /// Asks the system to start writing a slice to the medium.
     pub fn begin_write_back(&self) {
         if let Some((from, to)) = self.write_back.lock().take() {
             self.home.begin_write_back(from, to - from);
         }
     }
 
-    /// Holds PENDING if no other process does: stock SQLite then gets BUSY while home is marked and
-    /// in use (rule StockKeptOut), else NOTADB.
+    /// Unless another process does: stock SQLite then gets BUSY while home is marked and in use
+    /// (rule StockKeptOut), else NOTADB.
     pub fn hold_pending(&self) {
         if !self.read_only {
             let _ = crate::disk::locks::pending(&*self.home);
         }
     }
 
-    /// Flushes home. Any error is a failed flush, also one that says the disk is full.
+    /// Any error is a failed flush, also a full disk.
     pub fn sync_home(&self) -> Result<()> {
         self.home.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 }
 
-/// The state of a home with these first bytes and length, and the session id if the mark is on.
+/// With the session id, if the mark is on.
 pub fn state_of(first: &[u8], bytes: u64) -> (State, Option<u64>) {
     (State::of_home(first, bytes), home::mark(first).map(|mark| mark.session))
 }

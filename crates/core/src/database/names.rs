@@ -11,13 +11,10 @@ use crate::disk::{DiskFile, OpenMode};
 use crate::log::file::{LogFile, path_of_session};
 use crate::sqlite_format::journal::super_journal;
 
-/// The rollback journal of stock SQLite beside a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RollbackJournal {
     Absent,
-    /// Cut or zeroed: its transaction has ended.
     Cold,
-    /// A crashed process left it to be rolled back.
     Hot,
 }
 
@@ -25,7 +22,7 @@ impl Database {
     pub fn rollback_journal(&self) -> Result<RollbackJournal> {
         let what = || self.what("cannot look for the rollback journal of");
         let path = self.journal_path();
-        // A journal beside another file that has the name is that file's.
+        // Else it is the file's that has the name.
         if !self.disk.exists(path).context(what)? || !self.has_name()? {
             return Ok(RollbackJournal::Absent);
         }
@@ -45,14 +42,13 @@ impl Database {
         Ok(self.rollback_journal()? == RollbackJournal::Hot)
     }
 
-    /// Opens the real rollback journal. `what` says what cannot be done, for the error.
+    /// `what`: for the error.
     pub fn open_journal(&self, mode: OpenMode, what: impl FnOnce() -> String) -> Result<Arc<dyn DiskFile>> {
         beside::open(&*self.disk, self.journal_path(), mode, &*self.home, what)
     }
 
-    /// Flushes the directory of the super-journal that the journal names. SQLite judges the journal
-    /// by whether that name exists, and a power cut between two files must not change the answer
-    /// (rule JournalInOrder).
+    /// SQLite asks whether the super-journal exists: flushed, the answer survives a power cut
+    /// between two files (rule JournalInOrder).
     pub fn settle_super_journal(&self) -> Result<()> {
         let what = || self.what("cannot read the rollback journal of");
         let journal = self.open_journal(OpenMode::ReadOnly, what)?;
@@ -66,8 +62,8 @@ impl Database {
         }
     }
 
-    /// Flushes the names of home and of its log, and the removal of journals; not if they are as
-    /// `log` notes them flushed (rule NamesFlushedOnce).
+    /// Of home, its log and removed journals; not if `log` notes them flushed (rule
+    /// NamesFlushedOnce).
     pub fn flush_names(&self, log: &LogFile) -> Result<()> {
         let what = || self.what("cannot flush the directory of");
         let stamp = self.disk.names_stamp(&self.path).context(what)?;
@@ -86,17 +82,15 @@ impl Database {
         Ok(path_of_session(&*self.disk, &self.path, home, session))
     }
 
-    /// Whether the name of the database leads to the file that was opened.
+    /// Whether the name leads to the opened file.
     pub fn has_name(&self) -> Result<bool> {
         let what = || self.what("cannot look at");
         let named = self.disk.identify(&self.path).context(what)?;
         let Some(named) = named else { return Ok(false) };
-        // Two files may take turns in having the name.
         Ok(named == self.home.id().context(what)? || self.takes_name(named))
     }
 
-    /// `Moved` if another file may have the name: files beside it are then not this one's (rule
-    /// LogFoundBySession).
+    /// `Moved` if files beside the name may be another's (rule LogFoundBySession).
     pub fn check_name(&self) -> Result<()> {
         if self.has_name()? {
             return Ok(());

@@ -4,26 +4,24 @@ use std::time::{Duration, Instant};
 
 use crate::base::types::Tid;
 
-/// Two pauses between writing transactions are a rhythm if neither exceeds this, nor is twice the
-/// other. The process then stays attached for twice the longer one.
+/// Two pauses make a rhythm if neither exceeds this, nor is twice the other. The process then stays
+/// attached for twice the longer one.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 const ALIKE: u32 = 2;
 
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Since when no transaction has been seen; `None`: the last look saw one.
+    /// `None`: the last look saw a transaction.
     quiet_since: Option<Instant>,
-    /// The newest transaction at the last look, and when it changed.
+    /// At the last look.
     newest: Tid,
     written_at: Option<Instant>,
-    /// The last two pauses between writing transactions in which the process might have detached;
-    /// newest first.
+    /// The last two, newest first, in which the process might have detached.
     pauses: [Duration; 2],
 }
 
 impl Pace {
-    /// A look at `now`: whether no transaction came (`was_used`, `newest`) for so long that the
-    /// process detaches. `idle` is the least time.
+    /// Whether no transaction came for so long that the process detaches. `idle`: at least.
     pub fn is_over(&mut self, now: Instant, was_used: bool, newest: Tid, idle: Duration) -> bool {
         if newest != self.newest {
             self.newest = newest;
@@ -40,7 +38,6 @@ impl Pace {
         now - since >= self.patience(idle)
     }
 
-    /// How long a process stays attached without a transaction.
     fn patience(&self, idle: Duration) -> Duration {
         let [shorter, longer] = [self.pauses[0].min(self.pauses[1]), self.pauses[0].max(self.pauses[1])];
         let is_rhythm = longer <= PAUSE_MAX && longer <= shorter * ALIKE;
@@ -54,7 +51,7 @@ mod tests {
 
     const IDLE: Duration = Duration::from_secs(1);
 
-    /// The seconds at which a process that commits at `commits` detaches, with two looks a second.
+    /// When a process that commits at these seconds detaches, with two looks a second.
     fn detaches(commits: &[u64], until: u64) -> Vec<f64> {
         let begin = Instant::now();
         let mut pace = Pace::default();
@@ -68,7 +65,6 @@ mod tests {
                 newest = newest.next();
                 (was_used, is_attached) = (true, true);
             }
-            // Only an attached process is looked at.
             if is_attached && pace.is_over(begin + at, was_used, newest, IDLE) {
                 is_attached = false;
                 detached.push(at.as_secs_f64());
@@ -81,7 +77,7 @@ mod tests {
     fn a_process_that_fell_silent_detaches_soon() {
         assert_eq!(detaches(&[0], 60), [1.5]);
         assert_eq!(detaches(&[0, 0, 1, 1, 2], 60), [3.5]);
-        // Without a rhythm it detaches after each transaction.
+        // Without a rhythm.
         assert_eq!(detaches(&[0, 4, 20, 23, 40], 60), [1.5, 5.5, 21.5, 24.5, 41.5]);
     }
 

@@ -7,39 +7,33 @@ use crate::log::file::Cursor;
 use crate::sqlite_format::home::State;
 
 pub struct Sweep {
-    /// Where the live records will begin.
     pub to: Cursor,
-    /// The state that home will have.
     pub state: Arc<State>,
-    /// The pages that had an image newer than home, in order.
+    /// With an image newer than home, in order.
     pub pages: Vec<PageNo>,
-    /// Index of the next page.
     pub next: usize,
-    /// Pages whose newest image was not durable in their turn.
+    /// Their newest image was not durable in their turn.
     pub later: Vec<PageNo>,
-    /// Bytes in the table when it began.
+    /// Of the table when it began.
     pub begun_bytes: u64,
-    /// Of those, bytes that it took away since.
+    /// Of those, taken away since.
     pub swept_bytes: u64,
-    /// Free bytes of the ring when it began.
+    /// Of the ring when it began.
     pub free_bytes: u64,
-    /// Home has all of it, flushed.
     pub flushed: bool,
     pub then: Then,
 }
 
-/// The step after all pages of a sweep are home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// Home is flushed, and the slot moves.
     Slot,
-    /// Nothing: the full ring grows with a whole checkpoint, to which little is left.
+    /// The full ring grows with a whole checkpoint, to which little is left.
     Nothing,
 }
 
 impl Sweep {
-    /// How many of its pages should be home by now: all, before three quarters of the ring's rest
-    /// are used, and of as many bytes of new pages as it brings home.
+    /// All are due before three quarters of the ring's rest are used, and as many bytes of new
+    /// pages come as it brings home.
     pub fn due(&self, tail: LogOffset, new_bytes: u64) -> usize {
         let share = |used: u64, room: u64| used.saturating_mul(4) as f64 / room.saturating_mul(3).max(1) as f64;
         let added = (new_bytes + self.swept_bytes).saturating_sub(self.begun_bytes);

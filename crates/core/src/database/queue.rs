@@ -26,50 +26,44 @@ use crate::disk::sync::idle::{Task, Watch, processor};
 use crate::disk::sync::thread::{self, ThreadId};
 use crate::disk::sync::{Event, Mutex};
 
-/// How often the first in the queue looks at a tentative holder: first, and at most.
+/// First, and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
-/// A waiter about to give up takes the place from a tentative holder that has had it for so long.
+/// A waiter about to give up takes over from a tentative holder of so long.
 const STARVED: Duration = Duration::from_millis(500);
-/// A waiter spins for so long if a turn usually takes at most twice that and the holder runs on
-/// another processor: waking up takes longer.
+/// For turns of at most twice that, with the holder on another processor: waking up takes longer.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// How long the place is left free before the first in the queue has it for certain; and the time
-/// until each waiter has had it.
+/// Before the first in the queue has the place for certain; and until each waiter has had it.
 const SLICE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(8));
 
-/// A holder that usually comes back so soon finds the place as it was, within its slice: else two
-/// processors empty each other's caches.
+/// A holder that comes back so soon keeps the place in its slice: else two processors empty each
+/// other's caches.
 pub const SOON: Duration = Duration::from_micros(50);
-/// How often the first in the queue looks whether such a holder has stayed away.
+/// How often the first in the queue looks whether it stays away.
 const AWAY: Duration = Duration::from_micros(250);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// To write.
     Firm,
-    /// Probably to write; after so long another may have the place.
+    /// After so long another may have it.
     Tentative(Duration),
 }
 
-/// A firm holder whose thread was idle for so long merely keeps the place.
+/// An idle firm holder.
 const KEEPS: Duration = Duration::from_millis(5);
 
-/// How long one try waits for the place.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// In all.
     pub all: Duration,
-    /// For one holder; `None`: without limit.
+    /// For one holder.
     pub kept: Option<Kept>,
 }
 
-/// How long one holder is waited for, unless it was idle for [`KEEPS`].
+/// Unless it was idle for [`KEEPS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
-    /// Since it got the place.
     pub held: Duration,
-    /// The same while it is inside of onewrite: it does not keep the place for long then.
+    /// While it is inside of onewrite, and so not for long.
     pub inside: Duration,
 }
 
@@ -79,11 +73,10 @@ impl From<Duration> for Patience {
     }
 }
 
-/// A turn in the queue, in the order of requests.
+/// In the order of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
-/// A connection, for the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionId(pub u64);
 
@@ -97,7 +90,6 @@ struct Holder {
     turn: u64,
     /// When it got the place and went on.
     since: Instant,
-    /// The processor that ran it last, if known.
     processor: Option<usize>,
 }
 
@@ -106,7 +98,7 @@ impl Holder {
         self.claim != Claim::Firm
     }
 
-    /// Whether it is a firm holder that is not waited for.
+    /// A firm holder that is not waited for.
     fn keeps(&self, kept: Kept, idle: Duration, inside: bool) -> bool {
         let held = self.since.elapsed();
         !self.is_tentative() && if inside { held >= kept.inside } else { idle >= KEEPS || held >= kept.held }
@@ -115,42 +107,36 @@ impl Holder {
 
 struct Waiter {
     holder: Holder,
-    /// It has the place, or finds it free if no other thread was faster.
+    /// Handed over, or free if no other thread was faster.
     called: Event,
-    /// It was called and has not looked yet. Changed under the lock.
+    /// Changed under the lock.
     is_called: AtomicBool,
     spins: AtomicBool,
-    /// It looks again before long, without a call. Changed under the lock.
+    /// It looks again soon without a call. Changed under the lock.
     is_alert: AtomicBool,
-    /// It has tried before.
     again: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Released {
-    /// How long a turn usually takes.
+    /// Of a turn.
     pub usual: Duration,
-    /// When the place was given back, if others waited for it.
     pub waited_for: Option<Instant>,
 }
 
-/// What a waiter does next.
 enum Look {
     Has,
-    /// Wait for a call.
     Sleep,
-    /// Look again soon: the place is another's for the rest of a slice.
+    /// Another has the rest of a slice.
     Nap,
-    /// Wait without sleeping: the slice is over.
+    /// The slice is over.
     Spin,
 }
 
-/// One connection has the place again and again.
 #[derive(Clone, Copy)]
 struct Run {
     connection: ConnectionId,
     thread: ThreadId,
-    /// The free place is kept for the connection until then.
     kept_until: Instant,
 }
 
@@ -158,17 +144,16 @@ struct Run {
 struct Inner {
     holder: Option<Holder>,
     waiting: VecDeque<Arc<Waiter>>,
-    /// When the place was handed over last, or the first one began to wait.
+    /// Or when the first one began to wait.
     handed_over: Option<Instant>,
-    /// The owner of the slice, if it comes again soon.
+    /// Owner of the slice, if it comes again soon.
     run: Option<Run>,
     turns: u64,
     tickets: u64,
-    /// What the first in the queue sees of the holder.
     watch: Option<(u64, Watch)>,
-    /// The turn that was seen idle, and for how long.
+    /// The turn, and for how long.
     idle: (u64, Duration),
-    /// How long a turn usually takes.
+    /// Of a turn.
     usual: Duration,
 }
 
@@ -184,26 +169,24 @@ impl Inner {
         Ticket(self.tickets)
     }
 
-    /// How long the holder has been idle, as far as it was watched.
+    /// As far as it was watched.
     fn idle_of(&self, holder: &Holder) -> Duration {
         if self.idle.0 == holder.turn { self.idle.1 } else { Duration::ZERO }
     }
 
-    /// The part of a slice that is over, in quarters: 4 is all of it.
+    /// 4 is a whole slice.
     fn quarters(&self, now: Instant) -> u128 {
         let slice = SLICE.0.min(SLICE.1 / u32::try_from(self.waiting.len()).unwrap_or(u32::MAX).max(1));
         let passed = self.handed_over.map(|at| now.saturating_duration_since(at).as_nanos());
         passed.map_or(u128::MAX, |passed| 4 * passed / slice.as_nanos().max(1))
     }
 
-    /// Whether the free place is kept for a connection other than `me`.
     fn is_kept_from(&self, me: &Holder, now: Instant) -> bool {
         let is_others = |run: Run| run.connection != me.connection && run.thread != me.thread;
         self.run.is_some_and(|run| is_others(run) && now < run.kept_until)
     }
 
-    /// A waiter looks whether it has the place: handed over or free. If not, it may be called
-    /// again.
+    /// Without the place, it may be called again.
     fn look(&mut self, waiter: &Arc<Waiter>) -> Look {
         let now = Instant::now();
         let at = self.waiting.iter().position(|w| Arc::ptr_eq(w, waiter));
@@ -217,7 +200,6 @@ impl Inner {
                 waiter.is_called.store(false, Relaxed);
                 waiter.called.reset();
                 if holder.is_some_and(|h| now.saturating_duration_since(h.since) > 2 * SPIN) {
-                    // Another use of the place breaks the run.
                     self.run = None;
                 }
                 let alert = at == 0 && self.run.is_some();
@@ -234,7 +216,7 @@ impl Inner {
             }
             (_, None) => {
                 if let Some(h) = self.holder.as_mut().filter(|h| h.connection == waiter.holder.connection) {
-                    // Handed over. The time it took to wake up is not its own.
+                    // Waking up took time that is not its own.
                     (h.since, h.processor) = (now, processor());
                 }
                 Look::Has
@@ -242,14 +224,14 @@ impl Inner {
         }
     }
 
-    /// Removes a waiter without the place; returns the waiter to call.
+    /// Returns the waiter to call.
     fn leave(&mut self, at: usize) -> Option<Arc<Waiter>> {
         self.waiting.remove(at);
         let next = self.waiting.front().filter(|_| self.holder.is_none())?;
         (!next.is_called.swap(true, Relaxed)).then(|| next.clone())
     }
 
-    /// Gives the place to the first in the queue, which is to be called.
+    /// Returns the waiter to call.
     fn hand_over(&mut self, now: Instant) -> Option<Arc<Waiter>> {
         (self.holder, self.run) = (None, None);
         self.handed_over = Some(now);
@@ -258,13 +240,12 @@ impl Inner {
         Some(next)
     }
 
-    /// `by` leaves the place free, or to the first in the queue if its time has come; returns the
-    /// waiter to call. `comes_again`: soon, and finds the place as it was.
+    /// Returns the waiter to call. `comes_again`: soon, and finds the place as it was.
     fn let_go(&mut self, by: &Holder, now: Instant, comes_again: bool) -> Option<Arc<Waiter>> {
         (self.holder, self.run) = (None, None);
         let first = self.waiting.front()?;
         let quarters = self.quarters(now);
-        // Where the holder comes again, the next wakes up before it has the place.
+        // If the holder comes again, the next wakes up first.
         let is_awake = !comes_again || first.spins.load(Relaxed);
         if first.again || quarters >= if is_awake { 4 } else { 5 } {
             return self.hand_over(now);
@@ -285,18 +266,17 @@ impl Inner {
 #[derive(Default)]
 pub struct WriterQueue {
     inner: Mutex<Inner>,
-    /// A connection that is inside of onewrite and so not idle. 0: none.
+    /// Not idle while inside of onewrite; 0: none.
     inside: AtomicU64,
 }
 
 impl WriterQueue {
-    /// Takes the place for `connection` within `patience`; false if it could not. A firm request
-    /// makes a tentative place firm.
+    /// False if not within `patience`. A firm request makes a tentative place firm.
     pub fn acquire(&self, connection: ConnectionId, claim: Claim, patience: impl Into<Patience>) -> bool {
         self.acquire_with(connection, claim, patience, &mut None)
     }
 
-    /// The same with the `ticket` of an earlier try; after a failure it holds the new one.
+    /// With the `ticket` of an earlier try; a failure leaves a new one.
     pub fn acquire_with(
         &self,
         connection: ConnectionId,
@@ -328,8 +308,7 @@ impl WriterQueue {
                     return true;
                 }
                 None => {}
-                // The holder cannot go on while this thread waits: two connections of one thread
-                // must not deadlock.
+                // The holder cannot go on while this thread waits.
                 Some(h) if h.thread == me.thread => {
                     if !h.is_tentative() {
                         *ticket = Some(mine);
@@ -348,7 +327,7 @@ impl WriterQueue {
                 return false;
             }
             let others_spin = inner.waiting.iter().any(|w| w.spins.load(Relaxed));
-            // A spinning thread would keep the holder from its processor.
+            // A spinning thread would keep the holder off its processor.
             let is_in_the_way = processor.is_some() && inner.holder.is_some_and(|h| h.processor == processor);
             let spins = inner.usual < 2 * SPIN && inner.run.is_none() && !others_spin && !is_in_the_way;
             let waiter = Arc::new(Waiter {
@@ -390,11 +369,10 @@ impl WriterQueue {
         self.inner.lock().look(waiter)
     }
 
-    /// Counts time nap by nap: a stopped process has not waited meanwhile.
+    /// Nap by nap: a stopped process has not waited meanwhile.
     fn wait(&self, waiter: &Arc<Waiter>, patience: Patience) -> bool {
         let mut nap = Duration::ZERO;
         let mut waited = Duration::ZERO;
-        // The turn that was seen last, and since when.
         let mut seen = (0, Duration::ZERO);
         loop {
             let look = self.look(waiter);
@@ -470,7 +448,6 @@ impl WriterQueue {
         self.inner.lock().waiting.front().is_some_and(|w| Arc::ptr_eq(w, waiter))
     }
 
-    /// The first in the queue looks at the holder.
     fn watch(&self, waiter: &Arc<Waiter>, nap: Duration) {
         let (holder, watch) = {
             let mut inner = self.inner.lock();
@@ -496,18 +473,18 @@ impl WriterQueue {
         inner.holder.is_none() && inner.waiting.is_empty()
     }
 
-    /// Whether a connection has the place for good.
+    /// For good.
     pub fn is_taken(&self) -> bool {
         self.inner.lock().holder.is_some_and(|h| !h.is_tentative())
     }
 
-    /// Number of connections that have the place or wait for it.
+    /// With the holder.
     pub fn crowd(&self) -> usize {
         let inner = self.inner.lock();
         inner.waiting.len() + usize::from(inner.holder.is_some())
     }
 
-    /// `connection` turned out to read: others may take its tentative place.
+    /// It turned out to read: others may have its tentative place.
     pub fn doubt(&self, connection: ConnectionId, grace: Duration) {
         let mut inner = self.inner.lock();
         if let Some(h) = inner.holder.as_mut().filter(|h| h.connection == connection && h.is_tentative()) {
@@ -515,7 +492,7 @@ impl WriterQueue {
         }
     }
 
-    /// `connection`, the holder, begins or ends work inside of onewrite and is not idle meanwhile.
+    /// The holder is not idle meanwhile.
     pub fn set_inside(&self, connection: ConnectionId, inside: bool) {
         if inside {
             self.inside.store(connection.0, Relaxed);
@@ -533,19 +510,18 @@ impl WriterQueue {
         self.inner.lock().waiting.len() >= count
     }
 
-    /// [`WriterQueue::release`], with a ticket for the same position.
+    /// Returns a ticket for the same position.
     pub fn give_up(&self, connection: ConnectionId) -> Option<Ticket> {
         let ticket = self.inner.lock().holder.filter(|h| h.connection == connection).map(|h| h.ticket);
         self.release(connection);
         ticket
     }
 
-    /// Gives the place back, if `connection` has it.
     pub fn release(&self, connection: ConnectionId) -> Released {
         self.release_for(connection, false)
     }
 
-    /// The same. `comes_again`: before long ([`SOON`]).
+    /// `comes_again`: before long ([`SOON`]).
     pub fn release_for(&self, connection: ConnectionId, comes_again: bool) -> Released {
         let (next, released) = {
             let mut inner = self.inner.lock();

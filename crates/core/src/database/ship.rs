@@ -22,19 +22,18 @@ use crate::log::group::Durability;
 use crate::shared::member::Member;
 use crate::shared::words::{Ship, reached};
 
-/// How often a commit that waits for the store looks whether the database still works.
+/// How often a waiting commit looks whether the database still works.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a commit waits for the store, unless the shipper says otherwise.
+/// Unless the shipper says otherwise.
 const PATIENCE_MS: u64 = 30_000;
 
 impl Database {
-    /// Whether the file beside the database says that commits wait for a store.
     pub fn is_signed(&self) -> Result<bool> {
         let sign = beside::path(&self.path, SYNC_SUFFIX);
         self.disk.exists(&sign).context(|| format!("cannot look for {}", sign.display()))
     }
 
-    /// Whether this connection, the shipper's or not, may begin a session (rule StoreHasIt).
+    /// Rule StoreHasIt.
     pub fn check_begins(&self, inner: &Inner, ships: bool) -> Result<()> {
         if !self.is_signed()? {
             return Ok(());
@@ -53,7 +52,6 @@ impl Database {
         Ok(())
     }
 
-    /// Sets the words of a session that the shipper has begun.
     pub fn begin_signed(&self, member: Option<&Member>) -> Result<()> {
         let Some(member) = member else {
             return Err(Error::CantOpen(format!(
@@ -69,8 +67,7 @@ impl Database {
         self.inner.lock().ships()
     }
 
-    /// Everything published is flushed: waits until the store has it. The caller has the writer's
-    /// place.
+    /// Everything is flushed. The caller has the writer's place.
     pub fn wait_all_shipped(&self) -> Result<()> {
         let (member, tid) = {
             let inner = self.inner.lock();
@@ -81,8 +78,7 @@ impl Database {
         Ok(())
     }
 
-    /// Rule StoreHasIt: waits until the store has `tid`, which is on the medium, and readers see
-    /// it. `Busy` after the `deadline`, if there is one.
+    /// Rule StoreHasIt: `tid` is flushed; readers then see it. `Busy` after the `deadline`.
     pub fn wait_shipped(&self, member: &Member, tid: Tid, deadline: Option<Instant>) -> Result<()> {
         let words = &member.words;
         let began = Instant::now();
@@ -91,7 +87,7 @@ impl Database {
         loop {
             let rung = words.flush_bell().load(SeqCst);
             words.show();
-            // Transactions shipped before the store went to another shipper count.
+            // Those shipped before another shipper took the store count.
             if reached(words, tid, Durability::Written) {
                 return self.inner.lock().check();
             }

@@ -9,15 +9,15 @@ use crate::checkpoint::checkpoint;
 use crate::database::{Database, Live};
 use crate::log::ring::Stream;
 
-/// A checkpoint costs two flushes: with as many between two of them, a longer ring gains nothing.
+/// A checkpoint costs two flushes: with so many between two, a longer ring gains nothing.
 const FLUSHES_BETWEEN: u64 = 1024;
-/// Nor for the pages written, with so many transactions to each.
+/// Nor with so many for each page written.
 const TRANSACTIONS_PER_PAGE: u64 = 16;
-/// A record of one page exceeds the page by at most so many bytes.
+/// Bytes by which a record of one page may exceed the page.
 const BESIDE_PAGE: u64 = 512;
 
-/// Makes room for a record of `len` bytes, with blocks of its own or not: the ring grows if that
-/// pays, with its records if it can, and is emptied otherwise. An empty ring stays as it is.
+/// For a record of `len` bytes: the ring grows if that pays, with its records if it can, and is
+/// emptied otherwise. An empty ring stays as it is.
 pub fn make_room(
     db: &Database,
     live: &mut Live,
@@ -45,7 +45,6 @@ pub fn longer(live: &Live, options: &Options) -> u64 {
     live.log.slot().ring_bytes.saturating_mul(2).min(ring_bytes_max(live, options))
 }
 
-/// Whether a longer ring is worth its room.
 fn pays(db: &Database, live: &Live, pages: u64, transactions: u64) -> bool {
     let between = db.stats.flushes.load(Ordering::Relaxed).saturating_sub(live.emptied_at);
     between < FLUSHES_BETWEEN || pages.saturating_mul(TRANSACTIONS_PER_PAGE) > transactions
@@ -55,8 +54,7 @@ fn transactions(live: &Live) -> u64 {
     live.log.last_tid().0.saturating_sub(live.log.slot().base_tid.0)
 }
 
-/// Whether a ring can grow to this length with its records. Other processes would have to find
-/// their places in it again.
+/// With its records. Other processes would have to find their places again.
 pub fn may_grow_full(db: &Database, live: &Live, ring_bytes: u64) -> bool {
     ring_bytes > live.log.slot().ring_bytes
         && live.log.fits_longer(ring_bytes)
@@ -64,7 +62,7 @@ pub fn may_grow_full(db: &Database, live: &Live, ring_bytes: u64) -> bool {
         && db.member().is_none_or(|member| !member.has_others())
 }
 
-/// Before a transaction's first image streams: the final record has page 1 whole.
+/// Then the final record has page 1 whole.
 pub fn before_stream(db: &Database, live: &mut Live, options: &Options, page_bytes: u32) -> Result<()> {
     // Its images would go home before the store has them (rule StoreHasIt).
     if db.is_shipped() {
@@ -76,8 +74,7 @@ pub fn before_stream(db: &Database, live: &mut Live, options: &Options, page_byt
     fit(db, live, options, u64::from(page_bytes) + BESIDE_PAGE)
 }
 
-/// Makes the ring long enough for a record of `len` bytes, if it may. Nothing of this transaction
-/// has streamed.
+/// For a record of `len` bytes, before anything of its transaction streams.
 pub fn fit(db: &Database, live: &mut Live, options: &Options, len: u64) -> Result<()> {
     let max = ring_bytes_max(live, options);
     let mut longer = live.log.slot().ring_bytes;
@@ -91,7 +88,7 @@ pub fn fit(db: &Database, live: &mut Live, options: &Options, len: u64) -> Resul
         return grow(db, live, longer);
     }
     match checkpoint(db, live, Stream::Drop) {
-        // The images stream instead, and the checkpoint is tried again.
+        // The images stream, and the checkpoint is tried again.
         Err(e) if e.is_short() => Ok(()),
         done => done.and_then(|()| grow_empty(db, live, longer)),
     }
@@ -107,18 +104,18 @@ fn grow_empty(db: &Database, live: &mut Live, ring_bytes: u64) -> Result<()> {
     if is_empty { grow(db, live, ring_bytes) } else { Ok(()) }
 }
 
-/// Makes a ring longer that is empty or that [`may_grow_full`]. On a full disk it stays as it is,
-/// which only costs checkpoints.
+/// Of a ring that is empty or [`may_grow_full`]. On a full disk it stays, which only costs
+/// checkpoints.
 fn grow(db: &Database, live: &mut Live, ring_bytes: u64) -> Result<()> {
     if ring_bytes <= live.log.slot().ring_bytes {
         return Ok(());
     }
-    // The ring may be the only proof that the last session ended (rule CloseProven).
+    // It may be the only proof of the last session's end (rule CloseProven).
     db.flush_new_mark(live)?;
     if !live.log.grow(ring_bytes).map_err(|e| db.poison(e))? {
         return Ok(());
     }
-    // Both slots tell of the new ring before it has a record (rule SlotBeforeReuse), and others
+    // Before the first record, both slots tell of the new ring (rule SlotBeforeReuse), and others
     // learn each before the next.
     db.tell_slot(live);
     live.log.settle_slots().map_err(|e| db.poison(e))?;

@@ -30,17 +30,16 @@ use crate::disk::stats::Stats;
 use crate::pages::table::Place;
 use crate::sqlite_format::home::State;
 
-/// Pages of a slice: at least, for short sweeps, and at most. Pages written together cost less, and
-/// a commit without a slice costs nothing.
+/// At least, for short sweeps, and at most: fewer, bigger slices cost less.
 const SLICE_PAGES: (usize, usize) = (4, 16);
-/// The number of slices at least, but for the shortest sweeps.
+/// At least, but for the shortest sweeps.
 const SLICES: usize = 32;
 
-/// Bytes of pages that a whole checkpoint brings home in a moment.
+/// A whole checkpoint of so many is over in a moment.
 const FEW_BYTES: u64 = 128 << 10;
 
-/// Continues the sweep, or begins one if due. The caller has the writer's place, and everything is
-/// published. Without room it is given up, and a whole checkpoint will report the error.
+/// The caller has the writer's place, and everything is published. Without room the sweep is given
+/// up, and a whole checkpoint reports the error.
 pub fn advance(db: &Database, live: &mut Live, options: &Options) -> Result<()> {
     let begun = live.sweep.take();
     let then = begun.as_ref().map(|sweep| sweep.then).or_else(|| due(db, live, options));
@@ -57,8 +56,7 @@ pub fn advance(db: &Database, live: &mut Live, options: &Options) -> Result<()> 
     }
 }
 
-/// Everything is in the log, and no other process may write: where one joins, whole checkpoints
-/// follow.
+/// With other writers, whole checkpoints follow.
 fn may_sweep(db: &Database, live: &Live) -> bool {
     live.scheme.facts().all_in_log()
         && !db.is_shipped()
@@ -66,7 +64,6 @@ fn may_sweep(db: &Database, live: &Live) -> bool {
         && db.member().is_none_or(|member| !member.has_others())
 }
 
-/// Whether a sweep is due, and the step after it.
 fn due(db: &Database, live: &Live, options: &Options) -> Option<Then> {
     let (ring_bytes, live_bytes) = (live.log.slot().ring_bytes, live.log.live_bytes());
     let new_bytes = db.table.read().new_bytes();
@@ -107,7 +104,7 @@ fn begin(db: &Database, live: &mut Live, then: Then) -> Result<Sweep> {
     })
 }
 
-/// Does the work that is due now; true when the sweep is over.
+/// True when the sweep is over.
 fn step(db: &Database, live: &mut Live, sweep: &mut Sweep) -> Result<bool> {
     if sweep.flushed {
         finish(db, live, sweep)?;
@@ -146,13 +143,13 @@ fn step(db: &Database, live: &mut Live, sweep: &mut Sweep) -> Result<bool> {
         slice(db, live, sweep, &state, &later)?;
         debug_assert!(sweep.later.is_empty(), "everything is durable");
     }
-    // Home has everything up to `to`, and some later pages (rule HomeFitsLog).
+    // Of home: everything up to `to`, and some later pages (rule HomeFitsLog).
     let tid = live.home.mark.tid.max(state.tid);
     tell(db, live, tid, sweep.to.last_tid)?;
     Ok(false)
 }
 
-/// The newest durable state that readers see, at least the one that the sweep began with.
+/// Visible to readers, and at least the state of the sweep's begin.
 fn newest_durable(db: &Database, live: &Live, sweep: &Sweep) -> Arc<State> {
     let durable = live.log.group().durable();
     let latest = db.inner.lock().latest.clone();
@@ -160,12 +157,12 @@ fn newest_durable(db: &Database, live: &Live, sweep: &Sweep) -> Arc<State> {
     if latest.tid > sweep.state.tid && is_durable { latest } else { sweep.state.clone() }
 }
 
-/// Brings the newest images of `pages` home, those of `state` or before; the others come later.
+/// Newest images of `state` or before; others come later.
 fn slice(db: &Database, live: &mut Live, sweep: &mut Sweep, state: &State, pages: &[PageNo]) -> Result<()> {
     let mut images: Vec<(PageNo, Place)> = memory::list(pages.len())?;
     {
         let table = db.table.read();
-        // Only snapshots read pages behind the end, and have them in the table.
+        // The table has pages behind the end, for snapshots.
         for page in pages.iter().filter(|page| page.0 <= state.page_count) {
             match table.to_sweep(*page) {
                 Some((tid, place)) if tid <= state.tid => images.push((*page, place)),
@@ -198,7 +195,7 @@ fn slice(db: &Database, live: &mut Live, sweep: &mut Sweep, state: &State, pages
     Ok(())
 }
 
-/// The slot follows: the records before it are not needed any more (rule HomeBeforeSlot).
+/// The slot makes older records unneeded (rule HomeBeforeSlot).
 fn finish(db: &Database, live: &mut Live, sweep: &Sweep) -> Result<()> {
     live.log.begin_at(&sweep.to, &sweep.state, live.scheme.facts())?;
     db.tell_slot(live);

@@ -15,18 +15,17 @@ use crate::pairing::evidence::HomeAndLog;
 use crate::pairing::{self, Evidence};
 use crate::sqlite_format::home::{Mark, State};
 
-/// A session that is over, whose mark home still carries.
 pub struct Closed {
     pub mark: Mark,
-    /// The state of home.
+    /// Of home.
     pub state: State,
     pub newest: Slot,
-    /// A hot rollback journal of SQLite without onewrite, from after the close.
+    /// Of SQLite without onewrite, after the close: a hot journal.
     pub waits: bool,
 }
 
-/// The session of home's mark, if the log proves that it ended with all of it in home. The caller
-/// has the log to itself.
+/// If the log proves that the mark's session ended with all of it in home. The caller has the log
+/// to itself.
 pub fn closed(db: &Database, log: &LogFile, session: u64) -> Result<Option<Closed>> {
     let mut evidence = HomeAndLog::new(db, log)?;
     let Some(mark) = evidence.mark().filter(|mark| mark.session == session) else { return Ok(None) };
@@ -38,8 +37,7 @@ pub fn closed(db: &Database, log: &LogFile, session: u64) -> Result<Option<Close
     let (_, bytes) = db.read_first(&mut first)?;
     let mut state = State::without_mark(first, bytes);
     if pairing::is_next(&newest, &mark) {
-        // As the close left it: page 1 in home may have an older counter, for the close alone
-        // changes no page.
+        // A close changes no page, so home's page 1 may have an older counter.
         state.change_counter = newest.change_counter.wrapping_sub(2);
     }
     Ok(Some(Closed { mark, state, newest, waits: db.has_hot_journal()? }))

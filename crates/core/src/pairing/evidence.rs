@@ -16,20 +16,20 @@ use crate::pairing::replay::{Led, Replayed, replay};
 use crate::pairing::{self, Evidence, Lead, Left, Pairing};
 use crate::sqlite_format::home::{self, Header, Kind, Mark, State};
 
-/// A database file and a log that the caller has to itself, and the facts found so far.
+/// The caller has both to itself.
 pub struct HomeAndLog<'a> {
     db: &'a Database,
     log: &'a LogFile,
     first: Header,
     home_bytes: u64,
     home_counter: u32,
-    /// The valid slots of the log, the newest first.
+    /// Valid ones, the newest first.
     pub slots: Vec<Slot>,
-    /// The end of the records by a dead process's words (rule EndTold).
+    /// The records' end by a dead process's words (rule EndTold).
     told: Option<Tid>,
-    /// Whether a hot rollback journal exists, if known.
+    /// A hot one, if known.
     journal: Option<bool>,
-    /// The slot whose records were replayed, and the resulting state.
+    /// With the replayed slot.
     led: Option<(Slot, Option<Replayed>)>,
     error: Option<Error>,
     left: Option<Left>,
@@ -56,18 +56,17 @@ impl<'a> HomeAndLog<'a> {
         })
     }
 
-    /// With records known to end at `told`.
+    /// The records end at `told`.
     pub fn ending(self, told: Option<Tid>) -> Self {
         HomeAndLog { told, ..self }
     }
 
-    /// The caller has looked for a journal, and there is none.
+    /// The caller found none.
     pub fn without_journal(self) -> Self {
         HomeAndLog { journal: Some(false), ..self }
     }
 
-    /// The answer of [`pairing::judge`]. With `accept_loss`, damage in the records of a continuing
-    /// session ends them.
+    /// With `accept_loss`, damage ends the records of a continuing session.
     pub fn judge(&mut self, accept_loss: bool) -> Result<Pairing> {
         let pairing = pairing::judge(self)?;
         let Some((slot, None)) = &self.led else { return Ok(pairing) };
@@ -83,13 +82,12 @@ impl<'a> HomeAndLog<'a> {
         })
     }
 
-    /// The live records behind an unmarked home, if that was asked for.
+    /// For an unmarked home, if asked for.
     pub fn found_left(&self) -> Option<Left> {
         self.left
     }
 
-    /// The replayed state, its slot and all slots, if the session of `pairing` continues; else the
-    /// error.
+    /// With its slot and all slots, if the session continues; else the error.
     pub fn into_replayed(self, pairing: &Pairing) -> Result<(Replayed, Slot, Vec<Slot>)> {
         match (pairing, self.led) {
             (Pairing::Fits(_) | Pairing::NeverBegun, Some((slot, Some(replayed)))) => Ok((replayed, slot, self.slots)),
@@ -97,7 +95,6 @@ impl<'a> HomeAndLog<'a> {
         }
     }
 
-    /// Why a marked home cannot be used with this log.
     fn refusal(mut self, pairing: &Pairing) -> Error {
         if let (Pairing::Damaged, Some(e)) = (pairing, self.error.take()) {
             return e;
@@ -128,8 +125,7 @@ impl<'a> HomeAndLog<'a> {
         }
     }
 
-    /// Home and log are of two moments (rule HomeFitsLog): the log does not lead from home to any
-    /// state that ever was.
+    /// No state ever was where the log leads from home (rule HomeFitsLog).
     fn copied_apart(&self, age: &str, or_else: &str) -> Error {
         Error::CantOpen(format!(
             "{} is {age} than its log {}: the two were copied at different moments, with a checkpoint between{or_else}. Nothing was \
@@ -140,7 +136,6 @@ impl<'a> HomeAndLog<'a> {
         ))
     }
 
-    /// Replays the records behind `slot`, and keeps the state or the error.
     fn lead(&mut self, slot: Slot, accept_loss: bool) -> Lead {
         let led = replay(self.db, self.log, &slot, self.told, accept_loss);
         let (lead, replayed) = match led {
@@ -174,7 +169,7 @@ impl Evidence for HomeAndLog<'_> {
     }
 
     fn is_home_whole(&mut self) -> Result<bool> {
-        // A hot rollback journal brings pages and length of a later transaction back.
+        // The journal brings back pages and length of a later transaction.
         Ok(State::without_mark(self.first, self.home_bytes).kind == Kind::Database || self.db.has_hot_journal()?)
     }
 
@@ -199,7 +194,7 @@ impl Evidence for HomeAndLog<'_> {
         Ok(self.lead(slot.clone(), false))
     }
 
-    /// The slot that a session without one would have had, as home says.
+    /// With the slot that the session would have had, as home says.
     fn replay_nothing(&mut self) -> Result<Lead> {
         let (Some(mark), Some(newest)) = (self.mark(), self.slots.first()) else { return Ok(Lead::Damaged) };
         let (state, _) = self.db.read_state()?;

@@ -34,58 +34,54 @@ use crate::sqlite_format::home::Mark;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pairing {
-    /// The session goes on from this slot.
+    /// The session continues from this slot.
     Fits(Slot),
-    /// A power cut came before the session's first flush of the log, and home is unchanged (rule
-    /// SlotWithFirstRecord).
+    /// Power failed before the session's first flush of the log (rule SlotWithFirstRecord).
     NeverBegun,
-    /// Home has all that the log holds, and the next session reuses the log (rule
-    /// CloseWithoutSlot).
+    /// Home has everything, and the log is reused (rule CloseWithoutSlot).
     Closed,
-    /// Home has all of the session, and a power cut brought the mark back (rule CloseProven).
+    /// Home has everything; a power cut restored the mark (rule CloseProven).
     ClosedMarkBack,
-    /// Home is a copy from before the newest transactions.
+    /// Home is an older copy.
     HomeOlder,
-    /// Home has more than the log; with a mark, it is a copy of a later moment.
+    /// Home has more than the log; with a mark, it is a later copy.
     HomeNewer,
-    /// The log is another file's, or of another history of this one.
+    /// The log is of another file or history.
     OtherFile,
-    /// The log is damaged or has no valid slot.
+    /// The log is damaged or empty.
     Damaged,
 }
 
 impl Pairing {
-    /// Whether a home without a mark needs nothing from the log.
+    /// Whether an unmarked home needs nothing from the log.
     pub fn has_all(&self) -> bool {
         matches!(self, Pairing::Closed | Pairing::HomeNewer)
     }
 }
 
-/// The state to which the records behind a slot lead from a marked home.
+/// Where the records lead from a marked home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lead {
-    /// The newest state.
     There,
-    /// None: they begin behind home.
+    /// The records begin behind home.
     HomeOlder,
-    /// None of them led to home's state.
+    /// No record led to home's state.
     HomeNewer,
-    /// None: they, or home, are damaged.
     Damaged,
 }
 
-/// The log behind its live slot, as an unmarked home sees it.
+/// The log behind its live slot, for an unmarked home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Number of readable records.
+    /// Readable records.
     pub records: u64,
-    /// Whether a record was durable and cannot be read.
+    /// Whether a durable record cannot be read.
     pub has_rot: bool,
-    /// Change counter of the last record, or of the slot if there is none.
+    /// Change counter of the last record, or of the slot.
     pub counter: u32,
     /// Change counter of home.
     pub home_counter: u32,
-    /// Whether home is the file that the log was last used for.
+    /// Whether the log was last used for home.
     pub is_noted: bool,
 }
 
@@ -95,28 +91,26 @@ impl Left {
     }
 }
 
-/// The facts about home and log.
 pub trait Evidence {
     fn mark(&self) -> Option<Mark>;
-    /// The valid slots of the log, the newest first.
+    /// Valid ones, the newest first.
     fn slots(&self) -> &[Slot];
-    /// Whether a hot rollback journal lies beside home.
+    /// A hot one.
     fn has_journal(&mut self) -> Result<bool>;
-    /// Whether home has the length in its header, or a hot journal restores it.
+    /// Or a hot journal restores the length.
     fn is_home_whole(&mut self) -> Result<bool>;
-    /// Whether no record follows `slot`.
+    /// No record follows `slot`.
     fn is_empty(&mut self, slot: &Slot) -> Result<bool>;
-    /// Whether no record behind `slot` says that one was flushed.
+    /// No record behind `slot` tells of a flush.
     fn has_nothing_flushed(&mut self, slot: &Slot) -> Result<bool>;
-    /// Whether both places for slots hold one, or nothing yet.
+    /// Both places hold one, or nothing yet.
     fn has_sound_slots(&mut self) -> Result<bool>;
-    /// Whether the ring of `slot` holds a tombstone of this session, and of its last transaction if
-    /// given.
+    /// In the ring of `slot`, of `session` and its `last` transaction, if given.
     fn has_tombstone(&mut self, slot: &Slot, session: u64, last: Option<Tid>) -> Result<bool>;
     fn replay(&mut self, slot: &Slot) -> Result<Lead>;
-    /// The same of home alone, where the session never began.
+    /// From home alone.
     fn replay_nothing(&mut self) -> Result<Lead>;
-    /// The log behind `slot`, for a home without a mark.
+    /// For an unmarked home.
     fn left(&mut self, slot: &Slot) -> Result<Left>;
 }
 
@@ -127,7 +121,7 @@ pub trait Evidence {
 /// Those of the evidence.
 pub fn judge(evidence: &mut impl Evidence) -> Result<Pairing> {
     let Some(mark) = evidence.mark() else { return unmarked(evidence) };
-    // A journal beside a marked home is of a transaction after a close.
+    // The journal is of a transaction after a close.
     let pairing = match evidence.has_journal()? {
         true => Pairing::OtherFile,
         false => by_records(evidence, &mark)?,
@@ -151,7 +145,7 @@ fn by_records(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
     })
 }
 
-/// [`judge`] for a marked home, as far as mark and slots tell.
+/// As far as mark and slots tell.
 fn by_slots(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
     let Some(newest) = evidence.slots().first().cloned() else { return Ok(Pairing::Damaged) };
     if newest.session == mark.session {
@@ -168,8 +162,8 @@ fn by_slots(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
 }
 
 /// The slot that counts, if the newest is of a recovery that crashed before it marked home, without
-/// a record: the recovery can be repeated (invariant I8). A slot between the two, lost in a crash,
-/// would be of a session that is over.
+/// a record: it can be repeated (invariant I8). A slot lost between the two would be of a session
+/// that is over.
 pub fn before_recovery(slots: &[Slot], session: u64) -> Option<&Slot> {
     let newest = slots.first()?;
     let is_before =
@@ -177,9 +171,9 @@ pub fn before_recovery(slots: &[Slot], session: u64) -> Option<&Slot> {
     slots.iter().find(is_before).filter(|_| newest.session != session)
 }
 
-/// Whether the session of `mark` ended with all of it in home (rule CloseProven).
+/// With all of it in home (rule CloseProven).
 pub fn is_close_proven(evidence: &mut impl Evidence, mark: &Mark) -> Result<bool> {
-    // Schemes that write in place say nothing of home in the mark, and flush its removal.
+    // Schemes in place say nothing of home in the mark, and flush its removal.
     let newest = evidence.slots().first().filter(|slot| slot.page_count != PAGE_COUNT_IN_HOME).cloned();
     let Some(newest) = newest.filter(|_| mark.tid == mark.whole) else { return Ok(false) };
     if !evidence.is_home_whole()? {
@@ -191,7 +185,7 @@ pub fn is_close_proven(evidence: &mut impl Evidence, mark: &Mark) -> Result<bool
     match (newest.live, newest.session == mark.session) {
         (false, _) => Ok(is_end(&newest)),
         (true, true) => evidence.has_tombstone(&newest, mark.session, Some(mark.tid)),
-        // The next session has written its slot without marking home: so it flushed no record (rule
+        // Its slot is there and its mark is not: so it flushed no record (rule
         // MarkWithFirstRecord).
         (true, false) => {
             let is_over = is_next(&newest, mark) || evidence.slots().iter().any(is_end);
@@ -204,8 +198,7 @@ pub fn is_next(newest: &Slot, mark: &Mark) -> bool {
     newest.live && follows_session(newest.session, mark.session) && newest.base_tid == mark.tid.next()
 }
 
-/// How far home's change counter may be ahead of the last record's: taking the mark off adds two,
-/// putting it on nothing.
+/// Taking the mark off adds two to home's change counter, putting it on nothing.
 const COUNTS_OF_A_CLOSE: u32 = 2;
 
 fn unmarked(evidence: &mut impl Evidence) -> Result<Pairing> {
@@ -214,15 +207,15 @@ fn unmarked(evidence: &mut impl Evidence) -> Result<Pairing> {
         return Ok(Pairing::Closed);
     }
     let left = evidence.left(&newest)?;
-    // As counters that wrap are compared.
+    // Counters wrap.
     let ahead = |counter: u32| left.home_counter.wrapping_sub(counter);
-    // A recovery takes the mark off with the counter at the slot's ceiling.
+    // A recovery leaves the counter at the slot's ceiling.
     let is_rested = newest.is_in_page() && left.is_empty() && ahead(newest.counter_ceiling) <= COUNTS_OF_A_CLOSE;
     Ok(match ahead(left.counter) {
         _ if is_rested && left.is_noted => Pairing::Closed,
         0..=COUNTS_OF_A_CLOSE if left.is_empty() || (left.is_noted && !left.has_rot) => Pairing::Closed,
         0x8000_0000.. => Pairing::HomeOlder,
-        // A close that has begun to overwrite the ring: home had all of the session then.
+        // A close that began to overwrite the ring, with home complete.
         _ if left.is_noted && (!left.has_rot || evidence.has_tombstone(&newest, newest.session, None)?) => {
             Pairing::HomeNewer
         }
@@ -240,7 +233,6 @@ mod tests {
     const SESSION: u64 = 7;
     const LAST: Tid = Tid(90);
 
-    /// Answers from a table.
     #[derive(Clone, Debug)]
     struct Told {
         mark: Option<Mark>,
@@ -312,11 +304,10 @@ mod tests {
         }
     }
 
-    /// Each relation of a log's slots to a mark of [`SESSION`] at [`LAST`], by name.
+    /// Each relation of slots to a mark of [`SESSION`] at [`LAST`], by name.
     fn logs() -> Vec<(&'static str, Vec<Slot>)> {
         let own = |sequence| slot(sequence, SESSION, true, Tid(80));
         let next = session_after(SESSION, 5);
-        // The mark's session follows this one.
         let before = (1..).find(|before| follows_session(session_after(*before, SESSION), *before)).unwrap();
         vec![
             ("none", vec![]),
@@ -335,12 +326,11 @@ mod tests {
     }
 
     fn left(records: u64, has_rot: bool, ahead: u32, is_noted: bool) -> Left {
-        // The counter wraps between the two.
+        // Wrapping.
         let counter = u32::MAX;
         Left { records, has_rot, counter, home_counter: counter.wrapping_add(ahead), is_noted }
     }
 
-    /// Each combination of answers for a marked home.
     fn marked(mut each: impl FnMut(&str, &Told)) {
         let follows = |log: &str| log == "the one's before";
         for (name, slots) in logs() {
@@ -370,7 +360,7 @@ mod tests {
         }
     }
 
-    /// The table of a marked home, row by row; the first match counts.
+    /// The first match counts.
     fn row(log: &str, told: &Told) -> &'static str {
         let mark = told.mark.unwrap();
         let goes_on = match log {
@@ -467,7 +457,7 @@ mod tests {
         }
     }
 
-    /// After a recovery of an in-page scheme, home's counter is at the slot's ceiling.
+    /// After a recovery of an in-page scheme.
     #[test]
     fn a_home_at_the_ceiling_of_its_slot() {
         let rested = Slot { in_place: true, page_count: PAGE_COUNT_IN_HOME, ..slot(4, SESSION, true, LAST) };

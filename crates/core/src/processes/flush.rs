@@ -25,23 +25,20 @@ use crate::shared::member::Member;
 use crate::shared::turn::now_us;
 use crate::shared::words::{ProcessWords, Ship, reached};
 
-/// How often a waiter looks whether the flushing process is dead.
+/// Of a waiter at the flusher.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
-/// How long a live flusher may take before another flushes as well, unless the wait for the
-/// writer's place is shorter.
+/// For a live flusher, unless the wait for the writer's place is shorter.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Longest time for covered processes to come back, in microseconds.
+/// For covered processes to come back.
 const GATHER_US_MAX: u64 = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flusher {
     Me,
-    /// Another thread or process.
     Other(usize),
 }
 
-/// Becomes the flusher instead of `instead`.
 pub fn lead(words: &ProcessWords, me: usize, instead: u64) -> Flusher {
     match words.flusher().compare_exchange(instead, me as u64 + 1, SeqCst, SeqCst) {
         Ok(_) => Flusher::Me,
@@ -49,7 +46,7 @@ pub fn lead(words: &ProcessWords, me: usize, instead: u64) -> Flusher {
     }
 }
 
-/// Everything written before `lead`, up to `tid`, is on the medium.
+/// Everything written before `lead`, up to `tid`.
 pub fn led(words: &ProcessWords, me: usize, tid: Tid) {
     words.raise_flushed(tid);
     words.show();
@@ -61,7 +58,7 @@ pub fn end(words: &ProcessWords, me: usize) {
     words.ring();
 }
 
-/// How long the next flush waits for the processes that the last one covered.
+/// How long the next flush waits for those that the last one covered.
 fn gather(words: &ProcessWords) -> Option<Duration> {
     if words.covered().load(SeqCst) & !words.awaiting().load(SeqCst) == 0 {
         return None;
@@ -72,8 +69,8 @@ fn gather(words: &ProcessWords) -> Option<Duration> {
 }
 
 impl Database {
-    /// Waits until the written `tid` is visible to every process, and on the medium if `durability`
-    /// says so; flushes for all if no other does. `Busy` after the `deadline`.
+    /// Until `tid` is visible to all, and on the medium if `durability` says so; flushes for all if
+    /// no other does. `Busy` after the `deadline`.
     pub fn wait_flushed(
         &self,
         member: &Member,
@@ -88,11 +85,11 @@ impl Database {
         let done = self.wait_for_flush(member, tid, durability, deadline);
         member.awaits(false);
         done?;
-        // A store gets only flushed records, whatever durability the commit asked for.
+        // A store gets only flushed records.
         if reached(&member.words, tid, durability) { Ok(()) } else { self.wait_shipped(member, tid, deadline) }
     }
 
-    /// The same on this machine alone: the store may lack it.
+    /// The store may lack it.
     pub fn wait_flushed_here(&self, member: &Member, tid: Tid) -> Result<()> {
         while member.words.flushed() < tid {
             self.wait_for_flush(member, tid, Durability::Flushed, None)?;
@@ -119,7 +116,7 @@ impl Database {
             }
             self.inner.lock().check()?;
             if !keeps(Case::Poisons) {
-                // A failed write never succeeds later, and no process would say so.
+                // No process would report a failed write.
                 return Ok(());
             }
             let now = Instant::now();
@@ -156,8 +153,7 @@ impl Database {
         let began_us = now_us();
         words.covered().store(words.awaiting().load(SeqCst), SeqCst);
         let target = words.written();
-        // A failed flush of another process may have hidden from this one that records are not on
-        // the medium.
+        // Another process's failed flush may have hidden a loss.
         match member.log.flush().and_then(|()| self.inner.lock().check()) {
             Ok(()) => {
                 let ended_us = now_us();
@@ -174,10 +170,10 @@ impl Database {
         }
     }
 
-    /// A process died in a flush that may have failed: everything is written again, in a turn (rule
+    /// The dead process's flush may have failed: everything is written again, in a turn (rule
     /// WrittenAgain).
     fn flush_for_dead(&self, member: &Member, dead: usize, deadline: Option<Instant>) -> Result<()> {
-        // A commit within its own turn would wait for itself if that turn is to be passed on.
+        // A commit in its own turn would wait for itself.
         if !member.join_turn() {
             let soon = Instant::now() + LOOK_FOR_DEAD;
             match self.enter(true, deadline.map_or(soon, |deadline| deadline.min(soon))) {
@@ -187,7 +183,6 @@ impl Database {
             }
         }
         let done = match self.writer.lock().as_mut() {
-            // Another process may have done it meanwhile.
             Some(live) if member.words.flusher().load(SeqCst) == dead as u64 + 1 => self.flush_published(live),
             _ => Ok(()),
         };

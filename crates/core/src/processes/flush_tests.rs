@@ -9,19 +9,18 @@ use crate::base::types::Tid;
 use crate::log::group::Durability;
 use crate::shared::words::{Committing, ProcessWords, reached};
 
-/// The safeguard that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// `written` is raised before `wanted`.
+    /// `written` before `wanted`.
     WantedFirst,
-    /// A flush covers all that is written when it ends.
+    /// Of all that is written at a flush's end.
     TargetFirst,
-    /// A failed flush poisons.
+    /// After a failed flush.
     Poison,
-    /// Records of a process that died in its flush are written again.
+    /// After a death in a flush.
     Rewrite,
-    /// Records of a process that died in its turn are written again.
+    /// After a death in a turn.
     TakeOver,
 }
 
@@ -43,14 +42,14 @@ enum At {
     Dead,
 }
 
-/// The log in the kernel's cache and on the medium: records up to these.
+/// Records in the cache and on the medium, up to these.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
     words: Committing,
     turn: Option<usize>,
     cache: u64,
     medium: u64,
-    /// Clean in the cache and not on the medium, after a failed flush.
+    /// Clean in the cache, not on the medium.
     limbo: u64,
     acknowledged: u64,
     at: [At; 2],
@@ -78,7 +77,7 @@ impl World {
         Ok(())
     }
 
-    /// The next possible steps of process `me`: success, failure, death.
+    /// Success, failure, death.
     fn next(&self, words: &ProcessWords, me: usize, without: Without) -> Vec<World> {
         let mut all = Vec::new();
         let mut go = |change: &dyn Fn(&mut World)| {
@@ -192,7 +191,7 @@ impl World {
                 w.at[me] = At::Failed;
             });
         }
-        // Between the end of the flush and the late look at `written`, the other may write.
+        // The other may write before the late look at `written`.
         if let (Without::TargetFirst, At::Flushed(target)) = (without, self.at[me])
             && words.written().0 > target
         {
@@ -202,7 +201,7 @@ impl World {
     }
 }
 
-/// Explores every state; returns an error found, and the number of states.
+/// Returns an error, and the number of states.
 fn explore(without: Without) -> (Option<String>, usize) {
     let words = ProcessWords::new(std::sync::Arc::default());
     words.found(1, false, 1, Tid(0));

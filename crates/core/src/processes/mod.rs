@@ -33,21 +33,19 @@ use crate::shared::tail::Reach;
 use crate::shared::words::Ship;
 
 impl Database {
-    /// Takes the writer's place among the processes, until `deadline`. With `firm`, a transaction
-    /// begins, which [`Database::leave`] ends; else the place is leased, so that the next snapshot
-    /// is probably still the newest at its first write.
+    /// Until `deadline`. With `firm`, a transaction begins, which [`Database::leave`] ends; else
+    /// the place is leased, so that the next snapshot is probably still newest at its first write.
     pub fn enter(&self, firm: bool, deadline: impl Into<Deadline>) -> Result<()> {
         self.enter_soon(firm, deadline, None)
     }
 
-    /// The same; does not wait for a process that has had the place for `kept`.
+    /// Does not wait for a holder of `kept`.
     pub fn enter_soon(&self, firm: bool, deadline: impl Into<Deadline>, kept: Option<Duration>) -> Result<()> {
         self.try_enter(firm, &deadline.into(), kept).map(drop)
     }
 
-    /// Takes over from a dead process by entering and leaving, without the place among this
-    /// process's connections: its holder may begin a session between the two, whose place must
-    /// stay.
+    /// Takes over from a dead process, without the place in this process: its holder may begin a
+    /// session meanwhile.
     pub fn enter_and_leave(&self, deadline: impl Into<Deadline>) -> Result<()> {
         if self.try_enter(true, &deadline.into(), None)? {
             self.leave(false);
@@ -55,7 +53,7 @@ impl Database {
         Ok(())
     }
 
-    /// Enters; false where no place exists among processes.
+    /// False where no place exists among processes.
     fn try_enter(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(false) };
         if self.read_only {
@@ -63,7 +61,7 @@ impl Database {
         }
         let taken = member.take(firm, deadline, kept)?;
         if member.should_hold_pending() {
-            // The process that held PENDING may have left or died (rule StockKeptOut).
+            // Its holder may have gone (rule StockKeptOut).
             self.hold_pending();
         }
         match taken {
@@ -72,7 +70,7 @@ impl Database {
                 self.check_replaced(&member)?;
             }
             Taken::Again => return Ok(true),
-            // A lease can be lost at any time: nothing that concerns others may happen under it.
+            // A lease can end at any time: nothing that concerns others happens under it.
             Taken::Anew if !firm => return Ok(true),
             Taken::Not => {
                 return Err(Error::Busy("another process is writing the database through onewrite".into()));
@@ -94,8 +92,8 @@ impl Database {
             (Ok(()), _) => {
                 member.settle()?;
                 if layered && let Some(live) = writer.as_mut() {
-                    // A big transaction goes home that a process left, dead or without room.
-                    // Without room again, the next one tries.
+                    // It was left by a dead process, or one without room. Without room again, the
+                    // next one tries.
                     match checkpoint(self, live, Stream::Drop) {
                         Err(e) if !e.is_short() => return Err(e),
                         _ => {}
@@ -120,18 +118,17 @@ impl Database {
         }
     }
 
-    /// Ends a firm [`Database::enter`]. Once all that was published is written, the place goes on:
-    /// to the next waiter if `pass_on`, or if this process has had its slice.
+    /// Of a firm [`Database::enter`]. With everything written, the place goes on: to a waiter if
+    /// `pass_on`, or after this process's slice.
     pub fn leave(&self, pass_on: bool) {
         let inner = self.inner.lock();
         let Some(member) = &inner.member else { return };
-        // Read while no connection publishes: the last of several that leave must see the others'
-        // writes.
+        // With publication locked out: the last of several that leave must see the others' writes.
         member.leave(inner.published.tid <= member.words.written(), pass_on);
     }
 
-    /// Waits until `deadline` while a dead process's transaction is undecided: a program started
-    /// afterwards must not see it appear later.
+    /// Until `deadline`, for a dead process's transaction: a program started afterwards must not
+    /// see it appear later.
     pub fn decide(&self, deadline: Instant) -> Result<()> {
         let Some(member) = self.member() else { return Ok(()) };
         self.end_turn_of_dead(&member, deadline)?;
@@ -141,7 +138,6 @@ impl Database {
         }
     }
 
-    /// Takes over from a process that died in its turn, until `deadline`.
     pub fn end_turn_of_dead(&self, member: &Member, deadline: Instant) -> Result<()> {
         while member.words.busy_owner().is_some() {
             match self.enter_and_leave(Duration::ZERO) {
@@ -156,8 +152,7 @@ impl Database {
         Ok(())
     }
 
-    /// Makes this process the only one, so that others cannot attach until `member.not_alone()`.
-    /// `Busy` if there are others.
+    /// Others cannot attach until `member.not_alone()`. `Busy` if there are any.
     pub fn be_alone(&self, member: &Arc<Member>, wait: Duration) -> Result<()> {
         self.check_replaced(member)?;
         member::admin(&member.log, wait)?;
@@ -174,9 +169,8 @@ impl Database {
         }
     }
 
-    /// Whether this process, about to leave, is the last one and may write. Then no other can
-    /// attach until it has left, and dead processes' work is taken over. `Busy` if another attaches
-    /// or leaves for longer than `wait`.
+    /// True for the last one that may write: others cannot attach until it has left, and dead
+    /// processes' work is done. `Busy` if another attaches or leaves for longer than `wait`.
     pub fn is_last(&self, wait: Duration) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(true) };
         if member.observes {
@@ -186,8 +180,7 @@ impl Database {
         if self.read_only || !member.is_alone()? {
             return Ok(false);
         }
-        // With another log, another process is the last; one still attached to this log keeps home
-        // locked.
+        // Another process ends the new log's session; stragglers keep home locked.
         if member.words.is_replaced() || self.has_stragglers()? {
             return Ok(false);
         }
@@ -198,7 +191,7 @@ impl Database {
             return Ok(false);
         }
         self.enter(true, Duration::ZERO)?;
-        // Entering adopted a dead process's records.
+        // A dead process's records are adopted now.
         if is_ahead_of_store() {
             self.leave(false);
             return Ok(false);
@@ -220,15 +213,14 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
     live.sweep = None;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     if !same_home {
-        // Room asked for is given back by the process that writes home.
+        // The process that writes home gives it back.
         live.home.reserved_bytes = live.home.bytes;
     }
     live.home_tid = tail.slot.base_tid;
     Ok(())
 }
 
-/// The place was given back when everything published was written (rule OneWriter): pending records
-/// would be lost now.
+/// Everything was written when the place was given back (rule OneWriter).
 fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
     if !live.log.group().has_pending() {
         return Ok(());
@@ -237,8 +229,7 @@ fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
     Err(inner.poison(Error::Corrupt(format!("another process wrote to {} before this one was done", path.display()))))
 }
 
-/// The writer's state after a process died while it wrote: whole records in the log are adopted and
-/// made durable, for an application may know of them.
+/// Whole records of a dead writer are adopted, durable, for an application may know of them.
 fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
     check_nothing_pending(live, inner)?;
     let words = &member.words;
@@ -246,7 +237,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let slots = member.log.slots()?;
     let newest = slots.iter().find(|s| s.session == session && s.live);
     if let Some(slot) = newest.filter(|s| s.sequence > generation) {
-        // Home was flushed before the slot was written; the slot perhaps not.
+        // The slot followed a flush of home, and may be in the cache alone.
         let at = slot.position();
         let path = &member.log.path;
         member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
@@ -268,7 +259,6 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
                 db.keep_decision(&decider, &member.log, &tail.slot)?;
             }
             let state = follow::apply(db, member, &tail.slot, record, &newest, inner.readers())?;
-            // Nothing follows streamed images before they are home.
             Ok(Some((end, state, record.head.stream.count > 0)))
         })?;
         let Some((end, state, is_last)) = next.flatten() else { break };
@@ -278,9 +268,8 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
             break;
         }
     }
-    // Erases a partial or cancelled record: a shorter one in its place must not be followed by the
-    // rest (rule PreparedThenDecided), and the last close overwrites the ring only as far as
-    // records reached.
+    // A shorter record there must not be followed by the rest of this one (rule
+    // PreparedThenDecided), and the close wipes only as far as records reached.
     member.log.wipe_free(&tail.slot, cursor.tail)?;
     let streamed_end = db.table.read().streamed_end();
     member.log.rewrite_live(&tail.slot, cursor.tail, streamed_end)?;
@@ -294,7 +283,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     let adopted = newest.tid;
     match words.ship() {
         Ship::Off => inner.set_state(newest),
-        // Readers of this process see it when all may (rule StoreHasIt).
+        // When all may see it (rule StoreHasIt).
         _ => inner.hide(newest),
     }
     if streamed_end > 0 {
@@ -307,7 +296,7 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     words.ring();
     drop(tail);
     if slots.iter().any(|slot| slot.session == session && slot.ring_bytes != live.log.slot().ring_bytes) {
-        // It died between the two slots of a longer ring (rule SlotBeforeReuse).
+        // Its owner died between the two slots of a longer ring (rule SlotBeforeReuse).
         live.log.repeat_slot()?;
         member.note(live.log.slot(), &live.log.cursor());
     }

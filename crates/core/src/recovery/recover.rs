@@ -44,7 +44,7 @@ use crate::shared::tail::Reach;
 use crate::shared::words::{Due, ProcessWords};
 use crate::sqlite_format::home::{Kind, Mark, State};
 
-/// The log of `session`, locked for this process, or read-only as `mode` says.
+/// Locked, or read-only as `mode` says.
 pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     let log = find_log(db, session, mode)?;
     lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive }, Duration::ZERO)?;
@@ -53,7 +53,6 @@ pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> 
 }
 
 fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
-    // The usual place first.
     if let Ok(Some(log)) = LogFile::open(&*db.disk, &log_path(&db.path), mode)
         && log.slots().is_ok_and(|slots| slots.iter().any(|slot| slot.session == session))
     {
@@ -78,7 +77,7 @@ fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     Ok(log)
 }
 
-/// Ends a session again whose close is proven; false if it is not.
+/// If its close is proven.
 pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
     let Some(closed) = closed(db, log, session)? else { return Ok(false) };
     kept::remove(&*db.disk, &log.path, session)?;
@@ -86,8 +85,7 @@ pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Takes the mark off a complete home, durable, as the close did. The log's invalidation is not
-/// flushed: the next session finds out.
+/// Durable, as the close did. The log's invalidation is not flushed: the next session finds out.
 fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
     let Closed { mark, state, newest, waits } = closed;
     let what = || db.what("cannot fit the length of");
@@ -105,8 +103,7 @@ fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
     log.give_back(&newest)
 }
 
-/// The same beside a hot rollback journal, which is of a transaction after the close. The caller
-/// has home to itself.
+/// A hot journal is of a transaction after the close. The caller has home to itself.
 pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
     let log = match find_log(db, session, OpenMode::ReadWrite) {
         Err(Error::CantOpen(_)) => return Ok(false),
@@ -115,8 +112,7 @@ pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
     Ok(member::try_alone(&log, LockKind::Exclusive)? && end_again(db, &log, session)?)
 }
 
-/// Rewrites a page of home as it is: after a failed flush of a dead process it may be clean in the
-/// cache and not on the disk. The mark's flush covers it.
+/// After a dead process's failed flush, it may be in the cache only. The mark's flush covers it.
 fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
     let mut image = memory::zeros(state.page_bytes as usize)?;
     let at = page.offset(state.page_bytes);
@@ -127,9 +123,9 @@ fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
     db.home.write_at(&image, at).context(|| db.what("cannot write"))
 }
 
-/// Rewrites the pages of an in-page scheme's last transaction, restored or as they are. Page 1
-/// follows the others, for its size may count pages that a crash would take; then the end of the
-/// file, whose pages may prove the transaction before (rule SizeLast).
+/// The last transaction's pages, of an in-page scheme: first all but page 1, whose size may count
+/// pages that a crash takes; last the file's end, whose pages may prove the transaction before
+/// (rule SizeLast).
 fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
     let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
     write_pages(db, &*db.home, home, state, pages)?;
@@ -144,8 +140,7 @@ fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec
     Ok(())
 }
 
-/// Takes a marked home into use: recovers it, or joins its users. The caller holds SHARED. False if
-/// the mark went meanwhile: look again.
+/// Recovers it, or joins its users. The caller holds SHARED. False if the mark went: look again.
 pub fn attach(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -154,7 +149,7 @@ pub fn attach(
     options: &Options,
 ) -> Result<bool> {
     let (log, observes) = match find_log(db, session, OpenMode::ReadWrite) {
-        // It may not be written; another cause shows again.
+        // If it is not for want of permission, the error comes again.
         Err(Error::CantOpen(_)) if db.read_only => (find_log(db, session, OpenMode::ReadOnly)?, true),
         log => (log?, false),
     };
@@ -210,8 +205,8 @@ pub fn attach(
     Ok(true)
 }
 
-/// The last connection closes on a lost log: it attaches to the new one and ends the session if it
-/// is the last. An error leaves that to the next process.
+/// On a lost log: attaches to the new one, and ends the session as the last. After an error the
+/// next process does.
 pub fn attach_to_close(db: &Database) {
     let mut writer = db.writer.lock();
     let mut inner = db.inner.lock();
@@ -226,12 +221,11 @@ pub fn attach_to_close(db: &Database) {
 
 struct Found {
     log: LogFile,
-    /// The newest first.
+    /// Newest first.
     slots: Vec<Slot>,
-    /// The one that counts.
     slot: Slot,
     replayed: Replayed,
-    /// The newest written transaction, if known (rule EndTold).
+    /// Newest written, if known (rule EndTold).
     told: Option<Tid>,
 }
 
@@ -243,7 +237,7 @@ fn left_marked(db: &Database) -> Error {
     ))
 }
 
-/// The same for a process that may not write the log.
+/// Without writing the log.
 fn observe(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -266,14 +260,13 @@ fn observe(
     followed.map(|()| true)
 }
 
-/// The newest transaction that dead processes wrote in this start of the system: their shared words
-/// are as they left them (rule EndTold).
+/// Of dead processes in this start of the system, by their shared words (rule EndTold).
 fn told_end(db: &Database, log: &LogFile, session: u64) -> Option<Tid> {
     ProcessWords::new(log.file.shared_words().ok()?).end(session, db.disk.system_start()?)
 }
 
-/// The opened file must still have the name: another process may have exchanged (scheme of two
-/// files) or replaced it. The caller has the log to itself, so it stays (rule NameAskedUnderLock).
+/// Another process may have exchanged or replaced the file. With the log locked, the answer stays
+/// (rule NameAskedUnderLock).
 fn check_name(db: &Database) -> Result<()> {
     db.check_name().map_err(|e| match e {
         Error::Moved(why) => Error::CantOpen(why),
@@ -281,8 +274,7 @@ fn check_name(db: &Database) -> Result<()> {
     })
 }
 
-/// Gives a log with another name its database's name again, if free. Logs are found by session, so
-/// nothing depends on it.
+/// If that is free. Logs are found by session, so nothing depends on it.
 fn give_name(db: &Database, log: &mut LogFile) {
     let named = log_path(&db.path);
     if log.path != named
@@ -302,7 +294,6 @@ fn join(
     options: &Options,
 ) -> Result<()> {
     check_fits(db, log, options)?;
-    // A connection that only reads writes no record.
     let psow = inner.recovers.then_some(options.psow);
     let member = Member::join(db.files(), log.clone(), session, psow)?;
     follow(db, writer, inner, member, options)
@@ -324,7 +315,6 @@ fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
     }
     let home = db.home.id().context(|| db.what("cannot look at"))?;
     if log.noted_home()?.is_some_and(|file| file != home.ino) {
-        // Pages written home would be in only one of the two.
         return Err(Error::CantOpen(format!(
             "{} is a copy of a database that is in use (with the log {}): copy it, with its log, when nobody uses it",
             db.path.display(),
@@ -355,8 +345,7 @@ fn follow(
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
     if !member.observes && member.words.flushed() <= slot.base_tid && keeps(Case::MarkWithFirstRecord) {
-        // The session's first process may flush the mark with its first record; this one cannot
-        // know.
+        // The first process may flush its mark with its first record, unknown here.
         db.sync_home().map_err(|e| inner.poison(e))?;
     }
     follow::catch_up(db, &member, inner, Reach::Visible)?;
@@ -365,8 +354,8 @@ fn follow(
     Ok(())
 }
 
-/// Whether an in-page home has everything and its log nothing to replay or give back: it can be a
-/// plain file again, without a new session.
+/// An in-page home is complete, and the log has nothing to replay or give back: no new session is
+/// needed.
 fn can_rest(found: &Found) -> Result<bool> {
     let Found { log, slots, slot, replayed, .. } = found;
     let is_newest = |newest: &Slot| newest.session == slot.session && newest.sequence == slot.sequence;
@@ -379,9 +368,9 @@ fn can_rest(found: &Found) -> Result<bool> {
         && log.scan(slot, |_| Ok(()))?.is_empty())
 }
 
-/// Makes an in-page scheme's replayed transaction durable with one flush, and its size, the file's
-/// end and the mark's removal with another. The slot follows unflushed: without it, `usable_log`
-/// knows the session to be over (rule CloseWithoutSlot).
+/// One flush for the in-page transaction, another for its size, the file's end and the mark.
+/// Without the unflushed slot, `usable_log` still knows that the session is over (rule
+/// CloseWithoutSlot).
 fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: &Options) -> Result<()> {
     let Replayed { table, state, report, .. } = replayed;
     let counter = if slot.in_place { slot.counter_ceiling } else { state.change_counter };
@@ -390,7 +379,7 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     let mark = Mark::new(slot.session, slot.base_tid);
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
-    // The exchange that gave home its name may be in the cache alone (rule ExchangeFlushed).
+    // Home's name may be in the cache alone (rule ExchangeFlushed).
     if db.disk.exists(&beside::second_path(&db.path)).context(|| db.what("cannot look beside"))? {
         db.flush_names(log)?;
     }
@@ -402,8 +391,7 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     {
         rewrite_page(db, &recovered, page)?;
     }
-    // Other pages were flushed before the transaction in doubt (rules MarkWhileNeeded and
-    // SizeLast).
+    // Each other page was flushed before (rules MarkWhileNeeded and SizeLast).
     if (report.in_place.is_some() || home.bytes != recovered.bytes()) && keeps(Case::MarkOffLast) {
         db.sync_home()?;
     }
@@ -414,9 +402,8 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     log.end(slot, slot.base_tid).map(drop)
 }
 
-/// Whether the session can continue with its records in place: some exist, so mark and names were
-/// durable before them; memory has all of their pages; nothing else is known to be in home or
-/// behind the ring; and one more record fits.
+/// With its records in place. Some exist, so mark and names were durable before; memory has all of
+/// their pages; nothing else may be in home or behind the ring; and one more record fits.
 fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
     let Found { log, slots, slot, replayed, .. } = found;
     let Replayed { table, state, report, cursor, .. } = replayed;
@@ -429,7 +416,7 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && state.kind == Kind::Database
         && !table.has_layer()
         && table.new_bytes() <= options.table_bytes
-        // An older slot may lead further, as the space before its first record was in use.
+        // An older slot may lead further, when the space before its first record was in use.
         && cursor.tail.0.saturating_sub(slot.start.0) <= slot.ring_bytes
         && log_bytes == slot.ring_at() + slot.ring_bytes
         && cursor.last_tid.0.saturating_add(3 * TIDS_APART) < slot.tid_ceiling.0
@@ -438,7 +425,7 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && !db.is_signed()?)
 }
 
-/// Whether killed processes left everything on the medium, and no part of a later record (rule
+/// Everything of killed processes is on the medium, and no part of a later record (rule
 /// FlushedStays): by their words, of this start, session and file, and by the log.
 fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
     let Found { log, slot, replayed, told, .. } = found;
@@ -456,9 +443,8 @@ fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && !log.is_begun(slot, cursor)?)
 }
 
-/// Continues a dead process's session with its records in place; their pages go home with the next
-/// checkpoint. One flush makes them durable, with the slot and a record of this recovery; none if
-/// they already are.
+/// With its records in place; pages go home with the next checkpoint. One flush covers slot,
+/// records and one of this recovery; none if all are flushed.
 fn go_on(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -472,14 +458,13 @@ fn go_on(
     let mut encoder = Encoder::default();
     encoder.clear();
     let own_block = record::own_block(options);
-    // The ring behind the records is unknown: the last close overwrites all of it (rule
-    // NothingLeftBehind).
+    // The ring behind is unknown: the close wipes all of it (rule NothingLeftBehind).
     let is_told = is_flushed && !slot.zeroed;
     let slot = Slot { zeroed: false, ..slot };
     let mut ring = Log::join(log.clone(), slot.clone(), options.psow);
     let durable = if is_flushed { replayed.cursor.last_tid } else { slot.base_tid };
     ring.resume(&slot, &replayed.cursor, durable)?;
-    // An older version of onewrite must find nothing of a session with records of this version.
+    // An older version must find nothing of a session with these records.
     if !is_flushed && (!ring.has_room(encoder.record_bytes() as u64, own_block) || !log.is_of_this_version(&slot)?) {
         return take_over(db, writer, inner, log, &slot, replayed, options);
     }
@@ -489,21 +474,20 @@ fn go_on(
     if log.noted_home()? != Some(home.ino) {
         log.note_first_home(home)?;
     }
-    // The dead process's flush may have failed, with slot and records in the cache and not on the
-    // disk.
+    // After a dead process's failed flush, they may be in the cache only.
     if !is_told && keeps(Case::LeftoversFlushed) {
         log.file.write_at(&slot.encode(), slot.position()).context(what)?;
     }
     let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
     let (recovered, due) = if is_flushed {
-        // A home that was put in place by hand is flushed before the next commit.
+        // Flushed before the next commit: home may have been put there by hand.
         (Arc::new(state), Due { untold: Some(slot.base_tid), stayed: Some(ring.last_tid()) })
     } else {
         if keeps(Case::RecordsRewritten) {
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
         }
         flush_mark(db, &mark, &slot, replayed.told_durable)?;
-        // A cancelled record where the next one may go (rule PreparedThenDecided).
+        // Else a cancelled record could be followed (rule PreparedThenDecided).
         log.wipe_tail(&slot, replayed.cursor.tail)?;
         let recovered = State { tid: number_apart(ring.last_tid())?, ..state };
         let head = ring.head(&recovered, Default::default());
@@ -519,13 +503,12 @@ fn go_on(
     };
     match slots.get(1) {
         Some(older) if older.live && older.session != slot.session => ring.distrust_older_slot(),
-        // The process that made the ring longer died before the older slot said so (rule
-        // SlotBeforeReuse).
+        // Its maker died before the older slot said so (rule SlotBeforeReuse).
         Some(older) if older.ring_bytes < slot.ring_bytes => ring.settle_slots()?,
         _ => {}
     }
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    // Room asked for is given back by the process that writes home.
+    // The process that writes home gives it back.
     let home = HomeFile { mark, bytes, reserved_bytes: bytes, atomic_unit: db.atomic_unit(options) };
     *db.table.write() = table;
     inner.set_state(recovered);
@@ -533,14 +516,13 @@ fn go_on(
     db.share(live, writer, inner, 0)
 }
 
-/// Flushes the `mark` before any other write to home, unless a record proves a flush that covered
-/// it (rule MarkWithFirstRecord).
+/// Before other writes to home, unless a record proves that a flush covered it (rule
+/// MarkWithFirstRecord).
 fn flush_mark(db: &Database, mark: &Mark, slot: &Slot, told_durable: LogOffset) -> Result<()> {
     let may_be_new = mark.tentative && told_durable <= slot.start;
     if may_be_new && keeps(Case::MarkWithFirstRecord) { db.repeat_header() } else { Ok(()) }
 }
 
-/// No reader exists yet.
 struct Unseen;
 
 impl Audience for Unseen {
@@ -551,7 +533,7 @@ impl Audience for Unseen {
     }
 }
 
-/// Makes a replayed state home's, durable, and starts a new generation of the log.
+/// Durable, with a new generation of the log.
 pub fn take_over(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -572,14 +554,13 @@ pub fn take_over(
         _ => state.after(Tid::HOME, state.page_bytes, state.page_count, change_counter, header),
     };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    // Up to the new session, the log stays behind home. While the session's slot may be missing,
-    // the mark says so.
+    // Until the new session, the log stays behind home. The mark says that the session's slot may
+    // be missing.
     let tentative = db.read_mark()?.is_some_and(|mark| mark.tentative);
     let mark = Mark { tentative, ..Mark::new(slot.session, slot.base_tid) };
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     if report.transactions > 0 {
-        // After a dead process's failed flush, records and slot may be in the cache only: they are
-        // rewritten before home depends on them (invariant I3).
+        // Records and slot may be in the cache only, and home will depend on them (invariant I3).
         if keeps(Case::LeftoversFlushed) {
             log.file
                 .write_at(&slot.encode(), slot.position())
@@ -599,19 +580,19 @@ pub fn take_over(
     {
         rewrite_page(db, &recovered, page)?;
     }
-    // The mark may be in the cache alone, too.
+    // As the mark may be.
     db.write_header(&recovered.marked_or_empty(mark))?;
-    // The slot may be in the cache alone: the next one overwrites the one before it, and recovery
-    // needs one of the two until home is marked anew.
+    // The next slot overwrites the other one, and recovery needs one of the two until home is
+    // marked anew: this one must be durable.
     let slot_at = slot.position();
     if keeps(Case::LeftoversFlushed) {
         log.file
             .write_durable_at(&slot.encode(), slot_at)
             .context(|| format!("cannot write {}", log.path.display()))?;
-        // So may the names: a commit on top would be lost with them (invariant I3).
+        // A commit on top would be lost with the names (invariant I3).
         db.flush_names(&log)?;
     }
-    // The database's name is certain now: a second file beside it means nothing.
+    // The name is certain now.
     beside::remove_second(&*db.disk, &db.path)?;
     let next = slot_after(db, slot, &recovered, change_counter)?;
     let session = next.session;
@@ -619,7 +600,7 @@ pub fn take_over(
     log.distrust_older_slot();
     home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
-    // Nothing depends on streamed images any more (rule SlotBeforeReuse).
+    // No image there is needed any more (rule SlotBeforeReuse).
     log.give_rest_back(slot.ring_bytes)?;
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
@@ -627,15 +608,15 @@ pub fn take_over(
     db.share(live, writer, inner, 0)
 }
 
-/// The slot of a new session after a recovery: older copies of log or home no longer fit, nor does
-/// the older slot if the new one is damaged later.
+/// A new session: older copies of log or home do not fit, nor does the older slot if this one is
+/// damaged.
 fn slot_after(db: &Database, slot: &Slot, recovered: &State, change_counter: u32) -> Result<Slot> {
     Ok(Slot {
         session: if keeps(Case::NewSession) { random()? } else { slot.session },
         salt: random()?,
         start: LogOffset(0),
         ring_bytes: small_ring_bytes(slot.block_bytes).min(slot.ring_bytes),
-        // No transaction before had a larger one (rule OneNumberOneState).
+        // Above all earlier ones (rule OneNumberOneState).
         base_tid: slot.tid_ceiling,
         tid_ceiling: Tid(slot.tid_ceiling.0.saturating_add(TID_STEP)),
         prev_crc: 0,
@@ -643,7 +624,7 @@ fn slot_after(db: &Database, slot: &Slot, recovered: &State, change_counter: u32
         page_bytes: recovered.page_bytes.max(512),
         change_counter,
         counter_ceiling: change_counter.wrapping_add(COUNTER_STEP),
-        // The ring holds the last session, not to be overwritten until this slot counts.
+        // The old records must stay until this slot counts.
         zeroed: false,
         in_place: db.facts().in_place,
         ..slot.clone()

@@ -62,7 +62,7 @@ impl Scheme for Auto {
     }
 }
 
-/// The only page of `images` with home's image of it, if the transaction may go in place.
+/// With home's image, if it may go in place.
 fn place_alone(
     db: &Database,
     live: &Live,
@@ -73,7 +73,7 @@ fn place_alone(
     let [(page, new)] = images else { return Ok(None) };
     let size = state.page_bytes;
     let fits = size <= live.home.atomic_unit && size <= PAGE_BYTES_MAX && new.len() == size as usize;
-    // Page 1 carries the mark, and only the slot tells the size.
+    // Page 1 has the mark, and the slot the size.
     let alone = txn.streamed.is_empty() && *page != PageNo::HEADER && state.page_count == txn.base.page_count;
     let quiet = live.log.group().is_quiet() || !keeps(Case::InPlaceWhenDurable);
     let in_home = page.offset(size) + u64::from(size) <= live.home.bytes;

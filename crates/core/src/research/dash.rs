@@ -32,22 +32,19 @@ use crate::pages::table::{Image, Place};
 use crate::pages::txn::{Changed, Prepared, Txn};
 use crate::sqlite_format::home::State;
 
-/// Bytes copied at once.
 const RUN_BYTES: usize = 1 << 20;
 
 #[derive(Default)]
 pub struct Dash {
-    /// The second file, once it is made.
     second: Mutex<Option<Second>>,
-    /// Its identity: it may have the name of the database.
+    /// It may have the database's name.
     id: Mutex<Option<FileId>>,
 }
 
-/// The file beside the one that was opened as the database.
 struct Second {
     file: Arc<dyn DiskFile>,
     home: HomeFile,
-    /// Whether it has the name of the database.
+    /// With the database's name.
     is_named: bool,
 }
 
@@ -61,7 +58,7 @@ impl Scheme for Dash {
         Prepared::of(c.txn, state, changed)
     }
 
-    /// Durable, whatever `synchronous` says.
+    /// Whatever `synchronous` says.
     fn commit(
         &self,
         c: &mut Commit<'_>,
@@ -70,14 +67,13 @@ impl Scheme for Dash {
         _durability: Durability,
     ) -> Result<Outcome> {
         let Commit { db, live, txn, .. } = c.parts();
-        // Readers meanwhile have the state before (invariant I4).
+        // For readers meanwhile (invariant I4).
         let before = db.pin(&mut db.inner.lock())?;
         self.turn(db, live, txn, state, &prepared.images).map_err(|e| db.poison(e))?;
         Ok(Outcome::InHome(Some(before)))
     }
 
-    /// The file that was opened as the database gets its name back, alone. After an error the names
-    /// are unknown.
+    /// The opened file gets its name back, alone. After an error the names are unknown.
     fn detach(&self, db: &Database, _live: &mut Live, _stays: Option<&State>) -> Result<()> {
         let mut second = self.second.lock();
         let Some(shadow) = second.as_mut() else { return Ok(()) };
@@ -100,8 +96,7 @@ fn path(db: &Database) -> PathBuf {
 }
 
 impl Dash {
-    /// Makes the second file if needed, and room for `bytes` in it. Without room or file system
-    /// support everything stays as it was.
+    /// Without room or support everything stays as it was.
     fn make_room(&self, db: &Database, live: &Live, bytes: u64) -> Result<()> {
         let mut second = self.second.lock();
         let shadow = match second.as_mut() {
@@ -112,7 +107,7 @@ impl Dash {
                     Error::CantOpen(_) | Error::Full(_) | Error::NoMemory => e,
                     e => db.poison(e),
                 })?;
-                // Names that cannot be exchanged are found out here, not by a commit.
+                // Before any commit depends on it.
                 if let Err(e) = exchange(db, &mut made) {
                     if !matches!(e, Error::CantOpen(_)) {
                         return Err(db.poison(e));
@@ -132,7 +127,7 @@ impl Dash {
         Ok(())
     }
 
-    /// Makes the file beside home, with home's content, and its name durable.
+    /// A durable copy of home.
     fn make(&self, db: &Database, home: &HomeFile) -> Result<Second> {
         let what = || db.what("cannot make the second file of");
         let path = path(db);
@@ -148,12 +143,12 @@ impl Dash {
         let file = CountedFile::wrap(file, db.stats.clone());
         let filled = fill(db, &*file);
         if filled.is_err() {
-            // A failed copy would hold the last free blocks.
+            // It would hold the last free blocks.
             beside::remove_second(&*db.disk, &db.path)?;
         }
         filled?;
         db.disk.sync_dir_of(&path).context(what)?;
-        // As long as home's: stock SQLite may find this file under the database's name.
+        // Stock SQLite may find this file under the database's name.
         if !crate::disk::locks::shared(&*file)? {
             return Err(Error::CantOpen(format!("{} is in use", path.display())));
         }
@@ -164,7 +159,7 @@ impl Dash {
         Ok(Second { file, home: HomeFile { bytes, reserved_bytes: 0, ..*home }, is_named: false })
     }
 
-    /// Commits `state`, durable. The caller has pinned the state before (invariant I4).
+    /// The caller has pinned the state before (invariant I4).
     fn turn(
         &self,
         db: &Database,
@@ -177,7 +172,7 @@ impl Dash {
             return Err(Error::Misuse("a commit that was prepared without a second file".into()));
         };
         if keeps(Case::SlotsAgree) {
-            // An older copy of home fits the older slot, and no record will tell of this commit.
+            // An older home fits the older slot, and no record tells of this commit.
             live.log.settle_slots()?;
         }
         let log = live.log.file().file.clone();
@@ -207,11 +202,11 @@ fn fill(db: &Database, file: &dyn DiskFile) -> Result<()> {
             break;
         }
     }
-    // Any error is a failed flush, also a full disk; but nothing depends on this file yet.
+    // A full disk is a failed flush, too; but nothing depends on this file yet.
     file.sync().context(what)
 }
 
-/// Exchanges the two names, durable. `CantOpen` if that cannot be done here at all.
+/// Durably. `CantOpen` where that is impossible.
 fn exchange(db: &Database, shadow: &mut Second) -> Result<()> {
     let what = || format!("cannot exchange the names of {} and its second file", db.path.display());
     let second = path(db);
@@ -219,8 +214,7 @@ fn exchange(db: &Database, shadow: &mut Second) -> Result<()> {
     let expected = if shadow.is_named { [other, home] } else { [home, other] };
     let [named, beside] = [&db.path, &second].map(|path| db.disk.identify(path));
     if [named.context(what)?, beside.context(what)?] != expected.map(Some) {
-        // Another file would become the database, or would be removed in the end (rule
-        // NameAskedUnderLock).
+        // It would become the database, or be removed (rule NameAskedUnderLock).
         let why = "one of them was renamed, removed or replaced while the database was in use";
         return Err(Error::io(what(), std::io::Error::other(why)));
     }
@@ -270,7 +264,6 @@ fn write(
     if to_home {
         write_home(db, live, state, pages.to_vec())
     } else {
-        // No snapshot reads this one.
         write_pages(db, &*shadow.file, &mut shadow.home, state, pages.to_vec())?;
         fit_length(db, &*shadow.file, &mut shadow.home, state)
     }

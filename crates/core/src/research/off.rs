@@ -41,12 +41,12 @@ impl Scheme for Off {
     }
 
     fn detach(&self, _db: &Database, live: &mut Live, stays: Option<&State>) -> Result<()> {
-        // Its commits left no change counters in the log, and perhaps none in home.
+        // Change counters are not in the log, and perhaps not in home.
         stays.map_or(Ok(()), |state| live.log.checkpointed(state, Off::FACTS, state.page_bytes.max(512)))
     }
 }
 
-/// Overwrites the changed pages in home, and flushes unless `synchronous` is below FULL.
+/// Flushes unless `synchronous` is below FULL.
 fn overwrite(
     db: &Database,
     live: &mut Live,
@@ -60,7 +60,7 @@ fn overwrite(
         images.iter().map(|(page, image)| (*page, Place::Memory(image.clone()))).collect();
     pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, Place::Log(log.clone(), at))));
     pages.sort_unstable_by_key(|(page, _)| *page);
-    // Readers that begin meanwhile get the state before (invariant I4).
+    // For readers meanwhile (invariant I4).
     let before = {
         let mut inner = db.inner.lock();
         let alone = inner.connections == 1;

@@ -17,12 +17,10 @@ use crate::pages::txn::Placement;
 use crate::research::trailer;
 use crate::sqlite_format::home::State;
 
-/// The kernel copies such a page into its cache at once: a dying process cannot leave half of it
-/// there.
+/// The kernel copies it into its cache at once: a dying process cannot leave half.
 pub const PAGE_BYTES_MAX: u32 = 4096;
 
-/// Overwrites the pages in home, durable. Older snapshots keep the old images until the state has
-/// changed.
+/// Durable. Older snapshots keep the old images until the state has changed.
 pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
     if keeps(Case::HeldInPlace) {
         hold(db, live, state, placed)?;
@@ -63,7 +61,7 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
     Ok(())
 }
 
-/// Keeps home's images for older snapshots, in memory if a temporary file has no room.
+/// In memory, if a temporary file has no room.
 fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Result<()> {
     let alone = db.inner.lock().snapshots.is_empty();
     if placed.note && db.table.read().is_empty() {
@@ -84,7 +82,7 @@ fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Re
     Ok(())
 }
 
-/// With `gc=eager`: removes the undo records of a durable transaction with another write.
+/// `gc=eager`: the undo records go with another write.
 fn collect(db: &Database, state: &State, placed: &Placement, options: &Options) -> Result<()> {
     if options.bundle.garbage == Garbage::Lazy || placed.note {
         return Ok(());

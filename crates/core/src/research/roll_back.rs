@@ -24,15 +24,14 @@ use crate::research::undo;
 use crate::sqlite_format::home;
 use crate::sqlite_format::node::Shape;
 
-/// Bytes of home read at once.
 const RUN_BYTES: u64 = 256 << 10;
 
-/// Scans home behind `slot`, whose log has no live records; pages to write go into `table`. With
-/// `accept_loss`, damaged pages stay.
+/// For a log without live records. Pages to write go into `table`; with `accept_loss`, damaged ones
+/// stay.
 pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Doubtful> {
     let mut last: Option<Trailer> = None;
     let mut count = 0u64;
-    // Its pages: no more than a transaction writes in place, as checked below.
+    // No more than go in place, as checked below.
     let mut pages: Vec<PageNo> = Vec::new();
     for_each_page(db, slot.page_bytes, PageNo::HEADER, |page, image| {
         let Some(trailer) = of_session(db, slot, page, image, accept_loss)? else { return Ok(()) };
@@ -105,7 +104,6 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
     Ok(Doubtful { last: Some((last.tid, count)), undone })
 }
 
-/// Which trailers count.
 #[derive(Clone, Copy)]
 struct Ours {
     session: u64,
@@ -118,7 +116,7 @@ impl Ours {
         Ours { session: slot.session, above: slot.base_tid, up_to: slot.tid_ceiling }
     }
 
-    /// The TID in the trailer of a page, whether or not the page is whole.
+    /// Also of a torn page.
     fn tid(self, image: &[u8]) -> Option<Tid> {
         let bytes = image.get(image.len().saturating_sub(BYTES)..).unwrap_or_default();
         let tid = Tid(le_u64(bytes, AT_TID)?);
@@ -126,9 +124,9 @@ impl Ours {
         (session && tid > self.above && tid <= self.up_to).then_some(tid)
     }
 
-    /// The size of the database with page 1 `first`. Transactions that only added pages left page 1
-    /// alone; those pages lie behind its end with newer trailers (rule SizeHome). `undone`: its
-    /// pages count only with an undo record, which shows that they existed before.
+    /// Transactions that only added pages left page 1, `first`, alone; their pages lie behind its
+    /// end with newer trailers (rule SizeHome). Those of `undone` count only with an undo record, a
+    /// proof that they existed before.
     fn page_count(self, db: &Database, page_bytes: u32, first: &[u8], undone: Option<Tid>) -> Result<u32> {
         let stated = home::page_count(first).unwrap_or(0);
         let written_by = self.tid(first).unwrap_or(self.above);
@@ -144,14 +142,14 @@ impl Ours {
     }
 }
 
-/// The size by the pages of a home marked with `session`, whose log is lost.
+/// For a home without its log.
 pub fn page_count_without_log(db: &Database, session: u64, page_bytes: u32) -> Result<u32> {
     let mut first = memory::zeros(page_bytes as usize)?;
     db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
     Ours { session, above: Tid(0), up_to: Tid(u64::MAX) }.page_count(db, page_bytes, &first, None)
 }
 
-/// Page 1 with the size of the database; `None` if home's can stay. `first`: page 1 after recovery.
+/// `None` if home's can stay. `first`: after recovery.
 fn with_size(db: &Database, slot: &Slot, first: Option<Vec<u8>>, undone: Option<Tid>) -> Result<Option<Vec<u8>>> {
     let mut image = memory::zeros(slot.page_bytes as usize)?;
     match &first {
@@ -170,7 +168,7 @@ fn with_size(db: &Database, slot: &Slot, first: Option<Vec<u8>>, undone: Option<
     Ok(Some(image))
 }
 
-/// The trailer of a page that was written in place behind `slot`.
+/// If written behind `slot`.
 fn of_session(db: &Database, slot: &Slot, page: PageNo, image: &[u8], accept_loss: bool) -> Result<Option<Trailer>> {
     let Some(tid) = Ours::behind(slot).tid(image) else { return Ok(None) };
     let trailer = Trailer::of(page, image);
@@ -192,7 +190,7 @@ fn for_each_page(
 ) -> Result<()> {
     let what = || db.what("cannot read");
     let page_len = u64::from(page_bytes.max(1));
-    // No more than the file has: for a small file the buffer is the main cost.
+    // For a small file the buffer is the main cost.
     let left = (db.home.len().context(what)? / page_len).saturating_sub(u64::from(from.0.saturating_sub(1)));
     let run_pages = (RUN_BYTES / page_len).max(1).min(left);
     let mut run = memory::zeros_of(run_pages * page_len)?;

@@ -8,28 +8,28 @@
 use crate::base::layout::{home, le_u16, le_u32, le_u64, put, trailer as at};
 use crate::base::types::{PageNo, Tid};
 
-/// Bytes of page 1 that change without its trailer: versions, change counter, mark, the counter
-/// again with the version of SQLite.
+/// Of page 1, without its trailer: versions, change counter, mark, the counter again with SQLite's
+/// version.
 pub const UNCHECKED: [std::ops::Range<usize>; 4] = [18..20, 24..28, MARK, 92..100];
-/// The mark of page 1. The bytes after the session count as zeros, as SQLite has them.
+/// Bytes after the session count as zeros, as SQLite has them.
 const MARK: std::ops::Range<usize> = home::SESSION..home::SESSION + home::MARK_BYTES;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// The transaction that wrote the page.
+    /// Of the transaction that wrote the page.
     pub tid: Tid,
-    /// Session id of the mark at that time.
+    /// Of the mark then.
     pub session: u64,
-    /// Pages of that transaction.
+    /// Of that transaction.
     pub tx_pages: u32,
-    /// Change counter after it.
+    /// After it.
     pub change_counter: u32,
-    /// Start and length of the undo record; length 0 if there is none.
+    /// Start and length; length 0: no record.
     pub undo: (u16, u16),
 }
 
 impl Trailer {
-    /// The trailer of `page`, if it is whole.
+    /// If the page is whole.
     pub fn of(page: PageNo, image: &[u8]) -> Option<Trailer> {
         let b = image.get(image.len().checked_sub(at::BYTES)?..)?;
         let trailer = Trailer {
@@ -42,7 +42,7 @@ impl Trailer {
         (le_u32(b, at::AT_CRC)? == checksum(page, image)).then_some(trailer)
     }
 
-    /// Writes it into `image`, with the checksum.
+    /// With the checksum.
     pub fn seal(&self, page: PageNo, image: &mut [u8]) {
         let mut b = [0; at::BYTES];
         put(&mut b, at::AT_TID, &self.tid.0.to_le_bytes());
@@ -61,7 +61,7 @@ pub fn set(image: &mut [u8], trailer: &[u8]) {
     put(image, at, trailer);
 }
 
-/// Gives the trailer in `image` the page's present checksum, without an undo record.
+/// A new checksum, without an undo record.
 pub fn settle(page: PageNo, image: &mut [u8]) {
     let at = image.len().saturating_sub(at::BYTES);
     put(image, at.saturating_add(at::AT_UNDO_AT), &[0; 4]);
@@ -74,8 +74,7 @@ fn reseal(page: PageNo, image: &mut [u8]) {
     put(image, at, &crc.to_le_bytes());
 }
 
-/// crc32c of the page number and the page, except bytes that change without a trailer and the
-/// checksum.
+/// crc32c of page number and page, without changing bytes and itself.
 fn checksum(page: PageNo, image: &[u8]) -> u32 {
     let mut crc = crc32c::crc32c(&page.0.to_le_bytes());
     let mut from = 0;
@@ -91,8 +90,8 @@ fn checksum(page: PageNo, image: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, image.get(from..).unwrap_or_default())
 }
 
-/// Whether pages have room for a trailer, by the database header. Other reserved bytes than
-/// onewrite's may have another use. A VACUUM to another page size keeps the reserved bytes.
+/// Whether the header leaves room for a trailer. Other reserved bytes than onewrite's may have
+/// another use; a VACUUM to another page size keeps them.
 pub fn has_room(header: &[u8]) -> bool {
     let reserved = header.get(home::RESERVED).copied();
     [512, 1024, 2048, 4096].map(at::reserved_bytes).into_iter().any(|ours| reserved == Some(ours))

@@ -22,35 +22,32 @@ use crate::base::types::PageNo;
 use crate::research::trailer::{self as sealed, Trailer, UNCHECKED};
 use crate::sqlite_format::node::{Node, Shape};
 
-/// A shorter run of equal bytes between two ranges is cheaper to repeat than to skip.
+/// A shorter equal run is cheaper to repeat than to skip.
 const MERGE_BYTES: usize = at::RANGE_BYTES;
 
-/// A page to be written: the images before and after, with their states.
 #[derive(Clone, Copy)]
 pub struct Edit<'a> {
     pub page: PageNo,
-    /// As home holds it.
+    /// In home.
     pub old: &'a [u8],
     pub before: Shape,
-    /// How many first bytes were meaningful, if the page was on the freelist.
+    /// First bytes with a meaning, if on the freelist.
     pub was_free: Option<usize>,
-    /// As SQLite wrote it.
+    /// By SQLite.
     pub new: &'a [u8],
     pub after: Shape,
-    /// How many first bytes are meaningful, if the page is on the freelist.
+    /// First bytes with a meaning, if on the freelist.
     pub is_free: Option<usize>,
 }
 
-/// The parts of the two images.
 struct Parts {
     old_node: Option<Node>,
     new_node: Option<Node>,
-    /// Ranges to restore besides the page header and the pointers.
+    /// Besides page header and pointers.
     live: Vec<Range<usize>>,
 }
 
-/// The image to write, with the undo record, sealed by `trailer`. `None` if the record does not
-/// fit.
+/// With its undo record, sealed by `trailer`. `None` if it does not fit.
 pub fn write(edit: Edit<'_>, trailer: Trailer) -> Option<Vec<u8>> {
     let new_node = edit.after.node(edit.page, edit.new).filter(|_| edit.is_free.is_none());
     let old_node = edit.before.node(edit.page, edit.old).filter(|_| edit.was_free.is_none());
@@ -66,7 +63,7 @@ pub fn write(edit: Edit<'_>, trailer: Trailer) -> Option<Vec<u8>> {
         return put_record(&edit, image, &record, reserve.start, trailer);
     }
     let Parts { old_node, new_node: Some(new_node), .. } = &parts else { return None };
-    // Where both have their gap, the record destroys nothing; else wherever the new image has room.
+    // In both gaps the record destroys nothing; else it lies where the new image has room.
     let end = old_node.as_ref().map(|old| old.content_at.min(new_node.content_at));
     let starts_at = |end: usize, len: usize| end.checked_sub(len).filter(|start| *start >= new_node.pointers.end);
     if let Some(start) = end.and_then(|end| starts_at(end, record.len())) {
@@ -91,7 +88,7 @@ fn put_record(
     Some(image)
 }
 
-/// All live ranges of an old image besides the page header and the pointers.
+/// Besides page header and pointers.
 fn live(edit: &Edit<'_>, node: Option<&Node>) -> Vec<Range<usize>> {
     let Some(node) = node else {
         let end = edit.was_free.map_or(edit.before.usable(), |live| live.min(edit.before.usable()));
@@ -109,9 +106,9 @@ fn live(edit: &Edit<'_>, node: Option<&Node>) -> Vec<Range<usize>> {
     live
 }
 
-/// The new image with the old live bytes in its unused parts; in the gap only with `in_gap`.
+/// Old live bytes in the unused parts of the new image; in the gap only with `in_gap`.
 fn with_old_bytes(edit: &Edit<'_>, parts: &Parts, in_gap: bool) -> Option<Vec<u8>> {
-    // Without memory it does not fit either, and the transaction goes through the log.
+    // Without memory the transaction goes through the log.
     let mut image = memory::copy(edit.new).ok()?;
     image.get_mut(edit.after.reserve())?.fill(0);
     let mut unused = Vec::new();
@@ -134,7 +131,7 @@ fn with_old_bytes(edit: &Edit<'_>, parts: &Parts, in_gap: bool) -> Option<Vec<u8
     Some(image)
 }
 
-/// The record that leads from `image`, the new one without a record, to the old one.
+/// From `image`, the new one, to the old one.
 fn encode(edit: &Edit<'_>, image: &[u8], parts: &Parts) -> Option<Vec<u8>> {
     let mut record = vec![0; at::FIXED_BYTES];
     put(&mut record, at::AT_TRAILER, edit.old.get(edit.before.reserve().end..)?);
@@ -170,7 +167,6 @@ fn encode(edit: &Edit<'_>, image: &[u8], parts: &Parts) -> Option<Vec<u8>> {
     Some(record)
 }
 
-/// The next run of bytes in `from..end` in which `old` differs from `new`.
 fn next_difference(old: &[u8], new: &[u8], from: usize, end: usize) -> Option<Range<usize>> {
     let differs = |from: usize| -> Option<usize> {
         let (old, new) = (old.get(from..end)?, new.get(from..end)?);
@@ -184,10 +180,9 @@ fn next_difference(old: &[u8], new: &[u8], from: usize, end: usize) -> Option<Ra
     Some(start..last)
 }
 
-/// The image of `page` before the transaction of `trailer`, which is the one of `image`: its gap is
-/// zeros, its free blocks hold anything, its trailer has no undo record. `None` without a record
-/// that [`write`] makes. `after` is the state of `image`; `before` is smaller only where that is
-/// harmless.
+/// The image before `trailer`'s transaction: gap zero, free blocks of any content, no undo record
+/// in its trailer. `None` without a record that [`write`] makes. `after` is the state of `image`;
+/// `before` is smaller only where that is harmless.
 pub fn restore(page: PageNo, image: &[u8], trailer: &Trailer, after: Shape, before: Shape) -> Option<Vec<u8>> {
     let (start, len) = (usize::from(trailer.undo.0), usize::from(trailer.undo.1));
     let end = start.checked_add(len)?;
@@ -248,7 +243,7 @@ mod tests {
     const SHAPE: Shape = Shape { page_bytes: SIZE as u32, page_count: 9, pointer_maps: false, reserved_bytes: 32 };
     const ROOMY: Shape = Shape { reserved_bytes: 132, ..SHAPE };
 
-    /// A leaf or interior page with these cells from the end on, `hole` bytes between them.
+    /// From the end on, `hole` bytes between cells.
     fn page(shape: Shape, number: PageNo, kind: u8, cells: &[Vec<u8>], hole: usize, gap: u8) -> Vec<u8> {
         let header_at = if number == PageNo::HEADER { 100 } else { 0 };
         let header_bytes = if kind < 8 { 12 } else { 8 };
@@ -285,8 +280,8 @@ mod tests {
         (kind, cells, 0usize..5, any::<u8>()).prop_map(move |(k, c, h, g)| page(shape, number, k, &c, h, g))
     }
 
-    /// SQLite's edits: a pointer inserted or removed, a cell in the gap, bytes overwritten, cells
-    /// moved, free blocks chained and zeroed.
+    /// As SQLite: a pointer inserted or removed, a cell in the gap, bytes overwritten, cells moved,
+    /// free blocks chained and zeroed.
     fn edited(shape: Shape, mut image: Vec<u8>, number: PageNo, edits: &[(u8, u16, Vec<u8>)]) -> Vec<u8> {
         for (kind, at, bytes) in edits {
             let Some(node) = shape.node(number, &image) else { continue };
@@ -324,7 +319,6 @@ mod tests {
                     image[h + 1..h + 3].copy_from_slice(&at.to_be_bytes());
                 }
                 2 => {
-                    // A cell at the beginning of the content is freed.
                     let content_at = (node.content_at + bytes.len()).min(node.usable);
                     image[h + 5..h + 7].copy_from_slice(&(content_at as u16).to_be_bytes());
                 }
@@ -342,7 +336,7 @@ mod tests {
         Trailer { tid: Tid(7), session: 8, tx_pages: 9, change_counter: 10, undo: (0, 0) }
     }
 
-    /// Compares with `old`, except for its gap and its free blocks, its trailer settled.
+    /// Except for gap and free blocks, with its trailer settled.
     fn is_back(shape: Shape, number: PageNo, restored: &[u8], old: &[u8], new: &[u8]) -> bool {
         let mut wanted = old.to_vec();
         if number == PageNo::HEADER {
@@ -420,7 +414,6 @@ mod tests {
             prop_assert!(check(ROOMY, PageNo(2), &opaque, &other)?, "little changed, and there is a reserve");
         }
 
-        /// A page taken from the freelist and given back: its content there is meaningless.
         #[test]
         fn pages_of_the_freelist_are_undone(
             stale in any_page(ROOMY, PageNo(2)),
@@ -466,14 +459,13 @@ mod tests {
         assert_eq!(usize::from(Trailer::of(PageNo(2), &written).unwrap().undo.1), at::FIXED_BYTES);
     }
 
-    /// Dropped cells, zeroed by SQLite or not, cost their pointers and the heads of the free
-    /// blocks.
+    /// Zeroed or not, they cost their pointers and the heads of the free blocks.
     #[test]
     fn dropped_cells_are_not_copied() {
         let cells: Vec<Vec<u8>> = (0..8).map(|n| vec![n + 1; 40]).collect();
         let old = page(ROOMY, PageNo(2), 13, &cells, 0, 0);
         let mut new = old.clone();
-        // Cells 4 to 7 are the lower half of the content, which becomes two free blocks.
+        // Cells 4 to 7 are the content's lower half, and become two free blocks.
         let at = ROOMY.usable() - 320;
         new[3..5].copy_from_slice(&4u16.to_be_bytes());
         new[1..3].copy_from_slice(&(at as u16).to_be_bytes());

@@ -23,19 +23,18 @@ use crate::shared::kept;
 use crate::shared::words::Pins;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long older readers are waited for before a new log is made.
+/// For older readers, before a new log is made.
 const READERS_LEAVE: Duration = Duration::from_millis(20);
 
 impl Database {
-    /// Looks, if it is time, whether home and log are in their places. The caller has the writer's
-    /// place. An error repeats until the cause is mended.
+    /// The caller has the writer's place. An error repeats until its cause is mended.
     pub fn see_to_files(&self, writer: &mut MutexGuard<'_, Option<Live>>) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         if !self.disk.is_due(&mut live.looked_at, LOOK_EVERY) {
             return Ok(());
         }
         self.inner.lock().check()?;
-        // A lost log without attached processes is closed, which gives its room back.
+        // Closing an unused lost log gives its room back.
         self.has_stragglers()?;
         let seen = self.look_at_files(writer);
         if let (Err(_), Some(live)) = (&seen, writer.as_mut()) {
@@ -44,8 +43,8 @@ impl Database {
         seen
     }
 
-    /// A removed log vanishes with its processes, so each commit asks before it writes its record.
-    /// A commit with streamed images fails: the new log lacks them.
+    /// Before each record: a removed log vanishes with its processes. With streamed images the
+    /// commit fails, for the new log lacks them.
     pub fn see_to_removed_log(&self, writer: &mut MutexGuard<'_, Option<Live>>, streams: bool) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         let log = live.log.file();
@@ -70,7 +69,7 @@ impl Database {
         if has_name && live.log.file().is_at(&*self.disk, &live.log.file().path)? {
             return Ok(());
         }
-        // No other process can open a removed home, or needs its log.
+        // No other process can open a removed home.
         if self.home.is_unlinked().context(|| self.what("cannot look at"))? {
             return Ok(());
         }
@@ -89,7 +88,7 @@ impl Database {
         self.replace_log(writer)
     }
 
-    /// Whether home has a name in the directory where it was opened.
+    /// In the directory where it was opened.
     fn is_beside(&self) -> Result<bool> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         let beside = self.disk.names_beside(&self.path).unwrap_or_default();
@@ -101,8 +100,7 @@ impl Database {
         self.writer.lock().as_ref().filter(|_| is_sound).map_or(Ok(()), |live| self.check_mark(live))
     }
 
-    /// Brings everything home and replaces a log that the next process would not find (rule
-    /// LostLogReplaced).
+    /// The next process would not find the log (rule LostLogReplaced).
     fn replace_log(&self, writer: &mut MutexGuard<'_, Option<Live>>) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         let lost = format!(
@@ -130,8 +128,8 @@ impl Database {
         self.go_on_with(made, writer, &mut inner).map_err(|e| inner.poison(e))
     }
 
-    /// Waits until no snapshot of any process is older than the newest state, and lets none begin.
-    /// `Busy` otherwise.
+    /// No snapshot of any process is older than the newest state, and none begins. `Busy`
+    /// otherwise.
     fn wait_for_older(&self, inner: &mut MutexGuard<'_, Inner>) -> Result<()> {
         let deadline = Instant::now() + READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
         loop {
@@ -156,8 +154,8 @@ impl Database {
         }
     }
 
-    /// Marks the lost log REPLACED, once the new one has its first durable slot, and copies
-    /// decisions that other files' transactions need.
+    /// The new log has its first durable slot; it gets the decisions that other files' transactions
+    /// need.
     pub(super) fn leave_log(&self, inner: &Inner, lost: &Live, log: &LogFile, slot: &Slot) -> Result<()> {
         if lost.log.slot().block_bytes == slot.block_bytes {
             for sector in lost.log.file().decisions(lost.log.slot())? {
@@ -172,7 +170,7 @@ impl Database {
         Ok(())
     }
 
-    /// This process uses the log of `made` from now on, and has its turn there.
+    /// With its turn there.
     fn go_on_with(&self, made: Live, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
         let session = writer.as_ref().map_or(0, |live| live.home.mark.session);
         let (before, kept_stock_out, home_tid) = (inner.published.tid, inner.kept_stock_out, made.home_tid);
@@ -195,8 +193,7 @@ impl Database {
         inner.phase == Phase::Live && inner.member.as_ref().is_some_and(|member| member.words.is_replaced())
     }
 
-    /// Leaves a lost log, so that home is looked at anew. `Busy` while a connection of this process
-    /// reads.
+    /// Home is then looked at anew. `Busy` while a connection of this process reads.
     pub fn leave_lost_log(&self, writer: &mut Option<Live>, inner: &mut Inner) -> Result<()> {
         if !self.is_log_replaced(inner) {
             return Ok(());

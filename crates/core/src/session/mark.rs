@@ -22,28 +22,28 @@ use crate::pairing::evidence::HomeAndLog;
 use crate::shared::{kept, member};
 use crate::sqlite_format::home::{Header, Kind, Mark, State};
 
-/// How long a process that has given home back may still have the log.
+/// After home was given back.
 const OTHERS_LEAVE: Duration = Duration::from_millis(10);
 
-/// SQLite's default page size, which a new database probably gets. Another one costs two slots.
+/// SQLite's default; another one costs two slots.
 const PAGE_BYTES_USUAL: u32 = 4096;
 
-/// A log without records, for a file that is about to be marked.
+/// Without records, for a file about to be marked.
 struct Found {
     log: LogFile,
     newest: Option<Slot>,
-    /// It is new, and nothing of it is flushed.
+    /// Unflushed.
     created: bool,
-    /// The file that it was last used for, if known.
+    /// Last used for this file, if known.
     noted: Option<u64>,
 }
 
-/// Whether the mark must be off on the medium.
+/// Whether the mark's removal is flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Another program goes on from here, or the caller asked for it.
+    /// For another program, or on request.
     Durable,
-    /// Only where the log does not prove the session's end.
+    /// Unless the log proves the session's end.
     Proven,
 }
 
@@ -51,8 +51,7 @@ impl Database {
     /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark,
     /// flushed. `lost`: the session that continues with the new log, all in home.
     pub(super) fn place_mark(&self, inner: &mut Inner, lost: Option<&Live>) -> Result<Live> {
-        // A file without a name is never opened again: its log needs no name, and the name is
-        // another file's.
+        // No program will open this file again, and its name is another file's.
         let unlinked = self.home.is_unlinked().context(|| self.what("cannot look at"))?;
         if !unlinked {
             self.check_name()?;
@@ -78,20 +77,19 @@ impl Database {
             false => {}
         }
         self.end_leftovers(&log, unlinked, journal, old.as_ref().is_some_and(|slot| slot.live))?;
-        // The part of the ring that the last close overwrote, unflushed; `None`: none. A power cut
-        // may bring some of it back, so cached zeros become durable with the slot (rule
-        // NothingLeftBehind). If the medium still has the old mark, the proof of that session's end
-        // stays.
+        // The bytes that the last close overwrote, unflushed; `None`: none. A power cut may restore
+        // it, so the slot's flush covers the zeros (rule NothingLeftBehind). The proof of that
+        // session's end stays for a mark that comes back.
         let used = old.as_ref().map_or(Some((LogOffset(0), LogOffset(0))), Slot::used);
         let ring_bytes = small_ring_bytes(block_bytes);
-        // After a power cut, records of a session may be there whose slot this one took.
+        // After a power cut, records without a slot may be there.
         let is_as_closed = |slot: &Slot| self.disk.system_start() == Some(slot.salt);
         let wiped = used.zip(old.as_ref()).map(|(used, slot)| if is_as_closed(slot) { used } else { slot.lap() });
         if let (Some(wiped), Some(slot), true) = (wiped, &old, keeps(Case::LogWiped)) {
             log.wipe(slot, wiped, &slot.tombstone())?;
         }
-        // The session of a log closed in order is durable, and so is its end. Not its slot, if a
-        // longer ring's rest is cut off (rule SlotBeforeReuse).
+        // Closed in order, its end is durable; a slot of a longer ring is not (rule
+        // SlotBeforeReuse).
         let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
         let follows = follows.filter(|_| facts.all_in_log() && state.kind == Kind::Database);
         let before = lost.map(|live| live.home.mark.session).or(follows.map(|slot| slot.session));
@@ -100,8 +98,8 @@ impl Database {
             Some(used) => begin_beside(used, ring_bytes, block_bytes.into()),
             None => (LogOffset(0), 0),
         };
-        // Home may have changed without a number since the last transaction: its state gets one of
-        // its own (rule CacheKnowsItsState).
+        // Home may have changed without a number: its state gets a new one (rule
+        // CacheKnowsItsState).
         let last_tid = lost.map(|live| live.log.last_tid().max(live.home.mark.tid));
         let base_tid = last_tid.unwrap_or(Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0))).next();
         let slot = Slot {
@@ -123,8 +121,8 @@ impl Database {
             in_place: facts.in_place,
         };
         let tentative = follows.is_some();
-        // A session that does not follow the one before proves nothing of it, and that one's slot
-        // may not be on the medium (rule CloseProven).
+        // Without succession, this slot proves nothing of the last session, whose own may not be on
+        // the medium (rule CloseProven).
         let may_be_marked = |slot: &Slot| !slot.live && slot.page_count != PAGE_COUNT_IN_HOME;
         if !tentative && !created && old.as_ref().is_some_and(may_be_marked) {
             self.sync_home()?;
@@ -135,7 +133,7 @@ impl Database {
             false => Log::start(log, slot, options.psow, created || wiped.is_some_and(|(from, to)| from < to)),
         };
         if let (Err(_), Some(wiped), Some(slot)) = (&log, wiped, &old) {
-            // A failed flush may have left the zeros clean: make them dirty for the next one.
+            // A failed flush may have left the zeros clean.
             let _ = file.wipe_again(slot, wiped, &slot.tombstone());
         }
         let mut log = log?;
@@ -159,8 +157,8 @@ impl Database {
         Ok(self.begin(inner, log, home, home_tid))
     }
 
-    /// Where the log was last used for another file, `noted`, flushes that file wherever it is now:
-    /// its old mark may come back, and this log will no longer prove its end (rule CloseProven).
+    /// The `noted` file's mark may come back, and this log will no longer prove its end (rule
+    /// CloseProven).
     fn end_elsewhere(&self, noted: Option<u64>) -> Result<()> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         match noted {
@@ -171,8 +169,8 @@ impl Database {
         }
     }
 
-    /// Flushes what a dead process may have left unflushed: a removed or cleared rollback journal,
-    /// a removed mark (`is_slot_live`: its slot, about to go, was the newest), and names.
+    /// A dead process may have left unflushed: names, a removed or cleared rollback journal, and a
+    /// removed mark, if its slot is live (`is_slot_live`).
     fn end_leftovers(
         &self,
         log: &LogFile,
@@ -185,7 +183,7 @@ impl Database {
                 beside::remove(&*self.disk, self.journal_path())
                     .context(|| self.what("cannot remove the rollback journal of"))?;
             }
-            // Home is whole: a second file left by a close means nothing.
+            // Home is whole.
             beside::remove_second(&*self.disk, &self.path)?;
             if keeps(Case::LogBeforeMark) {
                 self.flush_names(log)?;
@@ -197,16 +195,15 @@ impl Database {
         Ok(())
     }
 
-    /// The seal of the log, if a flush of home makes overwrites there durable (rule
-    /// MarkWithFirstRecord).
+    /// If a flush of home covers writes to it (rule MarkWithFirstRecord).
     fn seal_beside_home(&self, log: &LogFile) -> Result<Option<FileSeal>> {
         let what = || self.what("cannot look at");
         let is_beside = self.home.id().context(what)?.dev == log.file.id().context(what)?.dev;
         if is_beside { log.sealed() } else { Ok(None) }
     }
 
-    /// Writes the mark, durable before the first record (rule LogBeforeMark), or
-    /// `with_first_record` (rule MarkWithFirstRecord).
+    /// Durable before the first record (rule LogBeforeMark), or `with_first_record` (rule
+    /// MarkWithFirstRecord).
     fn write_mark(&self, inner: &mut Inner, marked: &Header, with_first_record: bool) -> Result<()> {
         let written = match keeps(Case::MarkBeforeRecord) && !with_first_record {
             true => self.write_header(marked),
@@ -215,8 +212,7 @@ impl Database {
         if with_first_record {
             self.home.begin_write_back(0, marked.len() as u64);
         }
-        // A mark may be in the cache and not on the disk, so nothing may be committed under it. A
-        // full disk has not taken all of it.
+        // It may be in the cache only: no commit may follow. A full disk has not taken all of it.
         if let Err(e) = &written
             && !matches!(e, Error::Full(_))
         {
@@ -225,9 +221,9 @@ impl Database {
         written
     }
 
-    /// LIVE → UNMARKED, after the checkpoint: the mark comes off, then the log is invalidated. The
-    /// removal is flushed, except as `ended` allows where the log proves the end (rule
-    /// CloseProven). SHARED stays, and streamed images as `stream` says.
+    /// LIVE → UNMARKED after the checkpoint: the mark, then the log. The removal is flushed, except
+    /// as `ended` allows where the log proves the end (rule CloseProven). SHARED stays, and
+    /// streamed images as `stream` says.
     pub fn take_off_mark(
         &self,
         writer: &mut Option<Live>,
@@ -240,7 +236,7 @@ impl Database {
             return Err(self.overwritten(live, inner));
         }
         live.scheme.clone().detach(self, live, None)?;
-        // Before the mark goes, which names the session.
+        // The mark names the session.
         let removed = kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session);
         let state = inner.latest.clone();
         let is_in_place = self.is_log_in_place(live.log.file())?;
@@ -250,7 +246,7 @@ impl Database {
         } else {
             let may_be_proven = is_in_place && ended == Ended::Proven && removed.is_ok();
             let is_proven = may_be_proven && self.is_close_proven(live, &state)?;
-            // Pages behind the end stay after a checkpoint for snapshots, and after a recovery.
+            // Snapshots or a recovery may have left pages behind the end.
             if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
                 self.home.set_len(state.bytes()).context(|| self.what("cannot fit the length of"))?;
             }
@@ -258,7 +254,7 @@ impl Database {
             match is_proven {
                 true => {
                     self.home.write_at(&header, 0).context(|| self.what("cannot write the header of"))?;
-                    // Helps a file that is moved without its log.
+                    // For a file that is moved without its log.
                     self.home.begin_write_back(0, header.len() as u64);
                 }
                 false => self.write_header(&header)?,
@@ -280,8 +276,7 @@ impl Database {
         Ok(())
     }
 
-    /// Whether a recovery that still finds home marked can tell that home is complete: the mark and
-    /// the log name the same last transaction.
+    /// For a home found marked: mark and log must name the same last transaction.
     fn is_close_proven(&self, live: &Live, state: &State) -> Result<bool> {
         let last = live.log.last_tid();
         Ok(live.scheme.facts().all_in_log()
@@ -291,14 +286,13 @@ impl Database {
             && last != Tid(0))
     }
 
-    /// Whether the log has the name where a recovery looks first.
+    /// Where a recovery looks first.
     fn is_log_in_place(&self, log: &LogFile) -> Result<bool> {
         Ok(log.path == log_path(&self.path) && log.is_at(&*self.disk, &log.path)?)
     }
 
-    /// The log at this home's name, locked, long enough and without records; created where needed.
-    /// Home is unmarked, under EXCLUSIVE and has its name, so a locked or needed log is an earlier
-    /// owner's of the name: it is set aside, where `path_of_session` finds it (rule
+    /// Locked, long enough, without records. Home is unmarked, under EXCLUSIVE and has its name, so
+    /// a locked or needed log is of an earlier file: it is set aside for `path_of_session` (rule
     /// LogFoundBySession).
     fn usable_log(&self, block_bytes: u32) -> Result<Found> {
         let path = &log_path(&self.path);
@@ -311,7 +305,7 @@ impl Database {
             Err(e) => {
                 let refused = e.kind() == std::io::ErrorKind::PermissionDenied;
                 let error = beside::refused(what(), e);
-                // Neither needed nor readable: only its name is wanted.
+                // Only its name is wanted.
                 return match refused && self.set_aside(path, None, random()?).is_ok() {
                     true => self.create_log(path, block_bytes, None),
                     false => Err(error),
@@ -327,7 +321,7 @@ impl Database {
             (Err(e), _) => return Err(e),
         };
         if let Some(slot) = newest.as_ref().filter(|slot| busy || slot.live) {
-            // Else every record is home (rule CloseWithoutSlot).
+            // Home has every record (rule CloseWithoutSlot).
             if busy || HomeAndLog::new(self, &log)?.judge(false)? != Pairing::Closed {
                 self.set_aside(path, Some(&log), slot.session)?;
                 if !busy {
@@ -342,8 +336,7 @@ impl Database {
         }
         let is_long_enough = |s: &Slot| s.ring_bytes >= small_ring_bytes(block_bytes) && s.block_bytes == block_bytes;
         if newest.as_ref().is_some_and(is_long_enough) {
-            // It is this database's: if it admits more users than home, its permissions are
-            // narrowed.
+            // If it admits more users than home, its permissions are narrowed.
             let access = |file: &dyn DiskFile| file.access().context(|| self.what("cannot look at"));
             if access(&*log.file)?.zip(access(&*self.home)?).is_some_and(|(own, homes)| own.admits_more_than(homes)) {
                 beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
@@ -352,13 +345,13 @@ impl Database {
         }
         drop(log);
         if newest.is_some() {
-            // Removing the log removes the proof that its session ended (rule CloseProven).
+            // The proof of its session's end goes with it (rule CloseProven).
             self.sync_home()?;
         }
         self.create_log(path, block_bytes, newest)
     }
 
-    /// A new log in the place of a lost one. Another file that has the name is set aside.
+    /// Another file of that name is set aside.
     fn another_log(&self, block_bytes: u32) -> Result<Found> {
         let path = &log_path(&self.path);
         if self.disk.exists(path).context(|| format!("cannot look for the log {}", path.display()))? {
@@ -399,14 +392,14 @@ impl Database {
                 Ok(Found { log, newest, created: true, noted: None })
             }
             Err(e) => {
-                // A log cut short by a full disk would hold the last free blocks.
+                // It would hold the last free blocks.
                 let _ = self.disk.remove(path);
                 Err(e)
             }
         }
     }
 
-    /// Removes a log that no process needs, if its name is wanted for another database's.
+    /// If its name is wanted for another database's.
     fn remove_aside(&self, live: &Live) -> Result<()> {
         let log = live.log.file();
         let what = || format!("cannot remove the log {}", log.path.display());
@@ -419,9 +412,9 @@ impl Database {
     }
 }
 
-/// Where in the ring the next session begins, and how many bytes before that prove the last one's
-/// end (rule CloseProven): at the beginning if the last session left as much room there, else
-/// behind it. So short sessions' blocks and the slots reach the device with one request.
+/// The next session's first byte, and the bytes before it that prove the last one's end (rule
+/// CloseProven). At the beginning if there is as much room as that used, else behind it: blocks of
+/// short sessions and slots reach the device in one request.
 fn begin_beside((from, to): (LogOffset, LogOffset), ring_bytes: u64, block_bytes: u64) -> (LogOffset, u64) {
     let end = to.0.next_multiple_of(block_bytes);
     let used = end.saturating_sub(from.0).min(ring_bytes);
@@ -430,8 +423,7 @@ fn begin_beside((from, to): (LogOffset, LogOffset), ring_bytes: u64, block_bytes
     (LogOffset(start), if used == 0 { 0 } else { ring_bytes - room })
 }
 
-/// Takes the locks for sole use of a log; shared, to read an unused one. `Busy` if another process
-/// holds them for longer than `patience`.
+/// For sole use, or shared to read. `Busy` after `patience`.
 pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
     while !member::try_alone(log, kind)? {

@@ -14,13 +14,13 @@ use crate::disk::locks;
 use crate::log::ring::Stream;
 use crate::shared::member::Member;
 
-/// In the queue for the writer's place. Connections count from 1.
+/// Connections count from 1.
 const RESTER: ConnectionId = ConnectionId(0);
-/// How long a process that attaches or leaves at the same moment is waited for.
+/// For a process that attaches or leaves.
 const ADMIN_WAIT: Duration = Duration::from_millis(5);
 
 impl Inner {
-    /// Whether this process uses the log and may detach with connections open.
+    /// With connections open.
     fn can_rest(&self) -> bool {
         self.phase == Phase::Live && !self.options.sticky && !self.options.concurrent && self.is_unused()
     }
@@ -31,14 +31,13 @@ impl Inner {
 }
 
 impl Database {
-    /// Until the next look, if this process is attached.
+    /// Until the next look.
     pub fn attached_for(&self) -> Option<Duration> {
         let inner = self.inner.lock();
         let looked_after = inner.phase == Phase::Live && !inner.options.idle.is_zero();
         looked_after.then(|| inner.options.idle)
     }
 
-    /// Detaches if there was no transaction for long enough at `now`.
     pub fn rest_if_quiet(&self, now: Instant) -> Result<()> {
         let is_over = {
             let mut inner = self.inner.lock();
@@ -49,8 +48,7 @@ impl Database {
         if is_over { self.rest().map(drop) } else { Ok(()) }
     }
 
-    /// Detaches this process if it has no transaction; the last process leaves a plain file.
-    /// Returns whether it is detached.
+    /// The last process leaves a plain file. True: detached.
     pub fn rest(&self) -> Result<bool> {
         if !self.inner.lock().can_rest() || !self.facts().all_in_log() || self.undecided.lock().is_some() {
             return Ok(self.inner.lock().phase == Phase::Unmarked);
@@ -63,7 +61,7 @@ impl Database {
         rested
     }
 
-    /// The same with the writer's place of this process.
+    /// With the writer's place.
     fn leave_unused(&self) -> Result<bool> {
         let Some(member) = self.member() else { return self.leave_plain() };
         if member.words.is_replaced() {
@@ -77,13 +75,12 @@ impl Database {
                 }
                 left
             }
-            // With only read-only processes left, none would take the mark off.
+            // Read-only processes could not take the mark off.
             Ok(false) if !self.read_only && !member.has_others() => Ok(false),
             Ok(false) => self.leave_to_others(),
             Err(e) => Err(e),
         };
         if !matches!(left, Ok(true)) && !member.observes {
-            // Others may attach and leave again.
             self.let_others_in(&member)?;
         }
         match left {
@@ -93,7 +90,7 @@ impl Database {
     }
 
     fn let_others_in(&self, member: &Member) -> Result<()> {
-        // A process that could not take the mark off has given its locks back.
+        // Without a member, its locks are given back.
         if self.member().is_some() { member.not_alone() } else { Ok(()) }
     }
 
@@ -111,14 +108,13 @@ impl Database {
         Ok(true)
     }
 
-    /// The last process makes home a plain file. Readers that begin meanwhile wait for the mark's
-    /// removal, or keep the process attached.
+    /// Readers that begin meanwhile wait, or keep the process attached.
     fn leave_plain(&self) -> Result<bool> {
         self.keep_stock_out()?;
         let mut writer = self.writer.lock();
         let Some(live) = writer.as_mut() else { return Ok(false) };
         match checkpoint::bring_home(self, live) {
-            // Where room is short, it stays attached.
+            // It stays attached.
             Err(e) if e.is_short() => return Ok(false),
             brought => brought?,
         }

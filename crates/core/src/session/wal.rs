@@ -32,19 +32,19 @@ use crate::disk::{DiskFile, OpenMode};
 use crate::sqlite_format::home::{self, State};
 use crate::sqlite_format::wal::Head;
 
-/// Bytes written again at once.
+/// In one call.
 const CHUNK_BYTES: u64 = 256 << 10;
-/// A gap without frames between the ends of file and database may hold the page that SQLite locks.
+/// The page that SQLite locks has no frame.
 const GAP_BYTES: u64 = 65536;
 
 struct Committed {
-    /// Position of the newest image of each page.
+    /// Of the newest image.
     images: FxHashMap<u32, u64>,
-    /// In pages.
+    /// Pages.
     page_count: u32,
     page_bytes: u32,
     frames: u64,
-    /// Its end, in bytes.
+    /// Bytes.
     end: u64,
 }
 
@@ -65,7 +65,7 @@ fn scan(file: &dyn DiskFile, what: &dyn Fn() -> String) -> Result<Found> {
     let page_bytes = chain.page_bytes;
     let mut frame = memory::zeros(wal::FRAME_HEAD_BYTES.saturating_add(page_bytes as usize))?;
     let mut at = wal::HEADER_BYTES as u64;
-    // A transaction counts when its last frame is there.
+    // With its last frame.
     let mut open: Vec<(u32, u64)> = Vec::new();
     let mut all = Committed { images: FxHashMap::default(), page_count: 0, page_bytes, frames: 0, end: 0 };
     while file.read_at(&mut frame, at).context(what)? == frame.len() {
@@ -89,13 +89,12 @@ fn names(db: &Database) -> [PathBuf; 2] {
     [db.wal_path().to_owned(), index.into()]
 }
 
-/// Whether the file's WAL exists. If the file has lost its name, a WAL beside that is another's.
+/// A WAL beside a name that the file lost is another's.
 pub fn is_beside(db: &Database) -> Result<bool> {
     Ok(db.disk.exists(db.wal_path()).context(|| db.what("cannot look for the WAL of"))? && db.has_name()?)
 }
 
-/// Takes the database with the header `state` out of WAL mode, up to [`discard`]. Returns the
-/// reason if it must stay; then nothing has changed.
+/// Up to [`discard`]. Returns the reason if it must stay, unchanged.
 pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     let what = || db.what("cannot take out of WAL mode");
     if !db.has_name()? {
@@ -118,7 +117,7 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     if let Some(why) = contradicts(state, bytes, committed.as_ref()) {
         return Ok(Some(why));
     }
-    // SQLite makes the index again when needed. If it cannot be removed, neither can the WAL.
+    // If the index cannot be removed, neither can the WAL.
     let had_index = match remove(db, &index) {
         Ok(had) => had,
         Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
@@ -154,15 +153,15 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Removes the WAL after [`leave`]. A name that is not durably gone may come back beside a changed
-/// file (rule WalBeforeHome).
+/// After [`leave`]. A removal that is undone would put the WAL beside a changed file (rule
+/// WalBeforeHome).
 pub fn discard(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the WAL of");
     remove(db, db.wal_path()).context(what)?;
     db.disk.sync_dir_of(db.wal_path()).context(what)
 }
 
-/// Removes a file; false if there is none.
+/// False if there is none.
 fn remove(db: &Database, path: &Path) -> io::Result<bool> {
     match db.disk.remove(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
@@ -170,7 +169,7 @@ fn remove(db: &Database, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Why home and WAL do not fit; SQLite reports the same.
+/// SQLite reports the same.
 fn contradicts(state: &State, bytes: u64, committed: Option<&Committed>) -> Option<String> {
     let page_bytes = u64::from(state.page_bytes);
     match committed {
@@ -186,7 +185,7 @@ fn contradicts(state: &State, bytes: u64, committed: Option<&Committed>) -> Opti
     }
 }
 
-/// A dead process's writes may be clean in the cache and not on the disk, after a failed flush.
+/// After a dead process's failed flush, it may be in the cache only.
 fn write_again(file: &dyn DiskFile, end: u64, what: &dyn Fn() -> String) -> Result<()> {
     let mut buf = memory::zeros_of(CHUNK_BYTES.min(end))?;
     let mut at = 0;
@@ -206,7 +205,6 @@ fn bring_home(db: &Database, file: &dyn DiskFile, committed: &Committed, what: &
     let mut image = memory::zeros(committed.page_bytes as usize)?;
     let mut pages: Vec<(u32, u64)> = Vec::new();
     pages.room(committed.images.len())?;
-    // Pages that were cut off later stay where they are.
     pages.extend(
         committed.images.iter().map(|(page, at)| (*page, *at)).filter(|(page, _)| *page <= committed.page_count),
     );
@@ -221,8 +219,8 @@ fn bring_home(db: &Database, file: &dyn DiskFile, committed: &Committed, what: &
     Ok(())
 }
 
-/// Writes the header of a rollback-journal file. Its counter is new, as after SQLite's own change
-/// of mode, so that no cache is taken for this state's (rule OneNumberOneState).
+/// Of a rollback-journal file, with a new counter, as SQLite changes the mode: no cache is of this
+/// state (rule OneNumberOneState).
 fn put_header(db: &Database, state: &State, page_count: u32, what: &dyn Fn() -> String) -> Result<()> {
     let mut first = [0; at::HEADER_BYTES];
     let got = db.home.read_at(&mut first, 0).context(what)?;

@@ -12,7 +12,7 @@ use onewrite_core::inspect::LogFile;
 use onewrite_core::inspect::Slot;
 use onewrite_core::{Error, LockLevel};
 
-/// The home of `pair` is refused with a message that has all of `words`, and nothing changes.
+/// With a message that has all of `words`, and no change.
 fn refused(pair: &Pair, words: &[&str]) -> Error {
     let before = pair.bytes();
     let error = lock(&pair.home).expect_err("refused");
@@ -107,7 +107,7 @@ fn a_flipped_bit_in_a_record_that_was_durable() {
 
 #[test]
 fn a_flipped_bit_in_the_last_record_ends_the_log_before_it() {
-    // A commit cut short by a crash looks the same: no later record proves that it was whole.
+    // As after a crash: no later record proves that it was whole.
     let pair = crashed(TX);
     let starts = pair.records();
     flip(&pair.log(), starts[starts.len() - 1] + 60);
@@ -171,7 +171,7 @@ fn an_unknown_option_names_itself_and_the_choices() {
     assert_eq!(pair.bytes(), before);
 }
 
-/// Whole or damaged, the log is another file's, which loses nothing.
+/// Another file's log loses nothing.
 #[test]
 fn an_unmarked_home_beside_a_live_log_sets_it_aside() {
     for damaged in [false, true] {
@@ -192,7 +192,6 @@ fn an_unmarked_home_beside_a_live_log_sets_it_aside() {
         let beside = || RealDisk::new().names_beside(&pair.home).unwrap();
         let aside = beside().into_iter().find(is_aside).unwrap();
         assert_eq!(std::fs::read(aside).ok(), log);
-        // Its own file, put back, finds it.
         std::fs::write(&pair.home, marked.unwrap()).unwrap();
         match lock(&pair.home) {
             Ok(()) => ends_with_all(&pair.home, TX),
@@ -243,7 +242,7 @@ fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     let pair = crashed(TX);
     let mut first = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     first.lock(LockLevel::Shared).unwrap();
-    // Another engine acts as another process: locks belong to open files.
+    // Acts as another process: locks belong to open files.
     let mut second = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     second.lock(LockLevel::Shared).unwrap();
     for process in [&mut first, &mut second] {
@@ -259,8 +258,7 @@ fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     let mut fourth = engine().open(&pair.home, OpenMode::ReadWrite, &other).unwrap();
     let error = fourth.lock(LockLevel::Shared).unwrap_err();
     assert!(matches!(error, Error::Option(_)) && error.to_string().contains("psow=1"), "{error}");
-    // A connection that only reads writes no record: it takes the options in force, in its own
-    // process or beside another connection.
+    // A reader takes the options in force, in its own process or beside another connection.
     let engine = engine();
     for _ in 0..2 {
         let mut reader = engine.open(&pair.home, OpenMode::ReadOnly, &other).unwrap();
@@ -273,8 +271,7 @@ fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     }
 }
 
-/// A database that crashed with `TX` transactions, was recovered, and crashed again with two more:
-/// the first pair and the second.
+/// After `TX` transactions, and after a recovery and two more: both pairs.
 fn crashed_twice() -> (Pair, Pair) {
     let first = crashed(TX);
     let second = first.copy().again(TX, 2);
@@ -290,11 +287,10 @@ fn the_log_of_before_a_recovery() {
 
 #[test]
 fn the_home_of_before_a_recovery() {
-    // Nothing has gone home since: the log has everything.
+    // The log has everything.
     let (first, second) = crashed_twice();
     std::fs::copy(&first.home, &second.home).unwrap();
     ends_with_all(&second.copy().home, TX + 2);
-    // After a checkpoint it is too old.
     let mut c = engine().open(&second.home, OpenMode::ReadWrite, &[]).unwrap();
     commit(&mut c, TX + 3);
     c.pragma("checkpoint", None).unwrap().unwrap();
@@ -303,8 +299,7 @@ fn the_home_of_before_a_recovery() {
     assert!(matches!(refused(&third, &["older", "different moments"]), Error::CantOpen(_)));
 }
 
-/// Copies recovered in two places: home of one and log of the other do not fit, for any number of
-/// transactions.
+/// Home of one and log of the other, for any number of transactions.
 #[test]
 fn two_recoveries_of_one_crash() {
     let first = crashed(TX);
@@ -339,7 +334,7 @@ fn a_flipped_bit_in_a_slot_after_a_recovery() {
 
 #[test]
 fn a_flipped_bit_in_a_slot_behind_a_big_transaction() {
-    // Its images streamed, went home and were cut off: the older slot must not count on them.
+    // The older slot must not count on images that were cut off.
     let whole = crashed(TX);
     let options = [("stream_size", "64k"), ("log_size", "256k")].map(|(n, v)| (n.to_owned(), v.to_owned()));
     let mut c = engine().open(&whole.home, OpenMode::ReadWrite, &options).unwrap();
@@ -360,9 +355,8 @@ fn a_flipped_bit_in_a_slot_behind_a_big_transaction() {
     }
 }
 
-/// The disk of a power cut after a session's mark and before its first flush of the log, so without
-/// its slot. An older log beside a later home is another case, and so is a damaged slot (rule
-/// SlotWithFirstRecord).
+/// After a power cut behind the mark, the session's slot is missing. An older log beside a later
+/// home is another case, and so is a damaged slot (rule SlotWithFirstRecord).
 #[test]
 fn a_session_that_left_nothing_in_its_log() {
     let whole = crashed(TX);
@@ -395,8 +389,8 @@ fn a_session_that_left_nothing_in_its_log() {
 
 #[test]
 fn the_slot_of_a_session_that_is_over_does_not_count() {
-    // The slot that closed the session was lost in a crash, and a later session's is the newest.
-    // Only a recovery writes the very next number.
+    // The closing slot was lost, and a later session's is the newest. Only a recovery writes the
+    // very next number.
     let whole = crashed(TX);
     let log = LogFile::open(&RealDisk::new(), &whole.log(), OpenMode::ReadOnly).unwrap().unwrap();
     let slot = log.slots().unwrap().remove(0);
@@ -404,7 +398,7 @@ fn the_slot_of_a_session_that_is_over_does_not_count() {
         let pair = whole.copy();
         let newer = Slot { session: 7, salt: 8, sequence: slot.sequence + ahead, ..slot.clone() };
         let mut bytes = std::fs::read(pair.log()).unwrap();
-        // An even distance would overwrite the other slot; only the presence of both counts.
+        // An even distance would overwrite the other slot, and both must exist.
         let at = (1 + (slot.sequence + 1) as usize % 2) * 4096;
         bytes[at..at + 100].copy_from_slice(&newer.encode());
         std::fs::write(pair.log(), bytes).unwrap();
@@ -418,7 +412,7 @@ fn the_slot_of_a_session_that_is_over_does_not_count() {
 
 #[test]
 fn a_flipped_bit_in_a_slot_behind_the_first_transaction() {
-    // The page size is not known before: the mark's slot states another.
+    // The mark's slot states another page size.
     let whole = crashed(TX);
     std::fs::remove_file(whole.log()).unwrap();
     std::fs::write(&whole.home, []).unwrap();
@@ -448,7 +442,6 @@ fn a_marked_home_that_was_cut_short() {
 
 #[test]
 fn a_plain_home_that_was_cut_short_is_shown_as_it_is() {
-    // SQLite reports that the header states more pages than there are.
     let dir = tempfile::tempdir().unwrap();
     let pair = Pair::at(dir.path());
     std::fs::write(&pair.home, &common::plain(1)[..2 * PAGE]).unwrap();
@@ -505,7 +498,7 @@ fn records_that_begin_in_blocks_of_their_own_are_all_found() {
     }
 }
 
-/// One damaged byte of page 1's size, which the log leaves to it (rule DamageIsTold).
+/// The log leaves the size to page 1 (rule DamageIsTold).
 #[test]
 fn a_page_count_that_the_file_does_not_hold_is_not_believed() {
     for scheme in ["dash", "off"] {
@@ -515,7 +508,7 @@ fn a_page_count_that_the_file_does_not_hold_is_not_believed() {
     }
 }
 
-/// A whole record with a size and none of the pages (invariant I6, rule DamageIsTold).
+/// Invariant I6, rule DamageIsTold.
 #[test]
 fn a_page_count_of_a_record_is_not_believed_without_its_pages() {
     let pair = crashed(TX);
@@ -535,7 +528,7 @@ fn a_page_count_of_a_record_is_not_believed_without_its_pages() {
     ends_with_all(&pair.home, TX);
 }
 
-/// Home and log of a database in use, copied before, between and after two checkpoints.
+/// Before, between and after two checkpoints.
 #[test]
 fn copies_of_two_moments_with_a_checkpoint_between() {
     let first = crashed(1);
@@ -549,8 +542,7 @@ fn copies_of_two_moments_with_a_checkpoint_between() {
             moments.push(first.copy());
         }
     }
-    // Transactions 2, 3, checkpoint, 4, 5, checkpoint: newest transaction and checkpoints of each
-    // copy.
+    // Newest transaction and checkpoints of each copy.
     let told = [(2, 0), (3, 0), (3, 1), (4, 1), (5, 1), (5, 2)];
     for (home, (_, brought)) in moments.iter().zip(told) {
         for (log, (newest, given_up)) in moments.iter().zip(told) {
@@ -561,14 +553,12 @@ fn copies_of_two_moments_with_a_checkpoint_between() {
             } else if [0, 3, 5][brought] > newest {
                 assert!(matches!(refused(&pair, &["newer", "different moments", "--without-log"]), Error::CantOpen(_)));
             } else {
-                // The log has all that home lacks, and is not older than home.
                 ends_with_all(&pair.home, newest);
             }
         }
     }
 }
 
-/// Of a version whose marks did not name the transaction.
 #[test]
 fn a_mark_that_tells_only_its_session_is_recovered() {
     let pair = crashed(TX);
@@ -579,8 +569,8 @@ fn a_mark_that_tells_only_its_session_is_recovered() {
     ends_with_all(&pair.home, TX);
 }
 
-/// Damage to the last block loses only the transactions whose records it reaches, though each was
-/// flushed alone; with own blocks, that is one (`docs/faults.md`).
+/// Those of the block's records, though each was flushed alone; with own blocks, one
+/// (`docs/faults.md`).
 #[test]
 fn a_damaged_last_block_loses_what_it_holds_and_no_more() {
     for (psow, most) in [("1", TX), ("0", 1)] {
@@ -593,7 +583,7 @@ fn a_damaged_last_block_loses_what_it_holds_and_no_more() {
         let last_block = starts[TX as usize - 1] / 4096 * 4096;
         let in_last_block = starts.iter().filter(|at| **at >= last_block).count() as u64;
         assert_eq!(in_last_block, most, "psow={psow}");
-        // From each record of that block on to its end, and within each alone.
+        // To the block's end, and within each alone.
         for (n, start) in (0..TX).zip(&starts).filter(|(_, at)| **at >= last_block) {
             let damaged = pair.copy();
             let mut log = std::fs::read(damaged.log()).unwrap();

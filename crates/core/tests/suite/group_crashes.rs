@@ -11,12 +11,11 @@ use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 
-/// The header, the counter, and pages that transactions fill.
+/// Header, counter, and pages of transactions.
 const PAGES: u32 = 300;
 const PAGE: usize = 512;
 
-/// How many pages transaction `n` fills besides the counter, and the first. `alone`: mostly none,
-/// so that it can go in place.
+/// How many besides the counter, and the first. `alone`: mostly none, to go in place.
 fn reach(n: u64, alone: bool) -> (u64, u64) {
     let room = u64::from(PAGES) - 2;
     let count = match n % 64 {
@@ -45,7 +44,6 @@ fn image(n: u64) -> [u8; PAGE] {
     image
 }
 
-/// A database without a transaction.
 fn plain() -> Vec<u8> {
     let mut b = vec![0; PAGE * PAGES as usize];
     b[..16].copy_from_slice(b"SQLite format 3\0");
@@ -56,7 +54,6 @@ fn plain() -> Vec<u8> {
     b
 }
 
-/// The threads' knowledge when the power is gone.
 #[derive(Default)]
 struct Known {
     alone: bool,
@@ -76,7 +73,7 @@ fn number(image: &[u8; PAGE]) -> u64 {
     u64::from_le_bytes(image[..8].try_into().unwrap())
 }
 
-/// One autocommit, as SQLite calls. `flush`: `synchronous=FULL`.
+/// As SQLite calls. `flush`: `synchronous=FULL`.
 fn commit(c: &mut Connection, known: &Known, flush: bool) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     c.lock(LockLevel::Reserved)?;
@@ -97,12 +94,11 @@ fn commit(c: &mut Connection, known: &Known, flush: bool) -> Result<(), Error> {
     if flush {
         known.acknowledged.fetch_max(n, Ordering::SeqCst);
     }
-    // It goes on with its own state.
     assert_eq!(number(&read_page(c, 2)?), n);
     c.unlock(LockLevel::None)
 }
 
-/// One read transaction: a snapshot is one state, whole.
+/// A snapshot is one state, whole.
 fn look(c: &mut Connection, known: &Known, rng: &mut SplitMix64, floor: &mut u64) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     let n = number(&read_page(c, 2)?);
@@ -127,8 +123,7 @@ fn repeat(mut once: impl FnMut() -> Result<(), Error>, mut start_over: impl FnMu
     }
 }
 
-/// Runs threads until the power is cut, and checks the disk. Returns commits, flushes of the log
-/// and pages written in place.
+/// Until the power is cut. Returns commits, flushes of the log and pages written in place.
 fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64, u64) {
     let mut rng = SplitMix64::new(seed);
     let sim = SimDisk::new(SimConfig { atomic_unit, ..SimConfig::default() });
@@ -138,7 +133,6 @@ fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64,
     let engine = Engine::new(Arc::new(slow::Slow(sim.clone())));
     let known = Known { alone: scheme == "auto", ..Known::default() };
     let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
-    // Marked before the power may go.
     let mut first = open();
     commit(&mut first, &known, true).unwrap();
     let (writers, readers) = ([(); 4].map(|()| open()), [(); 2].map(|()| open()));
@@ -153,7 +147,6 @@ fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64,
                 repeat(
                     || commit(&mut c.borrow_mut(), known, flush),
                     |_| {
-                        // No busy handler is asked here.
                         let _ = c.borrow_mut().unlock(LockLevel::None);
                     },
                 );

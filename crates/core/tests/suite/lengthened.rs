@@ -17,10 +17,9 @@ const LOG: &str = "/db-onewrite";
 const PAGES: u32 = 40;
 /// Bytes.
 const LONGER: u64 = 64 << 20;
-/// Bytes that may be read or written: several times the log before.
+/// For reads and writes: several times the log before.
 const ENOUGH: u64 = 4 << 20;
 
-/// A simulated disk that counts bytes read and written.
 #[derive(Clone)]
 struct Counting {
     sim: SimDisk,
@@ -71,8 +70,7 @@ fn open(disk: impl Disk + 'static, options: &[(&str, &str)]) -> Connection {
     Engine::new(Arc::new(disk)).open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap()
 }
 
-/// A crash after a transaction of one page, or after one that streams and is not home; then the log
-/// is lengthened.
+/// After a transaction of one page, or one that streams and is not home.
 fn lengthened(options: &[(&str, &str)], big: bool) -> SimDisk {
     let sim = SimDisk::new(SimConfig { capacity: 2 * LONGER, ..SimConfig::default() });
     sim.put_file(Path::new("/db"), &[]);
@@ -80,7 +78,7 @@ fn lengthened(options: &[(&str, &str)], big: bool) -> SimDisk {
     try_fill(&mut c, PAGES, 1).unwrap();
     let last = if big { u64::from(PAGES) } else { 2 };
     write_and_sync(&mut c, &(1..last).map(|n| (n, filled(n, PAGES, 2))).collect::<Vec<_>>());
-    // The log's flush is the last operation of a big one.
+    // Of a big one, the log's flush is the last operation.
     if big {
         sim.stop_after(2);
     }
@@ -108,7 +106,7 @@ fn an_open_reads_what_the_log_says_and_not_how_long_it_is() {
         };
         let last = u64::from(PAGES) - 1;
         assert_eq!((read(&mut c, 1), read(&mut c, last)), (2, if big { 2 } else { 1 }), "{options:?}");
-        // A transaction streams to the log's end by its slot.
+        // Images go to the log's end by its slot.
         write(&mut c, &(1..PAGES.into()).map(|n| (n, filled(n, PAGES, 3))).collect::<Vec<_>>());
         c.close().unwrap();
         let moved = counting.moved.load(Ordering::Relaxed);

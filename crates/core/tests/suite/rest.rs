@@ -49,7 +49,7 @@ fn newest(c: &mut Connection) -> u64 {
     number(&b)
 }
 
-/// The transaction in home, if that is a plain file.
+/// If that is a plain file.
 fn at_rest(disk: &SimDisk) -> Option<u64> {
     let home = disk.snapshot_file(Path::new(DB)).unwrap();
     (home[19] == 1).then(|| {
@@ -70,7 +70,6 @@ fn an_unused_connection_leaves_a_plain_file_and_goes_on_with_the_next_transactio
         assert_eq!((at_rest(&disk), c.is_live()), (Some(n), false));
         assert_eq!(newest(&mut c), n);
     }
-    // A file at rest is not written.
     disk.reset_counters();
     rest(&engine);
     assert_eq!((disk.counters().writes, disk.counters().flushes()), (0, 0));
@@ -148,8 +147,7 @@ fn what_stays_marked_on_purpose_does_not_rest() {
     }
 }
 
-/// At each of its calls to home the power goes, or another process writes, and may be busy at that
-/// moment.
+/// At each call to home the power goes, or another process writes.
 #[test]
 fn a_rest_may_be_cut_short_or_overtaken_anywhere() {
     let (mut cuts, mut overtaken) = (0, 0);

@@ -9,25 +9,25 @@ use std::path::{Path, PathBuf};
 use onewrite_core::rules::Case;
 
 const PAGE: &str = "docs/commit.md";
-/// Its rules, of schemes for comparison, count apart.
+/// Schemes for comparison count apart.
 const RESEARCH: &str = "docs/research.md";
 
 const MAX_RULES: usize = 40;
 const MAX_WORDS: usize = 60;
 const MAX_LINES: usize = 450;
-/// Lines of text; the rows of tables cannot be wrapped.
+/// Rows of tables cannot be wrapped.
 const MAX_COLUMNS: usize = 160;
 
-/// Each field begins with one of these, in this order.
+/// In this order.
 const FIELDS: [&str; 3] = ["*Prevents* ", "*Kept by* ", "*Tried by* "];
 
-/// A rule, or a row of the table of omitted steps, of a page.
+/// A rule, or a row of omitted steps.
 struct Entry {
     page: &'static str,
     name: String,
-    /// In the order of [`FIELDS`], after the relation. A row has its cells instead.
+    /// In the order of [`FIELDS`], after the relation; or a row's cells.
     fields: Vec<String>,
-    /// The lines below it, or a row's cell of tests.
+    /// The lines below, or a row's last cell.
     cases: Vec<String>,
     is_row: bool,
     words: usize,
@@ -37,7 +37,6 @@ impl Entry {
     fn canaries(&self) -> Vec<String> {
         let names = self.cases.iter().flat_map(|case| match self.is_row {
             true => code(case),
-            // One line may have two.
             false => {
                 case.split(". ").filter_map(|part| code(part).into_iter().next().filter(|_| is_named(part))).collect()
             }
@@ -52,7 +51,7 @@ impl Entry {
     }
 }
 
-/// Whether a case begins with its name: `` `Name`: ``.
+/// By `` `Name`: ``.
 fn is_named(case: &str) -> bool {
     case.strip_prefix('`').and_then(|rest| rest.split_once('`')).is_some_and(|(_, rest)| rest.starts_with(':'))
 }
@@ -64,7 +63,7 @@ fn root() -> PathBuf {
 /// The only name of one word.
 const POISONS: &str = "Poisons";
 
-/// Whether `word` may name a rule or case: CamelCase of two words or more.
+/// CamelCase of two words or more, of a rule or case.
 fn is_name(word: &str) -> bool {
     if word == POISONS {
         return true;
@@ -74,23 +73,22 @@ fn is_name(word: &str) -> bool {
         && word.as_bytes().windows(2).any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase())
 }
 
-/// Whether `word` is one of the numbers that rules once had.
+/// Rules once had numbers.
 fn is_number(word: &str) -> bool {
     let digits = word.strip_prefix('P').unwrap_or(word);
     !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit())
 }
 
-/// The parts between backticks.
+/// Between backticks.
 fn code(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The rules of a page: list items that begin with a bold name, except the invariants, with the
-/// list below each; and table rows that begin so. Further list items that begin with a canary's
-/// name belong to rows.
+/// List items that begin with a bold name, except the invariants, with the list below each; and
+/// table rows that begin so. Later items that begin with a canary's name belong to rows.
 fn entries_of(page: &'static str) -> Vec<Entry> {
     let text = fs::read_to_string(root().join(page)).unwrap();
-    // Items, cases and rows, each in a line.
+    // One a line.
     let mut items: Vec<String> = Vec::new();
     let mut within = false;
     for line in text.lines() {
@@ -157,7 +155,7 @@ fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The sources by their paths below `crates`, without this one, which has sample citations.
+/// By path below `crates`, without this file, which has sample citations.
 fn sources() -> BTreeMap<String, String> {
     let crates = root().join("crates");
     let read = |path: &PathBuf| {
@@ -169,8 +167,8 @@ fn sources() -> BTreeMap<String, String> {
     sources
 }
 
-/// The names cited in `text` after "rule" or "rules", and numbers in place of names. A citation may
-/// continue in the next comment line.
+/// Names in `text` after "rule" or "rules", also in the next comment line, and numbers in place of
+/// names.
 fn citations(text: &str) -> (Vec<String>, Vec<String>) {
     let (mut names, mut numbers) = (Vec::new(), Vec::new());
     let bare = |line: &str| {
@@ -182,15 +180,14 @@ fn citations(text: &str) -> (Vec<String>, Vec<String>) {
     while let Some(word) = words.next() {
         let word = word.trim_start_matches(['(', '[', '"', '*', '|']);
         if !matches!(word, "rule" | "rules" | "Rule" | "Rules") {
-            // Rules between processes were P1 to P9, also without that word before them.
+            // P1 to P9, also without that word.
             let word = word.trim_end_matches([')', ',', '.', ';', ':']);
             if word.len() == 2 && word.starts_with('P') && is_number(word) {
                 numbers.push(word.to_owned());
             }
             continue;
         }
-        // Names follow each other with a comma or "and", or a remark of one word as in "HomeFitsLog
-        // (two), Poisons".
+        // After a comma, "and", or a remark as in "HomeFitsLog (two), Poisons".
         let mut goes_on = true;
         while let Some(next) = words.peek().copied().filter(|_| goes_on) {
             let remark = next.strip_prefix('(').and_then(|next| next.trim_end_matches(',').strip_suffix(')'));
@@ -221,14 +218,14 @@ fn kept_cases(text: &str) -> BTreeSet<String> {
     kept.collect()
 }
 
-/// The rules that a source cites, in a comment or by keeping one of their cases.
+/// In a comment, or by keeping one of their cases.
 fn cited(text: &str) -> BTreeSet<String> {
     let kept = kept_cases(text);
     let rules = Case::ALL.iter().filter(|case| kept.contains(&format!("{case:?}"))).map(|case| case.rule().to_owned());
     citations(text).0.into_iter().chain(rules).collect()
 }
 
-/// Whether a source has the `MODULE::FUNCTION`, `TYPE::FUNCTION` or `FOLDER::MODULE` of a page.
+/// `MODULE::FUNCTION`, `TYPE::FUNCTION` or `FOLDER::MODULE` of a page.
 fn has(file: &str, text: &str, item: &str) -> bool {
     let (before, name) = item.rsplit_once("::").unwrap_or_else(|| panic!("{item}: of which module?"));
     let path = file.trim_end_matches(".rs");
@@ -281,8 +278,6 @@ fn the_page_is_short() {
     none(complaints);
 }
 
-/// A rule has a relation, the prevented harm, its keepers and its tests. A row names the rules
-/// whose proof it weakens.
 #[test]
 fn each_rule_has_its_form() {
     let entries = entries();
@@ -338,7 +333,7 @@ fn each_rule_is_cited_where_it_is_kept() {
     none(complaints);
 }
 
-/// Each canary is a case of the rule that the code names, and of no other.
+/// By the code, and of no other.
 #[test]
 fn each_canary_is_a_case_of_one_rule() {
     let (entries, sources) = (entries(), sources());
@@ -382,7 +377,7 @@ fn each_rule_is_tried() {
         }
         for test in &tests {
             let (file, function) = test.split_once("::").unwrap_or((test, ""));
-            // A name alone is a file of the core, in whatever folder.
+            // A name alone is a file in any folder of the core.
             let is_it = |path: &str| match file.contains('/') {
                 true => path == file,
                 false => path.starts_with("core/src/") && path.rsplit('/').next() == Some(file),

@@ -12,17 +12,17 @@ use crate::pages::txn::{Changed, Txn};
 use crate::sqlite_format::home::{Header, State};
 use crate::sqlite_format::node::Shape;
 
-/// The first trunk and the number of pages, in the database header.
+/// First trunk and number of pages, in the header.
 const LIST: std::ops::Range<usize> = 32..40;
-/// Bytes of a trunk before the leaf numbers: the next trunk, and their count.
+/// Next trunk and count, before the leaf numbers.
 const TRUNK_HEAD: usize = 8;
-/// SQLite uses the first trunks; a page further on counts as in use (rule UndoLeadsHome).
+/// SQLite uses the first trunks; later pages count as in use (rule UndoLeadsHome).
 const TRUNKS_MAX: usize = 4;
 
-/// Freelist pages, with how many of their first bytes are meaningful.
+/// How many first bytes are meaningful.
 type Live = FxHashMap<PageNo, usize>;
 
-/// The freelist before and after a transaction, as far as the two may differ.
+/// As far as the two may differ.
 #[derive(Default)]
 pub struct Freed {
     before: Live,
@@ -47,12 +47,11 @@ impl Freed {
         })
     }
 
-    /// How many first bytes were meaningful, if the page was on the freelist.
+    /// How many first bytes were meaningful, if it was on the freelist.
     pub fn live_before(&self, page: PageNo) -> Option<usize> {
         self.before.get(&page).copied()
     }
 
-    /// The same after the transaction.
     pub fn live_after(&self, page: PageNo) -> Option<usize> {
         self.after.get(&page).copied()
     }

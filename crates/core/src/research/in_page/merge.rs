@@ -30,36 +30,32 @@ use crate::research::place;
 use crate::research::trailer::Trailer;
 use crate::sqlite_format::home::State;
 
-/// A slower write is out of the ordinary: the group does not wait so long for others.
+/// A group does not wait for a slower write.
 const USUAL_MAX: Duration = Duration::from_millis(4);
-/// A group with so many pages does not wait for more.
 const PAGES_MAX: usize = 1024;
-/// Home grows by at most so many pages at a time, so that most added pages need no change in the
-/// file system.
+/// At most at a time, so that few additions change the file system.
 const AHEAD_PAGES: u64 = 32;
 
 struct Page {
     image: Image,
-    /// Home's image, if it has the page.
+    /// If it has the page.
     home: Option<Image>,
 }
 
-/// Transactions that are published and not written.
+/// Published and not written.
 #[derive(Default)]
 pub struct Merge {
-    /// The state in home, to which the undo records lead, and the newest one.
+    /// The one in home, to which undo records lead, and the newest.
     states: Option<(Arc<State>, Arc<State>)>,
     pages: BTreeMap<PageNo, Page>,
-    /// Number of transactions.
     joined: usize,
-    /// No other may join: pages were cut off, and home has other images of those that a later one
-    /// would add.
+    /// A cut ends the group: home has other images of the pages that a later transaction would add.
     closed: bool,
-    /// How many will probably join soon.
+    /// Probably, soon.
     expected: usize,
-    /// How long a write usually takes.
+    /// Of a write.
     usual: Duration,
-    /// Pages added so far.
+    /// Pages so far.
     added: u64,
     waiting: Vec<Arc<Event>>,
 }
@@ -69,22 +65,22 @@ impl Merge {
         self.states.is_none()
     }
 
-    /// Whether a transaction that leads to `page_count` pages may join.
+    /// Whether a transaction to `page_count` pages may join.
     pub fn takes(&self, page_count: u32) -> bool {
         self.states.as_ref().is_none_or(|(_, newest)| !self.closed && page_count >= newest.page_count)
     }
 
-    /// The state in home, if a group waits.
+    /// In home, if a group waits.
     pub fn base(&self) -> Option<&Arc<State>> {
         self.states.as_ref().map(|(base, _)| base)
     }
 
-    /// Home's image of a page of the group, if home has it; `None` if the group has not.
+    /// The outer `None`: not in the group.
     pub fn home(&self, page: PageNo) -> Option<&Option<Image>> {
         self.pages.get(&page).map(|p| &p.home)
     }
 
-    /// Adds a transaction from `base`, the newest state, to `state`.
+    /// From `base`, the newest state.
     pub fn join(&mut self, base: &Arc<State>, state: &Arc<State>, placed: Placement) {
         let first = self.states.take().map_or_else(|| base.clone(), |(first, _)| first);
         self.closed |= state.page_count < base.page_count;
@@ -100,8 +96,7 @@ impl Merge {
     }
 }
 
-/// Waits until `tid` is in home. `joins`: the writer's place is free, so others may join before the
-/// write.
+/// In home. `joins`: the writer's place is free, so others may.
 pub fn wait(merge: &Mutex<Merge>, db: &Database, tid: Tid, joins: bool) -> Result<()> {
     let mut joins = joins;
     loop {
@@ -121,12 +116,12 @@ pub fn wait(merge: &Mutex<Merge>, db: &Database, tid: Tid, joins: bool) -> Resul
             waits.waiting.push(event.clone());
             (event, waits.usual / 2)
         };
-        // Once: the expected ones may not come.
+        // Once: they may not come.
         joins = event.nap(nap);
     }
 }
 
-/// Writes the group in place, durable, and shows it to the readers. An error poisons.
+/// Durable and visible. An error poisons.
 pub fn write(merge: &Mutex<Merge>, db: &Database, live: &mut Live) -> Result<()> {
     let mut merge = merge.lock();
     if merge.is_empty() {
@@ -164,7 +159,6 @@ fn write_group(merge: &mut Merge, db: &Database, live: &mut Live, options: &Opti
     lengthen(&mut merge.added, db, live, &state)?;
     place::commit(db, live, &state, &placed, options)?;
     merge.usual = (merge.usual * 7 + begun.elapsed().min(USUAL_MAX)) / 8;
-    // Those in the group may be back, and those in the queue come.
     merge.expected = joined + db.queue.crowd();
     let mut inner = db.inner.lock();
     inner.check()?;
@@ -178,9 +172,8 @@ fn write_group(merge: &mut Merge, db: &Database, live: &mut Live, options: &Opti
     Ok(())
 }
 
-/// Writes zeros into reserved room behind the pages that `state` adds: later pages overwrite them,
-/// and their flush writes no new length. As many as were added so far. The group's flush covers
-/// them; a close or recovery cuts off the rest.
+/// Later pages overwrite these zeros in reserved room, so their flush writes no new length. As many
+/// as were added so far; the group's flush covers them, and a close or recovery cuts off the rest.
 fn lengthen(added: &mut u64, db: &Database, live: &mut Live, state: &State) -> Result<()> {
     let page_bytes = u64::from(state.page_bytes.max(1));
     if state.bytes() <= live.home.bytes {

@@ -41,16 +41,15 @@ use crate::research::undo::{self, Edit};
 use crate::sqlite_format::home::{self, Header, Kind, State};
 use crate::sqlite_format::node::Shape;
 
-/// Bytes of records after which the flushes of a checkpoint do not count.
+/// Then the flushes of a checkpoint do not count.
 const LOG_BYTES_MAX: u64 = 64 << 10;
 
-/// So many transactions pay for the extra checkpoint before one in place that follows records.
+/// They pay for the extra checkpoint before one in place that follows records.
 const CHECKPOINT_EVERY: u32 = 16;
 
 pub struct InPage {
-    /// Published and not written.
     merge: Mutex<Merge>,
-    /// Transactions that have not paid for a checkpoint, up to twice what one costs.
+    /// Up to twice the cost of a checkpoint.
     paid: AtomicU32,
 }
 
@@ -88,8 +87,7 @@ impl Scheme for InPage {
         Ok(())
     }
 
-    /// With room for the trailers, and of a size that the device writes whole: larger ones would be
-    /// refused.
+    /// With room for trailers; the device writes larger pages in parts.
     fn new_pages(&self, db: &Database, options: &Options) -> Option<(u32, u8)> {
         let page_bytes = db.atomic_unit(options).min(PAGE_BYTES_MAX);
         Some((page_bytes, reserved_bytes(page_bytes)))
@@ -103,14 +101,13 @@ impl Scheme for InPage {
         } else if self.paid.load(Ordering::Relaxed) >= CHECKPOINT_EVERY
             && place_all(c.db, c.live, &self.merge.lock(), after)?.is_some()
         {
-            // Over the checkpointed home it will fit as well.
+            // After the checkpoint it fits as well.
             self.paid.fetch_sub(CHECKPOINT_EVERY, Ordering::Relaxed);
             checkpoint(c.db, c.live, Stream::Drop)?;
             placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
         }
         if let Some(placed) = placed {
-            // Pages that stay as in home have no newer image, so readers use home until it is
-            // overwritten.
+            // Readers take them from home until it is overwritten.
             debug_assert!(
                 placed.pages.is_sorted_by_key(|(page, ..)| *page),
                 "page 1 comes first, and the others as they were"
@@ -119,7 +116,7 @@ impl Scheme for InPage {
             return Ok(Prepared { in_place: Some(Box::new(placed)), ..Prepared::of(c.txn, state, changed)? });
         }
         if !self.merge.lock().is_empty() {
-            // Alone, and against the resulting home, also for a record.
+            // Alone, against the resulting home.
             self.before_checkpoint(c.db, c.live)?;
             return commit::plan(c);
         }
@@ -128,12 +125,12 @@ impl Scheme for InPage {
         Ok(Prepared { stream, ..Prepared::of(c.txn, state, changed)? })
     }
 
-    /// The waiting group may have been written since: the undo records lead to a state before it.
+    /// Undo records lead to a state before the group's write.
     fn is_stale(&self, live: &Live, prepared: &Prepared) -> bool {
         prepared.in_place.as_ref().is_some_and(|placed| placed.base != live.home_tid)
     }
 
-    /// The alternative to pages in place is a record that goes home before the next transaction.
+    /// A record goes home before the next transaction.
     fn durability(&self, _asked: Durability) -> Durability {
         Durability::Flushed
     }
@@ -153,8 +150,8 @@ impl Scheme for InPage {
             return Ok(Outcome::Waits);
         }
         if c.options.bundle.garbage == Garbage::Eager {
-            // The record's deltas build on images whose undo records went with an unflushed write
-            // (rule HomeBeforeNext).
+            // The deltas' base went with an unflushed write of its undo records (rule
+            // HomeBeforeNext).
             c.db.sync_home().map_err(|e| c.db.poison(e))?;
         }
         record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e))
@@ -193,13 +190,12 @@ struct After<'a> {
     state: &'a State,
 }
 
-/// Whether home has everything but the waiting group.
 fn is_idle(db: &Database, live: &Live) -> bool {
     (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Case::HomeBeforeNext)
 }
 
-/// The pages to write, if each can carry its undo record back to home's state, from before the
-/// waiting group. `None` with a group waiting: it may be possible after its write.
+/// If each can carry its undo record back to home, from before the waiting group. `None` beside a
+/// group: perhaps after its write.
 fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Result<Option<Placement>> {
     let After { txn, changed, state } = after;
     if !(txn.base.kind == Kind::Database && txn.streamed.is_empty() && merge.takes(state.page_count)) {
@@ -209,11 +205,10 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
     let before = Shape::new(base.page_bytes, base.page_count, &base.header);
     let after = Shape::new(state.page_bytes, state.page_count, &state.header);
     if (before.pointer_maps, before.reserved_bytes) != (after.pointer_maps, after.reserved_bytes) {
-        // Recovery knows the header of one of the two states, and reads both states' pages by it.
+        // Recovery reads both states' pages by the header of one.
         return Ok(None);
     }
     let freed = if merge.is_empty() { Freed::by(db, txn, changed, state)? } else { Freed::default() };
-    // Page 1 of the group states the size of its newest state.
     let first = match merge.home(PageNo::HEADER) {
         Some(_) if !changed.iter().any(|c| c.page == PageNo::HEADER) => {
             let new = db.image(&txn.base, PageNo::HEADER)?;
@@ -222,7 +217,7 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
         _ => None,
     };
     let mut pages: Vec<&Changed> = memory::list(changed.len() + 1)?;
-    // A page that becomes a leaf of the freelist stays as it is.
+    // Leaves of the freelist stay as they are.
     pages.extend(first.iter().chain(changed).filter(|c| c.old.is_none() || freed.live_after(c.page) != Some(0)));
     let sealed_by = Trailer {
         tid: state.tid,
@@ -244,7 +239,7 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
             (None, None) => in_home(db, live, state, *page)?,
         };
         let image = match held.as_deref().filter(|_| page.0 <= base.page_count) {
-            // Beyond the end of the state before: nothing to restore.
+            // Nothing to restore beyond the old end.
             None => {
                 sealed_by.seal(*page, &mut new);
                 new
@@ -266,8 +261,8 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
     Ok(Some(placed))
 }
 
-/// Writes the size of `state` into home's page 1, unflushed: pages added in place left it alone,
-/// and recovery counts trailers only above the slot's TID.
+/// Into page 1, unflushed: pages added in place left it alone, and trailers count only above the
+/// slot's TID.
 fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
     let mut image = memory::zeros(state.page_bytes as usize)?;
     let read = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?;
@@ -282,7 +277,7 @@ fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
     db.home.write_at(&image, 0).context(|| db.what("cannot write"))
 }
 
-/// Home's bytes of a page beyond the end of the state before, which an older snapshot may read.
+/// Beyond the old end, where an older snapshot may read.
 fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Option<Image>> {
     let offset = page.offset(state.page_bytes);
     if offset + u64::from(state.page_bytes) > live.home.bytes {
@@ -293,8 +288,7 @@ fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Op
     Ok(Some(image.into()))
 }
 
-/// Encodes the pages for a log record. Their trailers are zeros: SQLite carries stale ones along
-/// (rule TrailerSession).
+/// With zero trailers: SQLite carries stale ones along (rule TrailerSession).
 fn encode(encoder: &mut Encoder, changed: &mut [Changed]) -> Result<()> {
     encoder.clear();
     for Changed { page, new, old } in changed {

@@ -10,10 +10,9 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
 use parking_lot::Mutex;
 
-/// A call to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Before a write; `durable`: with a flush.
+    /// Before a write, `durable` with a flush.
     Write { offset: u64, bytes: usize, durable: bool },
     /// After an unflushed write.
     Written { offset: u64 },
@@ -25,7 +24,6 @@ pub enum Call {
 
 type Hook = Box<dyn FnMut(Call) + Send>;
 
-/// A simulated disk as one process sees it.
 #[derive(Clone)]
 pub struct Hooked(Arc<Process>);
 
@@ -46,17 +44,16 @@ impl Hooked {
         Hooked(Arc::new(Process { disk: disk.clone(), hooks: Mutex::default(), files: Mutex::default() }))
     }
 
-    /// Runs `hook` at each call to the file `path`, except for the hook's own calls.
+    /// Except for the hook's own calls.
     pub fn at(&self, path: &str, hook: impl FnMut(Call) + Send + 'static) {
         self.0.hooks.lock().insert(path.into(), Box::new(hook));
     }
 
-    /// Ends that, from outside of the hook.
     pub fn leave(&self, path: &str) {
         self.0.hooks.lock().remove(Path::new(path));
     }
 
-    /// The process dies: its files are closed, so its locks go. Unwinds.
+    /// Its files are closed, so its locks go. Unwinds.
     pub fn die(&self) -> ! {
         let nowhere = SimDisk::new(SimConfig::default()).open(Path::new("/nowhere"), OpenMode::Create).unwrap();
         self.0.files.lock().iter_mut().for_each(|file| *file = nowhere.clone());
@@ -70,7 +67,6 @@ impl HookedFile {
     }
 
     fn enter(&self, call: Call) {
-        // Taken out while it runs.
         let hook = self.process.hooks.lock().remove(&self.path);
         if let Some(mut hook) = hook {
             hook(call);

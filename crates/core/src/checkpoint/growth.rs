@@ -11,13 +11,13 @@ use crate::log::ring::Stream;
 
 /// A checkpoint costs two flushes: with so many between two, a longer ring gains nothing.
 const FLUSHES_BETWEEN: u64 = 1024;
-/// Nor with so many for each page written.
+/// Nor does it with so many transactions for each page written.
 const TRANSACTIONS_PER_PAGE: u64 = 16;
 /// Bytes by which a record of one page may exceed the page.
 const BESIDE_PAGE: u64 = 512;
 
-/// For a record of `len` bytes: the ring grows if that pays, with its records if it can, and is
-/// emptied otherwise. An empty ring stays as it is.
+/// Makes room for a record of `len` bytes: the ring grows if that pays, with its records if it can,
+/// and is emptied otherwise. An empty ring stays as it is.
 pub fn make_room(
     db: &Database,
     live: &mut Live,
@@ -54,7 +54,7 @@ fn transactions(live: &Live) -> u64 {
     live.log.last_tid().0.saturating_sub(live.log.slot().base_tid.0)
 }
 
-/// With its records. Other processes would have to find their places again.
+/// Whether it can grow with its records. Other processes would have to find their places again.
 pub fn may_grow_full(db: &Database, live: &Live, ring_bytes: u64) -> bool {
     ring_bytes > live.log.slot().ring_bytes
         && live.log.fits_longer(ring_bytes)
@@ -62,7 +62,7 @@ pub fn may_grow_full(db: &Database, live: &Live, ring_bytes: u64) -> bool {
         && db.member().is_none_or(|member| !member.has_others())
 }
 
-/// Then the final record has page 1 whole.
+/// Makes the ring long enough for the final record, which has page 1 whole.
 pub fn before_stream(db: &Database, live: &mut Live, options: &Options, page_bytes: u32) -> Result<()> {
     // Its images would go home before the store has them (rule StoreHasIt).
     if db.is_shipped() {
@@ -74,7 +74,7 @@ pub fn before_stream(db: &Database, live: &mut Live, options: &Options, page_byt
     fit(db, live, options, u64::from(page_bytes) + BESIDE_PAGE)
 }
 
-/// For a record of `len` bytes, before anything of its transaction streams.
+/// Grows for a record of `len` bytes, before an image of its transaction streams.
 pub fn fit(db: &Database, live: &mut Live, options: &Options, len: u64) -> Result<()> {
     let max = ring_bytes_max(live, options);
     let mut longer = live.log.slot().ring_bytes;
@@ -104,7 +104,7 @@ fn grow_empty(db: &Database, live: &mut Live, ring_bytes: u64) -> Result<()> {
     if is_empty { grow(db, live, ring_bytes) } else { Ok(()) }
 }
 
-/// Of a ring that is empty or [`may_grow_full`]. On a full disk it stays, which only costs
+/// The ring must be empty, or [`may_grow_full`]. On a full disk it stays, which only costs
 /// checkpoints.
 fn grow(db: &Database, live: &mut Live, ring_bytes: u64) -> Result<()> {
     if ring_bytes <= live.log.slot().ring_bytes {

@@ -23,9 +23,9 @@ use crate::pages::table::{Image, Place};
 use crate::shared::words::Due;
 use crate::sqlite_format::home::{Kind, Mark, State};
 
-/// Of neighbouring pages, in one call.
+/// Bytes of neighbouring pages in one call.
 const RUN_BYTES: usize = 256 << 10;
-/// In memory, for snapshots; more go to a temporary file.
+/// Bytes in memory for snapshots; more go to a temporary file.
 const KEPT_BYTES: u64 = 2 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +36,14 @@ enum Then {
     MarkOff,
 }
 
-/// Without a slot: until the mark is off, recovery repeats it (rule CloseWithoutSlot).
+/// No slot follows: until the mark is off, recovery repeats it (rule CloseWithoutSlot).
 pub fn bring_home(db: &Database, live: &mut Live) -> Result<()> {
     let then = if live.scheme.facts().all_in_log() { Then::MarkOff } else { Then::Slot(Stream::Drop) };
     run(db, live, then).map_err(|e| db.poison_unless_short(e))
 }
 
 impl Database {
-    /// Before the ring changes or a record overwrites the proof of the last session's end (rule
+    /// Due before the ring changes or a record overwrites the proof of the last session's end (rule
     /// CloseProven). An error poisons.
     pub fn flush_new_mark(&self, live: &mut Live) -> Result<()> {
         if live.log.has_new_mark() {
@@ -54,8 +54,8 @@ impl Database {
         Ok(())
     }
 
-    /// Others follow a new slot (rule SlotBeforeReuse), whatever becomes of its transaction. The
-    /// caller has the writer's place.
+    /// Others follow a new slot (rule SlotBeforeReuse), also if its transaction fails. The caller
+    /// has the writer's place.
     pub fn tell_slot(&self, live: &Live) {
         let inner = self.inner.lock();
         if let Some(member) = inner.member.as_ref().filter(|_| keeps(Case::SlotTold)) {
@@ -63,8 +63,8 @@ impl Database {
         }
     }
 
-    /// Home's images of `pages`, for readers of other processes, before those of `state` come. True
-    /// if none reads an older state. The caller has the writer's place.
+    /// Keeps home's images for readers of other processes before those of `state` come. True if
+    /// none reads an older state. The caller has the writer's place.
     pub fn keep_for_others(&self, live: &Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(true) };
         let words = &member.words;
@@ -168,8 +168,8 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     Ok(())
 }
 
-/// Before the first page, up to which transaction pages go home; after the last, up to which all
-/// did. Unflushed. A copy of home then fits no log of another moment (rule HomeFitsLog).
+/// The mark says up to which transaction pages go home, before the first, and up to which all did,
+/// after the last; unflushed. So a copy of home fits no log of another moment (rule HomeFitsLog).
 pub fn tell(db: &Database, live: &mut Live, tid: Tid, whole: Tid) -> Result<()> {
     if live.home.mark.tid == Tid(0) || tid == live.log.slot().base_tid {
         return Ok(());
@@ -235,7 +235,7 @@ fn write_mark(db: &Database, live: &Live) -> Result<()> {
     db.home.write_at(&told, at::SESSION as u64).context(|| db.what("cannot write the header of"))
 }
 
-/// Unflushed, with the images that older snapshots read kept first.
+/// Writes unflushed, after keeping the images that older snapshots read.
 pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(PageNo, Place)>) -> Result<()> {
     let member = db.member();
     // Rule OldImageKept.
@@ -251,7 +251,7 @@ pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(Pag
     if !older && nobody_else { fit_length(db, &*db.home, &mut live.home, state) } else { Ok(()) }
 }
 
-/// Unflushed.
+/// Does not flush.
 pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state: &State) -> Result<()> {
     if state.kind != Kind::Empty && home.bytes != state.bytes() {
         file.set_len(state.bytes()).context(|| db.what("cannot fit the length of"))?;
@@ -264,7 +264,7 @@ pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state
     Ok(())
 }
 
-/// In page order, unflushed; the file becomes no shorter than `state`.
+/// Writes in page order, unflushed; the file becomes no shorter than `state`.
 pub fn write_pages(
     db: &Database,
     file: &dyn DiskFile,
@@ -337,7 +337,7 @@ pub fn write_pages(
     if home.bytes < state.bytes() { fit_length(db, file, home, state) } else { Ok(()) }
 }
 
-/// By `n` pages, in home and in the streamed file.
+/// Whether the page follows `n` pages behind, in home and in the streamed file.
 fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place: &Place, size: usize) -> bool {
     let (Place::Log(images, position) | Place::Kept(images, position)) = place else { return false };
     let (first_page, first_images, first_position) = first;
@@ -346,7 +346,7 @@ fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place
         && position.checked_sub(u64::from(n) * size as u64) == Some(first_position)
 }
 
-/// Those of home that a snapshot older than `state` reads. True if there is one.
+/// Keeps home's images that a snapshot older than `state` reads. True if there is one.
 fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
     let is_old = |tid: &Tid| *tid < state.tid;
     let older = db.inner.lock().snapshots.clone();

@@ -30,9 +30,9 @@ use crate::disk::stats::Stats;
 use crate::pages::table::Place;
 use crate::sqlite_format::home::State;
 
-/// At least, for short sweeps, and at most: fewer, bigger slices cost less.
+/// The least, for short sweeps, and the most: fewer, bigger slices cost less.
 const SLICE_PAGES: (usize, usize) = (4, 16);
-/// At least, but for the shortest sweeps.
+/// The least number, but for the shortest sweeps.
 const SLICES: usize = 32;
 
 /// A whole checkpoint of so many is over in a moment.
@@ -149,7 +149,7 @@ fn step(db: &Database, live: &mut Live, sweep: &mut Sweep) -> Result<bool> {
     Ok(false)
 }
 
-/// Visible to readers, and at least the state of the sweep's begin.
+/// The state is visible, and at least the one that the sweep began with.
 fn newest_durable(db: &Database, live: &Live, sweep: &Sweep) -> Arc<State> {
     let durable = live.log.group().durable();
     let latest = db.inner.lock().latest.clone();
@@ -157,7 +157,7 @@ fn newest_durable(db: &Database, live: &Live, sweep: &Sweep) -> Arc<State> {
     if latest.tid > sweep.state.tid && is_durable { latest } else { sweep.state.clone() }
 }
 
-/// Newest images of `state` or before; others come later.
+/// Brings the newest images home, of `state` or before; others come later.
 fn slice(db: &Database, live: &mut Live, sweep: &mut Sweep, state: &State, pages: &[PageNo]) -> Result<()> {
     let mut images: Vec<(PageNo, Place)> = memory::list(pages.len())?;
     {

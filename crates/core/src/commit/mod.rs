@@ -36,13 +36,13 @@ use crate::shared::words::reached;
 use crate::sqlite_format::home::{self, Kind, State};
 use crate::sqlite_format::node::Shape;
 
-/// As much again, within limits, so that growth rarely costs a call.
+/// Reserves as much again, within limits, so that growth rarely costs a call.
 pub fn reserve_bytes(bytes: u64) -> u64 {
     let step = bytes.checked_next_power_of_two().unwrap_or(u64::MAX).clamp(64 << 10, 1 << 20);
     bytes.next_multiple_of(step)
 }
 
-/// Everything that can fail without harm.
+/// Does everything that can fail without harm.
 pub fn prepare(c: &mut Commit<'_>) -> Result<()> {
     c.txn.stage = Stage::Prepared(plan(c)?);
     Ok(())
@@ -121,7 +121,7 @@ pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     let at = live.log.place_of(record.len() as u64, record::own_block(options))?;
     debug_assert!(db.undecided.lock().is_none(), "rule PreparedThenDecided");
     debug_assert!(live.log.group().durable() == live.log.last_tid() || !flush, "rule PreparedThenDecided");
-    // It may be in the log now, whatever fails.
+    // It may be in the log now, also after an error.
     let to = LogOffset(at.0 + record.len() as u64);
     let (log, slot) = (live.log.file().clone(), live.log.slot().clone());
     several.note_prepared(&db.path, slot.session);
@@ -138,7 +138,7 @@ fn check_new(db: &Database, scheme: &dyn Scheme, options: &Options, txn: &Txn) -
     scheme.check(db, options, &state)
 }
 
-/// By page 1, if it was written.
+/// Page 1 states it, if it was written.
 fn page_count(txn: &Txn) -> u32 {
     let by_size = || u32::try_from(txn.file_bytes / u64::from(txn.page_bytes.max(1))).unwrap_or(u32::MAX);
     match txn.pages.get(&PageNo::HEADER) {
@@ -161,8 +161,8 @@ struct Changes {
     first_page: Option<Image>,
 }
 
-/// Against the base of this engine, never of SQLite's journal (rule AbsoluteBytes). Deltas go into
-/// `encoder`. `first_page`: as in [`Changes`].
+/// Compares with the base of this engine, never with SQLite's journal (rule AbsoluteBytes). Deltas
+/// go into `encoder`. `first_page`: as in [`Changes`].
 fn changes(
     db: &Database,
     txn: &mut Txn,
@@ -249,7 +249,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// After the turn.
+    /// Whether the flush follows the turn.
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
@@ -259,8 +259,8 @@ impl Published {
         self.group.wait(self.state.tid, Durability::Written, db)
     }
 
-    /// Until it is durable and visible. `turn`: others may join, and usually hold the place so
-    /// long. An error poisons.
+    /// Waits until it is durable and visible. `turn`: others may join, and usually hold the place
+    /// so long. An error poisons.
     pub fn wait(&self, db: &Database, turn: Option<std::time::Duration>) -> Result<()> {
         if let Some(member) = &self.shared {
             return db.wait_flushed(member, self.state.tid, self.durability, None);
@@ -294,8 +294,8 @@ fn make_room(c: &mut Commit<'_>) -> Result<()> {
     Ok(())
 }
 
-/// For the next writer; pins its state for the committer. An error poisons, except for want of
-/// memory. `goes_on`: the place is passed on before the flush.
+/// Publishes for the next writer, and pins the state for the committer. An error poisons, except
+/// for want of memory. `goes_on`: the place is passed on before the flush.
 pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Result<Published> {
     let (db, scheme) = (c.db, c.live.scheme.clone());
     make_room(c)?;

@@ -79,14 +79,14 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Resu
     Ok(stream)
 }
 
-/// In one call.
+/// Bytes in one call.
 const RUN_BYTES: usize = 256 << 10;
 
 pub fn own_block(options: &Options) -> bool {
     options.bundle.images == Images::Full
 }
 
-/// Unflushed; it counts only with the commit record.
+/// Writes unflushed; the image counts only with the commit record.
 pub fn stream_page(live: &mut Live, txn: &mut Txn, page: PageNo, image: &Image) -> Result<()> {
     if txn.streamed.is_empty() {
         txn.stream_from = live.log.stream_tail();
@@ -96,7 +96,7 @@ pub fn stream_page(live: &mut Live, txn: &mut Txn, page: PageNo, image: &Image) 
     txn.streamed.set(page, at, crc32c::crc32c(image))
 }
 
-/// From the overlay, in this order, many in one call.
+/// Streams images of the overlay in this order, many in one call.
 pub fn stream_pages(live: &mut Live, txn: &mut Txn, pages: &[PageNo]) -> Result<()> {
     let size = txn.page_bytes as usize;
     let mut run = memory::list(RUN_BYTES.max(size))?;
@@ -166,7 +166,7 @@ pub fn seal(db: &Database, live: &mut Live, state: &State, stream: Stream) -> u3
     crc
 }
 
-/// Under the lock that publishes `state`.
+/// Called under the lock that publishes `state`.
 pub fn push(live: &mut Live, ready: &Ready, state: &Arc<State>, durability: Durability) {
     live.log.push(&ready.way, live.encoder.finished(), ready.crc, state, durability);
     live.encoder.give_back();

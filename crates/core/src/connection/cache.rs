@@ -17,7 +17,7 @@ pub const VERSION_BYTES: usize = 16;
 
 #[derive(Default)]
 pub struct CacheVersion {
-    /// Last seen with page 1, or written.
+    /// The counter last seen with page 1, or written.
     counter: Option<u32>,
     /// The cached state, and the counter SQLite knows it by.
     left: Option<(Is, u32)>,

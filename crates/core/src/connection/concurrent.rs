@@ -55,7 +55,7 @@ impl Connection {
         matches!(self.looked(), Some(Looked { stage: Stage::Apart, .. })) && self.db.inner.lock().phase == Phase::Live
     }
 
-    /// SQLite must unlock before it writes again.
+    /// Whether SQLite must unlock before it writes again.
     pub(super) fn has_merged(&self) -> bool {
         matches!(self.looked(), Some(Looked { stage: Stage::Merged(_) | Stage::Committed(_), .. }))
     }

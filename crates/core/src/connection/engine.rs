@@ -28,11 +28,11 @@ pub struct Engine {
     /// Files that cannot be closed yet: closing any descriptor drops all POSIX locks of this
     /// process on the file.
     parked: Mutex<Vec<Parked>>,
-    /// Undecided ones, by their super-journals.
+    /// The undecided ones, by their super-journals.
     pub(super) several: Mutex<FxHashMap<PathBuf, Arc<Several>>>,
     connections: AtomicU64,
     attached: AttachHook,
-    /// Tells processes apart, and its first answer.
+    /// The function tells processes apart; its first answer follows.
     pub(super) process: (fn() -> u32, u32),
 }
 

@@ -73,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// Between processes, called after announcing the snapshot.
+    /// Between processes, it is called after announcing the snapshot.
     pub(super) fn check_let_in(&self, inner: &Inner) -> Result<()> {
         let alone = inner.alone.is_some_and(|connection| connection != self.id);
         if let Some(member) = inner.member.as_ref().filter(|_| !alone) {

@@ -25,8 +25,8 @@ use crate::session::aside;
 use crate::shared::words::Ship;
 use crate::sqlite_format::home::{Kind, State};
 
-/// Longest wait for a tentative place held by one transaction: this one may only read. For this
-/// process and for other processes each.
+/// Longest wait for a tentative place of one transaction, in this process and among processes each:
+/// this one may only read.
 const TENTATIVE_WAIT: Duration = Duration::from_millis(10);
 /// The same for a firm place; longer waits are the busy handler's.
 const FIRM_WAIT: Duration = Duration::from_millis(30);
@@ -493,7 +493,7 @@ impl Connection {
         }
     }
 
-    /// With `pass_on`, the next process gets the turn at once.
+    /// Lets the next process have the turn at once, if `pass_on`.
     pub(super) fn leave(&mut self, pass_on: bool) {
         match std::mem::take(&mut self.place) {
             Place::Firm | Place::Given { in_turn: true } => self.db.leave(pass_on),
@@ -571,7 +571,7 @@ impl Connection {
         Ok(())
     }
 
-    /// As known before SQLite names the files.
+    /// Whether the log can take its record, as known before SQLite names the files.
     fn may_prepare(&self) -> bool {
         prepares(&self.db, &self.db.inner.lock()) && !self.db.spans_aside.load(Ordering::Relaxed)
     }
@@ -637,8 +637,7 @@ impl Connection {
         }
     }
 
-    /// After a commit passed the place on, for a connection that writes on under its lock (rule
-    /// OneWriter).
+    /// A commit passed the place on, and the connection writes on under its lock (rule OneWriter).
     pub(super) fn take_place_again(&mut self) -> Result<()> {
         let Place::Given { in_turn } = self.place else { return Ok(()) };
         self.habit.returns_lock = false;

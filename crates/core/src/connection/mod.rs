@@ -96,7 +96,7 @@ pub struct Connection {
     /// No WAL was found under this lock.
     has_no_wal: bool,
     shuts_out: bool,
-    /// Alone, since SQLite writes other files in the same transaction.
+    /// It is alone, since SQLite writes other files in the same transaction.
     reserves: bool,
     journal: VirtualJournal,
     said: Said,
@@ -242,8 +242,8 @@ impl Connection {
         self.db.flushes_close.store(said::is_extra(value), Ordering::Relaxed);
     }
 
-    /// `PRAGMA journal_mode=…` was seen. SQLite names the new mode before the transaction ends, and
-    /// the old one if it fails: so its first lock is refused where its end would be (rule
+    /// `PRAGMA journal_mode=…` was seen. SQLite reports the new mode before the transaction ends,
+    /// and again if that fails: the first lock is refused where the end would be (rule
     /// BusyToHandler).
     pub fn note_journal_mode(&mut self, value: &str) {
         self.said.wal = value.eq_ignore_ascii_case("wal");
@@ -343,7 +343,7 @@ impl Connection {
         let _ = self.close_once();
     }
 
-    /// With this connection's own ([`Options::OWN`]).
+    /// Adds this connection's own ([`Options::OWN`]).
     pub(crate) fn own_options(&self) -> Options {
         Options {
             busy_ms: self.busy_ms,

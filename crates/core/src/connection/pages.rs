@@ -220,7 +220,7 @@ impl Connection {
         Ok(())
     }
 
-    /// After a commit without an unlock, or a prepare without a commit.
+    /// Begins anew after a commit without an unlock, or a prepare without a commit.
     pub(super) fn begin_again(&mut self) -> Result<()> {
         self.write_after_merge()?;
         self.take_place_again()?;
@@ -307,7 +307,7 @@ fn without_sizes(image: &[u8]) -> [Option<&[u8]>; 3] {
     parts.map(|part| image.get(part))
 }
 
-/// True: from home.
+/// Returns whether the bytes are from home.
 fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut [u8]) -> Result<bool> {
     if let Some(image) = txn.pages.get(&page) {
         to.copy_from_slice(part(image, in_page, to.len())?);

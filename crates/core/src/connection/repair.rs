@@ -14,7 +14,7 @@ impl Repair {
         Repair::open_with(disk, path, mode, schemes::of)
     }
 
-    /// To inspect a database in use: nothing is locked, so it changes meanwhile.
+    /// Inspects a database in use: nothing is locked, so it changes meanwhile.
     pub fn beside(disk: Arc<dyn Disk>, path: &Path) -> Result<Repair> {
         Repair::beside_with(disk, path, schemes::of)
     }

@@ -56,9 +56,9 @@ pub(super) enum Role {
 
 pub(super) struct Reader {
     pub(super) state: Arc<State>,
-    /// Newer than the visible state: nothing of it may reach the application yet.
+    /// It is newer than the visible state: nothing of it may reach the application yet.
     pub(super) unsettled: bool,
-    /// Of a transaction without the writer's place.
+    /// Pages read without the writer's place.
     pub(super) looked: Option<Looked>,
 }
 
@@ -76,29 +76,29 @@ pub(super) struct Writer {
 }
 
 pub(super) struct Aside {
-    /// None where it found a hot journal.
+    /// There is none where it found a hot journal.
     pub(super) reader: Option<Reader>,
     pub(super) journal: Option<RealJournal>,
 }
 
 pub(super) struct RealJournal {
     pub(super) file: Arc<dyn DiskFile>,
-    /// Made by SQLite, its name not flushed yet.
+    /// SQLite made it, and its name is not flushed yet.
     pub(super) is_new: bool,
 }
 
-/// Of this process and, with the turn, among the processes.
+/// The place in this process and, with the turn, among the processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Place {
     #[default]
     None,
-    /// Before the snapshot, for a probable write; the turn is leased.
+    /// It was taken before the snapshot, for a probable write; the turn is leased.
     Tentative {
         /// It read only pages that a write begins with.
         doubtless: bool,
     },
     Firm,
-    /// Passed on with the commit; SQLite still has its lock (rule OneWriter).
+    /// The commit passed it on; SQLite still has its lock (rule OneWriter).
     Given {
         /// The turn ends with SQLite's lock.
         in_turn: bool,
@@ -129,7 +129,7 @@ impl Role {
         }
     }
 
-    /// None aside, where it reads the file.
+    /// There is none aside, where it reads the file.
     pub(super) fn snapshot(&self) -> Option<&Arc<State>> {
         self.pinned().filter(|_| !self.is_aside()).map(|reader| &reader.state)
     }
@@ -210,7 +210,7 @@ impl Role {
         *self = Role::Below(self.take_reader());
     }
 
-    /// Lost until the caller sets another role.
+    /// It is lost until the caller sets another role.
     pub(super) fn take_reader(&mut self) -> Option<Reader> {
         match std::mem::replace(self, Role::Lost) {
             Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => Some(reader),
@@ -286,7 +286,7 @@ mod tests {
         conn
     }
 
-    /// Then puts a wrong state right, for the close.
+    /// Whether the check fails. Then puts the state right, for the close.
     fn is_found(
         conn: &mut Connection,
         spoil: impl FnOnce(&mut Connection) -> Box<dyn FnOnce(&mut Connection)>,

@@ -44,10 +44,10 @@ const SURE_WRITER: u32 = 3;
 /// Coming back so often before others took the place, it is expected again.
 const OFTEN: u32 = 2;
 
-/// By which the next transaction is judged.
+/// Past transactions, by which the next one is judged.
 #[derive(Debug)]
 pub(super) struct Habit {
-    /// For so many transactions.
+    /// So many coming transactions.
     pub(super) may_write: u8,
     pub(super) writes_now: bool,
     in_a_row: u32,
@@ -57,7 +57,7 @@ pub(super) struct Habit {
     pub(super) has_pinned: bool,
     /// When it last passed the place on, until it comes again.
     gave_at: Option<Instant>,
-    /// So often in a row it came back too soon.
+    /// How often in a row it came back too soon.
     soon: u32,
 }
 

@@ -135,7 +135,7 @@ fn cancel(all: &[Arc<Database>]) -> Result<()> {
 }
 
 impl Connection {
-    /// Also for a record that may be there after a failed write.
+    /// It may also be there after a failed write.
     pub(super) fn is_undecided(&self) -> bool {
         self.role.txn().is_some_and(|txn| txn.several.is_some()) && self.db.undecided.lock().is_some()
     }
@@ -151,7 +151,7 @@ impl Connection {
         matches!(self.role.txn(), Some(txn) if matches!(&txn.stage, Stage::Prepared(Prepared { written: Some(_), .. })))
     }
 
-    /// In all files: SQLite rolls back one after the other.
+    /// Cancels in all files: SQLite rolls back one after the other.
     pub(super) fn cancel(&mut self) -> Result<()> {
         let several = self.role.txn().and_then(|txn| txn.several.clone());
         let Some(several) = several else { return Ok(()) };

@@ -16,7 +16,7 @@ const LOOKERS_LEAVE: Duration = Duration::from_millis(20);
 const OTHERS_CHANGE: Duration = Duration::from_millis(50);
 
 impl Connection {
-    /// Of an unmarked file, under SHARED.
+    /// Whether an unmarked file has to leave it, under SHARED.
     pub(super) fn leaves_wal_mode(&mut self, state: &State, inner: &Inner) -> Result<bool> {
         if inner.options.wal == Wal::Stock || self.db.read_only || !inner.recovers {
             return Ok(false);
@@ -33,7 +33,7 @@ impl Connection {
         }
     }
 
-    /// Unless another process has it open in WAL mode; SHARED is held before and after. False if
+    /// Fails if another process has it open in WAL mode; SHARED is held before and after. False if
     /// others changed it: look again.
     pub(super) fn leave_wal_mode(&mut self, inner: &mut Inner) -> Result<bool> {
         let db = self.db.clone();

@@ -20,7 +20,7 @@ use crate::session::aside;
 use crate::sqlite_format::home::{self, State};
 
 impl Connection {
-    /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: of a transaction over several files.
+    /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: the one over several files.
     pub fn prepare(&mut self, super_journal: Option<&Path>) -> Result<()> {
         self.db.queue.set_inside(self.id, true);
         let prepared = self.prepare_txn(super_journal);
@@ -251,7 +251,7 @@ fn no_transaction() -> Error {
     Error::Misuse("a commit without a transaction".into())
 }
 
-/// Another page size or reserve, or WAL mode.
+/// Whether it changes page size, reserve, or to WAL mode.
 pub(super) fn needs_plain_file(txn: &Txn) -> bool {
     let Some(new) = txn.pages.get(&PageNo::HEADER) else { return false };
     let resized = home::page_bytes(new) != Some(txn.page_bytes);

@@ -15,8 +15,8 @@ use crate::log::several::seen_again;
 use crate::log::slot::Slot;
 
 impl Database {
-    /// For the finder of a prepared record whose owner is dead (rule PreparedThenDecided). `own`:
-    /// the log with the record.
+    /// Decides for the finder of a prepared record whose owner is dead (rule PreparedThenDecided).
+    /// `own`: the log with the record.
     pub fn is_committed(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<bool> {
         if !keeps(Case::UndecidedAsks) {
             return Ok(true);
@@ -65,7 +65,7 @@ impl Database {
         Ok(found)
     }
 
-    /// Durably. An error poisons.
+    /// Erases the record, durable. An error poisons.
     pub fn cancel(&self) -> Result<()> {
         let mut undecided = self.undecided.lock();
         let Some(prepared) = &*undecided else { return Ok(()) };
@@ -76,8 +76,8 @@ impl Database {
         Ok(())
     }
 
-    /// Over decisions that no file needs (rule PreparedThenDecided), as `is_settled` says of one
-    /// file.
+    /// The place is over decisions that no file needs (rule PreparedThenDecided), as `is_settled`
+    /// says of one file.
     pub fn room_to_decide(
         &self,
         decision: &Decision,

@@ -104,8 +104,8 @@ fn lost(member: &Member, tid: Tid) -> Error {
     ))
 }
 
-/// Another process's checkpoint: home is at or above `slot`. False if the records before it are
-/// gone.
+/// Follows another process's checkpoint: home is at or above `slot`. False if the records before it
+/// are gone.
 fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner: &mut Inner) -> Result<bool> {
     let home_tid = slot.base_tid;
     let newest = inner.published.tid;
@@ -144,8 +144,8 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
     Ok(true)
 }
 
-/// Where `tid` ends in a ring that has grown (rule SlotBeforeReuse); `None` if it is gone. Both
-/// rings begin at one place, so records were found before the slot was known.
+/// Finds where `tid` ends in a ring that has grown (rule SlotBeforeReuse); `None` if it is gone.
+/// Both rings begin at one place, so records were found before the slot was known.
 fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<Cursor>> {
     let mut cursor = Cursor::at(slot);
     let mut buf = Vec::new();

@@ -18,7 +18,7 @@ impl Database {
         if self.has_mark(live)? { Ok(()) } else { Err(self.overwritten(live, &mut self.inner.lock())) }
     }
 
-    /// Also whether it is not behind the log (rule HomeFitsLog).
+    /// Whether home has it, and is not behind the log (rule HomeFitsLog).
     pub fn has_mark(&self, live: &Live) -> Result<bool> {
         let fits = |mark: Mark| {
             mark.session == live.home.mark.session && (mark.tid == Tid(0) || mark.whole >= live.log.slot().base_tid)

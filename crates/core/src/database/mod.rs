@@ -89,7 +89,7 @@ pub struct Inner {
     pub latest: Arc<State>,
     /// The next writer builds on it. States above `latest` wait for their flush.
     pub published: Arc<State>,
-    /// After `latest`, up to `published`, among several processes.
+    /// States after `latest`, up to `published`, among several processes.
     pub hidden: VecDeque<Arc<State>>,
     pub reserved: Option<ConnectionId>,
     pub snapshots: Snapshots,
@@ -99,21 +99,21 @@ pub struct Inner {
     pub plain: Option<Plain>,
     /// When no other process was about to write home without onewrite.
     pub pending_free_at: Option<Instant>,
-    /// Lets no other begin to read.
+    /// The connection that lets no other begin to read.
     pub alone: Option<ConnectionId>,
     pub connections: usize,
-    /// Opened to write by one connection: recovers a marked file.
+    /// One connection was opened to write: a marked file is recovered here.
     pub recovers: bool,
     /// `None` while this process is alone.
     pub member: Option<Arc<Member>>,
-    /// It has held PENDING since it marked home alone (rule StockKeptOut).
+    /// This process has held PENDING since it marked home alone (rule StockKeptOut).
     pub kept_stock_out: bool,
     /// The transaction that made home's content at the mark, else [`Tid::HOME`]. Snapshots from
     /// before the mark need it after the slot has moved on.
     pub home_tid: Tid,
-    /// Before a new log renumbered the state; else [`Tid::HOME`].
+    /// The TID before a new log renumbered the state; else [`Tid::HOME`].
     pub tid_before: Tid,
-    /// Since the last look.
+    /// A transaction has begun since the last look.
     pub was_used: bool,
     pub pace: pace::Pace,
 }
@@ -140,7 +140,7 @@ impl Inner {
         self.plain = first.map(|first| Plain { first, bytes, state: self.latest.clone() });
     }
 
-    /// For these first bytes and length of home (rule ModeUnderLock).
+    /// Whether home, with these first bytes and length, is still plain (rule ModeUnderLock).
     pub fn is_plain(&self, first: &[u8], bytes: u64) -> bool {
         self.plain.as_ref().is_some_and(|plain| {
             plain.first == *first
@@ -150,7 +150,7 @@ impl Inner {
         })
     }
 
-    /// For the next writer, of whichever process, not yet for readers.
+    /// Adds a state for the next writer, of whichever process, not yet for readers.
     pub fn hide(&mut self, state: Arc<State>) {
         self.published = state.clone();
         self.hidden.push_back(state);
@@ -178,7 +178,7 @@ impl Inner {
         }
     }
 
-    /// In every process: a failed flush is never retried.
+    /// Everything fails in every process: a failed flush is never retried.
     pub fn poison(&mut self, error: Error) -> Error {
         if !keeps(Case::Poisons) {
             return error;
@@ -206,15 +206,15 @@ impl Inner {
 pub struct Live {
     pub log: Log,
     pub home: HomeFile,
-    /// Of the slot, or placed since.
+    /// TID of the slot's state, or of one placed since.
     pub home_tid: Tid,
     pub encoder: Encoder,
-    /// Without counters, the only bytes that most transactions change.
+    /// It lacks counters, the only bytes that most transactions change.
     pub first_page: Option<(Arc<State>, Image)>,
-    /// For snapshots.
+    /// Old images for snapshots.
     pub kept: ImageFile,
     pub scheme: Arc<dyn Scheme>,
-    /// Flushes until a full ring was last emptied, or the ring begun.
+    /// Number of flushes when a full ring was last emptied, or the ring begun.
     pub emptied_at: u64,
     pub sweep: Option<Sweep>,
     /// Work that recovery postponed; among several processes, the words hold it.
@@ -239,12 +239,12 @@ pub struct HomeFile {
     pub bytes: u64,
     /// Bytes.
     pub reserved_bytes: u64,
-    /// Bytes, when aligned.
+    /// Bytes, if aligned.
     pub atomic_unit: u32,
 }
 
 impl HomeFile {
-    /// With blocks, or asked for.
+    /// Bytes with blocks, or asked for.
     pub fn room_bytes(&self) -> u64 {
         self.bytes.max(self.reserved_bytes)
     }
@@ -258,7 +258,7 @@ pub struct Database {
     journal_path: PathBuf,
     wal_path: PathBuf,
     pub(crate) home: Arc<dyn DiskFile>,
-    /// It joins others, and neither takes over nor ends their session.
+    /// This process joins others, and neither takes over nor ends their session.
     pub(crate) read_only: bool,
     pub(crate) stats: Arc<Stats>,
     pub(crate) queue: WriterQueue,
@@ -273,7 +273,7 @@ pub struct Database {
     /// The same.
     pub(crate) stream_bytes: AtomicU64,
     pub(crate) writer: parking_lot::Mutex<Option<Live>>,
-    /// Bytes of home without a request for write-back.
+    /// Bytes of home for which no write-back was requested.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
     /// The last record in the log, until its decision. Its writer keeps the writer's place (rule
     /// PreparedThenDecided).
@@ -376,7 +376,7 @@ impl Database {
         self.scheme.lock().clone()
     }
 
-    /// To read what the scheme left in a file.
+    /// A scheme to read the content that it left in a file.
     pub fn scheme_called(&self, name: SchemeName) -> Arc<dyn Scheme> {
         (self.schemes)(name)
     }
@@ -402,7 +402,7 @@ impl Database {
         Live::new(log, home, home_tid, scheme, &self.stats)
     }
 
-    /// Home, or a file of the scheme that may have its name.
+    /// Whether it is home, or a file of the scheme that may have its name.
     pub fn is_home(&self, id: FileId) -> bool {
         self.home.id().is_ok_and(|home| home == id) || self.takes_name(id)
     }
@@ -431,7 +431,7 @@ impl Database {
         Ok(state_of(first, bytes))
     }
 
-    /// With home's length; fewer bytes if it is shorter.
+    /// The length is home's; fewer bytes come if it is shorter.
     pub fn read_first<'a>(&self, first: &'a mut home::Header) -> Result<(&'a [u8], u64)> {
         let first = read_part(&*self.home, first, 0).context(|| self.what("cannot read"))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
@@ -444,12 +444,12 @@ impl Database {
         Ok(home::mark(first))
     }
 
-    /// Bytes, when aligned; `options` override.
+    /// Bytes, if aligned; `options` override.
     pub fn atomic_unit(&self, options: &Options) -> u32 {
         if options.atomic_unit != 0 { options.atomic_unit } else { self.home.atomic_unit_bytes() }
     }
 
-    /// Durable. One sector holds them, so they are whole or as before.
+    /// Writes durably. One sector holds the bytes, so they are whole or as before.
     pub fn write_header(&self, header: &home::Header) -> Result<()> {
         self.home.write_at(header, 0).context(|| self.what("cannot write the header of"))?;
         self.sync_home()
@@ -469,8 +469,8 @@ impl Database {
         }
     }
 
-    /// Unless another process does: stock SQLite then gets BUSY while home is marked and in use
-    /// (rule StockKeptOut), else NOTADB.
+    /// Holds it unless another process does: stock SQLite then gets BUSY while home is marked and
+    /// in use (rule StockKeptOut), else NOTADB.
     pub fn hold_pending(&self) {
         if !self.read_only {
             let _ = crate::disk::locks::pending(&*self.home);
@@ -483,7 +483,7 @@ impl Database {
     }
 }
 
-/// With the session id, if the mark is on.
+/// Adds the session id, if the mark is on.
 pub fn state_of(first: &[u8], bytes: u64) -> (State, Option<u64>) {
     (State::of_home(first, bytes), home::mark(first).map(|mark| mark.session))
 }

@@ -62,7 +62,7 @@ impl Database {
         }
     }
 
-    /// Of home, its log and removed journals; not if `log` notes them flushed (rule
+    /// Flushes names of home, its log and removed journals, unless `log` notes them flushed (rule
     /// NamesFlushedOnce).
     pub fn flush_names(&self, log: &LogFile) -> Result<()> {
         let what = || self.what("cannot flush the directory of");

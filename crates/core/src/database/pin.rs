@@ -13,12 +13,12 @@ use crate::shared::tail::Reach;
 use crate::sqlite_format::home::{Kind, State};
 
 impl Database {
-    /// For a reader.
+    /// Pins for a reader.
     pub fn pin(&self, inner: &mut Inner) -> Result<Arc<State>> {
         self.pin_newest(inner, Reach::Visible)
     }
 
-    /// For the holder of the writer's place.
+    /// Pins for the holder of the writer's place.
     pub fn pin_published(&self, inner: &mut Inner) -> Result<Arc<State>> {
         self.pin_newest(inner, Reach::Written)
     }
@@ -32,7 +32,7 @@ impl Database {
         Ok(self.count_pin(inner, state))
     }
 
-    /// With the writer's place, its images exist still.
+    /// Its images exist still: this process has the writer's place.
     pub fn pin_state(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
         if let Some(member) = inner.member.as_ref().filter(|_| !inner.snapshots.has(state.tid)) {
             member.announce_unseen(state.tid);

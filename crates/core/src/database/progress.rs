@@ -9,16 +9,16 @@ use crate::sqlite_format::home::State;
 pub struct Sweep {
     pub to: Cursor,
     pub state: Arc<State>,
-    /// With an image newer than home, in order.
+    /// Those with an image newer than home, in order.
     pub pages: Vec<PageNo>,
     pub next: usize,
     /// Their newest image was not durable in their turn.
     pub later: Vec<PageNo>,
-    /// Of the table when it began.
+    /// Size of the table when it began.
     pub begun_bytes: u64,
-    /// Of those, taken away since.
+    /// Bytes taken away of those.
     pub swept_bytes: u64,
-    /// Of the ring when it began.
+    /// Free part of the ring when it began.
     pub free_bytes: u64,
     pub flushed: bool,
     pub then: Then,

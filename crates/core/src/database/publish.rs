@@ -7,7 +7,7 @@ use crate::database::{Database, Live};
 use crate::shared::words::ProcessWords;
 
 impl Database {
-    /// For every process. The caller has the writer's place.
+    /// Makes it durable and visible to every process. The caller has the writer's place.
     pub fn flush_published(&self, live: &mut Live) -> Result<()> {
         let group = live.log.group().clone();
         let Some(member) = self.member() else { return group.flush(self) };

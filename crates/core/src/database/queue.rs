@@ -26,14 +26,14 @@ use crate::disk::sync::idle::{Task, Watch, processor};
 use crate::disk::sync::thread::{self, ThreadId};
 use crate::disk::sync::{Event, Mutex};
 
-/// First, and at most.
+/// The first interval, and the longest.
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 /// A waiter about to give up takes over from a tentative holder of so long.
 const STARVED: Duration = Duration::from_millis(500);
 /// For turns of at most twice that, with the holder on another processor: waking up takes longer.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Before the first in the queue has the place for certain; and until each waiter has had it.
+/// Time before the first in the queue has the place for certain; and until each waiter has had it.
 const SLICE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(8));
 
 /// A holder that comes back so soon keeps the place in its slice: else two processors empty each
@@ -45,7 +45,7 @@ const AWAY: Duration = Duration::from_micros(250);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     Firm,
-    /// After so long another may have it.
+    /// Another may have it after so long.
     Tentative(Duration),
 }
 
@@ -55,15 +55,15 @@ const KEEPS: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     pub all: Duration,
-    /// For one holder.
+    /// The limit for one holder.
     pub kept: Option<Kept>,
 }
 
-/// Unless it was idle for [`KEEPS`].
+/// The limit for one holder, unless it was idle for [`KEEPS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     pub held: Duration,
-    /// While it is inside of onewrite, and so not for long.
+    /// It is inside of onewrite, and so not for long.
     pub inside: Duration,
 }
 
@@ -107,7 +107,7 @@ impl Holder {
 
 struct Waiter {
     holder: Holder,
-    /// Handed over, or free if no other thread was faster.
+    /// The place was handed over, or is free if no other thread was faster.
     called: Event,
     /// Changed under the lock.
     is_called: AtomicBool,
@@ -119,7 +119,7 @@ struct Waiter {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Released {
-    /// Of a turn.
+    /// Usual time of a turn.
     pub usual: Duration,
     pub waited_for: Option<Instant>,
 }
@@ -144,7 +144,7 @@ struct Run {
 struct Inner {
     holder: Option<Holder>,
     waiting: VecDeque<Arc<Waiter>>,
-    /// Or when the first one began to wait.
+    /// The last hand-over, or when the first one began to wait.
     handed_over: Option<Instant>,
     /// Owner of the slice, if it comes again soon.
     run: Option<Run>,
@@ -153,7 +153,7 @@ struct Inner {
     watch: Option<(u64, Watch)>,
     /// The turn, and for how long.
     idle: (u64, Duration),
-    /// Of a turn.
+    /// Usual time of a turn.
     usual: Duration,
 }
 
@@ -169,7 +169,7 @@ impl Inner {
         Ticket(self.tickets)
     }
 
-    /// As far as it was watched.
+    /// Known as far as it was watched.
     fn idle_of(&self, holder: &Holder) -> Duration {
         if self.idle.0 == holder.turn { self.idle.1 } else { Duration::ZERO }
     }
@@ -186,7 +186,7 @@ impl Inner {
         self.run.is_some_and(|run| is_others(run) && now < run.kept_until)
     }
 
-    /// Without the place, it may be called again.
+    /// Without the place, the waiter may be called again.
     fn look(&mut self, waiter: &Arc<Waiter>) -> Look {
         let now = Instant::now();
         let at = self.waiting.iter().position(|w| Arc::ptr_eq(w, waiter));
@@ -266,7 +266,7 @@ impl Inner {
 #[derive(Default)]
 pub struct WriterQueue {
     inner: Mutex<Inner>,
-    /// Not idle while inside of onewrite; 0: none.
+    /// The connection is not idle while inside of onewrite; 0: none.
     inside: AtomicU64,
 }
 
@@ -276,7 +276,7 @@ impl WriterQueue {
         self.acquire_with(connection, claim, patience, &mut None)
     }
 
-    /// With the `ticket` of an earlier try; a failure leaves a new one.
+    /// Takes the `ticket` of an earlier try; a failure leaves a new one.
     pub fn acquire_with(
         &self,
         connection: ConnectionId,
@@ -369,7 +369,7 @@ impl WriterQueue {
         self.inner.lock().look(waiter)
     }
 
-    /// Nap by nap: a stopped process has not waited meanwhile.
+    /// Time counts nap by nap: a stopped process has not waited meanwhile.
     fn wait(&self, waiter: &Arc<Waiter>, patience: Patience) -> bool {
         let mut nap = Duration::ZERO;
         let mut waited = Duration::ZERO;
@@ -473,12 +473,12 @@ impl WriterQueue {
         inner.holder.is_none() && inner.waiting.is_empty()
     }
 
-    /// For good.
+    /// Whether a holder has it for good.
     pub fn is_taken(&self) -> bool {
         self.inner.lock().holder.is_some_and(|h| !h.is_tentative())
     }
 
-    /// With the holder.
+    /// Counts the holder, too.
     pub fn crowd(&self) -> usize {
         let inner = self.inner.lock();
         inner.waiting.len() + usize::from(inner.holder.is_some())

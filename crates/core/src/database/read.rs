@@ -24,9 +24,9 @@ struct Epochs {
 
 /// Grows before another process overwrites a found page.
 enum Theirs {
-    /// In home.
+    /// The page is in home.
     Epoch(u64),
-    /// Behind the ring: the next slot gives streamed images up (rule OldImageKept).
+    /// The page is behind the ring: the next slot gives it up (rule OldImageKept).
     Slot(u64),
 }
 
@@ -73,7 +73,7 @@ impl Database {
             && epochs.others.as_ref().is_none_or(|(member, theirs)| theirs.hold(member))
     }
 
-    /// Once, as `tid` has them; the caller checks the epoch. Returns the bytes read.
+    /// Reads once, as `tid` has them; the caller checks the epoch. Returns the bytes read.
     pub fn read_home_once(&self, member: Option<&Member>, tid: Tid, part: PagePart, buf: &mut [u8]) -> Result<usize> {
         let what = || self.what("cannot read");
         if let Some(member) = member
@@ -84,7 +84,7 @@ impl Database {
         self.home.read_at(buf, part.offset()).context(what)
     }
 
-    /// Within `state`. True: from home.
+    /// The page is within `state`. True: from home.
     pub fn read_page(&self, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<bool> {
         if page == PageNo::HEADER
             && state.kind != Kind::Foreign
@@ -156,16 +156,16 @@ impl Database {
         Ok(matches!(found.place, Place::Home))
     }
 
-    /// Over the page of the snapshot `tid` in home. `None`: home is too short now. The caller
-    /// checks the epochs.
+    /// Builds over the page of the snapshot `tid` in home. `None`: home is too short now. The
+    /// caller checks the epochs.
     fn make(&self, member: Option<&Member>, tid: Tid, page: PageNo, chain: &Chain) -> Result<Option<Image>> {
         let part = PagePart { page, page_bytes: chain.page_bytes(), at: 0 };
         let image = chain.image(page, |image| self.read_home_once(member, tid, part, image))?;
         Ok(image.map(Image::from))
     }
 
-    /// Images of recovered records that snapshots need, before home gets the one at `going` (rule
-    /// OldImageKept). The caller has the writer's place.
+    /// Builds images of recovered records that snapshots need, before home gets the one at `going`
+    /// (rule OldImageKept). The caller has the writer's place.
     pub fn make_beside(&self, page: PageNo, going: &Place) -> Result<()> {
         if self.table.read().unmade_beside(page, going).is_none() {
             return Ok(());
@@ -186,7 +186,7 @@ impl Database {
         }
     }
 
-    /// With pages behind it if the connection reads page after page.
+    /// Reads pages behind it, too, if the connection reads page after page.
     pub fn read_page_ahead(
         &self,
         state: &Arc<State>,
@@ -215,7 +215,7 @@ impl Database {
         self.read_found(found, state, page, 0, buf).map(drop)
     }
 
-    /// If none is overwritten meanwhile. `epochs`: from before.
+    /// Stores pages that were not overwritten meanwhile. `epochs`: from before.
     fn read_run(
         &self,
         epochs: Epochs,
@@ -246,7 +246,7 @@ impl Database {
         Ok(())
     }
 
-    /// Of the newest state, for the holder of the writer's place.
+    /// The newest image, for the holder of the writer's place.
     pub fn image(&self, state: &State, page: PageNo) -> Result<Image> {
         let size = state.page_bytes as usize;
         if page != PageNo::HEADER {

@@ -48,20 +48,20 @@ pub enum Outcome {
     Nothing,
     /// The next flush of the log covers it.
     Record(Ready),
-    /// In the log, and decided.
+    /// The record is in the log, and decided.
     Written(Box<Written>),
-    /// Durable, without a record; the old pages were held for snapshots.
+    /// Pages are durable, without a record; the old ones were held for snapshots.
     Placed(Vec<PageNo>),
-    /// With a snapshot of the state before, pinned during the write.
+    /// The snapshot of the state before was pinned during the write.
     InHome(Option<Arc<State>>),
     /// Readers see it after [`Scheme::wait`].
     Waits,
 }
 
-/// Of a crashed session, in home alone.
+/// The last transaction of a crashed session, in home alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Doubtful {
-    /// With the number of its pages there.
+    /// The number of its pages there follows.
     pub last: Option<(Tid, u64)>,
     pub undone: bool,
 }
@@ -74,7 +74,7 @@ pub trait Scheme: Send + Sync {
         Ok(())
     }
 
-    /// For a new database, both in bytes.
+    /// Page size and reserve of a new database, in bytes.
     fn new_pages(&self, _db: &Database, _options: &Options) -> Option<(u32, u8)> {
         None
     }
@@ -99,7 +99,7 @@ pub trait Scheme: Send + Sync {
         durability: Durability,
     ) -> Result<Outcome>;
 
-    /// For [`Outcome::Waits`]. `joins`: the writer's place is free, so others may join.
+    /// Waits after [`Outcome::Waits`]. `joins`: the writer's place is free, so others may join.
     fn wait(&self, _db: &Database, _tid: Tid, _joins: bool) -> Result<()> {
         Ok(())
     }
@@ -123,14 +123,14 @@ pub trait Scheme: Send + Sync {
         Ok(())
     }
 
-    /// In a home behind `slot`, whose log has no live record; pages to write go into `table`. With
-    /// `accept_loss`, damaged pages stay.
+    /// Looks in a home behind `slot`, whose log has no live record; pages to write go into `table`.
+    /// With `accept_loss`, damaged pages stay.
     fn roll_back(&self, _db: &Database, _slot: &Slot, _table: &mut PageTable, _accept_loss: bool) -> Result<Doubtful> {
         Ok(Doubtful::default())
     }
 
-    /// By the pages of a home with this `first`, marked with `session`, without its log. `None`:
-    /// the header says it.
+    /// Counts by the pages of a home with this `first`, marked with `session`, without its log.
+    /// `None`: the header says it.
     fn page_count_without_log(&self, _db: &Database, _first: &Header, _session: u64) -> Result<Option<u32>> {
         Ok(None)
     }

@@ -24,7 +24,7 @@ use crate::shared::words::{Ship, reached};
 
 /// How often a waiting commit looks whether the database still works.
 const LOOK: Duration = Duration::from_millis(50);
-/// Unless the shipper says otherwise.
+/// The shipper may set another time.
 const PATIENCE_MS: u64 = 30_000;
 
 impl Database {
@@ -67,7 +67,7 @@ impl Database {
         self.inner.lock().ships()
     }
 
-    /// Everything is flushed. The caller has the writer's place.
+    /// Everything is flushed before. The caller has the writer's place.
     pub fn wait_all_shipped(&self) -> Result<()> {
         let (member, tid) = {
             let inner = self.inner.lock();
@@ -78,7 +78,7 @@ impl Database {
         Ok(())
     }
 
-    /// Rule StoreHasIt: `tid` is flushed; readers then see it. `Busy` after the `deadline`.
+    /// Rule StoreHasIt: `tid` is flushed, and visible after this. `Busy` after the `deadline`.
     pub fn wait_shipped(&self, member: &Member, tid: Tid, deadline: Option<Instant>) -> Result<()> {
         let words = &member.words;
         let began = Instant::now();

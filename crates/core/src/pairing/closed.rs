@@ -17,15 +17,15 @@ use crate::sqlite_format::home::{Mark, State};
 
 pub struct Closed {
     pub mark: Mark,
-    /// Of home.
+    /// State of home.
     pub state: State,
     pub newest: Slot,
-    /// Of SQLite without onewrite, after the close: a hot journal.
+    /// A hot journal of SQLite without onewrite, from after the close.
     pub waits: bool,
 }
 
-/// If the log proves that the mark's session ended with all of it in home. The caller has the log
-/// to itself.
+/// Asks whether the log proves that the mark's session ended with all of it in home. The caller has
+/// the log to itself.
 pub fn closed(db: &Database, log: &LogFile, session: u64) -> Result<Option<Closed>> {
     let mut evidence = HomeAndLog::new(db, log)?;
     let Some(mark) = evidence.mark().filter(|mark| mark.session == session) else { return Ok(None) };

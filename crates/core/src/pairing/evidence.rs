@@ -29,7 +29,7 @@ pub struct HomeAndLog<'a> {
     told: Option<Tid>,
     /// A hot one, if known.
     journal: Option<bool>,
-    /// With the replayed slot.
+    /// The replayed slot comes with it.
     led: Option<(Slot, Option<Replayed>)>,
     error: Option<Error>,
     left: Option<Left>,
@@ -82,12 +82,12 @@ impl<'a> HomeAndLog<'a> {
         })
     }
 
-    /// For an unmarked home, if asked for.
+    /// Known for an unmarked home, if asked for.
     pub fn found_left(&self) -> Option<Left> {
         self.left
     }
 
-    /// With its slot and all slots, if the session continues; else the error.
+    /// Its slot and all slots come with it, if the session continues; else the error.
     pub fn into_replayed(self, pairing: &Pairing) -> Result<(Replayed, Slot, Vec<Slot>)> {
         match (pairing, self.led) {
             (Pairing::Fits(_) | Pairing::NeverBegun, Some((slot, Some(replayed)))) => Ok((replayed, slot, self.slots)),
@@ -194,7 +194,7 @@ impl Evidence for HomeAndLog<'_> {
         Ok(self.lead(slot.clone(), false))
     }
 
-    /// With the slot that the session would have had, as home says.
+    /// Builds the slot that the session would have had, as home says.
     fn replay_nothing(&mut self) -> Result<Lead> {
         let (Some(mark), Some(newest)) = (self.mark(), self.slots.first()) else { return Ok(Lead::Damaged) };
         let (state, _) = self.db.read_state()?;

@@ -97,7 +97,7 @@ pub trait Evidence {
     fn slots(&self) -> &[Slot];
     /// A hot one.
     fn has_journal(&mut self) -> Result<bool>;
-    /// Or a hot journal restores the length.
+    /// Whether home has its length, or a hot journal restores it.
     fn is_home_whole(&mut self) -> Result<bool>;
     /// No record follows `slot`.
     fn is_empty(&mut self, slot: &Slot) -> Result<bool>;
@@ -105,12 +105,12 @@ pub trait Evidence {
     fn has_nothing_flushed(&mut self, slot: &Slot) -> Result<bool>;
     /// Both places hold one, or nothing yet.
     fn has_sound_slots(&mut self) -> Result<bool>;
-    /// In the ring of `slot`, of `session` and its `last` transaction, if given.
+    /// Looks in the ring of `slot`, for `session` and its `last` transaction, if given.
     fn has_tombstone(&mut self, slot: &Slot, session: u64, last: Option<Tid>) -> Result<bool>;
     fn replay(&mut self, slot: &Slot) -> Result<Lead>;
-    /// From home alone.
+    /// Replays home alone.
     fn replay_nothing(&mut self) -> Result<Lead>;
-    /// For an unmarked home.
+    /// Asked for an unmarked home.
     fn left(&mut self, slot: &Slot) -> Result<Left>;
 }
 
@@ -145,7 +145,7 @@ fn by_records(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
     })
 }
 
-/// As far as mark and slots tell.
+/// Judges as far as mark and slots tell.
 fn by_slots(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
     let Some(newest) = evidence.slots().first().cloned() else { return Ok(Pairing::Damaged) };
     if newest.session == mark.session {
@@ -171,7 +171,7 @@ pub fn before_recovery(slots: &[Slot], session: u64) -> Option<&Slot> {
     slots.iter().find(is_before).filter(|_| newest.session != session)
 }
 
-/// With all of it in home (rule CloseProven).
+/// Whether all of the session is in home (rule CloseProven).
 pub fn is_close_proven(evidence: &mut impl Evidence, mark: &Mark) -> Result<bool> {
     // Schemes in place say nothing of home in the mark, and flush its removal.
     let newest = evidence.slots().first().filter(|slot| slot.page_count != PAGE_COUNT_IN_HOME).cloned();
@@ -457,7 +457,7 @@ mod tests {
         }
     }
 
-    /// After a recovery of an in-page scheme.
+    /// The counter after a recovery of an in-page scheme.
     #[test]
     fn a_home_at_the_ceiling_of_its_slot() {
         let rested = Slot { in_place: true, page_count: PAGE_COUNT_IN_HOME, ..slot(4, SESSION, true, LAST) };

@@ -38,24 +38,24 @@ pub struct Report {
 }
 
 pub struct Replayed {
-    /// Newer than home.
+    /// Images newer than home.
     pub table: PageTable,
-    /// Newest committed.
+    /// Newest committed state.
     pub state: State,
     pub report: Report,
-    /// Behind the last record.
+    /// Position behind the last record.
     pub cursor: Cursor,
     /// The records call each other durable up to here, at least.
     pub told_durable: LogOffset,
-    /// Of the last record, if over several files.
+    /// Decider of the last record, if over several files.
     pub decider: Option<Decider>,
 }
 
 pub enum Led {
     There(Box<Replayed>),
-    /// Before the first of them (rule HomeFitsLog).
+    /// Home is from before the first of them (rule HomeFitsLog).
     HomeOlder,
-    /// None of them led to it (rule HomeFitsLog).
+    /// None of them led to home (rule HomeFitsLog).
     HomeNewer,
 }
 
@@ -68,8 +68,8 @@ struct Replay<'a> {
     waits: bool,
 }
 
-/// Over home; writes nothing. With `accept_loss`, a damaged record ends the log. `told`: the newest
-/// written transaction, if known.
+/// Replays over home, and writes nothing. With `accept_loss`, a damaged record ends the log.
+/// `told`: the newest written transaction, if known.
 pub fn replay(db: &Database, log: &LogFile, slot: &Slot, told: Option<Tid>, accept_loss: bool) -> Result<Led> {
     Replay { db, log, slot, accept_loss, waits: true }.run(told)
 }
@@ -149,7 +149,7 @@ impl Replay<'_> {
         Ok(Led::There(Box::new(self.check(replayed, home_bytes, page_count_min)?)))
     }
 
-    /// From the slot or, where that leaves it to home's header, from the header, with the last
+    /// The slot's state or, where that leaves it to home's header, the header's, with the last
     /// transaction in place whole or undone in the table.
     fn base(&self, first: &mut Header, table: &mut PageTable, report: &mut Report) -> Result<State> {
         let Replay { db, log, slot, accept_loss, .. } = *self;

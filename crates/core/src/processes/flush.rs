@@ -25,12 +25,12 @@ use crate::shared::member::Member;
 use crate::shared::turn::now_us;
 use crate::shared::words::{ProcessWords, Ship, reached};
 
-/// Of a waiter at the flusher.
+/// How often a waiter looks at the flusher.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
-/// For a live flusher, unless the wait for the writer's place is shorter.
+/// Longest time for a live flusher, unless the wait for the writer's place is shorter.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// For covered processes to come back.
+/// Longest time for covered processes to come back.
 const GATHER_US_MAX: u64 = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub fn lead(words: &ProcessWords, me: usize, instead: u64) -> Flusher {
     }
 }
 
-/// Everything written before `lead`, up to `tid`.
+/// Ends a flush of everything written before `lead`, up to `tid`.
 pub fn led(words: &ProcessWords, me: usize, tid: Tid) {
     words.raise_flushed(tid);
     words.show();
@@ -69,8 +69,8 @@ fn gather(words: &ProcessWords) -> Option<Duration> {
 }
 
 impl Database {
-    /// Until `tid` is visible to all, and on the medium if `durability` says so; flushes for all if
-    /// no other does. `Busy` after the `deadline`.
+    /// Waits until `tid` is visible to all, and on the medium if `durability` says so; flushes for
+    /// all if no other does. `Busy` after the `deadline`.
     pub fn wait_flushed(
         &self,
         member: &Member,

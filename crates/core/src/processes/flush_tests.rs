@@ -14,13 +14,13 @@ enum Without {
     Nothing,
     /// `written` before `wanted`.
     WantedFirst,
-    /// Of all that is written at a flush's end.
+    /// A flush covers all that is written at its end.
     TargetFirst,
-    /// After a failed flush.
+    /// A failed flush poisons.
     Poison,
-    /// After a death in a flush.
+    /// Rewriting after a death in a flush.
     Rewrite,
-    /// After a death in a turn.
+    /// Rewriting after a death in a turn.
     TakeOver,
 }
 

@@ -33,13 +33,14 @@ use crate::shared::tail::Reach;
 use crate::shared::words::Ship;
 
 impl Database {
-    /// Until `deadline`. With `firm`, a transaction begins, which [`Database::leave`] ends; else
-    /// the place is leased, so that the next snapshot is probably still newest at its first write.
+    /// Waits until `deadline`. With `firm`, a transaction begins, which [`Database::leave`] ends;
+    /// else the place is leased, so that the next snapshot is probably still newest at its first
+    /// write.
     pub fn enter(&self, firm: bool, deadline: impl Into<Deadline>) -> Result<()> {
         self.enter_soon(firm, deadline, None)
     }
 
-    /// Does not wait for a holder of `kept`.
+    /// Does not wait for a process that has held the place for `kept`.
     pub fn enter_soon(&self, firm: bool, deadline: impl Into<Deadline>, kept: Option<Duration>) -> Result<()> {
         self.try_enter(firm, &deadline.into(), kept).map(drop)
     }
@@ -118,7 +119,7 @@ impl Database {
         }
     }
 
-    /// Of a firm [`Database::enter`]. With everything written, the place goes on: to a waiter if
+    /// Ends a firm [`Database::enter`]. With everything written, the place goes on: to a waiter if
     /// `pass_on`, or after this process's slice.
     pub fn leave(&self, pass_on: bool) {
         let inner = self.inner.lock();
@@ -127,8 +128,8 @@ impl Database {
         member.leave(inner.published.tid <= member.words.written(), pass_on);
     }
 
-    /// Until `deadline`, for a dead process's transaction: a program started afterwards must not
-    /// see it appear later.
+    /// Waits until `deadline` for a dead process's transaction: a program started afterwards must
+    /// not see it appear later.
     pub fn decide(&self, deadline: Instant) -> Result<()> {
         let Some(member) = self.member() else { return Ok(()) };
         self.end_turn_of_dead(&member, deadline)?;

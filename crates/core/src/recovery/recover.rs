@@ -44,7 +44,7 @@ use crate::shared::tail::Reach;
 use crate::shared::words::{Due, ProcessWords};
 use crate::sqlite_format::home::{Kind, Mark, State};
 
-/// Locked, or read-only as `mode` says.
+/// Locks it, or opens it to read, as `mode` says.
 pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     let log = find_log(db, session, mode)?;
     lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive }, Duration::ZERO)?;
@@ -77,7 +77,7 @@ fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     Ok(log)
 }
 
-/// If its close is proven.
+/// Acts if its close is proven.
 pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
     let Some(closed) = closed(db, log, session)? else { return Ok(false) };
     kept::remove(&*db.disk, &log.path, session)?;
@@ -85,7 +85,7 @@ pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Durable, as the close did. The log's invalidation is not flushed: the next session finds out.
+/// Is durable, as the close was. The log's invalidation is not flushed: the next session finds out.
 fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
     let Closed { mark, state, newest, waits } = closed;
     let what = || db.what("cannot fit the length of");
@@ -205,7 +205,7 @@ pub fn attach(
     Ok(true)
 }
 
-/// On a lost log: attaches to the new one, and ends the session as the last. After an error the
+/// Attaches to the new log behind a lost one, and ends the session as the last. After an error the
 /// next process does.
 pub fn attach_to_close(db: &Database) {
     let mut writer = db.writer.lock();
@@ -237,7 +237,7 @@ fn left_marked(db: &Database) -> Error {
     ))
 }
 
-/// Without writing the log.
+/// Follows without writing the log.
 fn observe(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -260,7 +260,7 @@ fn observe(
     followed.map(|()| true)
 }
 
-/// Of dead processes in this start of the system, by their shared words (rule EndTold).
+/// The end by the shared words of dead processes, in this start of the system (rule EndTold).
 fn told_end(db: &Database, log: &LogFile, session: u64) -> Option<Tid> {
     ProcessWords::new(log.file.shared_words().ok()?).end(session, db.disk.system_start()?)
 }
@@ -274,7 +274,7 @@ fn check_name(db: &Database) -> Result<()> {
     })
 }
 
-/// If that is free. Logs are found by session, so nothing depends on it.
+/// The name must be free. Logs are found by session, so nothing depends on it.
 fn give_name(db: &Database, log: &mut LogFile) {
     let named = log_path(&db.path);
     if log.path != named
@@ -402,7 +402,7 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     log.end(slot, slot.base_tid).map(drop)
 }
 
-/// With its records in place. Some exist, so mark and names were durable before; memory has all of
+/// Whether records can stay. Some exist, so mark and names were durable before; memory has all of
 /// their pages; nothing else may be in home or behind the ring; and one more record fits.
 fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
     let Found { log, slots, slot, replayed, .. } = found;
@@ -425,7 +425,7 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && !db.is_signed()?)
 }
 
-/// Everything of killed processes is on the medium, and no part of a later record (rule
+/// Whether killed processes left everything on the medium, and no part of a later record (rule
 /// FlushedStays): by their words, of this start, session and file, and by the log.
 fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
     let Found { log, slot, replayed, told, .. } = found;
@@ -443,8 +443,8 @@ fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && !log.is_begun(slot, cursor)?)
 }
 
-/// With its records in place; pages go home with the next checkpoint. One flush covers slot,
-/// records and one of this recovery; none if all are flushed.
+/// Records stay in place; pages go home with the next checkpoint. One flush covers slot, records
+/// and one of this recovery; none if all are flushed.
 fn go_on(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,
@@ -516,7 +516,7 @@ fn go_on(
     db.share(live, writer, inner, 0)
 }
 
-/// Before other writes to home, unless a record proves that a flush covered it (rule
+/// Precedes other writes to home, unless a record proves that a flush covered the mark (rule
 /// MarkWithFirstRecord).
 fn flush_mark(db: &Database, mark: &Mark, slot: &Slot, told_durable: LogOffset) -> Result<()> {
     let may_be_new = mark.tentative && told_durable <= slot.start;
@@ -533,7 +533,7 @@ impl Audience for Unseen {
     }
 }
 
-/// Durable, with a new generation of the log.
+/// Brings the state home, durable, with a new generation of the log.
 pub fn take_over(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<Live>>,

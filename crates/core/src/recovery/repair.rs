@@ -40,7 +40,7 @@ pub struct Judgement {
     pub pairing: Pairing,
     /// The recovery and its state, if they do and the mark is on.
     pub recovered: Option<(Report, State)>,
-    /// Why not, for a marked database.
+    /// Why a marked database cannot be used.
     pub refusal: Option<Error>,
     /// The log's live records, if the mark is off.
     pub left: Option<Left>,

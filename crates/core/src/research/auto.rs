@@ -62,7 +62,7 @@ impl Scheme for Auto {
     }
 }
 
-/// With home's image, if it may go in place.
+/// Home's image comes with the page, if it may go in place.
 fn place_alone(
     db: &Database,
     live: &Live,

@@ -58,7 +58,7 @@ impl Scheme for Dash {
         Prepared::of(c.txn, state, changed)
     }
 
-    /// Whatever `synchronous` says.
+    /// The commit is durable under every `synchronous`.
     fn commit(
         &self,
         c: &mut Commit<'_>,
@@ -206,7 +206,7 @@ fn fill(db: &Database, file: &dyn DiskFile) -> Result<()> {
     file.sync().context(what)
 }
 
-/// Durably. `CantOpen` where that is impossible.
+/// Exchanges durably. `CantOpen` where that is impossible.
 fn exchange(db: &Database, shadow: &mut Second) -> Result<()> {
     let what = || format!("cannot exchange the names of {} and its second file", db.path.display());
     let second = path(db);

@@ -20,7 +20,7 @@ use crate::sqlite_format::home::State;
 /// The kernel copies it into its cache at once: a dying process cannot leave half.
 pub const PAGE_BYTES_MAX: u32 = 4096;
 
-/// Durable. Older snapshots keep the old images until the state has changed.
+/// Writes durably. Older snapshots keep the old images until the state has changed.
 pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
     if keeps(Case::HeldInPlace) {
         hold(db, live, state, placed)?;
@@ -61,7 +61,7 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
     Ok(())
 }
 
-/// In memory, if a temporary file has no room.
+/// Memory keeps them if a temporary file has no room.
 fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Result<()> {
     let alone = db.inner.lock().snapshots.is_empty();
     if placed.note && db.table.read().is_empty() {

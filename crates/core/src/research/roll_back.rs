@@ -26,7 +26,7 @@ use crate::sqlite_format::node::Shape;
 
 const RUN_BYTES: u64 = 256 << 10;
 
-/// For a log without live records. Pages to write go into `table`; with `accept_loss`, damaged ones
+/// The log has no live records. Pages to write go into `table`; with `accept_loss`, damaged ones
 /// stay.
 pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Doubtful> {
     let mut last: Option<Trailer> = None;
@@ -142,7 +142,7 @@ impl Ours {
     }
 }
 
-/// For a home without its log.
+/// Counts for a home without its log.
 pub fn page_count_without_log(db: &Database, session: u64, page_bytes: u32) -> Result<u32> {
     let mut first = memory::zeros(page_bytes as usize)?;
     db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
@@ -168,7 +168,7 @@ fn with_size(db: &Database, slot: &Slot, first: Option<Vec<u8>>, undone: Option<
     Ok(Some(image))
 }
 
-/// If written behind `slot`.
+/// Counts if written behind `slot`.
 fn of_session(db: &Database, slot: &Slot, page: PageNo, image: &[u8], accept_loss: bool) -> Result<Option<Trailer>> {
     let Some(tid) = Ours::behind(slot).tid(image) else { return Ok(None) };
     let trailer = Trailer::of(page, image);

@@ -8,28 +8,28 @@
 use crate::base::layout::{home, le_u16, le_u32, le_u64, put, trailer as at};
 use crate::base::types::{PageNo, Tid};
 
-/// Of page 1, without its trailer: versions, change counter, mark, the counter again with SQLite's
-/// version.
+/// Bytes of page 1 outside its trailer's checksum: versions, change counter, mark, the counter
+/// again with SQLite's version.
 pub const UNCHECKED: [std::ops::Range<usize>; 4] = [18..20, 24..28, MARK, 92..100];
 /// Bytes after the session count as zeros, as SQLite has them.
 const MARK: std::ops::Range<usize> = home::SESSION..home::SESSION + home::MARK_BYTES;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// Of the transaction that wrote the page.
+    /// The transaction that wrote the page.
     pub tid: Tid,
-    /// Of the mark then.
+    /// Session of the mark then.
     pub session: u64,
-    /// Of that transaction.
+    /// Pages of that transaction.
     pub tx_pages: u32,
-    /// After it.
+    /// Change counter after it.
     pub change_counter: u32,
     /// Start and length; length 0: no record.
     pub undo: (u16, u16),
 }
 
 impl Trailer {
-    /// If the page is whole.
+    /// The trailer, if the page is whole.
     pub fn of(page: PageNo, image: &[u8]) -> Option<Trailer> {
         let b = image.get(image.len().checked_sub(at::BYTES)?..)?;
         let trailer = Trailer {
@@ -42,7 +42,7 @@ impl Trailer {
         (le_u32(b, at::AT_CRC)? == checksum(page, image)).then_some(trailer)
     }
 
-    /// With the checksum.
+    /// Adds the checksum.
     pub fn seal(&self, page: PageNo, image: &mut [u8]) {
         let mut b = [0; at::BYTES];
         put(&mut b, at::AT_TID, &self.tid.0.to_le_bytes());

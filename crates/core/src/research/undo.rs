@@ -43,11 +43,11 @@ pub struct Edit<'a> {
 struct Parts {
     old_node: Option<Node>,
     new_node: Option<Node>,
-    /// Besides page header and pointers.
+    /// Ranges besides page header and pointers.
     live: Vec<Range<usize>>,
 }
 
-/// With its undo record, sealed by `trailer`. `None` if it does not fit.
+/// Adds the undo record, and `trailer` as the seal. `None` if it does not fit.
 pub fn write(edit: Edit<'_>, trailer: Trailer) -> Option<Vec<u8>> {
     let new_node = edit.after.node(edit.page, edit.new).filter(|_| edit.is_free.is_none());
     let old_node = edit.before.node(edit.page, edit.old).filter(|_| edit.was_free.is_none());
@@ -88,7 +88,7 @@ fn put_record(
     Some(image)
 }
 
-/// Besides page header and pointers.
+/// Ranges besides page header and pointers.
 fn live(edit: &Edit<'_>, node: Option<&Node>) -> Vec<Range<usize>> {
     let Some(node) = node else {
         let end = edit.was_free.map_or(edit.before.usable(), |live| live.min(edit.before.usable()));
@@ -106,7 +106,7 @@ fn live(edit: &Edit<'_>, node: Option<&Node>) -> Vec<Range<usize>> {
     live
 }
 
-/// Old live bytes in the unused parts of the new image; in the gap only with `in_gap`.
+/// Puts old live bytes into the unused parts of the new image; into the gap only with `in_gap`.
 fn with_old_bytes(edit: &Edit<'_>, parts: &Parts, in_gap: bool) -> Option<Vec<u8>> {
     // Without memory the transaction goes through the log.
     let mut image = memory::copy(edit.new).ok()?;
@@ -131,7 +131,7 @@ fn with_old_bytes(edit: &Edit<'_>, parts: &Parts, in_gap: bool) -> Option<Vec<u8
     Some(image)
 }
 
-/// From `image`, the new one, to the old one.
+/// Leads from `image`, the new one, to the old one.
 fn encode(edit: &Edit<'_>, image: &[u8], parts: &Parts) -> Option<Vec<u8>> {
     let mut record = vec![0; at::FIXED_BYTES];
     put(&mut record, at::AT_TRAILER, edit.old.get(edit.before.reserve().end..)?);
@@ -243,7 +243,7 @@ mod tests {
     const SHAPE: Shape = Shape { page_bytes: SIZE as u32, page_count: 9, pointer_maps: false, reserved_bytes: 32 };
     const ROOMY: Shape = Shape { reserved_bytes: 132, ..SHAPE };
 
-    /// From the end on, `hole` bytes between cells.
+    /// Lays cells out from the end on, `hole` bytes between them.
     fn page(shape: Shape, number: PageNo, kind: u8, cells: &[Vec<u8>], hole: usize, gap: u8) -> Vec<u8> {
         let header_at = if number == PageNo::HEADER { 100 } else { 0 };
         let header_bytes = if kind < 8 { 12 } else { 8 };
@@ -336,7 +336,7 @@ mod tests {
         Trailer { tid: Tid(7), session: 8, tx_pages: 9, change_counter: 10, undo: (0, 0) }
     }
 
-    /// Except for gap and free blocks, with its trailer settled.
+    /// Compares except for gap and free blocks, with its trailer settled.
     fn is_back(shape: Shape, number: PageNo, restored: &[u8], old: &[u8], new: &[u8]) -> bool {
         let mut wanted = old.to_vec();
         if number == PageNo::HEADER {

@@ -24,11 +24,11 @@ use crate::session::mark::Ended;
 use crate::sqlite_format::home;
 use crate::sqlite_format::journal::VirtualJournal;
 
-/// Magic and record count.
+/// Bytes of magic and record count.
 const HEAD_BYTES: usize = 12;
 
-/// LIVE → ASIDE, with the real journal. The caller has the writer's place. BUSY_SNAPSHOT if others
-/// read: SQLite rolls back instead of retrying the half-done commit.
+/// LIVE → ASIDE, returning the real journal. The caller has the writer's place. BUSY_SNAPSHOT if
+/// others read: SQLite rolls back instead of retrying the half-done commit.
 pub fn step_aside(
     db: &Database,
     writer: &mut Option<Live>,

@@ -16,9 +16,9 @@ use crate::shared::member::Member;
 use crate::shared::tail::Tail;
 use crate::sqlite_format::home::State;
 
-/// For another that attaches or leaves.
+/// Longest wait for another that attaches or leaves.
 const ADMIN_WAIT: Duration = Duration::from_secs(20);
-/// Before home is marked, or unmarked after a dead process.
+/// Longest wait before home is marked, or unmarked after a dead process.
 const READERS_LEAVE: Duration = Duration::from_millis(10);
 
 impl Database {
@@ -52,8 +52,8 @@ impl Database {
         crate::disk::locks::shared_again(&*self.home, &mut inner.pending_free_at, is_live)
     }
 
-    /// Before pages go home and the mark off: stock SQLite that read the length without PENDING
-    /// held reads the header now, and finds the mark (rule StockKeptOut).
+    /// Precedes bringing pages home and the mark's removal: stock SQLite that read the length
+    /// without PENDING held reads the header now, and finds the mark (rule StockKeptOut).
     pub(super) fn keep_stock_out(&self) -> Result<()> {
         if !self.inner.lock().kept_stock_out {
             self.hold_pending();

@@ -23,7 +23,7 @@ use crate::shared::kept;
 use crate::shared::words::Pins;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// For older readers, before a new log is made.
+/// Longest wait for older readers, before a new log is made.
 const READERS_LEAVE: Duration = Duration::from_millis(20);
 
 impl Database {
@@ -43,7 +43,7 @@ impl Database {
         seen
     }
 
-    /// Before each record: a removed log vanishes with its processes. With streamed images the
+    /// Asks before each record: a removed log vanishes with its processes. With streamed images the
     /// commit fails, for the new log lacks them.
     pub fn see_to_removed_log(&self, writer: &mut MutexGuard<'_, Option<Live>>, streams: bool) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
@@ -88,7 +88,7 @@ impl Database {
         self.replace_log(writer)
     }
 
-    /// In the directory where it was opened.
+    /// Whether it is in the directory where it was opened.
     fn is_beside(&self) -> Result<bool> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         let beside = self.disk.names_beside(&self.path).unwrap_or_default();
@@ -128,8 +128,8 @@ impl Database {
         self.go_on_with(made, writer, &mut inner).map_err(|e| inner.poison(e))
     }
 
-    /// No snapshot of any process is older than the newest state, and none begins. `Busy`
-    /// otherwise.
+    /// Waits until no snapshot of any process is older than the newest state, and none begins.
+    /// `Busy` otherwise.
     fn wait_for_older(&self, inner: &mut MutexGuard<'_, Inner>) -> Result<()> {
         let deadline = Instant::now() + READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
         loop {
@@ -170,7 +170,7 @@ impl Database {
         Ok(())
     }
 
-    /// With its turn there.
+    /// Goes on with its turn there.
     fn go_on_with(&self, made: Live, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
         let session = writer.as_ref().map_or(0, |live| live.home.mark.session);
         let (before, kept_stock_out, home_tid) = (inner.published.tid, inner.kept_stock_out, made.home_tid);

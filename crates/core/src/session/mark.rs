@@ -22,28 +22,28 @@ use crate::pairing::evidence::HomeAndLog;
 use crate::shared::{kept, member};
 use crate::sqlite_format::home::{Header, Kind, Mark, State};
 
-/// After home was given back.
+/// Longest wait for the log after home was given back.
 const OTHERS_LEAVE: Duration = Duration::from_millis(10);
 
 /// SQLite's default; another one costs two slots.
 const PAGE_BYTES_USUAL: u32 = 4096;
 
-/// Without records, for a file about to be marked.
+/// A log without records, for a file about to be marked.
 struct Found {
     log: LogFile,
     newest: Option<Slot>,
-    /// Unflushed.
+    /// It is new, and unflushed.
     created: bool,
-    /// Last used for this file, if known.
+    /// The file that last used it, if known.
     noted: Option<u64>,
 }
 
 /// Whether the mark's removal is flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// For another program, or on request.
+    /// Another program goes on, or the caller asked for it.
     Durable,
-    /// Unless the log proves the session's end.
+    /// It is flushed unless the log proves the session's end.
     Proven,
 }
 
@@ -195,14 +195,14 @@ impl Database {
         Ok(())
     }
 
-    /// If a flush of home covers writes to it (rule MarkWithFirstRecord).
+    /// The seal exists if a flush of home covers writes to the log (rule MarkWithFirstRecord).
     fn seal_beside_home(&self, log: &LogFile) -> Result<Option<FileSeal>> {
         let what = || self.what("cannot look at");
         let is_beside = self.home.id().context(what)?.dev == log.file.id().context(what)?.dev;
         if is_beside { log.sealed() } else { Ok(None) }
     }
 
-    /// Durable before the first record (rule LogBeforeMark), or `with_first_record` (rule
+    /// Makes it durable before the first record (rule LogBeforeMark), or `with_first_record` (rule
     /// MarkWithFirstRecord).
     fn write_mark(&self, inner: &mut Inner, marked: &Header, with_first_record: bool) -> Result<()> {
         let written = match keeps(Case::MarkBeforeRecord) && !with_first_record {
@@ -276,7 +276,7 @@ impl Database {
         Ok(())
     }
 
-    /// For a home found marked: mark and log must name the same last transaction.
+    /// A home found marked needs proof: mark and log name the same last transaction.
     fn is_close_proven(&self, live: &Live, state: &State) -> Result<bool> {
         let last = live.log.last_tid();
         Ok(live.scheme.facts().all_in_log()
@@ -286,14 +286,14 @@ impl Database {
             && last != Tid(0))
     }
 
-    /// Where a recovery looks first.
+    /// Whether it lies where a recovery looks first.
     fn is_log_in_place(&self, log: &LogFile) -> Result<bool> {
         Ok(log.path == log_path(&self.path) && log.is_at(&*self.disk, &log.path)?)
     }
 
-    /// Locked, long enough, without records. Home is unmarked, under EXCLUSIVE and has its name, so
-    /// a locked or needed log is of an earlier file: it is set aside for `path_of_session` (rule
-    /// LogFoundBySession).
+    /// The log is locked, long enough, without records. Home is unmarked, under EXCLUSIVE and has
+    /// its name, so a locked or needed log is of an earlier file: it is set aside for
+    /// `path_of_session` (rule LogFoundBySession).
     fn usable_log(&self, block_bytes: u32) -> Result<Found> {
         let path = &log_path(&self.path);
         let what = || format!("cannot open the log {}", path.display());
@@ -399,7 +399,7 @@ impl Database {
         }
     }
 
-    /// If its name is wanted for another database's.
+    /// Acts if its name is wanted for another database's.
     fn remove_aside(&self, live: &Live) -> Result<()> {
         let log = live.log.file();
         let what = || format!("cannot remove the log {}", log.path.display());
@@ -423,7 +423,7 @@ fn begin_beside((from, to): (LogOffset, LogOffset), ring_bytes: u64, block_bytes
     (LogOffset(start), if used == 0 { 0 } else { ring_bytes - room })
 }
 
-/// For sole use, or shared to read. `Busy` after `patience`.
+/// The lock is exclusive, or shared to read. `Busy` after `patience`.
 pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
     while !member::try_alone(log, kind)? {

@@ -16,11 +16,11 @@ use crate::shared::member::Member;
 
 /// Connections count from 1.
 const RESTER: ConnectionId = ConnectionId(0);
-/// For a process that attaches or leaves.
+/// Longest wait for a process that attaches or leaves.
 const ADMIN_WAIT: Duration = Duration::from_millis(5);
 
 impl Inner {
-    /// With connections open.
+    /// Whether the process may detach with connections open.
     fn can_rest(&self) -> bool {
         self.phase == Phase::Live && !self.options.sticky && !self.options.concurrent && self.is_unused()
     }
@@ -31,7 +31,7 @@ impl Inner {
 }
 
 impl Database {
-    /// Until the next look.
+    /// The time until the next look.
     pub fn attached_for(&self) -> Option<Duration> {
         let inner = self.inner.lock();
         let looked_after = inner.phase == Phase::Live && !inner.options.idle.is_zero();
@@ -61,7 +61,7 @@ impl Database {
         rested
     }
 
-    /// With the writer's place.
+    /// The caller has the writer's place.
     fn leave_unused(&self) -> Result<bool> {
         let Some(member) = self.member() else { return self.leave_plain() };
         if member.words.is_replaced() {

@@ -32,13 +32,13 @@ use crate::disk::{DiskFile, OpenMode};
 use crate::sqlite_format::home::{self, State};
 use crate::sqlite_format::wal::Head;
 
-/// In one call.
+/// Bytes in one call.
 const CHUNK_BYTES: u64 = 256 << 10;
 /// The page that SQLite locks has no frame.
 const GAP_BYTES: u64 = 65536;
 
 struct Committed {
-    /// Of the newest image.
+    /// Position of the newest image.
     images: FxHashMap<u32, u64>,
     /// Pages.
     page_count: u32,
@@ -94,7 +94,7 @@ pub fn is_beside(db: &Database) -> Result<bool> {
     Ok(db.disk.exists(db.wal_path()).context(|| db.what("cannot look for the WAL of"))? && db.has_name()?)
 }
 
-/// Up to [`discard`]. Returns the reason if it must stay, unchanged.
+/// Acts up to [`discard`]. Returns the reason if it must stay, unchanged.
 pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     let what = || db.what("cannot take out of WAL mode");
     if !db.has_name()? {
@@ -153,7 +153,7 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// After [`leave`]. A removal that is undone would put the WAL beside a changed file (rule
+/// Follows [`leave`]. A removal that is undone would put the WAL beside a changed file (rule
 /// WalBeforeHome).
 pub fn discard(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the WAL of");
@@ -161,7 +161,7 @@ pub fn discard(db: &Database) -> Result<()> {
     db.disk.sync_dir_of(db.wal_path()).context(what)
 }
 
-/// False if there is none.
+/// Returns false if there is none.
 fn remove(db: &Database, path: &Path) -> io::Result<bool> {
     match db.disk.remove(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
@@ -185,7 +185,7 @@ fn contradicts(state: &State, bytes: u64, committed: Option<&Committed>) -> Opti
     }
 }
 
-/// After a dead process's failed flush, it may be in the cache only.
+/// Needed after a dead process's failed flush: the content may be in the cache only.
 fn write_again(file: &dyn DiskFile, end: u64, what: &dyn Fn() -> String) -> Result<()> {
     let mut buf = memory::zeros_of(CHUNK_BYTES.min(end))?;
     let mut at = 0;
@@ -219,8 +219,8 @@ fn bring_home(db: &Database, file: &dyn DiskFile, committed: &Committed, what: &
     Ok(())
 }
 
-/// Of a rollback-journal file, with a new counter, as SQLite changes the mode: no cache is of this
-/// state (rule OneNumberOneState).
+/// Writes the header of a rollback-journal file, with a new counter, as SQLite changes the mode: no
+/// cache is of this state (rule OneNumberOneState).
 fn put_header(db: &Database, state: &State, page_count: u32, what: &dyn Fn() -> String) -> Result<()> {
     let mut first = [0; at::HEADER_BYTES];
     let got = db.home.read_at(&mut first, 0).context(what)?;

@@ -22,7 +22,7 @@ const TRUNKS_MAX: usize = 4;
 /// How many first bytes are meaningful.
 type Live = FxHashMap<PageNo, usize>;
 
-/// As far as the two may differ.
+/// Both are known as far as they may differ.
 #[derive(Default)]
 pub struct Freed {
     before: Live,

@@ -33,7 +33,7 @@ use crate::sqlite_format::home::State;
 /// A group does not wait for a slower write.
 const USUAL_MAX: Duration = Duration::from_millis(4);
 const PAGES_MAX: usize = 1024;
-/// At most at a time, so that few additions change the file system.
+/// The most at a time, so that few additions change the file system.
 const AHEAD_PAGES: u64 = 32;
 
 struct Page {
@@ -42,7 +42,7 @@ struct Page {
     home: Option<Image>,
 }
 
-/// Published and not written.
+/// Transactions published and not written.
 #[derive(Default)]
 pub struct Merge {
     /// The one in home, to which undo records lead, and the newest.
@@ -51,9 +51,9 @@ pub struct Merge {
     joined: usize,
     /// A cut ends the group: home has other images of the pages that a later transaction would add.
     closed: bool,
-    /// Probably, soon.
+    /// How many will probably come soon.
     expected: usize,
-    /// Of a write.
+    /// Usual time of a write.
     usual: Duration,
     /// Pages so far.
     added: u64,
@@ -70,7 +70,7 @@ impl Merge {
         self.states.as_ref().is_none_or(|(_, newest)| !self.closed && page_count >= newest.page_count)
     }
 
-    /// In home, if a group waits.
+    /// The state in home, if a group waits.
     pub fn base(&self) -> Option<&Arc<State>> {
         self.states.as_ref().map(|(base, _)| base)
     }
@@ -80,7 +80,7 @@ impl Merge {
         self.pages.get(&page).map(|p| &p.home)
     }
 
-    /// From `base`, the newest state.
+    /// Leads from `base`, the newest state.
     pub fn join(&mut self, base: &Arc<State>, state: &Arc<State>, placed: Placement) {
         let first = self.states.take().map_or_else(|| base.clone(), |(first, _)| first);
         self.closed |= state.page_count < base.page_count;
@@ -96,7 +96,7 @@ impl Merge {
     }
 }
 
-/// In home. `joins`: the writer's place is free, so others may.
+/// Waits until it is in home. `joins`: the writer's place is free, so others may.
 pub fn wait(merge: &Mutex<Merge>, db: &Database, tid: Tid, joins: bool) -> Result<()> {
     let mut joins = joins;
     loop {
@@ -121,7 +121,7 @@ pub fn wait(merge: &Mutex<Merge>, db: &Database, tid: Tid, joins: bool) -> Resul
     }
 }
 
-/// Durable and visible. An error poisons.
+/// Makes the group durable and visible. An error poisons.
 pub fn write(merge: &Mutex<Merge>, db: &Database, live: &mut Live) -> Result<()> {
     let mut merge = merge.lock();
     if merge.is_empty() {

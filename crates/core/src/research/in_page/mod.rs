@@ -41,7 +41,7 @@ use crate::research::undo::{self, Edit};
 use crate::sqlite_format::home::{self, Header, Kind, State};
 use crate::sqlite_format::node::Shape;
 
-/// Then the flushes of a checkpoint do not count.
+/// Beyond, the flushes of a checkpoint do not count.
 const LOG_BYTES_MAX: u64 = 64 << 10;
 
 /// They pay for the extra checkpoint before one in place that follows records.
@@ -49,7 +49,7 @@ const CHECKPOINT_EVERY: u32 = 16;
 
 pub struct InPage {
     merge: Mutex<Merge>,
-    /// Up to twice the cost of a checkpoint.
+    /// At most twice the cost of a checkpoint.
     paid: AtomicU32,
 }
 
@@ -194,8 +194,8 @@ fn is_idle(db: &Database, live: &Live) -> bool {
     (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Case::HomeBeforeNext)
 }
 
-/// If each can carry its undo record back to home, from before the waiting group. `None` beside a
-/// group: perhaps after its write.
+/// Places them if each can carry its undo record back to home, from before the waiting group.
+/// `None` beside a group: perhaps after its write.
 fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Result<Option<Placement>> {
     let After { txn, changed, state } = after;
     if !(txn.base.kind == Kind::Database && txn.streamed.is_empty() && merge.takes(state.page_count)) {
@@ -261,8 +261,8 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
     Ok(Some(placed))
 }
 
-/// Into page 1, unflushed: pages added in place left it alone, and trailers count only above the
-/// slot's TID.
+/// Writes it into page 1, unflushed: pages added in place left that alone, and trailers count only
+/// above the slot's TID.
 fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
     let mut image = memory::zeros(state.page_bytes as usize)?;
     let read = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?;
@@ -277,7 +277,7 @@ fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
     db.home.write_at(&image, 0).context(|| db.what("cannot write"))
 }
 
-/// Beyond the old end, where an older snapshot may read.
+/// Reads beyond the old end, where an older snapshot may read.
 fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Option<Image>> {
     let offset = page.offset(state.page_bytes);
     if offset + u64::from(state.page_bytes) > live.home.bytes {
@@ -288,7 +288,7 @@ fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Op
     Ok(Some(image.into()))
 }
 
-/// With zero trailers: SQLite carries stale ones along (rule TrailerSession).
+/// Trailers become zeros: SQLite carries stale ones along (rule TrailerSession).
 fn encode(encoder: &mut Encoder, changed: &mut [Changed]) -> Result<()> {
     encoder.clear();
     for Changed { page, new, old } in changed {

@@ -95,6 +95,7 @@ impl Connection {
         if self.said.exclusive && !self.db.read_only {
             return self.lock_for_good();
         }
+        // While the store is away, a newer state may stay invisible for long: readers take no place.
         if self.habit.may_write > 0 && !apart && !is_away {
             // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
             has_place = self.take_tentative_place()?;
@@ -605,7 +606,7 @@ impl Connection {
             self.give_place_back();
         }
         if level == LockLevel::None {
-            // It read an older state, which must be durable before others learn of it.
+            // It read another connection's state, and returns only when that is durable.
             let settled = self.settle();
             self.cache.leave(self.role.snapshot().filter(|_| !self.role.is_below()).map(|state| &**state));
             self.has_no_wal = false;

@@ -57,7 +57,7 @@ pub(super) struct Habit {
     pub(super) has_pinned: bool,
     /// When it last passed the place on, until it comes again.
     gave_at: Option<Instant>,
-    /// How often in a row it came back too soon.
+    /// How often in a row it came back so soon that the place had better been kept.
     soon: u32,
 }
 

@@ -32,8 +32,8 @@ pub enum Then {
 }
 
 impl Sweep {
-    /// All are due before three quarters of the ring's rest are used, and as many bytes of new
-    /// pages come as it brings home.
+    /// All are due before three quarters of the ring's rest are used, and before new pages have
+    /// three quarters of the bytes that it brings home.
     pub fn due(&self, tail: LogOffset, new_bytes: u64) -> usize {
         let share = |used: u64, room: u64| used.saturating_mul(4) as f64 / room.saturating_mul(3).max(1) as f64;
         let added = (new_bytes + self.swept_bytes).saturating_sub(self.begun_bytes);

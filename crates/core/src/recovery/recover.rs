@@ -487,7 +487,8 @@ fn go_on(
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
         }
         flush_mark(db, &mark, &slot, replayed.told_durable)?;
-        // Else a cancelled record could be followed (rule PreparedThenDecided).
+        // Else the scan could find a cancelled record behind the next one (rule
+        // PreparedThenDecided).
         log.wipe_tail(&slot, replayed.cursor.tail)?;
         let recovered = State { tid: number_apart(ring.last_tid())?, ..state };
         let head = ring.head(&recovered, Default::default());
@@ -554,8 +555,8 @@ pub fn take_over(
         _ => state.after(Tid::HOME, state.page_bytes, state.page_count, change_counter, header),
     };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    // Until the new session, the log stays behind home. The mark says that the session's slot may
-    // be missing.
+    // Until the new session begins, all records follow this mark. It says that the session's slot
+    // may be missing.
     let tentative = db.read_mark()?.is_some_and(|mark| mark.tentative);
     let mark = Mark { tentative, ..Mark::new(slot.session, slot.base_tid) };
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };

@@ -78,7 +78,7 @@ impl Database {
         }
         self.end_leftovers(&log, unlinked, journal, old.as_ref().is_some_and(|slot| slot.live))?;
         // The bytes that the last close overwrote, unflushed; `None`: none. A power cut may restore
-        // it, so the slot's flush covers the zeros (rule NothingLeftBehind). The proof of that
+        // them, so the slot's flush covers the zeros (rule NothingLeftBehind). The proof of that
         // session's end stays for a mark that comes back.
         let used = old.as_ref().map_or(Some((LogOffset(0), LogOffset(0))), Slot::used);
         let ring_bytes = small_ring_bytes(block_bytes);

@@ -95,7 +95,7 @@ impl Connection {
         if self.said.exclusive && !self.db.read_only {
             return self.lock_for_good();
         }
-        // While the store is away, a newer state may stay invisible for long: readers take no place.
+        // While the store is away, newer states may stay invisible for long: take no place.
         if self.habit.may_write > 0 && !apart && !is_away {
             // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
             has_place = self.take_tentative_place()?;

@@ -62,8 +62,9 @@ impl Database {
         Ok(())
     }
 
-    /// Others may join a log that this process alone made `live`, unless the scheme forbids it.
-    /// `in_flight`: transactions under way, as after [`Database::enter`]; home is just marked.
+    /// Others may join a log that this process alone made `live`, all durable, unless the scheme
+    /// forbids it. `in_flight`: transactions under way, as after [`Database::enter`]; home is just
+    /// marked.
     pub fn share(
         &self,
         live: Live,

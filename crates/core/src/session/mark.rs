@@ -221,9 +221,9 @@ impl Database {
         written
     }
 
-    /// LIVE → UNMARKED after the checkpoint: the mark, then the log. The removal is flushed, except
-    /// as `ended` allows where the log proves the end (rule CloseProven). SHARED stays, and
-    /// streamed images as `stream` says.
+    /// LIVE → UNMARKED after the checkpoint: the mark comes off, then the log is invalidated. The
+    /// removal is flushed, except as `ended` allows where the log proves the end (rule
+    /// CloseProven). SHARED stays, and streamed images as `stream` says.
     pub fn take_off_mark(
         &self,
         writer: &mut Option<Live>,

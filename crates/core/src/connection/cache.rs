@@ -15,6 +15,9 @@ use crate::sqlite_format::home::State;
 /// Bytes from [`at::CHANGE_COUNTER`] on that SQLite compares.
 pub const VERSION_BYTES: usize = 16;
 
+/// No state is this one.
+const NO_STATE: Is = (Tid(u64::MAX), 0);
+
 /// What is known of SQLite's page cache.
 #[derive(Default)]
 pub struct CacheVersion {
@@ -29,6 +32,12 @@ pub struct CacheVersion {
 }
 
 impl CacheVersion {
+    /// The same for a database in which the states are others, as they are in a child of a fork: what SQLite's cache holds is
+    /// of none of them.
+    pub fn carried(self) -> CacheVersion {
+        CacheVersion { left: self.counter.map(|counter| (NO_STATE, counter)), ..CacheVersion::default() }
+    }
+
     /// SQLite has read or written `bytes` of page 1 from `offset` on.
     pub fn saw(&mut self, bytes: &[u8], offset: u64) {
         if offset == 0
@@ -123,6 +132,21 @@ mod tests {
         assert_eq!(answer(&mut cache, &state(8, 6)), 6, "another than the cache is known by");
         cache.leave(Some(&state(8, 6)));
         assert_eq!(answer(&mut cache, &state(8, 6)), 5);
+    }
+
+    #[test]
+    fn a_cache_from_before_a_fork_is_of_no_state() {
+        let mut cache = CacheVersion::default();
+        let mut page = vec![0; 512];
+        page[24..28].copy_from_slice(&5u32.to_be_bytes());
+        cache.saw(&page, 0);
+        cache.leave(Some(&state(7, 5)));
+        let mut cache = cache.carried();
+        for same_number in [state(7, 5), state(0, 5), state(8, 5)] {
+            assert_eq!(answer(&mut cache, &same_number), !5);
+        }
+        assert_eq!(answer(&mut cache, &state(8, 6)), 6);
+        assert_eq!(cache.changed(&state(8, 6), &PageTable::default()), None);
     }
 
     #[test]

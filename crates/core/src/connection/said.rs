@@ -80,6 +80,19 @@ impl Habit {
         Habit { may_write, writes_now: false, in_a_row: 0, returns_lock: false, has_pinned: false, gave_at, soon: 0 }
     }
 
+    /// The same in a child of a fork, whose database is one that it has not used yet.
+    pub(super) fn carried(&self) -> Habit {
+        Habit {
+            writes_now: false,
+            has_pinned: false,
+            gave_at: None,
+            may_write: self.may_write,
+            in_a_row: self.in_a_row,
+            returns_lock: self.returns_lock,
+            soon: self.soon,
+        }
+    }
+
     /// It gave the writer's place to the next, at that time; `None`: to nobody.
     pub(super) fn gave_place(&mut self, at: Option<Instant>) {
         self.gave_at = at;

@@ -128,7 +128,7 @@ unsafe fn open_read_only(
 ///
 /// # Safety
 /// As [`open`].
-unsafe fn options(host: &Host, name: *const c_char) -> Outcome<Vec<(String, String)>> {
+pub(super) unsafe fn options(host: &Host, name: *const c_char) -> Outcome<Vec<(String, String)>> {
     // SAFETY: as promised by the caller.
     let (keys, vfs) = unsafe { (host.api.uri_keys(name), host.api.uri_value(name, "vfs")) };
     match uri::check(&keys) {
@@ -173,7 +173,7 @@ fn regular(path: &Path) -> io::Result<()> {
 }
 
 /// An error of opening, as one: an impossible option leaves the file as unopened as a missing one.
-fn cannot_open(error: Error) -> Fault {
+pub(super) fn cannot_open(error: Error) -> Fault {
     match error {
         Error::Option(message) | Error::Misuse(message) => Fault::Own(code::CANTOPEN, message),
         error => Fault::Core(error),

@@ -29,33 +29,33 @@ pub(crate) struct Name(pub(crate) *const c_char);
 unsafe impl Send for Name {}
 
 pub(crate) struct State {
-    host: &'static Host,
-    name: Name,
-    path: PathBuf,
+    pub(super) host: &'static Host,
+    pub(super) name: Name,
+    pub(super) path: PathBuf,
     /// Flags for opening the file of the VFS underneath.
-    flags: c_int,
+    pub(super) flags: c_int,
     /// The engine's connection; none for a read-only database that was not seen to be written.
     pub(super) conn: Option<Connection>,
     /// The file of the VFS underneath, opened when first needed and kept until `xClose`.
     pub(super) base: Option<BaseFile>,
     /// Lock SQLite holds.
-    level: LockLevel,
+    pub(super) level: LockLevel,
     /// Lock held on the file underneath.
-    base_level: LockLevel,
+    pub(super) base_level: LockLevel,
     /// `immutable=1`: the file is not written while it is open, so no engine ever takes over.
     immutable: bool,
     /// Set by `SQLITE_FCNTL_POWERSAFE_OVERWRITE`.
     psow: Option<bool>,
     /// Device and inode of the file when it was opened.
-    identity: Option<(u64, u64)>,
+    pub(super) identity: Option<(u64, u64)>,
     /// The next answer of [`State::has_moved`], if this transaction looked already.
-    moved: Option<bool>,
+    pub(super) moved: Option<bool>,
     /// When the name was found to be the file's last.
-    named_at: Option<Instant>,
+    pub(super) named_at: Option<Instant>,
     /// The other files of the same SQLite connection.
     pub(crate) siblings: Siblings,
     pub(crate) journal_mode: JournalMode,
-    /// [`fork::generation`] at the open.
+    /// [`fork::generation`] at the open, or when it was opened anew.
     pub(super) generation: u32,
     /// Message of the last error, for `PRAGMA onewrite_error` where there is no connection to ask.
     pub(super) last_error: Option<String>,
@@ -94,7 +94,7 @@ fn level_number(level: LockLevel) -> c_int {
     }
 }
 
-fn level_from(number: c_int, io_code: c_int) -> Outcome<LockLevel> {
+pub(super) fn level_from(number: c_int, io_code: c_int) -> Outcome<LockLevel> {
     Ok(match number {
         0 => LockLevel::None,
         1 => LockLevel::Shared,
@@ -139,22 +139,18 @@ impl State {
     }
 
     #[inline]
-    pub(super) fn check_alive(&self, io_code: c_int) -> Outcome {
-        if self.generation == fork::generation() && self.dead.is_none() {
+    pub(super) fn check_alive(&mut self, io_code: c_int) -> Outcome {
+        if !self.is_carried() && self.dead.is_none() {
             return Ok(());
         }
-        self.not_alive(io_code)
+        self.revive(io_code)
     }
 
     #[cold]
-    fn not_alive(&self, io_code: c_int) -> Outcome {
-        if self.generation != fork::generation() {
-            let message = "this connection was opened before the process forked; open a new one in the child";
-            return Err(Fault::Own(io_code, message.to_owned()));
-        }
+    fn revive(&mut self, io_code: c_int) -> Outcome {
         match self.dead {
             Some(why) => Err(Fault::Own(io_code, why.to_owned())),
-            None => Ok(()),
+            None => self.open_anew(),
         }
     }
 

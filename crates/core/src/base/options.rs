@@ -86,6 +86,15 @@ pub enum Wal {
     Stock,
 }
 
+/// What becomes of a database on a file system that machines share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// It is left to SQLite's own modes.
+    Stock,
+    /// It is served: the host knows that this machine alone uses the file system.
+    Trust,
+}
+
 /// The options that a preset sets at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bundle {
@@ -197,6 +206,8 @@ pub struct Options {
     pub idle: Duration,
     /// What a request for WAL mode becomes.
     pub wal: Wal,
+    /// What becomes of a database on a file system that machines share.
+    pub network: Network,
     /// Fail rather than work on the file past onewrite. Each connection's own.
     pub require: bool,
     /// Begin a session also where commits wait for a store. Each connection's own, and the shipper's.
@@ -234,13 +245,14 @@ impl Options {
             psow: true,
             idle: Duration::from_secs(1),
             wal: Wal::Absorb,
+            network: Network::Stock,
             require: false,
             shipper: false,
         }
     }
 
     /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
-    pub const NAMES: [&'static str; 19] = [
+    pub const NAMES: [&'static str; 20] = [
         "scheme",
         "header_page",
         "commit_mark",
@@ -258,6 +270,7 @@ impl Options {
         "atomic_unit",
         "psow",
         "wal",
+        "network",
         "require",
         "shipper",
     ];
@@ -349,6 +362,13 @@ impl Options {
                     _ => return Err(bad(name, value, "absorb, stock")),
                 }
             }
+            "network" => {
+                self.network = match value.to_ascii_lowercase().as_str() {
+                    "stock" => Network::Stock,
+                    "trust" => Network::Trust,
+                    _ => return Err(bad(name, value, "stock, trust")),
+                }
+            }
             "require" => self.require = boolean(name, value)?,
             "shipper" => self.shipper = boolean(name, value)?,
             "atomic_unit" => {
@@ -416,6 +436,10 @@ impl Options {
             "wal" => match self.wal {
                 Wal::Absorb => "absorb".to_owned(),
                 Wal::Stock => "stock".to_owned(),
+            },
+            "network" => match self.network {
+                Network::Stock => "stock".to_owned(),
+                Network::Trust => "trust".to_owned(),
             },
             "require" => u8::from(self.require).to_string(),
             "shipper" => u8::from(self.shipper).to_string(),
@@ -488,6 +512,7 @@ mod tests {
             ("split", "eager", "legacy"),
             ("reserve_cells", "-1", "10000"),
             ("busy_ms", "-1", "3600000"),
+            ("network", "maybe", "trust"),
             ("idle", "1", "20ms"),
             ("idle", "61m", "60m"),
             ("colour", "red", "log_size"),

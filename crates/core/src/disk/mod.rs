@@ -14,6 +14,7 @@ pub mod forward;
 pub(crate) mod image_file;
 pub(crate) mod locks;
 pub mod look;
+mod network;
 pub mod real;
 pub mod shared;
 pub mod sim;
@@ -107,6 +108,11 @@ pub trait Disk: Send + Sync {
     /// had better be asked.
     fn full_path(&self, path: &Path) -> Option<std::path::PathBuf> {
         let _not_of_this_system = path;
+        None
+    }
+    /// The name of the file system that holds `path`, or would hold it, where other machines may use it at the same time.
+    fn shared_between_machines(&self, path: &Path) -> Option<String> {
+        let _of_one_machine = path;
         None
     }
     /// Whether `path` names a file.

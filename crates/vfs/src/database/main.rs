@@ -38,6 +38,12 @@ impl Main {
         Main { host, path, state: Mutex::new(state) }
     }
 
+    /// SQLite's own modes serve it, for this reason.
+    pub(super) fn left_to_sqlite(mut self, why: String) -> Main {
+        self.state.get_mut().left = Some(why);
+        self
+    }
+
     /// Runs one callback: an error or a panic becomes its result code. After a panic the connection
     /// serves no call. `io_code` is the code for a failure of the disk in this call.
     pub(crate) fn call(&self, io_code: c_int, f: impl FnOnce(&mut State) -> Outcome<c_int>) -> c_int {

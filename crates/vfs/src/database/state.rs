@@ -18,7 +18,7 @@ use crate::host::base::{BaseFile, check};
 use crate::host::fault::{Fault, Outcome};
 use crate::host::offsets::{fill_short, offset_from};
 use crate::process::fork;
-use crate::sqlite::ffi::code;
+use crate::sqlite::ffi::{code, open};
 
 /// A name SQLite passed to `xOpen`: it and the URI parameters behind it live until `xClose`
 /// returns.
@@ -42,6 +42,8 @@ pub(crate) struct State {
     pub(super) level: LockLevel,
     /// Lock held on the file underneath.
     pub(super) base_level: LockLevel,
+    /// Why it is left to SQLite's own modes, though it may be written.
+    pub(super) left: Option<String>,
     /// `immutable=1`: the file is not written while it is open, so no engine ever takes over.
     immutable: bool,
     /// Set by `SQLITE_FCNTL_POWERSAFE_OVERWRITE`.
@@ -79,6 +81,14 @@ const NAMED: Duration = Duration::from_millis(1);
 /// The error of an open that cannot write and finds a mark.
 pub(crate) const MARKED: &str = "the database is in use through onewrite, or was when its process ended: its newest transactions are in its log, \
      which a read-only or immutable connection cannot use. Open it once for writing through onewrite, or run `onewrite recover` on it";
+
+/// The error of a database that is marked and left to SQLite for this reason.
+pub(super) fn marked_elsewhere(why: &str) -> String {
+    format!(
+        "the database is in use through onewrite, or was when its process ended, and its newest transactions are in its log: open it \
+         with network=trust, once no other machine uses it. {why}"
+    )
+}
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
     look::at_path(path).ok().map(|found| (found.dev, found.ino))
@@ -125,6 +135,7 @@ impl State {
             base,
             level: LockLevel::None,
             base_level: LockLevel::None,
+            left: None,
             immutable,
             psow: None,
             identity,
@@ -186,6 +197,11 @@ impl State {
 
     pub(crate) fn last_error(&self) -> Option<&str> {
         self.last_error.as_deref()
+    }
+
+    /// Why calls go past the engine where there is no connection of its.
+    pub(crate) fn why_past(&self) -> &str {
+        self.left.as_deref().unwrap_or("this connection only reads the file, past onewrite's engine")
     }
 
     pub(crate) fn level_number(&self) -> c_int {
@@ -258,6 +274,9 @@ impl State {
             if level == LockLevel::Shared && self.sees_mark()? {
                 self.base_level = LockLevel::None;
                 check(self.base()?.unlock(level_number(LockLevel::None)))?;
+                if let Some(why) = &self.left {
+                    return Err(Fault::Own(code::CANTOPEN, marked_elsewhere(why)));
+                }
                 self.conn = Some(self.host.engine().open(&self.path, OpenMode::ReadOnly, &[])?);
             } else {
                 raised?;
@@ -292,7 +311,7 @@ impl State {
         Ok(code::OK)
     }
 
-    /// A read-only connection joins the engine at the begin of a transaction if this process writes
+    /// A connection past the engine joins it at the begin of a transaction if this process writes
     /// the database by now: the file alone is then behind.
     fn adopt_engine(&mut self) -> Outcome {
         if self.conn.is_some() || self.immutable || self.level != LockLevel::None {
@@ -300,7 +319,9 @@ impl State {
         }
         let engine = self.host.engine();
         if engine.is_attached(&self.path) {
-            self.conn = Some(engine.open(&self.path, OpenMode::ReadOnly, &[])?);
+            let writes = self.left.is_some() && self.flags & open::READWRITE != 0;
+            let mode = if writes { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
+            self.conn = Some(engine.open(&self.path, mode, &[])?);
         }
         Ok(())
     }
@@ -359,7 +380,8 @@ impl State {
                     && offset == 0
                     && buf.get(..HEADER_BYTES).is_some_and(|header| mark(header).is_some())
                 {
-                    return Err(Fault::Own(code::CANTOPEN, MARKED.to_owned()));
+                    let why = self.left.as_deref().map_or_else(|| MARKED.to_owned(), marked_elsewhere);
+                    return Err(Fault::Own(code::CANTOPEN, why));
                 }
                 Ok(rc)
             }

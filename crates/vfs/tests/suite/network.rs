@@ -133,7 +133,9 @@ fn a_marked_database_is_an_error_that_says_how_to_open_it() {
         let (_, said) = logged(&path).unwrap();
         assert!(said.contains("network=trust") && said.contains("in its log"), "{said}");
     }
-    drop(open(&path, "network=trust").map(|db| one::<i64>(&db, "SELECT x FROM t")).unwrap());
+    let trusts = open(&path, "network=trust").unwrap();
+    assert_eq!(one::<i64>(&trusts, "SELECT x FROM t"), 1);
+    drop(trusts);
     assert_eq!(one::<i64>(&open(&path, "").unwrap(), "SELECT x FROM t"), 1);
 }
 

@@ -26,7 +26,7 @@ mod shared;
 mod sqlite_format;
 
 pub use base::error::{Error, Result};
-pub use base::options::{Options, Preset, Split, Updates};
+pub use base::options::{Network, Options, Preset, Split, Updates};
 pub use base::{rules, text};
 pub use connection::pragma::NAMES as PRAGMAS;
 pub use connection::{Connection, Engine, LockLevel, Mode, nap};

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import http.client
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 
 import onewrite
 import pytest
@@ -212,6 +216,70 @@ def test_django(tmp_path):
     pytest.importorskip("django")
     done = python(DJANGO, tmp_path / "x.db")
     assert done.stdout == f"in_effect=yes 1\n{8 << 20}\n", done.stderr
+
+
+PRELOADED = """
+import os, sys
+import flask, sqlalchemy
+
+engine = sqlalchemy.create_engine(f"sqlite+onewrite:///{sys.argv[-1]}?timeout=30")
+# The pool keeps these connections, and each worker gets them by fork().
+with engine.begin() as db, engine.connect() as reader:
+    db.exec_driver_sql("CREATE TABLE served(worker, request)")
+    assert reader.exec_driver_sql("SELECT onewrite_status()").scalar().startswith("in_effect=yes")
+app = flask.Flask(__name__)
+
+@app.post("/<int:request>")
+def serve(request):
+    with engine.begin() as db:
+        db.exec_driver_sql("INSERT INTO served VALUES (?, ?)", (os.getpid(), request))
+    with engine.connect() as db:
+        return str(db.exec_driver_sql("SELECT count(*) FROM served WHERE request = ?", (request,)).scalar())
+
+from gunicorn.app.base import BaseApplication
+
+class Server(BaseApplication):
+    def load_config(self):
+        for name, value in {"bind": f"unix:{sys.argv[-1]}.socket", "workers": 4, "preload_app": True, "timeout": 120}.items():
+            self.cfg.set(name, value)
+
+    def load(self):
+        return app
+
+Server().run()
+"""
+
+
+def post(socket_path: str, path: str) -> str:
+    connection = http.client.HTTPConnection("localhost", timeout=120)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(socket_path)
+    connection.request("POST", path)
+    answer = connection.getresponse().read().decode()
+    connection.close()
+    return answer
+
+
+def test_flask_with_sqlalchemy_under_gunicorn_preload(tmp_path):
+    for package in ("flask", "gunicorn", "sqlalchemy"):
+        pytest.importorskip(package)
+    path = tmp_path / "x.db"
+    with open(tmp_path / "log", "w+") as log:
+        server = subprocess.Popen([sys.executable, "-c", PRELOADED, str(path)], stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + 60
+            while not os.path.exists(f"{path}.socket") and server.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            with concurrent.futures.ThreadPoolExecutor(8) as clients:
+                answers = list(clients.map(lambda request: post(f"{path}.socket", f"/{request}"), range(1600)))
+        finally:
+            server.terminate()
+            server.wait(60)
+        log.seek(0)
+        assert answers.count("1") == 1600, log.read()
+    stock = sqlite3.connect(path)
+    assert stock.execute("SELECT count(*), count(DISTINCT request), count(DISTINCT worker) FROM served").fetchone() == (1600, 1600, 4)
+    assert stock.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 DATASETTE = """

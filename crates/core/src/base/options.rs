@@ -85,6 +85,15 @@ pub enum Wal {
     Stock,
 }
 
+/// What becomes of a database on a file system that machines share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// It is left to SQLite's own modes.
+    Stock,
+    /// It is served: the host knows that this machine alone uses the file system.
+    Trust,
+}
+
 /// A preset's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bundle {
@@ -191,6 +200,8 @@ pub struct Options {
     pub idle: Duration,
     /// On a request for WAL mode.
     pub wal: Wal,
+    /// A database on a file system that machines share.
+    pub network: Network,
     /// Fail rather than bypass onewrite. Per connection.
     pub require: bool,
     /// Begin sessions also where commits wait for a store. Per connection.
@@ -228,13 +239,14 @@ impl Options {
             psow: true,
             idle: Duration::from_secs(1),
             wal: Wal::Absorb,
+            network: Network::Stock,
             require: false,
             shipper: false,
         }
     }
 
     /// Names for [`Options::set`] and [`Options::get`]. `scheme` first: it resets the bundle.
-    pub const NAMES: [&'static str; 19] = [
+    pub const NAMES: [&'static str; 20] = [
         "scheme",
         "header_page",
         "commit_mark",
@@ -252,6 +264,7 @@ impl Options {
         "atomic_unit",
         "psow",
         "wal",
+        "network",
         "require",
         "shipper",
     ];
@@ -343,6 +356,13 @@ impl Options {
                     _ => return Err(bad(name, value, "absorb, stock")),
                 }
             }
+            "network" => {
+                self.network = match value.to_ascii_lowercase().as_str() {
+                    "stock" => Network::Stock,
+                    "trust" => Network::Trust,
+                    _ => return Err(bad(name, value, "stock, trust")),
+                }
+            }
             "require" => self.require = boolean(name, value)?,
             "shipper" => self.shipper = boolean(name, value)?,
             "atomic_unit" => {
@@ -410,6 +430,10 @@ impl Options {
             "wal" => match self.wal {
                 Wal::Absorb => "absorb".to_owned(),
                 Wal::Stock => "stock".to_owned(),
+            },
+            "network" => match self.network {
+                Network::Stock => "stock".to_owned(),
+                Network::Trust => "trust".to_owned(),
             },
             "require" => u8::from(self.require).to_string(),
             "shipper" => u8::from(self.shipper).to_string(),
@@ -480,6 +504,7 @@ mod tests {
             ("split", "eager", "legacy"),
             ("reserve_cells", "-1", "10000"),
             ("busy_ms", "-1", "3600000"),
+            ("network", "maybe", "trust"),
             ("idle", "1", "20ms"),
             ("idle", "61m", "60m"),
             ("colour", "red", "log_size"),

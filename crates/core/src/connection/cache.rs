@@ -15,6 +15,9 @@ use crate::sqlite_format::home::State;
 /// Bytes from [`at::CHANGE_COUNTER`] on that SQLite compares.
 pub const VERSION_BYTES: usize = 16;
 
+/// No state is this one.
+const NO_STATE: Is = (Tid(u64::MAX), 0);
+
 #[derive(Default)]
 pub struct CacheVersion {
     /// The counter last seen with page 1, or written.
@@ -26,6 +29,11 @@ pub struct CacheVersion {
 }
 
 impl CacheVersion {
+    /// In a child of a fork the states are others: the cache holds pages of none of them.
+    pub fn carried(self) -> CacheVersion {
+        CacheVersion { left: self.counter.map(|counter| (NO_STATE, counter)), ..CacheVersion::default() }
+    }
+
     pub fn saw(&mut self, bytes: &[u8], offset: u64) {
         if offset == 0
             && bytes.len() > at::HEADER_BYTES
@@ -116,6 +124,21 @@ mod tests {
         assert_eq!(answer(&mut cache, &state(8, 6)), 6, "another than the cache is known by");
         cache.leave(Some(&state(8, 6)));
         assert_eq!(answer(&mut cache, &state(8, 6)), 5);
+    }
+
+    #[test]
+    fn a_cache_from_before_a_fork_is_of_no_state() {
+        let mut cache = CacheVersion::default();
+        let mut page = vec![0; 512];
+        page[24..28].copy_from_slice(&5u32.to_be_bytes());
+        cache.saw(&page, 0);
+        cache.leave(Some(&state(7, 5)));
+        let mut cache = cache.carried();
+        for same_number in [state(7, 5), state(0, 5), state(8, 5)] {
+            assert_eq!(answer(&mut cache, &same_number), !5);
+        }
+        assert_eq!(answer(&mut cache, &state(8, 6)), 6);
+        assert_eq!(cache.changed(&state(8, 6), &PageTable::default()), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! ```
 
 mod cache;
+mod carried;
 mod concurrent;
 mod engine;
 mod exclusive;

@@ -68,6 +68,19 @@ impl Habit {
         Habit { may_write, writes_now: false, in_a_row: 0, returns_lock: false, has_pinned: false, gave_at, soon: 0 }
     }
 
+    /// In a child of a fork, whose database is new to it.
+    pub(super) fn carried(&self) -> Habit {
+        Habit {
+            writes_now: false,
+            has_pinned: false,
+            gave_at: None,
+            may_write: self.may_write,
+            in_a_row: self.in_a_row,
+            returns_lock: self.returns_lock,
+            soon: self.soon,
+        }
+    }
+
     pub(super) fn gave_place(&mut self, at: Option<Instant>) {
         self.gave_at = at;
     }

@@ -12,6 +12,7 @@ pub mod forward;
 pub(crate) mod image_file;
 pub(crate) mod locks;
 pub mod look;
+mod network;
 pub mod real;
 pub mod shared;
 pub mod sim;
@@ -106,6 +107,11 @@ pub trait Disk: Send + Sync {
     /// `None`: ask that VFS.
     fn full_path(&self, path: &Path) -> Option<std::path::PathBuf> {
         let _not_of_this_system = path;
+        None
+    }
+    /// Name of the file system of `path`, where other machines may use it at the same time.
+    fn shared_between_machines(&self, path: &Path) -> Option<String> {
+        let _of_one_machine = path;
         None
     }
     /// Whether `path` exists.

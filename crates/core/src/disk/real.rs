@@ -20,6 +20,7 @@ use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use super::forked::Opened;
+use super::network;
 use super::write_back::SEAL_BYTES;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
 use super::{look, write_back};
@@ -50,6 +51,10 @@ impl RealDisk {
 }
 
 impl Disk for RealDisk {
+    fn shared_between_machines(&self, path: &Path) -> Option<String> {
+        network::shared_at(path)
+    }
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         // Never waits at a pipe; std adds O_CLOEXEC and retries EINTR.

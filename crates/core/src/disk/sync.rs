@@ -21,6 +21,16 @@ impl<T> Mutex<T> {
         self.0.try_lock().or_else(|| self.look_again()).unwrap_or_else(|| self.0.lock())
     }
 
+    /// Has it, if it becomes free within so many looks.
+    pub fn try_lock(&self, looks: u32) -> Option<MutexGuard<'_, T>> {
+        (0..looks).find_map(|_| {
+            self.0.try_lock().or_else(|| {
+                thread::yield_now();
+                None
+            })
+        })
+    }
+
     #[cold]
     fn look_again(&self) -> Option<MutexGuard<'_, T>> {
         let mut looks = if has_processors() { 0..LOOKS } else { 0..0 };

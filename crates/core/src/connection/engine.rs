@@ -32,6 +32,9 @@ pub struct Engine {
     pub(super) several: Mutex<FxHashMap<PathBuf, Arc<Several>>>,
     connections: AtomicU64,
     attached: AttachHook,
+    /// Held while databases are looked at: a file that is closed then would stay open, with the
+    /// lock that closing takes.
+    pub(super) looking: Mutex<()>,
     /// The function tells processes apart; its first answer follows.
     pub(super) process: (fn() -> u32, u32),
 }
@@ -45,7 +48,7 @@ impl Engine {
     /// `process` must answer differently in a child of a fork. Every transaction calls it, so a
     /// system call is too slow.
     pub fn in_process(disk: Arc<dyn Disk>, process: fn() -> u32) -> Arc<Engine> {
-        let (databases, parked, several, attached) = Default::default();
+        let (databases, parked, several, attached, looking) = Default::default();
         Arc::new(Engine {
             disk,
             databases,
@@ -53,6 +56,7 @@ impl Engine {
             several,
             connections: AtomicU64::new(1),
             attached,
+            looking,
             process: (process, process()),
         })
     }
@@ -139,6 +143,7 @@ impl Engine {
     /// Detaches from databases idle for the time of `idle`, or longer where they commit regularly.
     /// Returns the time to the next look; `None`: this process is attached to none.
     pub fn look_after(&self, now: Instant, failed: impl Fn(&Path, &Error)) -> Option<Duration> {
+        let _closes_wait = self.looking.lock();
         let databases: Vec<_> = self.databases.lock().values().cloned().collect();
         let look = |db: &Arc<Database>| {
             db.attached_for()?;
@@ -156,6 +161,7 @@ impl Engine {
             // In a child of a fork they are the parent's.
             return;
         }
+        let _closes_wait = self.looking.lock();
         let databases: Vec<_> = self.databases.lock().values().cloned().collect();
         for db in databases {
             if let Err(e) = db.rest() {

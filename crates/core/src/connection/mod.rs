@@ -400,7 +400,9 @@ impl Connection {
         let unlocked = self.unlock(LockLevel::None);
         // It may have got the place while SQLite slept.
         self.db.queue.release(self.id);
-        let mut databases = self.engine.databases.lock();
+        let engine = self.engine.clone();
+        let _waits_for_looks = engine.looking.lock();
+        let mut databases = engine.databases.lock();
         let last = {
             let mut inner = self.db.inner.lock();
             inner.connections -= 1;

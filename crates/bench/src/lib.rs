@@ -52,8 +52,8 @@ use suites::{crowd, schemes, vm};
 /// transaction, on a database of its own in a temporary directory that is removed afterwards. The
 /// floor is one bare 4 KiB overwrite with one flush: no durable commit can be cheaper.
 ///
-/// It goes on until medians and ratios are known to ±10 %, and marks those that are not after two
-/// minutes. Run it on the disk your database lives on:
+/// It goes on until medians and ratios are known to ±10 %, and marks those that are not after
+/// two minutes. Run it on the disk your database lives on:
 ///
 ///     onewrite bench --dir /var/lib/myapp
 ///

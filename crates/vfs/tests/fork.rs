@@ -313,11 +313,13 @@ fn a_connection_that_only_reads_sees_the_commits_after_the_fork() {
     let child = Child::forked(|| {
         wait(&there);
         assert_eq!(one::<i64>(&reader, "SELECT count(y) FROM t"), 99);
+        tell(&there);
         wait(&there);
         assert_eq!(one::<i64>(&reader, "SELECT count(y) FROM t"), 98);
     });
     db.execute_batch("DELETE FROM t WHERE x = 50").unwrap();
     tell(&here);
+    wait(&here);
     db.execute_batch("DELETE FROM t WHERE x = 51").unwrap();
     db.close().unwrap();
     tell(&here);

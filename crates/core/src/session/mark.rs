@@ -287,7 +287,7 @@ impl Database {
     }
 
     /// Whether it lies where a recovery looks first.
-    fn is_log_in_place(&self, log: &LogFile) -> Result<bool> {
+    pub(super) fn is_log_in_place(&self, log: &LogFile) -> Result<bool> {
         Ok(log.path == log_path(&self.path) && log.is_at(&*self.disk, &log.path)?)
     }
 

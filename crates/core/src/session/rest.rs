@@ -77,6 +77,8 @@ impl Database {
             }
             // Read-only processes could not take the mark off.
             Ok(false) if !self.read_only && !member.has_others() => Ok(false),
+            // Behind a lost log no process would come again.
+            Ok(false) if !matches!(self.is_log_in_place(&member.log), Ok(true)) => Ok(false),
             Ok(false) => self.leave_to_others(),
             Err(e) => Err(e),
         };

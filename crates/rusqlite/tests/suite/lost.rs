@@ -46,7 +46,7 @@ fn a_log_that_is_lost_is_made_anew_for_every_process() {
     for is_removed in [true, false] {
         let (dir, path) = made();
         let log = beside(&path, "-onewrite");
-        let [mut one, mut other, mut idle] = [(); 3].map(|()| Remote::ours(&path));
+        let [mut one, mut other, mut idle] = [(); 3].map(|()| Remote::attached(&path));
         for process in [&mut one, &mut other] {
             process.sql(INSERT).unwrap();
         }
@@ -60,12 +60,12 @@ fn a_log_that_is_lost_is_made_anew_for_every_process() {
             process.sql(INSERT).unwrap();
         }
         assert!(log.exists());
-        let mut comes = Remote::ours(&path);
+        let mut comes = Remote::attached(&path);
         assert_eq!(comes.sql(COUNT).unwrap(), "7");
         for process in [one, other, idle, comes] {
             process.kill();
         }
-        let mut next = Remote::ours(&path);
+        let mut next = Remote::attached(&path);
         assert_eq!(next.sql(COUNT).unwrap(), "7");
         next.close();
         assert_eq!(stock_counts(&path), 7);
@@ -78,7 +78,7 @@ fn a_transaction_over_two_files_goes_to_no_removed_log() {
     for lost in [0, 1] {
         let (_dir, path) = made();
         let other = beside(&path, "-two");
-        let mut one = Remote::ours(&path);
+        let mut one = Remote::attached(&path);
         one.sql(&format!("ATTACH 'file:{}?vfs=onewrite' AS two", other.display())).unwrap();
         for sql in ["CREATE TABLE two.u(a)", "BEGIN", INSERT, "INSERT INTO u VALUES (1)"] {
             one.sql(sql).unwrap();
@@ -87,8 +87,8 @@ fn a_transaction_over_two_files_goes_to_no_removed_log() {
         std::thread::sleep(Duration::from_millis(5));
         one.sql("COMMIT").unwrap();
         one.kill();
-        assert_eq!(Remote::ours(&path).sql(COUNT).unwrap(), "3", "{lost}");
-        assert_eq!(Remote::ours(&other).sql("SELECT count(*) FROM u").unwrap(), "1", "{lost}");
+        assert_eq!(Remote::attached(&path).sql(COUNT).unwrap(), "3", "{lost}");
+        assert_eq!(Remote::attached(&other).sql("SELECT count(*) FROM u").unwrap(), "1", "{lost}");
     }
 }
 
@@ -105,14 +105,14 @@ fn what_is_moved_and_linked_to_is_lost_as_well() {
         fs::rename(from, &to).unwrap();
         symlink(to, from).unwrap();
     };
-    let mut one = Remote::ours(&path);
+    let mut one = Remote::attached(&path);
     one.sql(INSERT).unwrap();
     move_and_link(&log);
     std::thread::sleep(NEXT_LOOK);
     one.sql(INSERT).unwrap();
     assert!(!log.symlink_metadata().unwrap().is_symlink());
     one.kill();
-    let mut one = Remote::ours(&path);
+    let mut one = Remote::attached(&path);
     assert_eq!(one.sql(COUNT).unwrap(), "4");
 
     one.sql(INSERT).unwrap();
@@ -128,14 +128,14 @@ fn what_is_moved_and_linked_to_is_lost_as_well() {
 #[test]
 fn an_idle_process_finds_the_new_log() {
     let (_dir, path) = made();
-    let [mut one, mut idle] = [(); 2].map(|()| Remote::ours(&path));
+    let [mut one, mut idle] = [(); 2].map(|()| Remote::attached(&path));
     idle.sql(INSERT).unwrap();
     one.sql(INSERT).unwrap();
     fs::remove_file(beside(&path, "-onewrite")).unwrap();
     std::thread::sleep(NEXT_LOOK);
     one.sql(INSERT).unwrap();
     one.close();
-    let mut comes = Remote::ours(&path);
+    let mut comes = Remote::attached(&path);
     comes.sql(INSERT).unwrap();
     assert_eq!(idle.sql(COUNT).unwrap(), "6");
     idle.sql(INSERT).unwrap();
@@ -174,7 +174,7 @@ fn a_database_that_is_overwritten_is_left_alone() {
     let (dir, path) = made();
     let other = dir.path().join("other.db");
     open_stock(&other).execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES (1)").unwrap();
-    let [mut one, mut two] = [(); 2].map(|()| Remote::ours(&path));
+    let [mut one, mut two] = [(); 2].map(|()| Remote::attached(&path));
     one.sql(INSERT).unwrap();
     two.sql(INSERT).unwrap();
     let new = fs::read(&other).unwrap();
@@ -187,7 +187,7 @@ fn a_database_that_is_overwritten_is_left_alone() {
     one.kill();
     two.kill();
     assert!(fs::read(&path).unwrap() == new);
-    let mut next = Remote::ours(&path);
+    let mut next = Remote::attached(&path);
     next.sql(INSERT).unwrap();
     next.close();
     assert_eq!(stock_counts(&path), 2);
@@ -199,7 +199,7 @@ fn a_database_that_is_moved_says_so() {
     let away = dir.path().join("away");
     fs::create_dir(&away).unwrap();
     let away = away.join("a.db");
-    let mut one = Remote::ours(&path);
+    let mut one = Remote::attached(&path);
     one.sql(INSERT).unwrap();
     fs::rename(&path, &away).unwrap();
     // SQLite asks for the name in each transaction, and the VFS looks again after some

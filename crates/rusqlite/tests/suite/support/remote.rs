@@ -51,6 +51,13 @@ impl Remote {
         remote
     }
 
+    /// The same, attached to the log until it closes.
+    pub fn attached(path: &Path) -> Remote {
+        let mut remote = Remote::start();
+        remote.ask(&format!("ours {}?busy_ms=0&idle=0", path.display())).unwrap();
+        remote
+    }
+
     /// Starts one with the database open through stock SQLite.
     pub fn stock(path: &Path) -> Remote {
         let mut remote = Remote::start();

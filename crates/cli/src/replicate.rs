@@ -1,4 +1,4 @@
-//! `onewrite replicate`, `restore`, `follow`, `promote`, `rejoin` and `verify`: the program `onewrite-replicate`, which has what only shipping takes.
+//! `onewrite replicate`, `restore`, `follow`, `promote`, `rejoin`, `unsync` and `verify`: the program `onewrite-replicate`, which has what only shipping takes.
 
 use anyhow::{Result, anyhow};
 use std::ffi::OsString;

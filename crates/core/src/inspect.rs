@@ -11,6 +11,7 @@ pub use crate::log::slot::{Slot, follows_session};
 pub use crate::log::tombstone::{Tombstone, is_wiped};
 pub use crate::node::Shape;
 pub use crate::pairing::{Left, Pairing, before_recovery};
+pub use crate::procs::ship::{REPLICA, sync_path};
 pub use crate::repair::Judgement;
 pub use crate::trailer::has_room;
 pub use crate::types::{LogOffset, PageNo, Tid};

@@ -105,6 +105,7 @@ fn status(connection: &Connection) -> String {
         Ship::Begun => "commits wait for it, and nobody reads before it has the newest state",
         Ship::On => "commits wait for it",
         Ship::Late => "commits wait for it, and it takes nothing now: writers are refused until it is back",
+        Ship::Replica => "this is a replica of it: the follower alone commits here",
         Ship::Fenced => "it belongs to another database: nothing is committed here any more",
     };
     let table = db.table.read();

@@ -150,7 +150,7 @@ pub fn attach(
             return Err(left_marked(db));
         }
         // Rule ShipperBegins.
-        if let Err(e) = db.check_begins(inner, options.shipper) {
+        if let Err(e) = db.check_begins(inner, options.shipper, false) {
             member::give_back(&log)?;
             return Err(e);
         }

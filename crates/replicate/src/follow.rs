@@ -6,11 +6,13 @@
 //! replica finds its position, and finds changes by another program.
 
 use crate::ending::{is_ending, moved};
+use crate::fence;
 use crate::local::{beside, directory, read_small, sync};
 use crate::ltx::{Header, Reader, lock_page};
 use crate::plan::{self, Target};
 use crate::report::{COUNTERS, now_ms};
 use crate::restore;
+use crate::source::{Signed, is_signed, sign_before};
 use crate::state::page_bar;
 use crate::store::{BATCHES, Name, Store, list_all};
 use anyhow::{Context, Result, bail, ensure};
@@ -155,7 +157,9 @@ impl Follower {
             );
         };
         ensure!(of == url, "{path} is a replica of what {of} has: name that, or {}", anew(file));
-        let mut db = Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &[])?;
+        // Beside the file that makes it a replica of a database whose commits wait, no other connection may commit.
+        let given = if is_signed(file)? { vec![("shipper".to_owned(), "1".to_owned())] } else { Vec::new() };
+        let mut db = Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &given)?;
         patiently(|| db.lock(LockLevel::Shared))?;
         let found = read_all(&mut db);
         db.unlock(LockLevel::None)?;
@@ -409,6 +413,9 @@ fn begin(file: &Path, url: &str, store: &dyn Store) -> Result<()> {
     let restored = restore::restore_as(store, &new, Target::Newest, mode);
     let restored = restored.with_context(|| format!("cannot restore {url}"))?;
     record(&new, file, url, restored.txid)?;
+    if fence::owner(store).is_ok_and(|owner| owner.is_some_and(|owner| owner.sync)) {
+        sign_before(file, Signed::Replica, mode())?;
+    }
     restore::name(&new, file)
 }
 

@@ -15,7 +15,7 @@ use onewrite_replicate::fence::Fenced;
 use onewrite_replicate::follow::{Applied, Ended, Follower};
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::Target;
-use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin};
+use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin, unsync};
 use onewrite_replicate::report::{self, COUNTERS, Level, say, status_line, tell};
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::secrets::{hide_user, scrubbed};
@@ -52,6 +52,7 @@ enum Command {
     Rejoin(Rejoin),
     Replicate(Replicate),
     Restore(Restore),
+    Unsync(Unsync),
     Verify(Verify),
 }
 
@@ -219,6 +220,22 @@ struct Follow {
     metrics: Option<SocketAddr>,
 }
 
+/// End `replicate --sync`: commits wait for the store no more
+///
+/// After `onewrite replicate --sync` commits to FILE wait for the store, and fail without a shipper,
+/// until this command ends it. Stop everything that uses FILE first, also the shipper. Then start
+/// `onewrite replicate` without --sync, which records it in the store: until then `promote` on
+/// another machine makes commits wait there. Commits whose outcome was unknown count from here on.
+///
+///     onewrite unsync app.db
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+struct Unsync {
+    /// The database
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
 /// Compare a database with its store
 ///
 /// Compares every page, on one snapshot. While others write, waits until the store has the
@@ -287,6 +304,7 @@ fn main() -> ExitCode {
         Command::Rejoin(args) => run_rejoin(&args),
         Command::Replicate(args) => replicate(&args),
         Command::Restore(args) => run_restore(&args),
+        Command::Unsync(args) => run_unsync(&args),
         Command::Verify(args) => run_verify(&args),
     };
     match result {
@@ -322,8 +340,8 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     let levels = (!args.no_compaction).then_some(levels);
     ensure!(
         args.sync || !is_signed(file)?,
-        "commits to {} wait for a store: add --sync. Where they are to wait no more, remove {0}-onewrite-sync first, while nothing \
-         uses the database",
+        "commits to {} wait for a store: add --sync. Where they are to wait no more, stop what uses the database, and `onewrite \
+         unsync {0}` first",
         file.display()
     );
     let sync = args.sync.then_some(args.ship_timeout);
@@ -477,8 +495,9 @@ fn run_promote(args: &Promote) -> Result<ExitCode> {
         Was::Same => ("same", "is as the store has it"),
     };
     let (epoch, txid) = (done.epoch, format!("{:016x}", done.txid));
+    let sync = if done.sync { " --sync`: commits wait for it" } else { "`" };
     let message = format!(
-        "{file} {what}, and owns the store, epoch {epoch} from transaction {txid} on: start `onewrite replicate`"
+        "{file} {what}, and owns the store, epoch {epoch} from transaction {txid} on: start `onewrite replicate{sync}"
     );
     let fields = [("txid", txid.into()), ("epoch", epoch.into()), ("was", was.into()), ("before", before.into())];
     say(Level::Info, "promoted", &fields, &message);
@@ -583,6 +602,17 @@ fn run_follow(args: &Follow) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     }
+}
+
+fn run_unsync(args: &Unsync) -> Result<ExitCode> {
+    let file = args.file.canonicalize().with_context(|| format!("there is no database {}", args.file.display()))?;
+    let path = args.file.display();
+    let message = match unsync(&file).with_context(|| format!("commits to {path} wait for the store as before"))? {
+        true => format!("commits to {path} wait for the store no more"),
+        false => format!("commits to {path} do not wait for a store"),
+    };
+    say(Level::Info, "unsynced", &[], &message);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run_verify(args: &Verify) -> Result<ExitCode> {

@@ -153,7 +153,7 @@ impl Shipper {
             // First, so that a file that is no database claims no store.
             Source::look(file)?;
         }
-        let node = Node::of(file)?;
+        let node = Node { sync: settings.sync.is_some(), ..Node::of(file)? };
         if ended.is_err() {
             // A fenced process cannot help by being started again, so `Fenced` comes before this
             // error.

@@ -94,7 +94,7 @@ impl Database {
             let tail = Tail { slot, cursor };
             self.enrol(Member::found(self.files(), log, tail, due, options.psow, in_flight)?, inner);
         }
-        if self.is_signed()? { self.begin_signed(inner.member.as_deref()) } else { Ok(()) }
+        self.sign()?.map_or(Ok(()), |sign| self.begin_signed(inner.member.as_deref(), sign))
     }
 
     /// This process is one of several from now on.

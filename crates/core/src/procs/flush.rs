@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::member::Member;
 use super::turn::now_us;
-use super::words::{ProcessWords, Ship};
+use super::words::ProcessWords;
 use crate::database::{Database, Live};
 use crate::disk::system;
 use crate::error::{Error, Result};
@@ -125,7 +125,7 @@ impl Database {
         loop {
             let rung = words.flush_bell().load(SeqCst);
             words.show();
-            if reached(words, tid, durability) || (words.ship() != Ship::Off && words.flushed() >= tid) {
+            if reached(words, tid, durability) || (words.ship().waits() && words.flushed() >= tid) {
                 return Ok(());
             }
             self.inner.lock().check()?;

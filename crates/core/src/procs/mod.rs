@@ -45,7 +45,6 @@ use crate::table::Place;
 use crate::types::{PageNo, PagePart, Tid};
 use member::{Member, Taken};
 use tail::Reach;
-use words::Ship;
 
 /// How long a process waits for another that attaches or leaves when it leaves itself: none does so for long.
 const ADMIN_WAIT: Duration = Duration::from_secs(20);
@@ -250,8 +249,7 @@ impl Database {
             return Ok(false);
         }
         // The next shipper goes on from here (rule ShipperBegins).
-        let is_ahead_of_store =
-            || member.words.ship() != Ship::Off && member.words.shipped_to() < member.words.written();
+        let is_ahead_of_store = || member.words.ship().waits() && member.words.shipped_to() < member.words.written();
         if is_ahead_of_store() {
             return Ok(false);
         }
@@ -392,10 +390,10 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     live.home_tid = tail.slot.base_tid;
     tail.cursor = cursor;
     let adopted = newest.tid;
-    match words.ship() {
-        Ship::Off => inner.set_state(newest),
+    match words.ship().waits() {
+        false => inner.set_state(newest),
         // Readers of this process see it when all may (rule ShownWhenShipped).
-        _ => inner.hide(newest),
+        true => inner.hide(newest),
     }
     if streamed_end > 0 {
         live.log.stream_found(streamed_end);

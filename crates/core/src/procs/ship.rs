@@ -8,6 +8,7 @@
 //! A file beside the database says so, for as long as it is there: with it, a session is begun by the shipper alone, and
 //! everybody else joins. The word SHIP says how the store does.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use super::member::Member;
 use super::words::Ship;
 use crate::beside;
 use crate::database::{Database, Inner};
-use crate::disk::system;
+use crate::disk::{OpenMode, system};
 use crate::error::{Error, IoContext, Result};
 use crate::layout::SYNC_SUFFIX;
 use crate::log::group::Durability;
@@ -26,21 +27,62 @@ use crate::types::Tid;
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a commit waits for the store, unless the shipper says otherwise.
 const PATIENCE_MS: u64 = 30_000;
+/// Contents of the file beside a replica. Other contents, or none, make commits wait.
+pub const REPLICA: &[u8] = b"replica\n";
+
+/// What the file beside a database says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// Commits wait for a store.
+    Waits,
+    /// They would, and the database is a replica now: the follower alone commits.
+    Replica,
+}
+
+/// The name of that file.
+pub fn sync_path(home: &Path) -> PathBuf {
+    beside::path(home, SYNC_SUFFIX)
+}
 
 impl Database {
-    /// Whether the file beside the database says that commits wait for a store.
-    pub fn is_signed(&self) -> Result<bool> {
-        let sign = beside::path(&self.path, SYNC_SUFFIX);
-        self.disk.exists(&sign).context(|| format!("cannot look for {}", sign.display()))
+    /// What the file beside the database says; `None`: there is none, and commits do not wait for a store.
+    pub fn sign(&self) -> Result<Option<Sign>> {
+        let sign = sync_path(&self.path);
+        if !self.disk.exists(&sign).context(|| format!("cannot look for {}", sign.display()))? {
+            return Ok(None);
+        }
+        let what = || format!("cannot read {}", sign.display());
+        let file = beside::open(&*self.disk, &sign, OpenMode::ReadOnly, &*self.home, what)?;
+        let mut text = [0; REPLICA.len()];
+        let read = file.read_at(&mut text, 0).context(what)?;
+        Ok(Some(if text.get(..read) == Some(REPLICA) { Sign::Replica } else { Sign::Waits }))
     }
 
-    /// Whether a session may be begun by a connection that is the shipper's, or not (rule ShipperBegins).
-    pub fn check_begins(&self, inner: &Inner, ships: bool) -> Result<()> {
-        if !self.is_signed()? {
-            return Ok(());
+    /// Whether there is that file.
+    pub fn is_signed(&self) -> Result<bool> {
+        Ok(self.sign()?.is_some())
+    }
+
+    /// The error of a commit to a replica.
+    pub fn is_replica(&self) -> Error {
+        Error::ReadOnly(format!(
+            "{} is a replica, or is to become one: nothing else is committed here. `onewrite promote` makes it the database that \
+             is shipped",
+            self.path.display()
+        ))
+    }
+
+    /// Whether a session may be begun by a connection that is the shipper's, or not (rule ShipperBegins). `writes`: to
+    /// commit, not to recover.
+    pub fn check_begins(&self, inner: &Inner, ships: bool, writes: bool) -> Result<()> {
+        let sign = self.sign()?;
+        match sign {
+            None => return Ok(()),
+            Some(Sign::Replica) if writes && !ships => return Err(self.is_replica()),
+            Some(_) => {}
         }
         let path = self.path.display();
-        if !ships {
+        if !ships && sign == Some(Sign::Waits) {
             return Err(Error::Busy(format!(
                 "commits to {path} wait for a store, and nobody ships it there: start `onewrite replicate --sync`"
             )));
@@ -53,15 +95,18 @@ impl Database {
         Ok(())
     }
 
-    /// Begins the words of a session that the shipper has begun.
-    pub fn begin_signed(&self, member: Option<&Member>) -> Result<()> {
+    /// Begins the words of a session beside such a file.
+    pub fn begin_signed(&self, member: Option<&Member>, sign: Sign) -> Result<()> {
         let Some(member) = member else {
             return Err(Error::CantOpen(format!(
                 "commits to {} wait for a store, and its processes cannot share memory here to know of it",
                 self.path.display()
             )));
         };
-        member.words.begin_unshipped(PATIENCE_MS);
+        match sign {
+            Sign::Waits => member.words.begin_unshipped(PATIENCE_MS),
+            Sign::Replica => member.words.begin_replica(),
+        }
         Ok(())
     }
 
@@ -122,7 +167,7 @@ impl Database {
 impl Inner {
     /// Whether commits wait for a store.
     pub fn ships(&self) -> bool {
-        self.ship() != Ship::Off
+        self.ship().waits()
     }
 
     /// How they do.

@@ -79,7 +79,7 @@ impl Backing for &ProcessWords {
     }
 
     fn shipped(&self) -> Tid {
-        if self.ship() == Ship::Off { Tid(u64::MAX) } else { self.shipped_to() }
+        if self.ship().waits() { self.shipped_to() } else { Tid(u64::MAX) }
     }
 }
 
@@ -96,10 +96,17 @@ pub enum Ship {
     Late,
     /// It belongs to another database: nothing is committed here any more.
     Fenced,
+    /// The database is a replica: the follower applies batches that the store has, and nothing else is committed.
+    Replica,
 }
 
 impl Ship {
-    const ALL: [Ship; 5] = [Ship::Off, Ship::Begun, Ship::On, Ship::Late, Ship::Fenced];
+    const ALL: [Ship; 6] = [Ship::Off, Ship::Begun, Ship::On, Ship::Late, Ship::Fenced, Ship::Replica];
+
+    /// Whether commits wait for the store.
+    pub fn waits(self) -> bool {
+        !matches!(self, Ship::Off | Ship::Replica)
+    }
 
     /// Whether a transaction that begins had better not build on what readers may not see: it may be long before they may.
     pub fn is_away(self) -> bool {
@@ -177,7 +184,7 @@ impl ProcessWords {
             && (flushed, self.written()) == (last, last)
             && !self.is_poisoned()
             && self.long(AT_FLUSHER).load(SeqCst) == 0
-            && self.ship() == Ship::Off
+            && !self.ship().waits()
     }
 
     /// What the recovery that the words were begun behind has left to do.
@@ -328,11 +335,17 @@ impl ProcessWords {
     /// commits waited before. The readers have seen what there is.
     pub fn begin_shipping(&self, patience_ms: u64) {
         self.cell(AT_SHIP_MS).store(patience_ms, SeqCst);
-        if self.ship() == Ship::Off {
+        if !self.ship().waits() {
             self.cell(AT_SHIPPED).store(self.written().0, SeqCst);
         }
         self.change_ship(Ship::Off, Ship::On);
+        self.change_ship(Ship::Replica, Ship::On);
         self.change_ship(Ship::Fenced, Ship::On);
+    }
+
+    /// The database is a replica from here on, unless its commits wait for the store.
+    pub fn begin_replica(&self) {
+        self.change_ship(Ship::Off, Ship::Replica);
     }
 
     /// The newest transaction that the store has.
@@ -377,7 +390,7 @@ impl ProcessWords {
     }
 
     fn wake_shipper(&self) {
-        if self.ship() != Ship::Off {
+        if self.ship().waits() {
             let bell = &self.0.to_write().shorts[SHIP_BELL];
             bell.fetch_add(1, SeqCst);
             system::wake(bell, true);

@@ -14,7 +14,7 @@ use crate::report::{COUNTERS, now_ms};
 use crate::restore;
 use crate::source::{Signed, is_signed, sign_before};
 use crate::state::page_bar;
-use crate::store::{BATCHES, Name, Store, list_all};
+use crate::store::{BATCHES, Name, Store};
 use anyhow::{Context, Result, bail, ensure};
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::real::RealDisk;
@@ -240,20 +240,23 @@ impl Follower {
                 return Ok(None);
             }
         }
-        let entries = list_all(&*self.store)?;
-        let newest = plan::newest(&entries);
+        let txid = self.at.txid;
+        let (newest, ahead) = plan::look(&*self.store, |entries| {
+            let (newest, mut at, mut ahead) = (plan::newest(entries), txid, VecDeque::new());
+            while at < newest {
+                let name = plan::onward(entries, at)?.name;
+                ahead.push_back(name);
+                at = name.max;
+            }
+            Ok((newest, ahead))
+        })?;
         if newest < self.at.txid {
             let (url, path, txid) = (&self.url, self.file.display(), self.at.txid);
             let what =
                 format!("{path} has transaction {txid:x}, and the newest of {url} is {newest:x}: was it emptied?");
             return Err(Ended(format!("{what} If so, {}", anew(&self.file))).into());
         }
-        let mut at = self.at.txid;
-        while at < newest {
-            let name = plan::onward(&entries, at)?.name;
-            self.ahead.push_back(name);
-            at = name.max;
-        }
+        self.ahead = ahead;
         self.listed = Some(Instant::now());
         Ok(self.ahead.pop_front())
     }

@@ -4,7 +4,7 @@
 use crate::fence::{self, Claim, Fenced, How, Node, Owner, Tip, shut_out};
 use crate::follow::{self, Follower};
 use crate::local::{Passing, beside, directory, is_there, sync};
-use crate::plan::{Target, newest, plan};
+use crate::plan::{Target, look_at, newest, plan};
 use crate::report::now_ms;
 use crate::restore::{PRIVATE, check_dest, restore_as};
 use crate::source::{Signed, Source, is_signed, sign_before, sign_replica, sign_waiting, unsign};
@@ -198,9 +198,9 @@ fn compared(store: &dyn Store, file: &Path) -> Result<Result<Tip, u64>> {
     let bar = page_bar("comparing");
     let ours = State { page_bytes: source.page_bytes, hashes: source.hashes(&bar)? };
     bar.finish_and_clear();
-    let entries = list_all(store)?;
+    let (entries, plan) = look_at(store, |entries| plan(entries, Target::Newest))?;
     let bar = byte_bar("reading the store");
-    let theirs = State::read(store, &plan(&entries, Target::Newest)?, &bar);
+    let theirs = plan.and_then(|plan| State::read(store, &plan, &bar));
     bar.finish_and_clear();
     let theirs = theirs?;
     if theirs != ours {

@@ -103,6 +103,23 @@ pub enum Request {
     Delete,
 }
 
+impl Request {
+    /// The kind, for messages and labels.
+    pub fn name(self) -> &'static str {
+        KINDS.iter().find(|(of, _)| *of == self).map_or("", |(_, name)| name)
+    }
+
+    /// The method by which HTTP asks for it.
+    pub fn method(self) -> &'static str {
+        match self {
+            Request::Get | Request::List => "GET",
+            Request::Head => "HEAD",
+            Request::Put => "PUT",
+            Request::Delete => "DELETE",
+        }
+    }
+}
+
 const KINDS: [(Request, &str); 5] = [
     (Request::Get, "get"),
     (Request::Head, "head"),
@@ -117,6 +134,7 @@ const LEVELS: usize = 10;
 pub struct Counters {
     requests: [AtomicU64; KINDS.len()],
     retries: AtomicU64,
+    slow: AtomicU64,
     errors: AtomicU64,
     files: [AtomicU64; LEVELS],
     bytes: [AtomicU64; LEVELS],
@@ -144,6 +162,7 @@ impl Counters {
         Counters {
             requests: [const { AtomicU64::new(0) }; KINDS.len()],
             retries: AtomicU64::new(0),
+            slow: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             files: [const { AtomicU64::new(0) }; LEVELS],
             bytes: [const { AtomicU64::new(0) }; LEVELS],
@@ -170,6 +189,11 @@ impl Counters {
     /// Counts a request that is sent again.
     pub fn retry(&self) {
         self.retries.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request whose answer came late, or not at all.
+    pub fn slow(&self) {
+        self.slow.fetch_add(1, Relaxed);
     }
 
     /// Counts a failed look at the database or the store.
@@ -269,6 +293,7 @@ impl Counters {
         metric("files_removed_total", "counter", "Files removed from the store.", &one(&self.removed));
         metric("store_requests_total", "counter", "Requests to the store, tries counted, by kind.", &requests);
         metric("store_retries_total", "counter", "Requests sent again after an error.", &one(&self.retries));
+        metric("store_slow_requests_total", "counter", "Requests answered late or not at all.", &one(&self.slow));
         metric(
             "errors_total",
             "counter",

@@ -13,14 +13,15 @@ mod sim;
 
 use crate::compact::{Copy, Levels, Recent, Tee, waits_for_snapshot};
 use crate::fence::{self, Claim, Fenced, How, Node, Put, check_is_free};
+use crate::fetch::Damaged;
 use crate::ltx::{self, Header, Merge, Reader, Writer};
-use crate::plan::{self, Target, plan};
+use crate::plan::{self, Target, look_at, plan};
 use crate::promote::check_ended;
 use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::rules::{Rule, keeps};
 use crate::source::{Changed, Kept, Mark, Place, Session, Source};
 use crate::state::{PageHash, State, byte_bar, hash, index, page_bar};
-use crate::store::{self, BATCHES, Entry, Name, SNAPSHOTS, Store};
+use crate::store::{BATCHES, Entry, Name, SNAPSHOTS, Store};
 use crate::times::millis;
 use anyhow::{Context, Result, bail, ensure};
 use background::Background;
@@ -41,6 +42,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const GATHER_MAX: Duration = Duration::from_millis(20);
 /// Files removed in one round, so that the next batch need not wait.
 const REMOVED_AT_ONCE: usize = 64;
+/// Attempts at reading the store's newest state, each behind a listing.
+const READS: u32 = 2;
 /// Longest time that the shipper stays among the database's processes.
 const STAYS_MAX: Duration = Duration::from_secs(1);
 
@@ -160,6 +163,9 @@ impl Shipper {
             check_is_free(fence::owner(&*store)?.as_ref(), &node)?;
         }
         ended?;
+        if let Some(patience) = settings.sync {
+            store.hurry(patience);
+        }
         let conditions = store.begin(node.id)?;
         let heeds = conditions.create && conditions.replace;
         ensure!(
@@ -422,21 +428,12 @@ impl Shipper {
 
     fn load(&mut self) -> Result<At> {
         self.background = None;
-        let entries = store::list_all(&*self.store)?;
-        self.claim.check_position(&*self.store)?;
+        let (entries, state) = self.read_state()?;
         let txid = plan::newest(&entries);
         if entries.is_empty() {
             let (compared, files) = (Instant::now(), entries);
             return Ok(At { txid, last: None, state: None, place: None, compared, files, last_ms: 0 });
         }
-        let bar = byte_bar("reading the store");
-        let state = plan(&entries, Target::Newest).and_then(|plan| {
-            if plan::newest(&plan) != txid {
-                bail!("its newest transaction {txid:x} cannot be reached");
-            }
-            State::read(&*self.store, &plan, &bar)
-        });
-        bar.finish_and_clear();
         let state = match state {
             Ok(state) => Some(state),
             Err(e) => {
@@ -448,6 +445,35 @@ impl Shipper {
         let newest = entries.iter().find(|e| e.name.max == txid);
         let (last, last_ms) = (newest.map(|e| e.name), newest.map_or(0, |e| e.time_ms));
         Ok(At { txid, last, state, place: None, compared: Instant::now(), files: entries, last_ms })
+    }
+
+    /// The store's files, and their newest state; an error inside: they make none.
+    fn read_state(&mut self) -> Result<(Vec<Entry>, Result<State>)> {
+        let mut tries = 1;
+        loop {
+            let (entries, planned) = look_at(&*self.store, |entries| {
+                let plan = plan(entries, Target::Newest)?;
+                let txid = plan::newest(entries);
+                ensure!(plan::newest(&plan) == txid, "its newest transaction {txid:x} cannot be reached");
+                Ok(plan)
+            })?;
+            self.claim.check_position(&*self.store)?;
+            let plan = match planned {
+                Ok(plan) => plan,
+                Err(e) => return Ok((entries, Err(e))),
+            };
+            let bar = byte_bar("reading the store");
+            let state = State::read(&*self.store, &plan, &bar);
+            bar.finish_and_clear();
+            match state {
+                Ok(state) => return Ok((entries, Ok(state))),
+                // Perhaps an earlier owner has removed a file since the listing.
+                Err(_) if tries < READS => tries += 1,
+                Err(e) if e.is::<Damaged>() => return Ok((entries, Err(e))),
+                // The store fails, and tells nothing about the files.
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     /// Ships, and then leaves the database's processes unless more commits are expected, so that a

@@ -3,7 +3,8 @@
 
 use rusqlite::Connection;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,6 +40,10 @@ struct Bucket {
     pause: Duration,
     kill: Option<Kill>,
     lists: Lists,
+    /// Whether the next requests get no answer: `Some(true)`: they are done.
+    silent: VecDeque<Option<bool>>,
+    /// A key that the next listing of its level leaves out.
+    unlisted: Option<String>,
     /// Answers in place of the server, where it returns `Some`.
     answers: Option<Answers>,
 }
@@ -182,7 +187,10 @@ fn answer(bucket: &mut Bucket, request: &Request, bytes: Vec<u8>) -> Response<st
             // Two keys a page.
             let from = query.get("continuation-token").cloned().unwrap_or_default();
             let all = bucket.objects.iter().filter(|(key, _)| key.starts_with(&query["prefix"]) && **key >= from);
-            let all: Vec<_> = all.collect();
+            let mut all: Vec<_> = all.collect();
+            if let Some(key) = bucket.unlisted.take_if(|key| key.starts_with(&query["prefix"])) {
+                all.retain(|(other, _)| **other != key);
+            }
             let mut text = String::from("<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
             for (key, object) in all.iter().take(2) {
                 let size = object.bytes.len();
@@ -264,6 +272,13 @@ impl Place {
                         thread::park();
                     }
                     if request.as_reader().read_to_end(&mut body).is_ok() {
+                        let silent = has.lock().unwrap().silent.pop_front().flatten();
+                        if silent == Some(true) {
+                            answer_or_kill(&mut has.lock().unwrap(), &request, body.clone());
+                        }
+                        while silent.is_some() {
+                            thread::park();
+                        }
                         let answer = answer_or_kill(&mut has.lock().unwrap(), &request, body);
                         let _ = request.respond(answer);
                     }
@@ -847,6 +862,11 @@ fn commits_go_on_while_the_store_is_away_and_are_shipped_then() {
 
 impl Place {
     fn sync(&self, more: &[&str]) -> Killed {
+        self.sync_and_hear(more).0
+    }
+
+    /// The shipper, and all that it says.
+    fn sync_and_hear(&self, more: &[&str]) -> (Killed, Arc<Mutex<String>>) {
         let url = self.url("a/b");
         let mut command =
             self.command(&[&["replicate", "--sync"], more, &[self.file.to_str().unwrap(), &url]].concat());
@@ -856,8 +876,15 @@ impl Place {
         while !all.contains("commits wait for it") {
             assert!(said.read_line(&mut all).unwrap() > 0, "{all}");
         }
-        thread::spawn(move || _ = std::io::copy(&mut said, &mut std::io::sink()));
-        Killed(child)
+        let heard = Arc::new(Mutex::new(all));
+        let hears = heard.clone();
+        thread::spawn(move || {
+            let mut line = String::new();
+            while said.read_line(&mut line).is_ok_and(|n| n > 0) {
+                *hears.lock().unwrap() += &std::mem::take(&mut line);
+            }
+        });
+        (Killed(child), heard)
     }
 
     fn open(&self, timeout: Duration) -> Connection {
@@ -1353,4 +1380,125 @@ fn no_file_is_ever_open_to_more_than_the_database_was() {
         assert_eq!(dest.metadata().unwrap().permissions().mode() & 0o777, 0o640, "{command}");
         std::fs::remove_dir_all(&new).unwrap();
     }
+}
+
+fn metrics(heard: &str) -> String {
+    let at = heard.split("http://").nth(1).unwrap().split("/metrics").next().unwrap();
+    let mut to = TcpStream::connect(at).unwrap();
+    write!(to, "GET /metrics HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    to.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn where_commits_wait_a_request_without_an_answer_is_sent_again_on_a_new_connection() {
+    let place = Place::new();
+    let (_shipper, heard) = place.sync_and_hear(&["--ship-timeout", "10s", "--metrics", "127.0.0.1:0"]);
+    let db = place.open(Duration::from_millis(100));
+    insert(&db, 2).unwrap();
+    // The batch, done or not, and the owner behind it.
+    let lost: [&[Option<bool>]; 4] =
+        [&[Some(false)], &[Some(true)], &[None, Some(false)], &[Some(true), None, None, Some(true)]];
+    for (n, lost) in (3..).zip(lost) {
+        place.bucket.lock().unwrap().silent.extend(lost);
+        let begun = Instant::now();
+        insert(&db, n).unwrap();
+        let took = begun.elapsed();
+        assert!((800..9_000).contains(&took.as_millis()), "{lost:?}: {took:?}");
+        place.bucket.lock().unwrap().silent.clear();
+    }
+    assert_eq!(place.restored(&[]), place.here());
+    let heard = heard.lock().unwrap().clone();
+    assert!(heard.contains("did not answer a request (put) within"), "{heard}");
+    assert!(!heard.contains("not shipped"), "{heard}");
+    let told = metrics(&heard);
+    let slow = told.lines().find_map(|line| line.strip_prefix("onewrite_store_slow_requests_total ")).unwrap();
+    assert!((4..=5).contains(&slow.parse::<u32>().unwrap()), "{slow}");
+}
+
+static THROTTLED: AtomicUsize = AtomicUsize::new(0);
+
+/// A server that throttles reads of files, or fails with each.
+fn throttles(request: &Request, _: &BTreeMap<String, String>) -> Option<Response<std::io::Cursor<Vec<u8>>>> {
+    let is_read = *request.method() == Method::Get && request.url().contains(".ltx");
+    let left =
+        THROTTLED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(usize::from(is_read)));
+    if !is_read || left == Err(0) {
+        return None;
+    }
+    let answer = error(503, "SlowDown");
+    Some(answer.with_header(Header::from_bytes("Retry-After", "0").unwrap()))
+}
+
+#[test]
+fn a_store_that_fails_is_not_a_damaged_one() {
+    let place = Place::new();
+    place.ship();
+    place.sql("INSERT INTO t VALUES (2, randomblob(2000))");
+    place.ship();
+    let keys = place.keys();
+    let file = place.file.to_str().unwrap();
+    place.sql("INSERT INTO t VALUES (3, randomblob(2000))");
+    place.bucket.lock().unwrap().answers = Some(throttles);
+    // As often as it takes.
+    THROTTLED.store(6, Ordering::SeqCst);
+    let said_by = place.ship();
+    assert!(said_by.contains("a batch of") && !said_by.contains("new snapshot"), "{said_by}");
+    assert_eq!(place.keys().len(), keys.len() + 1);
+    // Not for good: nothing is known about the files.
+    place.sql("INSERT INTO t VALUES (4, randomblob(2000))");
+    THROTTLED.store(usize::MAX, Ordering::SeqCst);
+    let output = place.run(&["replicate", "--once", file, &place.url("a/b")]);
+    assert!(!output.status.success() && said(&output).contains("503 SlowDown"), "{}", said(&output));
+    assert!(!said(&output).contains("snapshot"), "{}", said(&output));
+    assert_eq!(place.keys().len(), keys.len() + 1);
+    place.bucket.lock().unwrap().answers = None;
+    assert!(place.ship().contains("a batch of"));
+    // A file that was read, and is wrong.
+    place.sql("INSERT INTO t VALUES (5, randomblob(2000))");
+    let key = place.keys().into_iter().filter(|key| key.ends_with(".ltx")).next_back().unwrap();
+    place.bucket.lock().unwrap().objects.get_mut(&key).unwrap().bytes[150] ^= 1;
+    assert!(place.ship().contains("a new snapshot follows"));
+    assert_eq!(place.restored(&[]), place.here());
+}
+
+/// A listing is no snapshot: a name is seen, and an earlier one that was made meanwhile is not.
+#[test]
+fn a_name_that_one_listing_lacks_is_no_gap() {
+    let place = Place::new();
+    for n in 2..7 {
+        place.ship();
+        place.sql(&format!("INSERT INTO t VALUES ({n}, randomblob(2000))"));
+    }
+    place.ship();
+    let (file, url, replica) = (place.file.to_str().unwrap(), place.url("a/b"), place.dir.path().join("replica.db"));
+    let replica = replica.to_str().unwrap();
+    let hide = |n: u64| place.bucket.lock().unwrap().unlisted = Some(format!("a/b/0000/{n:016x}-{n:016x}.ltx"));
+    for n in 1..6 {
+        hide(n);
+        assert_eq!(place.restored(&[]), place.here(), "{n}");
+        hide(n);
+        place.restored(&["--txid", &format!("{n:x}")]);
+        hide(n);
+        let verified = place.run(&["verify", file, &url]);
+        assert!(verified.status.success(), "{}", said(&verified));
+    }
+    hide(3);
+    let followed = place.run(&["follow", "--once", &url, replica]);
+    assert!(followed.status.success(), "{}", said(&followed));
+    for n in 7..9 {
+        place.sql(&format!("INSERT INTO t VALUES ({n}, randomblob(2000))"));
+        hide(n - 2);
+        let shipped = place.ship();
+        assert!(shipped.contains("a batch of") && !shipped.contains("snapshot"), "{shipped}");
+    }
+    hide(7);
+    let followed = place.run(&["follow", "--once", &url, replica]);
+    assert!(followed.status.success(), "{}", said(&followed));
+    assert!(place.bucket.lock().unwrap().unlisted.is_none());
+    // One that is not there is one.
+    place.bucket.lock().unwrap().objects.remove("a/b/0000/0000000000000003-0000000000000003.ltx");
+    let restored = place.run(&["restore", &url, place.dir.path().join("gap.db").to_str().unwrap()]);
+    assert!(said(&restored).contains("transaction 3 is missing"), "{}", said(&restored));
 }

@@ -95,6 +95,7 @@ pub mod words {
     pub const AT_SHIP: usize = 40;
     pub const AT_SHIPPED: usize = 41;
     pub const AT_SHIP_MS: usize = 42;
+    pub const AT_SHIP_LATE: usize = 43;
     /// The short that who waits for a flush sleeps on, behind the bells.
     pub const FLUSH_BELL: usize = PROCESSES;
     /// The one that the shipper sleeps on.

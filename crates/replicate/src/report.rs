@@ -9,8 +9,8 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onewrite_core::text::printable;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 static JSON: AtomicBool = AtomicBool::new(false);
@@ -129,8 +129,10 @@ const KINDS: [(Request, &str); 5] = [
 ];
 const LEVELS: usize = 10;
 
+/// How many commits the store lacks; `None`: that cannot be told.
+type Waiting = Box<dyn Fn() -> Option<u64> + Send>;
+
 /// Counters since the process began.
-#[derive(Debug)]
 pub struct Counters {
     requests: [AtomicU64; KINDS.len()],
     retries: AtomicU64,
@@ -144,6 +146,8 @@ pub struct Counters {
     compared: AtomicU64,
     txid: AtomicU64,
     commits_behind: AtomicU64,
+    /// Looks how many commits the store lacks, where they wait for it.
+    waiting: Mutex<Option<Waiting>>,
     /// The newest moment at which both sides had the same state, in milliseconds since 1970.
     same_ms: AtomicI64,
 }
@@ -172,6 +176,7 @@ impl Counters {
             compared: AtomicU64::new(0),
             txid: AtomicU64::new(0),
             commits_behind: AtomicU64::new(0),
+            waiting: Mutex::new(None),
             same_ms: AtomicI64::new(0),
         }
     }
@@ -238,6 +243,18 @@ impl Counters {
         self.commits_behind.store(u64::from(commits), Relaxed);
     }
 
+    /// Where commits wait for the store, `waiting` tells how many do.
+    pub fn watch(&self, waiting: impl Fn() -> Option<u64> + Send + 'static) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(waiting));
+    }
+
+    /// Commits that one side lacks, as far as known.
+    fn lacking(&self) -> u64 {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = waiting.as_ref().and_then(|waiting| waiting());
+        now.unwrap_or_else(|| self.commits_behind.load(Relaxed))
+    }
+
     /// Time since both sides had the same state; `None`: never yet.
     pub fn lag(&self) -> Option<Duration> {
         let same_ms = self.same_ms.load(Relaxed);
@@ -301,7 +318,8 @@ impl Counters {
             &one(&self.errors),
         );
         metric("txid", "gauge", "Transaction that both sides have.", &one(&self.txid));
-        metric("commits_behind", "gauge", "Commits seen that are not in the store yet.", &one(&self.commits_behind));
+        let lacking = vec![(String::new(), self.lacking().to_string())];
+        metric("commits_behind", "gauge", "Commits seen that are not in the store yet.", &lacking);
         let lag = self.lag().map_or_else(|| "NaN".to_owned(), |lag| format!("{:.3}", lag.as_secs_f64()));
         metric(
             "lag_seconds",

@@ -469,7 +469,10 @@ impl Session {
         let what = || format!("commits to {} cannot wait for a store", file.display());
         let mut db = open_to_ship(file)?;
         patiently(|| db.begin_shipping(patience)).with_context(what)?;
-        Ok(Session { db: Arc::new(Mutex::new(db)), identity })
+        let db = Arc::new(Mutex::new(db));
+        let watched = Arc::downgrade(&db);
+        COUNTERS.watch(move || locked(&*watched.upgrade()?).wait_to_ship(0, Duration::ZERO).ok());
+        Ok(Session { db, identity })
     }
 
     /// Whether the database with this name is still the session's.

@@ -431,7 +431,7 @@ impl Connection {
         self.check_commits(ship)?;
         if !is_newest {
             self.expect_place();
-            return Err(Error::BusySnapshot);
+            return Err(if ship == Ship::Late { self.db.store_is_away() } else { Error::BusySnapshot });
         }
         let kept = self.place == Place::Firm;
         if !kept {

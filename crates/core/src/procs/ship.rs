@@ -95,6 +95,21 @@ impl Database {
         Ok(())
     }
 
+    /// The error of a transaction that would build on what the store does not take now.
+    pub fn store_is_away(&self) -> Error {
+        let member = self.member();
+        let words = member.as_ref().map(|member| &member.words);
+        let late = words.map_or(Duration::ZERO, |words| words.late_for());
+        let patience = words.map_or(0, |words| words.ship_ms());
+        Error::Busy(format!(
+            "the store of {} has taken nothing for {} s: roll back, and try again when it is back. `onewrite replicate --sync` goes \
+             on trying, and a commit that waits for it gives up after {} s",
+            self.path.display(),
+            late.as_secs(),
+            seconds(patience)
+        ))
+    }
+
     /// Begins the words of a session beside such a file.
     pub fn begin_signed(&self, member: Option<&Member>, sign: Sign) -> Result<()> {
         let Some(member) = member else {
@@ -162,6 +177,10 @@ impl Database {
             system::wait(words.flush_bell(), rung, LOOK.min(until - now));
         }
     }
+}
+
+fn seconds(ms: u64) -> String {
+    if ms.is_multiple_of(1000) { format!("{}", ms / 1000) } else { format!("{}.{:03}", ms / 1000, ms % 1000) }
 }
 
 impl Inner {

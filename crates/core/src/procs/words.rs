@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::time::Duration;
 
 use crate::disk::shared::SharedWords;
 use crate::disk::system;
@@ -370,7 +371,15 @@ impl ProcessWords {
 
     /// The store takes nothing now.
     pub fn note_late(&self) {
-        self.change_ship(Ship::On, Ship::Late);
+        let (on, late) = (Ship::On as u64, Ship::Late as u64);
+        if self.cell(AT_SHIP).compare_exchange(on, late, SeqCst, SeqCst).is_ok() {
+            self.cell(AT_SHIP_LATE).store(system::clock_us(), SeqCst);
+        }
+    }
+
+    /// How long the store has taken nothing, as far as was noticed.
+    pub fn late_for(&self) -> Duration {
+        Duration::from_micros(system::clock_us().saturating_sub(self.long(AT_SHIP_LATE).load(SeqCst)))
     }
 
     /// The store belongs to another database.

@@ -912,7 +912,7 @@ fn store_of(db: &Connection) -> String {
 #[test]
 fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
     let place = Place::new();
-    let _shipper = place.sync(&["--ship-timeout", "500ms"]);
+    let (_shipper, heard) = place.sync_and_hear(&["--ship-timeout", "500ms", "--metrics", "127.0.0.1:0"]);
     let db = place.open(Duration::from_millis(100));
     let outages: [fn(&mut Bucket, bool); 2] = [
         |b, on| b.is_away = on,
@@ -937,7 +937,10 @@ fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
             assert_eq!((rows(&reader), rows(&db)), (all.clone(), all.clone()));
         }
         let error = insert(&db, 1000).unwrap_err();
-        assert!(error.contains("locked"), "{error}");
+        assert!(error.contains("locked") && error.contains("has taken nothing for"), "{error}");
+        assert!(error.contains("roll back") && error.contains("gives up after 0.500 s"), "{error}");
+        let counted = metrics(&heard.lock().unwrap());
+        assert!(counted.contains("onewrite_commits_behind 1\n"), "{counted}");
         assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
         outage(&mut place.bucket.lock().unwrap(), false);
         // The unknown outcome was a commit.
@@ -946,6 +949,7 @@ fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
         n += 1;
         until("commits go on", || insert(&db, n).is_ok());
         assert_eq!(store_of(&db), "commits wait for it");
+        assert!(metrics(&heard.lock().unwrap()).contains("onewrite_commits_behind 0\n"));
         all = format!("{all},{n}");
         assert_eq!(rows(&reader), all);
         assert_eq!(place.restored(&[]), place.here());

@@ -41,6 +41,9 @@ const LISTS_EVERY: Duration = Duration::from_secs(600);
 /// [`crate::fence`]).
 const AWAY_MS: i64 = 60_000;
 
+/// Without a next batch behind a state of this age, the store is listed once.
+const OLD_MS: i64 = 5_000;
+
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
 /// Bytes of page 1 by which SQLite distinguishes states.
@@ -84,6 +87,10 @@ pub struct Follower {
     version: Version,
     /// When the store was listed last; `None`: list it next.
     listed: Option<Instant>,
+    /// The transaction that the replica had then.
+    listed_txid: u64,
+    /// The time of its state, in milliseconds since 1970.
+    state_ms: i64,
     /// When the next batch was looked for last, in milliseconds since 1970. A monotonic clock would
     /// stand still while the machine sleeps.
     looked_ms: i64,
@@ -182,6 +189,8 @@ impl Follower {
             at,
             version,
             listed: None,
+            listed_txid: 0,
+            state_ms: 0,
             looked_ms: 0,
             looks: 0,
             ahead: VecDeque::new(),
@@ -236,7 +245,11 @@ impl Follower {
                 return Ok(Some(batch(next)));
             }
             self.looks = self.looks.wrapping_add(1);
-            if !self.looks.is_multiple_of(LOOKS_FURTHER) || !self.store.has(batch(next.saturating_add(1)))? {
+            // Perhaps it has been merged and removed: of many batches few are kept. One listing tells.
+            let is_old = self.listed_txid != self.at.txid && now_ms().saturating_sub(self.state_ms) > OLD_MS;
+            let lists =
+                is_old || self.looks.is_multiple_of(LOOKS_FURTHER) && self.store.has(batch(next.saturating_add(1)))?;
+            if !lists {
                 return Ok(None);
             }
         }
@@ -257,7 +270,7 @@ impl Follower {
             return Err(Ended(format!("{what} If so, {}", anew(&self.file))).into());
         }
         self.ahead = ahead;
-        self.listed = Some(Instant::now());
+        (self.listed, self.listed_txid) = (Some(Instant::now()), txid);
         Ok(self.ahead.pop_front())
     }
 
@@ -274,7 +287,7 @@ impl Follower {
         let unlocked = self.db.unlock(LockLevel::None);
         let (next, version, pages) = written.with_context(what)?;
         unlocked?;
-        (self.at, self.version) = (next, version);
+        (self.at, self.version, self.state_ms) = (next, version, header.time_ms);
         COUNTERS.file(name.level, reader.bytes(), pages);
         // The shipper's clock may be ahead.
         let now_ms = now_ms();

@@ -38,6 +38,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[error("{0}")]
 pub struct Gap(String);
 
+/// The store has no files.
+#[derive(Debug, thiserror::Error)]
+#[error("the store is empty")]
+pub struct Empty;
+
 /// Lists the store, and gives the files to `choose`. If they have a [`Gap`], the store is listed again: a listing is no
 /// snapshot, and may have a name without an earlier one that is made meanwhile. What was made after the first listing does
 /// not count, so that a store with writers has no gap in the second one.
@@ -109,7 +114,7 @@ pub fn plan(entries: &[Entry], target: Target) -> Result<Vec<Entry>> {
         }
     }
     if entries.is_empty() {
-        bail!("the store is empty");
+        return Err(Empty.into());
     }
     if let Target::Before(time_ms) = target
         && plan.is_empty()

@@ -279,6 +279,14 @@ impl Source {
         Ok(db)
     }
 
+    /// The same, without giving its connection back.
+    pub fn apart(mut self) -> Source {
+        if let From::Sqlite(lent) = &mut self.from {
+            lent.to = Kept::default();
+        }
+        self
+    }
+
     /// The position in the log; `None`: no other process has the database open, or the log does not
     /// say.
     pub fn place(&self) -> Result<Option<Place>> {

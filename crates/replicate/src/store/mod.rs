@@ -88,6 +88,11 @@ pub struct Conditions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version(pub String);
 
+/// The store does not answer now, or says that it cannot: nothing is wrong with the request.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the store is away")]
+pub struct Away;
+
 /// Writes the contents of a file.
 pub type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<()>;
 

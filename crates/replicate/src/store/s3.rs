@@ -1,7 +1,7 @@
 //! A store in an S3 bucket, laid out as Litestream's `s3` replicas: an object's metadata has the
 //! time of its state.
 
-use super::{Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, Version, check_count};
+use super::{Away, BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, Version, check_count};
 use crate::ending::{Moving, is_ending};
 use crate::report::{self, COUNTERS};
 use crate::secrets::{PARAMETERS, hide, is_name};
@@ -34,6 +34,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Attempts where the server says how long to wait, and the longest such wait.
 const TRIES_WHEN_TOLD: u32 = 8;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// Times in which a snapshot or a merged file is sent, and is not. The kernel sends on for a while.
+const BURST: Duration = Duration::from_millis(500);
+const REST: Duration = Duration::from_millis(500);
 /// Longest wait for a server's answer to begin.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The first wait for it; a shorter one where commits wait for the store.
@@ -127,6 +130,8 @@ enum Sent<'a> {
     Nothing,
     Bytes(&'a [u8]),
     File(&'a File, u64),
+    /// The same, with pauses: what commits wait for goes before it.
+    Slowly(&'a File, u64),
 }
 
 impl Sent<'_> {
@@ -134,7 +139,7 @@ impl Sent<'_> {
         match self {
             Sent::Nothing => 0,
             Sent::Bytes(bytes) => bytes.len() as u64,
-            Sent::File(_, bytes) => *bytes,
+            Sent::File(_, bytes) | Sent::Slowly(_, bytes) => *bytes,
         }
     }
 }
@@ -296,7 +301,8 @@ impl S3Store {
                 }
                 let at = self.bucket.object_url("");
                 let at = format!("{}://{}", at.scheme(), at.authority());
-                return Ok((answer.with_context(|| format!("no answer from {at}"))?, tries > 1));
+                let answer = answer.with_context(|| format!("no answer from {at}"));
+                return Ok((if again { answer.context(Away) } else { answer }?, tries > 1));
             }
             pause(told.unwrap_or(PAUSE * (1 << (tries - 1).min(4))));
             COUNTERS.retry();
@@ -338,6 +344,12 @@ impl S3Store {
                 let mut body = Moving(file);
                 run!(SendBody::from_reader(&mut body))
             }
+            Sent::Slowly(mut file, bytes) => {
+                file.rewind()?;
+                request = request.header("content-length", bytes);
+                let mut body = Paced { from: Moving(file), since: Instant::now() };
+                run!(SendBody::from_reader(&mut body))
+            }
         }
     }
 
@@ -345,12 +357,12 @@ impl S3Store {
         Ok(self.call(kind, url, &[], Sent::Nothing)?.0)
     }
 
-    fn put(&self, key: &str, file: &File, bytes: u64, time_ms: i64) -> Result<Put> {
+    fn put(&self, key: &str, body: Sent<'_>, time_ms: i64) -> Result<Put> {
         let time =
             humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_millis(u64::try_from(time_ms).unwrap_or(0)));
         let time = time.to_string();
         let headers = [("if-none-match", "*"), (TIME, time.as_str())];
-        let (answer, again) = self.send_object(key, &headers, Sent::File(file, bytes))?;
+        let (answer, again) = self.send_object(key, &headers, body)?;
         match answer.status() {
             status if status.is_success() => Ok(Put::Created),
             // CONFLICT: another request for the name is under way.
@@ -400,7 +412,8 @@ impl S3Store {
         if !answer.status().is_success() {
             let gone = answer.status() == StatusCode::NOT_FOUND;
             let text = answer.body_mut().with_config().limit(ERROR_BYTES_MAX).read_to_string().with_context(what)?;
-            if gone && !text.contains("NoSuchBucket") {
+            // Else the bucket is missing, or the key that signs.
+            if gone && part(&text, "Code").is_none_or(|code| matches!(&*code, "NoSuchKey" | "NotFound")) {
                 return Ok(None);
             }
             return Err(refused_with(answer.status(), &text)).with_context(what);
@@ -467,6 +480,22 @@ fn pause(time: Duration) {
     }
 }
 
+/// A body that leaves the network to others for a while, again and again.
+struct Paced<R> {
+    from: R,
+    since: Instant,
+}
+
+impl<R: Read> Read for Paced<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.since.elapsed() >= BURST {
+            pause(REST);
+            self.since = Instant::now();
+        }
+        self.from.read(to)
+    }
+}
+
 /// A body whose connection is cut is not a file that ends early.
 struct Whole<R>(R);
 
@@ -507,11 +536,7 @@ fn refused(mut answer: Response<Body>) -> Error {
 }
 
 fn refused_with(status: StatusCode, text: &str) -> Error {
-    let part = |name: &str| {
-        let (_, rest) = text.split_once(&format!("<{name}>"))?;
-        Some(rest.split_once('<')?.0.to_owned())
-    };
-    let (code, message) = (part("Code").unwrap_or_default(), part("Message").unwrap_or_default());
+    let (code, message) = (part(text, "Code").unwrap_or_default(), part(text, "Message").unwrap_or_default());
     // A wrong clock makes a signature invalid, which is reported as denied.
     let clock = ["expired", "not valid yet", "not yet valid"].iter().any(|words| message.contains(words));
     let advice = match (&*code, status) {
@@ -531,11 +556,19 @@ fn refused_with(status: StatusCode, text: &str) -> Error {
     let said = [message, advice.to_owned()].into_iter().filter(|part| !part.is_empty());
     let said: Vec<_> = said.collect();
     let what = if code.is_empty() { status.to_string() } else { format!("{} {code}", status.as_u16()) };
-    if said.is_empty() {
+    let refusal = if said.is_empty() {
         anyhow!("the server says {what}")
     } else {
         anyhow!("the server says {what}: {}", said.join("; "))
-    }
+    };
+    let is_full = status == StatusCode::INSUFFICIENT_STORAGE;
+    let is_away = status.is_server_error() && !is_full && status != StatusCode::NOT_IMPLEMENTED;
+    if is_away || status == StatusCode::TOO_MANY_REQUESTS { refusal.context(Away) } else { refusal }
+}
+
+fn part(text: &str, name: &str) -> Option<String> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    Some(rest.split_once('<')?.0.to_owned())
 }
 
 impl Store for S3Store {
@@ -681,7 +714,8 @@ impl Store for S3Store {
             bytes <= BYTES_MAX,
             "{key} would have {bytes} bytes, and an object that is created at once has at most {BYTES_MAX}"
         );
-        match self.put(&key, &file, bytes, time_ms).with_context(what)? {
+        let body = if name.level == BATCHES { Sent::File(&file, bytes) } else { Sent::Slowly(&file, bytes) };
+        match self.put(&key, body, time_ms).with_context(what)? {
             Put::Created => Ok(true),
             Put::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
             Put::Exists { perhaps_ours: false } => Ok(false),

@@ -42,6 +42,8 @@ struct Bucket {
     lists: Lists,
     /// Whether the next requests get no answer: `Some(true)`: they are done.
     silent: VecDeque<Option<bool>>,
+    /// Snapshots get no answer as long as this is so.
+    holds_snapshots: bool,
     /// A key that the next listing of its level leaves out.
     unlisted: Option<String>,
     /// Answers in place of the server, where it returns `Some`.
@@ -278,6 +280,10 @@ impl Place {
                         }
                         while silent.is_some() {
                             thread::park();
+                        }
+                        let is_snapshot = *request.method() == Method::Put && request.url().contains("/0009/");
+                        while is_snapshot && has.lock().unwrap().holds_snapshots {
+                            thread::sleep(Duration::from_millis(10));
                         }
                         let answer = answer_or_kill(&mut has.lock().unwrap(), &request, body);
                         let _ = request.respond(answer);
@@ -615,6 +621,7 @@ fn what_is_wrong_is_said_with_what_to_do() {
         (403, "AccessDenied", "Request has expired.", "set this machine's clock"),
         (403, "RequestTimeTooSkewed", "The difference is too large.", "set this machine's clock"),
         (403, "InvalidAccessKeyId", "It does not exist.", "AWS_ACCESS_KEY_ID"),
+        (404, "InvalidAccessKeyId", "It does not exist.", "AWS_ACCESS_KEY_ID"),
         (403, "SignatureDoesNotMatch", "It does not match.", "AWS_SECRET_ACCESS_KEY"),
         (400, "ExpiredToken", "The token has expired.", "AWS_SESSION_TOKEN"),
         (301, "PermanentRedirect", "Another endpoint.", "?region="),
@@ -1461,7 +1468,7 @@ fn a_store_that_fails_is_not_a_damaged_one() {
     assert!(place.ship().contains("a batch of"));
     // A file that was read, and is wrong.
     place.sql("INSERT INTO t VALUES (5, randomblob(2000))");
-    let key = place.keys().into_iter().filter(|key| key.ends_with(".ltx")).next_back().unwrap();
+    let key = place.keys().into_iter().rfind(|key| key.ends_with(".ltx")).unwrap();
     place.bucket.lock().unwrap().objects.get_mut(&key).unwrap().bytes[150] ^= 1;
     assert!(place.ship().contains("a new snapshot follows"));
     assert_eq!(place.restored(&[]), place.here());
@@ -1505,4 +1512,120 @@ fn a_name_that_one_listing_lacks_is_no_gap() {
     place.bucket.lock().unwrap().objects.remove("a/b/0000/0000000000000003-0000000000000003.ltx");
     let restored = place.run(&["restore", &url, place.dir.path().join("gap.db").to_str().unwrap()]);
     assert!(said(&restored).contains("transaction 3 is missing"), "{}", said(&restored));
+}
+
+#[test]
+fn where_commits_wait_they_do_not_wait_for_a_snapshot() {
+    let place = Place::new();
+    place.bucket.lock().unwrap().holds_snapshots = true;
+    let (shipper, _heard) = place.sync_and_hear(&["--snapshot-interval", "300ms"]);
+    let db = place.open(Duration::from_millis(100));
+    let snapshots = || place.keys().iter().filter(|key| key.contains("/0009/")).count();
+    insert(&db, 2).unwrap();
+    thread::sleep(Duration::from_millis(400));
+    // The first of these begins one.
+    for n in 3..20 {
+        let begun = Instant::now();
+        insert(&db, n).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(2), "{n}: {:?}", begun.elapsed());
+    }
+    assert_eq!(snapshots(), 0);
+    assert_eq!(place.restored(&[]), place.here());
+    place.bucket.lock().unwrap().holds_snapshots = false;
+    until("it is there", || snapshots() > 0);
+    assert_eq!(place.restored(&[]), place.here());
+    // At its end the shipper waits for none.
+    place.bucket.lock().unwrap().holds_snapshots = true;
+    thread::sleep(Duration::from_millis(400));
+    insert(&db, 20).unwrap();
+    drop(db);
+    signal(shipper.0.id(), "TERM");
+    let mut shipper = shipper;
+    assert!(shipper.0.wait().unwrap().success());
+    place.bucket.lock().unwrap().holds_snapshots = false;
+    let verified = place.run(&["verify", "--wait", "0s", place.file.to_str().unwrap(), &place.url("a/b")]);
+    assert!(verified.status.success(), "{}", said(&verified));
+}
+
+#[test]
+fn batches_do_not_wait_for_a_snapshot() {
+    let place = Place::new();
+    place.bucket.lock().unwrap().holds_snapshots = true;
+    let (file, url) = (place.file.to_str().unwrap().to_owned(), place.url("a/b"));
+    let mut shipper = place.command(&["replicate", "--interval", "20ms", "--snapshot-interval", "300ms", &file, &url]);
+    let _shipper = Killed(shipper.spawn().unwrap());
+    until("the first one", || place.keys().len() == 3);
+    thread::sleep(Duration::from_millis(400));
+    for n in 2..6 {
+        place.sql(&format!("INSERT INTO t VALUES ({n}, 'x')"));
+        until("a batch", || place.keys().iter().filter(|key| key.contains("/0000/")).count() >= n);
+    }
+    place.bucket.lock().unwrap().holds_snapshots = false;
+    until("a snapshot", || place.keys().iter().any(|key| key.contains("/0009/")));
+    assert_eq!(place.restored(&[]), place.here());
+}
+
+#[test]
+fn a_replica_whose_next_batches_are_merged_and_gone_goes_on() {
+    let place = Place::new();
+    place.bucket.lock().unwrap().lists = Lists::HourBehind;
+    place.ship();
+    let (replica, url) = (place.dir.path().join("replica.db"), place.url("a/b"));
+    let mut follower = place.command(&["follow", "--interval", "50ms", &url, replica.to_str().unwrap()]);
+    let follower = Killed(follower.spawn().unwrap());
+    until("the replica is made", || replica.exists());
+    let count = || -> i64 {
+        let db = onewrite_rusqlite::open(&replica).unwrap();
+        db.busy_timeout(Duration::from_secs(10)).unwrap();
+        db.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap()
+    };
+    place.sql("INSERT INTO t VALUES (2, 'x')");
+    place.ship();
+    until("the batch is applied", || count() == 2);
+    signal(follower.0.id(), "STOP");
+    let hasty = ["replicate", "--once", "--levels", "1ms", "--keep-batches", "0s"];
+    for n in 3..8 {
+        place.sql(&format!("INSERT INTO t VALUES ({n}, 'x')"));
+        let output = place.run(&[&hasty[..], &[place.file.to_str().unwrap(), &url]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        thread::sleep(Duration::from_millis(5));
+    }
+    let batches = place.keys().iter().filter(|key| key.contains("/0000/")).count();
+    assert!(batches <= 2, "{:?}", place.keys());
+    signal(follower.0.id(), "CONT");
+    let begun = Instant::now();
+    until("it goes on", || count() == 7);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_store_that_is_away_or_empty_at_the_start_is_waited_for() {
+    let place = Place::new();
+    place.bucket.lock().unwrap().is_away = true;
+    let replica = place.dir.path().join("replica.db");
+    let (file, url) = (place.file.to_str().unwrap().to_owned(), place.url("a/b"));
+    let hear = |args: &[&str]| {
+        let mut child = Killed(place.command(args).spawn().unwrap());
+        let mut said = BufReader::new(child.0.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        (child, said, line)
+    };
+    let (_follower, _rest, line) = hear(&["follow", "--interval", "50ms", &url, replica.to_str().unwrap()]);
+    assert!(line.contains("waiting for the store") && line.contains("503"), "{line}");
+    let (_shipper, mut said_by, line) = hear(&["replicate", "--sync", &file, &url]);
+    assert!(line.contains("waiting for the store") && line.contains("503"), "{line}");
+    place.bucket.lock().unwrap().is_away = false;
+    let mut all = String::new();
+    while !all.contains("commits wait for it") {
+        assert!(said_by.read_line(&mut all).unwrap() > 0, "{all}");
+    }
+    assert!(all.contains("the store is there"), "{all}");
+    insert(&place.open(Duration::from_secs(1)), 2).unwrap();
+    until("the replica is made", || replica.exists());
+    // A run that is to end ends.
+    place.bucket.lock().unwrap().is_away = true;
+    let other = place.dir.path().join("other.db");
+    let output = place.run(&["follow", "--once", &url, other.to_str().unwrap()]);
+    assert!(!output.status.success() && said(&output).contains("503"), "{}", said(&output));
 }

@@ -22,8 +22,8 @@ use std::time::Duration;
 /// Longest merged file, about: an object's length has a limit.
 const MERGED_BYTES: u64 = 4 << 30;
 
-/// Files behind the newest snapshot that are merged however young they are: batches, merged files, and those of the last
-/// level that has an interval. With intervals of 30 s, 5 min and 1 h, a batch a second and a snapshot a day there are fewer.
+/// As many files behind the newest snapshot are merged however young they are: batches, merged
+/// files, and those of the last level with an interval. By default a batch a second makes fewer.
 const BATCHES_MAX: usize = 32;
 const MERGED_MAX: usize = 12;
 const LAST_MAX: usize = 30;
@@ -127,6 +127,14 @@ fn level(files: &[Entry], level: u8) -> &[Entry] {
     let begin = files.partition_point(|e| e.name.level < level);
     let end = files.partition_point(|e| e.name.level <= level);
     files.get(begin..end).unwrap_or_default()
+}
+
+/// Whether batches are due to be merged because there are many.
+pub fn has_many(files: &[Entry]) -> bool {
+    let done = level(files, BATCHES + 1).iter().map(|e| e.name.max).max().unwrap_or(0).max(1);
+    let batches = level(files, BATCHES);
+    let behind = batches.len().saturating_sub(batches.partition_point(|e| e.name.min <= done));
+    behind >= BATCHES_MAX && !waits_for_snapshot(files)
 }
 
 /// Whether so many batches wait for a snapshot to be merged.
@@ -304,7 +312,7 @@ mod tests {
         assert_eq!(removed(&all[2..], 9), []);
     }
 
-    /// The files of a state that `count` batches within a moment lead to, with merging behind each `every`.
+    /// Number of files that a start reads after `count` batches, with merging behind each `every`.
     fn read_after(count: u64, every: u64) -> usize {
         let mut all = files(&[(9, 1, 1, 1), (0, 1, 1, 1)]);
         for n in 2..=count {
@@ -328,6 +336,10 @@ mod tests {
 
     #[test]
     fn however_many_batches_there_were_a_start_reads_few() {
+        assert!(!has_many(&files(&[(9, 1, 1, 1), (0, 1, 1, 1), (0, 2, 2, 1)])));
+        let many: Vec<_> = [(9, 1, 1, 1), (0, 1, 1, 1)].into_iter().chain((2..34).map(|n| (0, n, n, 1))).collect();
+        assert!(has_many(&files(&many)) && !has_many(&files(&[&many[..], &[(1, 2, 5, 1)]].concat())));
+        assert!(!has_many(&files(&many[1..])), "they wait for a snapshot");
         for (count, every) in [(1, 1), (31, 1), (33, 1), (2000, 1), (5000, 7), (6100, 100)] {
             let read = read_after(count, every);
             assert!(read <= 100, "{count}: {read}");

@@ -164,7 +164,7 @@ impl Follower {
             );
         };
         ensure!(of == url, "{path} is a replica of what {of} has: name that, or {}", anew(file));
-        // Beside the file that makes it a replica of a database whose commits wait, no other connection may commit.
+        // Beside `-onewrite-sync` no other connection may commit.
         let given = if is_signed(file)? { vec![("shipper".to_owned(), "1".to_owned())] } else { Vec::new() };
         let mut db = Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &given)?;
         patiently(|| db.lock(LockLevel::Shared))?;
@@ -245,7 +245,7 @@ impl Follower {
                 return Ok(Some(batch(next)));
             }
             self.looks = self.looks.wrapping_add(1);
-            // Perhaps it has been merged and removed: of many batches few are kept. One listing tells.
+            // Perhaps it was merged and removed: of many batches few are kept. A listing tells.
             let is_old = self.listed_txid != self.at.txid && now_ms().saturating_sub(self.state_ms) > OLD_MS;
             let lists =
                 is_old || self.looks.is_multiple_of(LOOKS_FURTHER) && self.store.has(batch(next.saturating_add(1)))?;

@@ -43,9 +43,8 @@ pub struct Gap(String);
 #[error("the store is empty")]
 pub struct Empty;
 
-/// Lists the store, and gives the files to `choose`. If they have a [`Gap`], the store is listed again: a listing is no
-/// snapshot, and may have a name without an earlier one that is made meanwhile. What was made after the first listing does
-/// not count, so that a store with writers has no gap in the second one.
+/// Lists the store for `choose`, again after a [`Gap`]: a listing may have a name and lack an
+/// earlier one that is made meanwhile. Files newer than the first listing do not count.
 pub fn look<T>(store: &dyn Store, choose: impl FnMut(&mut Vec<Entry>) -> Result<T>) -> Result<T> {
     look_at(store, choose)?.1
 }

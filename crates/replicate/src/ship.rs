@@ -40,6 +40,8 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 const TIDY_AFTER_ERROR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(60) };
 /// With `--sync`: time between two looks whether the newest file is still there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// As many batches lie between two such looks, at least.
+const LOOKS_APART: u32 = 10;
 /// With `--sync`: longest wait for committers that the last batch let go on.
 const GATHER_MAX: Duration = Duration::from_millis(20);
 /// Files removed in one round, so that the next batch need not wait.
@@ -548,7 +550,8 @@ impl Shipper {
             ensure!(at.txid == 0, "{} is empty, and what the store has is not", self.file.display());
             return session.shipped(tid);
         };
-        let looks = self.looked_at.elapsed() >= LOOK_EVERY;
+        // To a slow store seldom: the request is one more that commits wait for.
+        let looks = self.looked_at.elapsed() >= LOOK_EVERY.max(self.took.saturating_mul(LOOKS_APART));
         let last = at.last.filter(|_| looks);
         let mut expected = 0;
         let stored = &mut || {
@@ -623,7 +626,7 @@ impl Shipper {
         let name = Name { level: BATCHES, min: txid, max: txid };
         // Except the snapshot, which has the same state.
         let snapshot = name.min > 1 && (begins_anew || self.snapshot_is_due(at, time_ms));
-        // Without a snapshot of a new beginning the batch makes no state, so that one is waited for.
+        // A new beginning is waited for: without its snapshot the batch makes no state.
         let beside = snapshot && !begins_anew && self.background.is_some();
         let pins_anew = beside && self.settings.sync.is_some();
         let every_page: Vec<u32> = if snapshot && !beside { source.numbers().collect() } else { Vec::new() };

@@ -420,7 +420,7 @@ pub enum Signed {
     Replica,
 }
 
-/// Makes the file beside the database `file`, which is not there yet. `mode`: the database's permissions.
+/// Makes the file beside the database `file`, which is not there yet and gets these permissions.
 pub fn sign_before(file: &Path, signed: Signed, mode: u32) -> Result<()> {
     let sign = sync_path(file);
     let what = || format!("cannot make {}", sign.display());
@@ -436,7 +436,8 @@ pub fn sign_before(file: &Path, signed: Signed, mode: u32) -> Result<()> {
     sync(directory(file)).with_context(what)
 }
 
-/// Ends it: commits wait no more. Refused while a process uses the database. `false`: they did not wait.
+/// Ends the waiting for the store. Refused while a process uses the database. `false`: commits did
+/// not wait.
 pub fn unsign(file: &Path) -> Result<bool> {
     if !is_signed(file)? {
         return Ok(false);

@@ -21,7 +21,7 @@ impl Connection {
         self.db.is_signed()
     }
 
-    /// Writes that file for a database that becomes a replica: nothing but the batches of its follower is committed from here
+    /// Writes that file for a database that becomes a replica: its follower alone commits from here
     /// on, unless commits wait for the store in a session that goes on.
     pub fn sign_replica(&self) -> Result<()> {
         self.write_sign(REPLICA)?;
@@ -56,7 +56,8 @@ impl Connection {
         self.begin_signed(patience, true)
     }
 
-    /// The same before there is a shipper. No session is begun: in one that others use commits fail after `patience`.
+    /// The same before there is a shipper. Begins no session: commits in one that others use fail
+    /// after `patience`.
     pub fn sign_waiting(&mut self, patience: Duration) -> Result<()> {
         self.begin_signed(patience, false)
     }

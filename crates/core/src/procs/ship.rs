@@ -45,7 +45,7 @@ pub fn sync_path(home: &Path) -> PathBuf {
 }
 
 impl Database {
-    /// What the file beside the database says; `None`: there is none, and commits do not wait for a store.
+    /// The file beside the database; `None`: there is none, and commits do not wait for a store.
     pub fn sign(&self) -> Result<Option<Sign>> {
         let sign = sync_path(&self.path);
         if !self.disk.exists(&sign).context(|| format!("cannot look for {}", sign.display()))? {
@@ -72,8 +72,8 @@ impl Database {
         ))
     }
 
-    /// Whether a session may be begun by a connection that is the shipper's, or not (rule ShipperBegins). `writes`: to
-    /// commit, not to recover.
+    /// Whether a session may be begun by a connection that is the shipper's, or not
+    /// (rule ShipperBegins). `writes`: to commit, not to recover.
     pub fn check_begins(&self, inner: &Inner, ships: bool, writes: bool) -> Result<()> {
         let sign = self.sign()?;
         match sign {

@@ -97,7 +97,7 @@ pub enum Ship {
     Late,
     /// It belongs to another database: nothing is committed here any more.
     Fenced,
-    /// The database is a replica: the follower applies batches that the store has, and nothing else is committed.
+    /// The database is a replica: its follower alone commits, and what it applies the store has.
     Replica,
 }
 

@@ -62,7 +62,7 @@ impl Beside {
         }
     }
 
-    /// Gives it up. Afterwards the thread has left the database; a request that is under way may still arrive.
+    /// Gives it up. Afterwards the thread has left the database; its request may still arrive.
     pub(super) fn give_up(self) {
         self.stop.store(true, SeqCst);
         while self.reads.load(SeqCst) {

@@ -98,7 +98,8 @@ pub type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<()>;
 
 /// A place for the files of one database.
 pub trait Store: Send + Sync {
-    /// Commits wait for the store, so long at most: a request without an answer is sent again well before that.
+    /// Commits wait for the store, so long at most: a request without an answer is sent again well
+    /// before that.
     fn hurry(&mut self, _patience: Duration) {}
     /// Prepares to write, and tries whether conditions are heeded. Refuses a second process of the
     /// same `node`, where it can, until the store is dropped.

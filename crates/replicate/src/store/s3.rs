@@ -41,7 +41,7 @@ const REST: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The first wait for it; a shorter one where commits wait for the store.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes a second that the network is taken to send, and at most so many that wait in the kernel to be sent.
+/// Assumed bytes a second of the network, and of those that wait in the kernel to be sent.
 const SENT_A_SECOND: u64 = 256 << 10;
 const UNSENT_MAX: u64 = 4 << 20;
 /// An answer that takes longer is reported, once in a while.
@@ -67,8 +67,8 @@ pub(super) struct S3Store {
     replaces_blindly: bool,
 }
 
-/// How long a request waits for its answer: four times as long as the last one took, and no less than a part of the time
-/// that a commit waits.
+/// How long a request waits for its answer: four times as long as the last one took, and at least a
+/// part of the time that a commit waits.
 struct Pace {
     least: Duration,
     now_ms: AtomicU64,
@@ -81,8 +81,7 @@ impl Pace {
         Pace { least, now_ms: AtomicU64::new(to_ms(least)), told: Mutex::new(None) }
     }
 
-    /// The wait of an attempt, the first of which is 1. Each waits twice as long as the one before: a store may have become
-    /// slow.
+    /// The wait of an attempt, the first of which is 1. It doubles: a store may have become slow.
     fn patience(&self, tries: u32) -> Duration {
         let now = Duration::from_millis(self.now_ms.load(SeqCst));
         now.saturating_mul(1 << tries.saturating_sub(1).min(5)).min(PATIENCE)
@@ -262,7 +261,8 @@ impl S3Store {
         format!("s3://{}/{key}", self.bucket.name())
     }
 
-    /// Sends a request, again if the server or the network fails or is silent. Also returns whether it was sent again.
+    /// Sends a request, again if the server or the network fails or is silent. Also returns whether
+    /// it was sent again.
     fn call(
         &self,
         kind: report::Request,

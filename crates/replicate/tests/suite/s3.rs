@@ -1629,3 +1629,19 @@ fn a_store_that_is_away_or_empty_at_the_start_is_waited_for() {
     let output = place.run(&["follow", "--once", &url, other.to_str().unwrap()]);
     assert!(!output.status.success() && said(&output).contains("503"), "{}", said(&output));
 }
+
+#[test]
+fn where_commits_wait_a_slow_store_gets_two_requests_a_commit() {
+    let place = Place::new();
+    let _shipper = place.sync(&[]);
+    let db = place.open(Duration::from_millis(100));
+    insert(&db, 2).unwrap();
+    place.bucket.lock().unwrap().pause = Duration::from_millis(600);
+    insert(&db, 3).unwrap();
+    let before = place.bucket.lock().unwrap().requests.len();
+    for n in 4..9 {
+        insert(&db, n).unwrap();
+    }
+    let requests = place.bucket.lock().unwrap().requests[before..].to_vec();
+    assert!((10..=11).contains(&requests.len()), "{requests:?}");
+}

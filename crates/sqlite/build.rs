@@ -1,5 +1,5 @@
-//! Builds the SQLite inside this crate: the pinned registry package's amalgamation, patched, with Debian's
-//! compile-time options and onewrite registered when SQLite initialises.
+//! Builds the SQLite inside this crate: the pinned registry package's amalgamation, patched, with
+//! Debian's compile-time options and onewrite registered when SQLite initialises.
 
 #[path = "build/patch.rs"]
 mod patch;
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// Debian's compile-time options, in the order `PRAGMA compile_options` lists them. Debian's
-/// `ENABLE_UPDATE_DELETE_LIMIT` is missing: it changes the parser, which an amalgamation has ready made.
+/// `ENABLE_UPDATE_DELETE_LIMIT` is missing: it changes the parser, which an amalgamation has ready
+/// made.
 const OPTIONS: [(&str, Option<&str>); 27] = [
     ("SQLITE_ENABLE_COLUMN_METADATA", None),
     ("SQLITE_ENABLE_DBSTAT_VTAB", None),
@@ -41,7 +42,7 @@ const OPTIONS: [(&str, Option<&str>); 27] = [
     ("SQLITE_EXTRA_AUTOEXT", Some("onewrite_sqlite_connect")),
 ];
 
-/// What Debian's configure script finds on Linux.
+/// The findings of Debian's configure script on Linux.
 const PLATFORM: [&str; 12] = [
     "HAVE_FDATASYNC",
     "HAVE_GMTIME_R",
@@ -57,8 +58,9 @@ const PLATFORM: [&str; 12] = [
     "_REENTRANT",
 ];
 
-/// What the shared library exports: SQLite's API and `onewrite.h`, not the entry points of the loadable
-/// extension: a program looks those up in a loaded extension and all it depends on, and would find these.
+/// The exports of the shared library: SQLite's API and `onewrite.h`. Not the entry points of the
+/// loadable extension: a program looks those up in an extension and all it depends on, and would
+/// find these.
 const EXPORTS: &str = "{
   global: sqlite3_*; sqlite3changegroup_*; sqlite3changeset_*; sqlite3rebaser_*; sqlite3session_*; onewrite_*;
   local: sqlite3_extension_init; sqlite3_onewrite_init; sqlite3_onewrite_default_init; onewrite_sqlite_init; onewrite_sqlite_connect;
@@ -115,9 +117,9 @@ fn main() {
     name_for_the_loader(&out);
 }
 
-/// Leaves `<target dir>/<profile>/drop-in/libsqlite3.so.0`, a link to the library: the directory to put
-/// into `LD_LIBRARY_PATH`. Not beside the library, where cargo's own `LD_LIBRARY_PATH` would give it to every
-/// program that tests start.
+/// Leaves `<target dir>/<profile>/drop-in/libsqlite3.so.0`, a link to the library: the directory to
+/// put into `LD_LIBRARY_PATH`. Not beside the library, where cargo's own `LD_LIBRARY_PATH` would
+/// give it to every program that tests start.
 fn name_for_the_loader(out: &Path) {
     // OUT_DIR is <profile>/build/<package>/out.
     let Some(profile) = out.ancestors().nth(3) else { return };

@@ -12,7 +12,8 @@ pub struct Progress {
 impl Progress {
     pub fn new(sections: usize) -> Progress {
         let terminal = std::io::stderr().is_terminal();
-        // Drawn between sections only: a drawing thread would share the processor with what is timed.
+        // Drawn between sections only: a drawing thread would share the processor with the
+        // measurement.
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(sections as u64), target);
         let style = ProgressStyle::with_template("{bar:24} {percent:>3}%  {elapsed}  {wide_msg}");
@@ -26,7 +27,6 @@ impl Progress {
         self.bar.set_length(self.total);
     }
 
-    /// A section begins.
     pub fn section(&self, what: &str) {
         let done = self.bar.position();
         self.bar.set_message(what.to_owned());
@@ -36,7 +36,6 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// Sections begun so far.
     pub fn begun(&self) -> usize {
         self.bar.position() as usize
     }

@@ -1,4 +1,5 @@
-//! `onewrite assets`: man pages and shell completions, for packages. Made from the same description as `--help`.
+//! `onewrite assets`: man pages and shell completions, for packages. Both come from the description
+//! that `--help` prints.
 
 use std::fs;
 use std::path::PathBuf;

@@ -16,9 +16,10 @@ use std::time::Duration;
 
 /// Copy a database to a plain SQLite file, also while others use it
 ///
-/// The copy is one snapshot: the newest state when it begins. Writers through onewrite are not kept waiting. It is written
-/// beside DEST under another name, flushed, and renamed: whatever happens, DEST is as it was or the whole copy. It gets the
-/// permissions of the database, and in a directory DEST its name. Stopped with Ctrl-C or SIGTERM, nothing is left of it.
+/// The copy is one snapshot: the newest state when it begins. Writers through onewrite are not kept
+/// waiting. It is written beside DEST under another name, flushed, and renamed: in every case DEST
+/// is as it was or the whole copy. It gets the permissions of the database, and in a directory DEST
+/// its name. Stopped with Ctrl-C or SIGTERM, nothing is left of it.
 ///
 ///     onewrite backup app.db /backup/app.db
 ///     onewrite backup --vacuum --force app.db /backup/app.db
@@ -88,7 +89,8 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// What lies beside the copy would be taken for its own: a journal would be rolled back into it, a log would refuse it.
+/// Refuses a DEST beside which a journal or a log lies: SQLite would roll the journal back into the
+/// copy, and the log would refuse the copy.
 fn check_dest(args: &Args, dest: &Path) -> Result<()> {
     let there = dest.try_exists().with_context(|| format!("cannot look at {}", dest.display()))?;
     ensure!(!there || args.force, "{} is there already; --force replaces it", dest.display());
@@ -125,7 +127,8 @@ fn check_dest(args: &Args, dest: &Path) -> Result<()> {
 
 fn copy(source: &Connection, file: &Path, to: &Path, vacuum: bool) -> Result<()> {
     let what = || format!("cannot write the copy {}", to.display());
-    // A file that a crash leaves under its temporary name is nobody's: no journal, no flush before the last one.
+    // After a crash no process needs the file under its temporary name: no journal, one flush at
+    // the end.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
     let mut copy = Connection::open_with_flags_and_vfs(to, flags, c"unix").with_context(what)?;
     copy.execute_batch("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF").with_context(what)?;
@@ -137,7 +140,7 @@ fn copy(source: &Connection, file: &Path, to: &Path, vacuum: bool) -> Result<()>
         match backup.step(STEP_PAGES).map_err(|e| live::explain(file, e))? {
             StepResult::Done => break,
             StepResult::More => {}
-            // The snapshot is there already: somebody looks at the copy.
+            // The snapshot is there already: another process looks at the copy.
             _ => std::thread::sleep(Duration::from_millis(20)),
         }
         let progress = backup.progress();

@@ -1,4 +1,4 @@
-//! `onewrite check`: whether a database and its log are what they should be. Looks only.
+//! `onewrite check`: whether a database and its log are sound and fit each other. It only reads.
 
 use crate::look::{Behind, Log, Look, SlotFound, counted, grouped};
 use crate::tables::{self, Tables, progress};
@@ -9,22 +9,24 @@ use onewrite_core::inspect::layout::wal::SUFFIX as WAL_SUFFIX;
 use onewrite_core::inspect::layout::{be_u32, home as at};
 use onewrite_core::inspect::path_beside;
 use onewrite_core::inspect::{Judgement, Left, Pairing, Slot};
-use onewrite_core::text::Printable;
+use onewrite_core::text::{Printable, printable_json};
 use onewrite_core::{Error, Report};
+use serde_json::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Check a database and its onewrite log: structure, checksums, tables, and whether the two belong together
+/// Check a database and its log: structure, checksums, tables, and whether the two belong together
 ///
-/// Nothing is written. Others may use it through onewrite meanwhile. One line per finding; the last line
-/// is the verdict, and names what was checked. The status is 0 if all is sound (transactions that wait in
-/// the log after a crash are), 1 if something is damaged, 2 if not all could be checked.
+/// Nothing is written. Others may use it through onewrite meanwhile. One line per finding; the last
+/// line is the verdict, and names the parts that were checked. The status is 0 if all is sound
+/// (transactions that wait in the log after a crash are), 1 if something is damaged, 2 if not all
+/// could be checked.
 ///
-/// A database without onewrite's mark may lie beside a log that holds transactions. It is sound if it is
-/// the file that the log was used for, and as new as the last of them: then it has them all. Else it is
-/// sound by itself, and the status is 2: a backup that was put back lacks them, and another file may. The
-/// next write through onewrite sets such a log aside, and keeps it.
+/// A database without onewrite's mark may lie beside a log that holds transactions. It is sound if
+/// it is the file that the log was used for, and as new as the last of them: then it has them all.
+/// Else it is sound by itself, and the status is 2: a backup that was put back lacks them, and
+/// another file may. The next write through onewrite sets such a log aside, and keeps it.
 ///
 /// Three parts are checked:
 ///
@@ -32,12 +34,13 @@ use std::process::ExitCode;
 ///     log      slots, records, streamed images, and that recovery would succeed
 ///     tables   SQLite's integrity check, on the state that the next open finds
 ///
-/// Where recovery waits, or SQLite's journal or write-ahead log lies beside the file, that state is made in
-/// temporary files (TMPDIR).
+/// Where recovery waits, or SQLite's journal or write-ahead log lies beside the file, that state is
+/// made in temporary files (TMPDIR).
 ///
 /// With --json each database gets one object, on a line of its own:
 ///
-///     file, verdict           sound, damaged, apart (from the transactions in its log), incomplete or not_checked
+///     file, verdict           sound, damaged, apart (from the log's transactions), incomplete or
+///                             not_checked
 ///     status                  0, 1 or 2, as above
 ///     in_use                  whether others use it
 ///     transactions_waiting    transactions that only the log holds
@@ -67,11 +70,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut worst = 0;
     for file in &args.files {
         let (text, status) = match check_file(file, args.quick) {
-            Ok(findings) if args.json => (format!("{}\n", findings.json(file)), findings.status()),
+            Ok(findings) if args.json => (line(&findings.json(file)), findings.status()),
             Ok(findings) => (findings.text(file), findings.status()),
             Err(e) => {
                 let _nobody_reads = writeln!(std::io::stderr(), "onewrite: not checked: {}", Printable(&e));
-                (if args.json { format!("{}\n", not_checked(file, &e.to_string())) } else { String::new() }, 2)
+                (if args.json { line(&not_checked(file, &e.to_string())) } else { String::new() }, 2)
             }
         };
         std::io::stdout().lock().write_all(text.as_bytes()).context("printing")?;
@@ -81,6 +84,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(worst))
 }
 
+fn line(json: &Value) -> String {
+    format!("{}\n", printable_json(&json.to_string()))
+}
+
 /// So often a database is looked at that others use, and that cannot be read or looks damaged.
 const LOOKS: u32 = 3;
 
@@ -88,7 +95,7 @@ fn in_wal_mode(look: &Look) -> bool {
     look.first.get(at::WRITE_VERSION) == Some(&2) || look.state.kind == Kind::Wal || look.wal.is_some()
 }
 
-/// What is found of the database.
+/// Checks a database, again where others were in the way.
 fn check_file(file: &Path, quick: bool) -> onewrite_core::Result<Findings> {
     let mut looks = 0;
     loop {
@@ -107,7 +114,8 @@ fn check_file(file: &Path, quick: bool) -> onewrite_core::Result<Findings> {
         let looks_damaged = findings.damaged() > 0;
         let by_reader = look.in_use || (in_wal_mode(&look) && look.repair.has_others()?);
         let unread = check_tables(&look, by_reader, quick, &mut findings);
-        // The lock keeps checkpoints of SQLite out of no file in WAL mode: one may have come between two reads.
+        // The lock does not keep SQLite's checkpoints out of a file in WAL mode: one may have come
+        // between two reads.
         let moves = in_wal_mode(&look) && (look.repair.has_others()? || Stamps::of(&look) != before);
         let again = match unread {
             // Those that used it may have ended, and others may have come since.
@@ -138,8 +146,8 @@ impl Stamps {
     }
 }
 
-/// The tables, on the state that the next open finds, `by_reader` where others use the database. The answer is a reason to look
-/// again: others were in the way.
+/// Checks the tables, on the state that the next open finds; `by_reader` where others use the
+/// database. If others were in the way, the answer is a reason to look again.
 fn check_tables(look: &Look, by_reader: bool, quick: bool, f: &mut Findings) -> Option<String> {
     let why = match quick {
         true => Some("--quick"),
@@ -190,10 +198,11 @@ fn check(look: &Look, f: &mut Findings) {
         (None, None) => None,
     };
     if let Some(waits) = waits {
-        // A process that died in a commit, or in a checkpoint of SQLite's, left the header of more pages than it had written.
+        // A process that died in a commit, or in a checkpoint of SQLite, left a header with more
+        // pages than it wrote.
         f.excuse(&format!("; so is the file of a process that died as it wrote, and the {waits} beside it mends that"));
     }
-    // What others use changes while it is looked at, and was judged when it was opened.
+    // A log in use changes while it is read; it was judged when it was opened.
     let judged = look.log.as_ref().filter(|_| !look.in_use).map(|log| look.repair.judge(&log.file)).transpose();
     let judged = judged.unwrap_or_else(|e| {
         f.damage(e.to_string());
@@ -324,7 +333,7 @@ fn check_size(look: &Look, f: &mut Findings) {
     }
 }
 
-/// Reads every byte: what a disk cannot read any more is found now and not in a year.
+/// Reads every byte, so that a bad block of the device is found now and not in a year.
 fn check_readable(look: &Look, f: &mut Findings) {
     const STEP: usize = 1 << 20;
     let bar = progress(look.home_bytes, "reading the database");
@@ -333,6 +342,11 @@ fn check_readable(look: &Look, f: &mut Findings) {
     let mut bad: Option<(u64, String)> = None;
     let mut bad_bytes = 0;
     while at < look.home_bytes {
+        // Holes are on no disk, and a file that was lengthened has any number of them.
+        at = match look.repair.home().next_data(at) {
+            Ok(data) => data.unwrap_or(look.home_bytes).min(look.home_bytes),
+            Err(_) => at,
+        };
         let want = usize::try_from(look.home_bytes - at).unwrap_or(STEP).min(STEP);
         let read = look.repair.home().read_at(buf.get_mut(..want).unwrap_or_default(), at);
         if let Err(e) = read {
@@ -419,7 +433,7 @@ fn check_marked(look: &Look, log: &Log, session: u64, judged: Judgement, f: &mut
     }
 }
 
-/// The log of a database without a mark: whether the database has what it holds.
+/// Tells for the log of a database without a mark whether the database has the log's transactions.
 fn check_unmarked(look: &Look, log: &Log, judged: &Judgement, f: &mut Findings) {
     let path = log.file.path.display();
     let Some(Left { records, counter, .. }) = judged.left else {

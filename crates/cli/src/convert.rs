@@ -1,7 +1,9 @@
-//! `onewrite convert`: makes room for the trailers that the in-page schemes write into each page, or gives it back.
+//! `onewrite convert`: makes room for the trailers that the in-page schemes write into each page,
+//! or gives it back.
 //!
-//! SQLite itself writes the new file (`VACUUM INTO` with reserved bytes; without them `convert_back`); it takes the
-//! place of the old one, in one step, when it is whole, checked and durable. Until then the old one is only read.
+//! SQLite itself writes the new file: `VACUUM INTO` with reserved bytes, `convert_back` without
+//! them. The new file takes the place of the old one in one step when it is whole, checked and
+//! durable. Until then the old one is only read.
 
 use crate::convert_back;
 use crate::look::{disk, grouped, wal_beside};
@@ -26,9 +28,10 @@ use std::time::Duration;
 
 /// Give each page of a database the reserved bytes that the in-page schemes need (248 of 4096)
 ///
-/// For scheme=dhl-cc, dhl-tc, lsmvbt, mvbt and mvbt-opt. The database must not be in use. The new file is written
-/// beside the old one, checked, synced, and renamed over it; the old one stays as it is if anything fails, but that it
-/// leaves SQLite's WAL mode first. Any SQLite reads and writes the result, and every other scheme works on it.
+/// For scheme=dhl-cc, dhl-tc, lsmvbt, mvbt and mvbt-opt. The database must not be in use. The new
+/// file is written beside the old one, checked, synced, and renamed over it; the old one stays as
+/// it is if anything fails, but that it leaves SQLite's WAL mode first. Any SQLite reads and writes
+/// the result, and every other scheme works on it.
 ///
 ///     onewrite convert app.db
 ///
@@ -46,7 +49,7 @@ pub struct Args {
     to: Form,
 }
 
-/// What the pages of the new file have.
+/// The reserved bytes of the new file's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Form {
     /// Room for trailers
@@ -74,18 +77,19 @@ impl Drop for Draft {
     }
 }
 
-/// Converts, and says what was done.
+/// Converts, and prints the result.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let file = args.file.display();
-    // Keeps everybody out until the new file has its name.
+    // Its locks keep all other processes out until the new file has its name.
     let mut repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
-    // A process that died as it took the database out of WAL mode leaves a WAL beside a header that does not say so.
+    // A process that died as it took the database out of WAL mode leaves a WAL beside a header that
+    // does not say so.
     if repair.state()?.kind == Kind::Wal || wal_beside(repair.path()).is_some() {
         drop(repair);
         leave_wal_mode(&args.file)?;
         repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
     }
-    // SQLite would write what is in it over the new file.
+    // SQLite would write the content of the WAL over the new file.
     if let Some((wal, _)) = wal_beside(repair.path()) {
         bail!(
             "{file} has a write-ahead log beside it ({}): open it with SQLite once, to bring that home",
@@ -148,7 +152,7 @@ fn convert(repair: &Repair, state: &State, to: Form) -> Result<u64> {
         }
         _ => {}
     }
-    // Before a row is in it: nobody may read it who may not read the old one.
+    // Before a row is in it: a user that may not read the old file may not read the new one.
     let access = repair.home().access()?;
     disk().open_beside(&draft.0, OpenMode::Create, access).context("making the new file")?;
     write_draft(path, &draft.0, state, to)?;
@@ -160,8 +164,8 @@ fn convert(repair: &Repair, state: &State, to: Form) -> Result<u64> {
     Ok(pages)
 }
 
-/// A log that holds transactions which home has goes: beside the new file, whose change counter begins anew, nothing would tell that it
-/// has them, too.
+/// Removes a log whose transactions are all in home. The change counter of the new file begins
+/// anew, so beside it nothing would tell that it has them, too.
 fn remove_ended_log(repair: &Repair) -> Result<()> {
     let Some(log) = repair.lock_log()? else { return Ok(()) };
     let what = || format!("removing the log {}, whose session has ended", log.path.display());

@@ -1,8 +1,8 @@
 //! The way back of `onewrite convert`: a new file without reserved bytes.
 //!
-//! SQLite's VACUUM never lowers the reserved bytes of a database, so the content is copied by SQL into a new one, the
-//! way VACUUM does it: tables with their rowids, then indexes, then views, triggers and virtual tables as they are
-//! written in the schema.
+//! SQLite's VACUUM never lowers the reserved bytes of a database. So the content is copied by SQL
+//! into a new one, as VACUUM copies it: tables with their rowids, then indexes, then views,
+//! triggers and virtual tables as the schema has them.
 
 use anyhow::{Context, Result, ensure};
 use rusqlite::Connection;
@@ -16,7 +16,7 @@ pub fn copy(new: &Connection) -> Result<()> {
         new.pragma_update(Some("main"), name, number(name)?)?;
     }
     new.pragma_update(Some("main"), "encoding", text("PRAGMA old.encoding")?)?;
-    // What is in the file stays in it, though it may not satisfy its constraints any more.
+    // Rows stay in the file, though they may not satisfy its constraints any more.
     new.execute_batch("PRAGMA foreign_keys=OFF; PRAGMA ignore_check_constraints=ON; PRAGMA writable_schema=ON")?;
     new.execute_batch("PRAGMA main.synchronous=OFF; PRAGMA main.journal_mode=OFF; BEGIN")?;
     let tables = "SELECT name, sql FROM old.sqlite_schema WHERE type='table' AND coalesce(rootpage, 1) > 0";

@@ -10,8 +10,9 @@ use std::process::ExitCode;
 
 /// Print a database as SQL text, also while others use it
 ///
-/// What is printed is one snapshot: the newest state when it begins. Writers through onewrite are not kept waiting.
-/// The status is not 0 if anything could not be read; the text then ends with ROLLBACK, so that nothing of it is kept.
+/// The text is one snapshot: the newest state when it begins. Writers through onewrite are not kept
+/// waiting. The status is not 0 if anything could not be read; the text then ends with ROLLBACK, so
+/// that nothing of it is kept.
 ///
 ///     onewrite dump app.db > app.sql
 ///     onewrite dump app.db | sqlite3 copy.db
@@ -150,7 +151,8 @@ fn value(value: ValueRef<'_>, out: &mut impl Write) -> std::io::Result<()> {
         ValueRef::Null => write!(out, "NULL"),
         ValueRef::Integer(n) => write!(out, "{n}"),
         ValueRef::Real(x) if x.is_infinite() => write!(out, "{}9.0e+999", if x < 0.0 { "-" } else { "" }),
-        // As many digits as bring the same number back, and a point, so that it stays a real number.
+        // As many digits as bring the same number back, and a point, so that it stays a real
+        // number.
         ValueRef::Real(x) => write!(out, "{x:?}"),
         ValueRef::Text(bytes) if bytes.contains(&0) => write!(out, "CAST(X'{}' AS TEXT)", hex(bytes)),
         // The program sqlite3 takes a carriage return for part of a line's end.
@@ -174,7 +176,7 @@ fn write_quoted(out: &mut impl Write, bytes: &[u8]) -> std::io::Result<()> {
     out.write_all(b"'")
 }
 
-/// What stands for a carriage return, and nowhere else in `bytes`.
+/// A text that stands for a carriage return, and is not in `bytes`.
 fn sign_for_return(bytes: &[u8]) -> String {
     let is_free = |sign: &String| !bytes.windows(sign.len()).any(|part| part == sign.as_bytes());
     (0u64..).map(|n| if n == 0 { "\\r".to_owned() } else { format!("\\r{n}") }).find(is_free).unwrap_or_default()

@@ -1,4 +1,5 @@
-//! `onewrite inspect`: what a database and its log say, in words or as JSON. Looks only.
+//! `onewrite inspect`: the content of a database's header and its log, in words or as JSON. It only
+//! reads.
 
 use crate::look::{Behind, Entry, Log, Look, SlotFound, counted, grouped};
 use anyhow::{Context, Result, bail};
@@ -8,7 +9,7 @@ use onewrite_core::inspect::Slot;
 use onewrite_core::inspect::home::{self, Kind, Mark};
 use onewrite_core::inspect::layout::home as at;
 use onewrite_core::inspect::layout::slot::PAGE_COUNT_IN_HOME;
-use onewrite_core::text::printable;
+use onewrite_core::text::{printable, printable_json};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::Write;
@@ -17,7 +18,8 @@ use std::process::ExitCode;
 
 /// Show what a database and its onewrite log hold: mark, session, slots, records
 ///
-/// Nothing is written. While others use the database through onewrite, it is shown as it is at the moment.
+/// Nothing is written. While others use the database through onewrite, it is shown as it is at the
+/// moment.
 ///
 ///     onewrite inspect app.db
 ///     onewrite inspect app.db --limit 0 --json | jq .log.records
@@ -35,7 +37,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Prints what is there.
+/// Prints mark, session, slots and records.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (look, live) = Look::with(&args.file, |look| match &look.log {
         Some(log) => Live::of(look, log, args.limit),
@@ -44,7 +46,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if look.state.kind == Kind::Foreign && !look.first.starts_with(at::MAGIC) {
         bail!("{} is not a SQLite database: it does not begin with \"SQLite format 3\"", args.file.display());
     }
-    let text = if args.json { format!("{:#}\n", json(&look, live.as_ref())) } else { text(&look, live.as_ref()) };
+    let text = match args.json {
+        true => printable_json(&format!("{:#}\n", json(&look, live.as_ref()))).into_owned(),
+        false => text(&look, live.as_ref()),
+    };
     std::io::stdout().lock().write_all(text.as_bytes()).context("printing")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,5 @@
-//! Reading a database that others may be using: through onewrite, as one of its readers, on one snapshot.
+//! Reading a database that others may be using: through onewrite, as one of its readers, on one
+//! snapshot.
 
 use anyhow::{Context, Result, anyhow};
 use onewrite_rusqlite::{last_error, open_with_flags};
@@ -9,8 +10,8 @@ use std::time::Duration;
 /// Waits that long for one that has the database to itself.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Opens the database at `path` to read, and begins a read transaction: what it sees stays as it is, and keeps nobody from
-/// writing through onewrite.
+/// Opens the database at `path` to read, and begins a read transaction. Its snapshot stays as it
+/// is, and keeps no process from writing through onewrite.
 pub fn open(path: &Path) -> Result<Connection> {
     // A file may be called `:memory:`, too.
     let file = std::path::absolute(path).with_context(|| format!("cannot read {}", path.display()))?;

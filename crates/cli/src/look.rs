@@ -1,8 +1,8 @@
-//! What `check` and `inspect` share: opening a database and its log to look only, and walking the
-//! records with what each one says.
+//! Opening a database and its log to look only, and walking the records, for `check` and `inspect`.
 //!
-//! Files are opened for reading and locked so that nobody changes them meanwhile. Where others use the database through
-//! onewrite, they are looked at as they are, again if a checkpoint came between.
+//! Files are opened for reading and locked so that no process changes them meanwhile. Where others
+//! use the database through onewrite, both are read without the locks, again if a checkpoint came
+//! between.
 
 use onewrite_core::Repair;
 use onewrite_core::disk::real::RealDisk;
@@ -31,7 +31,7 @@ pub struct Look {
     pub first: Vec<u8>,
     /// Length of home in bytes.
     pub home_bytes: u64,
-    /// What home says, the mark left out.
+    /// The state in home's header, without the mark.
     pub state: State,
     /// The session id of the mark.
     pub mark: Option<u64>,
@@ -39,13 +39,13 @@ pub struct Look {
     pub hot_journal: Option<PathBuf>,
     /// A write-ahead log of SQLite with something in it, and its length in bytes.
     pub wal: Option<(PathBuf, u64)>,
-    /// What a process of the scheme `dash` left when it died: the file that did not have the name.
+    /// The file without the name, which a process of the scheme `dash` left when it died.
     pub second: Option<PathBuf>,
     /// The log.
     pub log: Option<Log>,
 }
 
-/// A log, whatever is in it.
+/// A log, valid or not.
 pub struct Log {
     /// The file, locked unless it is in use.
     pub file: LogFile,
@@ -58,7 +58,7 @@ pub struct Log {
     pub newest: Option<Slot>,
 }
 
-/// What stands where a slot belongs.
+/// The content of a slot's place.
 pub enum SlotFound {
     /// Zeros, or the end of the file.
     Empty,
@@ -82,7 +82,8 @@ pub fn disk() -> Arc<dyn Disk> {
     Arc::new(RealDisk::new())
 }
 
-/// A write-ahead log of SQLite with something in it beside the database at `path`, and its length in bytes.
+/// A write-ahead log of SQLite beside the database at `path` that is not empty, and its length in
+/// bytes.
 pub fn wal_beside(path: &Path) -> Option<(PathBuf, u64)> {
     let wal = path_beside(path, WAL_SUFFIX);
     let bytes = std::fs::metadata(&wal).ok()?.len();
@@ -104,7 +105,8 @@ impl Look {
         if look.mark.is_some() && look.log.is_some() { Ok(look) } else { Err(Error::Busy(why)) }
     }
 
-    /// Looks with `look` at the database at `path`, again when a checkpoint of another process came between, or it says `Busy`.
+    /// Looks with `look` at the database at `path`. It looks again when a checkpoint of another
+    /// process came between, or the answer is `Busy`.
     pub fn with<T>(path: &Path, mut look: impl FnMut(&Look) -> Result<T>) -> Result<(Look, T)> {
         for _ in 0..20 {
             let at = Look::open(path)?;
@@ -169,7 +171,8 @@ impl Log {
         Ok(Log { bytes, slots: [slot_at(1)?, slot_at(2)?], newest, file, in_use })
     }
 
-    /// The slot recovery would start from: the newest, unless a recovery crashed between its slot and its mark.
+    /// The slot that recovery would start from: the newest, unless a recovery crashed between its
+    /// slot and its mark.
     pub fn slot_for(&self, session: Option<u64>) -> Result<Option<&Slot>> {
         let Some(newest) = &self.newest else { return Ok(None) };
         let mut valid: Vec<_> = self.slots.iter().filter_map(SlotFound::valid).cloned().collect();
@@ -183,7 +186,7 @@ impl Log {
         Ok(Some(newest))
     }
 
-    /// Walks the live records below `slot`, and says what is behind them.
+    /// Walks the live records below `slot`, and tells which bytes follow the last one.
     pub fn walk(&self, slot: &Slot, mut visit: impl FnMut(Entry)) -> Result<(ScanEnd, Behind)> {
         let mut end = self.file.scan(slot, |record| {
             visit(Entry::of(record, &self.file)?);
@@ -192,14 +195,15 @@ impl Log {
         if let Some((lost, _)) = end.rot.filter(|_| self.in_use)
             && self.file.scan(slot, |_| Ok(()))?.last_tid >= lost
         {
-            // Written after the walk had been there, as the one that seemed to prove that it was lost.
+            // The walk had passed its place before it was written, and so was the record that
+            // seemed to prove that it was lost.
             end.rot = None;
         }
         let behind = self.behind(slot, &end)?;
         Ok((end, behind))
     }
 
-    /// What stands where the record after the last one would.
+    /// The content of the places at which a next record may begin.
     fn behind(&self, slot: &Slot, end: &ScanEnd) -> Result<Behind> {
         let ring_at = slot.ring_at();
         for at in next_places(slot, end.tail) {
@@ -224,7 +228,7 @@ impl Log {
     }
 }
 
-/// What is behind the last record.
+/// The bytes behind the last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// Nothing that belongs to the log.
@@ -235,7 +239,7 @@ pub enum Behind {
     StreamInPart(Tid),
 }
 
-/// What one record says.
+/// One record, as `inspect` shows it.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The transaction.

@@ -25,7 +25,8 @@ use onewrite_core::text::printable;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Durable SQLite commits with one block write and one flush: measure them, and look after the files.
+/// Durable SQLite commits with one block write and one flush: measure them, and look after the
+/// files.
 #[derive(Parser)]
 #[command(name = "onewrite", version, arg_required_else_help = true)]
 struct Cli {

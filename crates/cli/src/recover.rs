@@ -1,4 +1,5 @@
-//! `onewrite recover`: brings what a crash left in the log home and takes the mark off, or says why not.
+//! `onewrite recover`: brings the transactions that a crash left in the log home and takes the mark
+//! off, or says why not.
 
 use crate::look::{counted, disk, grouped, wal_beside};
 use crate::remains;
@@ -15,9 +16,10 @@ use std::process::ExitCode;
 
 /// Bring what a crash left in the log into the database, and take onewrite's mark off
 ///
-/// Opening the database through onewrite does the same by itself. This is for a database that onewrite is
-/// not at hand for, and for a log that is damaged or lost. The database must not be in use. Whatever the
-/// log held and cannot be kept is named, and the log set aside as FILE-onewrite.lost.
+/// Opening the database through onewrite does the same by itself. This is for a database that
+/// onewrite is not at hand for, and for a log that is damaged or lost. The database must not be in
+/// use. Transactions of the log that cannot be kept are named, and the log set aside as
+/// FILE-onewrite.lost.
 ///
 ///     onewrite recover app.db --dry-run
 #[derive(Debug, clap::Args)]
@@ -40,7 +42,7 @@ pub struct Args {
     yes: bool,
 }
 
-/// Recovers, and says what was done.
+/// Recovers, and prints the result.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let file = args.file.display();
     let mode = if args.dry_run { OpenMode::ReadOnly } else { OpenMode::ReadWrite };

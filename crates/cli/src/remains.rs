@@ -1,4 +1,5 @@
-//! What a database file holds without its log, for who is about to give that up: its pages, its tables and their rows.
+//! The content of a database file without its log, for a user who is about to give the log up: its
+//! pages, its tables and their rows.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! `onewrite replicate`, `restore`, `follow`, `promote`, `rejoin`, `unsync` and `verify`: the program `onewrite-replicate`, which has what only shipping takes.
+//! `onewrite replicate`, `restore`, `follow`, `promote`, `rejoin`, `unsync` and `verify`: the
+//! program `onewrite-replicate`. It has the dependencies that only shipping needs.
 
 use anyhow::{Result, anyhow};
 use std::ffi::OsString;
@@ -9,7 +10,7 @@ use std::process::{Command, ExitCode};
 
 const NAME: &str = "onewrite-replicate";
 
-/// What follows goes to onewrite-replicate, which also answers --help.
+/// The arguments go to onewrite-replicate, which also answers --help.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {

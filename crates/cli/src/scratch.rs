@@ -1,7 +1,8 @@
-//! A disk for looking: reads are those of the real files, and writes go to temporary files that nobody else sees.
+//! A disk for looking: reads are those of the real files, and writes go to temporary files that no
+//! other process sees.
 //!
-//! `check` opens a database through onewrite on this disk. The open recovers, rolls a journal back or ends WAL mode as any open does,
-//! and no byte beside the database changes.
+//! `check` opens a database through onewrite on this disk. The open recovers, rolls a journal back
+//! or ends WAL mode as any open does, and no byte beside the database changes.
 
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::shared::SharedWords;
@@ -29,7 +30,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Forgets every file and what was written to it.
+    /// Forgets every file and its written blocks.
     pub fn clear(&self) {
         self.names.lock().clear();
     }
@@ -144,7 +145,7 @@ impl Disk for Scratch {
     }
 }
 
-/// A file, under whatever name.
+/// A file, under any name.
 struct Inode {
     id: FileId,
     real: Option<Arc<dyn DiskFile>>,
@@ -174,7 +175,7 @@ impl Inode {
         Ok(Inode { id: real.id()?, real: Some(real), words: Arc::default(), content: Mutex::new(content) })
     }
 
-    /// Fills `buf` with what stands at `offset`: zeros behind the end.
+    /// Fills `buf` with the bytes from `offset` on: zeros behind the end.
     fn read(&self, content: &mut Content, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let (mut rest, mut at) = (buf, offset);
         while !rest.is_empty() {
@@ -243,7 +244,7 @@ impl Inode {
             self.write(content, behind, len)?;
         }
         content.real_len = content.real_len.min(len);
-        // A block of the store stays in use: zeros are what a longer file has there.
+        // A block of the store stays in use. If the file grows again, it must read as zeros there.
         let cut: Vec<u64> = content.written.keys().copied().filter(|at| at * BLOCK >= len).collect();
         for at in cut {
             self.write(content, &[0; BLOCK as usize], at * BLOCK)?;
@@ -276,7 +277,7 @@ impl Content {
     }
 }
 
-/// A file without a name in TMPDIR, or else where everybody may make one.
+/// A file without a name in TMPDIR, or else in a directory in which every user may make one.
 fn temporary() -> io::Result<File> {
     tempfile::tempfile_in(environment::temp_dir())
         .or_else(|e| ["/var/tmp", "/tmp"].iter().find_map(|dir| tempfile::tempfile_in(dir).ok()).ok_or(e))

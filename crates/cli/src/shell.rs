@@ -1,4 +1,5 @@
-//! `onewrite shell`: the program `sqlite3`, with the extension loaded and the database open through onewrite.
+//! `onewrite shell`: the program `sqlite3`, with the extension loaded and the database open through
+//! onewrite.
 
 use anyhow::{Result, anyhow, bail};
 use onewrite_core::environment;
@@ -11,9 +12,10 @@ use std::process::{Command, ExitCode};
 
 /// Open a database in the program sqlite3, through onewrite
 ///
-/// Runs sqlite3 with the extension loaded and FILE open. What follows FILE goes to sqlite3: options, SQL, dot-commands.
-/// The extension libonewrite.so is looked for beside this program, in ../lib and where Debian and Fedora have libraries, unless
-/// --extension or the environment variable ONEWRITE_EXTENSION names it; `cargo build --release -p onewrite` makes it.
+/// Runs sqlite3 with the extension loaded and FILE open. The arguments behind FILE go to sqlite3:
+/// options, SQL, dot-commands. The extension libonewrite.so is looked for beside this program, in
+/// ../lib and where Debian and Fedora have libraries, unless --extension or the environment
+/// variable ONEWRITE_EXTENSION names it; `cargo build --release -p onewrite` makes it.
 ///
 ///     onewrite shell app.db
 ///     onewrite shell app.db 'SELECT count(*) FROM t' 'PRAGMA onewrite_stats'
@@ -47,24 +49,38 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         command
     };
     // Where either fails, sqlite3 goes on with a database in memory.
-    let tried = command(&["-bail", "-batch", "-init", "/dev/null"])
-        .arg("PRAGMA onewrite_scheme; SELECT 1 FROM sqlite_schema LIMIT 1")
-        .output();
-    let tried = tried.map_err(|e| missing(&args.sqlite3, &e))?;
+    let attempt = || {
+        let mut tried = command(&["-bail", "-batch", "-init", "/dev/null"]);
+        tried.arg("PRAGMA onewrite_scheme; SELECT 1 FROM sqlite_schema LIMIT 1");
+        tried
+    };
+    let tried = attempt().output().map_err(|e| missing(&args.sqlite3, &e))?;
     if !tried.status.success() || !tried.stderr.is_empty() {
-        let why = String::from_utf8_lossy(&tried.stderr).trim().lines().collect::<Vec<_>>().join("; ");
+        let said = String::from_utf8_lossy(&tried.stderr);
+        let mut why = said.trim().lines().collect::<Vec<_>>().join("; ");
+        // sqlite3 tells the code alone.
+        let again = attempt().env("ONEWRITE_LOG", "stderr").output();
+        if let Some(reason) = again.ok().and_then(|again| reason(&String::from_utf8_lossy(&again.stderr))) {
+            why += &format!(": {reason}");
+        }
         bail!("{} cannot open {} through {}: {why}", args.sqlite3.display(), args.file.display(), extension.display());
     }
     Err(missing(&args.sqlite3, &command(&[]).args(&args.args).exec()))
 }
 
-/// Those of sqlite3's options that say how a file is opened: of the one that it opens itself, which is in memory, they would say nothing.
+/// The given options of sqlite3 that say how to open a file. They go to `.open`, for the file that
+/// sqlite3 opens by itself is in memory.
 fn opening(args: &[OsString]) -> String {
     let known = ["readonly", "nofollow"];
     let given = |name: &&&str| {
         args.iter().filter_map(|arg| arg.to_str()).any(|arg| arg == format!("-{name}") || arg == format!("--{name}"))
     };
     known.iter().filter(given).map(|name| format!("--{name} ")).collect()
+}
+
+/// The last one that the extension logged.
+fn reason(log: &str) -> Option<String> {
+    log.lines().rev().find_map(|line| Some(line.split_once(") onewrite: ")?.1.to_owned()))
 }
 
 fn missing(program: &Path, e: &std::io::Error) -> anyhow::Error {

@@ -1,7 +1,9 @@
-//! The tables of a database, by SQLite's `integrity_check` on one consistent state, of which nothing is written back.
+//! The tables of a database, by SQLite's `integrity_check` on one consistent state, of which
+//! nothing is written back.
 //!
-//! Where processes use the database, this is one more reader. Where none does, the caller's locks keep it as it is, and it is opened
-//! through onewrite on a [`Scratch`] disk: as an open to write would find it, behind recovery.
+//! Where processes use the database, this is one more reader. Where none does, the caller's locks
+//! keep it as it is, and it is opened on a [`Scratch`] disk through onewrite: in the state that an
+//! open to write would find, behind recovery.
 
 use crate::live;
 use crate::look::Look;
@@ -39,7 +41,8 @@ pub enum Tables {
     Busy(String),
 }
 
-/// Checks the tables of a database that others use, with a reader of its own. With `quick` that reader begins, and no more.
+/// Checks the tables of a database that others use, with a reader of its own. With `quick` that
+/// reader begins, and no more.
 pub fn check_live(path: &Path, quick: bool) -> Tables {
     let db = match live::open(path) {
         Ok(_) if quick => return Tables::Left,
@@ -62,7 +65,8 @@ pub fn check_locked(look: &Look) -> Tables {
         Err(why) => return Tables::Unchecked(why),
     };
     disk.clear();
-    // Commits that wait for a store keep sessions from beginning (rule ShipperBegins): none of this one is shipped.
+    // Commits that wait for a store keep sessions from beginning (rule StoreHasIt): no commit of
+    // this one is shipped.
     let _none_is_there = disk.remove(&path_beside(path, SYNC_SUFFIX));
     let (over, is_over) = mpsc::channel::<()>();
     let found = std::thread::scope(|scope| {
@@ -88,7 +92,7 @@ fn scratch() -> Result<&'static Scratch, String> {
 }
 
 fn open_scratch(path: &Path) -> rusqlite::Result<Connection> {
-    // What is written stays on the scratch disk: so the open recovers without a permission to write.
+    // Writes stay on the scratch disk, so the open recovers without a permission to write.
     Connection::open_with_flags_and_vfs(path, OpenFlags::SQLITE_OPEN_READ_WRITE, VFS)
 }
 

@@ -1,4 +1,5 @@
-//! What `check` says of one database: its findings, the parts that were checked, and the verdict, in words or as JSON.
+//! The answer of `check` for one database: its findings, the parts that were checked, and the
+//! verdict, in words or as JSON.
 
 use crate::look::counted;
 use onewrite_core::text::Printable;
@@ -56,7 +57,8 @@ pub struct Findings {
     pub is_incomplete: bool,
     /// Transactions that only the log holds.
     pub waiting: u64,
-    /// It is sound by itself, and this is to be known of what the log beside it holds.
+    /// It is sound by itself, but may lack transactions of the log beside it: the words that say
+    /// so.
     pub apart: Option<&'static str>,
     /// Others use it.
     pub in_use: bool,
@@ -75,7 +77,7 @@ impl Findings {
         self.list.push((Grade::Damage, text.into()));
     }
 
-    /// What looked like damage until now is a note, for this reason.
+    /// Turns the damage found until now into notes, for this reason.
     pub fn excuse(&mut self, why: &str) {
         for (grade, text) in self.list.iter_mut().filter(|(grade, _)| *grade == Grade::Damage) {
             *grade = Grade::Note;

@@ -1,39 +1,38 @@
-//! To look at a database and its log without changing them: paths, the formats of `docs/format.md`, the records of a log.
+//! Read-only views of a database and its log: paths, the formats of `docs/format.md`, records.
 //!
-//! For `check` and `inspect`, the simulators, arbitrary bytes: what they need to know is here, and everything else of this
-//! crate is its own.
+//! For `check`, `inspect`, the simulators and the fuzzers.
 
-pub use crate::beside::{path as path_beside, second_path};
+pub use crate::base::types::{LogOffset, PageNo, Tid};
+pub use crate::database::ship::{REPLICA, sync_path};
+pub use crate::disk::beside::{path as path_beside, second_path};
 pub use crate::log::decision::Decision;
 pub use crate::log::file::{LogFile, ScanEnd, log_path, next_places};
 pub use crate::log::record::{Change, Peek, Record};
 pub use crate::log::slot::{Slot, follows_session};
 pub use crate::log::tombstone::{Tombstone, is_wiped};
-pub use crate::node::Shape;
 pub use crate::pairing::{Left, Pairing, before_recovery};
-pub use crate::procs::ship::{REPLICA, sync_path};
-pub use crate::repair::Judgement;
-pub use crate::trailer::has_room;
-pub use crate::types::{LogOffset, PageNo, Tid};
+pub use crate::recovery::repair::Judgement;
+pub use crate::research::trailer::has_room;
+pub use crate::sqlite_format::node::Shape;
 
 /// Every offset and size of every format.
 pub mod layout {
-    pub use crate::layout::*;
+    pub use crate::base::layout::*;
 }
 
 /// The header of a database file, and the mark in it.
 pub mod home {
-    pub use crate::home::{
+    pub use crate::sqlite_format::home::{
         Header, Kind, Mark, State, mark, page_bytes, page_count, put_counter, put_page_count, reserved, unmark,
     };
 }
 
 /// SQLite's rollback journal.
 pub mod journal {
-    pub use crate::journal::MAGIC;
+    pub use crate::sqlite_format::journal::MAGIC;
 }
 
 /// SQLite's write-ahead log.
 pub mod wal {
-    pub use crate::wal::Head;
+    pub use crate::sqlite_format::wal::Head;
 }

@@ -1,6 +1,6 @@
-//! Histories: threads of several processes, of the extension and of the drop-in library, append to lists and read them, in
-//! transactions of one to eight operations, while processes fork, stop and are killed. The history that they tell is proved
-//! strictly serializable, or a violation is named.
+//! Histories: threads of several processes append to lists and read them, in transactions of one to
+//! eight operations. Some processes load the extension, some the drop-in library; they fork, stop
+//! and are killed. Their history is proved strictly serializable, or a violation is named.
 //!
 //! Choices are drawn from the seed, timing is not: a violation keeps the files and the histories.
 
@@ -38,11 +38,14 @@ use crate::soak::whereabouts;
 
 /// A process that lives for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long nobody looks whether a process has ended, or is to be stopped or killed.
+/// Pause between two looks whether a process has ended, or is to be stopped or killed.
 const NAP: Duration = Duration::from_micros(500);
-/// URI parameters, one of which each round draws, and whether a few hundred KiB are streamed under them.
-const PARAMETERS: [(&str, bool); 7] = [
+/// URI parameters, one of which each round draws, and whether a few hundred KiB are streamed under
+/// them.
+const PARAMETERS: [(&str, bool); 9] = [
     ("", false),
+    ("idle=1ms", false),
+    ("idle=20ms&log_size=256k&table_size=128k&stream_size=64k", true),
     ("log_size=256k&table_size=128k&stream_size=64k", true),
     ("log_size=256k&table_size=128k&stream_size=64k", true),
     ("log_size=256k&table_size=128k&stream_size=64k&busy_ms=1", true),
@@ -63,16 +66,19 @@ pub struct Histories {
     /// Where the random numbers begin: the same seed draws the same choices, but the timing differs
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Directory for the databases; otherwise a temporary one. A violation keeps files and histories there
+    /// Directory for the databases; otherwise a temporary one. A violation keeps files and
+    /// histories there
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// The drop-in libsqlite3 that half of the processes load; otherwise the one beside this program, if it is there
+    /// The drop-in libsqlite3 that half of the processes load; otherwise the one beside this
+    /// program, if it is there
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
     /// URI parameters of all rounds, such as stream_size=64k; otherwise each round draws some
     #[arg(long)]
     parameters: Option<String>,
-    /// Databases of all rounds, 2 to 5 of them attached to one another; otherwise each round draws a number
+    /// Databases of all rounds, 2 to 5 of them attached to one another; otherwise each round draws
+    /// a number
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=5))]
     files: Option<u8>,
     /// SQLite's own VFS in WAL mode, on one file: these histories must pass
@@ -227,7 +233,8 @@ impl Setup {
             None if histories.stock => (String::new(), false),
             None => (drawn.0.to_owned(), drawn.1),
         };
-        // Such a database is one process's alone, and a transaction over several needs each without any reader.
+        // One process has such a database alone, and a transaction over several needs each without
+        // any reader.
         let is_alone = parameters.contains("concurrent=1");
         let drawn = if rng.bool() || is_alone { 1 } else { rng.u8(2..=5) };
         let files = if histories.stock { 1 } else { histories.files.unwrap_or(drawn) };
@@ -305,12 +312,12 @@ fn round(histories: &Histories, library: Option<&Path>, fault: Option<Fault>, to
     Err(e).with_context(|| format!("seed {seed}, round {number} ({setup}); {kept} has the files and histories"))
 }
 
-/// Tells when nobody has the other end of a pipe any more.
+/// Tells when no process has the other end of a pipe any more.
 fn when_all_ended(mut from: PipeReader) -> Receiver<()> {
     let (send, ended) = channel();
     std::thread::spawn(move || {
         let mut said = Vec::new();
-        // What processes print is told in their histories, too.
+        // The output is not used: processes tell it in their histories, too.
         let _ = from.read_to_end(&mut said);
         let _ = send.send(());
     });

@@ -39,8 +39,9 @@ type RawAutoExtensionFn = unsafe extern "C" fn(
 
 /// The functions of the SQLite that rusqlite is linked to.
 pub fn api() -> Api {
-    // SAFETY: the functions differ from the declared types only in where `sqlite3_vfs`, whose layout is the same
-    // (onewrite asserts that in tests/layout.rs), and the type of an entry point are declared.
+    // SAFETY: the functions differ from the declared types only in where two types are declared: an
+    // entry point, and `sqlite3_vfs`, which has the same layout (onewrite asserts that in
+    // tests/layout.rs).
     let (vfs_find, vfs_register, auto_extension) = unsafe {
         (
             transmute::<RawFindFn, VfsFindFn>(ffi::sqlite3_vfs_find),
@@ -70,25 +71,28 @@ pub fn register() -> Result<(), Error> {
     unsafe { onewrite::register(&api(), VFS_NAME, false) }
 }
 
-/// Registers the VFS `onewrite` and makes it the default: databases opened without naming a VFS use it.
+/// Registers the VFS `onewrite` and makes it the default: databases opened without naming a VFS use
+/// it.
 pub fn register_default() -> Result<(), Error> {
     // SAFETY: the functions are those of the SQLite this program is linked to.
     unsafe { onewrite::register(&api(), VFS_NAME, true) }
 }
 
-/// Registers a VFS under another `name`, on a disk of the caller's. It refuses to open a database read-only, as well as what needs the
-/// files of the system: WAL mode that stays, and transactions over several files that step aside.
+/// Registers a VFS under another `name`, on a disk of the caller's. It refuses read-only opens, and
+/// all that needs the files of the system: WAL mode that stays, and transactions over several files
+/// that step aside.
 pub fn register_on_disk(name: &CStr, disk: Arc<dyn Disk>) -> Result<(), Error> {
     // SAFETY: the functions are those of the SQLite this program is linked to.
     unsafe { onewrite::register_with_disk(&api(), name, disk) }
 }
 
-/// Asks for reserved bytes at the end of each page of a database that is still to be made, or of what `VACUUM INTO`
-/// makes of this one. The in-page schemes need 32, and take more of large pages.
+/// Asks for reserved bytes at the end of each page of a database that is still to be made, or of
+/// the copy that `VACUUM INTO` makes of this one. The in-page schemes need 32, and take more of
+/// large pages.
 pub fn reserve_bytes(db: &Connection, bytes: u8) -> rusqlite::Result<()> {
     let mut bytes = c_int::from(bytes);
-    // SAFETY: the connection is open for as long as `db` is borrowed; this operation takes a pointer to an int, and
-    // nobody keeps it.
+    // SAFETY: the connection is open while `db` is borrowed; this operation takes a pointer to an
+    // int and does not keep it.
     let code = unsafe {
         let op = ffi::SQLITE_FCNTL_RESERVE_BYTES;
         ffi::sqlite3_file_control(db.handle(), c"main".as_ptr(), op, (&raw mut bytes).cast())
@@ -96,8 +100,9 @@ pub fn reserve_bytes(db: &Connection, bytes: u8) -> rusqlite::Result<()> {
     if code == ffi::SQLITE_OK { Ok(()) } else { Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)) }
 }
 
-/// Reads the main database's file at `offset` as the read transaction of `db` sees it, past SQLite's cache: whole pages, where
-/// `bytes` has their length; zeros behind its end. SQLITE_MISUSE outside a transaction that has begun to read, or inside one that writes.
+/// Reads the main database's file at `offset` past SQLite's cache, as the read transaction of `db`
+/// sees it. Reads whole pages, where `bytes` has their length; zeros behind the end. SQLITE_MISUSE
+/// outside a transaction that has begun to read, or inside one that writes.
 pub fn read_file_at(db: &Connection, bytes: &mut [u8], offset: u64) -> rusqlite::Result<()> {
     let error = |code| rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
     if db.transaction_state(Some(c"main"))? != rusqlite::TransactionState::Read {
@@ -106,8 +111,8 @@ pub fn read_file_at(db: &Connection, bytes: &mut [u8], offset: u64) -> rusqlite:
     let misuse = |_| error(ffi::SQLITE_MISUSE);
     let (len, offset) = (c_int::try_from(bytes.len()).map_err(misuse)?, i64::try_from(offset).map_err(misuse)?);
     let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
-    // SAFETY: the connection is open for as long as `db` is borrowed; this operation stores a pointer to the file, which
-    // lives as long as the connection.
+    // SAFETY: the connection is open while `db` is borrowed; this operation stores a pointer to the
+    // file, which lives as long as the connection.
     let code = unsafe {
         let op = ffi::SQLITE_FCNTL_FILE_POINTER;
         ffi::sqlite3_file_control(db.handle(), c"main".as_ptr(), op, (&raw mut file).cast())
@@ -118,14 +123,15 @@ pub fn read_file_at(db: &Connection, bytes: &mut [u8], offset: u64) -> rusqlite:
     // SAFETY: an open file has methods, which are constant while it is open.
     let read = unsafe { (*file).pMethods.as_ref() }.and_then(|methods| methods.xRead);
     let read = read.ok_or_else(|| error(ffi::SQLITE_MISUSE))?;
-    // SAFETY: a connection is used by one thread at a time (`Connection` is not Sync), so SQLite calls nothing of this file
-    // meanwhile; it may write `len` bytes, which are borrowed for writing.
+    // SAFETY: one thread at a time uses a connection (`Connection` is not Sync), so SQLite calls
+    // nothing of this file meanwhile. It may write `len` bytes, which are borrowed for writing.
     let code = unsafe { read(file, bytes.as_mut_ptr().cast(), len, offset) };
     if matches!(code, ffi::SQLITE_OK | ffi::SQLITE_IOERR_SHORT_READ) { Ok(()) } else { Err(error(code)) }
 }
 
 /// Opens a database, creating it where there is none, through onewrite. The path may be a URI with
-/// settings; one that is unknown is an error that names the choices. Where the open fails for a reason of onewrite's, the error tells it.
+/// settings; one that is unknown is an error that names the choices. Where the open fails for a
+/// reason of onewrite's, the error tells it.
 pub fn open(path: impl AsRef<Path>) -> rusqlite::Result<Connection> {
     open_with_flags(path, OpenFlags::default())
 }
@@ -142,7 +148,8 @@ pub fn open_with_flags(path: impl AsRef<Path>, flags: OpenFlags) -> rusqlite::Re
     })
 }
 
-/// A URI with `vfs=onewrite` in it: where that is missing, keys that onewrite does not know are ignored.
+/// A URI with `vfs=onewrite` in it: where that is missing, keys that onewrite does not know are
+/// ignored.
 fn naming_the_vfs(path: &Path, flags: OpenFlags) -> Cow<'_, Path> {
     let uri = path.to_str().filter(|path| flags.contains(OpenFlags::SQLITE_OPEN_URI) && path.starts_with("file:"));
     let Some(uri) = uri else { return Cow::Borrowed(path) };

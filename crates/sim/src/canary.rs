@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use onewrite_core::rules::{Rule, break_on_this_thread};
+use onewrite_core::rules::{Case, break_on_this_thread};
 
 use crate::check::Counts;
 use crate::history::{self, Campaign};
@@ -36,31 +36,31 @@ struct Ground {
     scheme: Option<&'static str>,
 }
 
-fn ground(rule: Option<Rule>) -> Ground {
+fn ground(case: Option<Case>) -> Ground {
     let processes = matches!(
-        rule,
+        case,
         None | Some(
-            Rule::SeenByAllAtOnce | Rule::SnapshotsAnnounced | Rule::KeptForOthers | Rule::SlotTold | Rule::PoisonTold
+            Case::SeenByAllAtOnce | Case::SnapshotsAnnounced | Case::KeptForOthers | Case::SlotTold | Case::PoisonTold
         )
     );
-    let wal_mode = matches!(rule, None | Some(Rule::WalBeforeHome | Rule::HomeBeforeWalGoes));
+    let wal_mode = matches!(case, None | Some(Case::WalBeforeHome | Case::HomeBeforeWalGoes));
     let attached = matches!(
-        rule,
-        None | Some(Rule::PreparedFlushed | Rule::UndecidedAsks | Rule::DecisionFlushed | Rule::DecisionKept)
+        case,
+        None | Some(Case::PreparedFlushed | Case::UndecidedAsks | Case::DecisionFlushed | Case::DecisionKept)
     );
-    let (pager, sql, scheme) = match rule {
+    let (pager, sql, scheme) = match case {
         Some(_) if processes || wal_mode || attached => (false, false, None),
         // Only `sql` damages files at rest and puts old files back.
-        Some(Rule::NewSession | Rule::LaterRecordProves) => (false, true, Some("log")),
-        Some(Rule::HomeFitsLog | Rule::LogWiped | Rule::FlushedStays) => (true, false, Some("log")),
-        Some(Rule::Poisons | Rule::EmptyCommitFlushes | Rule::StreamedWhole | Rule::JournalHeadLast) => {
+        Some(Case::NewSession | Case::LaterRecordProves) => (false, true, Some("log")),
+        Some(Case::HomeFitsLog | Case::LogWiped | Case::FlushedStays) => (true, false, Some("log")),
+        Some(Case::Poisons | Case::EmptyCommitFlushes | Case::StreamedWhole | Case::JournalHeadLast) => {
             (true, false, Some("log"))
         }
-        Some(Rule::InPlaceRewritten | Rule::SlotsAgree | Rule::HeldInPlace | Rule::InPlaceWhenDurable) => {
+        Some(Case::InPlaceRewritten | Case::SlotsAgree | Case::HeldInPlace | Case::InPlaceWhenDurable) => {
             (true, false, Some("auto"))
         }
-        Some(Rule::FlushedBeforeExchange | Rule::ExchangeFlushed) => (true, false, Some("dash")),
-        Some(Rule::TrailerSession | Rule::RestoredSealed | Rule::HomeBeforeNext | Rule::SizeHome | Rule::SizeLast) => {
+        Some(Case::FlushedBeforeExchange | Case::ExchangeFlushed) => (true, false, Some("dash")),
+        Some(Case::TrailerSession | Case::RestoredSealed | Case::HomeBeforeNext | Case::SizeHome | Case::SizeLast) => {
             (true, false, Some("dhl-cc"))
         }
         _ => (true, true, None),
@@ -68,16 +68,16 @@ fn ground(rule: Option<Rule>) -> Ground {
     Ground { pager, sql, processes, wal_mode, attached, scheme }
 }
 
-/// Breaks `rule` (or none) until one of the histories of seeds 1 to `seeds` finds it out.
-pub fn hunt(rule: Option<Rule>, seeds: u64, campaign: &Campaign) -> Option<Caught> {
-    break_on_this_thread(rule);
+/// Breaks `case` (or none) until one of the histories of seeds 1 to `seeds` finds it out.
+pub fn hunt(case: Option<Case>, seeds: u64, campaign: &Campaign) -> Option<Caught> {
+    break_on_this_thread(case);
     let counts: Arc<Counts> = Arc::default();
-    let ground = ground(rule);
+    let ground = ground(case);
     let scheme = campaign.scheme.clone().or(ground.scheme.map(str::to_owned));
-    // These rules matter only after a failed write or flush.
-    let faults = matches!(rule, Some(Rule::Poisons | Rule::InPlaceRewritten));
+    // These cases matter only after a failed write or flush.
+    let faults = matches!(case, Some(Case::Poisons | Case::InPlaceRewritten));
     let caught = (1..=seeds).find_map(|seed| {
-        let faults = faults || (rule.is_none() && seed % 2 == 0);
+        let faults = faults || (case.is_none() && seed % 2 == 0);
         let campaign = &Campaign { scheme: scheme.clone(), faults, ..campaign.clone() };
         let pager = || {
             let run = catch_unwind(AssertUnwindSafe(|| history::run(seed, campaign, &counts)));

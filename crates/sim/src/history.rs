@@ -2,6 +2,7 @@
 //! operation.
 
 use std::io::ErrorKind;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -126,7 +127,8 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     let found = Arc::default();
     let disk = HookDisk::new(SimDisk::new(config), None);
     let engine = Engine::new(Arc::new(disk.clone()));
-    let mut world = World {
+    // A panic leaves it as it is: closing its connections could panic again, which would end the process.
+    let mut world = ManuallyDrop::new(World {
         setting,
         rng,
         disk,
@@ -141,7 +143,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         brief: is_brief(seed),
         crashed: false,
         notes: campaign.trace.then(Vec::new),
-    };
+    });
     let first = SimDisk::new(config);
     world.boot(first);
     let steps = 10 + world.rng.below(campaign.steps.max(1));
@@ -150,6 +152,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         done = done.and_then(|()| world.step()).and_then(|()| world.verdict());
     }
     let done = done.and_then(|()| world.finish());
+    let mut world = ManuallyDrop::into_inner(world);
     done.map_err(|mut v| {
         v.what = format!("{} [{:?}, {:?}]", v.what, world.setting.options, world.setting.taste);
         v.notes = world.notes.take().unwrap_or_default();

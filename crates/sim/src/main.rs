@@ -46,7 +46,7 @@ struct Arguments {
     #[arg(long, conflicts_with = "engine")]
     exhaustive: bool,
     /// Break one safety rule at a time; each must be found out within --seeds seeds of both engines
-    /// (needs the cargo feature `canary`). With a name, only that rule
+    /// (needs the cargo feature `canary`). With the name of a rule or a case, only that
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "all", value_name = "RULE")]
     #[arg(conflicts_with_all = ["engine", "exhaustive", "seed"])]
     canary: Option<String>,
@@ -208,32 +208,33 @@ fn canaries(_: &Arguments, _: &Campaign, _: usize) -> ExitCode {
 #[cfg(feature = "canary")]
 fn canaries(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
     use comfy_table::{LineStyle, Table, TableStyle};
-    use onewrite_core::rules::Rule;
+    use onewrite_core::rules::Case;
     use onewrite_sim::canary::{Caught, hunt};
 
-    let name = |rule: Option<Rule>| rule.map_or("none".to_owned(), |rule| format!("{rule:?}"));
+    let name = |case: Option<Case>| case.map_or("none".to_owned(), |case| format!("{case:?}"));
+    let rule_of = |case: Option<Case>| case.map_or("", Case::rule);
     // A violation without a broken rule would be found with any rule.
-    let mut all: Vec<Option<Rule>> = std::iter::once(None).chain(Rule::ALL.map(Some)).collect();
+    let mut all: Vec<Option<Case>> = std::iter::once(None).chain(Case::ALL.map(Some)).collect();
     let asked = arguments.canary.as_deref().filter(|asked| *asked != "all");
-    all.retain(|rule| asked.is_none_or(|asked| name(*rule) == asked));
+    all.retain(|case| asked.is_none_or(|asked| name(*case) == asked || rule_of(*case) == asked));
     if all.is_empty() {
-        let names: Vec<String> = Rule::ALL.map(|rule| name(Some(rule))).to_vec();
-        eprintln!("--canary={}: no such rule; there are {}", asked.unwrap_or_default(), names.join(", "));
+        let names: Vec<String> = Case::ALL.map(|case| name(Some(case))).to_vec();
+        eprintln!("--canary={}: no such rule or case; there are {}", asked.unwrap_or_default(), names.join(", "));
         return ExitCode::FAILURE;
     }
-    let bar = progress(all.len() as u64, "rules");
+    let bar = progress(all.len() as u64, "cases");
     let next = AtomicU64::new(0);
     let found: Mutex<Vec<(usize, Option<Caught>)>> = Mutex::default();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Ok(n) = usize::try_from(next.fetch_add(1, Ordering::Relaxed))
-                    && let Some(rule) = all.get(n)
+                    && let Some(case) = all.get(n)
                 {
                     let seeds = arguments.seeds.unwrap_or(SEEDS);
-                    let seeds = if rule.is_some() { seeds } else { seeds.min(12) };
-                    let caught = hunt(*rule, seeds, campaign);
-                    bar.suspend(|| eprintln!("{}: {}", name(*rule), caught.as_ref().map_or("nothing", |c| &c.what)));
+                    let seeds = if case.is_some() { seeds } else { seeds.min(12) };
+                    let caught = hunt(*case, seeds, campaign);
+                    bar.suspend(|| eprintln!("{}: {}", name(*case), caught.as_ref().map_or("nothing", |c| &c.what)));
                     found.lock().push((n, caught));
                     bar.inc(1);
                 }
@@ -246,15 +247,15 @@ fn canaries(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitC
     const LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
     let mut table = Table::new();
     table.load_style(TableStyle::new().top_border(LINE).header_separator(LINE).bottom_border(LINE));
-    table.set_header(["broken rule", "found out by", "crashes", "how"]);
+    table.set_header(["rule", "broken case", "found out by", "crashes", "how"]);
     let mut right = true;
     for (n, caught) in found {
-        let rule = all.get(n).copied().flatten();
-        right &= rule.is_some() == caught.is_some();
+        let case = all.get(n).copied().flatten();
+        right &= case.is_some() == caught.is_some();
         let (by, crashes, how) = caught.map_or(("nothing".to_owned(), String::new(), String::new()), |c| {
             (format!("{}, seed {}", c.engine, c.seed), c.crashes.to_string(), c.what.chars().take(90).collect())
         });
-        table.add_row([name(rule), by, crashes, how]);
+        table.add_row([rule_of(case).to_owned(), name(case), by, crashes, how]);
     }
     println!("{table}");
     if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -125,6 +125,11 @@ impl Client {
         &mut self.conn
     }
 
+    /// Whether its process uses the log.
+    pub fn is_live(&self) -> bool {
+        self.conn.is_live()
+    }
+
     /// Rolls back a hot journal and begins a read transaction. Returns the state of the cache, if
     /// SQLite would keep it, and the file's size.
     pub fn begin(&mut self) -> Result<(Option<Arc<State>>, u64)> {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
+use onewrite_core::inspect::home;
 use onewrite_core::inspect::layout::KEPT_SUFFIX;
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
@@ -276,6 +277,10 @@ pub struct Tally {
     pub cuts: u64,
     /// Closes that left a plain file.
     pub plain: u64,
+    /// Tries to detach with connections open.
+    pub rests: u64,
+    /// Of those, with a plain file behind them.
+    pub plain_rests: u64,
 }
 
 struct World {
@@ -292,6 +297,8 @@ struct World {
     struck: Arc<AtomicBool>,
     /// A crash may have left home longer than its state.
     crashed: bool,
+    /// Processes detach while their connections are open. Not drawn, so that earlier seeds keep their histories.
+    rests: bool,
     notes: Vec<String>,
 }
 
@@ -323,6 +330,7 @@ pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Vio
         faulty: false,
         struck: Arc::default(),
         crashed: false,
+        rests: matches!(seed % 7, 4 | 5),
         notes: Vec::new(),
     };
     for _ in 0..PROCESSES {
@@ -375,12 +383,26 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
     let allowed = known.lock().states[from..].to_vec();
     let found = read_all(client, bytes, &allowed)?;
     tally.lock().reads += 1;
+    if allowed[found].count() == 1 {
+        // A writer may read page 1 of a state that others do not see yet, not the number of pages.
+        client.connection().note_size_asked();
+    }
     client.reading = Some(allowed[found].clone());
     let mut known = known.lock();
     if known.states.get(from + found) == Some(&allowed[found]) {
         known.seen = known.seen.max(from + found);
     }
     Ok(())
+}
+
+/// Detaches `process` from the database; whether it is.
+fn rest(process: &Process) -> Result<bool, String> {
+    let failed = std::cell::RefCell::default();
+    process.engine.rest(|_, e| *failed.borrow_mut() = Some(format!("rest: {e} ({e:?})")));
+    match failed.into_inner() {
+        Some(what) => Err(what),
+        None => Ok(!process.clients.iter().any(|client| client.is_live())),
+    }
 }
 
 fn is_fault(what: &str) -> bool {
@@ -491,6 +513,9 @@ impl World {
             self.note(format!("{op:?} {nth} from here fails"));
         }
         let n = self.rng.below(self.processes.lock().len());
+        if self.rests && self.rng.below(6) == 0 {
+            return self.act(n, Self::rest);
+        }
         match self.rng.below(200) {
             0..110 => self.act(n, Self::write),
             110..150 => self.act(n, Self::read),
@@ -564,7 +589,8 @@ impl World {
                 let _ = client.roll_back();
                 let _ = client.end();
                 match client.begin() {
-                    Err(Error::Poisoned(_)) => self.tally.lock().refused += 1,
+                    // Busy: one that could not make its mark durable has the log to itself.
+                    Err(Error::Poisoned(_) | Error::Busy(_)) => self.tally.lock().refused += 1,
                     begun if is_poisoned => return Err(format!("process {n} goes on after a failure: {begun:?}")),
                     _ => {}
                 }
@@ -596,10 +622,14 @@ impl World {
         self.struck.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the log's words are poisoned and an attached process reads them.
+    /// Whether the log's words are poisoned and an attached process reads them. A plain home has none attached: where the
+    /// removal of a mark could not be flushed, others go on reading.
     fn is_poisoned(&self) -> bool {
         const ATTACH: u64 = 0;
         const POISON: usize = 3;
+        if !self.is_marked() {
+            return false;
+        }
         let Ok(log) = self.sim.open(Path::new("db-onewrite"), OpenMode::ReadWrite) else { return false };
         let poison = log.shared_words().map_or(0, |words| words.longs[POISON].load(Ordering::SeqCst));
         poison != 0 && !log.try_lock(ATTACH, 1, LockKind::Exclusive).unwrap_or(true)
@@ -610,6 +640,7 @@ impl World {
         let (faulty, struck) = (self.faulty, self.struck.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let every = [4, 16, 64][self.rng.below(3)];
+        let rests = self.rests;
         Box::new(move || {
             if rng.below(every) != 0 || found.lock().is_some() {
                 return;
@@ -619,6 +650,10 @@ impl World {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 if process.clients.is_empty() {
                     return Ok(());
+                }
+                if rests && rng.below(8) == 0 {
+                    shared.tally.lock().rests += 1;
+                    return rest(&process).map(drop);
                 }
                 let i = rng.below(process.clients.len());
                 let client = &mut process.clients[i];
@@ -651,7 +686,7 @@ impl World {
     }
 
     /// Takes the last connection behind `i`, if any. It reads while `i` brings pages home, and no
-    /// other process may read an older state afterwards (rule SeenByAllAtOnce).
+    /// other process may read an older state afterwards (rule SeenWhenDurable).
     fn beside(&mut self, process: &mut Process, i: usize, shared: Shared) -> Option<Arc<Mutex<Option<Client>>>> {
         let client = if process.clients.len() > i + 1 { process.clients.pop() } else { None };
         let client = Arc::new(Mutex::new(Some(client?)));
@@ -737,6 +772,28 @@ impl World {
         }
         let others = self.processes.lock().iter().flatten().any(|p| !p.clients.is_empty());
         if others { Ok(()) } else { self.is_plain() }
+    }
+
+    /// Detaches, where no connection of the process reads; the last process leaves a plain file.
+    fn rest(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
+        self.tally.lock().rests += 1;
+        for client in &mut process.clients {
+            if client.reading.is_some() && self.rng.below(4) > 0 {
+                client.end().map_err(|e| format!("end: {e}"))?;
+            }
+        }
+        let is_detached = rest(process).map_err(|e| format!("process {n}: {e}"))?;
+        self.note(format!("{n} rests: {is_detached}"));
+        let is_live = |process: &Process| process.clients.iter().any(|client| client.is_live());
+        if is_detached && !self.processes.lock().iter().flatten().any(is_live) && !self.is_marked() {
+            self.tally.lock().plain_rests += 1;
+            return self.is_plain();
+        }
+        Ok(())
+    }
+
+    fn is_marked(&self) -> bool {
+        self.sim.snapshot_file(Path::new(DB)).is_some_and(|bytes| home::mark(&bytes).is_some())
     }
 
     fn is_plain(&mut self) -> Result<(), String> {

@@ -1,6 +1,6 @@
-//! Patches SQLite's amalgamation: `balance_nonroot` gets another name, onewrite's replacement is
-//! included right behind it, `sqlite3BtreeInsert` asks it before it writes a record, and `sqlite3PagerSharedLock` before it empties the
-//! cache. Refuses, saying what changed, a source that is not as expected.
+//! Patches SQLite's amalgamation. `balance_nonroot` gets another name, with onewrite's replacement
+//! behind it. `sqlite3BtreeInsert` asks that before it writes a record, `sqlite3PagerSharedLock`
+//! before it empties the cache. A source that is not as expected is refused, with the difference.
 
 /// The definition as the replacement implements it, spaces and comments aside.
 const DEFINITION: &str =

@@ -1,5 +1,6 @@
-//! What a random insert costs with each way of splitting pages: pages changed, log bytes, pages of the file.
-//! `cargo run --release -p onewrite-sqlite --example split_cost [-- ROWS [VALUE_BYTES]]` measures in the current directory.
+//! The cost of a random insert with each way of splitting pages: pages changed, log bytes, pages of
+//! the file. `cargo run --release -p onewrite-sqlite --example split_cost [-- ROWS [VALUE_BYTES]]`
+//! measures in the current directory.
 
 #![allow(unsafe_code)]
 
@@ -55,7 +56,8 @@ impl Db {
     fn run(&self, sql: &str) -> String {
         let statement = self.prepare(sql);
         let mut answer = String::new();
-        // SAFETY: the statement is of this connection and finalised below; the text is read before the next step.
+        // SAFETY: the statement is of this connection and finalised below; the text is read before
+        // the next step.
         unsafe {
             loop {
                 match sqlite3_step(statement) {
@@ -121,7 +123,8 @@ impl Db {
         let mut answer = [0_u32; 2];
         let start = Instant::now();
         for _ in 0..asks {
-            // SAFETY: the connection is open, and the argument has the size of the structure it takes.
+            // SAFETY: the connection is open, and the argument has the size of the structure it
+            // takes.
             let rc = unsafe { sqlite3_file_control(self.0, null(), 0x6f77_0001, answer.as_mut_ptr().cast()) };
             assert_eq!(rc, 0);
         }
@@ -136,7 +139,7 @@ impl Drop for Db {
     }
 }
 
-/// What is inserted.
+/// The rows to insert.
 #[derive(Clone, Copy)]
 struct Load {
     rows: u64,
@@ -185,7 +188,8 @@ fn main() {
 /// `how`: the policy of splits, and the cells that both halves keep room for.
 fn uri(dir: &Path, name: &str, scheme: &str, how: (&str, u32)) -> String {
     let (split, cells) = how;
-    // The in-page schemes need pages that the device writes whole, and a file system in memory says nothing of it.
+    // The in-page schemes need pages that the device writes whole, and a file system in memory says
+    // nothing of it.
     let unit = if scheme == "log" { 0 } else { 4096 };
     format!(
         "file:{}/{name}?vfs=onewrite&scheme={scheme}&atomic_unit={unit}&split={split}&reserve_cells={cells}",
@@ -211,7 +215,8 @@ fn measure(dir: &Path, scheme: &str, secure_delete: &str, how: (&str, u32), load
     let [commits, recorded, bytes, in_place] = [0, 1, 2, 3].map(|n| (after[n] - before[n]) as f64);
     let pages = recorded + in_place;
     let file_pages: u64 = db.run("PRAGMA page_count").parse().unwrap();
-    // Page 1 changes when the database grows: inserts alone leave nothing else of it to change. In place, it stays.
+    // Page 1 changes when the database grows: inserts alone leave nothing else of it to change. In
+    // place, it stays.
     let page_1 = if scheme == "log" { (file_pages - pages_before) as f64 } else { 0.0 };
     db.run("BEGIN");
     let bulk_ns = db.insert(&mut keys, load, 100_000);

@@ -13,7 +13,7 @@ use common::{explain, one, open, setup};
 use onewrite::VFS_NAME;
 use rusqlite::ffi;
 
-/// What `sqlite3_open_v2` answers, and what the system said.
+/// The code of `sqlite3_open_v2`, and the system's error number.
 fn open_in_vain(path: &Path) -> (c_int, c_int) {
     let name = CString::new(path.to_str().unwrap()).unwrap();
     let mut db = std::ptr::null_mut();
@@ -27,14 +27,15 @@ fn open_in_vain(path: &Path) -> (c_int, c_int) {
     }
 }
 
-/// Runs `f` as somebody whom permissions hold for.
+/// Runs `f` as a user for whom permissions hold.
 fn as_nobody<T>(f: impl FnOnce() -> T + Send) -> T
 where
     T: Send,
 {
     std::thread::scope(|scope| {
         let run = scope.spawn(|| {
-            // SAFETY: changes only what this thread may do with files; without the right to, nothing.
+            // SAFETY: changes only the rights of this thread to files; without the right to,
+            // changes nothing.
             unsafe { libc::setfsuid(65534) };
             f()
         });

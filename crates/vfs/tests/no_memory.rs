@@ -1,6 +1,7 @@
-//! No memory: the n-th large allocation of a workload fails, alone or with all that follow in the same transaction, for
-//! every n. Each failure is an error of SQLite's, nothing acknowledged is lost, nothing else is there (I1, I7), and the
-//! database goes on; also where the process that has it open dies then, and where recovery is short of memory.
+//! No memory: the n-th large allocation of a workload fails, alone or with all that follow in the
+//! same transaction, for every n. Each failure is an error of SQLite's, nothing acknowledged is
+//! lost, nothing else is there (I1, I7), and the database goes on. So it is where the process that
+//! has it open dies then, and where recovery is short of memory.
 
 #![allow(unsafe_code)]
 
@@ -14,13 +15,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::{explain, open, open_stock};
 use rusqlite::{Connection, ffi};
 
-/// Smaller ones never fail: what belongs to no page, and most lists.
+/// Smaller ones never fail: those without a page in them, and most lists.
 const LARGE_BYTES: usize = 2048;
 
 /// Large allocations that succeed from here on, and how many fail then.
 static PASS: AtomicU32 = AtomicU32::new(u32::MAX);
 static FAIL: AtomicU32 = AtomicU32::new(0);
-/// Large allocations that failed.
 static FAILED: AtomicU32 = AtomicU32::new(0);
 
 struct Short;
@@ -97,7 +97,6 @@ const TRANSACTIONS: [&str; 12] = [
     "INSERT INTO t VALUES (1000, 'last')",
 ];
 
-/// Rows by key.
 type Rows = BTreeMap<i64, String>;
 
 fn rows(db: &Connection) -> Rows {
@@ -113,8 +112,8 @@ fn is_nomem(error: rusqlite::Error) -> bool {
     true
 }
 
-/// Runs the transactions, with `count` failures from the `n`-th large allocation on; a control on stock SQLite runs those
-/// that succeed. How many allocations failed.
+/// Runs the transactions, with `count` failures from the `n`-th large allocation on; a control on
+/// stock SQLite runs those that succeed. How many allocations failed.
 fn run(dir: &Path, parameters: &str, n: u32, count: u32) -> u32 {
     let what = format!("{parameters}, {count} from {n} on");
     let path = dir.join("short.db");
@@ -191,8 +190,8 @@ fn explain_missing(error: &rusqlite::Error) -> bool {
     error.to_string().contains("no such table")
 }
 
-/// Threads that commit at the same time, with shared flushes: each keeps what was acknowledged, and nothing else. How many
-/// allocations failed.
+/// Threads that commit at the same time, with shared flushes: each keeps its acknowledged rows and
+/// no others. Returns how many allocations failed.
 fn run_threads(dir: &Path, n: u32, count: u32) -> u32 {
     let path = dir.join("threads.db");
     let db = open(&path, "").unwrap();
@@ -231,7 +230,8 @@ fn run_threads(dir: &Path, n: u32, count: u32) -> u32 {
 /// One test: the allocator is the process's.
 #[test]
 fn every_large_allocation_may_fail() {
-    // SAFETY: no other thread of this process runs yet that looks at it. A trace of calls takes memory, too.
+    // SAFETY: no other thread of this process runs yet that looks at it. A trace of calls takes
+    // memory, too.
     unsafe { std::env::set_var("RUST_BACKTRACE", "0") };
     // Not the setup of the other tests: SQLite's error log, kept, is large.
     onewrite_rusqlite::register().unwrap();

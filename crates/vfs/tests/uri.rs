@@ -1,4 +1,5 @@
-//! Keys of URIs under onewrite as the default VFS, in a process of its own: the default is the whole process's.
+//! Keys of URIs under onewrite as the default VFS, in a process of its own: the default is the
+//! whole process's.
 
 mod common;
 

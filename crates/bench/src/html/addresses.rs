@@ -1,7 +1,8 @@
-//! The block trace as a picture: addresses over time, a band for each part of the device, flushes below.
+//! The block trace as a picture: addresses over time, a band for each part of the device, flushes
+//! below.
 
 use super::plots::{FONT, FOREGROUND, Frame, GRID, IO, draw, failed, short};
-use crate::blocks::{Blocks, Part};
+use crate::counting::blocks::{Blocks, Part};
 use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const BAND_HEIGHT: i32 = 46;
 const FLUSH_HEIGHT: i32 = 16;
 const LABEL_WIDTH: u32 = 100;
-/// A mark is a square of so many pixels; what falls on the same is one mark.
+/// A mark is a square of so many pixels; requests in the same square are one mark.
 const MARK: i32 = 2;
 
 /// A band: its part, and the least and the greatest address written there.
@@ -118,7 +119,7 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blocks::Request;
+    use crate::counting::blocks::Request;
 
     #[test]
     fn every_part_and_the_flushes_are_drawn() {

@@ -1,21 +1,21 @@
-//! `--html`: one page with the tables, pictures and the parameter card. Everything is in it; it needs no network.
-//! This file has the page of engines and workloads, and what the pages of other suites share with it.
+//! `--html`: one page with the tables, pictures and the parameter card. It needs no network. This
+//! file has the page of engines and workloads, and the parts that pages of other suites share with
+//! it.
 
 mod addresses;
 pub mod plots;
 
-use crate::blocks::Blocks;
+use crate::counting::blocks::Blocks;
+use crate::counting::wear::Wear;
 use crate::engines::Kind;
-use crate::leads::{self, Contender};
+use crate::report::leads::{self, Contender};
 use crate::report::{self, Row};
 use crate::runner::Outcome;
-use crate::wear::Wear;
 use anyhow::Result;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole page of a job.
 pub fn page(outcome: &Outcome, wear: &Wear) -> Result<String> {
     let (rows, parameters) = (&outcome.rows, &outcome.parameters);
     let text = format!(
@@ -38,7 +38,7 @@ pub fn page(outcome: &Outcome, wear: &Wear) -> Result<String> {
     end(out, &notes.collect::<Vec<_>>())
 }
 
-/// Who won a workload of these rows. The floor is no database.
+/// The winner of a workload of these rows. The floor is no database.
 fn lead<'r>(workload: &str, rows: impl Iterator<Item = &'r Row>) -> Option<String> {
     let contender = |row: &Row| Contender {
         name: label(row).trim_end_matches(" *").to_owned(),
@@ -50,7 +50,8 @@ fn lead<'r>(workload: &str, rows: impl Iterator<Item = &'r Row>) -> Option<Strin
     leads::sentence(workload, "transactions", &all)
 }
 
-/// A page's head, down to its first words: `leads`, then what FULL and NORMAL mean, then what the page is.
+/// A page's head, down to its first words: `leads`, then the meaning of FULL and NORMAL, then of
+/// the page.
 pub fn begin(title: &str, leads: &[String], text: &str, unknown: &[String]) -> Result<String> {
     let mut out = String::new();
     write!(
@@ -106,7 +107,8 @@ pub fn table(out: &mut String, heads: &[String], rows: &[(Option<usize>, Vec<Str
     Ok(())
 }
 
-/// The names of the lines of a picture, each beside a piece of its line as it is drawn: not by its colour alone.
+/// The names of the lines of a picture, each beside a piece of its line as it is drawn: not by its
+/// colour alone.
 pub fn legend(names: impl Iterator<Item = String>) -> String {
     let line = |(i, name): (usize, String)| {
         format!(
@@ -127,7 +129,7 @@ pub fn parts<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> String {
     format!("<div class=\"legend\">{}</div>", names.map(part).collect::<String>())
 }
 
-/// Names with what they are, as a card.
+/// Names with their meanings, as a card.
 pub fn definitions<N: AsRef<str>>(out: &mut String, lines: &[(N, String)]) -> Result<()> {
     out.push_str("<dl>\n");
     for (name, value) in lines {
@@ -238,7 +240,6 @@ fn phases(out: &mut String, group: &[&Row]) -> Result<()> {
     table(out, &heads, &first.phases_s.iter().enumerate().map(line).collect::<Vec<_>>())
 }
 
-/// The parameter card.
 pub fn card(out: &mut String, outcome: &Outcome, wear: &Wear) -> Result<()> {
     let parameters = &outcome.parameters;
     out.push_str("<h2>Parameter card</h2>\n");

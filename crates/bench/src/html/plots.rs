@@ -1,6 +1,6 @@
 //! The pictures of the page, as SVG whose colours are those of the page's style sheet.
 
-use crate::blocks::Part;
+use crate::counting::blocks::Part;
 use crate::report::Row;
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -23,7 +23,7 @@ const fn variable(number: u8) -> RGBColor {
 
 pub const FOREGROUND: RGBColor = variable(100);
 pub const GRID: RGBColor = variable(101);
-/// Of [`Part::ALL`], then what was left in the kernel's cache.
+/// Of [`Part::ALL`], then of the rest in the kernel's cache.
 pub const IO: [RGBColor; 6] =
     [variable(110), variable(111), variable(112), variable(113), variable(114), variable(115)];
 
@@ -64,7 +64,7 @@ pub type Chart<'a, X, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>;
 pub struct Frame<'t, X, Y> {
     pub margin_top: u32,
     pub label_width: u32,
-    /// At most so many labels, and what stands at a value.
+    /// At most so many labels, and the text of a value.
     pub x_labels: (usize, &'t dyn Fn(&X) -> String),
     pub y_labels: (usize, &'t dyn Fn(&Y) -> String),
     pub x_title: &'t str,
@@ -205,7 +205,7 @@ pub fn short(v: f64) -> String {
 /// From here on a linear axis would hide the slow ones.
 const FACTOR_MAX: f64 = 20.0;
 
-/// A line of a picture: a median, and what it is the median of.
+/// A line of a picture: a median, and the runs behind it.
 pub struct Measured {
     pub label: String,
     /// Its number in the style sheet.
@@ -214,8 +214,8 @@ pub struct Measured {
     pub runs: Vec<f64>,
 }
 
-/// Medians as bars with a dot for each run; where the greatest would dwarf the others, as dots on an axis by factors,
-/// the median large.
+/// Medians as bars with a dot for each run. Where the greatest would dwarf the others, they are
+/// large dots on an axis by factors.
 pub fn medians(lines: &[Measured], unit: &str) -> Result<String> {
     let all: Vec<f64> = lines.iter().flat_map(|l| l.runs.iter().copied().chain([l.median])).collect();
     let low = all.iter().copied().reduce(f64::min).unwrap_or(1.0);
@@ -248,7 +248,6 @@ fn dots(lines: &[Measured], unit: &str, range: std::ops::Range<f64>) -> Result<S
     })
 }
 
-/// Throughput of each row.
 pub fn throughput(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<String> {
     let line = |(color, row): (usize, &&Row)| Measured {
         label: label(row),
@@ -272,8 +271,8 @@ pub fn stacked(lines: &[(String, Vec<f64>)], unit: &str) -> Result<String> {
 /// Characters of all labels below a picture that fit beside each other.
 const CHARACTERS: usize = 60;
 
-/// Labels that fit beside each other: where they would not, the first word of each is three letters long, and is left out
-/// where the one before has the same.
+/// Labels that fit beside each other. Else the first word of each is three letters long, and is
+/// left out where the one before has the same.
 fn fitting(points: &[&str]) -> Vec<String> {
     if points.iter().map(|p| p.len() + 2).sum::<usize>() <= CHARACTERS {
         return points.iter().map(|p| (*p).to_owned()).collect();
@@ -287,7 +286,7 @@ fn fitting(points: &[&str]) -> Vec<String> {
     points.iter().map(short).collect()
 }
 
-/// A line for each series over points that have names; what a series lacks is left out.
+/// A line for each series over points that have names; missing values are left out.
 pub fn over_points(series: &[Vec<Option<f64>>], points: &[&str], (x_title, y_title): (&str, &str)) -> Result<String> {
     let values = || series.iter().flatten().flatten().copied();
     let high = values().fold(0.0, f64::max).max(1e-9) * 1.05;
@@ -324,8 +323,8 @@ pub fn volume_parts(rows: &[&Row]) -> Vec<(usize, &'static str)> {
     }
 }
 
-/// Bytes per transaction: of the block trace, or else what write calls gave the database, what they gave the log, and
-/// what else reached the device. `None` where nothing is known.
+/// Bytes per transaction: of the block trace, or else those of write calls for the database, those
+/// for the log, and the rest that reached the device. `None` where nothing is known.
 pub fn volume(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<Option<String>> {
     let bar = |row: &&Row| {
         let parts = match row.blocks {
@@ -342,7 +341,8 @@ pub fn volume(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<Option<St
     if found.is_empty() { Ok(None) } else { bars(&found, "KiB per transaction").map(Some) }
 }
 
-/// The share of transactions that took no longer, with the tail drawn out: each step up is a tenth of what is left.
+/// The share of transactions that took no longer, with the tail drawn out: each step up is a tenth
+/// of the rest.
 pub fn latency(rows: &[&Row]) -> Result<String> {
     let points = |row: &Row| -> Vec<(f64, f64)> {
         row.latency_us_cdf.iter().map(|(us, share)| (us.max(0.1), -(1.0 - share).max(1e-4).log10())).collect()
@@ -406,7 +406,7 @@ mod tests {
             assert!(svg.contains("var(--fg)") && !svg.contains("#0102"), "{svg}");
         }
         assert!(pictures[0].contains("stock truncate") && pictures[0].contains("var(--c2)"));
-        // What was left is drawn, what is nothing is not.
+        // The rest in the cache is drawn, zero is not.
         assert!(pictures[1].contains("var(--io1)") && pictures[1].contains("var(--io5)"));
         assert!(!pictures[1].contains("var(--io3)"));
         assert_eq!(volume_parts(&some).iter().map(|(i, _)| *i).collect::<Vec<_>>(), [0, 1, 2, 4, 5]);

@@ -1,14 +1,15 @@
-//! What apps on phones and browsers do, as scripts drawn from a seed.
+//! The work of apps on phones and browsers, as scripts drawn from a seed.
 //!
-//! The four app profiles follow published statistics of real traces: the share of one kind of transaction and
-//! the mean number of operations per transaction. The rest is assumed, the same for all: the remaining
-//! shares below, 40 % selects, 30 % updates, 25 % inserts and 5 % deletes within transactions of several
-//! operations, whose number is 2 plus a geometric variate with the mean that makes the published one come out.
+//! The four app profiles follow published statistics of real traces: the share of one kind of
+//! transaction and the mean number of operations per transaction. The rest is assumed, the same for
+//! all: the remaining shares below, and 40 % selects, 30 % updates, 25 % inserts and 5 % deletes
+//! within transactions of several operations. Their number is 2 plus a geometric variate with the
+//! mean that makes the published one come out.
 
 use super::script::{Conduct, Script, Step, Transaction};
 use super::{Scripted, Size};
-use crate::random::Random;
-use crate::sql::Value;
+use crate::engines::sql::Value;
+use crate::numbers::random::Random;
 
 pub const GMAIL: Scripted = Scripted {
     name: "gmail",
@@ -67,7 +68,7 @@ pub const TABS: Scripted = Scripted {
     draw: |size, seed| Ok(tabs(size, seed)),
 };
 
-/// Shares of transactions; what is left of 1 are single inserts.
+/// Shares of transactions; the rest of 1 is single inserts.
 struct Mix {
     several: f64,
     select: f64,
@@ -191,7 +192,7 @@ fn open_insert_close(size: &Size, seed: u64) -> Script {
     }
 }
 
-/// Orders in one file, and what was paid for them in another.
+/// Orders in one file, and their payments in another.
 fn attach(size: &Size, seed: u64) -> Script {
     let mut random = Random::new(seed);
     let mut both = |id: usize| -> Vec<Step> {
@@ -216,7 +217,8 @@ fn attach(size: &Size, seed: u64) -> Script {
     }
 }
 
-/// Each thread has tabs of its own, and saves one of them per transaction: its state, and an entry of history.
+/// Each thread has tabs of its own, and saves one of them per transaction: its state, and an entry
+/// of history.
 fn tabs(size: &Size, seed: u64) -> Script {
     let mut random = Random::new(seed);
     let tabs = size.rows.max(size.threads);

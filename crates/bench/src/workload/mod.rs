@@ -12,6 +12,7 @@
 //! | `replay` | a script from a file of SQL |
 
 mod apps;
+pub mod floor;
 mod originals;
 mod recovery;
 mod replay;
@@ -25,10 +26,9 @@ pub use recovery::{Crash, crash};
 pub use rows::INDEXES_MAX;
 pub use script::Script;
 
+use crate::engines::sql::Libraries;
 use crate::engines::{Engine, Kind, Settings};
-use crate::floor;
-use crate::measure::{Probe, Section};
-use crate::sql::Libraries;
+use crate::numbers::measure::{Probe, Section};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What a transaction does.
+/// The work of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     Insert,
@@ -46,7 +46,8 @@ pub enum Workload {
     LookupCold,
     Scan,
     ScanCold,
-    /// Opening the database after a process was killed that had committed so many inserts since it opened it.
+    /// Opening the database after a process was killed that had committed so many inserts since it
+    /// opened it.
     Recovery(recovery::After, usize),
     Script(&'static Scripted),
 }
@@ -57,9 +58,9 @@ pub struct Scripted {
     pub name: &'static str,
     /// One line for the list of workloads.
     pub about: &'static str,
-    /// Rows before the measured transactions, where nobody says.
+    /// Rows before the measured transactions, by default.
     pub rows: usize,
-    /// Measured transactions, where nobody says.
+    /// Measured transactions, by default.
     pub transactions: usize,
     /// The sizes that change it, besides the number of transactions; as on the command line.
     pub heeds: &'static [&'static str],
@@ -94,7 +95,7 @@ const SCRIPTED: [&Scripted; 16] = [
 ];
 
 impl Workload {
-    /// Measured when nobody says `--workload`.
+    /// The default of `--workload`.
     pub const DEFAULT: [Workload; 3] = [Workload::Insert, Workload::Update, Workload::Delete];
 
     pub fn all() -> Vec<Workload> {
@@ -139,12 +140,10 @@ impl Workload {
         Workload::DEFAULT.contains(&self)
     }
 
-    /// Whether transactions only read.
     pub fn reads(self) -> bool {
         !self.is_one_row() && !self.recovers() && !matches!(self, Workload::Script(_))
     }
 
-    /// Whether a transaction is a recovery.
     pub fn recovers(self) -> bool {
         matches!(self, Workload::Recovery(..))
     }
@@ -154,7 +153,6 @@ impl Workload {
         matches!(self, Workload::LookupCold | Workload::ScanCold)
     }
 
-    /// Whether several threads do it.
     pub fn has_threads(self) -> bool {
         self == Workload::Script(&apps::TABS)
     }
@@ -175,7 +173,7 @@ impl Workload {
         matches!(self, Workload::Scan | Workload::ScanCold)
     }
 
-    /// Rows before the measured transactions, where nobody says. For reads more than fit into SQLite's
+    /// Rows before the measured transactions, by default. For reads more than fit into SQLite's
     /// cache, so that they reach the VFS.
     pub fn rows(self) -> usize {
         match self {
@@ -185,7 +183,6 @@ impl Workload {
         }
     }
 
-    /// Measured transactions, where nobody says.
     pub fn transactions(self) -> usize {
         match self {
             Workload::Lookup => 20_000,
@@ -200,6 +197,23 @@ impl Workload {
     }
 }
 
+impl Workload {
+    /// Whether the workload makes sense for the engine. A commit makes the database live: then only
+    /// reads differ. An engine that protects from nothing need not be sound after a crash.
+    pub fn suits(self, engine: &Engine) -> bool {
+        match engine.kind {
+            Kind::Floor | Kind::Store(_) => self.is_one_row(),
+            _ if self.recovers() => !engine.is_live() && engine.protects(),
+            _ => self.reads() || !engine.is_live(),
+        }
+    }
+
+    /// Whether the engine is measured without `--only`.
+    pub fn is_default_of(self, engine: &Engine) -> bool {
+        if self.reads() { engine.default_reads } else { engine.default }
+    }
+}
+
 impl FromStr for Workload {
     type Err = String;
 
@@ -210,7 +224,7 @@ impl FromStr for Workload {
     }
 }
 
-/// What `--workload` can name: one of them, or by what comes before a dash of several names, all those.
+/// A name for `--workload`: of one of them, or of all those whose names begin so before a dash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked(Vec<Workload>);
 
@@ -236,7 +250,8 @@ impl FromStr for Asked {
 /// How large the `-wal` file of stock SQLite is when the measured transactions begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum WalStart {
-    /// As after opening the database, and as in Mobibench: the file grows, which the file system journals
+    /// As after opening the database, and as in Mobibench: the file grows, which the file system
+    /// journals
     Empty,
     /// As in a program that has run for a while: the file is as large as it gets, and overwritten
     Grown,
@@ -251,7 +266,6 @@ impl WalStart {
     }
 }
 
-/// The sizes of a section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Size {
     pub rows: usize,
@@ -283,7 +297,6 @@ impl Size {
 /// Transactions before the measured ones: the first of a connection creates journals and logs.
 pub const WARM_UP: usize = 10;
 
-/// What the card says about the workloads that begin cold.
 pub const COLD: &str = "before lookup-cold, and before each scan of scan-cold: fdatasync and posix_fadvise(DONTNEED) of \
                         the file, then a new connection";
 
@@ -295,7 +308,7 @@ pub enum Plan {
 }
 
 impl Plan {
-    /// The same seed and run draw the same plan, whatever the engine.
+    /// The same seed and run draw the same plan, for any engine.
     pub fn draw(workload: Workload, size: &Size, seed: u64, run: u64) -> Result<Plan> {
         match workload {
             Workload::Script(s) => {
@@ -306,7 +319,6 @@ impl Plan {
         }
     }
 
-    /// What the card says of it.
     pub fn describe(&self) -> Described {
         match self {
             Plan::Rows(rows) => rows.describe(),
@@ -334,7 +346,7 @@ pub struct Described {
     pub reopens: bool,
 }
 
-/// What every section needs from outside it.
+/// The surroundings that every section needs.
 pub struct Stage<'a> {
     pub libraries: &'a Libraries,
     /// An empty directory.
@@ -347,7 +359,7 @@ pub struct Stage<'a> {
     pub probe: &'a mut dyn Probe,
 }
 
-/// Runs one section and verifies what it left behind.
+/// Runs one section and verifies its database.
 pub fn run(
     engine: &Engine,
     workload: Workload,
@@ -369,7 +381,7 @@ pub fn run(
 mod tests {
     use super::*;
     use crate::engines::{all, register_onewrite};
-    use crate::measure::NoProbe;
+    use crate::numbers::measure::NoProbe;
 
     pub const SIZE: Size = Size {
         rows: 50,
@@ -442,9 +454,9 @@ mod tests {
         let libraries = Libraries::load([]).unwrap();
         for e in &all() {
             // Recovery needs this program's command line, to be killed.
-            for w in Workload::all().into_iter().filter(|w| e.does(*w) && !w.recovers()) {
+            for w in Workload::all().into_iter().filter(|w| w.suits(e) && !w.recovers()) {
                 let scripted = matches!(w, Workload::Script(_));
-                // What a script does, it does alike in all journal modes.
+                // A script does the same in all journal modes.
                 if scripted && !["delete", "wal-full", "log"].contains(&e.preset.as_str()) {
                     continue;
                 }

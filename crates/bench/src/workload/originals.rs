@@ -1,10 +1,11 @@
-//! The databases that sections begin with: made once by stock SQLite, as fast as it can, and copied for each section. So
-//! every engine begins with the same file to the byte, and what 2 million rows take is taken once.
+//! The databases that sections begin with: made once by stock SQLite, as fast as it can, and copied
+//! for each section. So every engine begins with the same file to the byte, and 2 million rows are
+//! loaded once.
 
 use super::rows::{Binder, Rows, schema, sql};
 use super::{Plan, Size, Workload};
+use crate::engines::sql::{Db, Libraries};
 use crate::engines::{self, Engine};
-use crate::sql::{Db, Libraries};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,10 +14,9 @@ use std::path::{Path, PathBuf};
 const CACHE_KIB_MIN: usize = 256 << 10;
 const CACHE_KIB_MAX: usize = 4 << 20;
 
-/// What a database depends on: rows, their bytes, indexes, seed, pragmas of the file.
+/// All that a database depends on: rows, their bytes, indexes, seed, pragmas of the file.
 type Key = (usize, usize, usize, u64, Vec<(String, String)>);
 
-/// The databases made so far.
 #[derive(Debug)]
 pub struct Originals {
     dir: tempfile::TempDir,
@@ -31,7 +31,8 @@ impl Originals {
         Ok(Originals { dir, made: BTreeMap::new() })
     }
 
-    /// The one that a section of this plan begins with; `None` of a plan or an engine that makes its own.
+    /// The one that a section of this plan begins with; `None` of a plan or an engine that makes
+    /// its own.
     pub fn of(&mut self, libraries: &Libraries, engine: &Engine, plan: &Plan, size: &Size) -> Result<Option<PathBuf>> {
         let Plan::Rows(rows) = plan else { return Ok(None) };
         if engine.has_no_sql() {
@@ -53,7 +54,8 @@ fn of_the_file(engine: &Engine) -> Vec<(String, String)> {
     engine.pragmas.iter().filter(|(name, _)| name == "page_size" || name == "auto_vacuum").cloned().collect()
 }
 
-/// Makes `path`, by random keys in one transaction that nothing protects: the B-tree is as inserts leave it, not packed.
+/// Makes `path`, by random keys in one transaction that nothing protects: the B-tree is as inserts
+/// leave it, not packed.
 pub fn make(libraries: &Libraries, engine: &Engine, plan: &Rows, size: &Size, path: &Path) -> Result<()> {
     let c = engines::open_stock(libraries, path)?;
     for (name, value) in of_the_file(engine) {

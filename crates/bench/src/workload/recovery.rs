@@ -1,16 +1,18 @@
 //! Recovery: from opening a database to its first row, after the process that wrote it was killed.
 //!
-//! That process, this program once more, opens the database, commits inserts, each its own transaction, and is killed
-//! (ptrace) when it is about to make the last write call of one more. So there are a live log or WAL behind those inserts,
-//! or a hot journal, and a transaction to undo. Each recovery is of the files that one process left ([`After::Kill`]); or of
-//! a copy of them ([`After::Cut`]), as behind a power cut: nothing that the kernel or shared memory knew of the files holds.
+//! That process, this program once more, opens the database and commits inserts, each its own
+//! transaction. It is killed (ptrace) when it is about to make the last write call of one more. So
+//! there are a live log or WAL behind those inserts, or a hot journal, and a transaction to undo.
+//! Each recovery is of the files that one process left ([`After::Kill`]), or of a copy of them
+//! ([`After::Cut`]). A copy is as after a power cut: no knowledge of the kernel or of shared memory
+//! about the files holds.
 
 use super::rows::{Binder, Rows, place, sql, verify};
 use super::{Plan, Size, Stage, Workload};
+use crate::counting::syscalls::{self, Marks};
+use crate::engines::sql::{Db, Libraries};
 use crate::engines::{self, Engine, Settings};
-use crate::measure::{Probe, Section, time_each_after};
-use crate::sql::{Db, Libraries};
-use crate::syscalls::{self, Marks};
+use crate::numbers::measure::{Probe, Section, time_each_after};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -18,7 +20,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What has ended the process.
+/// The end of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum After {
     /// It was killed, and the system went on.
@@ -27,7 +29,7 @@ pub enum After {
     Cut,
 }
 
-/// Names, what they are, what ends the process, and how many inserts are before that.
+/// Names, meanings, the end of the process, and how many inserts are before that.
 pub const SIZES: [(&str, &str, After, usize); 6] = [
     (
         "recovery-kill-10",
@@ -42,7 +44,7 @@ pub const SIZES: [(&str, &str, After, usize); 6] = [
     ("recovery-cut-2560", "the same behind 2560", After::Cut, 2560),
 ];
 
-/// The name of a size, and what it is.
+/// The name of a size, and its meaning.
 pub fn of(after: After, inserts: usize) -> (&'static str, &'static str) {
     let size = SIZES.iter().find(|(_, _, a, n)| (*a, *n) == (after, inserts));
     size.map_or(("recovery", ""), |(name, about, ..)| (*name, *about))
@@ -50,7 +52,7 @@ pub fn of(after: After, inserts: usize) -> (&'static str, &'static str) {
 
 const FILE: &str = "bench.db";
 
-/// What the process that is to be killed does; the bench hands it to its own program as JSON.
+/// The work of the process that is to be killed; the bench hands it to its own program as JSON.
 #[derive(Serialize, Deserialize)]
 pub struct Crash {
     engine: Engine,
@@ -70,7 +72,6 @@ impl Crash {
     }
 }
 
-/// In that process.
 pub fn crash(of: &Crash) -> Result<()> {
     let Plan::Rows(plan) = Plan::draw(Workload::Recovery(of.after, of.inserts), &of.size, of.seed, of.run)? else {
         anyhow::bail!("recovery is of rows");
@@ -87,7 +88,7 @@ pub fn crash(of: &Crash) -> Result<()> {
         row.execute(&mut insert, *step)?;
     }
     Marks.end()?;
-    // What closing would do is not looked at.
+    // The work of closing is not looked at.
     std::process::exit(0)
 }
 
@@ -123,7 +124,7 @@ pub fn run(engine: &Engine, plan: &Rows, size: &Size, after: After, stage: Stage
             After::Kill => drop(kill(Some(writes))?),
             After::Cut => copy_all(&crashed, &live)?,
         }
-        // What copies left in the kernel's cache is not recovery's to write.
+        // The rest of the copies in the kernel's cache is not recovery's to write.
         Ok(rustix::fs::syncfs(File::open(&live)?)?)
     };
     let libraries = stage.libraries;

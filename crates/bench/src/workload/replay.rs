@@ -1,9 +1,10 @@
-//! A user's own recorded SQL as a workload: what stands between BEGIN and COMMIT, or one statement outside, is a
-//! transaction. The outcome is checked for soundness only: a trace may ask for the time or for random numbers.
+//! A user's own recorded SQL as a workload: the statements between BEGIN and COMMIT, or one
+//! statement outside, are a transaction. The outcome is checked for soundness only: a trace may ask
+//! for the time or for random numbers.
 
 use super::script::{Conduct, Script, Transaction};
 use super::{Scripted, Size};
-use crate::sql::Library;
+use crate::engines::sql::Library;
 use anyhow::{Context, Result, ensure};
 
 pub const REPLAY: Scripted = Scripted {
@@ -15,7 +16,7 @@ pub const REPLAY: Scripted = Scripted {
     draw: |size, _| replay(size),
 };
 
-/// The line that ends what is done before measuring.
+/// The line that ends the part before measuring.
 const MARK: &str = "-- measure";
 
 fn replay(size: &Size) -> Result<Script> {

@@ -1,17 +1,17 @@
-//! One table, one row per statement: inserts, updates and deletes, each its own transaction or several in one;
-//! and reads, by key or of the whole table, with the file in the kernel's cache or not.
+//! One table, one row per statement: inserts, updates and deletes, each its own transaction or
+//! several in one; and reads, by key or of the whole table, with the file in the kernel's cache or
+//! not.
 
 use super::{Described, Size, Stage, WARM_UP, WalStart, Workload, originals, recovery};
+use crate::engines::sql::{Db, Libraries, Stmt};
 use crate::engines::{self, Engine, Settings};
-use crate::measure::{Section, time_each, time_each_after};
-use crate::random::Random;
-use crate::sql::{Db, Libraries, Stmt};
+use crate::numbers::measure::{Section, time_each, time_each_after};
+use crate::numbers::random::Random;
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
 
-/// The most `Size::indexes`.
 pub const INDEXES_MAX: usize = 3;
 
 /// The table: Mobibench's, with the value as a blob and without its unused third column.
@@ -21,7 +21,6 @@ pub fn schema(indexes: usize) -> String {
     format!("CREATE TABLE t(k INTEGER PRIMARY KEY, v BLOB{columns}){made}")
 }
 
-/// The statement on a table with this many indexes.
 pub fn sql(workload: Workload, indexes: usize) -> String {
     let each = |text: fn(usize) -> String| (1..=indexes).map(text).collect::<String>();
     match workload {
@@ -34,7 +33,8 @@ pub fn sql(workload: Workload, indexes: usize) -> String {
         }
         Workload::Delete => "DELETE FROM t WHERE k = ?1".to_owned(),
         Workload::Lookup | Workload::LookupCold => "SELECT v FROM t WHERE k = ?1".to_owned(),
-        // The plain sum of the keys would overflow, and an index would be read instead of the table.
+        // The plain sum of the keys would overflow, and an index would be read instead of the
+        // table.
         Workload::Scan | Workload::ScanCold => "SELECT sum(k & 65535) FROM t NOT INDEXED".to_owned(),
         Workload::Script(_) => String::new(),
     }
@@ -47,7 +47,7 @@ pub type Row = (i64, u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rows {
     pub workload: Workload,
-    /// What the rows before are drawn from: they are the same in every run.
+    /// The seed of the rows before: they are the same in every run.
     pub seed: u64,
     pub run: u64,
     pub preload: Vec<Row>,
@@ -57,7 +57,6 @@ pub struct Rows {
     size: RowsSize,
 }
 
-/// What the card says of the sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RowsSize {
     row_bytes: usize,
@@ -67,7 +66,7 @@ struct RowsSize {
 }
 
 impl Rows {
-    /// The rows before are drawn from `seed`, what is done with them in a run from that and its number.
+    /// The rows before are drawn from `seed`, the work of a run from that and its number.
     pub fn draw(workload: Workload, size: &Size, seed: u64, run: u64) -> Rows {
         let steps = match workload {
             // Those before the crash, and the one that it interrupts.
@@ -161,7 +160,6 @@ impl Rows {
     }
 }
 
-/// Runs one section.
 pub fn run(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
     match plan.workload {
         Workload::Recovery(after, _) => recovery::run(engine, plan, size, after, stage),
@@ -323,16 +321,16 @@ fn count(c: &Db, plan: &Rows) -> Result<()> {
     Ok(())
 }
 
-/// Makes the kernel forget what it holds of the file. No connection of SQLite's own VFS may be open here:
-/// closing the file would take its locks away.
+/// Makes the kernel forget its cache of the file. No connection of SQLite's own VFS may be open
+/// here: closing the file would take its locks away.
 fn forget_pages(path: &Path) -> Result<()> {
     let file = File::open(path)?;
-    // Only what has been written can be forgotten.
+    // Only written pages can be forgotten.
     rustix::fs::fdatasync(&file)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).context("posix_fadvise")
 }
 
-/// Binds rows: a key, and from the row's number its value and what its indexed columns hold.
+/// Binds rows: a key, and from the row's number its value and those of its indexed columns.
 pub struct Binder {
     value: Vec<u8>,
     indexes: usize,
@@ -358,7 +356,7 @@ impl Binder {
     }
 }
 
-/// What indexed column `i` of the row with this number holds.
+/// The value of indexed column `i` of the row with this number.
 fn indexed(seed: u64, i: usize) -> i64 {
     (Random::new(!seed ^ i as u64).next() >> 1) as i64
 }
@@ -368,8 +366,8 @@ pub fn warm_up_without_rows(c: &Db) -> Result<()> {
     (1..=WARM_UP).try_for_each(|i| c.execute_batch(&format!("PRAGMA user_version = {i}")))
 }
 
-/// Writes page 1 again and again until the WAL is as large as it gets before a checkpoint, and makes
-/// that checkpoint: the next transaction starts over at the front of the file.
+/// Writes page 1 again and again until the WAL is as large as it gets before a checkpoint, and
+/// makes that checkpoint: the next transaction starts over at the front of the file.
 pub fn grow_wal(c: &Db) -> Result<()> {
     let pages = c.query_int("PRAGMA wal_autocheckpoint")?.unwrap_or(0);
     let synchronous = c.query_int("PRAGMA synchronous")?.unwrap_or(2);
@@ -384,7 +382,7 @@ pub fn grow_wal(c: &Db) -> Result<()> {
 /// For an index of millions of rows to be compared with its table in memory.
 const VERIFY_CACHE_KIB: usize = 256 << 10;
 
-/// Reads the closed database with SQLite's own VFS: sound, and row for row what was written.
+/// Reads the closed database with SQLite's own VFS: sound, and row for row as written.
 pub fn verify(libraries: &Libraries, path: &Path, expected: &[Row], size: &Size) -> Result<()> {
     let c = engines::open_stock(libraries, path)?;
     c.execute_batch(&format!("PRAGMA cache_size = -{VERIFY_CACHE_KIB}"))?;
@@ -414,7 +412,7 @@ mod tests {
     use super::super::tests::SIZE;
     use super::*;
     use crate::engines::all;
-    use crate::measure::NoProbe;
+    use crate::numbers::measure::NoProbe;
 
     fn libraries() -> Libraries {
         Libraries::load([]).unwrap()

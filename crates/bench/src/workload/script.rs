@@ -1,12 +1,12 @@
-//! A script: transactions of any SQL, drawn before they are timed, done by one thread or by several with a
-//! connection each. What a script left behind is compared, table for table, with what the same transactions
-//! leave in a database in memory.
+//! A script: transactions of any SQL, drawn before they are timed, done by one thread or by several
+//! with a connection each. Its outcome is compared, table for table, with that of the same
+//! transactions in a database in memory.
 
 use super::rows::{grow_wal, warm_up_without_rows};
 use super::{Described, Size, Stage, WalStart};
+use crate::engines::sql::{Db, Libraries, Stmt, Value};
 use crate::engines::{self, Engine, Settings};
-use crate::measure::{INTERRUPTED, Section, histogram, time_each};
-use crate::sql::{Db, Libraries, Stmt, Value};
+use crate::numbers::measure::{INTERRUPTED, Section, histogram, time_each};
 use anyhow::{Context, Result, bail, ensure};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -17,7 +17,6 @@ use std::time::Instant;
 /// A statement, by its number in the script, and its values.
 pub type Step = (usize, Vec<Value>);
 
-/// One measured transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Transaction {
     /// Prepared statements, in BEGIN IMMEDIATE to COMMIT if there are several.
@@ -26,7 +25,6 @@ pub enum Transaction {
     Text(String),
 }
 
-/// How the transactions are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conduct {
     /// The database is opened and closed around each transaction.
@@ -45,7 +43,6 @@ impl Conduct {
     pub const PLAIN: Conduct = Conduct { reopen: false, threads: 1, attach: false, checkpoint: false, verify: true };
 }
 
-/// All of it.
 #[derive(Debug, PartialEq)]
 pub struct Script {
     pub schema: String,
@@ -87,7 +84,6 @@ impl Script {
     }
 }
 
-/// Prepares statements when they are first needed.
 struct Prepared<'db, 's> {
     db: &'db Db,
     script: &'s Script,
@@ -142,7 +138,6 @@ fn load(db: &Db, script: &Script) -> Result<()> {
     db.execute_batch("COMMIT")
 }
 
-/// Runs one section.
 pub fn run(engine: &Engine, script: &Script, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
     let path = stage.dir.join("bench.db");
     let libraries = stage.libraries;
@@ -204,7 +199,7 @@ pub fn run(engine: &Engine, script: &Script, size: &Size, stage: Stage<'_>) -> R
     Ok((section, settings))
 }
 
-/// What the attached database is called.
+/// The name of the attached database.
 const SIDE: &str = "side";
 
 fn settings_of(engine: &Engine, libraries: &Libraries, db: Db) -> Result<Settings> {
@@ -231,7 +226,7 @@ fn side_by_side(
     script: &Script,
     size: &Size,
     open: &(impl Fn() -> Result<Db> + Sync),
-    (ready, probe): (Box<dyn FnOnce() -> Result<()> + '_>, &mut dyn crate::measure::Probe),
+    (ready, probe): (Box<dyn FnOnce() -> Result<()> + '_>, &mut dyn crate::numbers::measure::Probe),
 ) -> Result<(Section, Vec<usize>)> {
     let threads = script.conduct.threads;
     // The main thread opens the gate, between its probes.
@@ -289,8 +284,8 @@ fn side_by_side(
     })
 }
 
-/// Reads the closed database with SQLite's own VFS: sound, and with the rows of the same transactions done in
-/// memory. `done`: how many each thread did.
+/// Reads the closed database with SQLite's own VFS: sound, and with the rows of the same
+/// transactions done in memory. `done`: how many each thread did.
 fn verify(libraries: &Libraries, path: &Path, script: &Script, done: &[usize]) -> Result<()> {
     let found = engines::open_stock(libraries, path)?;
     if script.conduct.attach {
@@ -353,7 +348,7 @@ fn digest(db: &Db, schemas: &[&str]) -> Result<Vec<(String, u64, u64)>> {
 mod tests {
     use super::super::tests::SIZE;
     use super::*;
-    use crate::measure::NoProbe;
+    use crate::numbers::measure::NoProbe;
 
     #[test]
     fn a_lost_row_and_a_changed_row_are_noticed() {

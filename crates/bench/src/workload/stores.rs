@@ -1,10 +1,11 @@
-//! The bare commit of key-value stores: the rows of the SQL workloads, one durable write transaction for each.
+//! The bare commit of key-value stores: the rows of the SQL workloads, one durable write
+//! transaction for each.
 
 use super::rows::{Row, Rows};
 use super::{Size, Stage, Workload};
 use crate::engines::Store;
-use crate::measure::{Section, time_each};
-use crate::random::Random;
+use crate::numbers::measure::{Section, time_each};
+use crate::numbers::random::Random;
 use anyhow::{Context, Result, ensure};
 use heed::types::Bytes;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use std::path::Path;
 const MAP_BYTES: usize = 4 << 30;
 const TABLE: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("t");
 
-/// What both stores can do. `None` deletes; every call is one durable transaction.
+/// The work that both stores can do. `None` deletes; every call is one durable transaction.
 trait KeyValue {
     fn write(&self, rows: &[(u64, Option<&[u8]>)]) -> Result<()>;
     fn read_all(&self) -> Result<BTreeMap<u64, Vec<u8>>>;
@@ -28,7 +29,8 @@ struct Lmdb {
 impl Lmdb {
     #[allow(unsafe_code)]
     fn open(dir: &Path) -> Result<Lmdb> {
-        // SAFETY: nobody else opens the files of this temporary directory, and no flag weakens the commit.
+        // SAFETY: no other program opens the files of this temporary directory, and no flag weakens
+        // the commit.
         let env = unsafe { heed::EnvOpenOptions::new().map_size(MAP_BYTES).open(dir) }?;
         let mut txn = env.write_txn()?;
         let table = env.create_database(&mut txn, None)?;
@@ -83,7 +85,6 @@ impl KeyValue for redb::Database {
     }
 }
 
-/// Runs one section in the directory.
 pub fn run(store: Store, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<Section> {
     let open = |dir: &Path| -> Result<Box<dyn KeyValue>> {
         Ok(match store {

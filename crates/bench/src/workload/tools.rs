@@ -1,11 +1,11 @@
-//! What other SQLite benchmarks do, as scripts. Mobibench's statements are those of its C source. AndroBench and
-//! the RL Benchmark come without source: theirs follow their descriptions, the RL Benchmark's being SQLite's old
-//! speed comparison, which it was made from.
+//! The work of other SQLite benchmarks, as scripts. Mobibench's statements are those of its C
+//! source. AndroBench and the RL Benchmark come without source: theirs follow their descriptions.
+//! The RL Benchmark was made from SQLite's old speed comparison.
 
 use super::script::{Conduct, Script, Step, Transaction};
 use super::{Scripted, Size};
-use crate::random::Random;
-use crate::sql::Value;
+use crate::engines::sql::Value;
+use crate::numbers::random::Random;
 
 const MOBIBENCH: Scripted = Scripted {
     name: "",
@@ -99,10 +99,10 @@ fn mobibench_value(first: u8) -> String {
 /// Rows of its tables before updates and deletes, if there are fewer transactions: 8 pages of 37.
 const MOBIBENCH_ROWS_MIN: usize = 296;
 
-/// The first `n` numbers that glibc's `rand` gives after `srand(seed)`, with which Mobibench chooses the rows that
-/// transaction `seed` updates, one in each table. They hit few rows twice, and a row that is updated twice is
-/// written once: SQLite leaves a page alone whose content stays the same. A better generator would make a different
-/// benchmark.
+/// The first `n` numbers that glibc's `rand` gives after `srand(seed)`. With them Mobibench chooses
+/// the rows that transaction `seed` updates, one in each table. They hit few rows twice, and a row
+/// that is updated twice is written once: SQLite leaves a page alone whose content stays the same.
+/// A better generator would make a different benchmark.
 fn glibc_random(seed: u32, n: usize) -> Vec<usize> {
     let mut r = vec![i64::from(seed.max(1))];
     for i in 1..31 {
@@ -203,7 +203,8 @@ fn bulk(size: &Size, seed: u64) -> Script {
     let rows = size.rows.max(1);
     let mut random = Random::new(seed);
     let mut p = Phases { statements: Vec::new(), transactions: Vec::new(), phases: Vec::new() };
-    // The rows are made by SQL: millions of values drawn beforehand would take more memory than the database.
+    // The rows are made by SQL: millions of values drawn beforehand would take more memory than the
+    // database.
     let insert = p.statement(
         "INSERT INTO bulk(id, number, value) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1) \
          SELECT i, i + (i * ?2 & 1023), printf('%0*d', ?3, i) FROM n",
@@ -378,7 +379,7 @@ mod tests {
                      ffffffffffgggggggggghhhhhhhhhhiiiiiiiiiijjjjjjjjjj";
         let wanted = format!("BEGIN;INSERT INTO tblMyList0(id,Value) VALUES(0,'{value}');COMMIT;");
         assert_eq!(script.transactions[0], Transaction::Text(wanted));
-        // What the C library here gives after srand(1) and srand(7).
+        // The C library's numbers here after srand(1) and srand(7).
         assert_eq!(glibc_random(1, 3), [1_804_289_383, 846_930_886, 1_681_692_777]);
         assert_eq!(glibc_random(7, 1), [1_045_618_677]);
         assert!(mobibench_value(5).starts_with("ffffffffffgggg") && mobibench_value(5).ends_with("eeeeeeeeee"));

@@ -1,5 +1,5 @@
-//! A database file and a log that may be of two moments, or of two databases: open, `check` and `recover` agree on whether the two
-//! belong together, and open and `recover` lead to the same rows.
+//! A database file and a log that may be of two moments, or of two databases: open, `check` and
+//! `recover` agree on whether the two belong together. Open and `recover` lead to the same rows.
 
 use crate::common;
 
@@ -18,7 +18,8 @@ struct Life {
     /// The file and the log of a crash, five transactions in, two of them behind a checkpoint.
     crashed: Files,
     closed: Files,
-    /// Behind a recovery that left the records where they are, and between the slot and the mark of one that began a new session.
+    /// After a recovery that left the records in the log; and between the slot and the mark of one
+    /// that began a new session.
     recovering: [Files; 2],
     /// The file of a close, one transaction later.
     newer: Vec<u8>,
@@ -88,7 +89,8 @@ fn rename(db: &Db, bytes: &[u8]) {
     std::fs::rename(db.beside("-copy"), &db.home).unwrap();
 }
 
-/// The rows that a connection finds which may write, and writes; an error is one of the open, of the first read or of the write.
+/// The rows that a writing connection finds. An error is one of the open, of the first read or of
+/// the write.
 fn rows(home: &Path) -> Result<String, rusqlite::Error> {
     let db = onewrite_rusqlite::open(home)?;
     let has_table: bool = db.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 't'", [], |row| row.get(0))?;

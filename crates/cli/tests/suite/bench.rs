@@ -338,7 +338,8 @@ fn a_simulated_device_tells_what_was_written_for_whom() {
         let rows = json["results"].as_array().unwrap();
         let row = rows.iter().find(|r| r["engine"] == name && r["preset"] == preset).unwrap();
         let number = |key: &str| row["blocks"][key].as_f64().unwrap();
-        // A flush per durable commit, and what a commit writes reaches the device as whole blocks of 4 KiB.
+        // A flush per durable commit; the writes of a commit reach the device as whole blocks of 4
+        // KiB.
         assert!(number("flushes_per_tx") >= 1.0, "{engine}: {row}");
         let log = number("kib_log_per_tx");
         match preset {

@@ -1,4 +1,5 @@
-//! Every option with every measurement of `onewrite bench`: it changes the card, or is refused by name.
+//! Every option with every measurement of `onewrite bench`: it changes the card, or is refused by
+//! name.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -107,7 +108,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
 }
 
-/// What the JSON says of how the results were come by, and which results there are.
+/// The JSON's parameters, and the names of its results.
 fn card(dir: &Path) -> String {
     let mut json: Value = serde_json::from_slice(&std::fs::read(dir.join("out.json")).unwrap()).unwrap();
     for part in ["machine", "syscalls", "notes", "unknown"] {

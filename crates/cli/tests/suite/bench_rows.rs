@@ -1,5 +1,5 @@
-//! The workloads and suites of large databases, crashes, many connections and phones, as users run them, so small that only
-//! their form is tested, never a time.
+//! The workloads and suites of large databases, crashes, many connections and phones, as users run
+//! them. They are so small that only their form is tested, never a time.
 
 use serde_json::Value;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn recovery_is_timed_behind_a_crash() {
     }
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["out.json"]);
-    // What protects from nothing has no recovery.
+    // An engine without protection has no recovery.
     let output = bench(dir.path(), &[&small[..], &["--only", "onewrite/off"]].concat());
     assert!(!output.status.success() && said(&output).contains("none of these workloads"), "{}", said(&output));
 }

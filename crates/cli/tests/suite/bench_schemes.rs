@@ -1,4 +1,5 @@
-//! `onewrite bench --suite schemes` as users run it, with sizes so small that only its form is tested, never a time.
+//! `onewrite bench --suite schemes` as users run it, with sizes so small that only its form is
+//! tested, never a time.
 
 use std::path::Path;
 use std::process::{Command, Output};

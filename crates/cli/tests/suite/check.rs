@@ -1,4 +1,5 @@
-//! `onewrite check`: every kind of damage is found, what is sound is called so, and no byte changes.
+//! `onewrite check`: every kind of damage is found, a sound database is called so, and no byte
+//! changes.
 
 use crate::common;
 
@@ -8,7 +9,7 @@ use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::inspect::{LogFile, Tid, Tombstone};
 
-/// Checks without changing a byte, and returns what was said.
+/// Checks without changing a byte, and returns the output.
 fn check(db: &Db, status: i32, words: &[&str]) -> String {
     let before = db.files();
     let said = expect(status, &["check"], &db.home, words);
@@ -37,7 +38,7 @@ fn sound_files() {
     check(&db, 0, &["is empty", "sound"]);
 }
 
-/// A database is not whole without its WAL, whatever the header says.
+/// A database is not whole without its WAL, whichever mode the header states.
 #[test]
 fn a_wal_beside_the_file() {
     let db = plain();
@@ -129,8 +130,8 @@ fn a_log_that_does_not_fit() {
     check(&db, 0, &["rolls it back", "sound"]);
 }
 
-/// A process of SQLite without onewrite that is killed in a commit leaves a header that states more pages than the file has, and the
-/// journal that mends it.
+/// A process of SQLite without onewrite that is killed in a commit leaves a header that states more
+/// pages than the file has, and the journal that mends it.
 #[test]
 fn a_commit_of_sqlite_that_was_killed() {
     let db = plain();
@@ -172,7 +173,8 @@ fn a_checkpoint_of_sqlite_that_was_killed() {
     killed.assert_sound_with(common::ROWS);
 }
 
-/// SQLite's checkpoints keep nobody out: the header may be of one and the length from before it, and its log gone by the next look.
+/// SQLite's checkpoints run beside a check. The header may be of one and the length from before it,
+/// and its log gone by the next look.
 #[test]
 fn checkpoints_of_sqlite_beside_a_check() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -200,8 +202,8 @@ fn checkpoints_of_sqlite_beside_a_check() {
     });
 }
 
-/// A process that dies between the mark and the end of the log leaves a whole database, though the log holds transactions
-/// (rule CloseWithoutSlot), and SQLite without onewrite may write to it then.
+/// A process that dies between the mark and the end of the log leaves a whole database, though the
+/// log holds transactions (rule CloseWithoutSlot). SQLite without onewrite may write to it then.
 #[test]
 fn a_log_whose_session_ended() {
     let over = "All that it may still hold (4 transactions) is in the database";
@@ -353,6 +355,29 @@ fn a_new_database_that_crashed_before_its_first_checkpoint() {
     damaged(&db, &["missing"]);
 }
 
+/// Of 256 GiB of holes no byte is read.
+#[test]
+fn a_database_that_was_lengthened() {
+    for (db, words) in [(plain(), "bytes behind the last page"), (crashed(3), "recovery waits (3 transactions")] {
+        std::fs::OpenOptions::new().write(true).open(&db.home).unwrap().set_len(256 << 30).unwrap();
+        let begun = std::time::Instant::now();
+        expect(0, &["check"], &db.home, &["274,877,906,944 bytes of the database can be read", words]);
+        assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_name_commands_no_terminal_in_json_either() {
+    let db = plain();
+    let odd = db.beside("\u{9b}2J\u{7f}\u{202e}");
+    std::fs::rename(&db.home, &odd).unwrap();
+    for args in [&["check", "--json"], &["inspect", "--json"]] {
+        let said = expect(0, args, &odd, &["\\u009b2J\\u007f\\u202e"]);
+        let found: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert!(found["file"].as_str().unwrap().ends_with("app.db\u{9b}2J\u{7f}\u{202e}"), "{said}");
+    }
+}
+
 /// The findings and the verdict of `check --json`, and its status.
 fn json(db: &Db, args: &[&str]) -> serde_json::Value {
     let before = db.files();
@@ -368,7 +393,8 @@ fn json(db: &Db, args: &[&str]) -> serde_json::Value {
 #[test]
 fn a_page_of_a_table_that_is_damaged() {
     let (closed, waiting) = (plain(), crashed(3));
-    // Pages that the log has whole are whole again behind a recovery: damage goes to one that no transaction changes.
+    // Recovery mends pages that the log has whole, so the damage goes to one that no transaction
+    // changes.
     let (old, new) = (std::fs::read(&waiting.home).unwrap(), versions(3).remove(3));
     let is_same = |n: &usize| old[n * PAGE..(n + 1) * PAGE] == new[n * PAGE..(n + 1) * PAGE];
     let leaf = (2..8).rev().find(is_same).unwrap();
@@ -389,7 +415,8 @@ fn a_page_of_a_table_that_is_damaged() {
     assert_eq!(json(&Db::new(), &[])["verdict"], "not_checked");
 }
 
-/// The state that SQLite, or onewrite, would make of them is checked, beside files that stay as they are.
+/// The check is of the state that SQLite, or onewrite, would make of them. The files stay as they
+/// are.
 #[test]
 fn the_tables_behind_a_journal_and_a_write_ahead_log() {
     let (rolled_back, in_wal) = (plain(), plain());

@@ -1,4 +1,5 @@
-//! `onewrite convert`: the same rows in pages with room for trailers; whatever fails leaves the file as it was.
+//! `onewrite convert`: the same rows in pages with room for trailers. A failure leaves the file as
+//! it was.
 
 use crate::common;
 
@@ -30,7 +31,8 @@ fn notes() -> Db {
     db
 }
 
-/// A writer that waits for its first lock meanwhile has the old file open, which nobody will ever open again.
+/// A writer that waits for its first lock meanwhile has the old file open, which has no name any
+/// more.
 #[test]
 fn a_writer_that_waits_for_a_conversion_is_told_that_the_file_was_replaced() {
     for wait_ms in [1, 2, 4, 8, 16, 100] {
@@ -120,7 +122,7 @@ fn a_database_in_wal_mode_leaves_it_first_unless_others_have_it_open() {
     // Looking at the file in this process would take SQLite's locks away.
     expect(1, &["convert"], &wal.home, &["in use"]);
     assert!(wal.beside("-wal").exists());
-    // Another process was killed with a WAL that nobody has brought home.
+    // Another process was killed with a WAL that is not home yet.
     let left = Db::new();
     for suffix in ["", "-wal", "-shm"] {
         std::fs::copy(wal.beside(suffix), left.beside(suffix)).unwrap();
@@ -132,8 +134,8 @@ fn a_database_in_wal_mode_leaves_it_first_unless_others_have_it_open() {
     assert_eq!(rows(&stock).len(), rows(&keeps).len());
 }
 
-/// What a process leaves that dies as it takes a database out of WAL mode: the header says that it is out, and the WAL is still there. Over the
-/// new file SQLite would write what is in it.
+/// A process dies as it takes a database out of WAL mode: the header says that it is out, and the
+/// WAL is still there. SQLite would write the content of the WAL over the new file.
 #[test]
 fn a_wal_beside_a_header_that_does_not_say_so_goes_first() {
     let wal = notes();
@@ -155,8 +157,9 @@ fn a_wal_beside_a_header_that_does_not_say_so_goes_first() {
     }
 }
 
-/// Everything a database can hold: rowids that nothing names, columns called like them, generated columns, tables without
-/// rowids, AUTOINCREMENT, statistics, an index by text, views, virtual tables.
+/// Everything a database can hold: rowids without a column, columns called like them, generated
+/// columns, tables without rowids, AUTOINCREMENT, statistics, an index by text, views, virtual
+/// tables.
 fn everything() -> Db {
     let db = notes();
     stock(&db)

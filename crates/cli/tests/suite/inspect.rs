@@ -1,4 +1,4 @@
-//! `onewrite inspect`: what a database and its log hold, in words and as JSON.
+//! `onewrite inspect`: the content of a database and its log, in words and as JSON.
 
 use crate::common;
 

@@ -140,7 +140,7 @@ fn what_cannot_be_dumped() {
     expect(1, &["dump"], &db.home, &["app.db", "No such file"]);
     std::fs::write(&db.home, "hello, this is a text and no database at all\n".repeat(40)).unwrap();
     expect(1, &["dump"], &db.home, &["not a database"]);
-    // What a crash left is in the log: recovery is for who may write.
+    // The transactions before the crash are in the log: recovery needs a writer.
     expect(1, &["dump"], &crashed(3).home, &["onewrite recover"]);
     // Damage is met on the way.
     let db = plain();
@@ -172,7 +172,7 @@ fn a_backup_of_a_database_that_is_being_written() {
     assert_eq!(std::fs::read(&dest).unwrap(), before);
     writer.assert_alive();
     drop(writer);
-    // Nothing is left of what was made on the way, and a copy does not end up beside another database's files.
+    // No temporary file is left, and a copy does not end up beside another database's files.
     let left: Vec<PathBuf> = db.files().into_iter().map(|(path, _)| path).collect();
     assert!(left.iter().all(|path| !path.display().to_string().contains("onewrite-backup")), "{left:?}");
     let source = plain();
@@ -208,7 +208,7 @@ fn a_backup_that_is_stopped_leaves_nothing() {
     assert!(stopped && !has_begun() && !dest.exists(), "{:?}", names().collect::<Vec<_>>());
 }
 
-/// What only a writer can mend is told to who only reads.
+/// Only a writer can roll the journal back, so a reader gets its name.
 #[test]
 fn a_hot_journal_is_named_by_who_only_reads() {
     let db = plain();
@@ -264,7 +264,7 @@ fn check_and_inspect_while_another_process_writes() {
     expect(0, &["check"], &db.home, &["sound; recovery waits"]);
 }
 
-/// What was in use at the first look waits for a recovery at the next one.
+/// A database that was in use at the first look waits for a recovery at the next one.
 #[test]
 fn check_while_the_last_process_is_killed() {
     for round in 0..40 {
@@ -353,6 +353,12 @@ fn a_shell_on_a_database_that_is_being_written() {
     let text =
         Command::new(env!("CARGO_BIN_EXE_onewrite")).args(["shell", "--extension", &named]).arg(&odd).output().unwrap();
     assert!(!text.status.success() && said(&text).contains("not a database"), "{}", said(&text));
+    let folder = Command::new(env!("CARGO_BIN_EXE_onewrite"))
+        .args(["shell", "--extension", &named])
+        .arg(db.dir.path())
+        .output()
+        .unwrap();
+    assert!(!folder.status.success() && said(&folder).contains("Is a directory"), "{}", said(&folder));
 }
 
 /// A FILE that is no database, and the reason that each command gives for it.
@@ -418,7 +424,8 @@ fn a_backup_into_a_directory_has_the_name_of_the_database() {
     assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 1);
 }
 
-/// The program as setuid root: where its user says which library it loads, it would run that user's code.
+/// The program as setuid root: a library that its user names would run as that user's code with
+/// root's rights.
 #[test]
 fn a_privileged_command_takes_no_word_of_its_users_environment() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -429,7 +436,8 @@ fn a_privileged_command_takes_no_word_of_its_users_environment() {
         return;
     }
     let (program, evil, log) = (dir.path().join("onewrite"), dir.path().join("evil.so"), dir.path().join("log"));
-    // By another process: a child of another test would keep a file that is written here open, and busy.
+    // `cp` writes it: if this process did, a child of another test would keep the file open, and
+    // busy.
     assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_onewrite")).arg(&program).status().unwrap().success());
     std::fs::write(&evil, "").unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,5 +1,5 @@
-//! `onewrite recover`: what the log holds comes home; what cannot be kept is given up only when asked for, by
-//! name; whatever is refused changes nothing.
+//! `onewrite recover`: the transactions of the log come home. Those that cannot be kept are given
+//! up only when asked for, by name. A refusal changes nothing.
 
 use crate::common;
 
@@ -145,7 +145,8 @@ fn what_is_no_database_and_what_is_in_use() {
     reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
     let mut rows = reader.prepare("SELECT * FROM t").unwrap();
     let _row = rows.query([]).unwrap().next().unwrap().is_some();
-    // Reading the file here would give the reader's POSIX locks back, so its bytes are not compared.
+    // Reading the file here would give the reader's POSIX locks back, so its bytes are not
+    // compared.
     expect(1, &["recover"], &db.home, &["in use by another process", "close every program"]);
 }
 

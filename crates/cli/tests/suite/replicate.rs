@@ -1,4 +1,5 @@
-//! `onewrite replicate`, `restore` and `verify` run the program that lies beside, else the one on the PATH.
+//! `onewrite replicate`, `restore` and `verify` run the program that lies beside, else the one on
+//! the PATH.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -4,34 +4,35 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::Connection;
-use crate::database::{Database, Phase};
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::options::Options;
+use crate::connection::schemes;
+use crate::database::queue::ConnectionId;
+use crate::database::{AttachHook, Database, Phase};
+use crate::disk::locks;
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};
-use crate::error::{Error, IoContext, Result};
-use crate::locks;
-use crate::options::Options;
-use crate::queue::ConnectionId;
-use crate::scheme::table;
-use crate::several::Several;
+use crate::log::several::Several;
 
-/// A file, which one it is, and whether it is for reading only.
 type Parked = (FileId, bool, Arc<dyn DiskFile>);
 
 /// The databases of this process on one disk.
 pub struct Engine {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) databases: Mutex<FxHashMap<FileId, Arc<Database>>>,
-    /// Open files of closed databases that could not be closed yet: closing any
-    /// descriptor of a file gives up all POSIX locks this process has on it, those of a stock SQLite beside us included.
+    /// Files that cannot be closed yet: closing any descriptor drops all POSIX locks of this
+    /// process on the file.
     parked: Mutex<Vec<Parked>>,
-    /// The transactions over several files that are not decided, by the paths of their super-journals.
+    /// The undecided ones, by their super-journals.
     pub(super) several: Mutex<FxHashMap<PathBuf, Arc<Several>>>,
     connections: AtomicU64,
-    /// Tells processes apart, and what it said when the engine was made.
+    attached: AttachHook,
+    /// The function tells processes apart; its first answer follows.
     pub(super) process: (fn() -> u32, u32),
 }
 
@@ -41,31 +42,31 @@ impl Engine {
         Engine::in_process(disk, std::process::id)
     }
 
-    /// An engine on `disk`. `process` answers differently in a child of a fork; it is called in every
-    /// transaction, and the operating system's process id costs a system call.
+    /// `process` must answer differently in a child of a fork. Every transaction calls it, so a
+    /// system call is too slow.
     pub fn in_process(disk: Arc<dyn Disk>, process: fn() -> u32) -> Arc<Engine> {
-        let (databases, parked, several) = Default::default();
+        let (databases, parked, several, attached) = Default::default();
         Arc::new(Engine {
             disk,
             databases,
             parked,
             several,
             connections: AtomicU64::new(1),
+            attached,
             process: (process, process()),
         })
     }
 
-    /// Opens a connection to the database at `path`. `given`: options the connection names itself; with
-    /// other connections open, they must agree with what is in force, unless those only read. Reads nothing of the file
-    /// yet. One that only reads joins those that write, and recovers nothing.
+    /// Opens a connection, without reading the file. Options in `given` must agree with those in
+    /// force, unless all others only read. A reader joins writers and recovers nothing.
     pub fn open(self: &Arc<Self>, path: &Path, mode: OpenMode, given: &[(String, String)]) -> Result<Connection> {
         let options = Options::given(given)?;
         let what = || format!("cannot open the database {}", path.display());
-        // The name of the file itself, so that every link to it finds one log.
+        // Every link to the file finds one log.
         let path = self.disk.resolve(path).context(what)?;
         let mut databases = self.databases.lock();
         let id = self.disk.identify(&path).context(what)?;
-        // One that was renamed is opened like another process's: what lies beside it is looked for under the new name.
+        // A renamed file is opened like another process's: files beside it have the new name.
         let by_name = |db: &Arc<Database>| db.path == path || !matches!(db.has_name(), Ok(false));
         let known = id.and_then(|id| find(&databases, id)).filter(by_name);
         let reads = mode == OpenMode::ReadOnly;
@@ -77,8 +78,9 @@ impl Engine {
             None => {
                 let (home, read_only) = self.open_home(id, &path, mode).context(what)?;
                 let id = home.id().context(what)?;
-                let mut db = Database::new(self.disk.clone(), &path, home, options.clone(), table::of);
+                let mut db = Database::new(self.disk.clone(), &path, home, options.clone(), schemes::of);
                 db.read_only = read_only;
+                db.attached = self.attached.clone();
                 db.inner.get_mut().recovers = !reads;
                 let db = Arc::new(db);
                 databases.insert(id, db.clone());
@@ -90,7 +92,7 @@ impl Engine {
         Ok(Connection::new(self.clone(), db, id, &options, reads))
     }
 
-    /// The file of a database, and whether it can only be read: so if it is not to be written and may not be.
+    /// The file, and whether it can only be read: it is not to be written, and may not be.
     fn open_home(&self, id: Option<FileId>, path: &Path, mode: OpenMode) -> io::Result<(Arc<dyn DiskFile>, bool)> {
         let parked = |read_only| {
             let mut parked = self.parked.lock();
@@ -112,33 +114,64 @@ impl Engine {
         }
     }
 
-    /// Closes the file of `db` if nobody in this process has a lock on it that closing would take away; else keeps it.
     pub(super) fn close_home(&self, db: &Database) {
         let mut parked = self.parked.lock();
         if let Ok(id) = db.home.id() {
             parked.push((id, db.read_only, db.home.clone()));
         }
         parked.retain(|(_, read_only, home)| {
-            // Whoever has every lock of a file knows that nobody else has one. They go with the file.
+            // With all locks obtainable, no other holder exists. They go with the file.
             let free = if *read_only { locks::nobody(&**home) } else { locks::everything(&**home) };
             !matches!(free, Ok(true))
         });
     }
 
-    /// The database that the file is of.
     pub(super) fn find(&self, id: FileId) -> Option<Arc<Database>> {
         find(&self.databases.lock(), id)
     }
 
-    /// Whether a connection of this process has the file at `path` open.
+    /// Calls `hook` whenever this process attaches to a log: [`Engine::look_after`] is due then.
+    /// Set once; runs with locks held.
+    pub fn on_attach(&self, hook: impl Fn() + Send + Sync + 'static) {
+        let _ = self.attached.set(Box::new(hook));
+    }
+
+    /// Detaches from databases idle for the time of `idle`, or longer where they commit regularly.
+    /// Returns the time to the next look; `None`: this process is attached to none.
+    pub fn look_after(&self, now: Instant, failed: impl Fn(&Path, &Error)) -> Option<Duration> {
+        let databases: Vec<_> = self.databases.lock().values().cloned().collect();
+        let look = |db: &Arc<Database>| {
+            db.attached_for()?;
+            if let Err(e) = db.rest_if_quiet(now) {
+                failed(&db.path, &e);
+            }
+            db.attached_for()
+        };
+        databases.iter().filter_map(look).min().map(|idle| idle / 4)
+    }
+
+    /// Detaches from all databases without a transaction, as the process ends.
+    pub fn rest(&self, failed: impl Fn(&Path, &Error)) {
+        if (self.process.0)() != self.process.1 {
+            // In a child of a fork they are the parent's.
+            return;
+        }
+        let databases: Vec<_> = self.databases.lock().values().cloned().collect();
+        for db in databases {
+            if let Err(e) = db.rest() {
+                failed(&db.path, &e);
+            }
+        }
+    }
+
+    /// Whether this process has the file at `path` open.
     pub fn is_attached(&self, path: &Path) -> bool {
         let id = self.disk.identify(path).ok().flatten();
         id.is_some_and(|id| self.find(id).is_some())
     }
 }
 
-/// Another connection of this process uses `db`: the options that it names must agree with what is in force, unless nothing is
-/// and they can be.
+/// Checks the options of another connection, or sets them where none depends on them.
 fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], reads: bool) -> Result<()> {
     if db.read_only && !reads {
         return Err(Error::ReadOnly(format!("{} may only be read in this process", db.path.display())));
@@ -153,7 +186,6 @@ fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], rea
         inner.recovers = true;
         db.set_options(&mut inner, options.clone());
     }
-    // Who only reads writes no record: `psow` is nothing to it.
     let is_own = |name: &str| Options::OWN.contains(&name) || (reads && name == "psow");
     for (name, _) in given.iter().filter(|(name, _)| !is_own(name)) {
         let (asked, in_force) = (options.get(name), inner.options.get(name));
@@ -169,7 +201,7 @@ fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], rea
     Ok(())
 }
 
-/// The database that the file is of: its home, or a file of its scheme that may have its name.
+/// The file may be home, or a file of the scheme with its name.
 fn find(databases: &FxHashMap<FileId, Arc<Database>>, id: FileId) -> Option<Arc<Database>> {
     let second = || databases.values().find(|db| db.takes_name(id));
     databases.get(&id).or_else(second).cloned()

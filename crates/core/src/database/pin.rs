@@ -2,20 +2,23 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use super::{Database, Inner, Phase};
-use crate::error::Result;
-use crate::home::{Kind, State};
-use crate::procs::tail::Reach;
-use crate::stats::Stats;
+use super::{Database, Inner, Phase, follow};
+use crate::base::error::{Error, Result};
+use crate::base::rules::{Case, keeps};
+use crate::disk::stats::Stats;
+use crate::shared::member::Member;
+use crate::shared::tail::Reach;
+use crate::sqlite_format::home::{Kind, State};
 
 impl Database {
-    /// Pins the newest state for a reader, after following what other processes committed.
+    /// Pins for a reader.
     pub fn pin(&self, inner: &mut Inner) -> Result<Arc<State>> {
         self.pin_newest(inner, Reach::Visible)
     }
 
-    /// Pins the newest state for the holder of the writer's place.
+    /// Pins for the holder of the writer's place.
     pub fn pin_published(&self, inner: &mut Inner) -> Result<Arc<State>> {
         self.pin_newest(inner, Reach::Written)
     }
@@ -29,7 +32,7 @@ impl Database {
         Ok(self.count_pin(inner, state))
     }
 
-    /// Pins a state whose images are all still there: this process has the writer's place.
+    /// Its images exist still: this process has the writer's place.
     pub fn pin_state(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
         if let Some(member) = inner.member.as_ref().filter(|_| !inner.snapshots.has(state.tid)) {
             member.announce_unseen(state.tid);
@@ -37,15 +40,41 @@ impl Database {
         self.count_pin(inner, state)
     }
 
+    /// `Busy`: others' checkpoints overtake it again and again.
+    pub fn pin_shared(&self, member: &Member, inner: &mut Inner, reach: Reach) -> Result<Arc<State>> {
+        for _ in 0..1000 {
+            let words = &member.words;
+            inner.advance();
+            let behind = match reach {
+                Reach::Visible => words.visible() > inner.latest.tid,
+                Reach::Written => words.written() > inner.published.tid,
+                Reach::Flushed => words.written().min(words.flushed()) > inner.published.tid,
+            };
+            if behind || words.generation() != member.generation.load(std::sync::atomic::Ordering::Relaxed) {
+                follow::catch_up(self, member, inner, reach)?;
+            }
+            let state = match reach {
+                Reach::Visible => inner.latest.clone(),
+                Reach::Written | Reach::Flushed => inner.published.clone(),
+            };
+            let announced = inner.snapshots.has(state.tid) || !keeps(Case::SnapshotsAnnounced);
+            if announced || member.announce(state.tid)? {
+                return Ok(state);
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        Err(Error::Busy("other processes bring pages home faster than this one can follow".into()))
+    }
+
     fn count_pin(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
-        // Reads of a file that is no database know no size.
+        // A file that is no database has no known size.
         let pages = if state.kind == Kind::Foreign { u32::MAX } else { state.page_count };
         inner.snapshots.pin(state.tid, pages);
+        inner.was_used = true;
         Stats::add(&self.stats.snapshots, 1);
         state
     }
 
-    /// Gives a snapshot back.
     pub fn unpin(&self, inner: &mut Inner, state: &State) -> Result<()> {
         self.stats.snapshots.fetch_sub(1, Ordering::Relaxed);
         if inner.snapshots.unpin(state.tid) {
@@ -57,7 +86,7 @@ impl Database {
             }
         }
         if inner.phase == Phase::Unmarked && inner.snapshots.is_empty() {
-            crate::locks::none(&*self.home)?;
+            crate::disk::locks::none(&*self.home)?;
         }
         Ok(())
     }

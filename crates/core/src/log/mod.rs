@@ -1,13 +1,16 @@
-//! The log: a sidecar file with two header slots, a ring of records, and, behind the ring, images
-//! that big transactions streamed out of memory.
+//! The log: a file with two header slots, a ring of records and, behind it, images streamed by big
+//! transactions.
 
 pub mod decision;
 mod delta;
+pub mod facts;
 pub mod file;
+pub mod frontier;
 pub mod group;
 #[cfg(test)]
 mod group_tests;
 pub mod record;
 pub mod ring;
+pub mod several;
 pub mod slot;
 pub mod tombstone;

@@ -1,4 +1,4 @@
-//! The engine on the simulated disk. One binary, for a build links each of them anew.
+//! The engine on the simulated disk. One binary: linking is slow.
 
 mod bad_input;
 mod closed_mark;
@@ -11,6 +11,7 @@ mod in_page_size;
 mod in_page_threads;
 mod in_place;
 mod late_writes;
+mod layers;
 mod lengthened;
 mod lost_log;
 mod moved;
@@ -18,6 +19,7 @@ mod pairing;
 mod readers_on_the_way_home;
 mod reading_ahead;
 mod recovery_crashes;
+mod rest;
 mod rules;
 mod shadow;
 mod shipper;

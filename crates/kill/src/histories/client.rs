@@ -1,4 +1,5 @@
-//! A process of the histories: threads that append to lists and read them, each with a connection and a history of its own.
+//! A process of the histories: threads that append to lists and read them, each with a connection
+//! and a history of its own.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +31,8 @@ pub const THREADS_MAX: u64 = 16;
 const OPENS: Duration = Duration::from_secs(60);
 /// How often a COMMIT that gets BUSY is repeated.
 const COMMITS: u32 = 3;
-/// The child of a fork that lives for so many seconds hangs, and is ended when the campaign has noticed.
+/// The child of a fork that lives for so many seconds hangs, and is ended when the campaign has
+/// noticed.
 const HANGS_S: u32 = 180;
 /// Slots: blobs are beside the lists of the first; the second is that of every other step.
 const BIG: u64 = 0;
@@ -40,7 +42,7 @@ pub const READS_MORE: u64 = 8;
 /// One step of so many forks.
 const FORKS_EVERY: u32 = 500;
 
-/// What is wrong with a client that lies, to see that the judge finds it.
+/// The fault of a client that lies, to see that the judge finds it.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Some transactions are rolled back and told as committed.
@@ -51,7 +53,7 @@ pub enum Fault {
     Stale,
 }
 
-/// What one process does.
+/// The options of one process.
 #[derive(Args, Clone, Debug)]
 pub struct Client {
     /// Directory of the databases and histories
@@ -60,7 +62,7 @@ pub struct Client {
     /// Number of the process in its round
     #[arg(long)]
     pub number: u64,
-    /// What its choices are drawn from
+    /// The seed of its choices
     #[arg(long)]
     pub seed: u64,
     /// Databases: the first, and those that are attached to it
@@ -176,7 +178,7 @@ fn is_busy(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Failed>().is_some_and(|e| e.code & 0xff == ffi::SQLITE_BUSY)
 }
 
-/// What the threads of a process share.
+/// State that the threads of a process share.
 struct Shared {
     /// Held by each thread while it is in SQLite.
     gate: RwLock<()>,
@@ -225,7 +227,7 @@ fn live(client: &Client, library: &Arc<Library>, dies: Option<u64>) -> Result<()
     done
 }
 
-/// A thread and what it knows.
+/// A thread and its state.
 struct Thread<'a> {
     client: &'a Client,
     shared: &'a Shared,
@@ -552,12 +554,13 @@ fn inherits(client: &Client, db: &Db, library: &Arc<Library>, dies: Option<u64>)
     live(client, library, dies)
 }
 
-/// What onewrite says of the last error.
+/// onewrite's reason for the last error.
 fn why(db: &Db) -> String {
     db.query_text("SELECT onewrite_last_error()").ok().flatten().unwrap_or_default()
 }
 
-/// Everything that the files have, as one transaction of the history; then the same through SQLite's own VFS.
+/// Everything that the files have, as one transaction of the history; then the same through
+/// SQLite's own VFS.
 fn last(client: &Client, library: &Arc<Library>) -> Result<()> {
     let mut told = Told::create(&client.at.join(format!("h-{}-last", client.number)))?;
     let plain = Client { stock: true, ..client.clone() };

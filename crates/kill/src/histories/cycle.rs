@@ -1,7 +1,8 @@
 //! Dependencies of transactions, the shortest cycle among them, and its name.
 //!
-//! Real time orders most pairs of transactions. A chain of nodes stands for these edges: each end of a transaction is a node, and
-//! the last node before the beginning of a transaction leads to that transaction.
+//! Real time orders most pairs of transactions. A chain of nodes stands for these edges: each end
+//! of a transaction is a node, and the last node before the beginning of a transaction leads to
+//! that transaction.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,9 +19,9 @@ use super::judge::List;
 pub enum Kind {
     /// It appended to the list before.
     Ww(List),
-    /// The other read what it appended last.
+    /// The other read its last append.
     Wr(List),
-    /// It did not read what the other appended next.
+    /// It did not read the next append, by the other.
     Rw(List),
     /// It ended before the other began.
     Time,
@@ -177,7 +178,8 @@ impl Graph {
         })
     }
 
-    /// The shortest cycle through some of the nodes. Nodes of time cost nothing but the way into them.
+    /// The shortest cycle through some of the nodes. Nodes of time cost nothing but the way into
+    /// them.
     fn search(&self, nodes: &[NodeIndex], counts: &dyn Fn(Kind) -> bool) -> Option<Vec<Edge>> {
         let mut best: Option<Vec<Edge>> = None;
         let begins = nodes.iter().filter(|node| node.index() < self.transactions);
@@ -238,7 +240,7 @@ impl Graph {
     }
 }
 
-/// What the field calls a cycle.
+/// The field's name of a cycle.
 pub fn name(cycle: &[Edge]) -> &'static str {
     let count = |is: fn(&Kind) -> bool| cycle.iter().filter(|edge| is(&edge.kind)).count();
     let rw = count(|kind| matches!(kind, Kind::Rw(_)));

@@ -1,4 +1,5 @@
-//! Forks a client: the child goes on with a life of its own, and must not use the connections of its parent.
+//! Forks a client. The child goes on with a life of its own, and must not use the connections of
+//! its parent.
 
 #![allow(unsafe_code)]
 
@@ -11,8 +12,9 @@ use nix::unistd::{ForkResult, Pid, fork};
 /// How long a fork waits for the other threads to be between two statements.
 const WAITS: Duration = Duration::from_millis(10);
 
-/// Forks while no other thread is in SQLite, whose locks the child would have for ever: they hold `gate` there. The child does
-/// `life` and ends with what it returns. `None` if the others are busy, or there is no memory.
+/// Forks while no other thread is in SQLite, since the child would have its locks for ever: threads
+/// hold `gate` there. The child does `life` and ends with its result. `None` if the others are
+/// busy, or there is no memory.
 pub fn start(gate: &RwLock<()>, life: impl FnOnce() -> i32) -> Option<Pid> {
     let until = Instant::now() + WAITS;
     let _alone = loop {
@@ -22,13 +24,15 @@ pub fn start(gate: &RwLock<()>, life: impl FnOnce() -> i32) -> Option<Pid> {
             Err(_) => std::thread::yield_now(),
         }
     };
-    // SAFETY: no other thread is in SQLite or in a call of ours that holds a lock; the C library keeps its own usable in the child.
+    // SAFETY: no other thread is in SQLite or in a call of ours that holds a lock; the C library
+    // keeps its own usable in the child.
     match unsafe { fork() } {
         Ok(ForkResult::Parent { child }) => Some(child),
         Err(_) => None,
         Ok(ForkResult::Child) => {
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(life)).unwrap_or(101);
-            // SAFETY: ends this process at once: what is on the stack belongs to the parent.
+            // SAFETY: ends this process at once, without the destructors of the parent's values on
+            // the stack.
             unsafe { libc::_exit(code) }
         }
     }

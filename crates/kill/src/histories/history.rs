@@ -1,14 +1,15 @@
-//! The history of a client: a file of lines that grows by one `write` at the beginning and the end of each transaction, so a
-//! process that is killed leaves all that it told.
+//! The history of a client: a file of lines. It grows by one `write` at the beginning and the end
+//! of each transaction, so a killed process leaves all that it told.
 //!
 //! | line | says |
 //! |---|---|
 //! | `I TIME MODE FILE.KEY+VALUE ...` | a transaction begins, and will append these |
 //! | `O TIME STEP ...` | it is committed; `FILE.KEY+VALUE` appended, `FILE.KEY?VALUES` read |
 //! | `F TIME WHY` | it is rolled back |
-//! | `V TIME WHY` | what must not happen |
+//! | `V TIME WHY` | the client saw a violation |
 //!
-//! Times are nanoseconds of CLOCK_MONOTONIC, which all processes of the machine share. A value is eight characters.
+//! Times are nanoseconds of CLOCK_MONOTONIC, which all processes of the machine share. A value is
+//! eight characters.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -77,7 +78,7 @@ fn value_of(text: &[u8; VALUE_LEN]) -> Result<Value> {
     })
 }
 
-/// A step as the client did it: what it read is told as it was stored.
+/// A step as the client did it; a read has the list as it was stored.
 #[derive(Clone, Debug)]
 pub enum Did {
     Append(List, Value),
@@ -136,7 +137,7 @@ pub struct Read {
     /// The file of each, and the number of its line there.
     pub from: Vec<(u32, u32)>,
     pub files: Vec<String>,
-    /// What must not happen.
+    /// Violations that clients saw.
     pub wrong: Vec<String>,
 }
 

@@ -1,8 +1,10 @@
-//! The judge of a history: proves it strictly serializable, or names the anomaly and shows the shortest cycle.
+//! The judge of a history: proves it strictly serializable, or names the anomaly and shows the
+//! shortest cycle.
 //!
-//! The longest read of a list is the order of its appends. From it and from the reads follow the dependencies of
-//! transactions (Adya): ww, wr, rw; a transaction that ended before another began comes before it, too. A history is
-//! strictly serializable if and only if these edges have no cycle.
+//! The longest read of a list is the order of its appends. From it and from the reads follow the
+//! dependencies of transactions (Adya): ww, wr, rw. A transaction that ended before another began
+//! comes before it, too. A history is strictly serializable if and only if these edges have no
+//! cycle.
 
 use std::fmt;
 
@@ -23,7 +25,7 @@ impl fmt::Display for List {
     }
 }
 
-/// What was appended: no other append of the history has the same number.
+/// An appended number: no other append of the history has the same.
 pub type Value = u64;
 
 /// One operation of a transaction.
@@ -48,12 +50,12 @@ pub struct Transaction {
     /// `u64::MAX` where it was not told.
     pub completed: u64,
     pub outcome: Outcome,
-    /// It had all files from its beginning (BEGIN IMMEDIATE): what it reads is one state of all of them.
+    /// It had all files from its beginning (BEGIN IMMEDIATE), so it reads one state of all of them.
     pub holds_all: bool,
     pub steps: Vec<Step>,
 }
 
-/// What was proved, of how much.
+/// The size of a proof.
 #[derive(Clone, Copy, Debug)]
 pub struct Proof {
     /// Transactions whose end is unknown and which took effect.
@@ -61,7 +63,7 @@ pub struct Proof {
     pub edges: usize,
 }
 
-/// What is wrong.
+/// An anomaly, with the transactions that show it.
 #[derive(Debug)]
 pub struct Violation {
     pub name: &'static str,
@@ -80,14 +82,15 @@ pub fn judge(history: &[Transaction]) -> Result<Proof, Violation> {
     for file in 0..=files {
         proof.edges += known.acyclic(Some(file))?;
     }
-    // Only who holds all files reads them at one moment: SQLite takes the snapshot of each file by itself.
+    // Only a transaction that holds all files reads them at one moment: SQLite takes the snapshot
+    // of each file by itself.
     if files > 0 {
         proof.edges += known.acyclic(None)?;
     }
     Ok(proof)
 }
 
-/// Who appended a value.
+/// The append of a value.
 struct Written {
     by: usize,
     list: List,
@@ -96,14 +99,14 @@ struct Written {
     is_seen: bool,
 }
 
-/// A read without what its own transaction had appended before.
+/// A read, without the values that its own transaction had appended before.
 struct Seen {
     by: usize,
     list: List,
     len: usize,
 }
 
-/// What a history tells of each list.
+/// Facts that a history has of each list.
 struct Known<'a> {
     history: &'a [Transaction],
     written: FxHashMap<Value, Written>,
@@ -197,7 +200,8 @@ impl<'a> Known<'a> {
         Ok(())
     }
 
-    /// Its reads are prefixes of the orders, have what it appended itself, and no half of another's appends.
+    /// Its reads are prefixes of the orders, have its own appends, and no half of another's
+    /// appends.
     fn look_at_reads(&mut self, t: usize, transaction: &Transaction) -> Result<(), Violation> {
         let mut own: FxHashMap<List, Vec<Value>> = FxHashMap::default();
         for step in &transaction.steps {
@@ -233,10 +237,11 @@ impl<'a> Known<'a> {
         Ok(())
     }
 
-    /// What is committed is there for each transaction that begins after it was acknowledged, or seen.
+    /// A committed append is in the reads of each transaction that begins after it was
+    /// acknowledged, or after a transaction that saw it ended.
     fn in_part(&self) -> Result<(), Violation> {
         let mut latest: FxHashMap<List, usize> = FxHashMap::default();
-        // When somebody who had seen it had ended.
+        // For each transaction: the first end of one that had seen it.
         let mut seen_at: FxHashMap<usize, (u64, usize)> = FxHashMap::default();
         for read in &self.reads {
             let new = latest.entry(read.list).or_insert(read.by);

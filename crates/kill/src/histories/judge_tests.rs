@@ -1,5 +1,5 @@
-//! The judge is judged: made-up histories with each anomaly are found under its name, right ones pass, and short ones get the
-//! same verdict as from a search through all orders.
+//! The judge is judged: made-up histories with each anomaly are found under its name, and right
+//! ones pass. Short ones get the same verdict as from a search through all orders.
 
 use fastrand::Rng;
 use proptest::prelude::*;
@@ -98,7 +98,8 @@ fn a_state_that_was_seen_and_is_stale_elsewhere_is_found() {
 
 #[test]
 fn longer_cycles_through_real_time_are_found() {
-    // T1 read what T0 appended, T1 ended before T2 began, T2 did not read what T3 appended, T3 appended before T0.
+    // T1 read T0's append and ended before T2 began. T2 did not read T3's append to list 2. In list
+    // 5 T3 appended before T0.
     let history = [
         ok(0, 90, &[append(1, 1), append(5, 50)]),
         ok(5, 20, &[read(1, &[1])]),
@@ -175,7 +176,8 @@ fn own_appends_are_read() {
     judge(&[ok(0, 1, &[append(1, 11), read(1, &[11]), append(1, 12), read(1, &[11, 12])])]).expect("it reads its own");
 }
 
-/// Transactions of clients one after the other, each with its effect at one moment between its beginning and its end.
+/// Transactions of clients one after the other, each with its effect at one moment between its
+/// beginning and its end.
 fn valid(seed: u64, transactions: u64, clients: usize) -> Vec<Transaction> {
     let mut rng = Rng::with_seed(seed);
     let mut lists: Vec<Vec<Value>> = vec![Vec::new(); 6];
@@ -227,7 +229,8 @@ fn a_long_history_of_many_clients_passes() {
     assert!(proof.unknown_committed > 500 && proof.edges > 20_000, "{proof:?}");
 }
 
-/// A few transactions that read old states at random, on one file: some histories are right, some are not.
+/// A few transactions that read old states at random, on one file: some histories are right, some
+/// are not.
 fn doubtful(seed: u64) -> Vec<Transaction> {
     let mut rng = Rng::with_seed(seed);
     let mut orders: Vec<Vec<Value>> = vec![Vec::new(); 3];
@@ -242,7 +245,7 @@ fn doubtful(seed: u64) -> Vec<Transaction> {
         let steps = (0..rng.u64(1..=3)).map(|step| {
             let key = rng.usize(0..3);
             if rng.bool() {
-                // After an append the list is what it is.
+                // After its own append a transaction reads the newest list.
                 let seen = if own[key].is_empty() { cut[key] } else { orders[key].len() - own[key].len() };
                 return read(key as u64, &[&orders[key][..seen], &own[key][..]].concat());
             }

@@ -1,5 +1,6 @@
-//! What users run into: other processes, crashes, files and directories that cannot be written, full
-//! disks, files that are no database. Each gets an error that says so, and nothing is lost (invariants I1, I6, I7).
+//! Troubles of users: other processes, crashes, files and directories that cannot be written, full
+//! disks, files that are no database. Each gets an error that says so, and nothing is lost
+//! (invariants I1, I6, I7).
 
 use crate::support;
 
@@ -60,7 +61,8 @@ fn a_second_process_joins_and_stock_sqlite_is_refused_until_both_have_left() {
     assert_eq!(refused(stock.sql("PRAGMA journal_mode=wal"), "locked"), ffi::SQLITE_BUSY);
     first.sql(INSERT).unwrap();
     assert_eq!(first.sql(COUNT).unwrap(), "5");
-    // The first, which marked the file, has left: its next transaction makes the second hold PENDING in its place.
+    // The first, which marked the file, has left: its next transaction makes the second hold
+    // PENDING in its place.
     first.close();
     std::thread::sleep(std::time::Duration::from_millis(120));
     second.sql(INSERT).unwrap();
@@ -73,7 +75,7 @@ fn a_second_process_joins_and_stock_sqlite_is_refused_until_both_have_left() {
     assert_eq!(second.sql(COUNT).unwrap(), "6");
     second.sql(INSERT).unwrap();
     second.close();
-    // A warm cache of a stock process notices what happened meanwhile.
+    // A warm cache of a stock process notices the changes.
     assert_eq!(stock.sql(COUNT).unwrap(), "7");
     stock.close();
     assert_stock_counts(&path, 7);
@@ -95,7 +97,7 @@ fn stock_sqlite_in_another_process_is_waited_for() {
     assert_eq!(refused(ours.sql(INSERT), "another process"), ffi::SQLITE_BUSY);
     stock.sql("COMMIT").unwrap();
     assert_eq!(ours.sql(COUNT).unwrap(), "3");
-    // A writer that keeps everybody out.
+    // A writer that keeps all others out.
     stock.sql("BEGIN EXCLUSIVE").unwrap();
     assert_eq!(refused(ours.sql(COUNT), "another process"), ffi::SQLITE_BUSY);
     stock.sql(INSERT).unwrap();
@@ -133,7 +135,7 @@ fn what_a_killed_process_acknowledged_is_there() {
         let mut next = Remote::ours(&path);
         assert_eq!(next.sql(COUNT).unwrap(), (2 + 20 * round).to_string());
         assert_eq!(next.sql("PRAGMA integrity_check").unwrap(), "ok");
-        // Every other time nobody takes the mark off in between.
+        // In every other round the mark stays in between.
         if round == 2 { next.kill() } else { next.close() }
     }
     assert_stock_counts(&path, 62);
@@ -343,7 +345,7 @@ fn a_full_disk_loses_nothing_and_can_be_emptied() {
             assert_eq!(code & 0xff, ffi::SQLITE_FULL, "{kind} {scheme}: {message}");
             assert_eq!(one::<i64>(&db, COUNT), rows, "{kind} {scheme}: nothing of a failed transaction");
             assert_eq!(one::<String>(&db, "PRAGMA integrity_check"), "ok");
-            // What needs no room goes on: a full disk is emptied by deleting.
+            // Work that needs no room goes on: a full disk is emptied by deleting.
             if scheme != "wal-opt" {
                 db.execute_batch("DELETE FROM t WHERE id = 2").unwrap();
                 rows -= 1;

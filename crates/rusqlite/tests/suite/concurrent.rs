@@ -1,4 +1,4 @@
-//! `concurrent=1`: whatever many threads do at once might have happened one transaction after the other.
+//! `concurrent=1`: the transactions of many threads might have happened one after the other.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,8 +79,8 @@ fn integrity(path: &Path) {
     assert_eq!(verdict, "ok");
 }
 
-/// Transfers read two rows, and write back what they computed from them: a lost update or a mixed snapshot changes the
-/// sum. Each thread also looks at all rows at once now and then.
+/// Transfers read two rows and write both back: a lost update or a mixed snapshot changes the sum.
+/// Each thread also looks at all rows at once now and then.
 fn transfers(seed: u64, grow: bool) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
@@ -143,7 +143,8 @@ fn transfers_keep_the_sum_while_the_file_grows_and_pages_are_freed() {
     transfers(2, true);
 }
 
-/// Two that each read what the other writes: one of them must see the other's (no write skew).
+/// Two that each read the row that the other writes: one of them must see the other's (no write
+/// skew).
 #[test]
 fn of_two_that_read_what_the_other_writes_one_is_turned_away() {
     let dir = tempfile::tempdir().unwrap();
@@ -151,7 +152,8 @@ fn of_two_that_read_what_the_other_writes_one_is_turned_away() {
     let (a, b) = (bank(&path), concurrent(&path));
     let far = ROWS - 1;
     for c in [&a, &b] {
-        // All of it is in the connection's cache from here on, and nothing changes: the reads must be seen all the same.
+        // All of it is in the connection's cache from here on, and nothing changes: the reads must
+        // be seen all the same.
         assert_eq!(sum(c), ROWS * EACH);
         c.execute_batch("BEGIN").unwrap();
         assert_eq!(balance(c, 0).unwrap() + balance(c, far).unwrap(), 2 * EACH);
@@ -165,7 +167,8 @@ fn of_two_that_read_what_the_other_writes_one_is_turned_away() {
     assert_eq!((balance(&b, 0).unwrap(), balance(&b, far).unwrap()), (-EACH, EACH));
 }
 
-/// Page 1 says which pages are free: of two that free pages one must start over, or its own are lost.
+/// Page 1 says which pages are free: of two that free pages one must start over, or its own are
+/// lost.
 #[test]
 fn two_that_free_pages_meet_on_page_1() {
     let dir = tempfile::tempdir().unwrap();
@@ -203,7 +206,8 @@ fn long_transactions_on_different_rows_run_at_once() {
         let all = [0, ROWS - 1, ROWS / 2].map(|k| balance(c, k).unwrap());
         assert_eq!(all, [1, 2, 3], "as connection {n} sees it");
     }
-    // A reader that goes on while its connection commits on top of others keeps to its snapshot and its own writes.
+    // A reader that goes on while its connection commits on top of others keeps to its snapshot and
+    // its own writes.
     let mut select = a.prepare("SELECT k, n FROM t ORDER BY k").unwrap();
     let mut rows = select.query([]).unwrap();
     assert!(rows.next().unwrap().is_some());
@@ -261,7 +265,8 @@ fn it_is_said_what_does_not_go_together() {
     assert_eq!(now, "1");
 }
 
-/// A table with an index and one without row numbers, of pages so small that most transactions split some.
+/// A table with an index and one without row numbers, of pages so small that most transactions
+/// split some.
 fn own_tables(c: &Connection, n: usize) {
     c.execute_batch(&format!(
         "CREATE TABLE a{n}(k INTEGER PRIMARY KEY, v INTEGER, pad TEXT); CREATE INDEX i{n} ON a{n}(v);
@@ -294,8 +299,9 @@ fn assert_holds(path: &Path, keys: &[Vec<i64>]) {
     integrity(path);
 }
 
-/// Two that split pages of their own tables do not meet: the pages of the second get other numbers (rule AddedPagesRenumbered). A split
-/// that leaves a page over for the freelist, or takes one from there, meets others on page 1.
+/// Two that split pages of their own tables do not meet: the pages of the second get other numbers
+/// (rule MergeIsSerial). A split that leaves a page over for the freelist, or takes one from
+/// there, meets others on page 1.
 #[test]
 fn two_that_add_pages_commit_both() {
     for seed in 1..6 {
@@ -319,7 +325,7 @@ fn two_that_add_pages_commit_both() {
                 insert_some(c, n, &mut random, &mut keys[n]).unwrap();
             }
             for n in [round % 3, (round + 1) % 3, (round + 2) % 3] {
-                // What it reads until it gives its lock back is its own.
+                // The rows that it reads until it gives its lock back are its own.
                 let mut select = of[n].prepare(&format!("SELECT k FROM a{n}")).unwrap();
                 let mut rows = select.query([]).unwrap();
                 assert!(rows.next().unwrap().is_some());
@@ -351,7 +357,7 @@ fn two_that_add_pages_commit_both() {
     }
 }
 
-/// Where it is not certain what refers to a page that was added, the second starts over.
+/// Where the parent of an added page is not certain, the second starts over.
 #[test]
 fn two_that_add_what_is_not_split_meet() {
     let dir = tempfile::tempdir().unwrap();

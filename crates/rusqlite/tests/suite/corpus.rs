@@ -1,6 +1,7 @@
-//! The SQL corpus: scripts that touch each storage feature, run by sqllogictest on stock SQLite in several journal
-//! modes and through onewrite in each preset. Every answer is the one in the script, and after close stock SQLite
-//! finds the same in files that are byte-equal but for the header's counters, versions and WAL mark (invariant I5).
+//! The SQL corpus: scripts that touch each storage feature, run by sqllogictest on stock SQLite in
+//! several journal modes and through onewrite in each preset. Every answer is the one in the
+//! script. After close stock SQLite finds the same in files that are byte-equal but for the
+//! header's counters, versions and WAL mark (invariant I5).
 
 use crate::support;
 
@@ -26,7 +27,7 @@ const SIDES: [(&str, &str, &str); 10] = [
     ("off-opt", "vfs=onewrite&scheme=off-opt", ""),
 ];
 
-/// Scripts that set what SQLite does not let one set in WAL mode.
+/// Scripts with settings that SQLite does not take in WAL mode.
 const NOT_IN_WAL: [&str; 3] = ["files", "page_sizes", "space"];
 
 /// A connection as sqllogictest sees one. `{dir}` and `{vfs}` in a statement stand for the run's.
@@ -86,7 +87,7 @@ fn connect(dir: &Path, (_, parameters, pragma): (&str, &str, &str)) -> Side {
         one::<String>(&db, pragma);
     }
     if parameters.starts_with("vfs=unix") {
-        // What they leave does not depend on their flushes, and without these the test is quick.
+        // The files do not depend on flushes, and without these the test is quick.
         db.pragma_update(None, "synchronous", "off").unwrap();
     }
     let vfs = if parameters.starts_with("vfs=unix") { "unix" } else { "onewrite" };
@@ -96,7 +97,7 @@ fn connect(dir: &Path, (_, parameters, pragma): (&str, &str, &str)) -> Side {
 /// A database that a run left.
 struct Left {
     name: String,
-    /// Without what may differ: WAL mark, change counter, library version.
+    /// Without the parts that may differ: WAL mark, change counter, library version.
     bytes: Vec<u8>,
     contents: Vec<(String, Answer)>,
 }
@@ -148,7 +149,8 @@ fn check(name: &str) {
             assert_eq!(ours.name, stock.name, "{what}");
             assert_same(&what, &stock.contents, &ours.contents);
             assert_eq!(ours.bytes.len(), stock.bytes.len(), "{what}: bytes of the file");
-            // A page that a transaction frees need not be written to the WAL: what free pages hold differs.
+            // A page that a transaction frees need not be written to the WAL: the content of free
+            // pages differs.
             let at = ours.bytes.iter().zip(&stock.bytes).position(|(a, b)| a != b);
             assert!(at.is_none() || wal, "{what}: byte {at:?}");
         }

@@ -1,8 +1,8 @@
-//! The same random SQL on stock SQLite and through onewrite: every statement answers the same, and after
-//! each close stock SQLite finds the file in order and the rows equal (invariants I4, I5).
+//! The same random SQL on stock SQLite and through onewrite: every statement answers the same, and
+//! after each close stock SQLite finds the file in order and the rows equal (invariants I4, I5).
 //!
-//! `ONEWRITE_SEEDS=n` runs n seeds for each preset instead of a few, `ONEWRITE_STEPS=n` makes each n steps
-//! long, `ONEWRITE_SEED=n` runs one seed alone, and `ONEWRITE_TRACE=1` prints each statement.
+//! `ONEWRITE_SEEDS=n` runs n seeds for each preset instead of a few. `ONEWRITE_STEPS=n` makes each
+//! n steps long. `ONEWRITE_SEED=n` runs one seed alone. `ONEWRITE_TRACE=1` prints each statement.
 
 use crate::support;
 
@@ -82,7 +82,7 @@ fn in_page(preset: &str) -> bool {
     ["dhl-cc", "dhl-tc", "lsmvbt", "mvbt"].contains(&preset)
 }
 
-/// What would leave pages without that room.
+/// A step that would leave pages without that room.
 fn takes_the_room(step: &Step) -> bool {
     match step {
         Step::BackupIn { .. } => true,
@@ -91,7 +91,7 @@ fn takes_the_room(step: &Step) -> bool {
     }
 }
 
-/// What would take the stock side to WAL mode.
+/// A step that would take the stock side to WAL mode.
 fn asks_for_wal(step: &Step) -> bool {
     matches!(step, Step::Sql(_, text) if text.to_ascii_lowercase().contains("journal_mode=wal"))
 }
@@ -216,7 +216,7 @@ fn attached(db: &Connection) -> Vec<String> {
     list.rows.into_iter().flatten().filter_map(|v| if let Value::Text(name) = v { Some(name) } else { None }).collect()
 }
 
-/// Writes what was done when the test fails.
+/// Writes the steps if the test fails.
 struct Trace {
     head: String,
     steps: RefCell<Vec<String>>,
@@ -243,7 +243,7 @@ impl Drop for Trace {
     }
 }
 
-/// An old snapshot and what it saw.
+/// An old snapshot and the rows that it saw.
 struct Reader {
     db: Connection,
     saw: Vec<(String, Answer)>,
@@ -258,7 +258,8 @@ fn differential(preset: &str, seed: u64, steps: u64) {
     let auto_vacuum = if in_page(preset) { 0 } else { ((seed / 2) % 3) as u32 };
     let bytes_max = if page_bytes > 8192 { 6 << 20 } else { 1 << 20 };
     let mut parameters = format!("vfs=onewrite&scheme={preset}&busy_ms=0&atomic_unit=4096");
-    // Either SQLite's own WAL mode is asked for and had on both sides, or ours begins as one that was answered for.
+    // Either SQLite's own WAL mode is asked for and had on both sides, or ours begins as one that
+    // was answered for.
     let absorbs = seed % 3 == 2;
     parameters.push_str(if absorbs { "&wal=absorb" } else { "&wal=stock" });
     let small = seed % 2 == 1;

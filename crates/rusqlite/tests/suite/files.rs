@@ -1,5 +1,5 @@
-//! The files beside a database: who may read and write them, what they are called, and what somebody else has put in
-//! their place.
+//! The files beside a database: their names, the users who may read and write them, and files that
+//! another user has put in their place.
 
 use crate::support;
 
@@ -11,7 +11,7 @@ use rusqlite::ffi;
 use support::remote::Remote;
 use tempfile::TempDir;
 
-/// A directory that everybody may look into and write, and the path of a database in it.
+/// A directory that all users may look into and write, and the path of a database in it.
 fn shared() -> (TempDir, PathBuf) {
     let dir = TempDir::new().unwrap();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
@@ -76,7 +76,7 @@ fn files_beside_a_private_database_are_as_private() {
     ours.sql(&format!("ATTACH 'file:{}?vfs=onewrite' AS two", other.display())).unwrap();
     ours.sql("CREATE TABLE two.t(a)").unwrap();
     assert_eq!(access(&beside(&other, "-onewrite")), (1000, 1000, 0o640));
-    // What stepped aside keeps its journal, and is killed with it.
+    // A connection that stepped aside keeps its journal, and is killed with it.
     ours.sql("PRAGMA journal_mode=PERSIST").unwrap();
     ours.sql("PRAGMA page_size=1024").unwrap();
     ours.sql("VACUUM").unwrap();
@@ -88,7 +88,8 @@ fn files_beside_a_private_database_are_as_private() {
     service.close();
 }
 
-/// A backup job of root, an administrator's shell: killed, it leaves nothing that locks the service out.
+/// A backup job of root, an administrator's shell: killed, it leaves nothing that locks the service
+/// out.
 #[test]
 fn what_root_leaves_is_the_owners() {
     let (_dir, path) = shared();
@@ -120,7 +121,7 @@ fn the_effective_user_decides_and_not_the_real_one() {
     setuid.close();
 }
 
-/// A log of an earlier time that everybody may read is shut with the next session.
+/// A log of an earlier time that all users may read is shut with the next session.
 #[test]
 fn a_log_that_admits_more_than_the_database_is_shut() {
     let (_dir, path) = shared();
@@ -136,7 +137,7 @@ fn a_log_that_admits_more_than_the_database_is_shut() {
     ours.close();
 }
 
-/// What somebody else has put under the name of a side file is not followed, and named.
+/// A file that another user has put under the name of a side file is not followed, and is named.
 #[test]
 fn planted_files_are_refused_by_name_and_keep_what_they_hold() {
     let (dir, path) = shared();
@@ -275,7 +276,7 @@ fn end(process: &str) {
 /// A limit on the size of files is a full disk, and not the end of the process.
 #[test]
 fn a_limit_on_the_size_of_files_is_a_full_disk() {
-    // Less than the log, less than what is written, less than what streams.
+    // Less than the log, less than the transaction, less than its stream.
     for (bytes, makes) in [(32 << 10, false), (5 << 20, true)] {
         let (_dir, path) = shared();
         let mut ours = Remote::ours(&path);
@@ -307,7 +308,8 @@ fn a_limit_on_the_size_of_files_is_a_full_disk() {
     }
 }
 
-/// A test suite that removes its database and makes it anew while a pool keeps connections to the old one.
+/// A test suite that removes its database and makes it anew while a pool keeps connections to the
+/// old one.
 #[test]
 fn a_database_that_is_made_anew_does_not_wait_for_who_has_the_old_one_open() {
     let (_dir, path) = shared();
@@ -325,7 +327,7 @@ fn a_database_that_is_made_anew_does_not_wait_for_who_has_the_old_one_open() {
         idle.push(ours);
         idle.push(other);
     }
-    // Killed or closed: what is left is the newest, and its log.
+    // Killed or closed: the newest state is left, with its log.
     for (n, mut process) in idle.into_iter().enumerate() {
         let count = if n < 14 { process.sql("SELECT count(*) FROM t").unwrap() } else { "2".into() };
         assert_eq!(count, "2");

@@ -1,4 +1,4 @@
-//! One test for each fault that the differential run found, reduced to what shows it.
+//! One test for each fault that the differential run found, reduced to the least that shows it.
 
 use crate::support;
 
@@ -6,8 +6,8 @@ use support::{add_noise, one, open, open_stock};
 
 const ROWS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ";
 
-/// A record may be longer than what is left before the end of the ring and than what lies before the
-/// place where the ring begins: after a checkpoint it still fits, from the beginning.
+/// A record may be longer than the room before the end of the ring, and than the room before the
+/// place where the ring begins. After a checkpoint it still fits, from the beginning.
 #[test]
 fn a_record_longer_than_half_the_ring_fits_wherever_the_tail_is() {
     for scheme in ["log", "wal-opt"] {
@@ -27,7 +27,7 @@ fn a_record_longer_than_half_the_ring_fits_wherever_the_tail_is() {
         assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t"), rows);
     }
 }
-/// A state read from a plain file compares the size that the header states with that of the file: without
+/// A state read from a plain file compares the size in the header with that of the file. Without
 /// the latter every database that existed already looked like one that was cut short.
 #[test]
 fn a_database_that_was_there_before_is_read_and_written() {
@@ -46,9 +46,10 @@ fn a_database_that_was_there_before_is_read_and_written() {
     assert_eq!(one::<i64>(&open_stock(&path), "SELECT count(*) FROM t"), 4);
 }
 
-/// A transaction over two files whose second file cannot step aside, as its scheme has to, for somebody reads it, is rolled back
-/// whole, in SQLite's cache, too. The rollback of the first file removes the super-journal; SQLite took the journal of
-/// the second for stale then and kept what was to be rolled back, under the counter of the next commit.
+/// The scheme needs the second of two files to step aside, which a reader prevents: the transaction
+/// is rolled back whole, in SQLite's cache, too. The rollback of the first file removed the
+/// super-journal. SQLite took the journal of the second for stale then, and kept pages to be rolled
+/// back under the counter of the next commit.
 #[test]
 fn a_commit_over_two_files_that_is_refused_leaves_nothing_in_the_cache() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,8 +77,9 @@ fn a_commit_over_two_files_that_is_refused_leaves_nothing_in_the_cache() {
     assert_eq!(left.filter(|name| name.contains("-mj")).count(), 0, "the super-journal is gone");
 }
 
-/// What steps aside changes the database without a number of its own: the session that begins behind it must not call its
-/// state by the number of the transaction before, or a cache that is older than both is kept.
+/// A transaction that steps aside changes the database without a number of its own. The next
+/// session must not call its state by the number of the transaction before, or a cache that is
+/// older than both is kept.
 #[test]
 fn a_cache_from_before_a_transaction_over_two_files_is_not_kept_behind_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,8 +97,9 @@ fn a_cache_from_before_a_transaction_over_two_files_is_not_kept_behind_it() {
     both.execute_batch("ROLLBACK").unwrap();
 }
 
-/// A hot journal may bring back a header in WAL mode: `PRAGMA journal_mode=DELETE` was cut short. SQLite goes on in WAL
-/// mode at once, under a lock that was taken for a plain file; it has to lock anew.
+/// A hot journal may bring back a header in WAL mode: `PRAGMA journal_mode=DELETE` was cut short.
+/// SQLite goes on in WAL mode at once, under a lock that was taken for a plain file; it has to lock
+/// anew.
 #[test]
 fn a_hot_journal_that_leads_back_to_wal_mode() {
     let dir = tempfile::tempdir().unwrap();
@@ -130,8 +133,9 @@ fn a_hot_journal_that_leads_back_to_wal_mode() {
     assert_eq!(one::<i64>(&open_stock(&path), "SELECT count(*) FROM t"), 3);
 }
 
-/// A power cut may take the removal of the mark by the last close, and leave the journal of a transaction of stock SQLite that came
-/// behind it: that is rolled back, whatever the log still has of the session (rule CloseProven).
+/// A power cut may undo the removal of the mark by the last close, and leave the journal of a later
+/// transaction of stock SQLite. That is rolled back, with any records that the log still has of the
+/// session (rule CloseProven).
 #[test]
 fn a_hot_journal_behind_a_close_whose_mark_came_back() {
     let dir = tempfile::tempdir().unwrap();

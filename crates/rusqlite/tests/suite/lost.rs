@@ -1,10 +1,10 @@
-//! Real files that are removed, moved or overwritten while several processes use the database (rules LostLogReplaced and
-//! HomeStillMarked).
+//! Real files that are removed, moved or overwritten while several processes use the database
+//! (rules LostLogReplaced and HomeFitsLog).
 
 use crate::support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -70,6 +70,58 @@ fn a_log_that_is_lost_is_made_anew_for_every_process() {
         next.close();
         assert_eq!(stock_counts(&path), 7);
     }
+}
+
+/// The log of one of two files is removed while their transaction is open.
+#[test]
+fn a_transaction_over_two_files_goes_to_no_removed_log() {
+    for lost in [0, 1] {
+        let (_dir, path) = made();
+        let other = beside(&path, "-two");
+        let mut one = Remote::ours(&path);
+        one.sql(&format!("ATTACH 'file:{}?vfs=onewrite' AS two", other.display())).unwrap();
+        for sql in ["CREATE TABLE two.u(a)", "BEGIN", INSERT, "INSERT INTO u VALUES (1)"] {
+            one.sql(sql).unwrap();
+        }
+        fs::remove_file(beside([&path, &other][lost], "-onewrite")).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        one.sql("COMMIT").unwrap();
+        one.kill();
+        assert_eq!(Remote::ours(&path).sql(COUNT).unwrap(), "3", "{lost}");
+        assert_eq!(Remote::ours(&other).sql("SELECT count(*) FROM u").unwrap(), "1", "{lost}");
+    }
+}
+
+/// Moved to another directory, with a link to it in its place: the next process would use neither, for no link is followed to a log, and
+/// beside the database that a link leads to there is none.
+#[test]
+fn what_is_moved_and_linked_to_is_lost_as_well() {
+    let (dir, path) = made();
+    let log = beside(&path, "-onewrite");
+    let elsewhere = dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let move_and_link = |from: &Path| {
+        let to = elsewhere.join(from.file_name().unwrap());
+        fs::rename(from, &to).unwrap();
+        symlink(to, from).unwrap();
+    };
+    let mut one = Remote::ours(&path);
+    one.sql(INSERT).unwrap();
+    move_and_link(&log);
+    std::thread::sleep(NEXT_LOOK);
+    one.sql(INSERT).unwrap();
+    assert!(!log.symlink_metadata().unwrap().is_symlink());
+    one.kill();
+    let mut one = Remote::ours(&path);
+    assert_eq!(one.sql(COUNT).unwrap(), "4");
+
+    one.sql(INSERT).unwrap();
+    move_and_link(&path);
+    std::thread::sleep(NEXT_LOOK);
+    let code = refused(one.sql(INSERT), &["was moved to another directory"]);
+    assert_eq!(code, ffi::SQLITE_READONLY_DBMOVED);
+    one.close();
+    assert_eq!(stock_counts(&elsewhere.join("a.db")), 5);
 }
 
 /// A process that was idle all the while finds the new log also where every other one has left.
@@ -150,7 +202,8 @@ fn a_database_that_is_moved_says_so() {
     let mut one = Remote::ours(&path);
     one.sql(INSERT).unwrap();
     fs::rename(&path, &away).unwrap();
-    // SQLite asks for the name in each transaction, and the VFS looks again after some milliseconds.
+    // SQLite asks for the name in each transaction, and the VFS looks again after some
+    // milliseconds.
     let mut late = 0i64;
     let reply = loop {
         match one.sql(INSERT) {

@@ -1,4 +1,5 @@
-//! onewrite under the SQLite that rusqlite bundles. One binary, for a build links each of them anew.
+//! onewrite under the SQLite that rusqlite bundles. One binary, for a build links each of them
+//! anew.
 
 mod bad_input;
 mod concurrent;

@@ -1,7 +1,8 @@
-//! Peak memory of onewrite beside that of stock SQLite: at most 16 MiB more, whatever the database's size.
+//! Peak memory of onewrite beside that of stock SQLite: at most 16 MiB more, for a database of any
+//! size.
 //!
-//! Small by default; `ONEWRITE_FULL=1` takes a `VACUUM` of 1 GB and a transaction of 1,000,000 rows, best
-//! with `--release`. `--nocapture` shows the numbers.
+//! Small by default; `ONEWRITE_FULL=1` takes a `VACUUM` of 1 GB and a transaction of 1,000,000
+//! rows, best with `--release`. `--nocapture` shows the numbers.
 
 use crate::support;
 
@@ -11,7 +12,7 @@ use support::open_stock;
 use support::remote::Remote;
 use tempfile::TempDir;
 
-/// What may be added to stock SQLite's peak, in KiB; less where everything is small.
+/// The most that may be added to stock SQLite's peak, in KiB; less where everything is small.
 fn above_max_kib() -> u64 {
     if full() { 16 << 10 } else { 8 << 10 }
 }

@@ -1,4 +1,5 @@
-//! Real processes on one database: they write and read in turn, are killed at any moment, and leave a plain file.
+//! Real processes on one database: they write and read in turn, are killed at any moment, and leave
+//! a plain file.
 
 use crate::support;
 
@@ -16,7 +17,8 @@ use support::remote::Remote;
 
 const WORKER: &str = "ONEWRITE_TEST_WORKER";
 
-/// What [`killed_processes_lose_nothing`] starts: a process that writes rows of its own and reads everybody's.
+/// Started by [`killed_processes_lose_nothing`]: a process that writes rows of its own and reads
+/// all rows.
 #[test]
 fn worker() {
     let Ok(order) = std::env::var(WORKER) else { return };
@@ -46,7 +48,7 @@ fn worker() {
         }
         writeln!(out, "@ {n}").unwrap();
         if n % 50 == 0 {
-            // Nobody's rows have a gap, in one snapshot.
+            // No process's rows have a gap, in one snapshot.
             let gaps: i64 = db
                 .query_row(
                     "SELECT count(*) FROM (SELECT max(n) - count(*) AS g FROM t GROUP BY worker) WHERE g <> 0",
@@ -143,7 +145,7 @@ fn killed_processes_lose_nothing() {
         std::thread::sleep(Duration::from_millis(20 + random(150)));
         let all = random(10) == 0;
         if all {
-            // Nobody is left: the next one recovers.
+            // No process is left: the next one recovers.
             keeper = None;
         }
         for name in 0..workers {
@@ -169,7 +171,7 @@ fn killed_processes_lose_nothing() {
         kill(worker);
     }
     drop(keeper);
-    // Whoever was the last was killed: one more opens, and closes in order.
+    // The last one was killed: one more opens, and closes in order.
     let last = onewrite_rusqlite::open(&path).unwrap();
     let _: i64 = last.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
     drop(last);
@@ -203,7 +205,8 @@ fn two_processes_take_turns_and_the_last_leaves_a_plain_file() {
         assert_eq!(a.sql("PRAGMA onewrite_checkpoint").unwrap(), "ok");
         assert_eq!(b.sql("SELECT group_concat(x) FROM t").unwrap(), before);
     }
-    // What takes the whole database is refused while another process has it; WAL mode is answered for.
+    // Work that takes the whole database is refused while another process has it; WAL mode is
+    // answered for.
     a.sql("PRAGMA page_size=1024").unwrap();
     a.sql("VACUUM").unwrap_err();
     assert_eq!(a.sql("PRAGMA journal_mode=WAL").unwrap(), "wal");
@@ -220,7 +223,8 @@ fn two_processes_take_turns_and_the_last_leaves_a_plain_file() {
     assert_eq!(stock.sql("PRAGMA integrity_check").unwrap(), "ok");
 }
 
-/// Stock SQLite waits for a database in use as for any that is locked, whichever of its processes goes (rule PendingHeld).
+/// Stock SQLite waits for a database in use as for any that is locked, whichever of its processes
+/// goes (rule StockKeptOut).
 #[test]
 fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
     const BUSY: i32 = rusqlite::ffi::SQLITE_BUSY;
@@ -246,7 +250,7 @@ fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
     std::thread::sleep(std::time::Duration::from_millis(120));
     c.sql("INSERT INTO t VALUES (1)").unwrap();
     assert_eq!(refused("SELECT count(*) FROM t"), BUSY);
-    // Nobody is left: the mark says that the newest rows are in the log.
+    // No process is left: the mark says that the newest rows are in the log.
     c.kill();
     assert_eq!(refused("SELECT count(*) FROM t"), rusqlite::ffi::SQLITE_NOTADB);
     let mut d = Remote::ours(&path);
@@ -256,8 +260,8 @@ fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
     assert_eq!(Remote::stock(&path).sql("SELECT count(*) FROM t").unwrap(), "1");
 }
 
-/// A user who may read the database and not write it reads beside those who write, keeps its snapshot while they checkpoint,
-/// and sees what they commit (rule ObserversPinByLock).
+/// A user who may only read the database reads beside the writers, keeps its snapshot while they
+/// checkpoint, and sees their commits (rule AnnounceThenLook).
 #[test]
 fn who_may_only_read_reads_beside_those_who_write() {
     let dir = tempfile::tempdir().unwrap();
@@ -298,7 +302,7 @@ fn who_may_only_read_reads_beside_those_who_write() {
             assert_eq!(reader.sql(ALL).unwrap(), writer.sql(ALL).unwrap());
         }
     }
-    // All writers leave: what they left is read on, and the next one goes on from there.
+    // All writers leave: the rows can still be read, and the next one goes on from there.
     let all = writer.sql(ALL).unwrap();
     writer.close();
     assert_eq!((reader.sql(ALL).unwrap(), second.sql(ALL).unwrap()), (all.clone(), all));
@@ -310,7 +314,7 @@ fn who_may_only_read_reads_beside_those_who_write() {
     assert_eq!(reader.sql(ALL).unwrap(), writer.sql(ALL).unwrap());
     reader.close();
     second.kill();
-    // A crash: nobody is there to say what is in the log, nor to bring it home.
+    // A crash: no process is there to say how far the log goes, nor to bring it home.
     writer.kill();
     set_mode(&path, 0o444);
     set_mode(&dir.path().join("db-onewrite"), 0o444);
@@ -330,8 +334,8 @@ fn set_mode(path: &std::path::Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A commit that changes nothing makes SQLite count its cache as that of the next change counter, which another
-/// process gives to something else (rule CacheKnowsItsState).
+/// A commit that changes nothing makes SQLite count its cache as that of the next change counter,
+/// which another process gives to another state (rule CacheKnowsItsState).
 #[test]
 fn a_commit_that_changes_nothing_leaves_no_cache_that_looks_newer() {
     let dir = tempfile::tempdir().unwrap();
@@ -399,7 +403,8 @@ fn a_commit_that_changes_nothing_leaves_no_cache_that_passes_for_newer() {
     a.sql("INSERT INTO t VALUES (1, 'aaa')").unwrap();
     for round in 0..4 {
         assert_eq!(b.sql("SELECT count(*) FROM t").unwrap(), "1");
-        // Its pages are written, and as they were: SQLite's cache has the next change counter all the same.
+        // Its pages are written, and as they were: SQLite's cache has the next change counter all
+        // the same.
         let before = a.sql("SELECT x FROM t").unwrap();
         a.sql("BEGIN").unwrap();
         a.sql("UPDATE t SET x = 'xyz'").unwrap();
@@ -439,8 +444,8 @@ fn what_needs_the_database_alone_says_who_is_in_the_way() {
     a.close();
 }
 
-/// A process that opened the file to read joins those that write, whoever came first, keeps its snapshot while they go
-/// on, and takes no part in who writes.
+/// A process that opened the file to read joins the writers, before or after them. It keeps its
+/// snapshot while they go on, and takes no part in the turn to write.
 #[test]
 fn a_process_that_only_reads_sees_what_others_write() {
     let dir = tempfile::tempdir().unwrap();
@@ -464,7 +469,7 @@ fn a_process_that_only_reads_sees_what_others_write() {
     }
     let (code, _) = late.sql("DELETE FROM t").unwrap_err();
     assert_eq!(code & 0xff, rusqlite::ffi::SQLITE_READONLY);
-    // Its snapshot blocks nobody, and nobody takes it away.
+    // Its snapshot blocks no process, and none takes it away.
     late.sql("BEGIN").unwrap();
     let before = late.sql("SELECT group_concat(x) FROM t").unwrap();
     for round in 0..5 {
@@ -474,7 +479,8 @@ fn a_process_that_only_reads_sees_what_others_write() {
     }
     late.sql("COMMIT").unwrap();
     assert_eq!(late.sql("SELECT count(*) FROM t").unwrap(), "200");
-    // The writer ends in order: the last to leave makes a plain file of it, even if it came to read.
+    // The writer ends in order: the last to leave makes a plain file of it, even if it came to
+    // read.
     early.close();
     writer.close();
     assert_eq!(late.sql("SELECT count(*) FROM t").unwrap(), "200");
@@ -484,8 +490,8 @@ fn a_process_that_only_reads_sees_what_others_write() {
     assert_eq!(stock.sql("SELECT count(*) FROM t").unwrap(), "200");
 }
 
-/// A process that may not write the file reads it beside those that do, if it may write the log; what it leaves behind
-/// as the last one waits for the next that may write.
+/// A process that may write the log but not the file reads it beside the writers. If it is the last
+/// one, its leftovers wait for the next that may write.
 #[test]
 fn a_process_that_may_only_read_the_file_joins_through_the_log() {
     use std::os::unix::fs::PermissionsExt;
@@ -510,7 +516,7 @@ fn a_process_that_may_only_read_the_file_joins_through_the_log() {
     }
     let (code, _) = reader.sql("DELETE FROM t").unwrap_err();
     assert_eq!(code & 0xff, rusqlite::ffi::SQLITE_READONLY);
-    // It takes nobody's place: what a dead process left is another's to bring home.
+    // It takes no turn: a process that may write brings a dead one's rows home.
     writer.kill();
     assert_eq!(reader.sql("SELECT count(*) FROM t").unwrap(), "50");
     reader.close();
@@ -520,8 +526,8 @@ fn a_process_that_may_only_read_the_file_joins_through_the_log() {
     assert_eq!(Remote::stock(&path).sql("PRAGMA integrity_check").unwrap(), "ok");
 }
 
-/// Rule ExclusiveAnnounced: `locking_mode=exclusive` keeps the readers of other processes out once it has written, and
-/// while the process lives.
+/// Rule AnnounceThenLook: `locking_mode=exclusive` keeps the readers of other processes out once
+/// it has written, and while the process lives.
 #[test]
 fn an_exclusive_connection_keeps_other_processes_out() {
     const BUSY: i32 = rusqlite::ffi::SQLITE_BUSY;

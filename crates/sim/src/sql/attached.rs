@@ -75,7 +75,7 @@ pub fn run(seed: u64, steps: usize, trace: bool, counts: &Arc<Counts>) -> Step<(
         trace,
     };
     let scheme = ["log", "log", "log", "wal-opt"][rng.below(4)];
-    let mut options = vec![("scheme", scheme), ("log_size", "256k"), ("busy_ms", "0")];
+    let mut options = vec![("scheme", scheme), ("log_size", "256k"), ("busy_ms", "0"), ("idle", "0")];
     if rng.below(2) == 0 {
         options.push(("stream_size", "64k"));
     }

@@ -99,7 +99,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
         bytes_max: 120_000,
         big_bytes: 40_000 + rng.below(60_000),
     };
-    let mut options = vec![("scheme", scheme.as_str()), ("log_size", "256k"), ("busy_ms", "0")];
+    let mut options = vec![("scheme", scheme.as_str()), ("log_size", "256k"), ("busy_ms", "0"), ("idle", "0")];
     if rng.below(4) > 0 {
         options.push(("stream_size", "64k"));
     }

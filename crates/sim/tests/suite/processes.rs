@@ -45,6 +45,25 @@ fn processes_share_a_database_and_die() {
     );
     assert!(tally.cuts > 50 && tally.plain > 100, "{tally:?}");
     assert!(tally.faults > 50 && tally.refused > 50, "{tally:?}");
+    assert!(tally.rests > 300 && tally.plain_rests > 20, "{tally:?}");
+}
+
+/// A process that could not flush the removal of a mark left others a plain file, which they went on reading.
+#[test]
+fn a_plain_file_is_read_beside_a_process_that_failed() {
+    check(109_454, &Arc::default());
+}
+
+/// A process that detached came again, while another could not flush the mark of a session: it was busy, not poisoned.
+#[test]
+fn who_attaches_beside_a_process_that_failed_is_refused() {
+    check(206_358, &Arc::default());
+}
+
+/// The newest state, of one page, was not visible yet: a writer reads that page, and asks for the size first where it tells.
+#[test]
+fn a_state_of_one_page_is_seen_by_all() {
+    check(222_247, &Arc::default());
 }
 
 /// A page of a pinned snapshot changed (24, 3552: the image that a big transaction had of it, once a process had missed the

@@ -46,8 +46,8 @@ fn in_page_schemes_survive_their_crashes() {
     }
 }
 
-/// Each seed once found a fault: rules CacheKnowsItsState (two), HomeFlushedBeforeCut, CloseProven,
-/// BaseBeforeRecord, SlotsBeforeCut and ExchangeFlushed, and a checkpoint without recovery.
+/// Each seed once found a fault: rules CacheKnowsItsState (two), SizeLast, CloseProven,
+/// HomeBeforeNext, SlotBeforeReuse and ExchangeFlushed, and a checkpoint without recovery.
 #[test]
 fn histories_that_once_failed() {
     let counts: Arc<Counts> = Arc::default();

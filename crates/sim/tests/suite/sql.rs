@@ -22,7 +22,7 @@ const SHAPE: Shape =
     Shape { page_bytes: 1024, page_bytes_max: 4096, auto_vacuum: 0, bytes_max: 100_000, big_bytes: 50_000 };
 
 fn setting() -> Setting {
-    let options = [("log_size", "256k"), ("busy_ms", "0"), ("wal", "stock")];
+    let options = [("log_size", "256k"), ("busy_ms", "0"), ("idle", "0"), ("wal", "stock")];
     let options = options.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     Setting {
         options,
@@ -123,7 +123,7 @@ fn wal_mode_is_left_through_any_crash() {
 }
 
 /// A connection that keeps its locks leaves WAL mode with its own journal: before home changes, the
-/// journal's name and earlier removals are durable (I1, rule JournalNameFlushed).
+/// journal's name and earlier removals are durable (I1, rule JournalInOrder).
 #[test]
 fn wal_mode_is_left_under_a_lock_through_any_crash() {
     let sim = SimDisk::new(SimConfig { atomic_unit: 512, sync_covers_creation: false, ..SimConfig::default() });
@@ -155,7 +155,7 @@ fn wal_mode_is_left_under_a_lock_through_any_crash() {
 }
 
 /// SQLite cuts the file after it removed its journal. A VACUUM to larger pages has no copy of the
-/// pages that it cuts off, so the removal is durable before (rule JournalRemovalFlushed).
+/// pages that it cuts off, so the removal is durable before (rule JournalInOrder).
 #[test]
 fn a_vacuum_to_larger_pages_survives_a_crash_while_the_file_is_cut() {
     let (setting, sim, process) = (setting(), sim(), level(0));
@@ -188,7 +188,7 @@ fn a_vacuum_to_larger_pages_survives_a_crash_while_the_file_is_cut() {
 
 /// A process is killed between a super-journal's removal and its flush. Recovery of one file
 /// believes the removal, and power goes before the other is read (I1, rule
-/// SuperJournalNameFlushed).
+/// JournalInOrder).
 #[test]
 fn two_files_stay_together_through_a_kill_and_a_power_cut() {
     let (setting, sim, process) = (setting(), sim(), level(0));
@@ -332,7 +332,7 @@ fn a_connection_that_keeps_its_lock_reads_what_it_committed() {
 }
 
 /// A flush that fails while a connection steps aside leaves a real journal. SQLite rolls back, and
-/// must not remove the super-journal that makes the journal count (I1, rule NoFalseRollback).
+/// must not remove the super-journal that makes the journal count (I1, rule RollbackIsReal).
 #[test]
 fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
     let mut failures = 0;
@@ -377,7 +377,7 @@ fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
 }
 
 /// The slot before the newest was older than the page size and led to no record. By the first
-/// record both say the same (rule SlotsBeforeCut), so either may be damaged without loss (I7).
+/// record both say the same (rule SlotBeforeReuse), so either may be damaged without loss (I7).
 #[test]
 fn a_damaged_slot_of_a_young_database_loses_nothing() {
     let (setting, sim, process) = (setting(), sim(), level(0));

@@ -1,5 +1,5 @@
-//! Databases leave SQLite's WAL mode through power cuts at each operation (I1, I8, rules
-//! WalBeforeHome, HomeBeforeWalGoes and WalGoneFirst).
+//! Databases leave SQLite's WAL mode through power cuts at each operation (I1, I8, rule
+//! WalBeforeHome).
 
 use std::sync::atomic::Ordering;
 

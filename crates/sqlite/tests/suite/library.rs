@@ -194,9 +194,9 @@ int main(void){
     assert_eq!(output_of(Command::new(&program).current_dir(dir.path())), "from C\nlazy\n1\n");
 }
 
-/// The distribution's shell refuses any library but the one it was built with, by its source id. A copy
-/// of the shell that names ours as that one is the shell as linked against ours.
-/// Makes a temporary file, and tells its directory and the default VFS.
+/// The distribution's shell refuses any library but the one it was built with, by its source id. A
+/// copy of the shell that names ours as that one is the shell as linked against ours. Makes a
+/// temporary file, and tells its directory and the default VFS.
 const PRIVILEGED: &str = r#"
 #include <dirent.h>
 #include <sqlite3.h>
@@ -318,7 +318,8 @@ fn cpythons_own_tests_pass_as_with_the_systems_library() {
     println!("{ours}");
 }
 
-/// Connections keep the pages that others did not change: each looks at all of them, by the table and by the index.
+/// Connections keep the pages that others did not change: each looks at all of them, by the table
+/// and by the index.
 #[test]
 fn pages_that_are_kept_beside_other_writers_are_the_right_ones() {
     let Some(python) = python() else { return };

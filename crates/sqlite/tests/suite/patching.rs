@@ -1,4 +1,4 @@
-//! The build patches SQLite's source or says what changed in it.
+//! The build patches SQLite's source, or names the change in it.
 
 #[path = "../../build/patch.rs"]
 mod patch;
@@ -6,7 +6,7 @@ mod patch;
 use std::fs;
 use std::path::Path;
 
-/// The least source that has what the patch looks for.
+/// The least source with all that the patch looks for.
 const SOURCE: &str = "
 static int other(void){
   return 0; /* balance_nonroot() */

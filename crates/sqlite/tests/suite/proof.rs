@@ -1,7 +1,9 @@
-//! The replacement under SQLite's own assertions: random operations on a database that splits by onewrite's
-//! policy and on one that splits as stock SQLite does, compared, with and without faults (`proof.c`).
+//! The replacement under SQLite's own assertions: random operations on a database that splits by
+//! onewrite's policy and on one that splits as stock SQLite does, compared, with and without faults
+//! (`proof.c`).
 //!
-//! `ONEWRITE_PROOF_OPERATIONS=100000 cargo test -p onewrite-sqlite --test proof -- --nocapture` is the long run.
+//! `ONEWRITE_PROOF_OPERATIONS=100000 cargo test -p onewrite-sqlite --test proof -- --nocapture` is
+//! the long run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

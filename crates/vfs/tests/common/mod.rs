@@ -1,4 +1,4 @@
-//! What the tests share: SQLite's error log, directories, the built libraries, other programs.
+//! Shared by the tests: SQLite's error log, directories, the built libraries, other programs.
 
 #![allow(dead_code, unsafe_code)]
 
@@ -37,17 +37,14 @@ pub fn logged(path: &Path) -> Option<(c_int, String)> {
     LOG.lock().unwrap().iter().rev().find(|(_, message)| message.contains(&path)).cloned()
 }
 
-/// Opens a database through onewrite, with URI parameters.
 pub fn open(path: &Path, parameters: &str) -> rusqlite::Result<Connection> {
     onewrite_rusqlite::open(format!("file:{}?{parameters}", path.display()))
 }
 
-/// Opens a database with SQLite's own VFS.
 pub fn open_stock(path: &Path) -> Connection {
     Connection::open_with_flags_and_vfs(path, OpenFlags::default(), c"unix").unwrap()
 }
 
-/// What one query answers with.
 pub fn one<T: rusqlite::types::FromSql>(db: &Connection, sql: &str) -> T {
     db.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|e| panic!("{sql}: {e}"))
 }
@@ -68,6 +65,17 @@ pub fn built(file: &str) -> PathBuf {
     // Cargo leaves it beside the test program, or one up when the library itself was asked for.
     let places = [deps.join(file), deps.parent().unwrap().join(file)];
     places.iter().find(|path| path.exists()).cloned().unwrap_or_else(|| panic!("{file} is not in {places:?}"))
+}
+
+/// A Python whose `sqlite3` module loads extensions: Debian's does, others often do not. `None`, and a word about it, without one.
+pub fn python() -> Option<&'static str> {
+    let probe = "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)";
+    let loads = |python: &&str| Command::new(python).args(["-c", probe]).output().is_ok_and(|out| out.status.success());
+    let found = ["/usr/bin/python3", "python3"].into_iter().find(loads);
+    if found.is_none() {
+        println!("skipped: no python3 whose sqlite3 module loads extensions");
+    }
+    found
 }
 
 /// Whether a program can be started; tests that need it say so and pass where it is missing.

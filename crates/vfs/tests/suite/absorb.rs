@@ -1,4 +1,5 @@
-//! `wal=absorb`: who asks for WAL mode is answered as SQLite answers, and onewrite goes on.
+//! `wal=absorb`: a program that asks for WAL mode is answered as SQLite answers, and onewrite goes
+//! on.
 
 use crate::common;
 
@@ -11,7 +12,6 @@ use rusqlite::{Connection, ErrorCode, ffi};
 
 const TABLE: &str = "CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT); INSERT INTO t(v) VALUES ('one'), ('two')";
 
-/// The name of a file beside a database.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path.display()))
 }
@@ -136,7 +136,7 @@ fn a_wal_checkpoint_is_one_of_onewrites() {
     assert_eq!(explain(row("wal_checkpoint").unwrap_err()).0, ffi::SQLITE_LOCKED);
     db.execute_batch("COMMIT").unwrap();
     assert_eq!(checkpoints(), before);
-    // Somebody keeps writing: a passive one is content, the others say so.
+    // Another connection keeps writing: a passive checkpoint is content, the other kinds say so.
     let other = open(&path, "").unwrap();
     other.execute_batch("BEGIN IMMEDIATE; INSERT INTO t(v) VALUES ('others')").unwrap();
     db.execute_batch("PRAGMA onewrite_busy_ms=20").unwrap();
@@ -168,7 +168,8 @@ fn attached_temporary_and_memory_databases_answer_for_themselves() {
     assert!(is_live(&ours) && beside(&theirs, "-wal").exists());
 }
 
-/// The main database is SQLite's own: of `PRAGMA journal_mode` without a schema it alone is told, and SQLite changes all.
+/// The main database is SQLite's own: of `PRAGMA journal_mode` without a schema it alone is told,
+/// and SQLite changes all.
 #[test]
 fn a_change_that_nobody_was_told_of_is_taken_back() {
     let dir = setup();
@@ -263,7 +264,7 @@ fn the_setting_is_one_of_the_database() {
     assert!(!message.is_empty());
 }
 
-/// A database in WAL mode as a process leaves it that is killed: with a WAL that nobody has brought home.
+/// A database in WAL mode as a killed process leaves it: with a WAL that is not brought home.
 fn killed_in_wal_mode(path: &Path) {
     let away = path.with_extension("away");
     let stock = open_stock(&away);

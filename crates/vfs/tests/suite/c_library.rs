@@ -1,5 +1,5 @@
-//! The C library: a program compiled against `onewrite.h` and the system's SQLite, with the static and the
-//! dynamic library, also under valgrind.
+//! The C library: a program compiled against `onewrite.h` and the system's SQLite, with the static
+//! and the dynamic library, also under valgrind.
 
 use crate::common;
 
@@ -75,7 +75,8 @@ int main(int argc, char **argv){
 }
 "#;
 
-/// Compiles a program; `link` are the arguments that link onewrite. `None` where there is no compiler or no SQLite.
+/// Compiles a program; `link` are the arguments that link onewrite. `None` where there is no
+/// compiler or no SQLite.
 fn compile(dir: &Path, source: &str, link: &[String]) -> Option<PathBuf> {
     if !has_program("cc") {
         println!("skipped: no cc");
@@ -97,7 +98,6 @@ fn compile(dir: &Path, source: &str, link: &[String]) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Compiles and runs the first program.
 fn compile_and_run(link: &[String]) {
     let dir = setup();
     let Some(program) = compile(dir.path(), PROGRAM, link) else { return };
@@ -107,7 +107,6 @@ fn compile_and_run(link: &[String]) {
     assert_eq!(out, format!("from C\nlog\n{}\n", env!("CARGO_PKG_VERSION")));
 }
 
-/// The arguments that link the dynamic library.
 fn dynamic() -> [String; 2] {
     let library = built("libonewrite.so");
     let dir = library.parent().unwrap().display().to_string();

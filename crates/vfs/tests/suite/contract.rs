@@ -16,7 +16,6 @@ use rusqlite::{Connection, OpenFlags, ffi};
 
 const TABLE: &str = "CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT); INSERT INTO t(v) VALUES ('one'), ('two')";
 
-/// The name of a file beside a database.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path.display()))
 }
@@ -216,7 +215,7 @@ fn a_marked_file_is_not_read_past_its_log() {
     assert!(logged(&path).unwrap().1.contains("is missing"));
 }
 
-/// What a crash left is not brought home by a connection that came to read.
+/// A connection that came to read does not bring home the log of a crash.
 #[test]
 fn a_read_only_connection_recovers_nothing() {
     let dir = setup();
@@ -250,7 +249,7 @@ fn pragmas_answer_set_and_name_what_exists() {
     assert!(one::<String>(&db, "PRAGMA onewrite_error").contains("soon"));
     let (_, message) = explain(db.execute_batch("PRAGMA onewrite_colour=red").unwrap_err());
     assert!(message.contains("onewrite_colour") && message.contains("onewrite_log_size"), "{message}");
-    // What is SQLite's stays SQLite's.
+    // SQLite's settings stay SQLite's.
     db.execute_batch("PRAGMA synchronous=NORMAL").unwrap();
     assert_eq!(one::<i64>(&db, "PRAGMA synchronous"), 1);
     assert_eq!(one::<i64>(&db, "PRAGMA mmap_size=1000000"), 0);
@@ -283,7 +282,8 @@ fn wal_mode_is_the_vfs_underneath_until_another_mode_is_chosen() {
         assert_eq!(one::<String>(&db, "PRAGMA journal_mode=delete"), "delete");
         assert!(!beside(&path, "-wal").exists());
         db.execute_batch("INSERT INTO t(v) VALUES ('five')").unwrap();
-        // Under a lock that is never given up the connection may stay with the VFS underneath, journal and all.
+        // Under a lock that is never given up the connection may stay with the VFS underneath,
+        // journal and all.
         assert!(locking == "exclusive" || !beside(&path, "-journal").exists());
         assert_eq!(one::<String>(&db, "PRAGMA integrity_check"), "ok");
         db.close().unwrap();
@@ -478,7 +478,8 @@ fn closing_leaves_the_locks_of_a_stock_reader_in_this_process_alone() {
     let through = open(&path, "").unwrap();
     assert_eq!(one::<i64>(&through, "SELECT count(*) FROM t"), 1);
     through.close().unwrap();
-    // POSIX locks die with any descriptor of the file: another process must still find the reader's.
+    // POSIX locks die with any descriptor of the file: another process must still find the
+    // reader's.
     let program = "import sqlite3,sys; c=sqlite3.connect(sys.argv[1],timeout=0); c.execute('INSERT INTO t VALUES(2)'); c.commit()";
     let Ok(run) = std::process::Command::new("python3").arg("-c").arg(program).arg(&path).output() else {
         eprintln!("skipped: no python3");
@@ -512,7 +513,8 @@ fn every_connection_can_ask_for_version_status_and_counters() {
     assert!(rows.contains(&("commits".to_owned(), 2.0, "transactions".to_owned())), "{rows:?}");
     assert_eq!(one::<String>(&db, "SELECT typeof(value) FROM onewrite_stats WHERE name='write_bytes'"), "integer");
     assert_eq!(one::<String>(&db, "SELECT typeof(value) FROM onewrite_stats WHERE name='bytes_per_commit'"), "real");
-    // Inside a transaction, of an attached database, joined with itself, and with a schema that another table names.
+    // Inside a transaction, of an attached database, joined with itself, and with a schema that
+    // another table names.
     let second = dir.path().join("second.db");
     db.execute_batch(&format!("ATTACH 'file:{}' AS aux; CREATE TABLE aux.u(a)", second.display())).unwrap();
     db.execute_batch("BEGIN; INSERT INTO t(v) VALUES ('three')").unwrap();
@@ -523,7 +525,8 @@ fn every_connection_can_ask_for_version_status_and_counters() {
     assert_eq!(one::<u32>(&db, joined) as usize, rows.len());
     db.execute_batch("ROLLBACK").unwrap();
     drop(db);
-    // Stock SQLite in the same process is told that it is stock, and never gets an empty table for an answer.
+    // Stock SQLite in the same process is told that it is stock, and never gets an empty table for
+    // an answer.
     let stock = open_stock(&path);
     assert_eq!(
         one::<String>(&stock, "SELECT onewrite_status()"),

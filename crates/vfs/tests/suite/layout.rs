@@ -1,5 +1,5 @@
-//! Compares the declarations of `ffi.rs` with SQLite's: structures field by field, constants, and the slots
-//! of the table an extension is given with the functions they must hold.
+//! Compares the declarations of `ffi.rs` with SQLite's: structures field by field, constants, and
+//! the functions in the slots of an extension's table.
 
 #![allow(unsafe_code)]
 
@@ -198,7 +198,7 @@ fn constants_are_sqlites() {
     );
 }
 
-/// What SQLite passed to the entry point below.
+/// The table that SQLite passed to the entry point below.
 static ROUTINES: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" fn keep_routines(

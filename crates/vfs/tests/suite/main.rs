@@ -5,8 +5,10 @@ mod c_library;
 #[path = "../common/mod.rs"]
 mod common;
 mod contract;
+mod idle;
 mod layout;
 mod modes;
+mod network;
 mod panic;
 mod privileged;
 mod python;

@@ -1,4 +1,5 @@
-//! WAL mode, which is the VFS's underneath, and `locking_mode=EXCLUSIVE`: the way in and out, and who is shut out meanwhile.
+//! WAL mode, which is the VFS's underneath, and `locking_mode=EXCLUSIVE`: the ways in and out, and
+//! the connections shut out meanwhile.
 
 #![allow(unsafe_code)]
 
@@ -22,13 +23,12 @@ use rusqlite::{Connection, OpenFlags, ffi};
 
 const TABLE: &str = "CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT); INSERT INTO t(v) VALUES ('one'), ('two')";
 
-/// The name of a file beside a database.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path.display()))
 }
 
-/// Rule WalNameAsked: SQLite removes a WAL by its name, unless it hears that the file of its database has lost that
-/// name.
+/// Rule ModeUnderLock: SQLite removes a WAL by its name, unless it hears that the file of its
+/// database has lost that name.
 #[test]
 fn closing_leaves_the_wal_of_another_database_under_the_name_alone() {
     let dir = setup();
@@ -60,14 +60,13 @@ fn open_wal(path: &Path) -> Connection {
     open(path, "wal=stock").unwrap()
 }
 
-/// What the tests know of SQLite's own VFS when onewrite calls it, and do before it locks a file.
+/// Counts onewrite's calls of SQLite's own VFS, and acts before that locks a file.
 struct Underneath {
     at_shared: Option<Box<dyn FnOnce() + Send>>,
     unlocked: Vec<c_int>,
 }
 
 static UNDERNEATH: Mutex<Underneath> = Mutex::new(Underneath { at_shared: None, unlocked: Vec::new() });
-/// One test at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
 type OpenFn = unsafe extern "C" fn(*mut Vfs, *const c_char, *mut File, c_int, *mut c_int) -> c_int;
@@ -122,7 +121,8 @@ fn open_hooked(path: &Path) -> Connection {
         let unix = unsafe { (api.vfs_find)(c"unix".as_ptr()).read() };
         UNIX_OPEN.get_or_init(|| unix.open.unwrap());
         let vfs = Vfs { name: c"hooked".as_ptr(), next: std::ptr::null_mut(), open: Some(hooked_open), ..unix };
-        // SAFETY: the structure is leaked, and the functions are those of the SQLite this program is linked to.
+        // SAFETY: the structure is leaked, and the functions are those of the SQLite this program
+        // is linked to.
         unsafe {
             assert_eq!((api.vfs_register)(Box::leak(Box::new(vfs)), 0), ffi::SQLITE_OK);
             onewrite::register_over(&api, name, Arc::new(RealDisk::new()), c"hooked").unwrap();
@@ -141,8 +141,8 @@ fn make_wal(path: &Path) {
     stock.close().unwrap();
 }
 
-/// Rule WalFileStaysLocked: another connection tries to leave WAL mode and to write between the moment this one sees
-/// that the file is in that mode and its lock on the file underneath.
+/// Rule ModeUnderLock: this connection sees the file in WAL mode and then locks the file
+/// underneath; between the two another one tries to leave WAL mode and to write.
 #[test]
 fn a_file_stays_in_wal_mode_from_the_look_at_it_to_the_lock_on_it() {
     let (dir, _one) = (setup(), ONE.lock());
@@ -167,7 +167,7 @@ fn a_file_stays_in_wal_mode_from_the_look_at_it_to_the_lock_on_it() {
     assert_eq!(one::<i64>(&open_stock(&path), "SELECT sum(x) FROM t"), 3);
 }
 
-/// Rule WalFileStaysLocked: a connection that comes at that moment is in WAL mode as well.
+/// Rule ModeUnderLock: a connection that comes at that moment is in WAL mode as well.
 #[test]
 fn a_second_connection_sees_wal_mode_before_the_first_has_locked_the_file() {
     let (dir, _one) = (setup(), ONE.lock());
@@ -189,8 +189,8 @@ fn a_second_connection_sees_wal_mode_before_the_first_has_locked_the_file() {
     assert_eq!(one::<i64>(&open_stock(&path), "SELECT sum(x) FROM t"), 3);
 }
 
-/// SQLite goes back to SHARED after it tried for EXCLUSIVE in vain, which may have left PENDING underneath: nobody else could
-/// begin to read.
+/// SQLite goes back to SHARED after it asked for EXCLUSIVE in vain. PENDING may be left underneath,
+/// and no other connection could begin to read.
 #[test]
 fn a_lock_that_was_refused_is_given_back_underneath() {
     let (dir, _one) = (setup(), ONE.lock());
@@ -207,8 +207,8 @@ fn a_lock_that_was_refused_is_given_back_underneath() {
     assert_eq!(one::<String>(&db, "PRAGMA journal_mode=delete"), "delete");
 }
 
-/// Rule WalFileStaysLocked, with threads: two that want a rollback journal, two that want WAL mode, each opening,
-/// writing and closing again and again, and two that read.
+/// Rule ModeUnderLock, with threads: two want a rollback journal and two want WAL mode, each
+/// opening, writing and closing again and again; two read.
 #[test]
 fn threads_that_switch_between_wal_mode_and_a_rollback_journal_lose_nothing() {
     let dir = setup();
@@ -268,7 +268,8 @@ fn an_exclusive_connection_keeps_others_out_once_it_has_written() {
         if !before.is_empty() {
             db.execute_batch("COMMIT").unwrap();
         }
-        // SQLite never looks whether its cache still holds: nobody else may write, though everybody may read until it writes.
+        // SQLite never looks whether its cache still holds: no other connection may write. All may
+        // read until it writes.
         let refused = |sql| assert_eq!(explain(other.execute_batch(sql).unwrap_err()).0, ffi::SQLITE_BUSY, "{sql}");
         refused("INSERT INTO t(v) VALUES ('other')");
         other.execute_batch("BEGIN").unwrap();
@@ -318,7 +319,7 @@ fn an_exclusive_connection_goes_on_after_a_vacuum_that_failed() {
     }
 }
 
-/// Rule WalAnswerCertain: what does not come true is not answered.
+/// Rule BusyToHandler: SQLite is not told of a mode that does not come.
 #[test]
 fn a_change_to_wal_mode_that_fails_is_an_error_at_once() {
     let dir = setup();
@@ -366,7 +367,7 @@ fn an_exclusive_connection_that_changed_to_wal_mode_goes_on_in_normal_mode() {
     }
 }
 
-/// SQLite takes a WAL that lies beside a file for its own, whatever the header says.
+/// SQLite takes a WAL that lies beside a file for its own, with any header.
 #[test]
 fn a_wal_beside_a_plain_file_is_read_as_stock_sqlite_does() {
     let dir = setup();

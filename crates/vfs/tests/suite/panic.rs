@@ -1,5 +1,5 @@
-//! A panic inside the engine is an I/O error to SQLite, and the connection serves nothing more. The disk is one
-//! that panics on request.
+//! A panic inside the engine is an I/O error to SQLite, and the connection serves nothing more. The
+//! disk is one that panics on request.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,6 @@ use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 use rusqlite::{Connection, OpenFlags, ffi};
 
-/// Whether the next write that is also a flush panics.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
 struct FaultyDisk(RealDisk);

@@ -1,5 +1,6 @@
-//! What a user can make a program do that runs with more rights than the user has, and what the reader of a log can do to
-//! the program that writes it. The program is C, linked to the system's SQLite, and loads the extension.
+//! A user, against a program that runs with more rights than the user has; and the reader of a log,
+//! against the program that writes it. The program is C, linked to the system's SQLite, and loads
+//! the extension.
 
 use crate::common;
 
@@ -12,7 +13,8 @@ use std::process::{Command, Stdio};
 
 use common::{built, has_program, setup};
 
-/// Loads the extension, then opens a database as often as it is told, each time after a line of input.
+/// Loads the extension, then opens a database as often as it is told, each time after a line of
+/// input.
 const PROGRAM: &str = r#"
 #include <sqlite3.h>
 #include <stdio.h>
@@ -68,7 +70,6 @@ fn program(dir: &Path) -> Option<PathBuf> {
     made.then_some(program)
 }
 
-/// Runs it once for each of `rounds`.
 fn run(program: &Path, uri: &str, rounds: u32) -> Command {
     // Ends by itself: a program that waits for its log is stopped.
     let mut command = Command::new("timeout");

@@ -1,10 +1,11 @@
-//! The loadable extension in Python's `sqlite3` module: a binding that is not Rust's and knows nothing of onewrite.
+//! The loadable extension in Python's `sqlite3` module: a binding that is not Rust's and knows
+//! nothing of onewrite.
 
 use crate::common;
 
 use std::process::Command;
 
-use common::{built, one, open_stock, setup};
+use common::{built, one, open_stock, python, setup};
 
 const SCRIPT: &str = r#"
 import sqlite3, sys
@@ -52,15 +53,7 @@ db.close()
 #[test]
 fn python_reads_and_writes_through_the_extension() {
     let dir = setup();
-    // Debian's; others are often built without loading of extensions.
-    let python = ["/usr/bin/python3", "python3"].into_iter().find(|python| {
-        let probe = "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)";
-        Command::new(python).args(["-c", probe]).output().is_ok_and(|out| out.status.success())
-    });
-    let Some(python) = python else {
-        println!("skipped: no python3 whose sqlite3 module loads extensions");
-        return;
-    };
+    let Some(python) = python() else { return };
     let path = dir.path().join("x.db");
     let done = Command::new(python)
         .args(["-c", SCRIPT])

@@ -23,7 +23,7 @@ fn plain(path: &Path) {
     open_stock(path).execute_batch(TABLE).unwrap();
 }
 
-/// A process of root may do what permissions forbid.
+/// A process of root may ignore permissions.
 fn is_root(path: &Path) -> bool {
     fs::OpenOptions::new().write(true).open(path).is_ok()
 }

@@ -77,7 +77,7 @@ fn the_second_entry_point_makes_it_the_default() {
     let dir = setup();
     let load = format!(".load {} sqlite3_onewrite_default_init", built("libonewrite.so").display());
     let ask = "SELECT substr(onewrite_status(), 1, 13)";
-    // The first entry point has run before; and what the environment says does not matter.
+    // The first entry point has run before; the environment does not matter.
     for value in [None, Some("0"), Some("1")] {
         let Some(answer) = shell(dir.path(), value, &[&load, ".open w.db", "CREATE TABLE IF NOT EXISTS t(x)", ask])
         else {

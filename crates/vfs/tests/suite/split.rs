@@ -1,4 +1,5 @@
-//! Page splits under a SQLite that splits its own way: what it does is what is in force, and anything else refused.
+//! Page splits under a SQLite that splits its own way: that way is in force, and any other is
+//! refused.
 
 #![allow(unsafe_code)]
 
@@ -43,7 +44,7 @@ fn the_file_control_answers_with_the_structure_of_the_header() {
     let dir = setup();
     let db = open(&dir.path().join("s.db"), "").unwrap();
     let mut answer = ffi::SplitPolicy { policy: -1, reserve_cells: u32::MAX, beside: -1 };
-    // SAFETY: the connection is open, and the argument is what this control takes.
+    // SAFETY: the connection is open, and this control takes such an argument.
     let rc = unsafe {
         rusqlite::ffi::sqlite3_file_control(db.handle(), c"main".as_ptr(), ffi::fcntl::SPLIT, (&raw mut answer).cast())
     };

@@ -1,4 +1,5 @@
-//! How long connections wait for each other: as long as their busy handlers say, and readers not at all.
+//! How long connections wait for each other: as long as their busy handlers say, and readers not at
+//! all.
 
 use crate::common;
 
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{explain, one, open, setup};
 use rusqlite::{Connection, ffi};
 
-/// What is asserted of times is far from what they are on a busy machine, and from what they were when timeouts multiplied.
+/// Far above the times on a busy machine, and far below those of timeouts that multiply.
 const SOON: Duration = Duration::from_secs(1);
 
 fn busy(result: rusqlite::Result<()>) -> i32 {
@@ -115,7 +116,8 @@ fn readers_do_not_wait_for_a_transaction_that_is_kept_open() {
         for db in [&writer, &*fresh] {
             let (rows, took) = timed(|| one::<i64>(db, "SELECT count(*) FROM r"));
             assert_eq!(rows, 10);
-            // It was 2 s on a connection that writes, and 200 ms for each of the first two reads of another.
+            // It was 2 s on a connection that writes, and 200 ms for each of the first two reads of
+            // another.
             assert!(took < Duration::from_millis(180), "{took:?}");
         }
     });
@@ -135,7 +137,8 @@ fn a_write_that_finds_its_snapshot_stale_at_its_beginning_is_tried_again_unseen(
                 let db = open(&path, "").unwrap();
                 db.busy_timeout(Duration::from_secs(60)).unwrap();
                 for n in 0..60 {
-                    // Reads first, so that the write is not expected, and its snapshot is taken without the place.
+                    // Reads first, so that the write is not expected, and its snapshot is taken
+                    // without the place.
                     for _ in 0..3 {
                         one::<i64>(&db, "SELECT n FROM t");
                     }
@@ -189,7 +192,8 @@ fn a_commit_over_two_files_leaves_readers_alone() {
     }
 }
 
-/// What is not onewrite's commits by SQLite's journal, and so does the file beside it: alone, or not at all.
+/// A transaction with a file of another VFS commits by SQLite's journal, and so does the file
+/// beside it: alone, or not at all.
 #[test]
 fn a_commit_over_a_file_of_another_vfs_steps_aside() {
     let dir = setup();
@@ -224,7 +228,7 @@ fn a_commit_over_two_files_that_step_aside_is_busy_beside_a_reader_and_can_be_re
     db.execute_batch("COMMIT").unwrap();
     let both = "SELECT (SELECT count(*) FROM t) || (SELECT count(*) FROM u)";
     assert_eq!(one::<String>(&db, both), "11");
-    // What was kept from beginning to read may do so again, also after a rollback.
+    // The connection that could not begin to read may do so again, also after a rollback.
     assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 1);
     db.execute_batch("BEGIN; INSERT INTO t VALUES (2); INSERT INTO u VALUES (2)").unwrap();
     reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();

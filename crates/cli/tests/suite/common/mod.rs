@@ -1,4 +1,5 @@
-//! Real databases, made by stock SQLite, committed through the engine, and left as a crash leaves them.
+//! Real databases, made by stock SQLite, committed through the engine, and left as a crash leaves
+//! them.
 
 #![allow(dead_code)]
 
@@ -109,7 +110,7 @@ impl Db {
         starts
     }
 
-    /// What stock SQLite finds: the file is sound, with this many rows more than a new database has.
+    /// Stock SQLite finds a sound file, with this many rows more than a new database has.
     pub fn assert_sound_with(&self, added: u32) {
         let c = rusqlite::Connection::open(&self.home).unwrap();
         let sound: String = c.query_row("PRAGMA integrity_check", [], |r| r.get(0)).unwrap();
@@ -135,7 +136,7 @@ pub fn versions(count: u32) -> Vec<Vec<u8>> {
     versions
 }
 
-/// Commits what differs between two versions.
+/// Commits the pages that differ between two versions.
 pub fn commit(c: &mut Connection, old: &[u8], new: &[u8]) {
     c.lock(LockLevel::Shared).unwrap();
     c.lock(LockLevel::Reserved).unwrap();
@@ -176,12 +177,13 @@ pub fn crashed_with(count: u32, options: &[(&str, &str)]) -> Db {
     for pair in versions.windows(2) {
         commit(&mut c, &pair[0], &pair[1]);
     }
-    // What is in the files before they are closed is what a crash leaves.
+    // The files before the close are those that a crash leaves.
     db.copy()
 }
 
-/// A database whose last process took the mark off, behind `count` transactions, and died before it ended the log: the files themselves, for
-/// the log notes which one it is used for.
+/// A database whose last process took the mark off, behind `count` transactions, and died before it
+/// ended the log. These are the files themselves, for the log notes the number of its database
+/// file.
 pub fn died_unmarked(count: u32) -> Db {
     let db = Db::new();
     let versions = versions(count);

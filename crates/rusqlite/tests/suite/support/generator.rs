@@ -1,10 +1,11 @@
-//! Random SQL from a seed: the same seed gives the same statements everywhere, given the same [`Facts`].
+//! Random SQL from a seed: the same seed gives the same statements everywhere, given the same
+//! [`Facts`].
 //!
-//! Knows nothing of rusqlite or of how the statements run, so that any harness can use it. It keeps no
-//! model of the schema either: names come from a small universe, and a statement whose table is missing
-//! at the moment fails the same way everywhere. Texts may hold `{dir}` (a directory of the run),
-//! `{vfs1}` and `{vfs2}` (VFS parameters of two attached files) and call `noise(seed, bytes)`, a
-//! deterministic incompressible blob that the harness provides.
+//! Knows nothing of rusqlite or of how the statements run, so that any harness can use it. It keeps
+//! no model of the schema either: names come from a small universe, and a statement whose table is
+//! missing at the moment fails the same way everywhere. Texts may hold `{dir}` (a directory of the
+//! run), `{vfs1}` and `{vfs2}` (VFS parameters of two attached files). They may call `noise(seed,
+//! bytes)`, a deterministic incompressible blob that the harness provides.
 
 use std::collections::VecDeque;
 
@@ -43,7 +44,7 @@ impl Rng {
     }
 }
 
-/// What the generator must know of the run so far.
+/// Facts of the run so far that the generator needs.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The first connection is in no transaction.
@@ -67,7 +68,8 @@ pub struct Facts {
 pub enum Step {
     /// A statement on one of the two connections.
     Sql(usize, String),
-    /// A query of which some rows are fetched, then statements on the same connection, then the rest.
+    /// A query of which some rows are fetched, then statements on the same connection, then the
+    /// rest.
     Cursor {
         /// The query.
         sql: String,
@@ -84,7 +86,6 @@ pub enum Step {
         row: i64,
         /// Where in the blob.
         offset: usize,
-        /// What.
         data: Vec<u8>,
     },
     /// A backup of the main database to a new file, pages at a time, with a statement in between.
@@ -394,7 +395,7 @@ impl Generator {
 
     fn heavy(&mut self, facts: &Facts) -> Step {
         if !facts.autocommit {
-            // Half of what needs to be outside of a transaction is tried inside one as well.
+            // Half of those that need to be outside of a transaction are tried inside one as well.
             return sql(self
                 .rng
                 .pick(&["VACUUM", "COMMIT", "ROLLBACK", "PRAGMA main.journal_mode=WAL", "DETACH a1"])

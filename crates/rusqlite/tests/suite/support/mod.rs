@@ -1,4 +1,5 @@
-//! What the tests share: connections, statements run for comparison, contents of databases, child processes.
+//! Shared by the tests: connections, statements run for comparison, contents of databases, child
+//! processes.
 
 #![allow(dead_code)]
 
@@ -24,7 +25,6 @@ pub fn open_stock(path: &Path) -> Connection {
     Connection::open_with_flags_and_vfs(path, OpenFlags::default(), c"unix").unwrap()
 }
 
-/// What one query answers with.
 pub fn one<T: rusqlite::types::FromSql>(db: &Connection, sql: &str) -> T {
     db.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|e| panic!("{sql}: {e}"))
 }
@@ -38,7 +38,8 @@ pub fn explain(error: &rusqlite::Error) -> (c_int, String) {
     }
 }
 
-/// Gives a connection the SQL function `noise(seed, bytes)`: a deterministic blob that does not compress.
+/// Gives a connection the SQL function `noise(seed, bytes)`: a deterministic blob that does not
+/// compress.
 pub fn add_noise(db: &Connection) {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     db.create_scalar_function("noise", 2, flags, |args| {
@@ -58,7 +59,7 @@ pub fn add_noise(db: &Connection) {
 /// Rows of a statement, and the code it ended with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// What came before the end.
+    /// The rows before the end.
     pub rows: Vec<Vec<Value>>,
     /// 0 or SQLite's extended result code.
     pub code: c_int,
@@ -101,7 +102,7 @@ pub fn run_with(db: &Connection, sql: &str, first: usize, between: impl FnOnce()
     Answer::new(db, rows, ended)
 }
 
-/// Contents of one database of a connection: each table and its rows, and what pragmas say.
+/// Contents of one database of a connection: each table and its rows, and the answers of pragmas.
 pub fn contents(db: &Connection, schema: &str) -> Vec<(String, Answer)> {
     let mut all = Vec::new();
     for pragma in ["user_version", "application_id", "page_size", "page_count", "freelist_count", "auto_vacuum"] {

@@ -16,7 +16,7 @@ use super::{add_noise, explain, open};
 const VARIABLE: &str = "ONEWRITE_TEST_CHILD";
 const REPLY: &str = "@ ";
 
-/// What the other process answered.
+/// The other process's answer.
 pub type Reply = Result<String, (i32, String)>;
 
 /// A child process with at most one connection.
@@ -58,7 +58,8 @@ impl Remote {
         remote
     }
 
-    /// Sends a line and waits for its answer: the first column of the last row, or code and message.
+    /// Sends a line and waits for its answer: the first column of the last row, or code and
+    /// message.
     pub fn ask(&mut self, line: &str) -> Reply {
         writeln!(self.to, "{}", line.replace('\n', " ")).unwrap();
         let mut reply = String::new();
@@ -98,7 +99,7 @@ impl Remote {
     }
 }
 
-/// What the child process does; nothing in the test program itself.
+/// The work of the child process; in the test program itself it does nothing.
 pub fn serve() {
     if std::env::var_os(VARIABLE).is_none() {
         return;
@@ -165,7 +166,7 @@ fn last_value(db: &Connection, sql: &str) -> rusqlite::Result<String> {
     Ok(last)
 }
 
-/// The process of a superuser goes on as another user; that of anybody else as it is.
+/// The process of a superuser goes on as another user, any other stays as it is.
 #[allow(unsafe_code)]
 fn become_user(id: u32) -> rusqlite::Result<String> {
     // SAFETY: they take numbers, and change nothing but the rights of this process.
@@ -177,7 +178,8 @@ fn become_user(id: u32) -> rusqlite::Result<String> {
     Ok(String::new())
 }
 
-/// The process of a superuser keeps the superuser's rights, and belongs to another user: as a setuid program does.
+/// The process of a superuser keeps the superuser's rights, and belongs to another user: as a
+/// setuid program does.
 #[allow(unsafe_code)]
 fn lend_rights(id: u32) -> rusqlite::Result<String> {
     // SAFETY: it takes numbers, and changes nothing but the users of this process.
@@ -186,11 +188,12 @@ fn lend_rights(id: u32) -> rusqlite::Result<String> {
     Ok(String::new())
 }
 
-/// Forks a child: without a path, one that lives on for a while. Else it opens the database at `path` anew, writes a row, and
-/// tells how many files it has open whose paths begin so.
+/// Forks a child: without a path, one that lives on for a while. Else it opens the database at
+/// `path` anew, writes a row, and tells how many files it has open whose paths begin so.
 #[allow(unsafe_code)]
 fn fork(path: &str) -> rusqlite::Result<String> {
-    // SAFETY: the child does what a program does that forks and has one thread; the harness's others hold no lock by now.
+    // SAFETY: the child acts like the child of a program with one thread; the harness's others hold
+    // no lock by now.
     let child = unsafe { libc::fork() };
     if child == 0 {
         if path.is_empty() {

@@ -1,4 +1,4 @@
-//! What the tests share: the built libraries, and programs that load them.
+//! Shared by the tests: the built libraries, and programs that load them.
 
 #![allow(dead_code)]
 
@@ -37,7 +37,7 @@ pub fn with_system_library(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// What a program that succeeded wrote.
+/// The output of a program that succeeded.
 pub fn output_of(command: &mut Command) -> String {
     let done: Output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let out = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -45,8 +45,8 @@ pub fn output_of(command: &mut Command) -> String {
     out
 }
 
-/// A Python whose `sqlite3` module is linked to a `libsqlite3.so.0`, so that it can be given another one;
-/// `None`, with a line that says so, where there is none.
+/// A Python whose `sqlite3` module is linked to a `libsqlite3.so.0`, so that it can be given
+/// another one; `None`, with a line that says so, where there is none.
 pub fn python() -> Option<&'static str> {
     let dir = drop_in();
     let version = "import sqlite3; print(sqlite3.sqlite_version)";

@@ -1,0 +1,224 @@
+//! The block device under a directory: its name, its settings, and the bytes it has written.
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Counts of `/sys/block/*/stat` since boot. Only those that the bench reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counters {
+    pub writes: u64,
+    pub bytes: u64,
+    /// Kernels before 5.5 do not count flushes.
+    pub flushes: Option<u64>,
+}
+
+impl Counters {
+    /// From the text of a `stat` file (Documentation/block/stat.rst). Field 5 is write requests
+    /// completed, 7 sectors of 512 B written, 16 flush requests completed.
+    pub fn parse(text: &str) -> Result<Counters> {
+        let fields = text.split_ascii_whitespace().map(str::parse).collect::<Result<Vec<u64>, _>>();
+        let fields = fields.with_context(|| format!("not a block device's statistics: {text:?}"))?;
+        let field = |n: usize| fields.get(n - 1).copied();
+        let (writes, sectors) = field(5).zip(field(7)).context("the block device's statistics have too few fields")?;
+        Ok(Counters { writes, bytes: sectors * 512, flushes: field(16) })
+    }
+
+    pub fn and(self, more: Counters) -> Counters {
+        Counters {
+            writes: self.writes + more.writes,
+            bytes: self.bytes + more.bytes,
+            flushes: self.flushes.zip(more.flushes).map(|(a, b)| a + b),
+        }
+    }
+
+    pub fn since(self, earlier: Counters) -> Counters {
+        Counters {
+            writes: self.writes.saturating_sub(earlier.writes),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            flushes: self.flushes.zip(earlier.flushes).map(|(a, b)| a.saturating_sub(b)),
+        }
+    }
+}
+
+/// The device's settings that change the cost of a commit. `None` is unknown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Queue {
+    pub name: String,
+    pub model: Option<String>,
+    pub write_cache: Option<String>,
+    pub fua: Option<bool>,
+    pub physical_block_size: Option<u64>,
+    pub logical_block_size: Option<u64>,
+    /// The largest write that the device does whole or not at all; 0: it claims none beyond the
+    /// physical block.
+    pub atomic_write_bytes_max: Option<u64>,
+    pub scheduler: Option<String>,
+    pub rotational: Option<bool>,
+}
+
+/// A whole disk: flushes are not counted per partition.
+#[derive(Clone, Debug)]
+pub struct Device {
+    sys: PathBuf,
+}
+
+impl Device {
+    /// The disk that `mount`, which holds `dir`, is on; or the reason why there is none.
+    pub fn under(dir: &Path, mount: Option<&Mount>) -> Result<Device, String> {
+        let number = |dev: u64| format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+        let dev = fs::metadata(dir).map_err(|e| e.to_string())?.dev();
+        if !Path::new("/sys/dev/block").exists() {
+            return Err("there is no /sys/dev/block here".to_owned());
+        }
+        let mut sys = Path::new("/sys/dev/block").join(number(dev));
+        if !sys.exists() {
+            // btrfs and others give files a device number of their own; their mount names the disk.
+            let source = mount.map_or("", |m| m.source.as_str());
+            let disk = fs::metadata(source).ok().filter(|_| source.starts_with("/dev/")).map(|m| m.rdev());
+            let kind = mount.map_or("this file system", |m| m.fs_type.as_str());
+            sys = Path::new("/sys/dev/block").join(number(disk.ok_or(format!("{kind} is on no block device"))?));
+        }
+        let sys = fs::canonicalize(&sys).map_err(|e| format!("{}: {e}", sys.display()))?;
+        let whole = if sys.join("partition").exists() { sys.parent().map(Path::to_path_buf) } else { None };
+        let device = Device { sys: whole.unwrap_or(sys) };
+        device.counters().map_err(|e| format!("{e:#}"))?;
+        Ok(device)
+    }
+
+    pub fn name(&self) -> String {
+        self.sys.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    pub fn counters(&self) -> Result<Counters> {
+        let path = self.sys.join("stat");
+        Counters::parse(&fs::read_to_string(&path).with_context(|| path.display().to_string())?)
+    }
+
+    pub fn queue(&self) -> Queue {
+        let read = |name: &str| Some(fs::read_to_string(self.sys.join(name)).ok()?.trim().to_owned());
+        let number = |name: &str| read(name)?.parse().ok();
+        Queue {
+            name: self.name(),
+            model: read("device/model"),
+            write_cache: read("queue/write_cache"),
+            fua: number("queue/fua").map(|n: u64| n != 0),
+            physical_block_size: number("queue/physical_block_size"),
+            logical_block_size: number("queue/logical_block_size"),
+            atomic_write_bytes_max: number("queue/atomic_write_unit_max_bytes"),
+            scheduler: read("queue/scheduler").map(|s| chosen(&s).to_owned()),
+            rotational: number("queue/rotational").map(|n: u64| n != 0),
+        }
+    }
+}
+
+/// The one in brackets, as in `none [mq-deadline] kyber`.
+fn chosen(choices: &str) -> &str {
+    choices.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(choices, |(name, _)| name)
+}
+
+/// A line of `/proc/self/mountinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    pub point: PathBuf,
+    pub fs_type: String,
+    pub source: String,
+    pub options: Vec<String>,
+}
+
+impl Mount {
+    /// The mount that holds `dir`, an absolute path without links.
+    pub fn of(dir: &Path) -> Option<Mount> {
+        Mount::find(&fs::read_to_string("/proc/self/mountinfo").ok()?, dir)
+    }
+
+    /// The longest mount point that `dir` is under; of several at one point the last hides the
+    /// others.
+    pub fn find(mountinfo: &str, dir: &Path) -> Option<Mount> {
+        let holds = mountinfo.lines().filter_map(Mount::parse).filter(|m| dir.starts_with(&m.point));
+        holds.max_by_key(|m| m.point.components().count())
+    }
+
+    /// `36 35 98:0 /root /point rw,noatime master:1 - ext4 /dev/sda1 rw,errors=continue`
+    fn parse(line: &str) -> Option<Mount> {
+        let (left, right) = line.split_once(" - ")?;
+        let (left, right): (Vec<_>, Vec<_>) = (left.split(' ').collect(), right.split(' ').collect());
+        let mut options: Vec<String> = left.get(5)?.split(',').map(str::to_owned).collect();
+        for option in right.get(2).unwrap_or(&"").split(',').filter(|o| !o.is_empty()) {
+            if !options.iter().any(|o| o == option) {
+                options.push(option.to_owned());
+            }
+        }
+        Some(Mount {
+            point: PathBuf::from(unescape(left.get(4)?)),
+            fs_type: (*right.first()?).to_owned(),
+            source: unescape(right.get(1)?),
+            options,
+        })
+    }
+}
+
+/// Blanks and backslashes in paths are written as `\040` and the like.
+fn unescape(s: &str) -> String {
+    let mut parts = s.split('\\');
+    let mut out = parts.next().unwrap_or("").to_owned();
+    for part in parts {
+        match part.get(..3).and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
+            Some(byte) if byte.is_ascii() => {
+                out.push(char::from(byte));
+                out.push_str(&part[3..]);
+            }
+            _ => {
+                out.push('\\');
+                out.push_str(part);
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_of_new_and_old_kernels() {
+        let new = "   30424     6990  4577690    13342     6245    12625   907464     1956        0     5508    \
+                   15527     3498       29   154160      216      326       12\n";
+        let counters = Counters::parse(new).unwrap();
+        assert_eq!(counters, Counters { writes: 6245, bytes: 907_464 * 512, flushes: Some(326) });
+        let old = Counters::parse("1 2 3 4 5 6 7 8 9 10 11").unwrap();
+        assert_eq!(old, Counters { writes: 5, bytes: 7 * 512, flushes: None });
+        assert!(Counters::parse("1 2 3").is_err());
+        assert!(Counters::parse("a b c d e f g").is_err());
+        let earlier = Counters { writes: 6000, bytes: 512, flushes: Some(300) };
+        assert_eq!(counters.since(earlier), Counters { writes: 245, bytes: 907_463 * 512, flushes: Some(26) });
+        assert_eq!(counters.since(old).flushes, None);
+    }
+
+    #[test]
+    fn the_mount_with_the_longest_point_and_of_those_the_last() {
+        let info = "\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard,data=ordered
+40 27 7:1 / /mnt/with\\040blank rw,noatime shared:3 master:1 - xfs /dev/loop1 rw,attr2
+41 27 7:2 / /mnt/with\\040blank rw - btrfs /dev/loop2 rw,compress=zstd
+broken line
+";
+        let find = |dir| Mount::find(info, Path::new(dir)).unwrap();
+        assert_eq!(find("/home/me").fs_type, "ext4");
+        assert_eq!(find("/home/me").options, ["rw", "relatime", "discard", "data=ordered"]);
+        assert_eq!(find("/mnt/with blank/db").fs_type, "btrfs");
+        assert_eq!(find("/mnt/with blankets").point, Path::new("/"));
+        assert_eq!(Mount::find("", Path::new("/")), None);
+        assert_eq!(unescape("a\\134b\\x"), "a\\b\\x");
+    }
+
+    #[test]
+    fn schedulers() {
+        assert_eq!(chosen("none [mq-deadline] kyber bfq"), "mq-deadline");
+        assert_eq!(chosen("none"), "none");
+    }
+}

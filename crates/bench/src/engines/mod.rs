@@ -1,0 +1,392 @@
+//! The engines to measure: SQLite as it comes in its journal modes, from this program or from a
+//! library given by path; onewrite's presets; two key-value stores; and the floor.
+
+pub mod sql;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use sql::{Db, Libraries};
+use std::path::{Path, PathBuf};
+
+/// How an engine is opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// SQLite's own VFS in this journal mode, at this level of `PRAGMA synchronous`.
+    Stock { journal_mode: String, synchronous: i64 },
+    /// The VFS "onewrite" with this `scheme`. `live`: reading while the process has the database
+    /// marked.
+    Onewrite { scheme: String, live: bool },
+    /// No SQLite: a key-value store whose commits are as durable.
+    Store(Store),
+    /// No database: the bare write that a durable commit cannot do without.
+    Floor,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Store {
+    Lmdb,
+    Redb,
+}
+
+/// One line of each group of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Engine {
+    pub engine: String,
+    pub preset: String,
+    pub kind: Kind,
+    /// Pragmas set before the journal mode, in this order.
+    pub pragmas: Vec<(String, String)>,
+    /// The shared library whose SQLite it is, if not this program's.
+    pub library: Option<PathBuf>,
+    /// A promise that the line does not keep; `None` for an engine whose commits survive a power
+    /// cut whole.
+    pub caveat: Option<String>,
+    /// Writes are measured without `--only`.
+    pub default: bool,
+    /// Reads are measured without `--only`.
+    pub default_reads: bool,
+}
+
+const FULL: i64 = 2;
+/// How long a connection waits for others; far longer than any turn takes.
+const BUSY_MS: i32 = 60_000;
+const LEVELS: [&str; 4] = ["OFF", "NORMAL", "FULL", "EXTRA"];
+const NO_PROTECTION: &str = "no protection: a power cut may corrupt the database";
+
+/// SQLite's own VFS; the caveat follows from the settings.
+pub fn stock(preset: &str, journal_mode: &str, synchronous: i64) -> Engine {
+    let rollback = !["wal", "off", "memory"].contains(&journal_mode);
+    let caveat = match (journal_mode, synchronous) {
+        ("off" | "memory", _) | (_, 0) => Some(NO_PROTECTION),
+        (_, 1) if rollback => Some("NORMAL in a rollback mode: a power cut may, rarely, corrupt the database"),
+        (_, 1) => Some("not durable: a power cut may lose the newest commits"),
+        _ => None,
+    };
+    Engine {
+        engine: "stock".to_owned(),
+        preset: preset.to_owned(),
+        kind: Kind::Stock { journal_mode: journal_mode.to_owned(), synchronous },
+        pragmas: Vec::new(),
+        library: None,
+        caveat: caveat.map(str::to_owned),
+        default: true,
+        default_reads: ["delete", "wal-full"].contains(&preset),
+    }
+}
+
+/// onewrite with this scheme; `-live` after it: reading while the process has the database marked.
+pub fn onewrite(preset: &str) -> Engine {
+    let (scheme, live) = preset.strip_suffix("-live").map_or((preset, false), |scheme| (scheme, true));
+    Engine {
+        engine: "onewrite".to_owned(),
+        kind: Kind::Onewrite { scheme: scheme.to_owned(), live },
+        caveat: scheme.starts_with("off").then(|| NO_PROTECTION.to_owned()),
+        default: preset == "log",
+        default_reads: scheme == "log",
+        ..stock(preset, "delete", FULL)
+    }
+}
+
+fn alone(name: &str, kind: Kind, default: bool) -> Engine {
+    let preset = if kind == Kind::Floor { "overwrite" } else { "default" };
+    Engine { engine: name.to_owned(), kind, default, default_reads: false, ..stock(preset, "delete", FULL) }
+}
+
+const MODES: [(&str, &str, i64); 5] = [
+    ("delete", "delete", FULL),
+    ("truncate", "truncate", FULL),
+    ("persist", "persist", FULL),
+    ("wal-full", "wal", FULL),
+    ("wal-normal", "wal", 1),
+];
+
+/// onewrite's presets; `log-live` reads while the process has the database marked.
+const PRESETS: [&str; 7] = ["log", "log-live", "auto", "wal-opt", "dash", "off", "off-opt"];
+
+/// Every engine of this program, in the order of the table.
+pub fn all() -> Vec<Engine> {
+    let mut all: Vec<Engine> = MODES.iter().map(|(preset, mode, level)| stock(preset, mode, *level)).collect();
+    all.extend(PRESETS.map(onewrite));
+    all.push(alone("lmdb", Kind::Store(Store::Lmdb), false));
+    all.push(alone("redb", Kind::Store(Store::Redb), false));
+    all.push(alone("floor", Kind::Floor, true));
+    all
+}
+
+/// The stock modes of the SQLite at `path`, and onewrite's default where that library brings it
+/// along.
+pub fn of_library(path: &Path, has_onewrite: bool) -> Vec<Engine> {
+    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let foreign = |e: Engine| Engine { engine: file.clone(), library: Some(path.to_owned()), ..e };
+    let modes = MODES.iter().map(|(preset, mode, level)| foreign(stock(preset, mode, *level)));
+    modes
+        .chain(has_onewrite.then(|| Engine { preset: "onewrite-log".to_owned(), ..foreign(onewrite("log")) }))
+        .collect()
+}
+
+/// The engine that ratios refer to.
+pub fn is_reference(engine: &Engine) -> bool {
+    engine.engine == "stock" && engine.preset == "wal-full"
+}
+
+/// The engine that ratios of reads refer to: SQLite without a setting.
+pub fn is_stock_default(engine: &Engine) -> bool {
+    engine.engine == "stock" && engine.preset == "delete"
+}
+
+/// The engine of this name: `stock/wal-full`, `onewrite/log`, `floor`.
+pub fn named(name: &str, choices: &[Engine]) -> Result<Engine, String> {
+    let found = choices.iter().find(|e| e.name() == name || format!("{}/{}", e.engine, e.preset) == name);
+    let names = || choices.iter().map(Engine::name).collect::<Vec<_>>().join(", ");
+    found.cloned().ok_or_else(|| format!("there is no `{name}`; choose from {}", names()))
+}
+
+/// Makes the VFS "onewrite" known to the SQLite in this program.
+pub fn register_onewrite() -> Result<(), String> {
+    onewrite_rusqlite::register().map_err(|e| e.to_string())
+}
+
+/// Settings that a connection tells, for the parameter card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    /// Version of the SQLite; `None` where there is none.
+    pub sqlite_version: String,
+    pub journal_mode: String,
+    pub synchronous: String,
+    pub page_size: i64,
+    pub cache_size: i64,
+    pub locking_mode: String,
+    pub mmap_size: i64,
+    pub auto_vacuum: i64,
+    /// Bytes that a rollback journal or a WAL keeps when it is reset; -1: all.
+    pub journal_size_limit: i64,
+    /// Pages after which stock SQLite checkpoints its WAL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wal_autocheckpoint: Option<i64>,
+    /// Bytes of onewrite's log; it checkpoints when the log is full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_size: Option<String>,
+    pub preallocates: &'static str,
+    /// Options of a SQLite that is not this program's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub compile_options: Vec<String>,
+}
+
+impl Engine {
+    /// The name on the command line.
+    pub fn name(&self) -> String {
+        match self.kind {
+            Kind::Floor | Kind::Store(_) => self.engine.clone(),
+            _ => format!("{}/{}", self.engine, self.preset),
+        }
+    }
+
+    /// Whether a crash leaves it sound.
+    pub fn protects(&self) -> bool {
+        self.caveat.as_deref() != Some(NO_PROTECTION)
+    }
+
+    /// Whether the process has the database marked before it reads.
+    pub fn is_live(&self) -> bool {
+        matches!(self.kind, Kind::Onewrite { live: true, .. })
+    }
+
+    pub fn has_no_sql(&self) -> bool {
+        matches!(self.kind, Kind::Store(_) | Kind::Floor)
+    }
+
+    pub fn is_onewrite(&self) -> bool {
+        matches!(self.kind, Kind::Onewrite { .. })
+    }
+
+    pub fn is_stock_wal(&self) -> bool {
+        matches!(&self.kind, Kind::Stock { journal_mode, .. } if journal_mode == "wal")
+    }
+
+    /// Opens `path` with the settings of the engine's name.
+    pub fn open(&self, libraries: &Libraries, path: &Path) -> Result<Db> {
+        let library = libraries.get(self.library.as_deref())?;
+        let pragmas = |db: &Db| {
+            self.pragmas.iter().try_for_each(|(name, value)| db.execute_batch(&format!("PRAGMA {name} = {value}")))
+        };
+        match &self.kind {
+            Kind::Stock { journal_mode, synchronous } => {
+                let db = Db::open(library, utf8(path)?, false)?;
+                db.busy_timeout(BUSY_MS)?;
+                pragmas(&db)?;
+                db.execute_batch(&format!("PRAGMA journal_mode = {journal_mode}; PRAGMA synchronous = {synchronous}"))?;
+                Ok(db)
+            }
+            Kind::Onewrite { scheme, .. } => {
+                let db = Db::open(library, &uri(path, scheme)?, true)?;
+                db.busy_timeout(BUSY_MS)?;
+                pragmas(&db)?;
+                db.execute_batch(&format!("PRAGMA synchronous = {FULL}"))?;
+                Ok(db)
+            }
+            Kind::Store(_) | Kind::Floor => bail!("{} has no SQL", self.engine),
+        }
+    }
+
+    /// Attaches `path` to a connection to another database, with the same settings.
+    pub fn attach(&self, db: &Db, path: &Path, name: &str) -> Result<()> {
+        match &self.kind {
+            Kind::Stock { journal_mode, synchronous } => {
+                attach(db, utf8(path)?, name)?;
+                db.execute_batch(&format!(
+                    "PRAGMA {name}.journal_mode = {journal_mode}; PRAGMA {name}.synchronous = {synchronous}"
+                ))
+            }
+            Kind::Onewrite { scheme, .. } => {
+                attach(db, &uri(path, scheme)?, name)?;
+                db.execute_batch(&format!("PRAGMA {name}.synchronous = {FULL}"))
+            }
+            Kind::Store(_) | Kind::Floor => bail!("{} has no SQL", self.engine),
+        }
+    }
+
+    /// Reads the settings back and fails where they are not those of the engine's name.
+    pub fn settings(&self, libraries: &Libraries, db: &Db) -> Result<Settings> {
+        let text = |name: &str| db.query_text(&format!("PRAGMA {name}"));
+        let known = |name: &str| text(name)?.with_context(|| format!("PRAGMA {name} has no answer"));
+        // A VFS without memory mapping answers its pragma with no row.
+        let number = |name: &str| -> Result<i64> { Ok(db.query_int(&format!("PRAGMA {name}"))?.unwrap_or(0)) };
+        let (journal_mode, synchronous) = (known("journal_mode")?, number("synchronous")?);
+        let wanted = match &self.kind {
+            Kind::Stock { journal_mode: wanted, synchronous: level } => {
+                ensure!(journal_mode == *wanted, "{}: the journal mode is {journal_mode}, not {wanted}", self.name());
+                *level
+            }
+            Kind::Onewrite { scheme: wanted, .. } => {
+                let scheme = text("onewrite_scheme")?.context("the connection does not go through onewrite")?;
+                ensure!(scheme == *wanted, "{}: the scheme in force is {scheme}", self.name());
+                FULL
+            }
+            Kind::Store(_) | Kind::Floor => bail!("{} has no SQL", self.engine),
+        };
+        ensure!(synchronous == wanted, "{}: synchronous is {synchronous}, not {wanted}", self.name());
+        for (name, value) in &self.pragmas {
+            let found = known(name)?;
+            ensure!(found == *value, "{}: {name} is {found}, not {value}", self.name());
+        }
+        let mut compile_options = Vec::new();
+        if self.library.is_some() {
+            let mut options = db.prepare("PRAGMA compile_options")?;
+            while options.step()? {
+                compile_options.push(String::from_utf8_lossy(options.column_blob(0)).into_owned());
+            }
+        }
+        let sqlite_version = libraries.get(self.library.as_deref())?.version();
+        Settings::read(&|name| text(name), sqlite_version, compile_options)
+    }
+}
+
+impl Settings {
+    /// From the answers of a connection to pragmas.
+    pub fn read(
+        text: &dyn Fn(&str) -> Result<Option<String>>,
+        sqlite_version: String,
+        compile_options: Vec<String>,
+    ) -> Result<Settings> {
+        let known = |name: &str| text(name)?.with_context(|| format!("PRAGMA {name} has no answer"));
+        // A VFS without memory mapping answers its pragma with no row.
+        let number = |name: &str| -> Result<i64> { Ok(text(name)?.and_then(|v| v.parse().ok()).unwrap_or(0)) };
+        let journal_mode = known("journal_mode")?;
+        let log_size = text("onewrite_log_size")?;
+        Ok(Settings {
+            sqlite_version,
+            wal_autocheckpoint: if journal_mode == "wal" { Some(number("wal_autocheckpoint")?) } else { None },
+            preallocates: if log_size.is_some() { "the log, as written zeros" } else { "nothing: files grow" },
+            log_size,
+            journal_mode,
+            synchronous: LEVELS[usize::try_from(number("synchronous")?)?.min(3)].to_owned(),
+            page_size: number("page_size")?,
+            cache_size: number("cache_size")?,
+            locking_mode: known("locking_mode")?,
+            mmap_size: number("mmap_size")?,
+            auto_vacuum: number("auto_vacuum")?,
+            journal_size_limit: number("journal_size_limit")?,
+            compile_options,
+        })
+    }
+}
+
+impl Store {
+    pub fn describe(self) -> String {
+        match self {
+            Store::Lmdb => format!(
+                "{} (heed), map of 4 GiB, no flag that weakens a commit: fdatasync at each; keys of 8 bytes",
+                heed::lmdb_version().string
+            ),
+            Store::Redb => "redb, cache of 1 GiB, Durability::Immediate (its default); keys u64".to_owned(),
+        }
+    }
+}
+
+/// Opens `path` with SQLite's own VFS, as any other program does.
+pub fn open_stock(libraries: &Libraries, path: &Path) -> Result<Db> {
+    Db::open(libraries.get(None)?, utf8(path)?, false)
+}
+
+pub fn attach_stock(db: &Db, path: &Path, name: &str) -> Result<()> {
+    attach(db, utf8(path)?, name)
+}
+
+fn attach(db: &Db, path: &str, name: &str) -> Result<()> {
+    db.execute_batch(&format!("ATTACH '{}' AS {name}", path.replace('\'', "''")))
+}
+
+fn utf8(path: &Path) -> Result<&str> {
+    path.to_str().context("the directory's name is not UTF-8")
+}
+
+fn uri(path: &Path, scheme: &str) -> Result<String> {
+    let path = utf8(path)?.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    Ok(format!("file:{path}?vfs=onewrite&scheme={scheme}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_and_unknown_ones_teach() {
+        for e in all() {
+            assert_eq!(named(&e.name(), &all()).unwrap(), e);
+        }
+        assert_eq!(named("floor/overwrite", &all()).unwrap().kind, Kind::Floor);
+        let error = named("stock/wall", &all()).unwrap_err();
+        assert!(
+            error.contains("`stock/wall`") && error.contains("stock/wal-full") && error.contains("floor"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn uris_escape_what_uris_reserve() {
+        assert_eq!(uri(Path::new("/a%b/c?d#e.db"), "log").unwrap(), "file:/a%25b/c%3fd%23e.db?vfs=onewrite&scheme=log");
+    }
+
+    #[test]
+    fn stock_settings_are_what_the_name_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let libraries = Libraries::load([]).unwrap();
+        for mut e in all().into_iter().filter(|e| matches!(e.kind, Kind::Stock { .. })) {
+            e.pragmas.push(("page_size".to_owned(), "8192".to_owned()));
+            let c = e.open(&libraries, &dir.path().join(&e.preset)).unwrap();
+            assert_eq!(e.settings(&libraries, &c).unwrap().page_size, 8192);
+            c.execute_batch("PRAGMA synchronous = 0").unwrap();
+            let error = e.settings(&libraries, &c).unwrap_err().to_string();
+            assert!(error.contains("synchronous is 0"), "{error}");
+        }
+    }
+
+    #[test]
+    fn caveats_follow_from_the_settings() {
+        assert!(stock("x", "delete", FULL).caveat.is_none());
+        assert!(stock("x", "wal", 1).caveat.unwrap().contains("lose"));
+        for (mode, level) in [("delete", 0), ("off", FULL), ("memory", FULL), ("wal", 0), ("delete", 1)] {
+            assert!(stock("x", mode, level).caveat.unwrap().contains("corrupt"), "{mode} {level}");
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The output of the bench: the rows of the JSON, the table, and the lines below it.
+
+pub mod leads;
+
+use crate::counting::blocks::PerTx;
+use crate::counting::wear::{Wear, Worn};
+use crate::engines::{Engine, Kind};
+use crate::numbers::stats::{self, Known, Ratio};
+use crate::parameters::card::Parameters;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
+use serde::Serialize;
+
+/// One result of the JSON. `None` is "not available"; the notes say why.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub engine: String,
+    pub preset: String,
+    pub workload: &'static str,
+    pub threads: usize,
+    pub tx_per_s: f64,
+    /// Run by run.
+    pub tx_per_s_runs: Vec<f64>,
+    /// How well the median of these is known.
+    pub tx_per_s_known: Option<Known>,
+    /// The ratio on the table: to the engine at the head of its column.
+    pub ratio: Option<Ratio>,
+    pub ratio_to_wal_full: Option<f64>,
+    /// To SQLite's own VFS as it comes. Reads only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_to_stock_default: Option<f64>,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub max_us: f64,
+    /// Latencies with the share of transactions that took no longer.
+    pub latency_us_cdf: Vec<(f64, f64)>,
+    pub block_writes_per_tx: Option<f64>,
+    pub kib_per_tx: Option<f64>,
+    pub flushes_per_tx: Option<f64>,
+    pub write_syscalls_per_tx: Option<f64>,
+    pub sync_syscalls_per_tx: Option<f64>,
+    /// KiB that write calls hand to the kernel for the database, and for its journal or log.
+    pub kib_database_per_tx: Option<f64>,
+    pub kib_log_per_tx: Option<f64>,
+    /// Median seconds of the parts of a workload that has parts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases_s: Vec<(String, f64)>,
+    /// The block trace in numbers, on a simulated device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<PerTx>,
+    /// How long a flash card would last.
+    pub wear: Option<Worn>,
+    /// Time per commit in units of the floor's. On the table only.
+    #[serde(skip)]
+    pub floors: Option<f64>,
+    #[serde(skip)]
+    pub of: Engine,
+}
+
+impl Row {
+    /// Whether its throughput may be quoted.
+    pub fn is_steady(&self) -> bool {
+        self.tx_per_s_known.is_some_and(|known| known.steady)
+    }
+}
+
+/// The file of `--json`.
+#[derive(Serialize)]
+pub struct Json<'a> {
+    pub parameters: &'a Parameters,
+    pub results: &'a [Row],
+}
+
+/// Columns from which on the roomy table fits, and with the longest latency.
+const WIDE: u16 = 119;
+const WIDEST: u16 = 129;
+
+const LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
+const STYLE: TableStyle = TableStyle::new().top_border(LINE).header_separator(LINE).bottom_border(LINE);
+
+/// The table, grouped by workload; without its second ratio and its frames where `columns` are few.
+pub fn table(rows: &[Row], reference: &str, columns: u16) -> String {
+    let widest = |text: &str| text.lines().map(|l| l.chars().count()).max().unwrap_or(0);
+    // Numbers with many digits take more.
+    let fits = |text: &String| widest(text) <= usize::from(columns);
+    let roomiest = (columns >= WIDEST).then(|| drawn(rows, reference, true, true)).filter(fits);
+    let roomy = || (columns >= WIDE).then(|| drawn(rows, reference, true, false)).filter(fits);
+    roomiest.or_else(roomy).unwrap_or_else(|| drawn(rows, reference, false, false))
+}
+
+fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
+    let mut t = Table::new();
+    t.load_style(STYLE);
+    t.set_content_arrangement(ContentArrangement::Disabled);
+    let ratio = if reference == "WAL/FULL" { "× WAL\n/FULL".to_owned() } else { format!("×\n{reference}") };
+    let heads = [
+        ("", "", true),
+        ("tx/s", "tx/s", true),
+        (ratio.as_str(), if reference == "WAL/FULL" { "×\nWAL" } else { "×" }, true),
+        ("±\n%", "", wide),
+        ("time ÷\nfloor's", "", wide),
+        ("p50\nµs", "p50\nµs", true),
+        ("p99\nµs", "p99\nµs", true),
+        ("p99.9\nµs", "p99.9\nµs", true),
+        ("max\nµs", "", widest),
+        ("block\nwrites", "blk\nwr", true),
+        ("KiB", "KiB", true),
+        ("flushes", "flu\nshes", true),
+        ("write\ncalls", "wr\ncall", true),
+        ("sync\ncalls", "sync\ncall", true),
+    ];
+    let shown = heads.iter().filter(|(.., show)| *show);
+    t.set_header(shown.clone().map(|(long, short, _)| if wide { *long } else { *short }));
+    let mut workloads: Vec<&str> = rows.iter().map(|r| r.workload).collect();
+    workloads.dedup();
+    for workload in workloads {
+        let group: Vec<&Row> = rows.iter().filter(|r| r.workload == workload).collect();
+        // Reads compare with another engine than the head of the column says.
+        let to = match (group.iter().any(|r| r.ratio_to_stock_default.is_some()), wide) {
+            (false, _) => "",
+            (true, true) => "× DELETE",
+            (true, false) => "×DEL",
+        };
+        let name: String = workload.to_uppercase().chars().take(if wide { 20 } else { 14 }).collect();
+        t.add_row([Cell::new(name), Cell::new(""), Cell::new(to)]);
+        for row in group {
+            let mut cells = vec![format!(" {}", label(row, wide)), rate_cell(row), ratio_cell(row)];
+            if wide {
+                cells.push(row.ratio.filter(|r| r.confidence > 0.0).map_or("n/a".to_owned(), percent));
+                cells.push(fine(row.floors));
+            }
+            cells.extend([row.p50_us, row.p99_us, row.p999_us].map(|us| whole(Some(us))));
+            cells.extend(widest.then(|| whole(Some(row.max_us))));
+            let counts = [
+                row.block_writes_per_tx,
+                row.kib_per_tx,
+                row.flushes_per_tx,
+                row.write_syscalls_per_tx,
+                row.sync_syscalls_per_tx,
+            ];
+            cells.extend(counts.map(fine));
+            t.add_row(cells);
+        }
+    }
+    let last = shown.count() - 1;
+    for (i, column) in t.column_iter_mut().enumerate() {
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let right = u16::from(wide || i == last);
+        column.set_padding(if wide { (1, right) } else { (0, u16::from(i != last)) });
+    }
+    t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// The block traces in numbers; `None` where there are none.
+pub fn blocks(rows: &[Row], columns: u16) -> Option<String> {
+    let traced: Vec<(&Row, PerTx)> = rows.iter().filter_map(|r| Some((r, r.blocks?))).collect();
+    let wide = columns >= WIDE;
+    let mut t = Table::new();
+    t.load_style(STYLE);
+    t.set_content_arrangement(ContentArrangement::Disabled);
+    let heads = [
+        ("KiB for", "KiB for"),
+        ("data\nbase", "data\nbase"),
+        ("journal\nor log", "log"),
+        ("fs\njournal", "fs\njrnl"),
+        ("fs meta\ndata", "fs\nmeta"),
+        ("else\nwhere", "else"),
+        ("left", "left"),
+        ("writes", "wr"),
+        ("seq.\n%", "seq.\n%"),
+        ("flu\nshes", "flu\nshes"),
+        ("bytes/\ncommit", "bytes/\ntx"),
+        ("years", "years"),
+    ];
+    // Years follow from the bytes: few columns have room for one of them.
+    let shown = |i: usize| wide || heads[i].0 != "bytes/\ncommit";
+    t.set_header(heads.iter().enumerate().filter(|(i, _)| shown(*i)).map(|(_, h)| if wide { h.0 } else { h.1 }));
+    let mut workload = "";
+    for (row, b) in &traced {
+        if row.workload != workload {
+            workload = row.workload;
+            t.add_row([workload.to_uppercase().chars().take(if wide { 20 } else { 14 }).collect::<String>()]);
+        }
+        let mut cells = vec![format!(" {}", label(row, wide))];
+        cells.extend(b.kib().map(|kib| fine(Some(kib))));
+        cells.extend([fine(Some(b.writes_per_tx)), format!("{:.0}", 100.0 * b.sequential_share)]);
+        cells.push(fine(Some(b.flushes_per_tx)));
+        cells.push(row.wear.map_or("n/a".to_owned(), |w| format!("{:.0}", w.bytes_per_commit)));
+        cells.push(whole(row.wear.map(|w| w.years)));
+        t.add_row(cells.into_iter().enumerate().filter(|(i, _)| shown(*i)).map(|(_, cell)| cell));
+    }
+    for (i, column) in t.column_iter_mut().enumerate() {
+        column.set_cell_alignment(if i > 0 { CellAlignment::Right } else { CellAlignment::Left });
+        column.set_padding(if wide { (1, 1) } else { (0, u16::from(i < 10)) });
+    }
+    let text = t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n");
+    (!traced.is_empty()).then_some(text)
+}
+
+fn percent(ratio: Ratio) -> String {
+    format!("{:.0}", ratio.half_width_percent())
+}
+
+fn rate_cell(row: &Row) -> String {
+    format!("{}{}", whole(Some(row.tx_per_s)), if row.is_steady() { "" } else { "~" })
+}
+
+fn ratio_cell(row: &Row) -> String {
+    let mark = if row.ratio.is_some_and(|r| !r.safe) { "~" } else { "" };
+    format!("{}{mark}", fine(row.ratio.map(|r| r.median)))
+}
+
+fn label(row: &Row, wide: bool) -> String {
+    let mark = if row.of.caveat.is_some() { " *" } else { "" };
+    let own = (&row.engine, &row.preset) == (&row.of.engine, &row.of.preset);
+    match row.of.kind {
+        Kind::Floor | Kind::Store(_) if own => row.engine.clone(),
+        Kind::Stock { .. } if own && !wide && row.of.library.is_none() => format!("{}{mark}", row.preset),
+        Kind::Onewrite { .. } if own && !wide => format!("1w {}{mark}", row.preset),
+        _ => format!("{} {}{mark}", row.engine, row.preset),
+    }
+}
+
+/// The meaning of the table's marks and columns, and the notes.
+pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut caveats: Vec<(&str, Vec<String>)> = Vec::new();
+    for row in rows {
+        if let Some(caveat) = &row.of.caveat {
+            let name = format!("{}/{}", row.engine, row.preset);
+            match caveats.iter_mut().find(|(c, _)| c == caveat) {
+                Some((_, names)) if names.contains(&name) => {}
+                Some((_, names)) => names.push(name),
+                None => caveats.push((caveat, vec![name])),
+            }
+        }
+    }
+    lines.extend(caveats.iter().map(|(caveat, names)| format!("* {}: {caveat}", names.join(", "))));
+    lines.push(
+        "tx/s: median of the runs. Ratios: medians of ratios taken run by run. Latencies: all runs together."
+            .to_owned(),
+    );
+    lines.push(stats::EXPLAINED.to_owned());
+    lines.push(
+        "Right of the latencies: per transaction. Block writes, KiB and flushes: what the device did, journal of the \
+         file system included; a flush is often preceded by an empty write request, which counts. A write call that \
+         flushes counts as a sync call too."
+            .to_owned(),
+    );
+    if rows.iter().any(|r| r.blocks.is_some()) {
+        lines.push(
+            "Block trace, per transaction: KiB that the device was told to write, by what lies there; left: what the \
+             last transaction left in the kernel's cache, written later; seq.: writes that begin in the one before or at its end. \
+             Bytes per commit and years include what was left."
+                .to_owned(),
+        );
+        lines.push(format!("Years: {}.", parameters.wear.describe()));
+        if rows.iter().filter_map(|r| r.blocks).any(|b| b.kib_elsewhere_per_tx > 0.0) {
+            lines.push(
+                "elsewhere: this file system does not say where its metadata lies, or where a deleted journal lay."
+                    .to_owned(),
+            );
+        }
+    }
+    if rows.iter().any(|r| r.of.kind == Kind::Floor) {
+        lines.push("floor: one 4 KiB overwrite of a preallocated file with one flush, no database.".to_owned());
+    }
+    if rows.iter().any(|r| r.ratio_to_stock_default.is_some()) {
+        lines.push(
+            "Reads: × is to stock delete, which is SQLite as it comes. onewrite log reads a closed database that was \
+             opened anew, onewrite log-live one that this process has written and not closed."
+                .to_owned(),
+        );
+    }
+    if !table(rows, "", columns).contains("time ÷") && rows.iter().any(|r| r.of.is_onewrite()) {
+        lines.push("1w: onewrite.".to_owned());
+    }
+    lines.extend(phases(rows));
+    lines.extend(parameters.notes.iter().map(|n| format!("Note: {n}")));
+    lines
+}
+
+/// Seconds of the parts of workloads that have parts.
+fn phases(rows: &[Row]) -> Vec<String> {
+    let of = |row: &Row| {
+        let parts: Vec<String> = row.phases_s.iter().map(|(name, s)| format!("{name} {s:.4}")).collect();
+        format!("{} {} {}, seconds: {}", row.workload, row.engine, row.preset, parts.join("; "))
+    };
+    rows.iter().filter(|r| !r.phases_s.is_empty()).map(of).collect()
+}
+
+/// A line per result whose bytes are known.
+pub fn wear_lines(wear: &Wear, rows: &[Row]) -> Vec<String> {
+    let mut lines = vec![format!("Wear, estimated for {}:", wear.describe())];
+    for row in rows {
+        if let Some(Worn { bytes_per_commit, years }) = row.wear {
+            lines.push(format!(
+                "  {:<20} {:<20} {:>9.0} bytes per commit, {:>8} years",
+                row.workload,
+                format!("{} {}", row.engine, row.preset),
+                bytes_per_commit,
+                if years < 10.0 { format!("{years:.1}") } else { format!("{years:.0}") }
+            ));
+        }
+    }
+    if lines.len() == 1 {
+        lines.push("  n/a: what reached the device is not known".to_owned());
+    }
+    lines
+}
+
+fn whole(v: Option<f64>) -> String {
+    v.map_or("n/a".to_owned(), |v| if v < 99.95 { format!("{v:.1}") } else { format!("{v:.0}") })
+}
+
+/// Two digits after the point for small numbers, one for larger ones.
+fn fine(v: Option<f64>) -> String {
+    v.map_or("n/a".to_owned(), |v| if v < 9.995 { format!("{v:.2}") } else { format!("{v:.1}") })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::engines;
+    use crate::workload::Workload;
+
+    pub fn rows() -> Vec<Row> {
+        let mut rows = Vec::new();
+        for workload in Workload::all() {
+            for of in engines::all() {
+                let ratio = Some(Ratio { median: 1.234, low: 1.2, high: 1.3, confidence: 0.9, safe: false });
+                rows.push(Row {
+                    engine: of.engine.clone(),
+                    preset: of.preset.clone(),
+                    workload: workload.name(),
+                    threads: 1,
+                    tx_per_s: 12345.6,
+                    tx_per_s_runs: vec![12345.6, 12346.6],
+                    tx_per_s_known: Known::of(&[12345.6, 12346.6]),
+                    ratio,
+                    ratio_to_wal_full: Some(1.234),
+                    ratio_to_stock_default: workload.reads().then_some(0.987),
+                    p50_us: 123.4,
+                    p99_us: 1234.5,
+                    p999_us: 12345.6,
+                    max_us: 23456.7,
+                    latency_us_cdf: vec![(100.0, 0.0), (123.4, 0.5), (12345.6, 0.999)],
+                    block_writes_per_tx: Some(12.34),
+                    kib_per_tx: Some(56.78),
+                    flushes_per_tx: None,
+                    write_syscalls_per_tx: Some(8.4),
+                    sync_syscalls_per_tx: Some(1.0),
+                    kib_database_per_tx: Some(4.0),
+                    kib_log_per_tx: Some(8.0),
+                    phases_s: Vec::new(),
+                    blocks: Some(PerTx {
+                        kib_database_per_tx: 8.0,
+                        kib_log_per_tx: 12.5,
+                        kib_fs_journal_per_tx: 16.25,
+                        kib_fs_metadata_per_tx: 0.0,
+                        kib_elsewhere_per_tx: 123.4,
+                        kib_left_per_tx: 4.0,
+                        writes_per_tx: 9.99,
+                        flushes_per_tx: 12.34,
+                        sequential_share: 0.25,
+                        device_ms_per_tx: None,
+                    }),
+                    wear: Some(Worn { bytes_per_commit: 123_456.0, years: 1234.5 }),
+                    floors: Some(2.0),
+                    of,
+                });
+            }
+        }
+        rows
+    }
+
+    #[test]
+    fn the_table_keeps_to_its_width() {
+        for columns in [80, 118, 119, 120, 129, 140] {
+            let text = table(&rows(), "WAL/FULL", columns);
+            let widest = text.lines().map(|l| l.chars().count()).max().unwrap();
+            assert!(widest <= usize::from(columns), "{widest} columns of {columns}:\n{text}");
+            let traced = blocks(&rows(), columns).unwrap();
+            let widest = traced.lines().map(|l| l.chars().count()).max().unwrap();
+            assert!(widest <= usize::from(columns), "{widest} columns of {columns}:\n{traced}");
+            assert_eq!(traced.contains("123456"), columns >= WIDE, "{traced}");
+            assert!(traced.contains("16.2") && traced.contains("1234"), "{traced}");
+            assert_eq!(text.contains("23457"), columns >= WIDEST, "{text}");
+            assert!(text.contains("DELETE") && text.contains("12346") && text.contains("n/a"), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!(
+            [fine(Some(1.0)), fine(Some(9.996)), fine(Some(43.21)), fine(None)],
+            ["1.00", "10.0", "43.2", "n/a"]
+        );
+    }
+}

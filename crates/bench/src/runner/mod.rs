@@ -1,0 +1,432 @@
+//! The order of things: which section when, for how long.
+
+mod job;
+mod results;
+
+pub use job::{Case, Job, Key, Measured, Outcome};
+
+use crate::counting::blocks::Blocks;
+use crate::counting::device::{Counters, Device, Mount};
+use crate::counting::simulated::Simulated;
+use crate::counting::syscalls::{self, Calls};
+use crate::engines::sql::Libraries;
+use crate::engines::{self, Engine, Kind, Settings, Store};
+use crate::numbers::measure::{INTERRUPTED, Probe};
+use crate::parameters::card::{self, Machine, Parameters};
+use crate::progress::Progress;
+use crate::workload::floor;
+use crate::workload::{self, Crash, Described, Originals, Plan, Size, Stage, WARM_UP, WalStart, Workload};
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Without `--runs` the bench goes on until medians are known, but by default not longer than this.
+const MINUTES: f64 = 2.0;
+/// The share of that for the runs; the rest is for the end.
+const FOR_RUNS: f64 = 0.92;
+/// Fewer cannot tell how well a median is known.
+const RUNS_MIN: usize = 5;
+/// Where counting the system calls of a section takes longer than this, they are not told.
+const COUNTED: Duration = Duration::from_secs(20);
+/// How long the device is watched before a section, for writes of others.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// The work of a process for the tracer: the bench hands it to its own program as JSON.
+#[derive(Serialize, Deserialize)]
+enum Traced {
+    Section(Box<OneSection>),
+    /// Being killed.
+    Crash(Box<Crash>),
+}
+
+#[derive(Serialize, Deserialize)]
+struct OneSection {
+    engine: Engine,
+    workload: String,
+    size: Size,
+    seed: u64,
+    dir: PathBuf,
+    original: Option<PathBuf>,
+}
+
+/// Does it: the bench calls its own program with the hidden option.
+pub fn traced(json: &str) -> Result<()> {
+    let t = match serde_json::from_str(json).context("--traced is for the bench itself")? {
+        Traced::Section(section) => section,
+        Traced::Crash(crash) => {
+            engines::register_onewrite().map_err(anyhow::Error::msg)?;
+            return workload::crash(&crash);
+        }
+    };
+    let workload: Workload = t.workload.parse().map_err(anyhow::Error::msg)?;
+    syscalls::offer_to_be_traced()?;
+    if t.engine.is_onewrite() {
+        engines::register_onewrite().map_err(anyhow::Error::msg)?;
+    }
+    let libraries = Libraries::load(&t.engine.library)?;
+    let plan = Plan::draw(workload, &t.size, t.seed, 0)?;
+    let stage = Stage {
+        libraries: &libraries,
+        dir: &t.dir,
+        original: t.original.as_deref(),
+        ready: Box::new(|| Ok(())),
+        probe: &mut syscalls::Marks,
+    };
+    let (section, _) = workload::run(&t.engine, workload, &plan, &t.size, stage)?;
+    println!("{}", section.transactions);
+    Ok(())
+}
+
+pub fn run(mut job: Job) -> Result<Outcome> {
+    let start = Instant::now();
+    let mut notes = job.check_sizes()?;
+    notes.splice(..0, std::mem::take(&mut job.notes));
+    let libraries = Libraries::load(job.cases.iter().filter_map(|c| c.engine.library.as_ref()))?;
+    let own = job.cases.iter().any(|c| c.simulated.is_some());
+    // Dropped after the temporary directories on it.
+    let shared = if own { None } else { job.common.simulated.start(None)?.map(Arc::new) };
+    let simulated: Vec<Option<&Simulated>> =
+        job.cases.iter().map(|c| c.simulated.as_deref().or(shared.as_deref())).collect();
+    let on_it = shared.as_ref().map(|s| s.dir().to_owned());
+    let parent = on_it.or_else(|| job.common.dir.clone()).unwrap_or_else(|| PathBuf::from("."));
+    let temporary = temporary_in(&parent)?;
+    let elsewhere: Vec<Option<tempfile::TempDir>> =
+        job.cases.iter().map(|c| c.dir.as_deref().map(temporary_in).transpose()).collect::<Result<_>>()?;
+    let dirs: Vec<&Path> = elsewhere.iter().map(|d| d.as_ref().map_or(temporary.path(), |d| d.path())).collect();
+    let mount = Mount::of(temporary.path());
+    let device = Device::under(temporary.path(), mount.as_ref());
+    if let Err(e) = &device {
+        notes.push(format!("block writes, KiB and flushes are n/a: {e}"));
+    }
+    if cfg!(debug_assertions) {
+        notes.push("this is a debug build; measure with `cargo run --release`".to_owned());
+    }
+    let devices: Vec<Option<Device>> = dirs.iter().map(|d| Device::under(d, Mount::of(d).as_ref()).ok()).collect();
+
+    let runs_min = job.common.runs.map_or(RUNS_MIN, |n| n as usize);
+    let minutes = job.common.minutes.unwrap_or(MINUTES);
+    let budget = job.common.runs.is_none().then(|| Duration::from_secs_f64(60.0 * minutes * FOR_RUNS));
+    // A number of transactions that was given stays, in as many runs as a median takes.
+    let free = budget.filter(|_| job.common.transactions.is_none());
+    let sections = (0..job.workloads.len()).map(|w| job.cases_of(w).count()).sum::<usize>();
+    // However slow the device: the counting round and the first run share the time, then there is a
+    // result. A later run is begun where its time is left.
+    let limit = |sections_done: usize| -> Option<Duration> {
+        let left = (2 * sections).saturating_sub(sections_done);
+        free.map(|b| b.saturating_sub(start.elapsed()) / left.max(4) as u32).filter(|_| left > 0)
+    };
+    let mut progress = Progress::new((runs_min + usize::from(job.count_calls)) * sections);
+
+    let mut plans = Plans {
+        originals: Originals::in_dir(job.common.dir.as_deref().unwrap_or(Path::new(".")))?,
+        seed: job.common.seed,
+        drawn: None,
+    };
+    let mut calls: BTreeMap<Key, Calls> = BTreeMap::new();
+    let mut calls_unknown = None;
+    for (w, workload) in job.workloads.iter().copied().enumerate().filter(|_| job.count_calls) {
+        for c in job.cases_of(w) {
+            let case = &job.cases[c];
+            progress.section(&format!("counting system calls, {}: {}", workload.name(), case.name()));
+            // A recovery is a crash first, which is traced itself.
+            if calls_unknown.is_none() && !workload.recovers() {
+                let size = case.size(&job.common, workload, limit(progress.begun() - 1));
+                let (_, original) = plans.of(&libraries, &case.engine, workload, &size, 0)?;
+                match count_calls(case, workload, &size, job.common.seed, dirs[c], original) {
+                    Ok(Some(found)) => drop(calls.insert((c, w), found)),
+                    Ok(None) => notes.push(format!(
+                        "write and sync calls of {} {} are n/a: they are so many that counting them takes longer than {} s",
+                        case.name(),
+                        workload.name(),
+                        COUNTED.as_secs()
+                    )),
+                    Err(reason) => calls_unknown = Some(reason),
+                }
+                stop_if_interrupted()?;
+            }
+        }
+    }
+    if let Some(reason) = calls_unknown {
+        notes.push(format!("write and sync calls are n/a: {reason}"));
+        calls.clear();
+    }
+
+    let mut measured: BTreeMap<Key, Vec<Measured>> = BTreeMap::new();
+    let mut settings: BTreeMap<String, Settings> = BTreeMap::new();
+    let mut described: BTreeMap<String, Described> = BTreeMap::new();
+    let mut longest = Duration::ZERO;
+    let mut runs = 0;
+    loop {
+        let over = |of: Option<Duration>| of.is_some_and(|b| start.elapsed() + longest.mul_f64(1.1) > b);
+        let (unsteady, lines) = results::unsteady(&job, &measured);
+        if runs >= runs_min && (budget.is_none() || unsteady == 0 || over(budget)) || runs > 0 && over(free) {
+            if unsteady > 0 {
+                let more = if budget.is_some() {
+                    format!("--minutes {} gives", 5.0 * minutes)
+                } else {
+                    "more --runs give".to_owned()
+                };
+                notes.push(format!(
+                    "{unsteady} of {lines} lines are not known to ±10 % after {runs} runs; {more} better ones"
+                ));
+            }
+            break;
+        }
+        if runs >= runs_min {
+            progress.extend(sections);
+        }
+        let run_start = Instant::now();
+        for (w, workload) in job.workloads.iter().copied().enumerate() {
+            let all: Vec<usize> = job.cases_of(w).collect();
+            for c in (0..all.len()).map(|turn| all[(turn + runs) % all.len()]) {
+                let case = &job.cases[c];
+                let why = if runs < runs_min {
+                    format!("run {} of {runs_min}", runs + 1)
+                } else {
+                    format!("run {}, {unsteady} of {lines} lines are not yet known to ±10 %", runs + 1)
+                };
+                let what = format!("{why}, {}: {}", workload.name(), case.name());
+                progress.section(&what);
+                let size = case.size(&job.common, workload, limit(progress.begun() - 1));
+                let (plan, original) = plans.of(&libraries, &case.engine, workload, &size, runs as u64)?;
+                let own = if case.label.is_some() {
+                    format!("{}, {}", workload.name(), case.name())
+                } else {
+                    workload.name().to_owned()
+                };
+                described.entry(own).or_insert_with(|| plan.describe());
+                let section = Sectioned {
+                    libraries: &libraries,
+                    dir: dirs[c],
+                    device: devices[c].as_ref().filter(|_| simulated[c].is_none()),
+                    simulated: simulated[c].filter(|_| !workload.reads()),
+                };
+                let (mut m, s) = section.run(&case.engine, workload, plan, &size, original)?;
+                if let (1.., Some(blocks)) = (runs, &mut m.blocks) {
+                    blocks.requests = Vec::new();
+                }
+                settings.extend(s.map(|s| (case.name(), s)));
+                measured.entry((c, w)).or_default().push(m);
+            }
+        }
+        longest = longest.max(run_start.elapsed());
+        runs += 1;
+    }
+    progress.done();
+
+    let writes = !job.workloads.iter().all(|w| w.reads());
+    if job.common.wal_start == WalStart::Empty && writes && job.cases.iter().any(|c| c.engine.is_stock_wal()) {
+        notes.push(
+            "stock WAL began empty and grew, as in Mobibench; a program that runs on overwrites a WAL that has grown, \
+             which is cheaper: --wal-start grown measures that"
+                .to_owned(),
+        );
+    }
+    let rows = results::rows(&job, &measured, &calls);
+    notes.extend(results::warn(&job, &measured));
+    let traces = results::traces(&job, &mut measured);
+    let (sqlite_version, compile_options) = card::sqlite()?;
+    let per_tx = |c: &Calls| c.by_name.iter().map(|(n, v)| (n.clone(), *v as f64 / c.transactions as f64)).collect();
+    let syscalls =
+        calls.iter().map(|((c, w), n)| (format!("{} {}", job.cases[*c].name(), job.workloads[*w].name()), per_tx(n)));
+    let own = job.cases.iter().zip(&dirs).filter(|(case, _)| case.dir.is_some()).map(|(case, dir)| {
+        let mount = Mount::of(dir);
+        let device = Device::under(dir, mount.as_ref());
+        (case.name(), Machine::look(dir, mount.as_ref(), &device, case.simulated.as_deref()))
+    });
+    let machines: BTreeMap<String, Machine> = own.collect();
+    let machine = match job.cases.first().filter(|_| machines.len() == job.cases.len()) {
+        Some(Case { dir: Some(_), simulated, .. }) => {
+            let (mount, device) = (Mount::of(dirs[0]), Device::under(dirs[0], Mount::of(dirs[0]).as_ref()));
+            Machine::look(dirs[0], mount.as_ref(), &device, simulated.as_deref())
+        }
+        _ => Machine::look(temporary.path(), mount.as_ref(), &device, shared.as_deref()),
+    };
+    let stores = job.cases.iter().filter_map(|case| match case.engine.kind {
+        Kind::Store(store) => Some((if store == Store::Lmdb { "lmdb" } else { "redb" }, store.describe())),
+        _ => None,
+    });
+    let parameters = Parameters {
+        onewrite_version: env!("CARGO_PKG_VERSION"),
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        sqlite_version,
+        compile_options,
+        engines: settings,
+        stores: stores.collect(),
+        preloaded_rows: job.common.size(job.workloads[0], None).rows,
+        row_bytes: job.common.row_bytes as usize,
+        key_order: described.values().next().map_or("none", |d| d.key_order),
+        transactions: job.common.size(job.workloads[0], None).transactions,
+        indexes: job.common.indexes as usize,
+        workloads: described,
+        warm_up_transactions: WARM_UP,
+        cold: workload::COLD,
+        wal_at_start: job.common.wal_start.describe(),
+        checkpoint_at_end: "none, but in Mobibench's workloads; checkpoints are timed where the engine makes them",
+        runs,
+        minutes_max: budget.map(|_| minutes),
+        run_order: "interleaved, order of engines turned per run",
+        seed: job.common.seed,
+        wear: job.common.wear.clone(),
+        floor: floor::DESCRIPTION,
+        syscall_counting: syscalls::METHOD,
+        syscalls: syscalls.collect(),
+        unknown: card::all_unknown(&machine, &machines),
+        machine,
+        machines,
+        notes,
+    };
+    for dir in elsewhere.into_iter().flatten() {
+        dir.close().context("removing a temporary directory")?;
+    }
+    temporary.close().context("removing the temporary directory")?;
+    Ok(Outcome { parameters, rows, traces, reference: job.reference.map(|(_, name)| name).unwrap_or_default() })
+}
+
+fn temporary_in(parent: &Path) -> Result<tempfile::TempDir> {
+    let parent = fs::canonicalize(parent).with_context(|| parent.display().to_string())?;
+    let temporary = tempfile::Builder::new().prefix("onewrite-bench-").tempdir_in(&parent);
+    temporary.with_context(|| format!("no temporary directory in {}", parent.display()))
+}
+
+fn stop_if_interrupted() -> Result<()> {
+    if INTERRUPTED.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) }
+}
+
+/// The plans of sections, and the databases they begin with.
+struct Plans {
+    originals: Originals,
+    seed: u64,
+    /// The newest, since engines take turns with the same.
+    drawn: Option<(Workload, u64, Size, Plan)>,
+}
+
+impl Plans {
+    fn of(
+        &mut self,
+        libraries: &Libraries,
+        engine: &Engine,
+        workload: Workload,
+        size: &Size,
+        run: u64,
+    ) -> Result<(&Plan, Option<PathBuf>)> {
+        let same = |(w, r, of, _): &(Workload, u64, Size, Plan)| (*w, *r) == (workload, run) && of.same_plan(size);
+        let plan = match self.drawn.take().filter(same) {
+            Some((.., plan)) => plan,
+            None => Plan::draw(workload, size, self.seed, run)?,
+        };
+        let (.., plan) = self.drawn.insert((workload, run, size.clone(), plan));
+        let original = self.originals.of(libraries, engine, plan, size)?;
+        Ok((plan, original))
+    }
+}
+
+struct Sectioned<'a> {
+    libraries: &'a Libraries,
+    dir: &'a Path,
+    /// Whose counters to read, of a device that is not simulated.
+    device: Option<&'a Device>,
+    simulated: Option<&'a Simulated>,
+}
+
+impl Sectioned<'_> {
+    /// In a directory of its own.
+    fn run(
+        &self,
+        engine: &Engine,
+        workload: Workload,
+        plan: &Plan,
+        size: &Size,
+        original: Option<PathBuf>,
+    ) -> Result<(Measured, Option<Settings>)> {
+        stop_if_interrupted()?;
+        let dir = tempfile::tempdir_in(self.dir)?;
+        let mut idle = None;
+        let mut probe = Watch { of: self, before: None, during: None, from: 0, blocks: None };
+        let original = original.as_deref();
+        let ready = || {
+            // The writes left from loading must not reach the device while it is being counted.
+            rustix::fs::syncfs(File::open(dir.path())?)?;
+            idle = self.device.map(watch_idle).transpose()?;
+            Ok(())
+        };
+        let ready = Box::new(ready);
+        let stage = Stage { libraries: self.libraries, dir: dir.path(), original, ready, probe: &mut probe };
+        let (section, settings) = workload::run(engine, workload, plan, size, stage)?;
+        let (blocks, during) = (probe.blocks, probe.during);
+        let during = blocks.as_ref().map(Blocks::counters).or(during);
+        let noise = match (idle, during) {
+            (Some(per_s), Some(d)) if !workload.reads() => per_s * section.seconds / (d.bytes as f64).max(1.0),
+            _ => 0.0,
+        };
+        Ok((Measured { section, device: during, blocks, noise }, settings))
+    }
+}
+
+/// The same section once more in a child process that is traced.
+fn count_calls(
+    case: &Case,
+    workload: Workload,
+    size: &Size,
+    seed: u64,
+    dir: &Path,
+    original: Option<PathBuf>,
+) -> Result<Option<Calls>, String> {
+    let dir = tempfile::tempdir_in(dir).map_err(|e| e.to_string())?;
+    let traced = Traced::Section(Box::new(OneSection {
+        engine: case.engine.clone(),
+        workload: workload.name().to_owned(),
+        size: size.clone(),
+        seed,
+        dir: dir.path().to_owned(),
+        original,
+    }));
+    let json = serde_json::to_string(&traced).map_err(|e| e.to_string())?;
+    let mut child = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+    child.args(["bench", "--traced", &json]);
+    syscalls::count_within(child, COUNTED)
+}
+
+/// Bytes per second that reach the device while the bench does nothing.
+fn watch_idle(device: &Device) -> Result<f64> {
+    let before = device.counters()?;
+    let start = Instant::now();
+    std::thread::sleep(IDLE);
+    Ok(device.counters()?.since(before).bytes as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Reads the device's counters around the measured transactions, or the record of a simulated
+/// device.
+struct Watch<'a> {
+    of: &'a Sectioned<'a>,
+    before: Option<Counters>,
+    during: Option<Counters>,
+    from: usize,
+    blocks: Option<Blocks>,
+}
+
+impl Probe for Watch<'_> {
+    fn begin(&mut self) -> Result<()> {
+        self.before = self.of.device.map(Device::counters).transpose()?;
+        self.from = self.of.simulated.map_or(0, Simulated::position);
+        Ok(())
+    }
+    fn end(&mut self) -> Result<()> {
+        let after = self.of.device.map(Device::counters).transpose()?;
+        let blocks = self.of.simulated.map(|s| s.blocks(self.from)).transpose()?;
+        // There may be several such parts of a section.
+        if let Some(blocks) = blocks {
+            self.blocks.get_or_insert_default().add(blocks);
+        }
+        if let Some(during) = after.zip(self.before).map(|(a, b)| a.since(b)) {
+            self.during = Some(self.during.map_or(during, |before| before.and(during)));
+        }
+        Ok(())
+    }
+}

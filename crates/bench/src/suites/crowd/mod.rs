@@ -1,0 +1,502 @@
+//! The suites `threads` and `processes`: the work that several connections to one database get done
+//! together.
+//!
+//! | part | measures |
+//! |---|---|
+//! | `writers` | durable autocommit inserts of 1 to 16 connections (`--connections`), their shares |
+//! | `readers` | a lookup by key: alone, beside four writers, and beside four of another database |
+//! | `long-reader` | four writers beside a read transaction that stays open; size of the log |
+//! | `concurrent` | long transactions, each in a table of its own: do they run at once, refusals |
+//! | `db-bench` | DB Bench of the byte-range-locking study, checkpoint delayed or not |
+//!
+//! Writers of another database take processors and device from a reader, and nothing else.
+//!
+//! Each connection lives in a thread or in a process of its own. The engines take turns within a
+//! run, so that drift hits all of them.
+
+mod engine;
+mod page;
+mod shape;
+mod table;
+mod worker;
+
+use crate::counting::device::{Device, Mount};
+use crate::numbers::measure::{INTERRUPTED, histogram, median, round};
+use crate::parameters::card::{self, Machine};
+use crate::progress::Progress;
+use crate::report::leads::{self, Contender};
+
+use crate::Args;
+use crate::files::Files;
+use crate::numbers::stats::{Known, Ratio};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use engine::{Engine, Opened};
+use rusqlite::Connection;
+use serde::Serialize;
+use shape::{Part, Shape};
+use std::collections::BTreeMap;
+use std::path::Path;
+use worker::{Done, Order, Worker};
+pub use worker::{Place, process};
+
+const RUNS: usize = 5;
+
+/// Options of these suites alone.
+#[derive(Clone, Debug, clap::Args)]
+#[group(id = "connections-options")]
+pub struct Options {
+    /// Of the suites threads and processes, only this part; may be repeated
+    #[arg(long, value_name = "NAME", value_enum)]
+    part: Vec<Part>,
+    /// How long a section of the suites threads and processes is measured
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
+    section_ms: u64,
+    /// How many connections the parts writers and concurrent have, one after the other: up to 128
+    /// [default: 1,2,4,8 and 16 threads; concurrent 1,2,4]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=128))]
+    connections: Vec<u16>,
+    /// Rows that each transaction of the part concurrent reads: the time it takes inside (20000 are
+    /// some 2 ms)
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    think_rows: u64,
+    /// Do the work of a connection of the suite processes (the bench calls itself with this)
+    #[arg(long, hide = true, value_name = "JSON")]
+    pub worker: Option<String>,
+}
+
+/// The numbers of a step of a section.
+struct Measured {
+    writers: Vec<Done>,
+    readers: Vec<Done>,
+    log_bytes: u64,
+}
+
+/// Operations per second of all together, until the last was done.
+fn rate(of: &[Done]) -> f64 {
+    let longest_us = of.iter().map(|d| d.elapsed_us).max().unwrap_or(1).max(1);
+    of.iter().map(|d| d.operations as f64).sum::<f64>() * 1e6 / longest_us as f64
+}
+
+/// The slowest by the mean of all.
+fn fairness(of: &[Done]) -> f64 {
+    let each = || of.iter().map(|d| d.operations as f64 / d.elapsed_us.max(1) as f64);
+    each().fold(f64::INFINITY, f64::min) / (each().sum::<f64>() / of.len() as f64).max(1e-12)
+}
+
+impl Measured {
+    /// Those whom the section is about.
+    fn shown(&self) -> &[Done] {
+        if self.readers.is_empty() { &self.writers } else { &self.readers }
+    }
+
+    fn lookup_us(&self, percentile: f64) -> Result<f64> {
+        let mut all = histogram();
+        for (ns, count) in self.readers.iter().flat_map(|d| &d.latency_ns) {
+            all.record_n(*ns, *count)?;
+        }
+        Ok(all.value_at_percentile(percentile) as f64 / 1e3)
+    }
+}
+
+/// One section: every step of it.
+fn section(place: Place, dir: &Path, shape: &Shape, engine: Engine, seed: u64) -> Result<Vec<Measured>> {
+    let dir = tempfile::tempdir_in(dir)?;
+    let (path, other) = (dir.path().join("db"), dir.path().join("other"));
+    // It stays open, as in a program whose connections come and go.
+    let keeper = engine.open(&path)?;
+    shape.prepare(&keeper, seed)?;
+    let elsewhere = if shape.writers_elsewhere {
+        let c = engine.open(&other)?;
+        shape.prepare(&c, seed)?;
+        Some(c)
+    } else {
+        None
+    };
+    let long = shape.long_reader.then(|| engine.open(&path)).transpose()?;
+    let count = |c: &Connection| -> Result<i64> { Ok(c.query_row("SELECT count(*) FROM t", [], |r| r.get(0))?) };
+    if let Some(long) = &long {
+        long.execute_batch("BEGIN")?;
+        count(long)?;
+    }
+    let orders = (0..shape.writers + shape.readers).map(|number| {
+        let writes = number < shape.writers;
+        Order {
+            engine,
+            path: if writes && shape.writers_elsewhere { other.clone() } else { path.clone() },
+            seed: seed ^ ((number as u64 + 1) << 40),
+            number,
+            preloaded: (seed, shape.rows()),
+            steps: if writes { shape.steps.clone() } else { shape.reader_steps() },
+        }
+    });
+    let mut workers = Vec::new();
+    let measured = orders
+        .map(|order| Worker::start(place, order))
+        .try_for_each(|worker| worker.map(|w| workers.push(w)))
+        .and_then(|()| drive(&mut workers, shape, engine, &path, &keeper));
+    // The error of a connection explains more than its absence.
+    let ends: Vec<Result<()>> = workers.into_iter().map(Worker::end).collect();
+    let measured = match measured {
+        Ok(measured) => ends.into_iter().collect::<Result<()>>().map(|()| measured),
+        Err(e) => {
+            let ended_early = |e: &anyhow::Error| e.to_string().contains("the section ended early");
+            Err(ends.into_iter().filter_map(Result::err).find(|e| !ended_early(e)).unwrap_or(e))
+        }
+    }?;
+    if let Some(long) = &long {
+        let (before, rows) = (count(long)?, shape.rows());
+        ensure!(before == rows as i64, "the open read transaction sees {before} rows instead of {rows}");
+        long.execute_batch("COMMIT")?;
+    }
+    drop((long, keeper, elsewhere));
+    shape.verify(&Connection::open(&path)?, &measured)?;
+    Ok(measured)
+}
+
+/// Lets all connections do each step together.
+fn drive(
+    workers: &mut [Worker],
+    shape: &Shape,
+    engine: Engine,
+    path: &Path,
+    keeper: &Connection,
+) -> Result<Vec<Measured>> {
+    let mut measured = Vec::new();
+    for step in &shape.steps {
+        workers.iter_mut().try_for_each(Worker::wait_ready)?;
+        workers.iter_mut().try_for_each(Worker::go)?;
+        let mut writers = workers.iter_mut().map(Worker::done).collect::<Result<Vec<_>>>()?;
+        let readers = writers.split_off(shape.writers);
+        shape.verify_step(*step, &writers, keeper)?;
+        measured.push(Measured { writers, readers, log_bytes: engine.log_bytes(path) });
+        if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+    }
+    Ok(measured)
+}
+
+/// One line of the table and of the JSON, with all that `bench compare` needs.
+#[derive(Serialize)]
+pub struct Row {
+    engine: &'static str,
+    preset: &'static str,
+    workload: String,
+    /// Connections that do it, and those that write meanwhile.
+    threads: usize,
+    writers_beside: usize,
+    tx_per_s: f64,
+    tx_per_s_runs: Vec<f64>,
+    tx_per_s_known: Option<Known>,
+    /// To stock WAL/FULL.
+    ratio: Option<Ratio>,
+    /// To one connection of the same engine, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ratio_to_one: Option<Ratio>,
+    /// Of a hundred attempts at a transaction, how many were refused, where that may happen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused_percent: Option<f64>,
+    #[serde(skip)]
+    durable: bool,
+    /// Slowest connection by the mean.
+    fairness: f64,
+    wait_ms_max: f64,
+    busy_seen: u64,
+    lookup_us_p50: Option<f64>,
+    lookup_us_p99: Option<f64>,
+    writes_beside_per_s: Option<f64>,
+    log_bytes_max: u64,
+}
+
+impl Row {
+    /// Operations per second as shown, marked where they are not safe to quote.
+    fn rate(&self) -> String {
+        let mark = if self.tx_per_s_known.is_some_and(|known| known.steady) { "" } else { "~" };
+        format!("{:.0}{mark}", self.tx_per_s)
+    }
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    parameters: &'a Parameters,
+    results: &'a [Row],
+}
+
+#[derive(Serialize)]
+struct Parameters {
+    onewrite_version: &'static str,
+    build: &'static str,
+    sqlite_version: String,
+    compile_options: Vec<String>,
+    connections_in: &'static str,
+    engines: BTreeMap<String, Opened>,
+    workloads: BTreeMap<String, String>,
+    section_ms: u64,
+    runs: usize,
+    run_order: &'static str,
+    seed: u64,
+    unknown: Vec<String>,
+    machine: Machine,
+}
+
+impl Parameters {
+    /// The card in a few lines.
+    fn short(&self) -> Vec<(String, String)> {
+        let sqlite = format!("{}, {} build", self.sqlite_version, self.build);
+        let runs = format!("{}, {}; seed {}", self.runs, self.run_order, self.seed);
+        card::in_short(sqlite, runs, &self.machine, &self.unknown)
+    }
+}
+
+pub fn run(args: &Args, place: Place) -> Result<()> {
+    refuse(args, place)?;
+    crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
+    let files = Files::create(&args.common)?;
+    let engines = chosen(&args.only)?;
+    let simulated = args.common.simulated.start(None)?;
+    let parent = simulated.as_ref().map(|s| s.dir()).or(args.common.dir.as_deref()).unwrap_or(Path::new("."));
+    let dir = tempfile::Builder::new().prefix("onewrite-bench-").tempdir_in(parent)?;
+    let runs = args.common.runs.map_or(RUNS, |n| n as usize);
+    let mut connections: Vec<usize> = args.crowd.connections.iter().map(|n| usize::from(*n)).collect();
+    connections.sort_unstable();
+    connections.dedup();
+    let sizes = shape::Sizes {
+        connections: &connections,
+        ms: args.crowd.section_ms,
+        scale: args.common.transactions.unwrap_or(1000),
+        think_rows: args.crowd.think_rows,
+    };
+    let shapes = shape::all(place, &args.crowd.part, &sizes);
+    let of = |shape: &Shape| -> Vec<Engine> { engines.iter().copied().filter(|e| shape.is_for(*e)).collect() };
+    let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>());
+    let mut sections: BTreeMap<(usize, Engine), Vec<Vec<Measured>>> = BTreeMap::new();
+    for run in 0..runs {
+        for (at, shape) in shapes.iter().enumerate() {
+            let engines = of(shape);
+            for turn in 0..engines.len() {
+                let engine = engines[(turn + run) % engines.len()];
+                let what = format!("{} by {}: {}", shape.name, shape.connections(), engine.name());
+                progress.section(&format!("run {} of {runs}, {what}", run + 1));
+                let seed = args.common.seed.wrapping_mul(1000) + run as u64;
+                let done = section(place, dir.path(), shape, engine, seed).context(what)?;
+                sections.entry((at, engine)).or_default().push(done);
+            }
+        }
+    }
+    progress.done();
+    let mut rows = Vec::new();
+    for (at, shape) in shapes.iter().enumerate() {
+        for step in 0..shape.steps.len() {
+            for engine in of(shape) {
+                let of = |engine| -> Vec<&Measured> {
+                    sections.get(&(at, engine)).into_iter().flatten().map(|steps| &steps[step]).collect()
+                };
+                let alone = shapes.iter().position(|s| s.name == shape.name && s.writers == 1 && s.readers == 0);
+                let one: Vec<&Measured> = alone
+                    .filter(|one| *one != at)
+                    .and_then(|one| sections.get(&(one, engine)))
+                    .into_iter()
+                    .flatten()
+                    .map(|steps| &steps[step])
+                    .collect();
+                rows.push(row(shape, step, engine, &of(engine), (&of(Engine::WalFull), &one))?);
+            }
+        }
+    }
+    ensure!(!rows.is_empty(), "nothing was measured: no part that was asked for is for these engines here");
+    let (sqlite_version, compile_options) = card::sqlite()?;
+    let mount = Mount::of(dir.path());
+    let device = Device::under(dir.path(), mount.as_ref());
+    let machine = Machine::look(dir.path(), mount.as_ref(), &device, simulated.as_ref());
+    let measured = engines.iter().filter(|e| sections.keys().any(|(_, measured)| measured == *e));
+    let opened = measured.map(|e| Ok((e.name(), e.opened(dir.path())?))).collect::<Result<_>>()?;
+    let parameters = Parameters {
+        onewrite_version: env!("CARGO_PKG_VERSION"),
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        sqlite_version,
+        compile_options,
+        connections_in: if place == Place::Threads { "threads of one process" } else { "processes of their own" },
+        engines: opened,
+        workloads: shapes.iter().flat_map(Shape::describe).collect(),
+        section_ms: args.crowd.section_ms,
+        runs,
+        run_order: "interleaved, order of engines turned per run",
+        seed: args.common.seed,
+        unknown: card::all_unknown(&machine, &BTreeMap::new()),
+        machine,
+    };
+    let below = table::below(place, &shapes, &engines, runs, args.crowd.section_ms);
+    let leads = leads(&rows);
+    println!("{}", table::table(&rows));
+    for line in leads.iter().chain(&below) {
+        println!("{}", crate::text::wrap(line, 118, 2));
+    }
+    println!();
+    for line in card::lines(&parameters.short(), 118) {
+        println!("{line}");
+    }
+    files.write(&Json { parameters: &parameters, results: &rows }, || page::page(&parameters, &rows, &leads, &below))
+}
+
+/// Options that no part of the suite asked for heeds.
+fn refuse(args: &Args, place: Place) -> Result<()> {
+    let parts = &args.crowd.part;
+    let has = |is: fn(Part) -> bool| parts.is_empty() || parts.iter().any(|part| is(*part));
+    let given = &args.common.given;
+    let counted = has(|part| part == Part::DbBench) || !given.any(&["--transactions"]);
+    let vary = has(|part| matches!(part, Part::Writers | Part::Concurrent)) || !given.any(&["--connections"]);
+    ensure!(vary, "--connections would change nothing: it concerns the parts writers and concurrent");
+    let thinks = place == Place::Threads && has(|part| part == Part::Concurrent) || !given.any(&["--think-rows"]);
+    ensure!(thinks, "--think-rows would change nothing: it concerns the part concurrent, by threads");
+    ensure!(counted, "--transactions would change nothing: it scales the part db-bench, which is not measured");
+    let timed = has(|part| part != Part::DbBench) || !given.any(&["--section-ms"]);
+    ensure!(timed, "--section-ms would change nothing: the part db-bench is as long as --transactions makes it");
+    Ok(())
+}
+
+/// The page's first sentences: the engine that got most done in each workload, by as many
+/// connections as it had, and the cost of writers for a reader.
+fn leads(rows: &[Row]) -> Vec<String> {
+    let mut groups: Vec<(&str, usize)> = Vec::new();
+    for row in rows {
+        match groups.iter_mut().find(|(workload, _)| *workload == row.workload) {
+            Some((_, most)) => *most = (*most).max(row.threads),
+            None => groups.push((&row.workload, row.threads)),
+        }
+    }
+    let mut all: Vec<String> = groups
+        .into_iter()
+        .filter_map(|(workload, most)| {
+            let of = |r: &&Row| r.workload == workload && r.threads == most;
+            let contender = |r: &Row| Contender {
+                name: format!("{}/{}", r.engine, r.preset),
+                rate: r.tx_per_s,
+                runs: r.tx_per_s_runs.clone(),
+                durable: r.durable,
+            };
+            let by = if most > 1 { format!("{workload}, {most} connections") } else { workload.to_owned() };
+            leads::sentence(&by, "operations", &rows.iter().filter(of).map(contender).collect::<Vec<_>>())
+        })
+        .collect();
+    let p99 = |workload: &str, r: &Row| {
+        let same = |o: &&Row| o.workload == workload && (o.engine, o.preset) == (r.engine, r.preset);
+        rows.iter().find(same).and_then(|o| o.lookup_us_p99)
+    };
+    for r in rows.iter().filter(|r| r.workload == shape::BESIDE_WRITERS) {
+        if let (Some(beside), Some(elsewhere)) = (r.lookup_us_p99, p99(shape::WRITERS_ELSEWHERE, r)) {
+            all.push(format!(
+                "{}/{}: a lookup's p99 beside four writers is {beside:.1} µs, {:.2} times that beside four of another \
+                 database ({} and {} commits/s).",
+                r.engine,
+                r.preset,
+                beside / elsewhere.max(1e-3),
+                r.writes_beside_per_s.unwrap_or(0.0),
+                rows.iter()
+                    .find(|o| o.workload == shape::WRITERS_ELSEWHERE && (o.engine, o.preset) == (r.engine, r.preset))
+                    .and_then(|o| o.writes_beside_per_s)
+                    .unwrap_or(0.0)
+            ));
+        }
+    }
+    all
+}
+
+/// The engines named with `--only`, and the one that ratios refer to.
+fn chosen(only: &[String]) -> Result<Vec<Engine>> {
+    if only.is_empty() {
+        return Ok(Engine::ALL.to_vec());
+    }
+    let named = |name: &String| {
+        let found = Engine::ALL.into_iter().find(|e| e.name() == *name);
+        let names = || Engine::ALL.map(Engine::name).join(", ");
+        found.ok_or_else(|| anyhow!("--only: there is no `{name}` in this suite; choose from {}", names()))
+    };
+    only.iter().map(named).collect()
+}
+
+fn row(
+    shape: &Shape,
+    step: usize,
+    engine: Engine,
+    mine: &[&Measured],
+    (wal_full, one): (&[&Measured], &[&Measured]),
+) -> Result<Row> {
+    let rates = |of: &[&Measured]| of.iter().map(|m| rate(m.shown())).collect::<Vec<f64>>();
+    let lookups = |percentile| -> Result<Option<f64>> {
+        let each = mine.iter().map(|m| m.lookup_us(percentile)).collect::<Result<Vec<f64>>>()?;
+        Ok(median(each).map(|v| round(v, 2)).filter(|_| shape.readers > 0))
+    };
+    let all = || mine.iter().flat_map(|m| m.shown());
+    let beside = if shape.readers > 0 { shape.writers } else { 0 };
+    let seen = |of: fn(&Done) -> u64| mine.iter().flat_map(|m| m.writers.iter().chain(&m.readers)).map(of).sum::<u64>();
+    let (done, busy_seen) = (seen(|d| d.operations), seen(|d| d.busy));
+    let refused = 100.0 * busy_seen as f64 / (done + busy_seen).max(1) as f64;
+    Ok(Row {
+        engine: engine.names().0,
+        preset: engine.names().1,
+        workload: shape.step_name(step),
+        threads: shape.connections(),
+        writers_beside: beside,
+        tx_per_s: round(median(rates(mine)).unwrap_or(0.0), 1),
+        tx_per_s_runs: rates(mine).into_iter().map(|v| round(v, 1)).collect(),
+        tx_per_s_known: Known::of(&rates(mine)),
+        ratio: Ratio::paired(&rates(mine), &rates(wal_full)),
+        ratio_to_one: Ratio::paired(&rates(mine), &rates(one)),
+        refused_percent: (shape.part == Part::Concurrent).then(|| round(refused, 2)),
+        durable: engine.is_durable(),
+        fairness: round(median(mine.iter().map(|m| fairness(m.shown()))).unwrap_or(0.0), 3),
+        wait_ms_max: all().map(|d| d.wait_us_max as f64 / 1e3).fold(0.0, f64::max),
+        busy_seen,
+        lookup_us_p50: lookups(50.0)?,
+        lookup_us_p99: lookups(99.0)?,
+        writes_beside_per_s: median(mine.iter().map(|m| rate(&m.writers))).filter(|_| beside > 0).map(|v| round(v, 1)),
+        log_bytes_max: mine.iter().map(|m| m.log_bytes).max().unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(operations: u64, elapsed_us: u64) -> Done {
+        Done { operations, elapsed_us, ..Done::default() }
+    }
+
+    #[test]
+    fn rates_and_fairness() {
+        let of = [done(300, 1_000_000), done(100, 1_000_000), done(200, 2_000_000)];
+        // Six hundred until the last was done; 300, 100 and 100 per second.
+        assert_eq!(rate(&of), 300.0);
+        assert!((fairness(&of) - 0.6).abs() < 1e-9, "{}", fairness(&of));
+        assert_eq!(fairness(&[done(5, 10)]), 1.0);
+    }
+
+    #[test]
+    fn every_shape_is_done_and_verified_by_threads() {
+        crate::engines::register_onewrite().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let sizes = shape::Sizes { connections: &[], ms: 10, scale: 5, think_rows: 100 };
+        for shape in shape::all(Place::Threads, &[], &sizes).iter().filter(|s| s.connections() < 4 || s.long_reader) {
+            for engine in Engine::ALL.into_iter().filter(|e| shape.is_for(*e)) {
+                let steps = section(Place::Threads, dir.path(), shape, engine, 1).unwrap();
+                assert_eq!(steps.len(), shape.steps.len(), "{}", shape.name);
+                assert!(steps.iter().all(|m| rate(m.shown()) > 0.0), "{} {engine:?}", shape.name);
+                assert!(steps[0].readers.iter().all(|d| !d.latency_ns.is_empty()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_lost_row_fails_the_section() {
+        let sizes = shape::Sizes { connections: &[3, 64], ms: 10, scale: 5, think_rows: 100 };
+        let shapes = shape::all(Place::Threads, &[Part::Writers], &sizes);
+        assert_eq!(shapes.iter().map(Shape::connections).collect::<Vec<_>>(), [3, 64]);
+        let shape = &shapes[0];
+        let c = Connection::open_in_memory().unwrap();
+        shape.prepare(&c, 1).unwrap();
+        let measured = |n| [Measured { writers: vec![done(n, 1)], readers: Vec::new(), log_bytes: 0 }];
+        shape.verify(&c, &measured(0)).unwrap();
+        let error = shape.verify(&c, &measured(1)).unwrap_err().to_string();
+        assert!(error.contains("2000 rows") && error.contains("2001"), "{error}");
+    }
+}

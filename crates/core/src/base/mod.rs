@@ -1,0 +1,10 @@
+//! Numbers, errors, settings, byte offsets: no I/O, no state.
+
+pub mod deadline;
+pub mod error;
+pub mod layout;
+pub mod memory;
+pub mod options;
+pub mod rules;
+pub mod text;
+pub mod types;

@@ -1,0 +1,536 @@
+//! The settings of a database and their presets. URI, pragmas, C API and command line share one
+//! parser.
+
+use std::time::Duration;
+
+use crate::base::error::{Error, Result};
+
+/// How a commit becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchemeName {
+    /// Records of deltas; checkpoints write home.
+    Log,
+    /// As `Log`, but a page alone goes in place where nothing can tear it.
+    Auto,
+    /// Pages in place, with undo records; one flush.
+    InPage,
+    /// Pages in place, one flush, no crash protection: a baseline, not for data.
+    Off,
+    /// Two files exchange names: a baseline.
+    Dash,
+}
+
+/// Proof that a transaction in place is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitMark {
+    /// All pages are flushed at once and counted (counting commit of Doubleheader Logging).
+    Count,
+    /// One page is written and flushed last (its traditional commit).
+    Page,
+}
+
+/// When an undo record is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Garbage {
+    /// With the page's next change (lazy garbage collection of LS-MVBT).
+    Lazy,
+    /// With a write of its own, after the commit.
+    Eager,
+}
+
+/// Content of a record for a changed page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Images {
+    /// Changed bytes.
+    Delta,
+    /// The whole page, block-aligned (`wal-opt`).
+    Full,
+}
+
+/// Whether counters alone write page 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderPage {
+    /// The record has them (metadata embedding of LS-MVBT).
+    Embed,
+    /// As stock SQLite.
+    Write,
+}
+
+/// How a full page splits. Only onewrite's libsqlite3 does other than [`Split::Stock`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// With up to two siblings, as SQLite does (sibling redistribution).
+    Stock,
+    /// Into itself and a new page (lazy split of LS-MVBT).
+    Lazy,
+    /// Into two new pages; the old one goes to the freelist (MVBT).
+    Legacy,
+}
+
+/// Where a replaced record goes. Only onewrite's libsqlite3 does other than [`Updates::Over`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Updates {
+    /// Over it or other free bytes, as in SQLite.
+    Over,
+    /// Beside it, over no byte of the state before (Doubleheader Logging).
+    Beside,
+}
+
+/// The answer to a request for WAL mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wal {
+    /// onewrite goes on; a file in WAL mode leaves it at first use.
+    Absorb,
+    /// SQLite's own WAL mode, past onewrite.
+    Stock,
+}
+
+/// What becomes of a database on a file system that machines share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// It is left to SQLite's own modes.
+    Stock,
+    /// It is served: the host knows that this machine alone uses the file system.
+    Trust,
+}
+
+/// A preset's options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bundle {
+    /// Commit scheme.
+    pub scheme: SchemeName,
+    /// Record content.
+    pub images: Images,
+    /// Page 1's counters.
+    pub header_page: HeaderPage,
+    /// Page splits.
+    pub split: Split,
+    /// Cells of room in both halves of a split page.
+    pub reserve_cells: u32,
+    /// Replaced records.
+    pub updates: Updates,
+    /// In-page commit.
+    pub commit_mark: CommitMark,
+    /// Undo removal.
+    pub garbage: Garbage,
+}
+
+impl Bundle {
+    /// The point of the project.
+    const LOG: Bundle = Bundle {
+        scheme: SchemeName::Log,
+        images: Images::Delta,
+        header_page: HeaderPage::Embed,
+        split: Split::Lazy,
+        reserve_cells: 0,
+        updates: Updates::Over,
+        commit_mark: CommitMark::Count,
+        garbage: Garbage::Lazy,
+    };
+    const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
+    // Both halves of a split page have room for a record beside the old one.
+    const DHL: Bundle =
+        Bundle { scheme: SchemeName::InPage, reserve_cells: 1, updates: Updates::Beside, ..Bundle::LOG };
+    const MVBT: Bundle =
+        Bundle { scheme: SchemeName::InPage, split: Split::Legacy, commit_mark: CommitMark::Page, ..Bundle::LOG };
+    const OFF: Bundle = Bundle { scheme: SchemeName::Off, ..Bundle::STOCK };
+}
+
+/// A bundle's name in URIs, pragmas and tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preset {
+    /// Its name.
+    pub name: &'static str,
+    /// Its options.
+    pub bundle: Bundle,
+}
+
+impl Preset {
+    /// Every preset.
+    pub const ALL: [Preset; 11] = [
+        Preset { name: "auto", bundle: Bundle { scheme: SchemeName::Auto, ..Bundle::LOG } },
+        Preset { name: "log", bundle: Bundle::LOG },
+        Preset { name: "wal-opt", bundle: Bundle { images: Images::Full, ..Bundle::STOCK } },
+        // Doubleheader Logging: counting commit, traditional commit.
+        Preset { name: "dhl-cc", bundle: Bundle::DHL },
+        Preset { name: "dhl-tc", bundle: Bundle { commit_mark: CommitMark::Page, ..Bundle::DHL } },
+        // All optimisations of LS-MVBT.
+        Preset { name: "lsmvbt", bundle: Bundle { split: Split::Lazy, reserve_cells: 1, ..Bundle::MVBT } },
+        // Only lazy garbage collection, as all of the paper's.
+        Preset { name: "mvbt", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::MVBT } },
+        // With metadata embedding, as in the paper on Doubleheader Logging.
+        Preset { name: "mvbt-opt", bundle: Bundle::MVBT },
+        // Page 1 at each commit, or not for counters alone.
+        Preset { name: "off", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::OFF } },
+        Preset { name: "off-opt", bundle: Bundle::OFF },
+        Preset {
+            name: "dash",
+            bundle: Bundle { scheme: SchemeName::Dash, header_page: HeaderPage::Write, ..Bundle::STOCK },
+        },
+    ];
+
+    const DEFAULT: Preset = Preset { name: "log", bundle: Bundle::LOG };
+}
+
+/// A database's settings: the first connection of a process decides, others must agree or omit
+/// them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Preset name.
+    pub preset: &'static str,
+    /// With single changes.
+    pub bundle: Bundle,
+    /// Ring size in bytes.
+    pub log_bytes: u64,
+    /// Bytes of page images in memory before a checkpoint.
+    pub table_bytes: u64,
+    /// Bytes of a transaction before it streams.
+    pub stream_bytes: u64,
+    /// Longest wait for other writers in one call, in milliseconds.
+    pub busy_ms: u64,
+    /// Write transactions overlap, and are checked at commit.
+    pub concurrent: bool,
+    /// The last close leaves the mark: fewer flushes, but stock SQLite stays out.
+    pub sticky: bool,
+    /// Atomic unit in bytes to assume; 0: as the device claims.
+    pub atomic_unit: u32,
+    /// A write leaves its sector's neighbours alone.
+    pub psow: bool,
+    /// A process without a transaction for this long detaches; zero: with its last close.
+    pub idle: Duration,
+    /// On a request for WAL mode.
+    pub wal: Wal,
+    /// A database on a file system that machines share.
+    pub network: Network,
+    /// Fail rather than bypass onewrite. Per connection.
+    pub require: bool,
+    /// Begin sessions also where commits wait for a store. Per connection.
+    pub shipper: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options::preset(Preset::DEFAULT)
+    }
+}
+
+/// Smallest ring: two records of the largest page.
+pub const LOG_BYTES_MIN: u64 = 256 << 10;
+/// Largest ring.
+pub const LOG_BYTES_MAX: u64 = 1 << 30;
+/// Above half of any page's cells.
+pub const RESERVE_CELLS_MAX: u32 = 10_000;
+/// Largest transaction in memory.
+pub const STREAM_BYTES_MAX: u64 = 1 << 30;
+
+impl Options {
+    /// A preset's options.
+    pub fn preset(preset: Preset) -> Self {
+        Options {
+            preset: preset.name,
+            bundle: preset.bundle,
+            log_bytes: 4 << 20,
+            table_bytes: 4 << 20,
+            stream_bytes: 4 << 20,
+            busy_ms: 2000,
+            concurrent: false,
+            sticky: false,
+            atomic_unit: 0,
+            psow: true,
+            idle: Duration::from_secs(1),
+            wal: Wal::Absorb,
+            network: Network::Stock,
+            require: false,
+            shipper: false,
+        }
+    }
+
+    /// Names for [`Options::set`] and [`Options::get`]. `scheme` first: it resets the bundle.
+    pub const NAMES: [&'static str; 20] = [
+        "scheme",
+        "header_page",
+        "commit_mark",
+        "gc",
+        "split",
+        "reserve_cells",
+        "updates",
+        "log_size",
+        "table_size",
+        "stream_size",
+        "busy_ms",
+        "idle",
+        "concurrent",
+        "sticky",
+        "atomic_unit",
+        "psow",
+        "wal",
+        "network",
+        "require",
+        "shipper",
+    ];
+
+    /// Options on which connections need not agree.
+    pub const OWN: [&'static str; 3] = ["busy_ms", "require", "shipper"];
+
+    /// Options from names and values.
+    pub fn given(given: &[(String, String)]) -> Result<Options> {
+        let mut options = Options::default();
+        // Presets first: they reset their bundle.
+        for pass in [true, false] {
+            for (name, value) in given.iter().filter(|(n, _)| (n == "scheme") == pass) {
+                options.set(name, value)?;
+            }
+        }
+        options.check()?;
+        Ok(options)
+    }
+
+    /// Sets an option from text. Errors name the option, the value and the choices.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        match name {
+            "scheme" => {
+                let preset = Preset::ALL.into_iter().find(|preset| preset.name.eq_ignore_ascii_case(value));
+                let names = || Preset::ALL.map(|preset| preset.name).join(", ");
+                let preset = preset.ok_or_else(|| bad(name, value, &names()))?;
+                (self.preset, self.bundle) = (preset.name, preset.bundle);
+            }
+            "header_page" => {
+                self.bundle.header_page = match value.to_ascii_lowercase().as_str() {
+                    "embed" => HeaderPage::Embed,
+                    "write" => HeaderPage::Write,
+                    _ => return Err(bad(name, value, "embed, write")),
+                }
+            }
+            "split" => {
+                self.bundle.split = match value.to_ascii_lowercase().as_str() {
+                    "stock" => Split::Stock,
+                    "lazy" => Split::Lazy,
+                    "legacy" => Split::Legacy,
+                    _ => return Err(bad(name, value, "lazy, legacy, stock")),
+                }
+            }
+            "reserve_cells" => {
+                let cells = value.parse().ok().filter(|n| *n <= RESERVE_CELLS_MAX);
+                self.bundle.reserve_cells =
+                    cells.ok_or_else(|| bad(name, value, &format!("0 to {RESERVE_CELLS_MAX}")))?;
+            }
+            "updates" => {
+                self.bundle.updates = match value.to_ascii_lowercase().as_str() {
+                    "over" => Updates::Over,
+                    "beside" => Updates::Beside,
+                    _ => return Err(bad(name, value, "over, beside")),
+                }
+            }
+            "commit_mark" => {
+                self.bundle.commit_mark = match value.to_ascii_lowercase().as_str() {
+                    "count" => CommitMark::Count,
+                    "page" => CommitMark::Page,
+                    _ => return Err(bad(name, value, "count, page")),
+                }
+            }
+            "gc" => {
+                self.bundle.garbage = match value.to_ascii_lowercase().as_str() {
+                    "lazy" => Garbage::Lazy,
+                    "eager" => Garbage::Eager,
+                    _ => return Err(bad(name, value, "lazy, eager")),
+                }
+            }
+            "log_size" => self.log_bytes = bytes(name, value, LOG_BYTES_MIN, LOG_BYTES_MAX)?.next_multiple_of(4096),
+            "table_size" => self.table_bytes = bytes(name, value, 64 << 10, 64 << 30)?,
+            "stream_size" => self.stream_bytes = bytes(name, value, 64 << 10, STREAM_BYTES_MAX)?,
+            "busy_ms" => {
+                let ms: u64 = value.parse().map_err(|_| bad(name, value, "0 to 3600000 (milliseconds)"))?;
+                if ms > 3_600_000 {
+                    return Err(bad(name, value, "0 to 3600000 (milliseconds)"));
+                }
+                self.busy_ms = ms;
+            }
+            "idle" => self.idle = duration(name, value)?,
+            "concurrent" => self.concurrent = boolean(name, value)?,
+            "sticky" => self.sticky = boolean(name, value)?,
+            "psow" => self.psow = boolean(name, value)?,
+            "wal" => {
+                self.wal = match value.to_ascii_lowercase().as_str() {
+                    "absorb" => Wal::Absorb,
+                    "stock" => Wal::Stock,
+                    _ => return Err(bad(name, value, "absorb, stock")),
+                }
+            }
+            "network" => {
+                self.network = match value.to_ascii_lowercase().as_str() {
+                    "stock" => Network::Stock,
+                    "trust" => Network::Trust,
+                    _ => return Err(bad(name, value, "stock, trust")),
+                }
+            }
+            "require" => self.require = boolean(name, value)?,
+            "shipper" => self.shipper = boolean(name, value)?,
+            "atomic_unit" => {
+                let choices = "0 (as the device claims), 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536";
+                let unit: u32 = value.parse().map_err(|_| bad(name, value, choices))?;
+                if unit != 0 && !(unit.is_power_of_two() && (512..=65536).contains(&unit)) {
+                    return Err(bad(name, value, choices));
+                }
+                self.atomic_unit = unit;
+            }
+            _ => {
+                return Err(Error::Option(format!(
+                    "unknown option {name:?}; the options are {}",
+                    Self::NAMES.join(", ")
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if options do not fit together.
+    pub fn check(&self) -> Result<()> {
+        if self.concurrent && self.bundle.scheme != SchemeName::Log {
+            let name = self.preset;
+            return Err(Error::Option(format!("concurrent=1 goes with scheme=log or wal-opt, not with scheme={name}")));
+        }
+        Ok(())
+    }
+
+    /// An option's value as [`Options::set`] accepts it; `None`: unknown name.
+    pub fn get(&self, name: &str) -> Option<String> {
+        Some(match name {
+            "scheme" => self.preset.to_owned(),
+            "header_page" => match self.bundle.header_page {
+                HeaderPage::Embed => "embed".to_owned(),
+                HeaderPage::Write => "write".to_owned(),
+            },
+            "split" => match self.bundle.split {
+                Split::Stock => "stock".to_owned(),
+                Split::Lazy => "lazy".to_owned(),
+                Split::Legacy => "legacy".to_owned(),
+            },
+            "reserve_cells" => self.bundle.reserve_cells.to_string(),
+            "updates" => match self.bundle.updates {
+                Updates::Over => "over".to_owned(),
+                Updates::Beside => "beside".to_owned(),
+            },
+            "commit_mark" => match self.bundle.commit_mark {
+                CommitMark::Count => "count".to_owned(),
+                CommitMark::Page => "page".to_owned(),
+            },
+            "gc" => match self.bundle.garbage {
+                Garbage::Lazy => "lazy".to_owned(),
+                Garbage::Eager => "eager".to_owned(),
+            },
+            "log_size" => self.log_bytes.to_string(),
+            "table_size" => self.table_bytes.to_string(),
+            "stream_size" => self.stream_bytes.to_string(),
+            "busy_ms" => self.busy_ms.to_string(),
+            "idle" => format!("{}ms", self.idle.as_millis()),
+            "concurrent" => u8::from(self.concurrent).to_string(),
+            "sticky" => u8::from(self.sticky).to_string(),
+            "atomic_unit" => self.atomic_unit.to_string(),
+            "psow" => u8::from(self.psow).to_string(),
+            "wal" => match self.wal {
+                Wal::Absorb => "absorb".to_owned(),
+                Wal::Stock => "stock".to_owned(),
+            },
+            "network" => match self.network {
+                Network::Stock => "stock".to_owned(),
+                Network::Trust => "trust".to_owned(),
+            },
+            "require" => u8::from(self.require).to_string(),
+            "shipper" => u8::from(self.shipper).to_string(),
+            _ => return None,
+        })
+    }
+}
+
+fn bad(name: &str, value: &str, choices: &str) -> Error {
+    Error::Option(format!("{name}={value}: not a value of this option; the choices are {choices}"))
+}
+
+fn boolean(name: &str, value: &str) -> Result<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "on" | "yes" | "true" => Ok(true),
+        "0" | "off" | "no" | "false" => Ok(false),
+        _ => Err(bad(name, value, "0, 1, on, off, yes, no, true, false")),
+    }
+}
+
+fn duration(name: &str, value: &str) -> Result<Duration> {
+    let choices = || bad(name, value, "0, or 1ms to 60m: milliseconds, seconds or minutes, as 20ms, 1s, 2m");
+    let lower = value.to_ascii_lowercase();
+    let scales = [("ms", 1), ("s", 1000), ("m", 60_000)];
+    let scaled = scales.iter().find_map(|(suffix, scale)| Some((lower.strip_suffix(suffix)?, *scale)));
+    let (digits, scale) = scaled.or((lower == "0").then_some(("0", 1))).ok_or_else(choices)?;
+    let ms: u64 = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(scale)).ok_or_else(choices)?;
+    if ms <= 3_600_000 { Ok(Duration::from_millis(ms)) } else { Err(choices()) }
+}
+
+fn bytes(name: &str, value: &str, min: u64, max: u64) -> Result<u64> {
+    let choices = || bad(name, value, &format!("{min} to {max} bytes, with an optional suffix k, m or g"));
+    let lower = value.to_ascii_lowercase();
+    let (digits, shift) = match lower.as_bytes().last() {
+        Some(b'k') => (lower.trim_end_matches('k'), 10),
+        Some(b'm') => (lower.trim_end_matches('m'), 20),
+        Some(b'g') => (lower.trim_end_matches('g'), 30),
+        _ => (lower.as_str(), 0),
+    };
+    let n: u64 = digits.parse().map_err(|_| choices())?;
+    let n = n.checked_mul(1 << shift).ok_or_else(choices)?;
+    if (min..=max).contains(&n) { Ok(n) } else { Err(choices()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_settable_to_what_get_answers() {
+        let mut o = Options::default();
+        for name in Options::NAMES {
+            let v = o.get(name).unwrap();
+            o.set(name, &v).unwrap();
+        }
+        assert_eq!(o, Options::default());
+    }
+
+    #[test]
+    fn an_impossible_value_names_the_option_the_value_and_the_choices() {
+        let mut o = Options::default();
+        let cases = [
+            ("scheme", "fast", "wal-opt"),
+            ("log_size", "1", "262144"),
+            ("log_size", "99999999999999999999g", "262144"),
+            ("sticky", "maybe", "yes"),
+            ("atomic_unit", "1000", "4096"),
+            ("split", "eager", "legacy"),
+            ("reserve_cells", "-1", "10000"),
+            ("busy_ms", "-1", "3600000"),
+            ("network", "maybe", "trust"),
+            ("idle", "1", "20ms"),
+            ("idle", "61m", "60m"),
+            ("colour", "red", "log_size"),
+        ];
+        for (name, value, choice) in cases {
+            let message = o.set(name, value).unwrap_err().to_string();
+            assert!(message.contains(name) && message.contains(choice), "{message}");
+        }
+        assert_eq!(o, Options::default());
+    }
+
+    #[test]
+    fn times_take_suffixes() {
+        let mut o = Options::default();
+        for (text, ms) in [("0", 0), ("20ms", 20), ("3S", 3000), ("60m", 3_600_000)] {
+            o.set("idle", text).unwrap();
+            assert_eq!(o.idle, Duration::from_millis(ms));
+        }
+    }
+
+    #[test]
+    fn sizes_take_suffixes() {
+        let mut o = Options::default();
+        o.set("log_size", "2M").unwrap();
+        assert_eq!(o.log_bytes, 2 << 20);
+        o.set("table_size", "512k").unwrap();
+        assert_eq!(o.table_bytes, 512 << 10);
+    }
+}

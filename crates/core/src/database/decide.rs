@@ -1,0 +1,135 @@
+//! The decision of a transaction over several files (`log/several.rs`): looked for by the finder of
+//! its prepared record, kept, cancelled, placed.
+
+use std::path::Path;
+
+use crate::base::error::{IoContext, Result};
+use crate::base::layout::decision::SECTOR_BYTES;
+use crate::base::rules::{Case, keeps};
+use crate::database::Database;
+use crate::disk::OpenMode;
+use crate::log::decision::{Decision, Part, room};
+use crate::log::file::{LogFile, aside_path, log_path};
+use crate::log::record::Decider;
+use crate::log::several::seen_again;
+use crate::log::slot::Slot;
+
+impl Database {
+    /// Decides for the finder of a prepared record whose owner is dead (rule PreparedThenDecided).
+    /// `own`: the log with the record.
+    pub fn is_committed(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<bool> {
+        if !keeps(Case::UndecidedAsks) {
+            return Ok(true);
+        }
+        Ok(match self.look_for_decision(decider, own, slot, OpenMode::ReadOnly)? {
+            Found::Decision(..) => true,
+            Found::Log => false,
+            // The other file and its log are gone. Nothing depends on the answer, so the record
+            // counts.
+            Found::Nothing => true,
+        })
+    }
+
+    /// A dead owner may not have flushed its decision, on which others now depend (rule
+    /// PreparedThenDecided).
+    pub fn keep_decision(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<()> {
+        match self.look_for_decision(decider, own, slot, OpenMode::ReadWrite)? {
+            Found::Decision(log, position, decision) => log.decide(position, &Decision { flushed: true, ..decision }),
+            Found::Log | Found::Nothing => Ok(()),
+        }
+    }
+
+    fn look_for_decision(&self, decider: &Decider, own: &LogFile, slot: &Slot, mode: OpenMode) -> Result<Found> {
+        if decider.session == slot.session {
+            return Ok(decision_in(own.clone(), slot, decider.token)?.unwrap_or(Found::Log));
+        }
+        let named = log_path(&seen_again(&self.path, &decider.path));
+        let mut logs = vec![aside_path(&named, decider.session), named.clone()];
+        if !self.disk.exists(&named).context(|| format!("cannot look for the log {}", named.display()))? {
+            let beside = self.disk.names_beside(&named);
+            logs.extend(beside.context(|| format!("cannot look for logs beside {}", named.display()))?);
+        }
+        let mut found = Found::Nothing;
+        for path in logs {
+            let Some(log) = LogFile::open(&*self.disk, &path, mode)? else { continue };
+            let slots = log.slots()?;
+            if path == named || slots.iter().any(|slot| slot.session == decider.session) {
+                found = Found::Log;
+            }
+            if let Some(slot) = slots.first()
+                && let Some(decision) = decision_in(log, slot, decider.token)?
+            {
+                return Ok(decision);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Erases the record, durable. An error poisons.
+    pub fn cancel(&self) -> Result<()> {
+        let mut undecided = self.undecided.lock();
+        let Some(prepared) = &*undecided else { return Ok(()) };
+        // A failed write may have left the record.
+        self.inner.lock().check()?;
+        prepared.log.erase(&prepared.slot, prepared.from, prepared.to).map_err(|e| self.poison(e))?;
+        *undecided = None;
+        Ok(())
+    }
+
+    /// The place is over decisions that no file needs (rule PreparedThenDecided), as `is_settled`
+    /// says of one file.
+    pub fn room_to_decide(
+        &self,
+        decision: &Decision,
+        mut is_settled: impl FnMut(&Path, &Part, bool) -> Result<bool>,
+    ) -> Result<Option<u64>> {
+        let (Some(member), Some(bytes)) = (self.member(), decision.encode()) else { return Ok(None) };
+        let slot = member.tail.lock().slot.clone();
+        room(&member.log.decisions(&slot)?, bytes.len() / SECTOR_BYTES, |old| {
+            let mut files = old.files.iter();
+            let settled = files.try_fold(true, |all, file| {
+                Ok(all && is_settled(&seen_again(&self.path, &file.path), file, old.flushed)?)
+            });
+            Ok(settled? || !keeps(Case::DecisionKept))
+        })
+    }
+
+    /// Whether a record follows `part`, durable if `flushed`: then no process asks for its
+    /// decision. `None`: unknown here.
+    pub fn is_followed(&self, part: &Part, flushed: bool) -> Option<bool> {
+        let inner = self.inner.lock();
+        let member = inner.member.as_ref()?;
+        if inner.check().is_err() {
+            return Some(false);
+        }
+        let slot = member.tail.lock().slot.clone();
+        let reached = if flushed { member.words.flushed() } else { member.words.written() };
+        Some(slot.session != part.session || slot.base_tid >= part.tid || reached > part.tid)
+    }
+}
+
+enum Found {
+    /// The log and the position.
+    Decision(LogFile, u64, Decision),
+    Log,
+    Nothing,
+}
+
+fn decision_in(log: LogFile, slot: &Slot, token: u64) -> Result<Option<Found>> {
+    for sector in log.decisions(slot)? {
+        if let Some((decision, _)) = sector.decision.filter(|(decision, _)| decision.token == token) {
+            return Ok(Some(Found::Decision(log, sector.position, decision)));
+        }
+    }
+    Ok(None)
+}
+
+/// The same for a database that this process does not use.
+pub fn is_over(log: &LogFile, part: &Part) -> Result<bool> {
+    let Some(slot) = log.slots()?.into_iter().next() else { return Ok(false) };
+    let over = !slot.live || slot.session != part.session || slot.base_tid >= part.tid;
+    if over {
+        log.flush()?;
+    }
+    Ok(over)
+}

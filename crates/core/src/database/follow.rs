@@ -1,0 +1,191 @@
+//! Following the log: records of other processes become versions in the page table of this one.
+//!
+//! Home may be overwritten while its pages are the base of a delta here. Every byte that a
+//! checkpoint to T changed is in some record up to T, so applying those makes it right; and no
+//! snapshot is pinned before its TID is known to be at or above
+//! [`ProcessWords::home_floor`](crate::shared::words::ProcessWords::home_floor).
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::base::error::{Error, Result};
+use crate::base::layout::home as at;
+use crate::base::types::{PageNo, PagePart, Tid};
+use crate::database::{Database, Inner};
+use crate::log::file::{Cursor, Window};
+use crate::log::record::Record;
+use crate::log::slot::Slot;
+use crate::pages::apply;
+use crate::pages::table::Readers;
+use crate::shared::member::Member;
+use crate::shared::tail::{Reach, Tail};
+use crate::sqlite_format::home::{self, State};
+
+/// Up to so many records usually fit the first window, in bytes; else the second is used.
+const FEW_RECORDS: u64 = 8;
+const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
+
+/// Follows the log; readers see what is visible.
+pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach) -> Result<()> {
+    let words = &member.words;
+    let mut tail = member.tail.lock();
+    let mut buf = Vec::new();
+    // Each round but the last sees another generation.
+    for _ in 0..1000 {
+        // Read first: a checkpoint of all that is visible by now may come a round later.
+        let goal = match reach {
+            Reach::Visible => words.visible(),
+            Reach::Written => words.written(),
+            Reach::Flushed => words.written().min(words.flushed()),
+        };
+        let generation = words.generation();
+        inner.advance();
+        if tail.slot.sequence != generation {
+            let slots = member.log.slots()?;
+            let Some(slot) = slots.into_iter().find(|s| s.sequence == generation && s.session == tail.slot.session)
+            else {
+                continue; // Overwritten by now.
+            };
+            if !turn_page(db, member, &mut tail, slot, inner)? {
+                if words.generation() != generation {
+                    continue;
+                }
+                return Err(lost(member, inner.published.tid));
+            }
+            member.generation.store(generation, Ordering::Relaxed);
+        }
+        // The ring may have reused it.
+        let mut window = Window::default();
+        // No record follows streamed images before they are home, and a newer slot says that they
+        // are.
+        while inner.published.tid < goal && !db.table.read().has_layer() {
+            if !window.reaches(&tail.slot, &tail.cursor) {
+                let few = goal.0 - inner.published.tid.0 <= FEW_RECORDS;
+                let bytes = if few { WINDOW_BYTES.0 } else { WINDOW_BYTES.1 };
+                member.log.look(&mut window, &tail.slot, &tail.cursor, bytes)?;
+            }
+            let next = member.log.next_written(&tail.slot, &tail.cursor, &window, &mut buf, |end, record| {
+                let visible = words.visible().min(record.head.tid).max(inner.latest.tid);
+                let readers = Readers { snapshots: &inner.snapshots, visible };
+                Ok((end, apply(db, member, &tail.slot, record, &inner.published, readers)?))
+            });
+            let next = match next {
+                // A newer slot gave the record up, and its images were overwritten meanwhile.
+                Err(Error::Corrupt(_)) if words.generation() != generation => break,
+                next => next?,
+            };
+            let Some((end, state)) = next else { break };
+            tail.cursor = end;
+            inner.hide(Arc::new(state));
+            inner.advance();
+        }
+        if words.generation() != generation {
+            continue;
+        }
+        debug_assert!(
+            tail.cursor.last_tid == inner.published.tid && inner.latest.tid <= inner.published.tid,
+            "the cursor is behind the newest record: {:?}",
+            tail.cursor
+        );
+        if inner.published.tid >= goal {
+            return Ok(());
+        }
+        return Err(lost(member, inner.published.tid.next()));
+    }
+    Err(Error::Busy("other processes write faster than this one can follow".into()))
+}
+
+fn lost(member: &Member, tid: Tid) -> Error {
+    Error::Corrupt(format!(
+        "the log {} has lost transaction {tid}, which another process committed",
+        member.log.path.display()
+    ))
+}
+
+/// Follows another process's checkpoint: home is at or above `slot`. False if the records before it
+/// are gone.
+fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner: &mut Inner) -> Result<bool> {
+    let home_tid = slot.base_tid;
+    let newest = inner.published.tid;
+    if tail.slot.sequence == 0 || newest < home_tid {
+        let mut state = State { change_counter: slot.change_counter, ..State::empty(home_tid) };
+        if slot.page_count > 0 {
+            let mut first = [0; at::HEADER_BYTES];
+            read_home(db, member, home_tid, PageNo::HEADER, slot.page_bytes, &mut first)?;
+            home::unmark(&mut first);
+            state = state.after(home_tid, slot.page_bytes, slot.page_count, slot.change_counter, Some(first));
+        }
+        let mut table = db.table.write();
+        table.checkpointed_elsewhere(home_tid, &inner.snapshots);
+        table.lists_since(home_tid);
+        drop(table);
+        inner.set_state(Arc::new(state));
+        tail.cursor = Cursor::at(&slot);
+    } else if newest == home_tid {
+        inner.set_state(inner.published.clone());
+        db.table.write().checkpointed(home_tid, inner.published.page_count, inner.readers());
+        tail.cursor = Cursor::at(&slot);
+    } else if tail.slot.ring_bytes != slot.ring_bytes {
+        match place_in_ring(member, &slot, newest)? {
+            Some(cursor) => tail.cursor = cursor,
+            None => return Ok(false),
+        }
+    }
+    if newest > home_tid {
+        tail.cursor.first = tail.cursor.first.max(slot.start);
+        if member.observes {
+            // Sweeps elsewhere go on, and no whole checkpoint drops these versions.
+            db.table.write().swept_elsewhere(home_tid, inner.readers());
+        }
+    }
+    tail.slot = slot;
+    Ok(true)
+}
+
+/// Finds where `tid` ends in a ring that has grown (rule SlotBeforeReuse); `None` if it is gone.
+/// Both rings begin at one place, so records were found before the slot was known.
+fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<Cursor>> {
+    let mut cursor = Cursor::at(slot);
+    let mut buf = Vec::new();
+    while cursor.last_tid < tid {
+        let next = member.log.next_record(slot, &cursor, &Window::default(), &mut buf, |next, _| Ok(next))?;
+        let Some(next) = next else { return Ok(None) };
+        cursor = next;
+    }
+    Ok(Some(cursor))
+}
+
+/// Readers do not see the record yet.
+pub fn apply(
+    db: &Database,
+    member: &Member,
+    slot: &Slot,
+    record: &Record<'_>,
+    state: &State,
+    readers: Readers<'_>,
+) -> Result<State> {
+    let before = Tid(record.head.tid.0.saturating_sub(1));
+    let mut table = db.table.write();
+    let home = |page: PageNo, image: &mut [u8]| read_home(db, member, before, page, slot.page_bytes, image);
+    let source = apply::Source { path: &db.path, log: &member.log, slot, home: &home };
+    let next = apply::apply(&source, &mut table, state, record, readers)?;
+    if next.tid != state.tid.next() || next.page_count < state.page_count {
+        // One transaction has no record, or pages may come back without one.
+        table.lists_since(next.tid);
+    }
+    Ok(next)
+}
+
+fn read_home(db: &Database, member: &Member, tid: Tid, page: PageNo, page_bytes: u32, image: &mut [u8]) -> Result<()> {
+    let part = PagePart { page, page_bytes, at: 0 };
+    loop {
+        let epoch = member.words.epoch();
+        let n = db.read_home_once(Some(member), tid, part, image)?;
+        if member.words.same_epoch(epoch) {
+            image.get_mut(n..).unwrap_or_default().fill(0);
+            return Ok(());
+        }
+    }
+}

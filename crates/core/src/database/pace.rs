@@ -1,0 +1,95 @@
+//! How the transactions of a process follow each other: when it detaches from an idle database.
+
+use std::time::{Duration, Instant};
+
+use crate::base::types::Tid;
+
+/// Two pauses make a rhythm if neither exceeds this, nor is twice the other. The process then stays
+/// attached for twice the longer one.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+const ALIKE: u32 = 2;
+
+#[derive(Debug, Default)]
+pub struct Pace {
+    /// The last look behind a transaction.
+    quiet_since: Option<Instant>,
+    /// At the last look.
+    newest: Tid,
+    written_at: Option<Instant>,
+    /// The last two, newest first, in which the process might have detached.
+    pauses: [Duration; 2],
+}
+
+impl Pace {
+    /// Whether no transaction came for so long that the process detaches. `idle`: at least.
+    pub fn is_over(&mut self, now: Instant, was_used: bool, newest: Tid, idle: Duration) -> bool {
+        if newest != self.newest {
+            self.newest = newest;
+            let pause = self.written_at.replace(now).map_or(Duration::ZERO, |before| now - before);
+            if pause > idle {
+                self.pauses = [pause, self.pauses[0]];
+            }
+        }
+        if was_used {
+            self.quiet_since = Some(now);
+        }
+        let since = *self.quiet_since.get_or_insert(now);
+        now - since >= self.patience(idle)
+    }
+
+    fn patience(&self, idle: Duration) -> Duration {
+        let [shorter, longer] = [self.pauses[0].min(self.pauses[1]), self.pauses[0].max(self.pauses[1])];
+        let is_rhythm = longer <= PAUSE_MAX && longer <= shorter * ALIKE;
+        if is_rhythm { (longer * ALIKE).max(idle) } else { idle }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(1);
+
+    /// When a process that commits at these seconds detaches, with two looks a second.
+    fn detaches(commits: &[u64], until: u64) -> Vec<f64> {
+        let begin = Instant::now();
+        let mut pace = Pace::default();
+        let mut due = commits.iter().copied().peekable();
+        let (mut newest, mut is_attached) = (Tid(1), false);
+        let mut detached = Vec::new();
+        for half in 0..2 * until {
+            let at = Duration::from_millis(500 * half);
+            let mut was_used = false;
+            while due.next_if(|second| Duration::from_secs(*second) <= at).is_some() {
+                newest = newest.next();
+                (was_used, is_attached) = (true, true);
+            }
+            if is_attached && pace.is_over(begin + at, was_used, newest, IDLE) {
+                is_attached = false;
+                detached.push(at.as_secs_f64());
+            }
+        }
+        detached
+    }
+
+    #[test]
+    fn a_process_that_fell_silent_detaches_soon() {
+        assert_eq!(detaches(&[0], 60), [1.0]);
+        assert_eq!(detaches(&[0, 0, 1, 1, 2], 60), [3.0]);
+        // Without a rhythm it does so after each transaction.
+        assert_eq!(detaches(&[0, 4, 20, 23, 40], 60), [1.0, 5.0, 21.0, 24.0, 41.0]);
+    }
+
+    #[test]
+    fn a_process_that_commits_regularly_stays_attached() {
+        for pause in [2, 5, 10, 30, 60] {
+            let commits: Vec<_> = (0..40).map(|n| n * pause).collect();
+            // Until the rhythm is known, and in the end.
+            let end = 39.0 * pause as f64 + (2.0 * pause as f64);
+            let expected = [1.0, pause as f64 + 1.0, end];
+            assert_eq!(detaches(&commits, 45 * pause), expected, "every {pause} s");
+        }
+        let hourly: Vec<_> = (0..5).map(|n| 3600 * n).collect();
+        assert_eq!(detaches(&hourly, 5 * 3600).len(), 5);
+    }
+}

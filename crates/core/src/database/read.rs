@@ -1,0 +1,271 @@
+//! Reading pages as a snapshot sees them (invariant I4): look the page up, read it, then check
+//! whether a checkpoint may have overwritten it meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::memory;
+use crate::base::types::{PageNo, PagePart, Tid};
+use crate::database::Database;
+use crate::database::follow;
+use crate::pages::ahead::ReadAhead;
+use crate::pages::chains::Chain;
+use crate::pages::table::{Image, Place};
+use crate::shared::member::Member;
+use crate::shared::tail::Reach;
+use crate::sqlite_format::home::{Kind, State};
+
+struct Epochs {
+    ours: u64,
+    /// `None` where no other process matters.
+    others: Option<(Arc<Member>, Theirs)>,
+}
+
+/// Grows before another process overwrites a found page.
+enum Theirs {
+    /// The page is in home.
+    Epoch(u64),
+    /// The page is behind the ring: the next slot gives it up (rule OldImageKept).
+    Slot(u64),
+}
+
+impl Theirs {
+    fn hold(&self, member: &Member) -> bool {
+        match *self {
+            Theirs::Epoch(epoch) => member.words.same_epoch(epoch),
+            Theirs::Slot(sequence) => member.words.same_generation(sequence),
+        }
+    }
+}
+
+struct Found {
+    place: Place,
+    epochs: Epochs,
+}
+
+impl Database {
+    fn look_up(&self, page: PageNo, tid: Tid) -> Found {
+        let ours = self.epoch.load(Ordering::SeqCst);
+        let table = self.table.read();
+        // Before the look-up: else another process could overwrite home unseen. Once a newer slot
+        // is followed, the table has no streamed images.
+        let others = table.member.as_ref().map(|m| (m.words.epoch(), m.generation.load(Ordering::SeqCst)));
+        let place = table.find(page, tid);
+        let theirs = others.and_then(|(epoch, sequence)| match place {
+            Place::Home | Place::Unmade(_) => Some(Theirs::Epoch(epoch)),
+            Place::Log(..) => Some(Theirs::Slot(sequence)),
+            Place::Memory(_) | Place::Kept(..) => None,
+        });
+        Found { place, epochs: Epochs { ours, others: table.member.clone().zip(theirs) } }
+    }
+
+    fn look_again(&self, found: &Found, page: PageNo, tid: Tid) -> Result<Found> {
+        if let Some((member, Theirs::Slot(_))) = &found.epochs.others {
+            // Home, or the images kept of it, has the page now.
+            follow::catch_up(self, member, &mut self.inner.lock(), Reach::Visible)?;
+        }
+        Ok(self.look_up(page, tid))
+    }
+
+    fn hold(&self, epochs: &Epochs) -> bool {
+        self.epoch.load(Ordering::SeqCst) == epochs.ours
+            && epochs.others.as_ref().is_none_or(|(member, theirs)| theirs.hold(member))
+    }
+
+    /// Reads once, as `tid` has them; the caller checks the epoch. Returns the bytes read.
+    pub fn read_home_once(&self, member: Option<&Member>, tid: Tid, part: PagePart, buf: &mut [u8]) -> Result<usize> {
+        let what = || self.what("cannot read");
+        if let Some(member) = member
+            && let Some(read) = member.kept.read(part.page, tid, part.at, buf)?
+        {
+            return Ok(read);
+        }
+        self.home.read_at(buf, part.offset()).context(what)
+    }
+
+    /// The page is within `state`. True: from home.
+    pub fn read_page(&self, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<bool> {
+        if page == PageNo::HEADER
+            && state.kind != Kind::Foreign
+            && let Some(from) = state.header.get(in_page..in_page + buf.len())
+        {
+            // SQLite asks for it in every transaction.
+            buf.copy_from_slice(from);
+            return Ok(false);
+        }
+        self.read_found(self.look_up(page, state.tid), state, page, in_page, buf)
+    }
+
+    /// True: from home.
+    fn read_found(
+        &self,
+        mut found: Found,
+        state: &State,
+        page: PageNo,
+        in_page: usize,
+        buf: &mut [u8],
+    ) -> Result<bool> {
+        let what = || self.what("cannot read");
+        loop {
+            let mut made = None;
+            let member = found.epochs.others.as_ref().map(|(member, _)| &**member);
+            let read = match &found.place {
+                Place::Memory(image) => {
+                    let from = image.get(in_page..in_page + buf.len()).unwrap_or_default();
+                    if from.len() == buf.len() {
+                        buf.copy_from_slice(from);
+                    }
+                    from.len()
+                }
+                Place::Log(file, position) | Place::Kept(file, position) => {
+                    file.read_at(buf, position + in_page as u64).context(what)?
+                }
+                Place::Unmade(chain) => {
+                    made = self.make(member, state.tid, page, chain)?;
+                    let from = made.as_ref().and_then(|image| image.get(in_page..in_page + buf.len()));
+                    from.map_or(0, |from| {
+                        buf.copy_from_slice(from);
+                        from.len()
+                    })
+                }
+                Place::Home => {
+                    let part = PagePart { page, page_bytes: state.page_bytes, at: in_page };
+                    self.read_home_once(member, state.tid, part, buf)?
+                }
+            };
+            if self.hold(&found.epochs) {
+                if read < buf.len() {
+                    // Zeros would be a wrong answer (invariant I7).
+                    return Err(Error::home_ends_within(&self.path, page));
+                }
+                if let (Some(image), Place::Unmade(chain)) = (made, &found.place) {
+                    self.table.write().made(page, chain, image);
+                }
+                break;
+            }
+            found = self.look_again(&found, page, state.tid)?;
+        }
+        if page == PageNo::HEADER && state.kind != Kind::Foreign {
+            let from = state.header.get(in_page..).unwrap_or_default();
+            let n = from.len().min(buf.len());
+            if let (Some(to), Some(from)) = (buf.get_mut(..n), from.get(..n)) {
+                to.copy_from_slice(from);
+            }
+        }
+        Ok(matches!(found.place, Place::Home))
+    }
+
+    /// Builds over the page of the snapshot `tid` in home. `None`: home is too short now. The
+    /// caller checks the epochs.
+    fn make(&self, member: Option<&Member>, tid: Tid, page: PageNo, chain: &Chain) -> Result<Option<Image>> {
+        let part = PagePart { page, page_bytes: chain.page_bytes(), at: 0 };
+        let image = chain.image(page, |image| self.read_home_once(member, tid, part, image))?;
+        Ok(image.map(Image::from))
+    }
+
+    /// Builds images of recovered records that snapshots need, before home gets the one at `going`
+    /// (rule OldImageKept). The caller has the writer's place.
+    pub fn make_beside(&self, page: PageNo, going: &Place) -> Result<()> {
+        if self.table.read().unmade_beside(page, going).is_none() {
+            return Ok(());
+        }
+        let member = {
+            let inner = self.inner.lock();
+            self.table.write().release(page, inner.readers());
+            inner.member.clone()
+        };
+        loop {
+            let beside = self.table.read().unmade_beside(page, going);
+            let Some((tid, chain)) = beside else { return Ok(()) };
+            let made = self.make(member.as_deref(), tid, page, &chain)?;
+            let Some(image) = made else { return Err(Error::home_ends_within(&self.path, page)) };
+            let mut table = self.table.write();
+            table.room(1)?;
+            table.made(page, &chain, image);
+        }
+    }
+
+    /// Reads pages behind it, too, if the connection reads page after page.
+    pub fn read_page_ahead(
+        &self,
+        state: &Arc<State>,
+        page: PageNo,
+        ahead: &mut ReadAhead,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        let size = state.page_bytes;
+        let found = self.look_up(page, state.tid);
+        if page == PageNo::HEADER || !matches!(found.place, Place::Home) {
+            return self.read_found(found, state, page, 0, buf).map(drop);
+        }
+        if let Some(image) = ahead.get(page, state) {
+            buf.copy_from_slice(image);
+            return Ok(());
+        }
+        let count = ahead.plan(page, size, state.page_count);
+        if count > 1 {
+            self.read_run(found.epochs, state, page, count, ahead)?;
+            if let Some(image) = ahead.get(page, state) {
+                buf.copy_from_slice(image);
+                return Ok(());
+            }
+            return self.read_page(state, page, 0, buf).map(drop);
+        }
+        self.read_found(found, state, page, 0, buf).map(drop)
+    }
+
+    /// Stores pages that were not overwritten meanwhile. `epochs`: from before.
+    fn read_run(
+        &self,
+        epochs: Epochs,
+        state: &Arc<State>,
+        first: PageNo,
+        count: u32,
+        ahead: &mut ReadAhead,
+    ) -> Result<()> {
+        let size = state.page_bytes;
+        let page = |n| PageNo(first.0 + n);
+        let mut good = {
+            let table = self.table.read();
+            let at_home = |n| u64::from(matches!(table.find(page(n), state.tid), Place::Home));
+            (0..count).fold(0, |good, n| good | at_home(n) << n)
+        };
+        if let Some((member, _)) = &epochs.others {
+            for n in 0..count {
+                if good >> n & 1 == 1 && member.kept.has(page(n), state.tid)? {
+                    good &= !(1 << n);
+                }
+            }
+        }
+        let Ok(run) = ahead.room(count, size) else { return Ok(()) };
+        let read = self.home.read_at(run, first.offset(size)).context(|| self.what("cannot read"))?;
+        if self.hold(&epochs) {
+            ahead.filled(state, first, read, good);
+        }
+        Ok(())
+    }
+
+    /// The newest image, for the holder of the writer's place.
+    pub fn image(&self, state: &State, page: PageNo) -> Result<Image> {
+        let size = state.page_bytes as usize;
+        if page != PageNo::HEADER {
+            let place = self.table.read().find(page, state.tid);
+            let place = match place {
+                Place::Unmade(_) => {
+                    self.read_page(state, page, 0, &mut [0])?;
+                    self.table.read().find(page, state.tid)
+                }
+                place => place,
+            };
+            if let Place::Memory(image) = place
+                && image.len() == size
+            {
+                return Ok(image);
+            }
+        }
+        let mut image = memory::zeros(size)?;
+        self.read_page(state, page, 0, &mut image)?;
+        Ok(Image::from(image))
+    }
+}

@@ -1,0 +1,142 @@
+//! Schemes: how a commit becomes durable.
+//!
+//! ```text
+//! commit::prepare   Scheme::prepare   images and states → places; may fail, changes nothing
+//! commit::publish   Scheme::commit    a record is finished, or home is written → Outcome, which
+//!                                     readers and the next writer are shown under one lock
+//! Published::wait   Scheme::wait      what the scheme keeps for a write of its own
+//! checkpoint        Scheme::before_checkpoint, fit_home
+//! last close        Scheme::detach
+//! recovery          Scheme::roll_back, page_count_without_log
+//! ```
+//!
+//! The default scheme is in `commit/log.rs`, the others are in `research/`; only
+//! `connection/schemes.rs` knows them all. A scheme keeps its own state, which changes under the
+//! lock `writer`.
+
+use std::sync::Arc;
+
+use crate::base::error::Result;
+use crate::base::options::Options;
+use crate::base::types::{PageNo, Tid};
+use crate::database::{Database, Live};
+use crate::disk::FileId;
+use crate::log::group::Durability;
+use crate::log::ring::{Ready, Written};
+use crate::log::slot::Slot;
+use crate::pages::table::PageTable;
+use crate::pages::txn::{Changed, Prepared, Txn};
+use crate::sqlite_format::home::{Header, State};
+
+pub use crate::log::facts::Facts;
+
+/// The caller has the writer's place.
+pub struct Commit<'a> {
+    pub db: &'a Database,
+    pub live: &'a mut Live,
+    pub txn: &'a mut Txn,
+    pub options: &'a Options,
+}
+
+impl Commit<'_> {
+    pub fn parts(&mut self) -> Commit<'_> {
+        Commit { db: self.db, live: self.live, txn: self.txn, options: self.options }
+    }
+}
+
+pub enum Outcome {
+    Nothing,
+    /// The next flush of the log covers it.
+    Record(Ready),
+    /// The record is in the log, and decided.
+    Written(Box<Written>),
+    /// Pages are durable, without a record; the old ones were held for snapshots.
+    Placed(Vec<PageNo>),
+    /// The snapshot of the state before was pinned during the write.
+    InHome(Option<Arc<State>>),
+    /// Readers see it after [`Scheme::wait`].
+    Waits,
+}
+
+/// The last transaction of a crashed session, in home alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doubtful {
+    /// The number of its pages there follows.
+    pub last: Option<(Tid, u64)>,
+    pub undone: bool,
+}
+
+/// Where a change fails, the scheme poisons.
+pub trait Scheme: Send + Sync {
+    fn facts(&self) -> Facts;
+
+    fn check(&self, _db: &Database, _options: &Options, _state: &State) -> Result<()> {
+        Ok(())
+    }
+
+    /// Page size and reserve of a new database, in bytes.
+    fn new_pages(&self, _db: &Database, _options: &Options) -> Option<(u32, u8)> {
+        None
+    }
+
+    /// May fail, and changes nothing that counts.
+    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<Changed>) -> Result<Prepared>;
+
+    fn is_stale(&self, _live: &Live, _prepared: &Prepared) -> bool {
+        false
+    }
+
+    fn durability(&self, asked: Durability) -> Durability {
+        asked
+    }
+
+    /// Nothing sees the transaction yet.
+    fn commit(
+        &self,
+        c: &mut Commit<'_>,
+        state: &Arc<State>,
+        prepared: &mut Prepared,
+        durability: Durability,
+    ) -> Result<Outcome>;
+
+    /// Waits after [`Outcome::Waits`]. `joins`: the writer's place is free, so others may join.
+    fn wait(&self, _db: &Database, _tid: Tid, _joins: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether to run one before the log is full.
+    fn wants_checkpoint(&self, _live: &Live) -> bool {
+        false
+    }
+
+    fn before_checkpoint(&self, _db: &Database, _live: &mut Live) -> Result<()> {
+        Ok(())
+    }
+
+    /// Home has the pages of `state`, unflushed.
+    fn fit_home(&self, _db: &Database, _live: &Live, _state: &State) -> Result<()> {
+        Ok(())
+    }
+
+    /// Home has everything. `stays`: the newest state, if the mark stays on.
+    fn detach(&self, _db: &Database, _live: &mut Live, _stays: Option<&State>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Looks in a home behind `slot`, whose log has no live record; pages to write go into `table`.
+    /// With `accept_loss`, damaged pages stay.
+    fn roll_back(&self, _db: &Database, _slot: &Slot, _table: &mut PageTable, _accept_loss: bool) -> Result<Doubtful> {
+        Ok(Doubtful::default())
+    }
+
+    /// Counts by the pages of a home with this `first`, marked with `session`, without its log.
+    /// `None`: the header says it.
+    fn page_count_without_log(&self, _db: &Database, _first: &Header, _session: u64) -> Result<Option<u32>> {
+        Ok(None)
+    }
+
+    /// Whether a file other than home may have the database's name.
+    fn takes_name(&self, _id: FileId) -> bool {
+        false
+    }
+}

@@ -1,0 +1,256 @@
+//! SQLite's own locks on home (SQLite file locking, section 3), on one open file per process,
+//! against stock SQLite.
+//!
+//! Connections of this process lock each other in memory.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::base::error::{IoContext, Result};
+use crate::disk::{DiskFile, LockKind};
+
+const PENDING: u64 = 0x4000_0000;
+const RESERVED: u64 = PENDING + 1;
+const SHARED: u64 = PENDING + 2;
+const SHARED_BYTES: u64 = 510;
+
+fn what() -> String {
+    "cannot lock the database file".into()
+}
+
+/// Takes SHARED. False while another process is about to write or, unless the then readable home
+/// `is_live`, has PENDING.
+///
+/// SQLite locks PENDING meanwhile. A look behind SHARED saves that call: an earlier PENDING is
+/// seen, a later one waits for this reader.
+pub fn shared_if(home: &dyn DiskFile, is_live: impl FnOnce() -> Result<bool>) -> Result<bool> {
+    shared_unless_pending(home, || home.conflicts(PENDING, 1, LockKind::Shared), is_live)
+}
+
+/// The same for a repeated reader, perhaps a moment late: a new holder of PENDING then waits for
+/// this reader too. `free_at`: when PENDING was free, kept between calls.
+pub fn shared_again(
+    home: &dyn DiskFile,
+    free_at: &mut Option<Instant>,
+    is_live: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    shared_unless_pending(home, || home.conflicts_lately(PENDING, 1, LockKind::Shared, free_at), is_live)
+}
+
+fn shared_unless_pending(
+    home: &dyn DiskFile,
+    is_pending: impl FnOnce() -> io::Result<bool>,
+    is_live: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    if !home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)? {
+        return Ok(false);
+    }
+    let free = match is_pending().context(what) {
+        Ok(false) => Ok(true),
+        Ok(true) => is_live(),
+        Err(e) => Err(e),
+    };
+    if !matches!(free, Ok(true)) {
+        home.unlock(SHARED, SHARED_BYTES).context(what)?;
+    }
+    free
+}
+
+/// The same for a file not used through onewrite.
+pub fn shared(home: &dyn DiskFile) -> Result<bool> {
+    shared_if(home, || Ok(false))
+}
+
+/// Whether another process has SHARED; on a system's disk, this file's own lock does not count.
+pub fn has_others(home: &dyn DiskFile) -> Result<bool> {
+    home.conflicts(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)
+}
+
+/// Takes or keeps PENDING: stock SQLite gets BUSY before it reads the header. False if another
+/// process has it.
+pub fn pending(home: &dyn DiskFile) -> Result<bool> {
+    home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)
+}
+
+pub fn downgrade_to_pending(home: &dyn DiskFile) -> Result<()> {
+    home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
+    home.unlock(RESERVED, 1).context(what)
+}
+
+/// Takes RESERVED above SHARED. False if another process has it.
+pub fn reserve(home: &dyn DiskFile) -> Result<bool> {
+    home.try_lock(RESERVED, 1, LockKind::Exclusive).context(what)
+}
+
+pub fn unreserve(home: &dyn DiskFile) -> Result<()> {
+    home.unlock(RESERVED, 1).context(what)
+}
+
+/// Raises SHARED to EXCLUSIVE. False, with SHARED kept, if another reads or writes.
+pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
+    let got = reserve(home)? && exclusive_from_reserved(home, Duration::ZERO)?;
+    if !got {
+        unreserve(home)?;
+    }
+    Ok(got)
+}
+
+/// Raises RESERVED to EXCLUSIVE, keeping new readers out meanwhile. False, with RESERVED kept, if
+/// one reads for longer than `patience`.
+pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let got = home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)?
+            && home.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)?;
+        if !got && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(100));
+            continue;
+        }
+        if !got {
+            home.unlock(PENDING, 1).context(what)?;
+        }
+        return Ok(got);
+    }
+}
+
+/// Takes all locks above RESERVED, letting readers begin meanwhile. False, with RESERVED kept, if
+/// one reads for longer than `patience`.
+pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if home.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)? {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// With SHARED and PENDING: waits for readers that came before PENDING. False if one stays longer
+/// than `patience`.
+pub fn readers_leave(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
+    let left = alone_from_reserved(home, patience)?;
+    if left {
+        home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
+    }
+    Ok(left)
+}
+
+pub fn downgrade(home: &dyn DiskFile) -> Result<()> {
+    home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
+    home.unlock(PENDING, 2).context(what)
+}
+
+pub fn none(home: &dyn DiskFile) -> Result<()> {
+    home.unlock(PENDING, 2 + SHARED_BYTES).context(what)
+}
+
+/// Takes every lock byte. True if no other open file, in any process, had one.
+pub fn everything(home: &dyn DiskFile) -> Result<bool> {
+    home.try_lock(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)
+}
+
+/// Whether no process, this one included, has a lock: for a file that cannot be locked exclusively.
+pub fn nobody(home: &dyn DiskFile) -> Result<bool> {
+    Ok(!home.conflicts(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)?)
+}
+
+/// Whether another process uses the file through onewrite, or is about to write it otherwise.
+pub fn is_pending(home: &dyn DiskFile) -> Result<bool> {
+    home.conflicts(PENDING, 1, LockKind::Exclusive).context(what)
+}
+
+/// Whether another process writes.
+pub fn is_reserved(home: &dyn DiskFile) -> Result<bool> {
+    home.conflicts(RESERVED, 1, LockKind::Exclusive).context(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::real::RealDisk;
+    use crate::disk::sim::{SimConfig, SimDisk};
+    use crate::disk::{Disk, OpenMode};
+
+    #[test]
+    fn levels_exclude_each_other_as_in_sqlite() {
+        let disk = SimDisk::new(SimConfig::default());
+        let open = || disk.open(std::path::Path::new("/db"), OpenMode::Create).unwrap();
+        let (a, b) = (open(), open());
+        assert!(shared(&*a).unwrap() && shared(&*b).unwrap());
+        assert!(!exclusive(&*a).unwrap(), "b reads");
+        assert!(!is_reserved(&*b).unwrap(), "a failed attempt leaves nothing behind");
+        none(&*b).unwrap();
+        assert!(exclusive(&*a).unwrap());
+        assert!(!shared(&*b).unwrap() && is_reserved(&*b).unwrap());
+        downgrade(&*a).unwrap();
+        assert!(shared(&*b).unwrap() && !is_reserved(&*b).unwrap());
+    }
+
+    #[test]
+    fn pending_keeps_new_readers_out_and_leaves_the_old_ones() {
+        for disk in [&SimDisk::new(SimConfig::default()) as &dyn Disk, &RealDisk::new()] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("db");
+            let open = || disk.open(&path, OpenMode::Create).unwrap();
+            let (reader, writer, comer) = (open(), open(), open());
+            assert!(shared(&*reader).unwrap() && shared(&*writer).unwrap());
+            assert!(reserve(&*writer).unwrap() && is_reserved(&*comer).unwrap());
+            assert!(shared(&*comer).unwrap(), "RESERVED lets readers come");
+            none(&*comer).unwrap();
+            assert!(writer.try_lock(PENDING, 1, LockKind::Exclusive).unwrap());
+            assert!(!shared(&*comer).unwrap());
+            assert!(!writer.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).unwrap());
+            none(&*reader).unwrap();
+            assert!(writer.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).unwrap(), "the refused left nothing");
+            none(&*writer).unwrap();
+            assert!(shared(&*comer).unwrap() && !is_reserved(&*reader).unwrap());
+        }
+    }
+
+    #[test]
+    fn who_reads_again_and_again_makes_way_before_long() {
+        let sim = SimDisk::new(SimConfig::default());
+        for (disk, at_once) in [(&sim as &dyn Disk, true), (&RealDisk::new(), false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let open = || disk.open(&dir.path().join("db"), OpenMode::Create).unwrap();
+            let (reader, writer) = (open(), open());
+            let mut free_at = None;
+            let mut reads = |is_live| {
+                let locked = shared_again(&*reader, &mut free_at, || Ok(is_live)).unwrap();
+                none(&*reader).unwrap();
+                locked
+            };
+            assert!(reads(false));
+            assert!(pending(&*writer).unwrap());
+            let began = Instant::now();
+            while reads(false) {
+                assert!(!at_once && began.elapsed() < Duration::from_secs(9));
+            }
+            assert!(!reads(false) && reads(true) && !reads(false), "until PENDING is given back");
+            none(&*writer).unwrap();
+            assert!(reads(false));
+        }
+    }
+
+    #[test]
+    fn who_waits_for_readers_to_leave_keeps_new_ones_out() {
+        let disk = SimDisk::new(SimConfig::default());
+        let open = || disk.open(std::path::Path::new("/db"), OpenMode::Create).unwrap();
+        let (a, b, c) = (open(), open(), open());
+        assert!(shared(&*a).unwrap() && shared(&*b).unwrap() && reserve(&*a).unwrap());
+        assert!(!exclusive_from_reserved(&*a, Duration::ZERO).unwrap(), "b reads");
+        assert!(shared(&*c).unwrap(), "a does not wait any more");
+        none(&*c).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| exclusive_from_reserved(&*a, Duration::from_secs(60)).unwrap());
+            while shared(&*c).unwrap() {
+                none(&*c).unwrap();
+            }
+            none(&*b).unwrap();
+            assert!(waits.join().unwrap());
+        });
+    }
+}

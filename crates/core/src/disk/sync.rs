@@ -1,0 +1,242 @@
+//! Waiting for the concurrent parts: the model checker (`tests/model.rs`) has its own.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+pub use parking_lot::MutexGuard;
+pub use std::thread;
+
+/// Held for moments. A waiter spins for microseconds, as the holder mostly runs; one that yields
+/// returns after all others, perhaps with the writer's place.
+#[derive(Default)]
+pub struct Mutex<T>(parking_lot::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex(parking_lot::Mutex::new(value))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.try_lock().or_else(|| self.look_again()).unwrap_or_else(|| self.0.lock())
+    }
+
+    /// Has it, if it becomes free within so many looks.
+    pub fn try_lock(&self, looks: u32) -> Option<MutexGuard<'_, T>> {
+        (0..looks).find_map(|_| {
+            self.0.try_lock().or_else(|| {
+                thread::yield_now();
+                None
+            })
+        })
+    }
+
+    #[cold]
+    fn look_again(&self) -> Option<MutexGuard<'_, T>> {
+        let mut looks = if has_processors() { 0..LOOKS } else { 0..0 };
+        looks.find_map(|_| {
+            std::hint::spin_loop();
+            if self.0.is_locked() { None } else { self.0.try_lock() }
+        })
+    }
+
+    /// The caller is the only owner.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+}
+
+/// Looks before others may run.
+const LOOKS: u32 = 100;
+
+const EMPTY: u8 = 0;
+const ASLEEP: u8 = 1;
+const SET: u8 = 2;
+
+/// For one thread, once.
+pub struct Event {
+    state: AtomicU8,
+    waiter: thread::Thread,
+}
+
+impl Event {
+    pub fn new() -> Event {
+        Event { state: AtomicU8::new(EMPTY), waiter: thread::current() }
+    }
+
+    /// The callers' `value` is true from now on.
+    pub fn set(&self) {
+        if self.state.swap(SET, Ordering::AcqRel) == ASLEEP {
+            self.waiter.unpark();
+        }
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.state.load(Ordering::Acquire) == SET
+    }
+
+    /// By the waiting thread, which looks at its condition afterwards.
+    pub fn reset(&self) {
+        self.state.store(EMPTY, Ordering::Release);
+    }
+
+    /// Sooner than a wake-up if the event is on another processor.
+    pub fn spin(&self, spin: Duration) -> bool {
+        if spin.is_zero() || !has_processors() {
+            return self.is_set();
+        }
+        let begun = Instant::now();
+        loop {
+            for _ in 0..SPINS {
+                if self.is_set() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if begun.elapsed() >= spin {
+                return false;
+            }
+        }
+    }
+
+    /// By the thread it was made for, as the other two.
+    pub fn wait(&self) {
+        if self.state.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            while !self.is_set() {
+                thread::park();
+            }
+        }
+    }
+
+    pub fn nap(&self, nap: Duration) -> bool {
+        self.wait_until(Instant::now() + nap)
+    }
+
+    pub fn wait_until(&self, deadline: Instant) -> bool {
+        if self.state.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return true;
+        }
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.state.compare_exchange(ASLEEP, EMPTY, Ordering::AcqRel, Ordering::Acquire).is_err();
+            }
+            thread::park_timeout(left);
+            if self.is_set() {
+                return true;
+            }
+        }
+    }
+}
+
+const SPINS: u32 = 40;
+
+fn has_processors() -> bool {
+    static MANY: OnceLock<bool> = OnceLock::new();
+    *MANY.get_or_init(|| thread::available_parallelism().is_ok_and(|n| n.get() > 1))
+}
+
+pub mod idle {
+    use std::time::{Duration, Instant};
+
+    pub use crate::disk::system::{Task, processor};
+
+    /// A transaction's processor time before it writes, in ticks of 10 ms.
+    const TICKS_MAX: u64 = 1;
+
+    /// How long a thread could act and did not.
+    pub struct Watch {
+        task: Task,
+        ticks: Option<u64>,
+        last: Instant,
+        idle: Duration,
+    }
+
+    impl Watch {
+        pub fn new(task: Task) -> Watch {
+            let ticks = task.look().map(|(_, ticks)| ticks);
+            Watch { task, ticks, last: Instant::now(), idle: Duration::ZERO }
+        }
+
+        /// Time asleep or in other work; not without a processor, nor the caller's own such time,
+        /// in which it comes over `nap` late.
+        pub fn idle(&mut self, nap: Duration) -> Duration {
+            let now = Instant::now();
+            let passed = (now - self.last).min(2 * nap);
+            self.last = now;
+            let kept = match (self.task.look(), self.ticks) {
+                (Some((wants, ticks)), Some(before)) => wants && ticks.saturating_sub(before) <= TICKS_MAX,
+                _ => false,
+            };
+            if !kept {
+                self.idle += passed;
+            }
+            self.idle
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mutex;
+    use super::idle::{Task, Watch};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    const NAP: Duration = Duration::from_millis(10);
+
+    fn watch(what: impl Fn() + Send) -> Duration {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let (send, task) = std::sync::mpsc::channel();
+            let done = &done;
+            s.spawn(move || {
+                send.send(Task::current()).unwrap();
+                while !done.load(Ordering::SeqCst) {
+                    what();
+                }
+            });
+            let mut watch = Watch::new(task.recv().unwrap());
+            let mut idle = Duration::ZERO;
+            let begun = Instant::now();
+            while idle < 5 * NAP && begun.elapsed() < Duration::from_secs(30) {
+                std::thread::sleep(NAP);
+                idle = watch.idle(NAP);
+            }
+            done.store(true, Ordering::SeqCst);
+            idle
+        })
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_is_idle_and_so_is_one_that_computes_for_long() {
+        assert!(watch(|| std::thread::sleep(NAP)) >= 5 * NAP);
+        assert!(watch(std::hint::spin_loop) >= 5 * NAP);
+    }
+
+    #[test]
+    fn one_has_a_lock_at_a_time_and_whoever_has_it_for_long_is_waited_for() {
+        let count = Mutex::new(0u32);
+        let add = |long: bool| {
+            for n in 0..1000 {
+                let mut count = count.lock();
+                let before = *count;
+                if long && n % 250 == 0 {
+                    std::thread::sleep(NAP);
+                }
+                *count = before + 1;
+            }
+        };
+        std::thread::scope(|s| {
+            [true, false, false, true].map(|long| s.spawn(move || add(long))).map(|t| t.join().unwrap())
+        });
+        assert_eq!(*count.lock(), 4000);
+    }
+
+    #[test]
+    fn a_stop_of_the_watcher_counts_no_more_than_a_nap_or_two() {
+        let mut watch = Watch::new(Task::current());
+        std::thread::sleep(10 * NAP);
+        assert!(watch.idle(NAP) <= 2 * NAP);
+    }
+}

@@ -1,0 +1,232 @@
+//! How a record becomes versions in a page table. Its bytes are absolute; pages are not parsed
+//! (rule AbsoluteBytes).
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::Path;
+
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::layout::home as at;
+use crate::base::memory;
+use crate::base::types::{PageNo, Tid};
+use crate::disk::Disk;
+use crate::disk::image_file::ImageFile;
+use crate::log::file::LogFile;
+use crate::log::record::{Change, Record};
+use crate::log::slot::Slot;
+use crate::pages::chains::{Added, Chains, Unmade};
+use crate::pages::table::{Image, PageTable, Place, Readers, Streamed};
+use crate::sqlite_format::home::{self, Header, State};
+
+pub struct Source<'a> {
+    pub path: &'a Path,
+    pub log: &'a LogFile,
+    pub slot: &'a Slot,
+    pub home: &'a dyn Fn(PageNo, &mut [u8]) -> Result<()>,
+}
+
+/// Bytes of replayed images in memory; more go to a temporary file. A record of thirteen bytes can
+/// name a page of 64 KiB, a log of megabytes ask for gigabytes (invariant I6).
+pub const REPLAYED_BYTES: u64 = 32 << 20;
+
+/// Older versions have no reader: one place per page.
+pub struct Overflow<'a> {
+    disk: &'a dyn Disk,
+    path: &'a Path,
+    images: ImageFile,
+}
+
+impl<'a> Overflow<'a> {
+    pub fn new(disk: &'a dyn Disk, path: &'a Path) -> Overflow<'a> {
+        Overflow { disk, path, images: ImageFile::default() }
+    }
+
+    /// For a page now at `old`.
+    fn place(&mut self, table: &PageTable, old: &Place, image: Vec<u8>) -> Result<Place> {
+        const WHAT: &str = "cannot keep a replayed image in a temporary file beside";
+        if table.new_bytes() < REPLAYED_BYTES {
+            return Ok(Place::Memory(Image::from(image)));
+        }
+        if let Place::Log(file, position) = old
+            && self.images.is(file)
+        {
+            file.write_at(&image, *position).context(|| what(WHAT, self.path))?;
+            return Ok(old.clone());
+        }
+        let (file, position) = self.images.append(self.disk, self.path, &image, || what(WHAT, self.path))?;
+        Ok(Place::Log(file, position))
+    }
+}
+
+/// Images are made on demand.
+pub struct Later {
+    chains: Chains,
+    /// Home has this page in part.
+    cut: Option<PageNo>,
+}
+
+impl Later {
+    /// For records behind `slot`.
+    pub fn new(slot: &Slot, home_bytes: u64) -> Result<Later> {
+        let page_bytes = u64::from(slot.page_bytes.max(1));
+        let home_pages = u32::try_from(home_bytes / page_bytes).unwrap_or(u32::MAX);
+        let cut = (!home_bytes.is_multiple_of(page_bytes)).then_some(PageNo(home_pages.saturating_add(1)));
+        Ok(Later { chains: Chains::new(slot.page_bytes, home_pages, slot.ring_bytes)?, cut })
+    }
+
+    /// Whether the changes may wait: memory is there, and no streamed image covers them.
+    pub fn takes(&self, record: &Record<'_>) -> bool {
+        record.head.stream.count == 0 && self.chains.has_room(record.bytes())
+    }
+
+    pub fn finish(self) -> Option<Unmade> {
+        self.chains.finish()
+    }
+
+    /// Page 1 has the state's header, needed at once.
+    fn takes_page(&self, page: PageNo) -> bool {
+        page != PageNo::HEADER && self.cut != Some(page)
+    }
+}
+
+pub struct Now<'a, 'b> {
+    pub source: &'a Source<'b>,
+    pub table: &'a mut PageTable,
+    pub readers: Readers<'a>,
+    /// With it there are no readers: one version per page.
+    pub overflow: Option<&'a mut Overflow<'b>>,
+}
+
+pub fn apply(
+    source: &Source<'_>,
+    table: &mut PageTable,
+    state: &State,
+    record: &Record<'_>,
+    readers: Readers<'_>,
+) -> Result<State> {
+    Now { source, table, readers, overflow: None }.apply(state, record, None)
+}
+
+impl Now<'_, '_> {
+    /// Changes that may wait go to `later`.
+    pub fn apply(&mut self, state: &State, record: &Record<'_>, mut later: Option<&mut Later>) -> Result<State> {
+        let Source { log, slot, .. } = self.source;
+        let tid = record.head.tid;
+        let mut done = Ok(());
+        let mut header: Option<Header> = None;
+        record.for_each(|page, change| {
+            if done.is_err() {
+                return;
+            }
+            done = self.change(page, tid, change, later.as_deref_mut(), &mut header);
+        });
+        done?;
+        if record.head.stream.count > 0 {
+            let (mut streamed, mut end) = (Streamed::default(), record.head.stream.index_end());
+            let is_whole = log.for_each_streamed(record, |page, position, crc| {
+                end = end.max(position.saturating_add(slot.page_bytes.into()));
+                streamed.set(PageNo(page), position, crc)
+            })?;
+            if !is_whole {
+                return Err(Error::Corrupt(format!(
+                    "the log {} has lost the index of what transaction {tid} streamed",
+                    log.path.display()
+                )));
+            }
+            if self.table.has_layer() {
+                return Err(Error::Corrupt(format!(
+                    "the log {} holds two big transactions without a checkpoint between them",
+                    log.path.display()
+                )));
+            }
+            self.table.publish_layer(tid, streamed, log.file.clone(), end);
+        }
+        if record.head.page_count == 0 {
+            return Err(Error::Corrupt(format!("transaction {tid} in the log {} leaves no page", log.path.display())));
+        }
+        Ok(state.after(tid, slot.page_bytes, record.head.page_count, record.head.change_counter, header))
+    }
+
+    /// Makes the image of `change` the newest of `page`, if it may not wait. Returns the header if
+    /// it is page 1.
+    fn change(
+        &mut self,
+        page: PageNo,
+        tid: Tid,
+        change: Change<'_>,
+        later: Option<&mut Later>,
+        header: &mut Option<Header>,
+    ) -> Result<()> {
+        let mut note = |image: &[u8]| {
+            if page == PageNo::HEADER {
+                *header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
+            }
+        };
+        let mut made = None;
+        if let Some(later) = later.filter(|later| later.takes_page(page)) {
+            made = match later.chains.add(page, tid, change)? {
+                Added::Waits => return Ok(()),
+                Added::Made => None,
+                Added::Long(last) => {
+                    let home = |image: &mut [u8]| (self.source.home)(page, image).map(|()| image.len());
+                    later.chains.image(page, last, home)?
+                }
+            };
+        }
+        if made.is_none()
+            && self.overflow.is_some()
+            && let Some(image) = self.table.amend(page, tid)
+        {
+            change.apply(image);
+            note(image);
+            return Ok(());
+        }
+        let old = self.table.find(page, tid);
+        let mut image = match (made, change) {
+            (Some(image), _) => image,
+            (None, Change::Delta(_)) => previous_image(self.source, page, &old)?,
+            (None, Change::Fresh(_) | Change::Image(_)) => memory::zeros(self.source.slot.page_bytes as usize)?,
+        };
+        self.table.room(1)?;
+        change.apply(&mut image);
+        note(&image);
+        let place = match &mut self.overflow {
+            Some(overflow) => overflow.place(self.table, &old, image)?,
+            None => Place::Memory(Image::from(image)),
+        };
+        self.table.publish(page, tid, place, self.readers);
+        Ok(())
+    }
+}
+
+fn what(verb: &str, path: &Path) -> String {
+    format!("{verb} the database {}", path.display())
+}
+
+fn previous_image(source: &Source<'_>, page: PageNo, place: &Place) -> Result<Vec<u8>> {
+    let Source { path, slot, home, .. } = source;
+    if let Place::Memory(old) = place {
+        return memory::copy(old);
+    }
+    if let Place::Unmade(chain) = place {
+        let size = |image: &mut [u8]| home(page, image).map(|()| image.len());
+        return chain.image(page, size)?.ok_or_else(|| Error::home_ends_within(path, page));
+    }
+    let mut image = memory::zeros(slot.page_bytes as usize)?;
+    match place {
+        Place::Memory(_) | Place::Unmade(_) => {}
+        Place::Log(file, position) | Place::Kept(file, position) => {
+            let read = file.read_at(&mut image, *position).context(|| what("cannot read", path))?;
+            if read < image.len() {
+                return Err(Error::Corrupt(format!("the log of {} ends within page {page}", path.display())));
+            }
+        }
+        Place::Home => {
+            home(page, &mut image)?;
+            if page == PageNo::HEADER {
+                home::unmark(&mut image);
+            }
+        }
+    }
+    Ok(image)
+}

@@ -1,0 +1,8 @@
+//! Versions of pages in memory: newest images, old ones for snapshots, a transaction's overlay.
+
+pub mod ahead;
+pub mod apply;
+pub mod chains;
+pub mod snapshots;
+pub mod table;
+pub mod txn;

@@ -1,0 +1,183 @@
+//! One write transaction: its pages, private until the commit.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::base::error::{Error, Result};
+use crate::base::memory;
+use crate::base::types::{PageNo, Tid};
+use crate::log::record::Stream;
+use crate::log::ring::Written;
+use crate::log::several::Several;
+use crate::pages::table::{Image, Streamed};
+use crate::sqlite_format::home::State;
+
+pub enum Stage {
+    Open,
+    /// Only publication and flush are left.
+    Prepared(Prepared),
+}
+
+pub struct Prepared {
+    /// Without changes, the base's TID.
+    pub state: State,
+    /// Without streamed ones.
+    pub images: Vec<(PageNo, Image)>,
+    pub stream: Stream,
+    /// Pages written in place instead of a record.
+    pub in_place: Option<Box<Placement>>,
+    pub changed: bool,
+    /// The record, if already in the log and undecided.
+    pub written: Option<Box<Written>>,
+}
+
+impl Prepared {
+    /// The scheme's parts are empty.
+    pub fn of(txn: &Txn, state: State, changed: Vec<Changed>) -> Result<Prepared> {
+        let mut images: Vec<(PageNo, Image)> = memory::list(changed.len())?;
+        images.extend(changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)));
+        Ok(Prepared { state, images, stream: Stream::default(), in_place: None, changed: true, written: None })
+    }
+
+    pub fn nothing(base: &State) -> Prepared {
+        Prepared {
+            state: base.clone(),
+            images: Vec::new(),
+            stream: Stream::default(),
+            in_place: None,
+            changed: false,
+            written: None,
+        }
+    }
+}
+
+pub struct Changed {
+    pub page: PageNo,
+    pub new: Image,
+    /// If the page existed and the scheme needs it.
+    pub old: Option<Image>,
+}
+
+pub struct Placement {
+    /// Page, new image, home's image if any.
+    pub pages: Vec<(PageNo, Image, Option<Image>)>,
+    /// One page noted in the log; else pages with trailers.
+    pub note: bool,
+    /// The transaction of home's image, to which undo records lead back.
+    pub base: Tid,
+    pub count: usize,
+}
+
+/// Enough for small transactions.
+const READ_PAGES: usize = 16;
+
+pub struct Txn {
+    pub base: Arc<State>,
+    /// 0 until the first write to an empty database.
+    pub page_bytes: u32,
+    pub pages: FxHashMap<PageNo, Image>,
+    /// Images of home that SQLite read: most get written and compared.
+    pub read: Vec<(PageNo, Image)>,
+    pub streamed: Streamed,
+    /// In bytes of the log.
+    pub stream_from: u64,
+    /// Later pages of the base were cut off.
+    pub base_limit: u32,
+    /// As SQLite sees it.
+    pub file_bytes: u64,
+    pub stage: Stage,
+    /// It cannot commit: SQLite is rolling it back (rule MergeIsSerial).
+    pub doomed: bool,
+    /// Set by FCNTL_SYNC if it spans several files.
+    pub several: Option<Arc<Several>>,
+    /// SQLite synced the database file since FCNTL_SYNC.
+    pub synced: bool,
+    /// SQLite's syncs until FCNTL_SYNC were those of `synchronous=NORMAL`.
+    pub normal: bool,
+}
+
+impl Txn {
+    pub fn new(base: Arc<State>) -> Txn {
+        Txn {
+            page_bytes: base.page_bytes,
+            pages: FxHashMap::default(),
+            read: Vec::new(),
+            streamed: Streamed::default(),
+            stream_from: 0,
+            base_limit: base.page_count,
+            file_bytes: base.bytes(),
+            stage: Stage::Open,
+            doomed: false,
+            several: None,
+            synced: false,
+            normal: false,
+            base,
+        }
+    }
+
+    /// SQLite was given these `bytes`.
+    pub fn note_read(&mut self, page: PageNo, bytes: &[u8]) {
+        if self.read.len() < READ_PAGES
+            && let Ok(image) = Image::copy(bytes)
+        {
+            self.read.push((page, image));
+        }
+    }
+
+    /// If SQLite was given it.
+    pub fn take_read(&mut self, page: PageNo) -> Option<Image> {
+        let at = self.read.iter().position(|(read, _)| *read == page)?;
+        Some(self.read.swap_remove(at).1)
+    }
+
+    pub fn rebase(&mut self, base: Arc<State>) {
+        self.read.clear();
+        self.base = base;
+    }
+
+    pub fn is_untouched(&self) -> bool {
+        self.pages.is_empty() && self.streamed.is_empty() && self.file_bytes == self.base.bytes()
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        self.pages.len() as u64 * u64::from(self.page_bytes)
+    }
+
+    /// Page, offset in it, range of the buffer.
+    pub fn split(
+        page_bytes: u32,
+        offset: u64,
+        len: usize,
+    ) -> impl Iterator<Item = Result<(PageNo, usize, std::ops::Range<usize>)>> {
+        let size = u64::from(page_bytes.max(1));
+        let mut done = 0usize;
+        std::iter::from_fn(move || {
+            if done >= len {
+                return None;
+            }
+            let at = offset + done as u64;
+            let Some(page) = PageNo::containing(at, page_bytes) else {
+                done = len;
+                return Some(Err(Error::Full(format!("byte {at} is beyond the largest page number"))));
+            };
+            let in_page = (at % size) as usize;
+            let n = (size as usize - in_page).min(len - done);
+            let range = done..done + n;
+            done += n;
+            Some(Ok((page, in_page, range)))
+        })
+    }
+
+    pub fn truncate(&mut self, len: u64) {
+        self.file_bytes = len;
+        let size = u64::from(self.page_bytes.max(1));
+        let pages = u32::try_from(len.div_ceil(size)).unwrap_or(u32::MAX);
+        self.pages.retain(|page, _| page.0 <= pages);
+        let gone: Vec<PageNo> = self.streamed.iter().map(|(p, ..)| p).filter(|p| p.0 > pages).collect();
+        for page in gone {
+            self.streamed.remove(page);
+        }
+        self.base_limit = self.base_limit.min(pages);
+    }
+}

@@ -1,0 +1,486 @@
+//! Whether a database file and a log belong together. Only [`judge`] decides this; an open, a
+//! recovery on request, `onewrite check` and the placing of a mark act on its answer.
+//!
+//! It reads no file: [`Evidence`] answers questions, each at the cost of reading slots, records or
+//! the ring, and only where the answer counts.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
+
+use crate::base::error::Result;
+use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
+use crate::base::types::Tid;
+use crate::log::slot::{Slot, follows_session};
+use crate::sqlite_format::home::Mark;
+
+/// The relation of a home and a log.
+///
+/// ```text
+/// home       the log has                                                       pairing
+/// a mark     the slot of its session, and records that lead from home to the   Fits
+///            newest state
+/// tentative  the session before, and two sound slots                           NeverBegun
+/// a mark     the proof that its session ended in order                         ClosedMarkBack
+/// a mark     its session, and records that begin behind home; or that          HomeOlder
+///            session, closed in order
+/// a mark     its session, and no record that led to home's state               HomeNewer
+/// a mark     another session                                                   OtherFile
+/// a mark     no valid slot, or damaged records of its session                  Damaged
+/// no mark    a closed slot, no record, or records of a session that ended in   Closed
+///            this home
+/// no mark    records of this very file, older than it is                       HomeNewer
+/// no mark    records that are newer than it is                                 HomeOlder
+/// no mark    records of another file, older than this one                      OtherFile
+/// no mark    no valid slot                                                     Damaged
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// The session continues from this slot.
+    Fits(Slot),
+    /// Power failed before the session's first flush of the log (rule SlotWithFirstRecord).
+    NeverBegun,
+    /// Home has everything, and the log is reused (rule CloseWithoutSlot).
+    Closed,
+    /// Home has everything; a power cut restored the mark (rule CloseProven).
+    ClosedMarkBack,
+    /// Home is an older copy.
+    HomeOlder,
+    /// Home has more than the log; with a mark, it is a later copy.
+    HomeNewer,
+    /// The log is of another file or history.
+    OtherFile,
+    /// The log is damaged or empty.
+    Damaged,
+}
+
+impl Pairing {
+    /// Whether an unmarked home needs nothing from the log.
+    pub fn has_all(&self) -> bool {
+        matches!(self, Pairing::Closed | Pairing::HomeNewer)
+    }
+}
+
+/// Where the records lead from a marked home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lead {
+    There,
+    /// The records begin behind home.
+    HomeOlder,
+    /// No record led to home's state.
+    HomeNewer,
+    Damaged,
+}
+
+/// The log behind its live slot, for an unmarked home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Readable records.
+    pub records: u64,
+    /// Whether a durable record cannot be read.
+    pub has_rot: bool,
+    /// Change counter of the last record, or of the slot.
+    pub counter: u32,
+    /// Change counter of home.
+    pub home_counter: u32,
+    /// Whether the log was last used for home.
+    pub is_noted: bool,
+}
+
+impl Left {
+    fn is_empty(&self) -> bool {
+        self.records == 0 && !self.has_rot
+    }
+}
+
+pub trait Evidence {
+    fn mark(&self) -> Option<Mark>;
+    /// Valid ones, the newest first.
+    fn slots(&self) -> &[Slot];
+    /// A hot one.
+    fn has_journal(&mut self) -> Result<bool>;
+    /// Whether home has its length, or a hot journal restores it.
+    fn is_home_whole(&mut self) -> Result<bool>;
+    /// No record follows `slot`.
+    fn is_empty(&mut self, slot: &Slot) -> Result<bool>;
+    /// No record behind `slot` tells of a flush.
+    fn has_nothing_flushed(&mut self, slot: &Slot) -> Result<bool>;
+    /// Both places hold one, or nothing yet.
+    fn has_sound_slots(&mut self) -> Result<bool>;
+    /// Looks in the ring of `slot`, for `session` and its `last` transaction, if given.
+    fn has_tombstone(&mut self, slot: &Slot, session: u64, last: Option<Tid>) -> Result<bool>;
+    fn replay(&mut self, slot: &Slot) -> Result<Lead>;
+    /// Replays home alone.
+    fn replay_nothing(&mut self) -> Result<Lead>;
+    /// Asked for an unmarked home.
+    fn left(&mut self, slot: &Slot) -> Result<Left>;
+}
+
+/// The relation of a home and a log.
+///
+/// # Errors
+///
+/// Those of the evidence.
+pub fn judge(evidence: &mut impl Evidence) -> Result<Pairing> {
+    let Some(mark) = evidence.mark() else { return unmarked(evidence) };
+    // The journal is of a transaction after a close.
+    let pairing = match evidence.has_journal()? {
+        true => Pairing::OtherFile,
+        false => by_records(evidence, &mark)?,
+    };
+    let is_found = matches!(pairing, Pairing::Fits(_) | Pairing::NeverBegun);
+    Ok(if !is_found && is_close_proven(evidence, &mark)? { Pairing::ClosedMarkBack } else { pairing })
+}
+
+fn by_records(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
+    let pairing = by_slots(evidence, mark)?;
+    let lead = match &pairing {
+        Pairing::Fits(slot) => evidence.replay(slot)?,
+        Pairing::NeverBegun => evidence.replay_nothing()?,
+        _ => return Ok(pairing),
+    };
+    Ok(match lead {
+        Lead::There => pairing,
+        Lead::HomeOlder => Pairing::HomeOlder,
+        Lead::HomeNewer => Pairing::HomeNewer,
+        Lead::Damaged => Pairing::Damaged,
+    })
+}
+
+/// Judges as far as mark and slots tell.
+fn by_slots(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
+    let Some(newest) = evidence.slots().first().cloned() else { return Ok(Pairing::Damaged) };
+    if newest.session == mark.session {
+        return Ok(if newest.live { Pairing::Fits(newest) } else { Pairing::HomeOlder });
+    }
+    if mark.tentative && follows_session(mark.session, newest.session) && evidence.has_sound_slots()? {
+        return Ok(Pairing::NeverBegun);
+    }
+    let older = before_recovery(evidence.slots(), mark.session).cloned();
+    match older {
+        Some(older) if evidence.is_empty(&newest)? => Ok(Pairing::Fits(older)),
+        _ => Ok(Pairing::OtherFile),
+    }
+}
+
+/// The slot that counts, if the newest is of a recovery that crashed before it marked home, without
+/// a record: it can be repeated (invariant I8). A slot lost between the two would be of a session
+/// that is over.
+pub fn before_recovery(slots: &[Slot], session: u64) -> Option<&Slot> {
+    let newest = slots.first()?;
+    let is_before =
+        |slot: &&Slot| slot.session == session && slot.live && slot.sequence.checked_add(1) == Some(newest.sequence);
+    slots.iter().find(is_before).filter(|_| newest.session != session)
+}
+
+/// Whether all of the session is in home (rule CloseProven).
+pub fn is_close_proven(evidence: &mut impl Evidence, mark: &Mark) -> Result<bool> {
+    // Schemes in place say nothing of home in the mark, and flush its removal.
+    let newest = evidence.slots().first().filter(|slot| slot.page_count != PAGE_COUNT_IN_HOME).cloned();
+    let Some(newest) = newest.filter(|_| mark.tid == mark.whole) else { return Ok(false) };
+    if !evidence.is_home_whole()? {
+        return Ok(false);
+    }
+    let is_end = |slot: &Slot| {
+        !slot.live && slot.session == mark.session && slot.base_tid == mark.tid && slot.page_count != PAGE_COUNT_IN_HOME
+    };
+    match (newest.live, newest.session == mark.session) {
+        (false, _) => Ok(is_end(&newest)),
+        (true, true) => evidence.has_tombstone(&newest, mark.session, Some(mark.tid)),
+        // Its slot is there and its mark is not: so it flushed no record (rule
+        // MarkWithFirstRecord).
+        (true, false) => {
+            let is_over = is_next(&newest, mark) || evidence.slots().iter().any(is_end);
+            Ok(is_over && evidence.has_nothing_flushed(&newest)?)
+        }
+    }
+}
+
+pub fn is_next(newest: &Slot, mark: &Mark) -> bool {
+    newest.live && follows_session(newest.session, mark.session) && newest.base_tid == mark.tid.next()
+}
+
+/// Taking the mark off adds two to home's change counter, putting it on nothing.
+const COUNTS_OF_A_CLOSE: u32 = 2;
+
+fn unmarked(evidence: &mut impl Evidence) -> Result<Pairing> {
+    let Some(newest) = evidence.slots().first().cloned() else { return Ok(Pairing::Damaged) };
+    if !newest.live {
+        return Ok(Pairing::Closed);
+    }
+    let left = evidence.left(&newest)?;
+    // Counters wrap.
+    let ahead = |counter: u32| left.home_counter.wrapping_sub(counter);
+    // A recovery leaves the counter at the slot's ceiling.
+    let is_rested = newest.is_in_page() && left.is_empty() && ahead(newest.counter_ceiling) <= COUNTS_OF_A_CLOSE;
+    Ok(match ahead(left.counter) {
+        _ if is_rested && left.is_noted => Pairing::Closed,
+        0..=COUNTS_OF_A_CLOSE if left.is_empty() || (left.is_noted && !left.has_rot) => Pairing::Closed,
+        0x8000_0000.. => Pairing::HomeOlder,
+        // A close that began to overwrite the ring, with home complete.
+        _ if left.is_noted && (!left.has_rot || evidence.has_tombstone(&newest, newest.session, None)?) => {
+            Pairing::HomeNewer
+        }
+        _ => Pairing::OtherFile,
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::base::types::LogOffset;
+    use crate::log::slot::session_after;
+
+    const SESSION: u64 = 7;
+    const LAST: Tid = Tid(90);
+
+    #[derive(Clone, Debug)]
+    struct Told {
+        mark: Option<Mark>,
+        slots: Vec<Slot>,
+        journal: bool,
+        home_whole: bool,
+        newest_empty: bool,
+        nothing_flushed: bool,
+        slots_sound: bool,
+        tombstone: bool,
+        lead: Lead,
+        left: Left,
+    }
+
+    impl Evidence for Told {
+        fn mark(&self) -> Option<Mark> {
+            self.mark
+        }
+        fn slots(&self) -> &[Slot] {
+            &self.slots
+        }
+        fn has_journal(&mut self) -> Result<bool> {
+            Ok(self.journal)
+        }
+        fn is_home_whole(&mut self) -> Result<bool> {
+            Ok(self.home_whole)
+        }
+        fn is_empty(&mut self, _: &Slot) -> Result<bool> {
+            Ok(self.newest_empty)
+        }
+        fn has_nothing_flushed(&mut self, _: &Slot) -> Result<bool> {
+            Ok(self.nothing_flushed)
+        }
+        fn has_sound_slots(&mut self) -> Result<bool> {
+            Ok(self.slots_sound)
+        }
+        fn has_tombstone(&mut self, _: &Slot, _: u64, _: Option<Tid>) -> Result<bool> {
+            Ok(self.tombstone)
+        }
+        fn replay(&mut self, _: &Slot) -> Result<Lead> {
+            Ok(self.lead)
+        }
+        fn replay_nothing(&mut self) -> Result<Lead> {
+            Ok(self.lead)
+        }
+        fn left(&mut self, _: &Slot) -> Result<Left> {
+            Ok(self.left)
+        }
+    }
+
+    fn slot(sequence: u64, session: u64, live: bool, base_tid: Tid) -> Slot {
+        Slot {
+            block_bytes: 4096,
+            sequence,
+            session,
+            salt: 1,
+            start: LogOffset(0),
+            ring_bytes: 52 << 10,
+            base_tid,
+            tid_ceiling: Tid(1000),
+            prev_crc: 0,
+            page_bytes: 4096,
+            page_count: 3,
+            change_counter: 100,
+            counter_ceiling: 500,
+            live,
+            zeroed: true,
+            in_place: false,
+        }
+    }
+
+    /// Each relation of slots to a mark of [`SESSION`] at [`LAST`], by name.
+    fn logs() -> Vec<(&'static str, Vec<Slot>)> {
+        let own = |sequence| slot(sequence, SESSION, true, Tid(80));
+        let next = session_after(SESSION, 5);
+        let before = (1..).find(|before| follows_session(session_after(*before, SESSION), *before)).unwrap();
+        vec![
+            ("none", vec![]),
+            ("own", vec![own(4)]),
+            ("own, closed", vec![slot(4, SESSION, false, LAST)]),
+            ("own, closed elsewhere", vec![slot(4, SESSION, false, Tid(95))]),
+            ("own in place", vec![Slot { in_place: true, page_count: PAGE_COUNT_IN_HOME, ..own(4) }]),
+            ("a recovery's", vec![slot(5, 99, true, Tid(1000)), own(4)]),
+            ("a later one's", vec![slot(6, 99, true, Tid(1000)), own(4)]),
+            ("the next one's", vec![slot(5, next, true, LAST.next())]),
+            ("the next one's, behind the end", vec![slot(5, 99, true, Tid(1000)), slot(4, SESSION, false, LAST)]),
+            ("the one's before", vec![slot(5, before, false, Tid(80))]),
+            ("another's", vec![slot(5, 99, true, Tid(80))]),
+            ("another's, closed", vec![slot(5, 99, false, Tid(80))]),
+        ]
+    }
+
+    fn left(records: u64, has_rot: bool, ahead: u32, is_noted: bool) -> Left {
+        // Wrapping.
+        let counter = u32::MAX;
+        Left { records, has_rot, counter, home_counter: counter.wrapping_add(ahead), is_noted }
+    }
+
+    fn marked(mut each: impl FnMut(&str, &Told)) {
+        let follows = |log: &str| log == "the one's before";
+        for (name, slots) in logs() {
+            for bits in 0..1u32 << 8 {
+                let bit = |n: u32| bits & (1 << n) != 0;
+                let session =
+                    if follows(name) { session_after(slots.first().unwrap().session, SESSION) } else { SESSION };
+                let whole = if bit(0) { LAST } else { Tid(85) };
+                for lead in [Lead::There, Lead::HomeOlder, Lead::HomeNewer, Lead::Damaged] {
+                    each(
+                        name,
+                        &Told {
+                            mark: Some(Mark { session, tid: LAST, whole, tentative: bit(1) }),
+                            slots: slots.clone(),
+                            journal: bit(2),
+                            home_whole: bit(3),
+                            newest_empty: bit(4),
+                            nothing_flushed: bit(5),
+                            slots_sound: bit(6),
+                            tombstone: bit(7),
+                            lead,
+                            left: left(0, false, 0, false),
+                        },
+                    );
+                }
+            }
+        }
+    }
+
+    /// The first match counts.
+    fn row(log: &str, told: &Told) -> &'static str {
+        let mark = told.mark.unwrap();
+        let goes_on = match log {
+            "own" | "own in place" => "fits",
+            "a recovery's" if told.newest_empty => "fits",
+            "the one's before" if mark.tentative && told.slots_sound => "never begun",
+            _ => "no",
+        };
+        let proof = match log {
+            "own" => told.tombstone,
+            "own, closed" => true,
+            "the next one's" | "the next one's, behind the end" => told.nothing_flushed,
+            _ => false,
+        };
+        match log {
+            _ if goes_on != "no" && !told.journal && told.lead == Lead::There => goes_on,
+            _ if proof && mark.tid == mark.whole && told.home_whole => "closed, mark back",
+            _ if told.journal => "other file",
+            "none" => "damaged",
+            "own, closed" | "own, closed elsewhere" => "home older",
+            _ if goes_on == "no" => "other file",
+            _ => match told.lead {
+                Lead::HomeOlder => "home older",
+                Lead::HomeNewer => "home newer",
+                _ => "damaged",
+            },
+        }
+    }
+
+    fn name(pairing: &Pairing) -> &'static str {
+        match pairing {
+            Pairing::Fits(_) => "fits",
+            Pairing::NeverBegun => "never begun",
+            Pairing::Closed => "closed",
+            Pairing::ClosedMarkBack => "closed, mark back",
+            Pairing::HomeOlder => "home older",
+            Pairing::HomeNewer => "home newer",
+            Pairing::OtherFile => "other file",
+            Pairing::Damaged => "damaged",
+        }
+    }
+
+    #[test]
+    fn every_row_of_a_marked_home() {
+        let mut seen = std::collections::BTreeMap::new();
+        marked(|log, told| {
+            let pairing = judge(&mut told.clone()).unwrap();
+            assert_eq!(name(&pairing), row(log, told), "{log}: {told:?}");
+            if let Pairing::Fits(slot) = &pairing {
+                assert!(slot.live && slot.session == SESSION, "{log}: {told:?}");
+            }
+            *seen.entry(name(&pairing)).or_insert(0) += 1;
+        });
+        assert_eq!(seen.len(), 7, "all but a closed one: {seen:?}");
+    }
+
+    #[test]
+    fn every_row_of_a_home_without_a_mark() {
+        let cases = [
+            (0u32, "near"),
+            (2, "near"),
+            (3, "ahead"),
+            (0x7fff_ffff, "ahead"),
+            (0x8000_0000, "behind"),
+            (u32::MAX, "behind"),
+        ];
+        for (log, slots) in logs() {
+            for ((ahead, distance), bits) in cases.into_iter().flat_map(|case| (0..16u32).map(move |bits| (case, bits)))
+            {
+                let bit = |n: u32| bits & (1 << n) != 0;
+                let left = left(u64::from(bit(0)), bit(1), ahead, bit(2));
+                let told = Told {
+                    mark: None,
+                    slots: slots.clone(),
+                    journal: false,
+                    home_whole: true,
+                    newest_empty: left.is_empty(),
+                    nothing_flushed: false,
+                    slots_sound: true,
+                    tombstone: bit(3),
+                    lead: Lead::There,
+                    left,
+                };
+                let expected = match (slots.first(), distance) {
+                    (None, _) => "damaged",
+                    (Some(slot), _) if !slot.live => "closed",
+                    (_, "near") if left.is_empty() || (left.is_noted && !left.has_rot) => "closed",
+                    (_, "behind") => "home older",
+                    _ if left.is_noted && (!left.has_rot || told.tombstone) => "home newer",
+                    _ => "other file",
+                };
+                assert_eq!(name(&judge(&mut told.clone()).unwrap()), expected, "{log}: {told:?}");
+            }
+        }
+    }
+
+    /// The counter after a recovery of an in-page scheme.
+    #[test]
+    fn a_home_at_the_ceiling_of_its_slot() {
+        let rested = Slot { in_place: true, page_count: PAGE_COUNT_IN_HOME, ..slot(4, SESSION, true, LAST) };
+        for (counter, is_noted, records, expected) in [
+            (502, true, 0, "closed"),
+            (503, true, 0, "home newer"),
+            (502, false, 0, "other file"),
+            (502, true, 1, "home newer"),
+        ] {
+            let left = Left { records, has_rot: false, counter: 100, home_counter: counter, is_noted };
+            let mut told = Told {
+                mark: None,
+                slots: vec![rested.clone()],
+                journal: false,
+                home_whole: true,
+                newest_empty: records == 0,
+                nothing_flushed: true,
+                slots_sound: true,
+                tombstone: false,
+                lead: Lead::There,
+                left,
+            };
+            assert_eq!(name(&judge(&mut told).unwrap()), expected, "{told:?}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Stepping aside: for the rest of one transaction a connection is the plain VFS below.
+//!
+//! For transactions that the log cannot commit: another page size or reserve, `journal_mode=WAL`,
+//! several files that are not all onewrite's. Order (invariants I1, I3): checkpoint → mark off →
+//! real journal written, synced with its directory → pages home, synced. Then SQLite commits by
+//! removing its journal. A real journal and a log with live records never exist together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::memory;
+use crate::base::rules::{Case, keeps};
+use crate::base::types::PageNo;
+use crate::checkpoint::checkpoint;
+use crate::database::queue::ConnectionId;
+use crate::database::{Database, Live, Phase};
+use crate::disk::beside;
+use crate::disk::stats::Stats;
+use crate::disk::{DiskFile, OpenMode};
+use crate::log::ring::Stream;
+use crate::pages::txn::Txn;
+use crate::session::mark::Ended;
+use crate::sqlite_format::home;
+use crate::sqlite_format::journal::VirtualJournal;
+
+/// Bytes of magic and record count.
+const HEAD_BYTES: usize = 12;
+
+/// LIVE → ASIDE, returning the real journal. The caller has the writer's place. BUSY_SNAPSHOT if
+/// others read: SQLite rolls back instead of retrying the half-done commit.
+pub fn step_aside(
+    db: &Database,
+    writer: &mut Option<Live>,
+    txn: &Txn,
+    journal: &VirtualJournal,
+    me: ConnectionId,
+) -> Result<Arc<dyn DiskFile>> {
+    // The journal will lie beside that name.
+    db.check_name()?;
+    reserve(db, me).map_err(stale)?;
+    let log = match make_room(db, writer, txn, me) {
+        Ok(log) => log,
+        Err(e) => {
+            release(db, me)?;
+            return Err(e);
+        }
+    };
+    let unmarked = {
+        let mut inner = db.inner.lock();
+        db.take_off_mark(writer, &mut inner, Stream::Keep, Ended::Durable).map(|()| inner.phase = Phase::Aside(me))
+    };
+    // Home needs the log while the mark may be on the disk.
+    let done = unmarked.and_then(|()| {
+        let done = plain_commit(db, txn, journal, &log.0);
+        // If this fails, the next session does it.
+        let _ = log.0.set_len(log.1);
+        done
+    });
+    done.map_err(|e| if db.inner.lock().phase == Phase::Unmarked { e } else { db.poison(e) })
+}
+
+/// Plain BUSY would make SQLite retry the half-done commit.
+pub fn stale(e: Error) -> Error {
+    match e {
+        Error::Busy(why) => Error::NotAlone(why),
+        e => e,
+    }
+}
+
+/// No other begins to read until [`release`] or [`step_aside`]. `BusySnapshot` if one reads, `Busy`
+/// if another process has the file open; nothing has changed then.
+pub fn reserve(db: &Database, me: ConnectionId) -> Result<()> {
+    let member = {
+        let mut inner = db.inner.lock();
+        // Rule StoreHasIt.
+        if inner.ships() {
+            return Err(Error::NotAlone(format!(
+                "commits to {} wait for a store: several files, another page size and WAL mode are not for it",
+                db.path.display()
+            )));
+        }
+        if inner.reserved == Some(me) {
+            return Ok(());
+        }
+        if inner.snapshot_count() > 1 {
+            return Err(Error::BusySnapshot);
+        }
+        inner.reserved = Some(me);
+        inner.member.clone()
+    };
+    let alone = member.map_or(Ok(()), |member| db.be_alone(&member, Duration::ZERO));
+    if alone.is_err() {
+        db.inner.lock().reserved = None;
+    }
+    alone
+}
+
+pub fn release(db: &Database, me: ConnectionId) -> Result<()> {
+    let member = {
+        let mut inner = db.inner.lock();
+        if inner.reserved != Some(me) {
+            return Ok(());
+        }
+        inner.reserved = None;
+        inner.member.clone()
+    };
+    member.map_or(Ok(()), |member| member.not_alone())
+}
+
+/// The last steps without a change. Returns the log's file, and its length once closed.
+fn make_room(
+    db: &Database,
+    writer: &mut Option<Live>,
+    txn: &Txn,
+    me: ConnectionId,
+) -> Result<(Arc<dyn DiskFile>, u64)> {
+    let Some(live) = writer.as_mut() else { return Err(Error::Misuse("stepping aside without a log".into())) };
+    checkpoint(db, live, Stream::Keep)?;
+    // A full disk fails here.
+    db.home.reserve(txn.file_bytes).context(|| db.what("no room for the pages added to"))?;
+    let mut inner = db.inner.lock();
+    if inner.snapshot_count() > 1 {
+        return Err(Error::BusySnapshot);
+    }
+    if !crate::disk::locks::exclusive(&*db.home)? {
+        // PENDING was free for a moment.
+        inner.kept_stock_out = false;
+        db.hold_pending();
+        return Err(Error::BusySnapshot);
+    }
+    inner.phase = Phase::Aside(me);
+    inner.reserved = None;
+    Ok((live.log.file().file.clone(), live.log.closed_bytes()))
+}
+
+fn plain_commit(
+    db: &Database,
+    txn: &Txn,
+    journal: &VirtualJournal,
+    log: &Arc<dyn DiskFile>,
+) -> Result<Arc<dyn DiskFile>> {
+    let what = || db.what("cannot write");
+    let mut buf = memory::zeros(txn.page_bytes as usize)?;
+    let real = match write_journal(db, journal) {
+        Ok(real) => real,
+        Err(e) => {
+            // Home is whole: only this transaction is lost.
+            let _ = db.disk.remove(db.journal_path());
+            come_back(db)?;
+            return Err(e);
+        }
+    };
+    // From here on the next program rolls a crash back.
+    for (page, image) in &txn.pages {
+        if *page == PageNo::HEADER {
+            // SQLite counts on from its cache, home from what it has shown (rule
+            // OneNumberOneState).
+            buf.copy_from_slice(image);
+            home::put_counter(&mut buf, txn.base.change_counter.wrapping_add(3));
+            db.home.write_at(&buf, 0).context(what)?;
+        } else {
+            db.home.write_at(image, page.offset(txn.page_bytes)).context(what)?;
+        }
+    }
+    for (page, at, _) in txn.streamed.iter() {
+        if log.read_at(&mut buf, at).context(what)? < buf.len() {
+            return Err(Error::log_ends_within(page));
+        }
+        db.home.write_at(&buf, page.offset(txn.page_bytes)).context(what)?;
+    }
+    // Removed and added again without a write: zeros.
+    let end = u32::try_from(txn.file_bytes / u64::from(txn.page_bytes.max(1))).unwrap_or(u32::MAX);
+    for page in (txn.base_limit.min(txn.base.page_count) + 1..=end).map(PageNo) {
+        if !txn.pages.contains_key(&page) && txn.streamed.get(page).is_none() {
+            buf.fill(0);
+            db.home.write_at(&buf, page.offset(txn.page_bytes)).context(what)?;
+        }
+    }
+    db.home.set_len(txn.file_bytes).context(what)?;
+    db.sync_home()?;
+    Stats::add(&db.stats.asides, 1);
+    Ok(real)
+}
+
+/// Magic and count come after a flush: SQLite's checksum takes every 200th byte, and could miss a
+/// lost sector.
+fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn DiskFile>> {
+    let what = || db.what("cannot write the rollback journal of");
+    let path = db.journal_path();
+    let real = db.open_journal(OpenMode::Create, what)?;
+    real.set_len(0).context(what)?;
+    let mut buf = memory::zeros(256 << 10)?;
+    let mut at = 0;
+    let mut head = Vec::new();
+    while at < journal.len() {
+        let n = journal.read_at(&mut buf, at)?;
+        if at == 0 {
+            head = buf.get(..n.min(HEAD_BYTES)).unwrap_or_default().to_vec();
+            if keeps(Case::JournalHeadLast) {
+                buf.get_mut(..head.len()).unwrap_or_default().fill(0);
+            }
+        }
+        real.write_at(buf.get(..n).unwrap_or_default(), at).context(what)?;
+        at += n as u64;
+    }
+    real.sync().context(what)?;
+    db.disk.sync_dir_of(path).context(what)?;
+    real.write_at(&head, 0).context(what)?;
+    real.sync().context(what)?;
+    Ok(real)
+}
+
+/// ASIDE → UNMARKED. A journal that SQLite left (TRUNCATE, PERSIST) goes, durable, lest it come
+/// back beside a log. SHARED stays.
+pub fn come_back(db: &Database) -> Result<()> {
+    let what = || db.what("cannot remove the rollback journal of");
+    let path = db.journal_path();
+    if db.has_name()? && !db.has_hot_journal()? {
+        beside::remove(&*db.disk, path).context(what)?;
+        if keeps(Case::JournalRemovalFlushed) {
+            db.disk.sync_dir_of(path).context(what)?;
+        }
+    }
+    let mut inner = db.inner.lock();
+    crate::disk::locks::downgrade(&*db.home)?;
+    inner.set_state(Arc::new(db.read_state()?.0));
+    inner.phase = Phase::Unmarked;
+    Ok(())
+}

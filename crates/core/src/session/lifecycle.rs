@@ -1,0 +1,203 @@
+//! From a plain file to a live one and back: the transitions of [`Phase`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
+
+use super::mark::Ended;
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::rules::{Case, keeps};
+use crate::base::types::Tid;
+use crate::checkpoint;
+use crate::database::{Database, Inner, Live, Phase};
+use crate::log::ring::Stream;
+use crate::shared::member::Member;
+use crate::shared::tail::Tail;
+use crate::sqlite_format::home::State;
+
+/// Longest wait for another that attaches or leaves.
+const ADMIN_WAIT: Duration = Duration::from_secs(20);
+/// Longest wait before home is marked, or unmarked after a dead process.
+const READERS_LEAVE: Duration = Duration::from_millis(10);
+
+impl Database {
+    /// UNMARKED → LIVE, with the writer's place and SHARED. `Busy` while others read: RESERVED
+    /// stays until the caller gives up, so that one of several gets on.
+    pub fn go_live(&self, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
+        if !crate::disk::locks::reserve(&*self.home)? {
+            return Err(Error::Busy(format!("another process is about to write {}", self.path.display())));
+        }
+        // For programs that only look; longer readers go on.
+        let patience = READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
+        if !crate::disk::locks::exclusive_from_reserved(&*self.home, patience)? {
+            return Err(Error::Busy(format!(
+                "the database {} is in use by another process without onewrite",
+                self.path.display()
+            )));
+        }
+        let made = self.place_mark(inner, None);
+        // SHARED keeps stock writers out, PENDING stock readers (rule StockKeptOut).
+        match &made {
+            Ok(_) => crate::disk::locks::downgrade_to_pending(&*self.home)?,
+            Err(_) => crate::disk::locks::downgrade(&*self.home)?,
+        }
+        let made = made?;
+        self.share(made, writer, inner, 1)
+    }
+
+    /// Another onewrite process may hold PENDING. False while another program is about to write.
+    pub fn lock_shared(&self, inner: &mut Inner) -> Result<bool> {
+        let is_live = || Ok(self.read_mark()?.is_some());
+        crate::disk::locks::shared_again(&*self.home, &mut inner.pending_free_at, is_live)
+    }
+
+    /// Precedes bringing pages home and the mark's removal: stock SQLite that read the length
+    /// without PENDING held reads the header now, and finds the mark (rule StockKeptOut).
+    pub(super) fn keep_stock_out(&self) -> Result<()> {
+        if !self.inner.lock().kept_stock_out {
+            self.hold_pending();
+            crate::disk::locks::readers_leave(&*self.home, READERS_LEAVE)?;
+        }
+        Ok(())
+    }
+
+    /// Others may join a log that this process alone made `live`, all durable, unless the scheme
+    /// forbids it. `in_flight`: transactions under way, as after [`Database::enter`]; home is just
+    /// marked.
+    pub fn share(
+        &self,
+        live: Live,
+        writer: &mut MutexGuard<'_, Option<Live>>,
+        inner: &mut Inner,
+        in_flight: usize,
+    ) -> Result<()> {
+        let (slot, log, due) = (live.log.slot().clone(), live.log.file().clone(), live.due);
+        let cursor = live.log.cursor();
+        inner.phase = Phase::Live;
+        inner.home_tid = slot.base_tid;
+        inner.kept_stock_out = in_flight > 0;
+        inner.set_state(Arc::new(State { tid: cursor.last_tid, ..(*inner.latest).clone() }));
+        **writer = Some(live);
+        if self.facts().all_in_log() && !inner.options.concurrent {
+            let options = inner.options.clone();
+            let tail = Tail { slot, cursor };
+            self.enrol(Member::found(self.files(), log, tail, due, options.psow, in_flight)?, inner);
+        }
+        self.tell_attached();
+        self.sign()?.map_or(Ok(()), |sign| self.begin_signed(inner.member.as_deref(), sign))
+    }
+
+    pub fn tell_attached(&self) {
+        if let Some(attached) = self.attached.get() {
+            attached();
+        }
+    }
+
+    pub fn enrol(&self, member: Option<Arc<Member>>, inner: &mut Inner) {
+        if let Some(member) = &member {
+            inner.snapshots.tids().for_each(|tid| member.announce_unseen(tid));
+        }
+        self.table.write().member = member.clone();
+        inner.member = member;
+    }
+
+    /// Others may change the database.
+    pub(super) fn forget(&self, inner: &mut Inner) {
+        self.table.write().clear();
+        inner.plain = None;
+    }
+
+    /// Undoes [`Database::enrol`]; gives back all locks of the log.
+    pub fn quit(&self, inner: &mut Inner) -> Result<()> {
+        self.table.write().member = None;
+        (inner.home_tid, inner.tid_before) = (Tid::HOME, Tid::HOME);
+        inner.kept_stock_out = false;
+        inner.member.take().map_or(Ok(()), |member| member.leave_for_good())
+    }
+
+    /// LIVE → UNMARKED: the next write starts with other options. `Busy` beside other processes.
+    pub fn detach_for_options(&self) -> Result<()> {
+        let member = self.member();
+        if let Some(member) = &member {
+            self.be_alone(member, std::time::Duration::ZERO)?;
+            if let Err(e) = self.enter(true, std::time::Duration::ZERO) {
+                member.not_alone()?;
+                return Err(e);
+            }
+        }
+        let done = self.unmark_alone();
+        if let (Err(_), Some(member)) = (&done, member.filter(|_| self.member().is_some())) {
+            self.leave(false);
+            member.not_alone()?;
+        }
+        done
+    }
+
+    fn unmark_alone(&self) -> Result<()> {
+        self.keep_stock_out()?;
+        let mut writer = self.writer.lock();
+        if let Some(live) = writer.as_mut() {
+            checkpoint::bring_home(self, live)?;
+        }
+        let mut inner = self.inner.lock();
+        // After an error, mark and names are unknown.
+        let done = self.take_off_mark(&mut writer, &mut inner, Stream::Drop, Ended::Durable);
+        done.map_err(|e| inner.poison(e))?;
+        crate::disk::locks::none(&*self.home)
+    }
+
+    /// Home becomes a plain, complete file again.
+    pub fn detach(&self) -> Result<()> {
+        let live = self.inner.lock().phase == Phase::Live;
+        let keep_out = |last: bool| if last { self.keep_stock_out().map(|()| true) } else { Ok(false) };
+        let last = if live { self.is_last(ADMIN_WAIT).and_then(keep_out) } else { Ok(true) };
+        let last = last.and_then(|last| if live && last { self.check_mark_of_live().map(|()| last) } else { Ok(last) });
+        let closed = match last {
+            Ok(true) => self.end_session(),
+            last => last.map(drop),
+        };
+        // Even after a failure: recovery needs all locks.
+        let mut writer = self.writer.lock();
+        let mut inner = self.inner.lock();
+        *writer = None;
+        let left = self.quit(&mut inner);
+        if inner.phase == Phase::Live {
+            inner.phase = Phase::Unmarked;
+        }
+        let unlocked = crate::disk::locks::none(&*self.home);
+        closed.and(left).and(unlocked)
+    }
+
+    /// A failure leaves it to recovery.
+    fn end_session(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        let inner = self.inner.lock();
+        if inner.phase != Phase::Live || inner.check().is_err() {
+            return Ok(());
+        }
+        let sticky = inner.options.sticky;
+        drop(inner);
+        if !keeps(Case::MarkOffLast) {
+            let header = self.inner.lock().latest.final_header();
+            self.write_header(&header)?;
+        }
+        if let Some(live) = writer.as_mut() {
+            match sticky {
+                true => checkpoint::checkpoint(self, live, Stream::Drop)?,
+                false => checkpoint::bring_home(self, live)?,
+            }
+        }
+        let mut inner = self.inner.lock();
+        if !sticky {
+            return self.take_off_mark(&mut writer, &mut inner, Stream::Drop, self.ended());
+        }
+        if let Some(live) = writer.as_mut() {
+            live.scheme.clone().detach(self, live, Some(&inner.latest))?;
+            if live.home.reserved_bytes > 0 {
+                self.home.set_len(live.home.bytes).context(|| self.what("cannot fit the length of"))?;
+            }
+        }
+        Ok(())
+    }
+}

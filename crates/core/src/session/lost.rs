@@ -1,0 +1,231 @@
+//! Files that are removed, moved or overwritten while in use. A lost log is replaced, with
+//! everything at home; a moved home gives errors; an overwritten home is not written.
+//!
+//! ```text
+//! look       at most once a second, when a write transaction begins
+//! lost log   checkpoint → no reader of an older state → new log and slot, flushed
+//!            → words: REPLACED → mark, flushed
+//! others     see REPLACED when they begin to read, and attach to the new log
+//! ```
+
+use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
+
+use crate::base::error::{Error, IoContext, Result};
+use crate::checkpoint::checkpoint;
+use crate::database::identity::replaced;
+use crate::database::{Database, Inner, Live, Phase};
+use crate::log::file::LogFile;
+use crate::log::ring::Stream;
+use crate::log::slot::Slot;
+use crate::shared::kept;
+use crate::shared::words::Pins;
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Where flushes are free, asking before each commit would take 6 % of it.
+const ASK_EVERY: Duration = Duration::from_millis(1);
+/// Longest wait for older readers, before a new log is made.
+const READERS_LEAVE: Duration = Duration::from_millis(20);
+
+impl Database {
+    /// The caller has the writer's place. An error repeats until its cause is mended.
+    pub fn see_to_files(&self, writer: &mut MutexGuard<'_, Option<Live>>) -> Result<()> {
+        let Some(live) = writer.as_mut() else { return Ok(()) };
+        if !self.disk.is_due(&mut live.looked_at, LOOK_EVERY) {
+            return Ok(());
+        }
+        self.inner.lock().check()?;
+        // Closing an unused lost log gives its room back.
+        self.has_stragglers()?;
+        let seen = self.look_at_files(writer);
+        if let (Err(_), Some(live)) = (&seen, writer.as_mut()) {
+            live.looked_at = None;
+        }
+        seen
+    }
+
+    /// Asks before each record: a removed log vanishes with its processes. With streamed images the
+    /// commit fails, for the new log lacks them.
+    pub fn see_to_removed_log(&self, writer: &mut MutexGuard<'_, Option<Live>>, streams: bool) -> Result<()> {
+        let Some(live) = writer.as_mut() else { return Ok(()) };
+        if !self.disk.is_due(&mut live.asked_at, ASK_EVERY) {
+            return Ok(());
+        }
+        let log = live.log.file();
+        let is_removed = log.file.is_unlinked().context(|| log.what("cannot look at"))?;
+        if !is_removed || self.home.is_unlinked().context(|| self.what("cannot look at"))? {
+            return Ok(());
+        }
+        (live.looked_at, live.asked_at) = (None, None);
+        if streams {
+            return Err(Error::NotAlone(format!(
+                "the log {} was removed, and this transaction had images in it: begin it again",
+                live.log.file().path.display()
+            )));
+        }
+        self.see_to_files(writer)
+    }
+
+    fn look_at_files(&self, writer: &mut MutexGuard<'_, Option<Live>>) -> Result<()> {
+        let Some(live) = writer.as_mut() else { return Ok(()) };
+        self.check_mark(live)?;
+        let has_name = self.has_name()?;
+        if has_name && live.log.file().is_at(&*self.disk, &live.log.file().path)? {
+            return Ok(());
+        }
+        // No other process can open a removed home.
+        if self.home.is_unlinked().context(|| self.what("cannot look at"))? {
+            return Ok(());
+        }
+        if !has_name && !self.is_beside()? {
+            checkpoint(self, live, Stream::Drop)?;
+            return Err(Error::Moved(format!(
+                "the file of {} was moved to another directory while it is in use, and does not find its log {} there. All that was \
+                 committed is in the file. Move it back, or close it and open it where it is now: nothing is committed before",
+                self.path.display(),
+                live.log.file().path.display()
+            )));
+        }
+        if live.log.file().is_at(&*self.disk, &self.path_of_log(live.home.mark.session)?)? {
+            return Ok(());
+        }
+        self.replace_log(writer)
+    }
+
+    /// Whether it is in the directory where it was opened.
+    fn is_beside(&self) -> Result<bool> {
+        let home = self.home.id().context(|| self.what("cannot look at"))?;
+        let beside = self.disk.names_beside(&self.path).unwrap_or_default();
+        Ok(beside.iter().any(|path| matches!(self.disk.identify(path), Ok(Some(id)) if id == home)))
+    }
+
+    pub(super) fn check_mark_of_live(&self) -> Result<()> {
+        let is_sound = self.inner.lock().check().is_ok();
+        self.writer.lock().as_ref().filter(|_| is_sound).map_or(Ok(()), |live| self.check_mark(live))
+    }
+
+    /// The next process would not find the log (rule LostLogReplaced).
+    fn replace_log(&self, writer: &mut MutexGuard<'_, Option<Live>>) -> Result<()> {
+        let Some(live) = writer.as_mut() else { return Ok(()) };
+        let lost = format!(
+            "the log {} is no longer there: it was removed, moved or replaced while the database is in use",
+            live.log.file().path.display()
+        );
+        checkpoint(self, live, Stream::Drop).map_err(|e| because(&lost, e))?;
+        let mut inner = self.inner.lock();
+        let facts = live.scheme.facts();
+        if !facts.all_in_log() || inner.options.concurrent || inner.ships() || self.is_signed()? {
+            return Err(Error::CantOpen(format!(
+                "{lost}. All that was committed is in the database file. Close every connection: with scheme={}, concurrent={} and \
+                 commits that {} for a store no new log can be made before, and nothing is committed",
+                inner.options.preset,
+                u8::from(inner.options.concurrent),
+                if inner.ships() { "wait" } else { "do not wait" }
+            )));
+        }
+        self.wait_for_older(&mut inner).map_err(|e| because(&lost, e))?;
+        let made = self.place_mark(&mut inner, Some(live));
+        if made.is_err() {
+            let_in(&inner);
+        }
+        let made = made.map_err(|e| because(&lost, e))?;
+        self.go_on_with(made, writer, &mut inner).map_err(|e| inner.poison(e))
+    }
+
+    /// Waits until no snapshot of any process is older than the newest state, and none begins.
+    /// `Busy` otherwise.
+    fn wait_for_older(&self, inner: &mut MutexGuard<'_, Inner>) -> Result<()> {
+        let deadline = Instant::now() + READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
+        loop {
+            let mut is_read = inner.snapshots.tids().any(|tid| !inner.is_newest_tid(tid));
+            debug_assert!(inner.latest.tid == inner.published.tid, "everything is at home");
+            if let Some(member) = &inner.member {
+                member.words.shut_out(member.me);
+                is_read |= member.pins_of_others()?.iter().any(|pins| *pins != Pins::default());
+            }
+            if !is_read {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let_in(inner);
+                return Err(Error::Busy(
+                    "all that was committed is in the database file. A new log is made when no connection reads an older state, and no \
+                     other process reads"
+                        .into(),
+                ));
+            }
+            MutexGuard::unlocked(inner, || std::thread::sleep(Duration::from_micros(500)));
+        }
+    }
+
+    /// The new log has its first durable slot; it gets the decisions that other files' transactions
+    /// need.
+    pub(super) fn leave_log(&self, inner: &Inner, lost: &Live, log: &LogFile, slot: &Slot) -> Result<()> {
+        if lost.log.slot().block_bytes == slot.block_bytes {
+            for sector in lost.log.file().decisions(lost.log.slot())? {
+                if let Some((decision, _)) = sector.decision {
+                    log.decide(sector.position, &decision)?;
+                }
+            }
+        }
+        if let Some(member) = &inner.member {
+            member.words.replace();
+        }
+        Ok(())
+    }
+
+    /// Goes on with its turn there.
+    fn go_on_with(&self, made: Live, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
+        let session = writer.as_ref().map_or(0, |live| live.home.mark.session);
+        let (before, kept_stock_out, home_tid) = (inner.published.tid, inner.kept_stock_out, made.home_tid);
+        let old = inner.member.take();
+        let in_flight = old.as_ref().map_or(0, |member| member.move_turn());
+        self.share(made, writer, inner, in_flight)?;
+        (inner.kept_stock_out, inner.tid_before) = (kept_stock_out, before);
+        self.table.write().lists_since(home_tid);
+        if let Some(member) = inner.member.as_ref().filter(|_| inner.alone.is_some()) {
+            member.words.shut_out(member.me);
+        }
+        let Some(old) = old else { return Ok(()) };
+        old.leave_for_good()?;
+        kept::remove(&*self.disk, &old.log.path, session)?;
+        self.lost_logs.lock().push(old.log.clone());
+        Ok(())
+    }
+
+    pub fn is_log_replaced(&self, inner: &Inner) -> bool {
+        inner.phase == Phase::Live && inner.member.as_ref().is_some_and(|member| member.words.is_replaced())
+    }
+
+    /// Home is then looked at anew. `Busy` while a connection of this process reads.
+    pub fn leave_lost_log(&self, writer: &mut Option<Live>, inner: &mut Inner) -> Result<()> {
+        if !self.is_log_replaced(inner) {
+            return Ok(());
+        }
+        if !inner.snapshots.is_empty() {
+            return Err(replaced());
+        }
+        *writer = None;
+        self.table.write().clear();
+        self.quit(inner)?;
+        inner.phase = Phase::Unmarked;
+        Ok(())
+    }
+}
+
+fn let_in(inner: &Inner) {
+    if let Some(member) = inner.member.as_ref().filter(|_| inner.alone.is_none()) {
+        member.words.let_in(member.me);
+    }
+}
+
+fn because(lost: &str, error: Error) -> Error {
+    match error {
+        Error::Busy(why) => Error::Busy(format!("{lost}; {why}")),
+        Error::Full(why) => Error::Full(format!("{lost}; {why}")),
+        Error::NoMemory | Error::Poisoned(_) | Error::Unshipped(_) => error,
+        Error::ReadOnlyDirectory(why) => Error::ReadOnlyDirectory(format!("{lost}, and no new one can be made: {why}")),
+        error => Error::CantOpen(format!("{lost}, and no new one can be made: {error}")),
+    }
+}

@@ -1,0 +1,135 @@
+//! A process detaches from an idle database: LIVE → UNMARKED with its connections open.
+//!
+//! The last process to detach brings all home and takes the mark off, so that any program can use
+//! the file. The next writing transaction attaches anew; one that only reads needs no log then.
+
+use std::time::{Duration, Instant};
+
+use super::mark::Ended;
+use crate::base::error::{Error, Result};
+use crate::checkpoint;
+use crate::database::queue::{Claim, ConnectionId};
+use crate::database::{Database, Inner, Phase};
+use crate::disk::locks;
+use crate::log::ring::Stream;
+use crate::shared::member::Member;
+
+/// Connections count from 1.
+const RESTER: ConnectionId = ConnectionId(0);
+/// Longest wait for a process that attaches or leaves.
+const ADMIN_WAIT: Duration = Duration::from_millis(5);
+
+impl Inner {
+    /// Whether the process may detach with connections open.
+    fn can_rest(&self) -> bool {
+        self.phase == Phase::Live && !self.options.sticky && !self.options.concurrent && self.is_unused()
+    }
+
+    fn is_unused(&self) -> bool {
+        self.snapshots.is_empty() && self.reserved.is_none() && self.alone.is_none()
+    }
+}
+
+impl Database {
+    /// The time until the next look.
+    pub fn attached_for(&self) -> Option<Duration> {
+        let inner = self.inner.lock();
+        let looked_after = inner.phase == Phase::Live && !inner.options.idle.is_zero();
+        looked_after.then(|| inner.options.idle)
+    }
+
+    pub fn rest_if_quiet(&self, now: Instant) -> Result<()> {
+        let is_over = {
+            let mut inner = self.inner.lock();
+            let was_used = std::mem::take(&mut inner.was_used) || !inner.is_unused();
+            let (newest, idle) = (inner.published.tid, inner.options.idle);
+            inner.pace.is_over(now, was_used, newest, idle)
+        };
+        if is_over { self.rest().map(drop) } else { Ok(()) }
+    }
+
+    /// The last process leaves a plain file. True: detached.
+    pub fn rest(&self) -> Result<bool> {
+        if !self.inner.lock().can_rest() || !self.facts().all_in_log() || self.undecided.lock().is_some() {
+            return Ok(self.inner.lock().phase == Phase::Unmarked);
+        }
+        if !self.queue.acquire(RESTER, Claim::Firm, Duration::ZERO) {
+            return Ok(false);
+        }
+        let rested = self.leave_unused();
+        self.queue.release(RESTER);
+        rested
+    }
+
+    /// The caller has the writer's place.
+    fn leave_unused(&self) -> Result<bool> {
+        let Some(member) = self.member() else { return self.leave_plain() };
+        if member.words.is_replaced() {
+            return Ok(false);
+        }
+        let left = match self.is_last(ADMIN_WAIT) {
+            Ok(true) => {
+                let left = self.leave_plain();
+                if !matches!(left, Ok(true)) {
+                    self.leave(false);
+                }
+                left
+            }
+            // Read-only processes could not take the mark off.
+            Ok(false) if !self.read_only && !member.has_others() => Ok(false),
+            Ok(false) => self.leave_to_others(),
+            Err(e) => Err(e),
+        };
+        if !matches!(left, Ok(true)) && !member.observes {
+            self.let_others_in(&member)?;
+        }
+        match left {
+            Err(Error::Busy(_)) => Ok(false),
+            left => left,
+        }
+    }
+
+    fn let_others_in(&self, member: &Member) -> Result<()> {
+        // Without a member, its locks are given back.
+        if self.member().is_some() { member.not_alone() } else { Ok(()) }
+    }
+
+    fn leave_to_others(&self) -> Result<bool> {
+        let mut writer = self.writer.lock();
+        let mut inner = self.inner.lock();
+        if !inner.can_rest() {
+            return Ok(false);
+        }
+        *writer = None;
+        self.forget(&mut inner);
+        self.quit(&mut inner)?;
+        inner.phase = Phase::Unmarked;
+        locks::none(&*self.home)?;
+        Ok(true)
+    }
+
+    /// Readers that begin meanwhile wait, or keep the process attached.
+    fn leave_plain(&self) -> Result<bool> {
+        self.keep_stock_out()?;
+        let mut writer = self.writer.lock();
+        let Some(live) = writer.as_mut() else { return Ok(false) };
+        match checkpoint::bring_home(self, live) {
+            // It stays attached.
+            Err(e) if e.is_short() => return Ok(false),
+            brought => brought?,
+        }
+        let mut inner = self.inner.lock();
+        if !inner.can_rest() {
+            return Ok(false);
+        }
+        let done = self.take_off_mark(&mut writer, &mut inner, Stream::Drop, self.ended());
+        done.map_err(|e| inner.poison(e))?;
+        locks::none(&*self.home)?;
+        Ok(true)
+    }
+
+    pub(super) fn ended(&self) -> Ended {
+        let flushes = self.flushes_close.load(std::sync::atomic::Ordering::Relaxed);
+        if flushes { Ended::Durable } else { Ended::Proven }
+    }
+}

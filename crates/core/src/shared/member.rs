@@ -1,0 +1,632 @@
+//! A process among those that use one log: attaching, its slot, its snapshots, its turn to write.
+//!
+//! Locks on bytes of the log's block 0, which end with their process:
+//!
+//! | byte | held |
+//! |---|---|
+//! | 0 ATTACH | shared by every attached process; exclusive by one that is alone |
+//! | 1 ADMIN | exclusive while a process attaches or leaves |
+//! | 2 + n | exclusive by the process in slot n: a process that gets it knows that one dead |
+//! | 2^32 + TID | shared by an observer that reads the snapshot TID |
+//!
+//! An observer cannot write the log: without slot or words, it announces snapshots with locks (rule
+//! AnnounceThenLook).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::kept::{Kept, kept_path};
+use super::tail::Tail;
+use super::turn::{Turn, Turns, now_us};
+use super::words::{Cell, Due, PINS, PROCESSES, Pins, ProcessWords};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::layout::lock_bytes::{ADMIN, ATTACH, BYTES, OBSERVED, OBSERVED_BYTES, SLOTS};
+use crate::base::types::Tid;
+use crate::disk::{Disk, DiskFile, LockKind};
+use crate::log::file::{Cursor, LogFile};
+use crate::log::slot::Slot;
+
+/// Another process counts as a writer for this long.
+const BESIDE: Duration = Duration::from_millis(20);
+
+/// Time between two checks of the holder of PENDING.
+const PENDING_EVERY: Duration = Duration::from_millis(100);
+
+/// Takes all lock bytes: exclusive to use the log alone, shared to read it unused. False if another
+/// process has one.
+pub fn try_alone(log: &LogFile, kind: LockKind) -> Result<bool> {
+    log.file.try_lock(ATTACH, BYTES, kind).context(|| format!("cannot lock the log {}", log.path.display()))
+}
+
+pub fn give_back(log: &LogFile) -> Result<()> {
+    log.file.unlock(ATTACH, BYTES).context(|| format!("cannot unlock the log {}", log.path.display()))
+}
+
+/// Keeps others from attaching and leaving; `Busy` if another process has ADMIN for longer than
+/// `wait`.
+pub fn admin(log: &LogFile, wait: Duration) -> Result<()> {
+    lock_within(log, ADMIN, LockKind::Exclusive, wait)
+}
+
+fn lock_within(log: &LogFile, byte: u64, kind: LockKind, wait: Duration) -> Result<()> {
+    let deadline = Instant::now() + wait;
+    let what = || format!("cannot lock the log {}", log.path.display());
+    while !log.file.try_lock(byte, 1, kind).context(what)? {
+        if Instant::now() >= deadline {
+            return Err(Error::Busy(format!(
+                "another process has this database to itself, or is opening or closing it (it holds the log {})",
+                log.path.display()
+            )));
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    Ok(())
+}
+
+fn in_use(log: &LogFile, why: &str) -> Error {
+    Error::Busy(format!("another process has this database open {why} (log {})", log.path.display()))
+}
+
+pub fn end_admin(log: &LogFile) -> Result<()> {
+    log.file.unlock(ADMIN, 1).context(|| format!("cannot unlock the log {}", log.path.display()))
+}
+
+fn observed(tid: Tid) -> u64 {
+    OBSERVED.saturating_add(tid.0)
+}
+
+#[derive(Default)]
+struct Announced {
+    own: [Option<Tid>; PINS],
+    others: Vec<Tid>,
+}
+
+struct Local {
+    in_flight: usize,
+    /// The place came from another process: no thread goes on until the writer's state is in order
+    /// (rule OneWriter).
+    settling: bool,
+    /// The count of turns when the writer's state was last in order.
+    seen_turns: u64,
+    since: Instant,
+    /// When another process last had the turn.
+    others_at: Option<Instant>,
+    /// When PENDING was last asked for, on the shared clock.
+    pending_at_us: u64,
+    dead: Option<usize>,
+    /// This process has moved to another log: no turn begins here.
+    is_over: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Ours, without another between.
+    Again,
+    /// Ours; another may have written.
+    Anew,
+    /// Ours; it died while writing.
+    FromDead(usize),
+    Not,
+}
+
+pub struct Files {
+    pub disk: Arc<dyn Disk>,
+    pub home: Arc<dyn DiskFile>,
+    /// This process cannot write it.
+    pub read_only: bool,
+}
+
+pub struct Member {
+    pub words: ProcessWords,
+    /// An observer has none.
+    pub me: usize,
+    /// This process can only read the log.
+    pub observes: bool,
+    pub log: LogFile,
+    pub tail: Mutex<Tail>,
+    pub kept: Kept,
+    /// The sequence of [`Tail`]'s slot, read without a lock by each snapshot.
+    pub generation: AtomicU64,
+    announced: Mutex<Announced>,
+    awaiting: AtomicUsize,
+    local: Mutex<Local>,
+    idle: Condvar,
+    pending_due: AtomicBool,
+}
+
+impl Member {
+    fn new(files: Files, log: LogFile, words: ProcessWords, me: usize, tail: Tail) -> Member {
+        let kept = kept_path(&log.path, tail.slot.session);
+        Member {
+            kept: Kept::new(files.disk, files.home, kept, words.clone(), files.read_only),
+            generation: AtomicU64::new(tail.slot.sequence),
+            words,
+            me,
+            observes: me >= PROCESSES,
+            log,
+            tail: Mutex::new(tail),
+            announced: Mutex::default(),
+            awaiting: AtomicUsize::new(0),
+            local: Mutex::new(Local {
+                in_flight: 0,
+                settling: false,
+                seen_turns: u64::MAX,
+                since: Instant::now(),
+                others_at: None,
+                pending_at_us: now_us(),
+                dead: None,
+                is_over: false,
+            }),
+            idle: Condvar::new(),
+            pending_due: AtomicBool::new(false),
+        }
+    }
+
+    /// The first process: it has all lock bytes, with records durable up to `tail`. `due` is left
+    /// by a recovery. With `in_flight` transactions it has the writer's place (rule OneWriter);
+    /// each ends with [`Member::leave`]. `None`, still alone: memory cannot be shared.
+    pub fn found(
+        files: Files,
+        log: LogFile,
+        tail: Tail,
+        due: Due,
+        psow: bool,
+        in_flight: usize,
+    ) -> Result<Option<Arc<Member>>> {
+        let Ok(words) = log.file.shared_words() else { return Ok(None) };
+        let words = ProcessWords::new(words);
+        words.found(tail.slot.session, psow, tail.slot.sequence, tail.cursor.last_tid);
+        words.set_due(due);
+        let made = log.file.made().context(|| format!("cannot look at the log {}", log.path.display()))?;
+        words.set_start(files.disk.system_start(), made);
+        let me = 0;
+        words.enter(me);
+        let member = Member::new(files, log, words, me, tail);
+        member.turns().found(in_flight > 0);
+        {
+            let mut local = member.local.lock();
+            local.seen_turns = member.words.turns().load(SeqCst);
+            local.in_flight = in_flight;
+        }
+        let what = || format!("cannot lock the log {}", member.log.path.display());
+        let file = &member.log.file;
+        file.unlock(SLOTS + 1, PROCESSES as u64 - 1).context(what)?;
+        file.try_lock(ATTACH, 1, LockKind::Shared).context(what)?;
+        file.unlock(ADMIN, 1).context(what)?;
+        Ok(Some(Arc::new(member)))
+    }
+
+    /// Joins the log's processes, to write if `psow` is given. The caller has ADMIN, and is not
+    /// alone.
+    pub fn join(files: Files, log: LogFile, session: u64, psow: Option<bool>) -> Result<Arc<Member>> {
+        let path = log.path.display().to_string();
+        let what = || format!("cannot lock the log {path}");
+        let busy = |why: &str| in_use(&log, why);
+        if !log.file.try_lock(ATTACH, 1, LockKind::Shared).context(what)? {
+            return Err(busy("and shares it with none"));
+        }
+        let (words, slot) = Self::look(&log, session, psow)?;
+        // The slot of a process that died in its turn or flush is left to the take-over.
+        let mut free = 0..PROCESSES;
+        let me = loop {
+            let Some(n) = free.next() else { return Err(busy("in as many places as there may be")) };
+            let at = SLOTS + n as u64;
+            if log.file.try_lock(at, 1, LockKind::Exclusive).context(what)? {
+                if words.busy_owner() != Some(n) && words.flusher().load(SeqCst) != n as u64 + 1 {
+                    break n;
+                }
+                log.file.unlock(at, 1).context(what)?;
+            }
+        };
+        words.enter(me);
+        Ok(Arc::new(Member::new(files, log, words, me, Tail::nowhere(slot))))
+    }
+
+    /// Observes a log that this process may not write. `None`: no longer in use. `is_marked`: home
+    /// has the mark of `session`.
+    pub fn observe(
+        files: Files,
+        log: LogFile,
+        session: u64,
+        busy_ms: u64,
+        is_marked: impl FnOnce() -> Result<bool>,
+    ) -> Result<Option<Arc<Member>>> {
+        let path = log.path.display().to_string();
+        let what = || format!("cannot lock the log {path}");
+        lock_within(&log, ATTACH, LockKind::Shared, Duration::from_millis(busy_ms))?;
+        // Now no process takes the mark off.
+        let is_used = log.file.conflicts(SLOTS, PROCESSES as u64, LockKind::Shared).context(what)?;
+        if !is_used || !is_marked()? {
+            log.file.unlock(ATTACH, 1).context(what)?;
+            return Ok(None);
+        }
+        let (words, slot) = Self::look(&log, session, None)?;
+        Ok(Some(Arc::new(Member::new(files, log, words, PROCESSES, Tail::nowhere(slot)))))
+    }
+
+    fn look(log: &LogFile, session: u64, psow: Option<bool>) -> Result<(ProcessWords, Slot)> {
+        let path = log.path.display();
+        let busy = |why: &str| in_use(log, why);
+        let words = log.file.shared_words().map_err(|_| busy("and memory cannot be shared with it"))?;
+        let words = ProcessWords::new(words);
+        if !words.fit(session) {
+            return Err(busy("through another version of onewrite"));
+        }
+        if words.is_poisoned() {
+            return Err(Error::Poisoned(words.poisoned_by().into()));
+        }
+        if let Some(asked) = psow.filter(|asked| *asked != words.psow()) {
+            return Err(Error::Option(format!(
+                "psow={} was asked for, but the database is open in another process with psow={}",
+                u8::from(asked),
+                u8::from(!asked)
+            )));
+        }
+        let slot = loop {
+            let generation = words.generation();
+            match log.slots()?.into_iter().find(|s| s.sequence == generation && s.session == session) {
+                Some(slot) => break slot,
+                None if words.generation() != generation => {} // Overwritten by now.
+                None => {
+                    return Err(Error::Corrupt(format!("the log {path} has lost the header slot that is in use")));
+                }
+            }
+        };
+        Ok((words, slot))
+    }
+
+    /// This process is behind `slot`, which is durable.
+    pub fn note(&self, slot: &Slot, cursor: &Cursor) {
+        let mut tail = self.tail.lock();
+        debug_assert!(slot.sequence >= tail.slot.sequence, "rule SlotBeforeReuse: slots are told in order");
+        debug_assert!(cursor.last_tid >= tail.cursor.last_tid, "rule RecordChain: {cursor:?} behind {:?}", tail.cursor);
+        tail.cursor = *cursor;
+        if tail.slot.sequence != slot.sequence {
+            tail.slot = slot.clone();
+            self.generation.store(slot.sequence, SeqCst);
+            self.words.set_generation(slot.sequence);
+        }
+    }
+
+    fn turns(&self) -> Turns<'_> {
+        Turns { words: &self.words, me: self.me }
+    }
+
+    /// If this is the only process, none can attach until [`Member::not_alone`]. The caller has
+    /// ADMIN.
+    pub fn is_alone(&self) -> Result<bool> {
+        try_alone(&self.log, LockKind::Exclusive)
+    }
+
+    /// Lets others in after [`Member::is_alone`], and gives ADMIN back.
+    pub fn not_alone(&self) -> Result<()> {
+        let what = || format!("cannot unlock the log {}", self.log.path.display());
+        let file = &self.log.file;
+        let mine = SLOTS + self.me as u64;
+        if mine > SLOTS {
+            file.unlock(SLOTS, mine - SLOTS).context(what)?;
+        }
+        if mine + 1 < BYTES {
+            file.unlock(mine + 1, BYTES - mine - 1).context(what)?;
+        }
+        file.try_lock(ATTACH, 1, LockKind::Shared).context(what)?;
+        file.unlock(ADMIN, 1).context(what)
+    }
+
+    /// Gives back every lock.
+    pub fn leave_for_good(&self) -> Result<()> {
+        if self.observes {
+            let what = || format!("cannot unlock the log {}", self.log.path.display());
+            self.log.file.unlock(OBSERVED, OBSERVED_BYTES).context(what)?;
+        } else {
+            self.words.clear(self.me);
+        }
+        give_back(&self.log)
+    }
+
+    /// False, and not announced, if home may have left it.
+    pub fn announce(&self, tid: Tid) -> Result<bool> {
+        if self.observes {
+            let what = || format!("cannot lock the log {}", self.log.path.display());
+            if !self.log.file.try_lock(observed(tid), 1, LockKind::Shared).context(what)? {
+                return Err(in_use(&self.log, "in a way that keeps observers out"));
+            }
+        } else {
+            self.announce_unseen(tid);
+        }
+        if self.words.home_floor() <= tid {
+            return Ok(true);
+        }
+        self.withdraw(tid)?;
+        Ok(false)
+    }
+
+    /// Announces a snapshot that no checkpoint can overtake now. Not for an observer.
+    pub fn announce_unseen(&self, tid: Tid) {
+        let mut announced = self.announced.lock();
+        if let Some(n) = announced.own.iter().position(Option::is_none) {
+            if let Some(own) = announced.own.get_mut(n) {
+                *own = Some(tid);
+            }
+            self.words.set_pin(self.me, Cell::Own(n), Some(tid));
+        } else {
+            announced.others.push(tid);
+            self.words.set_pin(self.me, Cell::Floor, announced.others.iter().min().copied());
+        }
+    }
+
+    pub fn withdraw(&self, tid: Tid) -> Result<()> {
+        if self.observes {
+            let what = || format!("cannot unlock the log {}", self.log.path.display());
+            return self.log.file.unlock(observed(tid), 1).context(what);
+        }
+        let mut announced = self.announced.lock();
+        if let Some(n) = announced.own.iter().position(|own| *own == Some(tid)) {
+            if let Some(own) = announced.own.get_mut(n) {
+                *own = None;
+            }
+            self.words.set_pin(self.me, Cell::Own(n), None);
+        } else if let Some(at) = announced.others.iter().position(|other| *other == tid) {
+            announced.others.swap_remove(at);
+            self.words.set_pin(self.me, Cell::Floor, announced.others.iter().min().copied());
+        }
+        Ok(())
+    }
+
+    /// One item per living process; clears slots of dead ones that announce a snapshot.
+    pub fn pins_of_others(&self) -> Result<Vec<Pins>> {
+        let mut all = Vec::new();
+        let busy_owner = self.words.busy_owner();
+        for process in (0..PROCESSES).filter(|n| *n != self.me && self.words.is_used(*n)) {
+            let pins = self.words.pins(process);
+            if pins != Pins::default() && Some(process) != busy_owner && self.lock_dead(process)? {
+                self.words.clear(process);
+                self.unlock_dead(process)?;
+                continue;
+            }
+            all.push(pins);
+        }
+        let floor = self.oldest_observed()?;
+        all.extend(floor.map(|tid| Pins { exact: Vec::new(), floor: Some(tid) }));
+        Ok(all)
+    }
+
+    /// Whether another process that may write, perhaps dead, uses the log.
+    pub fn has_others(&self) -> bool {
+        (0..PROCESSES).any(|process| process != self.me && self.words.is_used(process))
+    }
+
+    /// Observers that begin later look at the floor afterwards (rule AnnounceThenLook).
+    fn oldest_observed(&self) -> Result<Option<Tid>> {
+        let what = || format!("cannot lock the log {}", self.log.path.display());
+        let any = |from: u64, until: u64| {
+            self.log.file.conflicts(observed(Tid(from)), until - from, LockKind::Exclusive).context(what)
+        };
+        let (mut from, mut until) = (0, self.words.written().0.saturating_add(1));
+        if !any(from, until)? {
+            return Ok(None);
+        }
+        while until - from > 1 {
+            let middle = from + (until - from) / 2;
+            match any(from, middle)? {
+                true => until = middle,
+                false => from = middle,
+            }
+        }
+        Ok(Some(Tid(from)))
+    }
+
+    /// Whether a living process lets no other begin to read. It sees snapshots announced before.
+    pub fn is_shut_out(&self) -> Result<bool> {
+        if self.words.is_replaced() {
+            return Ok(true);
+        }
+        match self.words.alone().filter(|process| *process != self.me && *process < PROCESSES) {
+            None => Ok(false),
+            Some(process) if !self.is_dead(process)? => Ok(true),
+            Some(process) => {
+                self.words.let_in(process);
+                Ok(false)
+            }
+        }
+    }
+
+    pub fn is_dead(&self, process: usize) -> Result<bool> {
+        let dead = self.lock_dead(process)?;
+        if dead {
+            self.unlock_dead(process)?;
+        }
+        Ok(dead)
+    }
+
+    fn lock_dead(&self, process: usize) -> Result<bool> {
+        let what = || format!("cannot lock the log {}", self.log.path.display());
+        let byte = SLOTS + process as u64;
+        match self.observes {
+            true => Ok(!self.log.file.conflicts(byte, 1, LockKind::Shared).context(what)?),
+            false => self.log.file.try_lock(byte, 1, LockKind::Exclusive).context(what),
+        }
+    }
+
+    fn unlock_dead(&self, process: usize) -> Result<()> {
+        if self.observes {
+            return Ok(());
+        }
+        let what = || format!("cannot unlock the log {}", self.log.path.display());
+        self.log.file.unlock(SLOTS + process as u64, 1).context(what)
+    }
+
+    pub fn others_write(&self) -> bool {
+        self.turns().is_taken_by_another()
+    }
+
+    /// Whether a living process has been writing for `kept`.
+    pub fn others_keep(&self, kept: Duration) -> Result<bool> {
+        self.turns().kept_by_another(kept).map_or(Ok(false), |process| Ok(!self.is_dead(process)?))
+    }
+
+    /// `firm`: for a transaction, which [`Member::leave`] ends; else a lease. Does not wait for a
+    /// process that has the place for `kept`. After `FromDead`, also of a lease, the caller takes
+    /// over and calls [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just these.
+    pub fn take(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<Taken> {
+        // A thread that waits for another process's turn holds it.
+        let local = self.local.try_lock().or_else(|| self.local.try_lock_until(deadline.at()));
+        let Some(mut local) = local else { return Ok(Taken::Not) };
+        // Joins our turn if it is in order and others have not waited too long.
+        while local.settling || (firm && local.in_flight > 0 && self.turns().should_pass_on(local.since)) {
+            if local.is_over {
+                break;
+            }
+            if self.idle.wait_until(&mut local, deadline.at()).timed_out() {
+                return Ok(Taken::Not);
+            }
+        }
+        if local.is_over {
+            return Ok(Taken::Not);
+        }
+        if local.in_flight > 0 {
+            local.in_flight += usize::from(firm);
+            return Ok(Taken::Again);
+        }
+        let mut locked = None;
+        let turn = self.turns().take(firm, deadline, kept, &mut |process| {
+            self.forget_dead(&mut locked)?;
+            let dead = self.lock_dead(process)?;
+            locked = dead.then_some(process);
+            Ok(dead)
+        });
+        if !matches!(turn, Ok(Turn::OfTheDead(_))) {
+            self.forget_dead(&mut locked)?;
+        }
+        local.dead = locked;
+        let taken = match turn? {
+            Turn::Theirs => Taken::Not,
+            Turn::OfTheDead(process) => Taken::FromDead(process),
+            Turn::Ours if self.words.turns().load(SeqCst) == local.seen_turns => Taken::Again,
+            Turn::Ours => Taken::Anew,
+        };
+        let takes_over = matches!(taken, Taken::FromDead(_));
+        let is_ours = taken != Taken::Not;
+        if takes_over || (firm && is_ours && self.turns().taken_since(local.pending_at_us) >= PENDING_EVERY) {
+            local.pending_at_us = now_us();
+            self.pending_due.store(true, Relaxed);
+        }
+        local.in_flight = usize::from(takes_over || (firm && taken != Taken::Not));
+        local.settling = takes_over || (firm && taken == Taken::Anew);
+        Ok(taken)
+    }
+
+    /// Unlike a transaction, it joins while others wait for the turn. [`Member::leave`] ends it.
+    pub fn join_turn(&self) -> bool {
+        let joined = self.local.try_lock().filter(|local| local.in_flight > 0 && !local.settling && !local.is_over);
+        joined.map(|mut local| local.in_flight += 1).is_some()
+    }
+
+    /// This process goes on with another log, and with the transactions under way, whose number is
+    /// returned.
+    pub fn move_turn(&self) -> usize {
+        let mut local = self.local.lock();
+        local.is_over = true;
+        self.turns().leave(true);
+        self.idle.notify_all();
+        local.in_flight
+    }
+
+    fn forget_dead(&self, dead: &mut Option<usize>) -> Result<()> {
+        dead.take().map_or(Ok(()), |process| self.unlock_dead(process))
+    }
+
+    /// The writer's state is in order: all that is visible is known here.
+    pub fn settle(&self) -> Result<()> {
+        let mut local = self.local.lock();
+        local.seen_turns = self.words.turns().load(SeqCst);
+        local.since = Instant::now();
+        local.others_at = Some(local.since);
+        if let Some(dead) = local.dead {
+            self.words.clear(dead);
+            self.turns().taken_over();
+        }
+        self.end_settling(&mut local);
+        let local = &mut *local;
+        self.forget_dead(&mut local.dead)
+    }
+
+    /// Whether it is time to look for a holder of PENDING (rule StockKeptOut).
+    pub fn should_hold_pending(&self) -> bool {
+        self.pending_due.load(Relaxed) && self.pending_due.swap(false, Relaxed)
+    }
+
+    fn end_settling(&self, local: &mut Local) {
+        local.settling = false;
+        self.idle.notify_all();
+    }
+
+    /// The take-over failed: the place is the dead process's again.
+    pub fn unsettle(&self, process: usize) -> Result<()> {
+        let mut local = self.local.lock();
+        local.in_flight = 0;
+        self.turns().give_to_dead(process);
+        self.end_settling(&mut local);
+        let local = &mut *local;
+        self.forget_dead(&mut local.dead)
+    }
+
+    /// A transaction is over. `release`: all published is written, so the place may go to others;
+    /// one that waits gets it with `pass_on`, or after our slice.
+    pub fn leave(&self, release: bool, pass_on: bool) {
+        let mut local = self.local.lock();
+        self.end_settling(&mut local);
+        local.in_flight = local.in_flight.saturating_sub(1);
+        if local.in_flight == 0 {
+            if release {
+                self.turns().leave(pass_on || self.turns().should_pass_on(local.since));
+            }
+            self.idle.notify_all();
+        }
+    }
+
+    /// Others write too: the turn is passed before the flush, which one does for all.
+    pub fn shares_flushes(&self) -> bool {
+        let recently = |at: Instant| at.elapsed() < BESIDE;
+        self.turns().others_wait()
+            || self.words.flusher().load(SeqCst) != 0
+            || self.local.lock().others_at.is_some_and(recently)
+    }
+
+    /// The snapshot ends without a write.
+    pub fn end_lease(&self) {
+        // Its holder waits for a turn: the lease was lost.
+        if self.local.try_lock().is_some_and(|local| local.in_flight == 0) {
+            self.turns().end_lease();
+        }
+    }
+
+    /// Whether a thread waits for a flush, or no longer does.
+    pub fn awaits(&self, waits: bool) {
+        if self.observes {
+            return;
+        }
+        let bit = 1u64 << self.me;
+        if waits && self.awaiting.fetch_add(1, SeqCst) == 0 {
+            self.words.awaiting().fetch_or(bit, SeqCst);
+        } else if !waits && self.awaiting.fetch_sub(1, SeqCst) == 1 {
+            self.words.awaiting().fetch_and(!bit, SeqCst);
+        }
+    }
+
+    /// A process, perhaps dead, is within a transaction, or a written one is hidden.
+    pub fn is_undecided(&self) -> bool {
+        let is_hidden = || self.words.written() > self.words.visible() && !self.words.ship().is_away();
+        self.words.busy_owner().is_some() || is_hidden()
+    }
+
+    #[cfg(test)]
+    pub fn is_busy(&self) -> bool {
+        self.local.lock().in_flight > 0
+    }
+}

@@ -1,0 +1,124 @@
+//! No thread goes on before the writer's state is in order.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use super::member::{Member, Taken, try_alone};
+use super::tail::Tail;
+use super::words::Due;
+use crate::base::options::Options;
+use crate::base::types::{LogOffset, Tid};
+use crate::database::Database;
+use crate::disk::sim::{SimConfig, SimDisk};
+use crate::disk::{Disk, LockKind, OpenMode};
+use crate::log::file::LogFile;
+use crate::log::ring::Log;
+use crate::log::slot::Slot;
+
+fn two() -> [Arc<Member>; 2] {
+    let disk = SimDisk::new(SimConfig::default());
+    let (home, log) = (Path::new("/db"), Path::new("/db-onewrite"));
+    let database = || {
+        let file = disk.open(home, OpenMode::Create).unwrap();
+        Database::new(Arc::new(disk.clone()), home, file, Options::default(), crate::connection::schemes::of)
+    };
+    let created = Log::create(LogFile::make(&disk, log), 64 << 10, 4096).unwrap();
+    assert!(try_alone(&created, LockKind::Exclusive).unwrap());
+    let slot = Slot {
+        block_bytes: 4096,
+        sequence: 1,
+        session: 2,
+        salt: 3,
+        start: LogOffset(0),
+        ring_bytes: 64 << 10,
+        base_tid: Tid(4),
+        tid_ceiling: Tid(1000),
+        prev_crc: 0,
+        page_bytes: 4096,
+        page_count: 1,
+        change_counter: 1,
+        counter_ceiling: 1000,
+        live: true,
+        zeroed: false,
+        in_place: false,
+    };
+    let started = Log::start(created.clone(), slot, true, true).unwrap();
+    let first = Member::found(database().files(), created, Tail::at(started.slot().clone()), Due::default(), true, 0)
+        .unwrap()
+        .unwrap();
+    let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
+    let second = Member::join(database().files(), log, started.slot().session, Some(true)).unwrap();
+    [first, second]
+}
+
+#[test]
+fn nobody_goes_on_while_what_others_wrote_is_not_in_order() {
+    let [_, member] = two();
+    let far = Instant::now() + Duration::from_secs(60);
+    assert_eq!(member.take(true, &far.into(), None).unwrap(), Taken::Anew);
+    let soon = || Instant::now() + Duration::from_millis(1);
+    assert_eq!([true, false].map(|firm| member.take(firm, &soon().into(), None).unwrap()), [Taken::Not; 2]);
+    member.settle().unwrap();
+    assert_eq!([true, false].map(|firm| member.take(firm, &soon().into(), None).unwrap()), [Taken::Again; 2]);
+    member.leave(true, false);
+    assert!(member.is_busy());
+    member.leave(true, false);
+    assert!(!member.is_busy());
+}
+
+/// A commit that waited for those that wait for its turn would wait for ever.
+#[test]
+fn a_turn_is_joined_though_others_wait_for_it() {
+    let [other, member] = two();
+    let far = Instant::now() + Duration::from_secs(60);
+    let soon = |ms| (Instant::now() + Duration::from_millis(ms)).into();
+    assert!(!member.join_turn(), "it has none");
+    assert_eq!(member.take(true, &far.into(), None).unwrap(), Taken::Anew);
+    assert!(!member.join_turn(), "it is not in order yet");
+    member.settle().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.take(true, &far.into(), None).unwrap());
+        while member.take(true, &soon(1), None).unwrap() == Taken::Again {
+            member.leave(true, false);
+        }
+        assert!(member.join_turn());
+        member.leave(true, false);
+        member.leave(true, false);
+        assert_eq!(waiting.join().unwrap(), Taken::Anew);
+    });
+    assert!(!member.join_turn());
+}
+
+/// One waits for the end of its slice, another enters meanwhile.
+#[test]
+fn threads_that_let_another_process_go_first_wait_for_what_it_wrote() {
+    let members = two();
+    let end = Instant::now() + Duration::from_millis(600);
+    let entered = [AtomicU64::new(0), AtomicU64::new(0)];
+    let early = AtomicU64::new(0);
+    let resuming = [AtomicBool::new(false), AtomicBool::new(false)];
+    std::thread::scope(|scope| {
+        for n in [0, 0, 0, 1, 1] {
+            let (member, early, entered, resuming) = (&members[n], &early, &entered[n], &resuming[n]);
+            scope.spawn(move || {
+                while Instant::now() < end {
+                    let taken = member.take(true, &Duration::from_secs(60).into(), None).unwrap();
+                    if taken == Taken::Anew {
+                        resuming.store(true, SeqCst);
+                        std::thread::sleep(Duration::from_micros(300));
+                        resuming.store(false, SeqCst);
+                        member.settle().unwrap();
+                    }
+                    early.fetch_add(u64::from(resuming.load(SeqCst)), SeqCst);
+                    entered.fetch_add(1, SeqCst);
+                    std::thread::sleep(Duration::from_micros(500));
+                    member.leave(true, false);
+                }
+            });
+        }
+    });
+    assert_eq!(early.load(SeqCst), 0, "so many began before another thread was done");
+    assert!(entered.iter().all(|n| n.load(SeqCst) > 20), "{entered:?}");
+}

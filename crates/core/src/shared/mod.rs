@@ -1,0 +1,13 @@
+//! The protocol between processes in shared memory. It knows no `Database`.
+
+pub mod kept;
+pub mod member;
+#[cfg(test)]
+mod member_tests;
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod ship_tests;
+pub mod tail;
+pub mod turn;
+pub mod words;

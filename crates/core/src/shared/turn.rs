@@ -1,0 +1,349 @@
+//! The writer's place between processes: a word with an owner and a lease.
+//!
+//! ```text
+//!              enter                          leave
+//!  LEASED(p) ─────────▶ BUSY(p) ──────────────────────────▶ LEASED(p), or LEASED(q) if q waits
+//!      │                   │                                and p has had its slice
+//!      │ old enough        │ p is dead
+//!      ▼                   ▼
+//!  LEASED(q), BUSY(q)   BUSY(q), which takes over
+//! ```
+//!
+//! LEASED means that all published is written whole to the kernel's cache and nothing is in flight,
+//! so any process may take the place, its owner dead or alive. The lease is a courtesy: its owner
+//! enters with one compare-and-swap, and its new snapshot does not go stale before the first write.
+//! A busy place is taken from the dead alone (rule OneWriter).
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use super::words::{PROCESSES, ProcessWords};
+use crate::base::deadline::Deadline;
+use crate::base::error::Result;
+use crate::disk::system;
+
+/// An unused lease is left alone this long.
+const GRACE_US: u64 = 1000;
+/// A lease for a snapshot to be written on is left alone longer: its thread may lack a processor.
+const SNAPSHOT_GRACE_US: u64 = 20_000;
+/// A process goes on this long while others wait.
+const SLICE: Duration = Duration::from_millis(2);
+const POLL: Duration = Duration::from_millis(1);
+const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
+
+const STAMP_BITS: u32 = 48;
+const STAMP_MAX: u64 = (1 << STAMP_BITS) - 1;
+const BUSY: u64 = 1 << STAMP_BITS;
+/// Busy, a dead process's transaction undecided.
+const TAKES_OVER: u64 = BUSY << 1;
+const OWNER_BITS: u32 = 56;
+
+/// Leased for a snapshot to be written on.
+const FOR_SNAPSHOT: u64 = BUSY << 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    owner: usize,
+    busy: bool,
+    for_snapshot: bool,
+    stamp_us: u64,
+}
+
+impl Place {
+    fn of(word: u64) -> Place {
+        let owner = usize::from((word >> OWNER_BITS) as u8);
+        let for_snapshot = word & FOR_SNAPSHOT != 0;
+        Place { owner, busy: word & BUSY != 0, for_snapshot, stamp_us: word & STAMP_MAX }
+    }
+
+    fn taken(owner: usize, firm: bool) -> u64 {
+        Place::word(owner, firm) | if firm { 0 } else { FOR_SNAPSHOT }
+    }
+
+    /// The process will not return soon: its lease is already old.
+    fn free(owner: usize) -> u64 {
+        ((owner as u64) << OWNER_BITS) | (now_us().wrapping_sub(2 * GRACE_US) & STAMP_MAX)
+    }
+
+    fn age(&self) -> Duration {
+        Duration::from_micros(now_us().wrapping_sub(self.stamp_us) & STAMP_MAX)
+    }
+
+    fn grace_us(&self) -> u64 {
+        if self.for_snapshot { SNAPSHOT_GRACE_US } else { GRACE_US }
+    }
+
+    fn word(owner: usize, busy: bool) -> u64 {
+        ((owner as u64) << OWNER_BITS) | (u64::from(busy) * BUSY) | now_us()
+    }
+}
+
+/// The clock of all processes in microseconds, modulo the stamp's width.
+pub fn now_us() -> u64 {
+    system::clock_us() & STAMP_MAX
+}
+
+impl ProcessWords {
+    /// The process within a transaction, dead or alive.
+    pub fn busy_owner(&self) -> Option<usize> {
+        let place = Place::of(self.turn().load(SeqCst));
+        place.busy.then_some(place.owner)
+    }
+
+    /// Whether a process takes over from a dead one.
+    pub fn takes_over(&self) -> bool {
+        self.turn().load(SeqCst) & TAKES_OVER != 0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    Ours,
+    /// Ours; it died within a transaction.
+    OfTheDead(usize),
+    /// Not in time.
+    Theirs,
+}
+
+/// The caller lets one thread at a time in.
+pub struct Turns<'a> {
+    pub words: &'a ProcessWords,
+    pub me: usize,
+}
+
+impl Turns<'_> {
+    /// The words are new: the place is busy if this process `writes`, else leased to it.
+    pub fn found(&self, writes: bool) {
+        self.words.turns().fetch_add(1, SeqCst);
+        self.words.turn().store(Place::word(self.me, writes), SeqCst);
+    }
+
+    pub fn is_taken_by_another(&self) -> bool {
+        let place = Place::of(self.words.turn().load(SeqCst));
+        place.busy && place.owner != self.me
+    }
+
+    /// The other process that has it busy for `kept`, if any.
+    pub fn kept_by_another(&self, kept: Duration) -> Option<usize> {
+        let place = Place::of(self.words.turn().load(SeqCst));
+        (place.busy && place.owner != self.me && place.age() >= kept).then_some(place.owner)
+    }
+
+    /// Takes the place, busy if `firm`, else leased. A lease is taken at the `deadline` at the
+    /// latest; a process that is busy for `kept` is not waited for. `is_dead` keeps others from
+    /// judging the same dead process until its next call.
+    pub fn take(
+        &self,
+        firm: bool,
+        deadline: &Deadline,
+        kept: Option<Duration>,
+        is_dead: &mut dyn FnMut(usize) -> Result<bool>,
+    ) -> Result<Turn> {
+        let mut waiting = false;
+        let mut looked: Option<Instant> = None;
+        let bit = 1u64 << self.me;
+        let turn = loop {
+            let bell = self.words.bell(self.me);
+            let rung = bell.load(SeqCst);
+            let word = self.words.turn().load(SeqCst);
+            let place = Place::of(word);
+            if place.owner == self.me {
+                // Ours: this joins our transactions in flight.
+                if !place.busy || firm {
+                    let ours = Place::taken(self.me, firm || place.busy);
+                    if self.swap(word, ours) {
+                        break Turn::Ours;
+                    }
+                    continue;
+                }
+                break Turn::Ours;
+            }
+            let now = Instant::now();
+            let age = place.age();
+            let age_us = age.as_micros() as u64;
+            let over = now >= deadline.at() || (place.busy && kept.is_some_and(|kept| age >= kept));
+            let mut nap = POLL;
+            if !place.busy {
+                let others_wait = self.words.wanting().load(SeqCst) & !bit != 0;
+                let old = age_us >= place.grace_us() && (waiting || !others_wait);
+                if old || over {
+                    if self.swap(word, Place::taken(self.me, firm)) {
+                        self.words.turns().fetch_add(1, SeqCst);
+                        break Turn::Ours;
+                    }
+                    continue;
+                }
+                nap = POLL.min(Duration::from_micros(place.grace_us().saturating_sub(age_us).max(50)));
+            } else if over || looked.is_none_or(|at| now - at >= LOOK_FOR_DEAD) {
+                // At once without time to wait: a system call per wait, not per look.
+                if (over || looked.is_some()) && is_dead(place.owner)? {
+                    if self.swap(word, Place::word(self.me, true) | TAKES_OVER) {
+                        self.words.turns().fetch_add(1, SeqCst);
+                        break Turn::OfTheDead(place.owner);
+                    }
+                    continue;
+                }
+                looked = Some(now);
+            }
+            if over {
+                break Turn::Theirs;
+            }
+            if !waiting {
+                // Set before the next look at the word: a leaving process looks here after changing
+                // it.
+                waiting = true;
+                self.words.wanting().fetch_or(bit, SeqCst);
+                continue;
+            }
+            let nap = nap.min(deadline.at().saturating_duration_since(now));
+            system::wait(bell, rung, nap);
+        };
+        if waiting {
+            self.words.wanting().fetch_and(!bit, SeqCst);
+        }
+        Ok(turn)
+    }
+
+    /// Time from `then_us` to the last taking or giving back.
+    pub fn taken_since(&self, then_us: u64) -> Duration {
+        let place = Place::of(self.words.turn().load(SeqCst));
+        Duration::from_micros(place.stamp_us.wrapping_sub(then_us) & STAMP_MAX)
+    }
+
+    /// The dead process's transaction is decided; the place stays busy.
+    pub fn taken_over(&self) {
+        self.words.turn().store(Place::word(self.me, true), SeqCst);
+    }
+
+    /// The place is the dead process's again: the take-over failed.
+    pub fn give_to_dead(&self, process: usize) {
+        self.words.turn().store(Place::word(process, true), SeqCst);
+    }
+
+    pub fn others_wait(&self) -> bool {
+        self.words.wanting().load(SeqCst) & !(1u64 << self.me) != 0
+    }
+
+    /// Whether others wait, and the slice begun at `since` is over.
+    pub fn should_pass_on(&self, since: Instant) -> bool {
+        self.others_wait() && since.elapsed() >= SLICE
+    }
+
+    /// The snapshot was not written on: its lease is free to take.
+    pub fn end_lease(&self) {
+        let word = self.words.turn().load(SeqCst);
+        let place = Place::of(word);
+        if place.owner == self.me && !place.busy && place.for_snapshot && self.swap(word, Place::word(self.me, true)) {
+            self.leave(true);
+        }
+    }
+
+    /// Gives the place back, with nothing in flight. `pass_on`: to the next that waits, else free
+    /// to all.
+    pub fn leave(&self, pass_on: bool) {
+        let place = Place::of(self.words.turn().load(SeqCst));
+        if place.owner != self.me || !place.busy {
+            return;
+        }
+        let others = self.words.wanting().load(SeqCst) & !(1u64 << self.me);
+        let after_me = (1..PROCESSES).map(|n| (self.me + n) % PROCESSES);
+        let next = after_me.into_iter().find(|process| pass_on && others & (1 << process) != 0);
+        let Some(next) = next else {
+            let word = if pass_on { Place::free(self.me) } else { Place::word(self.me, false) };
+            self.words.turn().store(word, SeqCst);
+            return;
+        };
+        self.words.turns().fetch_add(1, SeqCst);
+        self.words.turn().store(Place::word(next, false), SeqCst);
+        self.words.bell(next).fetch_add(1, SeqCst);
+        system::wake(self.words.bell(next), false);
+    }
+
+    fn swap(&self, from: u64, to: u64) -> bool {
+        self.words.turn().compare_exchange(from, to, SeqCst, SeqCst).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    fn words() -> ProcessWords {
+        let words = ProcessWords::new(Arc::default());
+        words.found(1, false, 1, crate::base::types::Tid(0));
+        Turns { words: &words, me: 0 }.found(false);
+        words
+    }
+
+    fn alive(_: usize) -> Result<bool> {
+        Ok(false)
+    }
+
+    #[test]
+    fn a_lease_goes_on_without_a_turn_and_is_left_alone_for_a_while() {
+        let words = words();
+        let (a, b) = (Turns { words: &words, me: 0 }, Turns { words: &words, me: 1 });
+        let turns = words.turns().load(SeqCst);
+        let far = Instant::now() + Duration::from_secs(60);
+        for _ in 0..3 {
+            assert_eq!(a.take(true, &far.into(), None, &mut alive).unwrap(), Turn::Ours);
+            assert_eq!(b.take(true, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Theirs);
+            a.leave(false);
+        }
+        assert_eq!(words.turns().load(SeqCst), turns);
+        // Unused: taken without a hand-over.
+        assert_eq!(b.take(true, &far.into(), None, &mut alive).unwrap(), Turn::Ours);
+        assert_eq!(words.turns().load(SeqCst), turns + 1);
+        assert_eq!(a.take(true, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Theirs);
+        assert_eq!(words.wanting().load(SeqCst), 0, "who gives up does not wait any more");
+    }
+
+    #[test]
+    fn a_busy_place_is_taken_from_the_dead_and_no_one_else() {
+        let words = words();
+        let (a, b) = (Turns { words: &words, me: 0 }, Turns { words: &words, me: 1 });
+        assert_eq!(a.take(true, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Ours);
+        assert_eq!(b.take(false, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Theirs);
+        let got = b.take(false, &Duration::ZERO.into(), None, &mut |process| Ok(process == 0)).unwrap();
+        assert_eq!(got, Turn::OfTheDead(0));
+        assert!(a.is_taken_by_another(), "even a lease is busy until the take-over is done");
+    }
+
+    #[test]
+    fn nobody_is_inside_with_another_and_everybody_gets_a_turn() {
+        let words = words();
+        let inside = AtomicU64::new(0);
+        let done = Instant::now() + Duration::from_millis(400);
+        let entered: Vec<u64> = std::thread::scope(|s| {
+            let threads: Vec<_> = (0..4)
+                .map(|me| {
+                    let (words, inside) = (&words, &inside);
+                    s.spawn(move || {
+                        let turns = Turns { words, me };
+                        let mut entered = 0;
+                        let mut since = Instant::now();
+                        let mut seen = u64::MAX;
+                        while Instant::now() < done {
+                            let far = Instant::now() + Duration::from_secs(60);
+                            assert_eq!(turns.take(true, &far.into(), None, &mut alive).unwrap(), Turn::Ours);
+                            assert_eq!(inside.fetch_add(1, SeqCst), 0);
+                            let now = words.turns().load(SeqCst);
+                            if seen != now {
+                                since = Instant::now();
+                            }
+                            seen = now;
+                            entered += 1;
+                            assert_eq!(inside.fetch_sub(1, SeqCst), 1);
+                            turns.leave(turns.should_pass_on(since));
+                        }
+                        entered
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert!(entered.iter().all(|n| *n > 0), "{entered:?}");
+    }
+}

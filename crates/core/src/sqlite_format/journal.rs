@@ -1,0 +1,294 @@
+//! The virtual journal: SQLite's rollback journal, in memory.
+//!
+//! ROLLBACK and savepoints read it; only stepping aside writes it to disk. Its syncs and writes
+//! show SQLite's `synchronous`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::base::error::{Error, IoContext, Result};
+use crate::base::memory::{Room, give_back, spare};
+use crate::disk::{DiskFile, system};
+
+/// The rest goes to a temporary file.
+const MEMORY_BYTES: usize = 1 << 20;
+/// SQLite completes a header before a sync: magic and count.
+const HEADER_WRITE_BYTES: usize = 12;
+const NAME_BYTES_MAX: u32 = 4096;
+/// Begins a journal, and ends a super-journal's name (SQLite file format, section 3).
+pub const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+
+#[derive(Default)]
+pub struct VirtualJournal {
+    memory: Vec<u8>,
+    /// Bytes from `MEMORY_BYTES` on.
+    spill: Option<Arc<dyn DiskFile>>,
+    len: u64,
+    last_write_was_header: bool,
+    /// Records were synced before their header: `synchronous` is FULL or EXTRA.
+    full_sync: bool,
+    synced: bool,
+}
+
+impl VirtualJournal {
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Fewer bytes at the end.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let want = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        let mut done = 0;
+        if let Some(part) = usize::try_from(offset).ok().and_then(|o| self.memory.get(o..)) {
+            done = part.len().min(want);
+            if let (Some(to), Some(from)) = (buf.get_mut(..done), part.get(..done)) {
+                to.copy_from_slice(from);
+            }
+        }
+        if done < want
+            && let (Some(file), Some(rest)) = (&self.spill, buf.get_mut(done..want))
+        {
+            let at = offset + done as u64 - MEMORY_BYTES as u64;
+            done += file.read_at(rest, at).context(what)?;
+        }
+        Ok(done)
+    }
+
+    /// `temp` makes the file beyond the memory.
+    pub fn write_at(
+        &mut self,
+        data: &[u8],
+        offset: u64,
+        temp: impl FnOnce() -> Result<Arc<dyn DiskFile>>,
+    ) -> Result<()> {
+        self.last_write_was_header = data.len() == HEADER_WRITE_BYTES && data.starts_with(&MAGIC);
+        // SQLite mostly appends, and there is room.
+        let at_end = offset == self.len && self.len == self.memory.len() as u64;
+        if at_end && data.len() <= self.memory.capacity().min(MEMORY_BYTES).saturating_sub(self.memory.len()) {
+            self.memory.extend_from_slice(data);
+            self.len += data.len() as u64;
+            return Ok(());
+        }
+        self.put(data, offset, temp)
+    }
+
+    fn put(&mut self, data: &[u8], offset: u64, temp: impl FnOnce() -> Result<Arc<dyn DiskFile>>) -> Result<()> {
+        let end = offset.checked_add(data.len() as u64).ok_or_else(|| Error::Full("journal too long".into()))?;
+        let in_memory = usize::try_from(end).unwrap_or(usize::MAX).min(MEMORY_BYTES);
+        if self.memory.capacity() == 0 {
+            self.memory = spare();
+        }
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(MEMORY_BYTES);
+        let here = data.get(..in_memory.saturating_sub(start)).unwrap_or_default();
+        self.memory.room(in_memory.saturating_sub(self.memory.len()))?;
+        if self.memory.len() < start {
+            self.memory.resize(start, 0);
+        }
+        let (over, behind) = here.split_at(here.len().min(self.memory.len() - start));
+        if let Some(to) = self.memory.get_mut(start..start + over.len()) {
+            to.copy_from_slice(over);
+        }
+        self.memory.extend_from_slice(behind);
+        let done = here.len();
+        if done < data.len() {
+            let file = match &self.spill {
+                Some(file) => file,
+                None => self.spill.insert(temp()?),
+            };
+            if offset > self.len {
+                // Cut-off bytes must not reappear.
+                file.set_len(self.len.saturating_sub(MEMORY_BYTES as u64)).context(what)?;
+            }
+            let at = offset + done as u64 - MEMORY_BYTES as u64;
+            file.write_at(data.get(done..).unwrap_or_default(), at).context(what)?;
+        }
+        self.len = self.len.max(end);
+        Ok(())
+    }
+
+    pub fn truncate(&mut self, len: u64) {
+        self.len = self.len.min(len);
+        self.memory.truncate(usize::try_from(len).unwrap_or(usize::MAX));
+        if len <= MEMORY_BYTES as u64 {
+            self.spill = None;
+        }
+        if len == 0 {
+            give_back(&mut self.memory);
+        }
+    }
+
+    pub fn sync(&mut self) {
+        self.synced = true;
+        self.full_sync |= !self.last_write_was_header;
+    }
+
+    /// Whether SQLite synced it in this transaction: `synchronous` is not OFF.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// Whether only headers were synced: `synchronous=NORMAL`.
+    pub fn syncs_are_normal(&self) -> bool {
+        self.synced && !self.full_sync
+    }
+
+    /// The syncs of the next transaction count afresh.
+    pub fn forget_syncs(&mut self) {
+        self.synced = false;
+        self.full_sync = false;
+    }
+
+    /// [`VirtualJournal::read_at`] for a rollback, without the name of a super-journal that is
+    /// `gone`: SQLite would take the journal for stale and keep its cache. The first file's
+    /// rollback removes the super-journal, as it cannot see the others' virtual journals. The name
+    /// stays void: `journal_mode=PERSIST` would keep it (rule RollbackIsReal).
+    pub fn read_to_roll_back(
+        &mut self,
+        buf: &mut [u8],
+        offset: u64,
+        gone: impl FnOnce(&Path) -> Result<bool>,
+    ) -> Result<usize> {
+        let magic_at = self.len.saturating_sub(MAGIC.len() as u64);
+        if offset.saturating_add(buf.len() as u64) > magic_at
+            && let Some(path) = self.super_journal()?
+            && gone(&path)?
+        {
+            self.put(&[0; MAGIC.len()], magic_at, || Err(Error::Misuse("a journal without its end".into())))?;
+        }
+        self.read_at(buf, offset)
+    }
+
+    fn super_journal(&self) -> Result<Option<PathBuf>> {
+        super_journal(self.len, |buf, offset| self.read_at(buf, offset))
+    }
+
+    /// Whether it names a super-journal: the transaction spans several files.
+    pub fn names_super_journal(&self) -> Result<bool> {
+        let mut tail = [0; 8];
+        let Some(at) = self.len.checked_sub(8) else { return Ok(false) };
+        Ok(self.read_at(&mut tail, at)? == 8 && tail == MAGIC && self.len > 512)
+    }
+}
+
+/// At the journal's end: name, length u32, checksum u32, magic.
+pub fn super_journal(len: u64, read: impl Fn(&mut [u8], u64) -> Result<usize>) -> Result<Option<PathBuf>> {
+    let (mut name_bytes, mut tail) = ([0; 4], [0; 8]);
+    let Some(end) = len.checked_sub(16).filter(|_| len > 512) else { return Ok(None) };
+    if read(&mut name_bytes, end)? != 4 || read(&mut tail, end + 8)? != 8 || tail != MAGIC {
+        return Ok(None);
+    }
+    let name_bytes = u32::from_be_bytes(name_bytes);
+    let Some(at) = end.checked_sub(u64::from(name_bytes)).filter(|_| name_bytes <= NAME_BYTES_MAX) else {
+        return Ok(None);
+    };
+    let mut name = vec![0; name_bytes as usize];
+    let read = read(&mut name, at)?;
+    Ok((read == name.len()).then(|| system::path_of(name)))
+}
+
+fn what() -> String {
+    "cannot use the temporary file of the rollback journal".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Disk;
+    use crate::disk::sim::{SimConfig, SimDisk};
+
+    fn temp() -> Result<Arc<dyn DiskFile>> {
+        Ok(SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap())
+    }
+
+    #[test]
+    fn bytes_come_back_across_the_edge_of_memory() {
+        let mut j = VirtualJournal::default();
+        let data: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
+        for at in [0, MEMORY_BYTES as u64 - 1000, 3 * MEMORY_BYTES as u64] {
+            j.write_at(&data, at, temp).unwrap();
+            let mut back = vec![0; data.len()];
+            assert_eq!(j.read_at(&mut back, at).unwrap(), data.len());
+            assert_eq!(back, data);
+        }
+        assert_eq!(j.len(), 3 * MEMORY_BYTES as u64 + 3000);
+        let mut short = [0; 10];
+        assert_eq!(j.read_at(&mut short, j.len() - 4).unwrap(), 4);
+        j.truncate(5);
+        assert_eq!(j.read_at(&mut short, 0).unwrap(), 5);
+        assert!(j.spill.is_none());
+    }
+
+    #[test]
+    fn it_is_a_file_to_whoever_writes_anywhere() {
+        use proptest::prelude::*;
+        // Near the end of memory, and of the journal.
+        let step = (any::<bool>(), 0..3u8, 0..40_000u64, 1..9_000usize, any::<u8>());
+        let mut runner = proptest::test_runner::TestRunner::default();
+        let run = runner.run(&prop::collection::vec(step, 1..12), |steps| {
+            let (mut j, mut model) = (VirtualJournal::default(), Vec::new());
+            for (cuts, whence, distance, len, byte) in steps {
+                let at = match whence {
+                    0 => distance,
+                    1 => (MEMORY_BYTES as u64 + 10_000).saturating_sub(distance),
+                    _ => model.len() as u64 + distance % 3 * 100,
+                };
+                if cuts {
+                    j.truncate(at);
+                    model.truncate(at as usize);
+                } else {
+                    j.write_at(&vec![byte; len], at, temp).unwrap();
+                    model.resize(model.len().max(at as usize + len), 0);
+                    model[at as usize..at as usize + len].fill(byte);
+                }
+                let mut back = vec![1; model.len() + 10];
+                prop_assert_eq!(j.read_at(&mut back, 0).unwrap(), model.len());
+                prop_assert!(back.starts_with(&model));
+            }
+            Ok(())
+        });
+        run.unwrap();
+    }
+
+    #[test]
+    fn the_name_of_a_super_journal_that_is_gone_is_void_for_good() {
+        for len in [1000, 3 * MEMORY_BYTES as u64] {
+            let mut j = VirtualJournal::default();
+            let mut end = b"/db-mj".to_vec();
+            end.extend(6u32.to_be_bytes());
+            end.extend(0u32.to_be_bytes());
+            end.extend(MAGIC);
+            j.write_at(&end, len, temp).unwrap();
+            let mut back = vec![0; end.len()];
+            let named = |path: &Path| path == Path::new("/db-mj");
+            assert_eq!(j.read_to_roll_back(&mut back, len, |path| Ok(!named(path))).unwrap(), end.len());
+            assert_eq!(back, end);
+            assert!(j.names_super_journal().unwrap());
+            j.read_to_roll_back(&mut back, len, |path| Ok(named(path))).unwrap();
+            assert_eq!(back[..end.len() - 8], end[..end.len() - 8]);
+            assert!(!j.names_super_journal().unwrap() && back.ends_with(&[0; 8]));
+        }
+    }
+
+    #[test]
+    fn the_order_of_syncs_tells_full_from_normal() {
+        let mut header = MAGIC.to_vec();
+        header.extend([0, 0, 0, 1]);
+        let mut j = VirtualJournal::default();
+        assert!(!j.syncs_are_normal(), "no sync at all is not NORMAL: the journal is elsewhere");
+        j.write_at(&[1; 600], 0, temp).unwrap();
+        j.write_at(&header, 0, temp).unwrap();
+        j.sync();
+        assert!(j.syncs_are_normal());
+        j.write_at(&[1; 600], 600, temp).unwrap();
+        j.sync();
+        assert!(!j.syncs_are_normal());
+        j.forget_syncs();
+        j.write_at(&header, 0, temp).unwrap();
+        j.sync();
+        assert!(j.syncs_are_normal());
+    }
+}

@@ -1,0 +1,6 @@
+//! SQLite's own bytes: header, page, rollback journal, WAL.
+
+pub mod home;
+pub mod journal;
+pub mod node;
+pub mod wal;

@@ -1,0 +1,182 @@
+//! A process detaches with open connections: home is a plain file then, and the next transaction
+//! attaches anew.
+
+use crate::common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::hooked::{Call, Hooked};
+use common::{PAGE, commit, page, plain};
+use onewrite_core::disk::sim::{SimConfig, SimDisk};
+use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::{Connection, Engine, LockLevel};
+use parking_lot::Mutex;
+
+const DB: &str = "/db";
+
+fn disk() -> SimDisk {
+    let disk = SimDisk::new(SimConfig::default());
+    disk.put_file(Path::new(DB), &plain(0));
+    disk
+}
+
+fn process(disk: impl Disk + 'static) -> Arc<Engine> {
+    Engine::new(Arc::new(disk))
+}
+
+fn open(engine: &Arc<Engine>, given: &[(&str, &str)]) -> Connection {
+    let mut options = vec![("log_size".to_owned(), "256k".to_owned()), ("busy_ms".to_owned(), "0".to_owned())];
+    options.extend(given.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+    engine.open(Path::new(DB), OpenMode::ReadWrite, &options).unwrap()
+}
+
+fn rest(engine: &Engine) {
+    engine.rest(|path, e| panic!("{}: {e}", path.display()));
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    let n = u64::from_le_bytes(bytes[200..208].try_into().unwrap());
+    assert!(bytes == page(n), "a page of no transaction");
+    n
+}
+
+fn newest(c: &mut Connection) -> u64 {
+    c.lock(LockLevel::Shared).unwrap();
+    let mut b = vec![0; PAGE];
+    c.read_at(&mut b, PAGE as u64).unwrap();
+    c.unlock(LockLevel::None).unwrap();
+    number(&b)
+}
+
+/// If that is a plain file.
+fn at_rest(disk: &SimDisk) -> Option<u64> {
+    let home = disk.snapshot_file(Path::new(DB)).unwrap();
+    (home[19] == 1).then(|| {
+        assert_eq!(home.len(), 3 * PAGE);
+        number(&home[PAGE..2 * PAGE])
+    })
+}
+
+#[test]
+fn an_unused_connection_leaves_a_plain_file_and_goes_on_with_the_next_transaction() {
+    let disk = disk();
+    let engine = process(disk.clone());
+    let mut c = open(&engine, &[]);
+    for n in 1..=5 {
+        commit(&mut c, n);
+        assert_eq!((at_rest(&disk), c.is_live()), (None, true));
+        rest(&engine);
+        assert_eq!((at_rest(&disk), c.is_live()), (Some(n), false));
+        assert_eq!(newest(&mut c), n);
+    }
+    disk.reset_counters();
+    rest(&engine);
+    assert_eq!((disk.counters().writes, disk.counters().flushes()), (0, 0));
+    c.close().unwrap();
+    assert_eq!(at_rest(&disk), Some(5));
+}
+
+#[test]
+fn another_program_writes_the_file_at_rest() {
+    let disk = disk();
+    let engine = process(disk.clone());
+    let mut c = open(&engine, &[]);
+    commit(&mut c, 1);
+    rest(&engine);
+    let mut home = disk.snapshot_file(Path::new(DB)).unwrap();
+    home[PAGE..2 * PAGE].copy_from_slice(&page(7));
+    let counter = u32::from_be_bytes(home[24..28].try_into().unwrap()) + 1;
+    home[24..28].copy_from_slice(&counter.to_be_bytes());
+    home[92..96].copy_from_slice(&counter.to_be_bytes());
+    let file = disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap();
+    file.write_at(&home, 0).unwrap();
+    assert_eq!(newest(&mut c), 7);
+    commit(&mut c, 8);
+    assert_eq!(newest(&mut c), 8);
+    rest(&engine);
+    assert_eq!(at_rest(&disk), Some(8));
+}
+
+#[test]
+fn a_transaction_keeps_the_process_attached() {
+    let disk = disk();
+    let engine = process(disk.clone());
+    let mut c = open(&engine, &[]);
+    let mut other = open(&engine, &[]);
+    commit(&mut c, 1);
+    other.lock(LockLevel::Shared).unwrap();
+    rest(&engine);
+    assert_eq!((at_rest(&disk), c.is_live()), (None, true));
+    other.lock(LockLevel::Reserved).unwrap();
+    rest(&engine);
+    assert_eq!((at_rest(&disk), c.is_live()), (None, true));
+    other.unlock(LockLevel::None).unwrap();
+    rest(&engine);
+    assert_eq!(at_rest(&disk), Some(1));
+}
+
+#[test]
+fn the_last_of_several_processes_leaves_the_plain_file() {
+    let disk = disk();
+    let engines = [(); 3].map(|()| process(disk.clone()));
+    let mut all = engines.each_ref().map(|engine| open(engine, &[]));
+    for round in 0..4 {
+        for (n, c) in (1..).zip(&mut all) {
+            commit(c, 3 * round + n);
+        }
+        for n in 0..3 {
+            assert_eq!(at_rest(&disk), None);
+            rest(&engines[(round as usize + n) % 3]);
+        }
+        assert_eq!(at_rest(&disk), Some(3 * round + 3));
+        assert!(all.iter().all(|c| !c.is_live()));
+    }
+}
+
+#[test]
+fn what_stays_marked_on_purpose_does_not_rest() {
+    for given in [("sticky", "1"), ("concurrent", "1"), ("scheme", "dash")] {
+        let disk = disk();
+        let engine = process(disk.clone());
+        let mut c = open(&engine, &[given]);
+        commit(&mut c, 1);
+        rest(&engine);
+        assert!(c.is_live(), "{given:?}");
+        assert_eq!(newest(&mut c), 1);
+    }
+}
+
+/// At each call to home the power goes, or another process writes.
+#[test]
+fn a_rest_may_be_cut_short_or_overtaken_anywhere() {
+    let (mut cuts, mut overtaken) = (0, 0);
+    for (n, cut) in (1..40).flat_map(|n| [(n, true), (n, false)]) {
+        let disk = disk();
+        let entered = Hooked::new(&disk);
+        let engine = process(entered.clone());
+        let mut c = open(&engine, &[]);
+        commit(&mut c, 1);
+        commit(&mut c, 2);
+        let found = Arc::new(Mutex::new(None));
+        let (seen, whole, mut calls) = (found.clone(), disk.clone(), 0);
+        let mut other = open(&process(disk.clone()), &[]);
+        entered.at(DB, move |_: Call| {
+            calls += 1;
+            if calls == n && cut {
+                *seen.lock() = Some(whole.crash(n));
+            } else if calls == n && common::try_write(&mut other, [(1, page(3))].into_iter()).is_ok() {
+                *seen.lock() = Some(whole.clone());
+            }
+        });
+        rest(&engine);
+        entered.leave(DB);
+        let Some(found) = found.lock().take() else { continue };
+        cuts += u32::from(cut);
+        overtaken += u32::from(!cut);
+        let newest_now = if cut { 2 } else { 3 };
+        assert_eq!(newest(&mut open(&process(found), &[])), newest_now, "call {n}, cut {cut}");
+        assert_eq!(newest(&mut c), newest_now, "call {n}, cut {cut}");
+    }
+    assert!(cuts > 3 && overtaken > 0, "{cuts} {overtaken}");
+}

@@ -1,0 +1,268 @@
+//! File controls of a main database: prepare and commit, pragmas, and smaller questions of
+//! SQLite's.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use onewrite_core::text::printable;
+use onewrite_core::{Connection, Error, Mode, Options, PRAGMAS};
+
+use super::journal_mode::{self, Answer};
+use crate::database::{Siblings, State};
+use crate::host::fault::{Fault, Outcome, last};
+use crate::settings::split;
+use crate::sqlite::api::path_of;
+use crate::sqlite::ffi::{Changed, InUse, SplitPolicy, code, fcntl};
+
+/// Prefix of every pragma that is ours.
+const PREFIX: &str = "onewrite_";
+
+/// # Safety
+/// `op` and `arg` are those of a call of `xFileControl`.
+pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
+    match op {
+        // The argument is the name of the super-journal, null where there is none.
+        fcntl::SYNC => match state.engine() {
+            Some(conn) => {
+                // SAFETY: as promised by the caller, it is a string or null.
+                let super_journal = (!arg.is_null()).then(|| unsafe { CStr::from_ptr(arg.cast()) });
+                conn.prepare(super_journal.map(path_of).as_deref())?;
+                Ok(code::OK)
+            }
+            // SAFETY: as promised by the caller.
+            None => unsafe { forward(state, op, arg) },
+        },
+        fcntl::COMMIT_PHASETWO => match state.engine() {
+            Some(conn) => {
+                conn.commit()?;
+                Ok(code::OK)
+            }
+            // SAFETY: as promised by the caller.
+            None => unsafe { forward(state, op, arg) },
+        },
+        // SAFETY: the argument of this control is an array of at least three strings.
+        fcntl::PRAGMA => unsafe { answer_pragma(state, arg.cast()) },
+        // No size to prepare for: the engine never writes ahead of a commit, and in WAL mode the
+        // file underneath grows by the page.
+        fcntl::SIZE_HINT => Ok(code::OK),
+        fcntl::LOCKSTATE => {
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(state.level_number()) };
+            Ok(code::OK)
+        }
+        fcntl::LAST_ERRNO => {
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(last().map_or(0, |(_, os_error)| os_error)) };
+            Ok(code::OK)
+        }
+        fcntl::VFSNAME => {
+            let host = state.host();
+            let name = host.api.sqlite_string(&host.name.to_string_lossy());
+            // SAFETY: the argument of this control is a char*, which SQLite frees.
+            unsafe { arg.cast::<*mut c_char>().write(name) };
+            Ok(code::OK)
+        }
+        fcntl::POWERSAFE_OVERWRITE => {
+            // SAFETY: the argument of this control is an int: negative asks, else sets.
+            unsafe {
+                let value = arg.cast::<c_int>();
+                match value.read() {
+                    n if n < 0 => value.write(c_int::from(state.psow())),
+                    n => state.set_psow(n != 0),
+                }
+            }
+            Ok(code::OK)
+        }
+        fcntl::MMAP_SIZE => {
+            // Pages are not mapped (there is no xFetch): the size in force is always 0.
+            // SAFETY: the argument of this control is an sqlite3_int64.
+            unsafe { arg.cast::<i64>().write(0) };
+            Ok(code::OK)
+        }
+        fcntl::PDB => {
+            // SAFETY: the argument of this control is an sqlite3**; the address is compared and
+            // never followed.
+            state.siblings = Siblings::of(unsafe { arg.cast::<usize>().read() });
+            Ok(code::NOTFOUND)
+        }
+        fcntl::HAS_MOVED => {
+            let moved = state.has_moved();
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(c_int::from(moved)) };
+            Ok(code::OK)
+        }
+        // The file underneath keeps these for the time in WAL mode, so they may come before that
+        // time. The name of a temporary file is the same from either.
+        fcntl::PERSIST_WAL | fcntl::CHUNK_SIZE | fcntl::TEMPFILENAME if state.host().passes_through() => {
+            // SAFETY: as promised by the caller.
+            Ok(unsafe { state.base()?.control(op, arg) })
+        }
+        // Where the file is worked on past the engine, pages are split as under any other VFS.
+        fcntl::SPLIT => match state.engine() {
+            Some(conn) => {
+                // SAFETY: the argument of this control is such a structure.
+                unsafe { arg.cast::<SplitPolicy>().write(split::policy(conn)) };
+                Ok(code::OK)
+            }
+            None => Ok(code::NOTFOUND),
+        },
+        fcntl::IN_USE => match state.engine() {
+            Some(conn) => {
+                // SAFETY: the argument of this control is such a structure.
+                let asked = unsafe { &mut *arg.cast::<InUse>() };
+                asked.in_use = c_int::from(conn.in_use(asked.page, asked.offset, asked.bytes)?);
+                Ok(code::OK)
+            }
+            None => Ok(code::NOTFOUND),
+        },
+        fcntl::CHANGED => match state.engine().and_then(Connection::changed_pages) {
+            Some(pages) => {
+                // SAFETY: the argument of this control is such a structure.
+                unsafe { arg.cast::<Changed>().write(Changed { pages: pages.as_ptr(), count: pages.len() }) };
+                Ok(code::OK)
+            }
+            None => Ok(code::NOTFOUND),
+        },
+        // SAFETY: as promised by the caller.
+        _ if state.forwards() => unsafe { forward(state, op, arg) },
+        _ => Ok(code::NOTFOUND),
+    }
+}
+
+/// # Safety
+/// As [`file_control`].
+unsafe fn forward(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
+    if !state.host().passes_through() {
+        return Ok(code::NOTFOUND);
+    }
+    // SAFETY: as promised by the caller.
+    Ok(unsafe { state.base()?.control(op, arg) })
+}
+
+/// `SQLITE_FCNTL_PRAGMA`: element 0 takes the answer or the error message (SQLite frees it), 1 is
+/// the name, 2 the value or null. SQLite asks while it compiles the statement, and again each time
+/// it runs.
+///
+/// # Safety
+/// `args` is the argument of that control.
+unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_int> {
+    // SAFETY: as promised by the caller; the strings live across the call.
+    let (name, value) = unsafe {
+        let (name, value) = (*args.add(1), *args.add(2));
+        let text = |p: *mut c_char| (!p.is_null()).then(|| CStr::from_ptr(p).to_string_lossy().into_owned());
+        (text(name).unwrap_or_default().to_ascii_lowercase(), text(value))
+    };
+    if name == "synchronous" {
+        if let (Some(conn), Some(value)) = (state.connection(), &value) {
+            conn.note_synchronous(value);
+        }
+        return Ok(code::NOTFOUND);
+    }
+    let known = match name.as_str() {
+        "journal_mode" => Some(journal_mode::answer(state, value.as_deref())),
+        "wal_checkpoint" => Some(journal_mode::checkpoint(state, value.as_deref())),
+        _ => None,
+    };
+    match known {
+        // SAFETY: as promised by the caller.
+        Some(Some(answer)) => return unsafe { respond(state, args, answer) },
+        Some(None) => return Ok(code::NOTFOUND),
+        None => {}
+    }
+    if name == "locking_mode" {
+        if let (Some(conn), Some(value)) = (state.connection(), &value) {
+            conn.note_locking_mode(value)?;
+        }
+        return Ok(code::NOTFOUND);
+    }
+    if matches!(name.as_str(), "page_count" | "freelist_count") {
+        if let Some(conn) = state.connection() {
+            conn.note_size_asked();
+        }
+        return Ok(code::NOTFOUND);
+    }
+    let Some(name) = name.strip_prefix(PREFIX) else { return Ok(code::NOTFOUND) };
+    let answer = match answer(state, name, value.as_deref()) {
+        Ok(answer) => Ok(answer),
+        Err(fault) => {
+            let (rc, message, _) = fault.into_parts(code::IOERR);
+            Err((rc, message.unwrap_or_default()))
+        }
+    };
+    // SAFETY: as promised by the caller.
+    unsafe { respond(state, args, answer) }
+}
+
+/// # Safety
+/// As [`answer_pragma`].
+unsafe fn respond(state: &mut State, args: *mut *mut c_char, answer: Answer) -> Outcome<c_int> {
+    let (rc, text) = match answer {
+        Ok(text) => (code::OK, text),
+        Err((rc, message)) => (rc, message),
+    };
+    let text = state.host().api.sqlite_string(&text);
+    if text.is_null() && rc == code::OK {
+        return Err(Fault::Own(code::NOMEM, "no memory for the answer to a pragma".to_owned()));
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { *args = text };
+    Ok(rc)
+}
+
+fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String> {
+    if !state.host().api.asks_split
+        && let Some(answer) = split::without(name, value).map_err(|message| Fault::Own(code::ERROR, message))?
+    {
+        return Ok(answer);
+    }
+    if name == "status" {
+        let effect = effect(state);
+        let rest = state.connection().and_then(|conn| conn.pragma(name, value)).transpose()?;
+        return Ok(rest.map_or(effect.clone(), |rest| format!("{effect}\n{rest}")));
+    }
+    if let Some(conn) = state.connection() {
+        if let Some(answer) = conn.pragma(name, value) {
+            return Ok(answer?);
+        }
+    } else if known().any(|known| known == name) {
+        return match (name, state.last_error()) {
+            ("error", last) => Ok(last.unwrap_or_default().to_owned()),
+            _ => {
+                let message = format!("{PREFIX}{name}: {}", state.why_past());
+                Err(Fault::Own(code::ERROR, message))
+            }
+        };
+    }
+    let known: Vec<String> = known().map(|known| format!("{PREFIX}{known}")).collect();
+    Err(Fault::Own(code::ERROR, format!("no such pragma: {PREFIX}{name}; there are {}", known.join(", "))))
+}
+
+/// Whether onewrite serves this connection, in words.
+fn effect(state: &mut State) -> String {
+    let absorbed = journal_mode::is_absorbed(state);
+    let mode = match state.connection().map(Connection::look_ahead).transpose() {
+        // A connection that is in the way now will not stay there.
+        Err(Error::Busy(_) | Error::BusySnapshot | Error::NotAlone(_)) => Some(Mode::Idle),
+        Err(e) => return format!("in_effect=no: {}", printable(&e.to_string())),
+        Ok(mode) => mode,
+    };
+    match mode {
+        Some(Mode::Wal) => {
+            let why = state.connection().map(|conn| conn.why_stock()).unwrap_or_default();
+            format!("in_effect=no: {}", printable(&why))
+        }
+        Some(_) if absorbed => {
+            "in_effect=yes\njournal_mode=wal: answered for, and onewrite commits, which keeps what WAL mode \
+                                promises (wal=absorb)"
+                .to_owned()
+        }
+        Some(_) => "in_effect=yes".to_owned(),
+        None => format!("in_effect=no: {}", printable(state.why_past())),
+    }
+}
+
+/// The names of all pragmas, without the prefix.
+fn known() -> impl Iterator<Item = &'static str> {
+    PRAGMAS.into_iter().chain(Options::NAMES)
+}

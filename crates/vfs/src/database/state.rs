@@ -1,0 +1,470 @@
+//! The state of an open main database: the engine's connection, and the file of the VFS underneath
+//! for WAL mode and read-only opens. Decides which of the two a call is for.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use onewrite_core::disk::{FileId, OpenMode, look};
+use onewrite_core::inspect::home::mark;
+use onewrite_core::inspect::layout::home::HEADER_BYTES;
+use onewrite_core::{Connection, LockLevel, Mode};
+
+use super::siblings::Siblings;
+use crate::host::Host;
+use crate::host::base::{BaseFile, check};
+use crate::host::fault::{Fault, Outcome};
+use crate::host::offsets::{fill_short, offset_from};
+use crate::process::fork;
+use crate::sqlite::ffi::{code, open};
+
+/// A name SQLite passed to `xOpen`: it and the URI parameters behind it live until `xClose`
+/// returns.
+#[derive(Clone, Copy)]
+pub(crate) struct Name(pub(crate) *const c_char);
+
+// SAFETY: SQLite neither changes nor frees the text while the file is open, on any thread.
+unsafe impl Send for Name {}
+
+pub(crate) struct State {
+    pub(super) host: &'static Host,
+    pub(super) name: Name,
+    pub(super) path: PathBuf,
+    /// Flags for opening the file of the VFS underneath.
+    pub(super) flags: c_int,
+    /// The engine's connection; none for a read-only database that was not seen to be written.
+    pub(super) conn: Option<Connection>,
+    /// The file of the VFS underneath, opened when first needed and kept until `xClose`.
+    pub(super) base: Option<BaseFile>,
+    /// Lock SQLite holds.
+    pub(super) level: LockLevel,
+    /// Lock held on the file underneath.
+    pub(super) base_level: LockLevel,
+    /// Why it is left to SQLite's own modes, though it may be written.
+    pub(super) left: Option<String>,
+    /// `immutable=1`: the file is not written while it is open, so no engine ever takes over.
+    immutable: bool,
+    /// Set by `SQLITE_FCNTL_POWERSAFE_OVERWRITE`.
+    psow: Option<bool>,
+    /// Device and inode of the file when it was opened.
+    pub(super) identity: Option<(u64, u64)>,
+    /// The next answer of [`State::has_moved`], if this transaction looked already.
+    pub(super) moved: Option<bool>,
+    /// When the name was found to be the file's last.
+    pub(super) named_at: Option<Instant>,
+    /// The other files of the same SQLite connection.
+    pub(crate) siblings: Siblings,
+    pub(crate) journal_mode: JournalMode,
+    /// [`fork::generation`] at the open, or when it was opened anew.
+    pub(super) generation: u32,
+    /// Message of the last error, for `PRAGMA onewrite_error` where there is no connection to ask.
+    pub(super) last_error: Option<String>,
+    /// Why no call is served any more.
+    pub(super) dead: Option<&'static str>,
+}
+
+/// The journal mode that this connection was told.
+#[derive(Default)]
+pub(crate) struct JournalMode {
+    /// It was answered `wal`.
+    pub(crate) absorbed: bool,
+    /// SQLite keeps nothing that it could roll a statement back with.
+    pub(crate) off: bool,
+}
+
+/// How long a look at the name holds for later transactions. A file may lose its name right behind
+/// a look as well, and neither mark nor recovery depends on it (rule LogFoundBySession).
+const NAMED: Duration = Duration::from_millis(1);
+
+/// The error of an open that cannot write and finds a mark.
+pub(crate) const MARKED: &str = "the database is in use through onewrite, or was when its process ended: its newest transactions are in its log, \
+     which a read-only or immutable connection cannot use. Open it once for writing through onewrite, or run `onewrite recover` on it";
+
+/// The error of a database that is marked and left to SQLite for this reason.
+pub(super) fn marked_elsewhere(why: &str) -> String {
+    format!(
+        "the database is in use through onewrite, or was when its process ended, and its newest transactions are in its log: open it \
+         with network=trust, once no other machine uses it. {why}"
+    )
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    look::at_path(path).ok().map(|found| (found.dev, found.ino))
+}
+
+fn level_number(level: LockLevel) -> c_int {
+    match level {
+        LockLevel::None => 0,
+        LockLevel::Shared => 1,
+        LockLevel::Reserved => 2,
+        LockLevel::Pending => 3,
+        LockLevel::Exclusive => 4,
+    }
+}
+
+pub(super) fn level_from(number: c_int, io_code: c_int) -> Outcome<LockLevel> {
+    Ok(match number {
+        0 => LockLevel::None,
+        1 => LockLevel::Shared,
+        2 => LockLevel::Reserved,
+        3 => LockLevel::Pending,
+        4 => LockLevel::Exclusive,
+        _ => return Err(Fault::Own(io_code, format!("no such lock level: {number}"))),
+    })
+}
+
+impl State {
+    pub(super) fn new(
+        host: &'static Host,
+        name: Name,
+        path: PathBuf,
+        flags: c_int,
+        conn: Option<Connection>,
+        base: Option<BaseFile>,
+        immutable: bool,
+    ) -> State {
+        let identity = identity(&path);
+        State {
+            host,
+            name,
+            path,
+            flags,
+            conn,
+            base,
+            level: LockLevel::None,
+            base_level: LockLevel::None,
+            left: None,
+            immutable,
+            psow: None,
+            identity,
+            moved: None,
+            named_at: None,
+            siblings: Siblings::default(),
+            journal_mode: JournalMode::default(),
+            generation: fork::generation(),
+            last_error: None,
+            dead: None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn check_alive(&mut self, io_code: c_int) -> Outcome {
+        if !self.is_carried() && self.dead.is_none() {
+            return Ok(());
+        }
+        self.revive(io_code)
+    }
+
+    #[cold]
+    fn revive(&mut self, io_code: c_int) -> Outcome {
+        match self.dead {
+            Some(why) => Err(Fault::Own(io_code, why.to_owned())),
+            None => self.open_anew(),
+        }
+    }
+
+    /// Whether calls are for the file underneath.
+    pub(crate) fn forwards(&self) -> bool {
+        self.conn.as_ref().is_none_or(|conn| matches!(conn.mode(), Mode::Wal))
+    }
+
+    /// The engine's connection, where calls are for it.
+    pub(crate) fn engine(&mut self) -> Option<&mut Connection> {
+        self.conn.as_mut().filter(|conn| !matches!(conn.mode(), Mode::Wal))
+    }
+
+    /// The engine's connection, in any mode.
+    pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
+        self.conn.as_mut()
+    }
+
+    /// The connection, for calls that only a virtual journal makes.
+    pub(crate) fn journal(&mut self, io_code: c_int) -> Outcome<&mut Connection> {
+        self.conn.as_mut().ok_or_else(|| Fault::Own(io_code, "the journal has lost its database".to_owned()))
+    }
+
+    /// Flags for opening the file of the VFS underneath: read-only where SQLite was told that the
+    /// file is.
+    pub(crate) fn flags(&self) -> c_int {
+        self.flags
+    }
+
+    pub(crate) fn host(&self) -> &'static Host {
+        self.host
+    }
+
+    pub(crate) fn last_error(&self) -> Option<&str> {
+        self.last_error.as_deref()
+    }
+
+    /// Why calls go past the engine where there is no connection of its.
+    pub(crate) fn why_past(&self) -> &str {
+        self.left.as_deref().unwrap_or("this connection only reads the file, past onewrite's engine")
+    }
+
+    pub(crate) fn level_number(&self) -> c_int {
+        level_number(self.level)
+    }
+
+    /// The file underneath, opened if it is not yet.
+    pub(crate) fn base(&mut self) -> Outcome<&mut BaseFile> {
+        if self.base.is_none() {
+            if !self.host.passes_through() {
+                let message = "this disk has no VFS underneath: WAL mode and read-only opens are not available on it";
+                return Err(Fault::Own(code::CANTOPEN, message.to_owned()));
+            }
+            // SAFETY: the name lives until `xClose`, which drops this file.
+            let (file, _) = unsafe { BaseFile::open(self.host.base, self.name.0, self.flags)? };
+            self.base = Some(file);
+        }
+        match &mut self.base {
+            Some(file) => Ok(file),
+            None => Err(Fault::Own(code::INTERNAL, "the file underneath is gone".to_owned())),
+        }
+    }
+
+    /// The file underneath with the lock SQLite holds, for forwarding a call. The locks differ only
+    /// when the connection turned to WAL mode under a lock (`locking_mode=EXCLUSIVE`).
+    pub(crate) fn forward(&mut self) -> Outcome<&mut BaseFile> {
+        if self.base_level < self.level {
+            self.raise_base(self.level)?;
+        }
+        self.base()
+    }
+
+    fn raise_base(&mut self, level: LockLevel) -> Outcome {
+        if self.base_level == LockLevel::None {
+            check(self.base()?.lock(level_number(LockLevel::Shared)))?;
+            self.base_level = LockLevel::Shared;
+        }
+        // In this order the file is never without a lock, and the engine's is not in the way of a
+        // higher one.
+        if let Some(conn) = &mut self.conn {
+            conn.hand_over()?;
+        }
+        if self.base_level < level {
+            check(self.base()?.lock(level_number(level)))?;
+            self.base_level = level;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn lock(&mut self, number: c_int) -> Outcome<c_int> {
+        let level = level_from(number, code::IOERR_LOCK)?;
+        if level <= self.level {
+            if self.forwards() && self.base_level < level {
+                // It turned to WAL mode under this lock.
+                self.raise_base(level)?;
+            }
+            return Ok(code::OK);
+        }
+        self.adopt_engine()?;
+        if level == LockLevel::Shared && self.engine().is_some_and(|conn| conn.probably_writes() && conn.is_live()) {
+            // SQLite asks when it opens the journal, while others wait for the writer's place: look
+            // now. A file that is not in use yet may be replaced while this lock waits: look then.
+            let lately = self.named_at.is_some_and(|at| at.elapsed() < NAMED);
+            self.moved = Some(!lately && self.look_whether_moved());
+        }
+        if self.conn.is_none() {
+            let raised = self.raise_base(level);
+            // A process that uses it through onewrite keeps the base from its lock (rule
+            // StockKeptOut).
+            if level == LockLevel::Shared && self.sees_mark()? {
+                self.base_level = LockLevel::None;
+                check(self.base()?.unlock(level_number(LockLevel::None)))?;
+                if let Some(why) = &self.left {
+                    return Err(Fault::Own(code::CANTOPEN, marked_elsewhere(why)));
+                }
+                self.conn = Some(self.host.engine().open(&self.path, OpenMode::ReadOnly, &[])?);
+            } else {
+                raised?;
+            }
+        }
+        if level == LockLevel::Reserved && self.host.passes_through() {
+            self.conn.as_mut().map(Connection::leaves_foreign_file);
+        }
+        let spans = level == LockLevel::Exclusive && self.siblings.spans();
+        match self.engine() {
+            None => {
+                if self.base_level < level {
+                    self.raise_base(level)?;
+                }
+            }
+            Some(conn) => {
+                conn.note_span(spans);
+                conn.lock(level)?;
+                // The first lock decides the mode: in WAL mode the file underneath is locked alike.
+                if self.forwards()
+                    && let Err(fault) = self.raise_base(level)
+                {
+                    if let Some(conn) = &mut self.conn {
+                        conn.unlock(self.level)?;
+                    }
+                    return Err(fault);
+                }
+            }
+        }
+        self.level = level;
+        self.siblings.set_writes(level >= LockLevel::Reserved);
+        Ok(code::OK)
+    }
+
+    /// A connection past the engine joins it at the begin of a transaction if this process writes
+    /// the database by now: the file alone is then behind.
+    fn adopt_engine(&mut self) -> Outcome {
+        if self.conn.is_some() || self.immutable || self.level != LockLevel::None {
+            return Ok(());
+        }
+        let engine = self.host.engine();
+        if engine.is_attached(&self.path) {
+            let writes = self.left.is_some() && self.flags & open::READWRITE != 0;
+            let mode = if writes { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
+            self.conn = Some(engine.open(&self.path, mode, &[])?);
+        }
+        Ok(())
+    }
+
+    /// Whether another process has marked the file since this read-only connection opened it. The
+    /// mark neither comes nor goes under SHARED; without it the engine looks again.
+    fn sees_mark(&mut self) -> Outcome<bool> {
+        let mut header = [0; HEADER_BYTES];
+        let read = self.base()?.read(&mut header, 0);
+        Ok(!self.immutable && read == code::OK && mark(&header).is_some())
+    }
+
+    pub(crate) fn unlock(&mut self, number: c_int) -> Outcome<c_int> {
+        let level = level_from(number, code::IOERR_UNLOCK)?;
+        self.moved = None;
+        if level < LockLevel::Reserved {
+            self.siblings.set_writes(false);
+        }
+        let forwards = self.forwards();
+        // Also at this level already: a lock that was refused may have left PENDING.
+        if self.base_level > LockLevel::None && self.base_level >= level {
+            check(self.base()?.unlock(level_number(level)))?;
+            self.base_level = level;
+        }
+        if let Some(conn) = &mut self.conn
+            && (!forwards || level == LockLevel::None)
+        {
+            // Level NONE even after an error, as SQLite sees it: the next lock starts afresh.
+            self.level = self.level.min(level);
+            conn.unlock(level)?;
+        }
+        self.level = self.level.min(level);
+        Ok(code::OK)
+    }
+
+    pub(crate) fn check_reserved_lock(&mut self) -> Outcome<bool> {
+        match self.engine() {
+            Some(conn) => Ok(conn.is_reserved()?),
+            None => {
+                let mut answer = 0;
+                check(self.forward()?.check_reserved_lock(&mut answer))?;
+                Ok(answer != 0)
+            }
+        }
+    }
+
+    pub(crate) fn read(&mut self, buf: &mut [u8], offset: i64) -> Outcome<c_int> {
+        match self.engine() {
+            Some(conn) => {
+                let got = conn.read_at(buf, offset_from(offset, code::IOERR_READ)?)?;
+                Ok(fill_short(buf, got))
+            }
+            None => {
+                let rc = self.forward()?.read(buf, offset);
+                if self.conn.is_none()
+                    && offset == 0
+                    && buf.get(..HEADER_BYTES).is_some_and(|header| mark(header).is_some())
+                {
+                    let why = self.left.as_deref().map_or_else(|| MARKED.to_owned(), marked_elsewhere);
+                    return Err(Fault::Own(code::CANTOPEN, why));
+                }
+                Ok(rc)
+            }
+        }
+    }
+
+    pub(crate) fn write(&mut self, data: &[u8], offset: i64) -> Outcome<c_int> {
+        match self.engine() {
+            Some(conn) => conn.write_at(data, offset_from(offset, code::IOERR_WRITE)?)?,
+            None => return Ok(self.forward()?.write(data, offset)),
+        }
+        Ok(code::OK)
+    }
+
+    pub(crate) fn truncate(&mut self, len: i64) -> Outcome<c_int> {
+        match self.engine() {
+            Some(conn) => conn.truncate(offset_from(len, code::IOERR_TRUNCATE)?)?,
+            None => return Ok(self.forward()?.truncate(len)),
+        }
+        Ok(code::OK)
+    }
+
+    pub(crate) fn sync(&mut self, flags: c_int) -> Outcome<c_int> {
+        match self.engine() {
+            Some(conn) => conn.sync()?,
+            None => return Ok(self.forward()?.sync(flags)),
+        }
+        Ok(code::OK)
+    }
+
+    pub(crate) fn size(&mut self) -> Outcome<i64> {
+        match self.engine() {
+            Some(conn) => Ok(i64::try_from(conn.size()?).unwrap_or(i64::MAX)),
+            None => {
+                let mut size = 0;
+                check(self.forward()?.size(&mut size))?;
+                Ok(size)
+            }
+        }
+    }
+
+    /// Whether a write may be assumed to leave the bytes around it alone when the power fails.
+    pub(crate) fn psow(&self) -> bool {
+        self.psow.unwrap_or_else(|| self.conn.as_ref().is_none_or(Connection::psow))
+    }
+
+    pub(crate) fn set_psow(&mut self, on: bool) {
+        self.psow = Some(on);
+    }
+
+    /// Whether the name leads to another file than the one that was opened. In WAL mode, where a
+    /// lock is not given back before the close, it is looked for each time (rule ModeUnderLock).
+    pub(crate) fn has_moved(&mut self) -> bool {
+        let forwards = self.forwards();
+        let moved = self.moved.take().filter(|_| !forwards).unwrap_or_else(|| self.look_whether_moved());
+        if moved && self.conn.is_some() {
+            // SQLite's own message says "readonly database".
+            let why = format!(
+                "{} is not the file any more that was opened, which was moved, renamed, removed or replaced while it is in use: move it \
+                 back, or close it and open it again. In another directory it does not find its log, which is moved with it when nobody \
+                 uses it",
+                self.path.display()
+            );
+            self.last_error = Some(why.clone());
+            let fault = Fault::Own(code::READONLY_DBMOVED, why);
+            fault.report(&self.host.api, &self.path.to_string_lossy(), code::READONLY_DBMOVED);
+        }
+        moved
+    }
+
+    fn look_whether_moved(&mut self) -> bool {
+        if !self.host.passes_through() {
+            return false;
+        }
+        if self.identity.is_none() {
+            self.identity = identity(&self.path);
+            return false;
+        }
+        let named = identity(&self.path);
+        // Two files may take turns in having the name.
+        let is_ours = |(dev, ino)| self.conn.as_ref().is_some_and(|conn| conn.has_file(FileId { dev, ino }));
+        let moved = self.identity != named && !named.is_some_and(is_ours);
+        self.named_at = (!moved).then(Instant::now);
+        moved
+    }
+}

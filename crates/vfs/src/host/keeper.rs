@@ -1,0 +1,156 @@
+//! One thread a process detaches databases that their connections leave alone, and the end of the process detaches the rest.
+//!
+//! The thread begins with the first attachment and ends once nothing is attached. It takes no signals of the host. A child of a
+//! fork has none until it attaches to a database itself.
+
+#![allow(unsafe_code)]
+
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Once, Weak};
+use std::time::{Duration, Instant};
+
+use onewrite_core::{Engine, Error};
+use parking_lot::{Condvar, Mutex};
+
+use crate::process::log;
+use crate::sqlite::ffi::code;
+
+/// Looks at databases are as far apart as this, at least and at most.
+const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+/// The end of a process waits for its databases for so long.
+const EXIT_WAIT: Duration = Duration::from_secs(1);
+
+/// The keeper of one engine. A process has an engine for each VFS that it registers; a child of a fork gets new ones, whose locks no
+/// thread of its parent can have held.
+struct Keeper {
+    engine: Weak<Engine>,
+    state: Mutex<State>,
+    /// The keeper that was made before. All stay for the life of the process.
+    next: *const Keeper,
+}
+
+// SAFETY: `next` is written before the keeper is shared, and leads to one that is never freed.
+unsafe impl Sync for Keeper {}
+// SAFETY: as above.
+unsafe impl Send for Keeper {}
+
+#[derive(Default)]
+struct State {
+    /// Its thread runs.
+    runs: bool,
+    /// A database was attached since the thread looked.
+    is_due: bool,
+}
+
+/// The keeper that was made last.
+static KEEPERS: AtomicPtr<Keeper> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Looks after the databases of `engine` from now on.
+pub(crate) fn keep(engine: &Arc<Engine>) {
+    let keeper = Keeper { engine: Arc::downgrade(engine), state: Mutex::default(), next: std::ptr::null() };
+    let keeper = Box::leak(Box::new(keeper));
+    let mut newest = KEEPERS.load(Ordering::Acquire);
+    loop {
+        keeper.next = newest;
+        let pushed = KEEPERS.compare_exchange(newest, keeper, Ordering::AcqRel, Ordering::Acquire);
+        match pushed {
+            Ok(_) => break,
+            Err(now) => newest = now,
+        }
+    }
+    let keeper: &'static Keeper = keeper;
+    engine.on_attach(|| keeper.attached());
+}
+
+impl Keeper {
+    /// A database was attached. Locks of it are held here.
+    fn attached(&'static self) {
+        static AT_EXIT: Once = Once::new();
+        AT_EXIT.call_once(|| {
+            stay_loaded();
+            // SAFETY: the handler catches panics, and the library stays loaded.
+            unsafe { libc::atexit(at_exit) };
+        });
+        let mut state = self.state.lock();
+        state.is_due = true;
+        if state.runs {
+            return;
+        }
+        let spawned = without_signals(|| std::thread::Builder::new().name("onewrite".into()).spawn(|| self.run()));
+        match spawned {
+            Ok(_) => state.runs = true,
+            // The databases stay attached until their last connection closes.
+            Err(e) => log::line(code::WARNING, &format!("no thread to detach idle databases with: {e}")),
+        }
+    }
+
+    fn run(&self) {
+        loop {
+            let next = self.engine.upgrade().and_then(|engine| engine.look_after(Instant::now(), failed));
+            let mut state = self.state.lock();
+            if next.is_none() && !std::mem::take(&mut state.is_due) {
+                state.runs = false;
+                return;
+            }
+            drop(state);
+            std::thread::sleep(next.unwrap_or_default().clamp(LOOK.0, LOOK.1));
+        }
+    }
+}
+
+/// A program may unload the drop-in library, under the feet of the thread. From here on it stays.
+fn stay_loaded() {
+    let mut own = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: the address is of this library, whose entry the call fills before it is read. The library is loaded: nothing of it runs.
+    unsafe {
+        if libc::dladdr(stay_loaded as *const std::ffi::c_void, own.as_mut_ptr()) != 0 {
+            libc::dlopen(own.assume_init().dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
+        }
+    }
+}
+
+/// Calls `f`, whose threads get none of the signals that are sent to this process.
+fn without_signals<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: both sets are this frame's; without an old mask nothing is put back.
+    unsafe {
+        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        let masked = libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old) == 0;
+        let made = f();
+        if masked {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut());
+        }
+        made
+    }
+}
+
+fn failed(path: &Path, error: &Error) {
+    log::line(code::WARNING, &format!("{} stays in use while nothing uses it: {error}", path.display()));
+}
+
+/// The process ends by `exit()`, or by a return from `main`.
+extern "C" fn at_exit() {
+    let ended = Arc::new((Mutex::new(false), Condvar::new()));
+    let ends = ended.clone();
+    let rest = move || {
+        let mut keeper = KEEPERS.load(Ordering::Acquire).cast_const();
+        // SAFETY: keepers are never freed.
+        while let Some(kept) = unsafe { keeper.as_ref() } {
+            if let Some(engine) = kept.engine.upgrade() {
+                engine.rest(failed);
+            }
+            keeper = kept.next;
+        }
+        *ends.0.lock() = true;
+        ends.1.notify_one();
+    };
+    // A thread of its own, which is not waited for where a lock was left by a thread that died.
+    let _ = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        if without_signals(|| std::thread::Builder::new().spawn(rest)).is_ok() {
+            let mut is_over = ended.0.lock();
+            ended.1.wait_while_for(&mut is_over, |is_over| !*is_over, EXIT_WAIT);
+        }
+    }));
+}

@@ -1,0 +1,121 @@
+//! A log of errors that needs no program's help: lines to the place that `ONEWRITE_LOG` names.
+//!
+//! The log neither delays nor kills the program: a line is dropped if its reader has no room for
+//! it.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use onewrite_core::environment;
+use onewrite_core::text::printable;
+
+/// Environment variable that says where errors are told besides SQLite's own error log: `stderr`,
+/// or the name of a file to append to.
+pub const LOG_VARIABLE: &str = "ONEWRITE_LOG";
+
+/// Bytes of a line: as many as a pipe that has room takes whole.
+const LINE_BYTES_MAX: usize = 4096;
+
+enum Place {
+    Nowhere,
+    StandardError,
+    File(OwnedFd),
+}
+
+/// Writes one line: seconds since 1970, process, SQLite's code, message.
+pub(crate) fn line(code: c_int, message: &str) {
+    static PLACE: OnceLock<Place> = OnceLock::new();
+    match PLACE.get_or_init(place) {
+        Place::Nowhere => {}
+        Place::StandardError => write(libc::STDERR_FILENO, &stamped(code, message)),
+        Place::File(file) => write(file.as_raw_fd(), &stamped(code, message)),
+    }
+}
+
+fn stamped(code: c_int, message: &str) -> String {
+    let (seconds, pid) = (SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), std::process::id());
+    format!("{}.{:03} [{pid}] ({code}) {message}", seconds.as_secs(), seconds.subsec_millis())
+}
+
+/// Writes a line with one call, so that lines of several processes stay whole. A log that cannot be
+/// written stops nothing.
+fn write(to: RawFd, text: &str) {
+    let mut line = printable(text).into_owned();
+    line.truncate((0..LINE_BYTES_MAX).rev().find(|&len| line.is_char_boundary(len)).unwrap_or(0));
+    line.push('\n');
+    // Asked, because standard error is not ours to make non-blocking.
+    let mut room = libc::pollfd { fd: to, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one structure of ours, and no time to wait.
+    if unsafe { libc::poll(&raw mut room, 1, 0) } != 1 {
+        return;
+    }
+    without_broken_pipe(|| {
+        // SAFETY: the bytes live across the call.
+        let _lost = unsafe { libc::write(to, line.as_ptr().cast(), line.len()) };
+    });
+}
+
+/// Runs `write` so that a pipe without a reader is an error of it and no signal for the program.
+fn without_broken_pipe(write: impl FnOnce()) {
+    let mut pipe = MaybeUninit::<libc::sigset_t>::uninit();
+    let (mut pending, mut before) = (pipe, pipe);
+    // SAFETY: the sets are filled by the calls before they are read; the mask is this thread's, and
+    // is put back.
+    unsafe {
+        libc::sigemptyset(pipe.as_mut_ptr());
+        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+        libc::sigemptyset(pending.as_mut_ptr());
+        libc::sigpending(pending.as_mut_ptr());
+        let is_ours = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 0;
+        if libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr()) != 0 {
+            return;
+        }
+        write();
+        let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // One that came meanwhile is taken; one that waited before is the program's.
+        while is_ours
+            && libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &raw const no_time) == -1
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+fn place() -> Place {
+    let Some(name) = environment::variable(LOG_VARIABLE).filter(|name| !name.is_empty()) else { return Place::Nowhere };
+    if name == "stderr" {
+        return Place::StandardError;
+    }
+    match open(Path::new(&name)) {
+        Ok(file) => Place::File(file),
+        Err(e) => {
+            let choices = "the choices are stderr and a file to append to";
+            let name = name.to_string_lossy();
+            write(libc::STDERR_FILENO, &format!("onewrite: {LOG_VARIABLE}={name}: {e}; {choices}"));
+            Place::StandardError
+        }
+    }
+}
+
+/// Opens a log without waiting for the other end of a pipe. A link is followed, as `/dev/stderr` is
+/// one.
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file: File = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
+    // SAFETY: the descriptor is open, and the answer is a new one, or -1. Below 3 the program would
+    // write to it, too.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: the descriptor was just made and has no other owner.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}

@@ -56,6 +56,8 @@ enum Command {
     /// Restore a database from a store
     Restore(replicate::Args),
     Shell(shell::Args),
+    /// End `replicate --sync`: commits wait for the store no more
+    Unsync(replicate::Args),
     /// Compare a database with what a store has
     Verify(replicate::Args),
 }
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Command::Replicate(args) => replicate::run("replicate", &args),
         Command::Restore(args) => replicate::run("restore", &args),
         Command::Shell(args) => shell::run(&args),
+        Command::Unsync(args) => replicate::run("unsync", &args),
         Command::Verify(args) => replicate::run("verify", &args),
     };
     match result {

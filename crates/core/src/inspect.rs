@@ -3,6 +3,7 @@
 //! For `check`, `inspect`, the simulators and the fuzzers.
 
 pub use crate::base::types::{LogOffset, PageNo, Tid};
+pub use crate::database::ship::{REPLICA, sync_path};
 pub use crate::disk::beside::{path as path_beside, second_path};
 pub use crate::log::decision::Decision;
 pub use crate::log::file::{LogFile, ScanEnd, log_path, next_places};

@@ -2,9 +2,10 @@
 //! Only names and times of the files decide, so any shipper can go on.
 //!
 //! - Merged: consecutive files of a level, behind the next level's last, once the oldest is old
-//!   enough.
+//!   enough, or there are many. So a start reads few files, whatever the rate of batches was.
 //! - Not merged: snapshots (files from transaction 1 on). Batches wait until level 9 has one.
-//! - Removed: a batch, once a file of level 1 has had it for a while. The newest batch stays.
+//! - Removed: a batch, once a file of level 1 has had it for a while, or there are very many. The
+//!   newest batch stays.
 //! - Removed: all up to the newest snapshot from before the retention, except that snapshot.
 //!
 //! A file is removed only while the file that stands in for it is there, and batches of one merged
@@ -20,6 +21,14 @@ use std::time::Duration;
 
 /// Longest merged file, about: an object's length has a limit.
 const MERGED_BYTES: u64 = 4 << 30;
+
+/// As many files behind the newest snapshot are merged however young they are: batches, merged
+/// files, and those of the last level with an interval. By default a batch a second makes fewer.
+const BATCHES_MAX: usize = 32;
+const MERGED_MAX: usize = 12;
+const LAST_MAX: usize = 30;
+/// Batches that are kept at most.
+const KEPT_MAX: usize = 4096;
 
 /// When files are merged and removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,13 +46,21 @@ impl Levels {
     /// in the order of their names.
     pub fn to_merge(&self, files: &[Entry], bad: &BTreeSet<Name>, now_ms: i64) -> Option<(Name, Vec<Entry>)> {
         if !waits_for_snapshot(files) {
-            let levels = (BATCHES..).zip(&self.intervals);
-            for (level, interval) in levels {
+            let snapshot = level(files, SNAPSHOTS).iter().map(|e| e.name.max).max().unwrap_or(0);
+            for level in BATCHES..SNAPSHOTS.saturating_sub(1) {
                 let next = level.saturating_add(1);
-                let done = self::level(files, next).iter().map(|e| e.name.max).max().unwrap_or(0);
-                let behind = |e: &&Entry| e.name.min > done.max(1) && !bad.contains(&e.name);
-                let mut rest = self::level(files, level).iter().filter(behind).copied();
-                let Some(first) = rest.next().filter(|first| Old::new(files, *interval, now_ms).has(first)) else {
+                let done = self::level(files, next).iter().map(|e| e.name.max).max().unwrap_or(0).max(1);
+                let of_level = self::level(files, level);
+                let behind = of_level.partition_point(|e| e.name.min <= done);
+                let behind = of_level.get(behind..).unwrap_or_default().iter().filter(|e| !bad.contains(&e.name));
+                let is_read = |e: &&Entry| e.name.min > snapshot;
+                let many = || behind.clone().filter(is_read).count() >= self.most(level);
+                let is_old = |first: &Entry| {
+                    let interval = self.intervals.get(usize::from(level));
+                    interval.is_some_and(|interval| Old::new(files, *interval, now_ms).has(first))
+                };
+                let mut rest = behind.clone().copied();
+                let Some(first) = rest.next().filter(|first| many() || is_old(first)) else {
                     continue;
                 };
                 let (mut run, mut bytes, mut max) = (vec![first], first.bytes, first.name.max);
@@ -61,18 +78,30 @@ impl Levels {
         None
     }
 
+    /// As many files of a level are merged however young they are.
+    fn most(&self, level: u8) -> usize {
+        match usize::from(level) {
+            0 => BATCHES_MAX,
+            level if level == self.intervals.len() => LAST_MAX,
+            _ => MERGED_MAX,
+        }
+    }
+
     /// Files that are needed no more, in the order of removal, each with the file that stands in
     /// for it. Keeps the file of transaction `newest`, which has the position. `files` are in the
     /// order of their names.
     pub fn to_remove(&self, files: &[Entry], newest: u64, now_ms: i64) -> Vec<(Name, Name)> {
         let merged = level(files, 1);
         let kept_enough = Old::new(files, self.keep_batches, now_ms);
+        let batches = level(files, BATCHES);
+        let many = batches.iter().rev().nth(KEPT_MAX).map(|batch| batch.name);
         let in_it = |batch: &Entry| {
             let at = merged.partition_point(|e| e.name.min <= batch.name.min).checked_sub(1)?;
             let into = merged.get(at).filter(|e| e.name.max >= batch.name.max && batch.name.min > 1)?;
-            kept_enough.has(into).then_some((batch.name, into.name))
+            let is_one_of_many = many.is_some_and(|many| batch.name <= many);
+            (is_one_of_many || kept_enough.has(into)).then_some((batch.name, into.name))
         };
-        let mut names: Vec<(Name, Name)> = level(files, BATCHES).iter().filter_map(in_it).collect();
+        let mut names: Vec<(Name, Name)> = batches.iter().filter_map(in_it).collect();
         names.sort_by_key(|(batch, into)| (into.min, Reverse(batch.min)));
         if !keeps(Rule::NewestFirst) {
             names.reverse();
@@ -98,6 +127,20 @@ fn level(files: &[Entry], level: u8) -> &[Entry] {
     let begin = files.partition_point(|e| e.name.level < level);
     let end = files.partition_point(|e| e.name.level <= level);
     files.get(begin..end).unwrap_or_default()
+}
+
+/// Whether batches are due to be merged because there are many.
+pub fn has_many(files: &[Entry]) -> bool {
+    let done = level(files, BATCHES + 1).iter().map(|e| e.name.max).max().unwrap_or(0).max(1);
+    let batches = level(files, BATCHES);
+    let behind = batches.len().saturating_sub(batches.partition_point(|e| e.name.min <= done));
+    behind >= BATCHES_MAX && !waits_for_snapshot(files)
+}
+
+/// Whether so many batches wait for a snapshot to be merged.
+pub fn many_wait(files: &[Entry], newest: u64) -> bool {
+    let whole = level(files, BATCHES).iter().filter(|e| e.name.min == 1).map(|e| e.name.max).max();
+    whole.is_some_and(|whole| newest.saturating_sub(whole) >= BATCHES_MAX as u64)
 }
 
 /// Whether the batches include a whole database, and no snapshot can take its place: other programs
@@ -150,6 +193,13 @@ pub struct Copy {
 impl Default for Copy {
     fn default() -> Copy {
         Copy { bytes: Some(Vec::new()) }
+    }
+}
+
+impl Copy {
+    /// Keeps nothing.
+    pub fn none() -> Copy {
+        Copy { bytes: None }
     }
 }
 
@@ -260,5 +310,39 @@ mod tests {
         assert_eq!(removed(&all, 9), [(0, 1, 1), (1, 2, 2), (1, 3, 5), (2, 2, 5), (9, 1, 2)]);
         // Without a snapshot of that age, none is removed.
         assert_eq!(removed(&all[2..], 9), []);
+    }
+
+    /// Number of files that a start reads after `count` batches, with merging behind each `every`.
+    fn read_after(count: u64, every: u64) -> usize {
+        let mut all = files(&[(9, 1, 1, 1), (0, 1, 1, 1)]);
+        for n in 2..=count {
+            let time_ms = 10_000_000 - 500;
+            all.push(Entry { name: Name { level: 0, min: n, max: n }, time_ms, bytes: 100 });
+            all.sort_unstable();
+            while n % every == 0
+                && let Some((name, run)) = levels().to_merge(&all, &BTreeSet::new(), 10_000_000)
+            {
+                assert_eq!((run.first().unwrap().name.min, run.last().unwrap().name.max), (name.min, name.max));
+                all.push(Entry { name, time_ms, bytes: 100 });
+                all.sort_unstable();
+                for (name, _) in levels().to_remove(&all, n, 10_000_000) {
+                    all.retain(|entry| entry.name != name);
+                }
+            }
+            assert!(level(&all, BATCHES).len() <= KEPT_MAX + BATCHES_MAX + usize::try_from(every).unwrap());
+        }
+        crate::plan::plan(&all, crate::plan::Target::Newest).unwrap().len()
+    }
+
+    #[test]
+    fn however_many_batches_there_were_a_start_reads_few() {
+        assert!(!has_many(&files(&[(9, 1, 1, 1), (0, 1, 1, 1), (0, 2, 2, 1)])));
+        let many: Vec<_> = [(9, 1, 1, 1), (0, 1, 1, 1)].into_iter().chain((2..34).map(|n| (0, n, n, 1))).collect();
+        assert!(has_many(&files(&many)) && !has_many(&files(&[&many[..], &[(1, 2, 5, 1)]].concat())));
+        assert!(!has_many(&files(&many[1..])), "they wait for a snapshot");
+        for (count, every) in [(1, 1), (31, 1), (33, 1), (2000, 1), (5000, 7), (6100, 100)] {
+            let read = read_after(count, every);
+            assert!(read <= 100, "{count}: {read}");
+        }
     }
 }

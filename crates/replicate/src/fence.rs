@@ -51,6 +51,8 @@ pub struct Node {
     pub file: String,
     /// Permissions of the database, if it is there.
     pub mode: Option<u32>,
+    /// Its commits wait for the store.
+    pub sync: bool,
 }
 
 /// Permissions of the file, if it is there.
@@ -73,7 +75,7 @@ impl Node {
         };
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = if host.trim().is_empty() { "a machine without a name" } else { host.trim() };
-        Ok(Node { id, host: host.to_owned(), file: full.display().to_string(), mode: mode_of(&full) })
+        Ok(Node { id, host: host.to_owned(), file: full.display().to_string(), mode: mode_of(&full), sync: false })
     }
 }
 
@@ -131,6 +133,13 @@ pub struct Owner {
     /// Permissions of the database, in octal digits, for files that are restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    /// Commits wait for the store: a promotion keeps it so.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub sync: bool,
+}
+
+fn is_false(sync: &bool) -> bool {
+    !sync
 }
 
 impl PartialEq for Owner {
@@ -253,6 +262,10 @@ impl Claim {
                 host: node.host.clone(),
                 file: node.file.clone(),
                 since: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
+                sync: match how {
+                    How::Resume => node.sync,
+                    How::Promote => node.sync || before.as_ref().is_some_and(|owner| owner.sync),
+                },
                 mode: node.mode.map(octal).or_else(|| before.as_ref().and_then(|owner| owner.mode.clone())),
             };
             let record = serde_json::to_vec_pretty(&owner)?;
@@ -275,6 +288,11 @@ impl Claim {
     /// Permissions of the database, as in the record.
     pub fn mode(&self) -> Option<u32> {
         self.owner.mode()
+    }
+
+    /// Whether commits wait for the store, as in the record.
+    pub fn is_sync(&self) -> bool {
+        self.owner.sync
     }
 
     /// Records other permissions of the database. The claim and its files still count.

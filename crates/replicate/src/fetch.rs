@@ -13,6 +13,11 @@ const THREADS: u64 = 8;
 /// Parts that may be read ahead of the reader.
 const AHEAD: u64 = 16;
 
+/// A file was read and is wrong, or is gone. Any other error tells nothing about the file.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {0}")]
+pub struct Damaged(pub Name);
+
 struct Part {
     name: Name,
     offset: u64,
@@ -115,6 +120,8 @@ struct Joined<'a> {
     at: usize,
     /// An error in reading a part; `io::Error` would lose its causes.
     error: &'a mut Option<Error>,
+    /// The file is shorter than its entry.
+    is_short: &'a mut bool,
 }
 
 impl Read for Joined<'_> {
@@ -131,7 +138,7 @@ impl Read for Joined<'_> {
                 Ok(bytes) if bytes.is_empty() => {
                     // A listing may claim any length: stop at the real end.
                     let message = "it is shorter than the listing says";
-                    *self.error = Some(anyhow!(message));
+                    (*self.error, *self.is_short) = (Some(anyhow!(message)), true);
                     return Err(io::Error::other(message));
                 }
                 Ok(bytes) => (self.bytes, self.at) = (bytes, 0),
@@ -161,21 +168,29 @@ pub fn fetch(
         }
         let ends = parts.files.iter().skip(1).map(|(_, first)| *first).chain([parts.count]);
         for ((entry, first), end) in parts.files.iter().zip(ends) {
-            let what = || format!("cannot use {}", entry.name);
-            let mut error = None;
-            let mut from = Joined { shared: &shared, rest: *first..end, bytes: Vec::new(), at: 0, error: &mut error };
+            let damaged = || Damaged(entry.name);
+            let (mut error, mut is_short) = (None, false);
+            let (bytes, rest) = (Vec::new(), *first..end);
+            let mut from = Joined { shared: &shared, rest, bytes, at: 0, error: &mut error, is_short: &mut is_short };
             let done = each(entry, &mut from);
             let is_used = from.rest.is_empty();
             match error {
-                Some(e) => return Err(e).with_context(what),
-                None => done.with_context(what)?,
+                Some(e) if is_short || is_wrong(store, entry.name, &e) => return Err(e).with_context(damaged),
+                Some(e) => return Err(e).with_context(|| damaged().to_string()),
+                None => done.with_context(damaged)?,
             }
             if !is_used {
-                return Err(anyhow!("there is more than belongs to it")).with_context(what);
+                return Err(anyhow!("there is more than belongs to it")).with_context(damaged);
             }
         }
         Ok(())
     })
+}
+
+/// Whether an error in reading a file is one of the file: it is gone, or not regular.
+fn is_wrong(store: &dyn Store, name: Name, error: &Error) -> bool {
+    let is_irregular = || error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::InvalidInput);
+    is_irregular() || matches!(store.has(name), Ok(false))
 }
 
 #[cfg(test)]

@@ -6,13 +6,15 @@
 //! replica finds its position, and finds changes by another program.
 
 use crate::ending::{is_ending, moved};
+use crate::fence;
 use crate::local::{beside, directory, read_small, sync};
 use crate::ltx::{Header, Reader, lock_page};
 use crate::plan::{self, Target};
 use crate::report::{COUNTERS, now_ms};
 use crate::restore;
+use crate::source::{Signed, is_signed, sign_before};
 use crate::state::page_bar;
-use crate::store::{BATCHES, Name, Store, list_all};
+use crate::store::{BATCHES, Name, Store};
 use anyhow::{Context, Result, bail, ensure};
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::real::RealDisk;
@@ -38,6 +40,9 @@ const LISTS_EVERY: Duration = Duration::from_secs(600);
 /// that was stopped and does not know of the next one. Only merged files count then (see
 /// [`crate::fence`]).
 const AWAY_MS: i64 = 60_000;
+
+/// Without a next batch behind a state of this age, the store is listed once.
+const OLD_MS: i64 = 5_000;
 
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
@@ -82,6 +87,10 @@ pub struct Follower {
     version: Version,
     /// When the store was listed last; `None`: list it next.
     listed: Option<Instant>,
+    /// The transaction that the replica had then.
+    listed_txid: u64,
+    /// The time of its state, in milliseconds since 1970.
+    state_ms: i64,
     /// When the next batch was looked for last, in milliseconds since 1970. A monotonic clock would
     /// stand still while the machine sleeps.
     looked_ms: i64,
@@ -155,7 +164,9 @@ impl Follower {
             );
         };
         ensure!(of == url, "{path} is a replica of what {of} has: name that, or {}", anew(file));
-        let mut db = Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &[])?;
+        // Beside `-onewrite-sync` no other connection may commit.
+        let given = if is_signed(file)? { vec![("shipper".to_owned(), "1".to_owned())] } else { Vec::new() };
+        let mut db = Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &given)?;
         patiently(|| db.lock(LockLevel::Shared))?;
         let found = read_all(&mut db);
         db.unlock(LockLevel::None)?;
@@ -178,6 +189,8 @@ impl Follower {
             at,
             version,
             listed: None,
+            listed_txid: 0,
+            state_ms: 0,
             looked_ms: 0,
             looks: 0,
             ahead: VecDeque::new(),
@@ -232,25 +245,32 @@ impl Follower {
                 return Ok(Some(batch(next)));
             }
             self.looks = self.looks.wrapping_add(1);
-            if !self.looks.is_multiple_of(LOOKS_FURTHER) || !self.store.has(batch(next.saturating_add(1)))? {
+            // Perhaps it was merged and removed: of many batches few are kept. A listing tells.
+            let is_old = self.listed_txid != self.at.txid && now_ms().saturating_sub(self.state_ms) > OLD_MS;
+            let lists =
+                is_old || self.looks.is_multiple_of(LOOKS_FURTHER) && self.store.has(batch(next.saturating_add(1)))?;
+            if !lists {
                 return Ok(None);
             }
         }
-        let entries = list_all(&*self.store)?;
-        let newest = plan::newest(&entries);
+        let txid = self.at.txid;
+        let (newest, ahead) = plan::look(&*self.store, |entries| {
+            let (newest, mut at, mut ahead) = (plan::newest(entries), txid, VecDeque::new());
+            while at < newest {
+                let name = plan::onward(entries, at)?.name;
+                ahead.push_back(name);
+                at = name.max;
+            }
+            Ok((newest, ahead))
+        })?;
         if newest < self.at.txid {
             let (url, path, txid) = (&self.url, self.file.display(), self.at.txid);
             let what =
                 format!("{path} has transaction {txid:x}, and the newest of {url} is {newest:x}: was it emptied?");
             return Err(Ended(format!("{what} If so, {}", anew(&self.file))).into());
         }
-        let mut at = self.at.txid;
-        while at < newest {
-            let name = plan::onward(&entries, at)?.name;
-            self.ahead.push_back(name);
-            at = name.max;
-        }
-        self.listed = Some(Instant::now());
+        self.ahead = ahead;
+        (self.listed, self.listed_txid) = (Some(Instant::now()), txid);
         Ok(self.ahead.pop_front())
     }
 
@@ -267,7 +287,7 @@ impl Follower {
         let unlocked = self.db.unlock(LockLevel::None);
         let (next, version, pages) = written.with_context(what)?;
         unlocked?;
-        (self.at, self.version) = (next, version);
+        (self.at, self.version, self.state_ms) = (next, version, header.time_ms);
         COUNTERS.file(name.level, reader.bytes(), pages);
         // The shipper's clock may be ahead.
         let now_ms = now_ms();
@@ -409,6 +429,9 @@ fn begin(file: &Path, url: &str, store: &dyn Store) -> Result<()> {
     let restored = restore::restore_as(store, &new, Target::Newest, mode);
     let restored = restored.with_context(|| format!("cannot restore {url}"))?;
     record(&new, file, url, restored.txid)?;
+    if fence::owner(store).is_ok_and(|owner| owner.is_some_and(|owner| owner.sync)) {
+        sign_before(file, Signed::Replica, mode())?;
+    }
     restore::name(&new, file)
 }
 

@@ -14,14 +14,14 @@ use onewrite_replicate::ending::{end_at_signals, finish_at_signals};
 use onewrite_replicate::fence::Fenced;
 use onewrite_replicate::follow::{Applied, Ended, Follower};
 use onewrite_replicate::metrics;
-use onewrite_replicate::plan::Target;
-use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin};
+use onewrite_replicate::plan::{Empty, Target};
+use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin, unsync};
 use onewrite_replicate::report::{self, COUNTERS, Level, say, status_line, tell};
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::secrets::{hide_user, scrubbed};
 use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
 use onewrite_replicate::source::{Source, is_signed};
-use onewrite_replicate::store;
+use onewrite_replicate::store::{self, Away};
 use onewrite_replicate::times;
 use onewrite_replicate::verify::{Verdict, verify};
 use std::io::Write;
@@ -52,6 +52,7 @@ enum Command {
     Rejoin(Rejoin),
     Replicate(Replicate),
     Restore(Restore),
+    Unsync(Unsync),
     Verify(Verify),
 }
 
@@ -104,7 +105,7 @@ struct Replicate {
     /// Ship once, and end
     #[arg(long)]
     once: bool,
-    /// Commits wait until the store has them
+    /// Commits wait until the store has them, from now on until `onewrite unsync FILE`
     #[arg(long, conflicts_with_all = ["once", "interval"])]
     sync: bool,
     /// How long a commit waits for the store before it fails
@@ -219,6 +220,22 @@ struct Follow {
     metrics: Option<SocketAddr>,
 }
 
+/// End `replicate --sync`: commits wait for the store no more
+///
+/// After `onewrite replicate --sync` commits to FILE wait for the store, and fail without a shipper,
+/// until this command ends it. Stop everything that uses FILE first, also the shipper. Then start
+/// `onewrite replicate` without --sync, which records it in the store: until then `promote` on
+/// another machine makes commits wait there. Commits whose outcome was unknown count from here on.
+///
+///     onewrite unsync app.db
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+struct Unsync {
+    /// The database
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
 /// Compare a database with its store
 ///
 /// Compares every page, on one snapshot. While others write, waits until the store has the
@@ -246,6 +263,8 @@ const FENCED: u8 = 3;
 /// With `--sync`: pause after an error, and between two looks for a signal to stop.
 const RETRY: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(100);
+/// Pause before a store that was away at the start is tried again.
+const AT_START: Duration = Duration::from_secs(1);
 /// With a shorter interval the shipper stays among the database's processes during commits.
 const STAYS_BELOW: Duration = Duration::from_millis(100);
 
@@ -287,6 +306,7 @@ fn main() -> ExitCode {
         Command::Rejoin(args) => run_rejoin(&args),
         Command::Replicate(args) => replicate(&args),
         Command::Restore(args) => run_restore(&args),
+        Command::Unsync(args) => run_unsync(&args),
         Command::Verify(args) => run_verify(&args),
     };
     match result {
@@ -322,8 +342,8 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     let levels = (!args.no_compaction).then_some(levels);
     ensure!(
         args.sync || !is_signed(file)?,
-        "commits to {} wait for a store: add --sync. Where they are to wait no more, remove {0}-onewrite-sync first, while nothing \
-         uses the database",
+        "commits to {} wait for a store: add --sync. Where they are to wait no more, stop what uses the database, and `onewrite \
+         unsync {0}` first",
         file.display()
     );
     let sync = args.sync.then_some(args.ship_timeout);
@@ -338,7 +358,9 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
         say(Level::Warning, "empty", &[], &message);
         return Ok(ExitCode::SUCCESS);
     }
-    let mut shipper = Shipper::new(file, store, settings)?;
+    let mut store = Some(store);
+    let begin = || Shipper::new(file, store.take().map_or_else(|| store::open(url), Ok)?, settings.clone());
+    let mut shipper = patiently(begin, |e| !args.once && e.is::<Away>(), "not_shipped")?;
     let mut tell = |shipped: &Shipped| {
         if args.verbose || shipped.name.min == 1 {
             let name = shipped.name;
@@ -399,6 +421,33 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
         match stopped.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => last = true,
+        }
+    }
+}
+
+/// Tries again while the error is one that `passes`; tells of it once.
+fn patiently<T>(
+    mut begin: impl FnMut() -> Result<T>,
+    passes: impl Fn(&anyhow::Error) -> bool,
+    event: &str,
+) -> Result<T> {
+    let mut is_told = false;
+    loop {
+        match begin() {
+            Ok(done) => {
+                if is_told {
+                    say(Level::Info, "goes_on", &[], "the store is there");
+                }
+                return Ok(done);
+            }
+            Err(e) if passes(&e) => {
+                COUNTERS.error();
+                if !std::mem::replace(&mut is_told, true) {
+                    say(Level::Warning, event, &[], &format!("waiting for the store before anything begins: {e:#}"));
+                }
+                thread::sleep(AT_START);
+            }
+            Err(e) => return Err(e),
         }
     }
 }
@@ -477,8 +526,9 @@ fn run_promote(args: &Promote) -> Result<ExitCode> {
         Was::Same => ("same", "is as the store has it"),
     };
     let (epoch, txid) = (done.epoch, format!("{:016x}", done.txid));
+    let sync = if done.sync { " --sync`: commits wait for it" } else { "`" };
     let message = format!(
-        "{file} {what}, and owns the store, epoch {epoch} from transaction {txid} on: start `onewrite replicate`"
+        "{file} {what}, and owns the store, epoch {epoch} from transaction {txid} on: start `onewrite replicate{sync}"
     );
     let fields = [("txid", txid.into()), ("epoch", epoch.into()), ("was", was.into()), ("before", before.into())];
     say(Level::Info, "promoted", &fields, &message);
@@ -541,7 +591,9 @@ fn run_follow(args: &Follow) -> Result<ExitCode> {
     let Follow { url, file, interval, .. } = args;
     end_at_signals()?;
     serve_metrics(args.metrics)?;
-    let mut follower = Follower::open(file, url, store::open(url)?)?;
+    let open = || Follower::open(file, url, store::open(url)?);
+    let passes = |e: &anyhow::Error| !args.once && (e.is::<Away>() || e.is::<Empty>());
+    let mut follower = patiently(open, passes, "not_applied")?;
     let stopped = finish_at_signals();
     let path = file.display();
     let fields = [("txid", format!("{:016x}", follower.txid()).into())];
@@ -583,6 +635,17 @@ fn run_follow(args: &Follow) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     }
+}
+
+fn run_unsync(args: &Unsync) -> Result<ExitCode> {
+    let file = args.file.canonicalize().with_context(|| format!("there is no database {}", args.file.display()))?;
+    let path = args.file.display();
+    let message = match unsync(&file).with_context(|| format!("commits to {path} wait for the store as before"))? {
+        true => format!("commits to {path} wait for the store no more"),
+        false => format!("commits to {path} do not wait for a store"),
+    };
+    say(Level::Info, "unsynced", &[], &message);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run_verify(args: &Verify) -> Result<ExitCode> {

@@ -2,9 +2,10 @@
 //! Litestream chooses.
 
 use crate::report::now_ms;
-use crate::store::{Entry, SNAPSHOTS};
+use crate::store::{Entry, SNAPSHOTS, Store, list_all};
 use crate::times::{Tie, newest_before, shown};
 use anyhow::{Result, bail};
+use std::time::Duration;
 
 /// The state to restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,57 @@ impl Target {
             Target::Txid(txid) => txid,
             Target::Before(time_ms) => newest_before(entries, time_ms, now_ms(), Tie::Newer),
         }
+    }
+}
+
+/// Listings after one that seems to have a gap.
+const LOOKS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Files of a listing do not make the state.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Gap(String);
+
+/// The store has no files.
+#[derive(Debug, thiserror::Error)]
+#[error("the store is empty")]
+pub struct Empty;
+
+/// Lists the store for `choose`, again after a [`Gap`]: a listing may have a name and lack an
+/// earlier one that is made meanwhile. Files newer than the first listing do not count.
+pub fn look<T>(store: &dyn Store, choose: impl FnMut(&mut Vec<Entry>) -> Result<T>) -> Result<T> {
+    look_at(store, choose)?.1
+}
+
+/// As [`look`], with the listing.
+pub fn look_at<T>(
+    store: &dyn Store,
+    mut choose: impl FnMut(&mut Vec<Entry>) -> Result<T>,
+) -> Result<(Vec<Entry>, Result<T>)> {
+    let mut entries = list_all(store)?;
+    let last = newest(&entries);
+    for look in 0..LOOKS {
+        let chosen = choose(&mut entries);
+        if !chosen.as_ref().is_err_and(|e| e.is::<Gap>()) {
+            return Ok((entries, chosen));
+        }
+        if look > 0 {
+            rest();
+        }
+        entries = list_all(store)?;
+        entries.retain(|entry| entry.name.min <= last);
+    }
+    let chosen = choose(&mut entries);
+    Ok((entries, chosen))
+}
+
+fn rest() {
+    #[cfg(not(test))]
+    std::thread::sleep(PAUSE);
+    #[cfg(test)]
+    if !crate::rules::model::is_on() {
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -61,7 +113,7 @@ pub fn plan(entries: &[Entry], target: Target) -> Result<Vec<Entry>> {
         }
     }
     if entries.is_empty() {
-        bail!("the store is empty");
+        return Err(Empty.into());
     }
     if let Target::Before(time_ms) = target
         && plan.is_empty()
@@ -71,11 +123,16 @@ pub fn plan(entries: &[Entry], target: Target) -> Result<Vec<Entry>> {
     }
     if let Some(next) = rest.peek() {
         let missing = at.saturating_add(1);
-        bail!("the store has a gap: transaction {missing:x} is missing, and the next one is {:x}", next.name.min);
+        let next = next.name.min;
+        return Err(Gap(format!(
+            "the store has a gap: transaction {missing:x} is missing, and the next one is {next:x}"
+        ))
+        .into());
     }
     match target {
         Target::Txid(txid) if at < txid && txid <= newest(entries) => {
-            bail!("transaction {txid:x} is not in the store by itself any more: the nearest state before it is {at:x}")
+            let what = "is not in the store by itself any more: the nearest state before it is";
+            Err(Gap(format!("transaction {txid:x} {what} {at:x}")).into())
         }
         Target::Txid(txid) if at < txid => {
             bail!("transaction {txid:x} is not in the store: the newest is {:x}", newest(entries))
@@ -93,7 +150,7 @@ pub fn onward(entries: &[Entry], at: u64) -> Result<Entry> {
     let snapshots = || entries.iter().filter(|entry| entry.name.level == SNAPSHOTS && entry.name.max > at);
     match furthest.or_else(|| snapshots().max_by_key(|entry| entry.name.max)) {
         Some(entry) => Ok(*entry),
-        None => bail!("the store has a gap behind transaction {at:x}, and no newer snapshot"),
+        None => Err(Gap(format!("the store has a gap behind transaction {at:x}, and no newer snapshot")).into()),
     }
 }
 

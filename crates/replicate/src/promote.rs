@@ -4,10 +4,10 @@
 use crate::fence::{self, Claim, Fenced, How, Node, Owner, Tip, shut_out};
 use crate::follow::{self, Follower};
 use crate::local::{Passing, beside, directory, is_there, open_regular, sync};
-use crate::plan::{Target, newest, plan};
+use crate::plan::{Target, look_at, newest, plan};
 use crate::report::now_ms;
 use crate::restore::{PRIVATE, check_dest, restore_as};
-use crate::source::{Source, unsign};
+use crate::source::{Signed, Source, is_signed, sign_before, sign_replica, sign_waiting, unsign};
 use crate::state::{State, byte_bar, page_bar};
 use crate::store::{self, Store, list_all};
 use anyhow::{Context, Result, bail, ensure};
@@ -20,6 +20,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long commits wait for the store, and then fail, until a shipper begins.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The result of a promotion.
 #[derive(Clone, Debug)]
@@ -34,6 +38,8 @@ pub struct Promoted {
     pub was: Was,
     /// The store heeds the conditions of requests.
     pub heeds: bool,
+    /// Commits wait for the store, and for its shipper to begin.
+    pub sync: bool,
 }
 
 /// A database before its promotion.
@@ -64,7 +70,8 @@ pub fn promote(url: &str, file: &Path) -> Result<Promoted> {
         Was::Replica => _ = catch_up(url, file)?,
         Was::Same => _ = compare(store, file)?,
     }
-    let node = Node::of(file)?;
+    let is_signed = was != Was::Missing && is_signed(file)?;
+    let node = Node { sync: is_signed, ..Node::of(file)? };
     let conditions = store.begin(node.id)?;
     let before = fence::owner(store)?;
     begin(file)?;
@@ -84,7 +91,7 @@ pub fn promote(url: &str, file: &Path) -> Result<Promoted> {
     })?;
     end(file)?;
     let heeds = conditions.create && conditions.replace;
-    Ok(Promoted { epoch, txid, before, was, heeds })
+    Ok(Promoted { epoch, txid, before, was, heeds, sync: claim.is_sync() })
 }
 
 /// A file beside the database from before the claim until the database equals the store's state.
@@ -126,6 +133,15 @@ pub(crate) fn check_ended(file: &Path) -> Result<()> {
 
 fn take_over(store: &dyn Store, claim: &mut Claim, url: &str, file: &Path, was: Was) -> Result<u64> {
     let aside = Aside::beside(file)?;
+    if claim.is_sync() {
+        // First: a commit that does not wait is then part of what is compared.
+        match was {
+            Was::Same if !is_signed(file)? => sign_waiting(file, PATIENCE)?,
+            Was::Same => {}
+            Was::Replica => sign_replica(file)?,
+            Was::Missing => {}
+        }
+    }
     let txid = shut_out(store, claim, now_ms(), &mut |store| match was {
         Was::Replica => catch_up(url, file),
         Was::Same => compare(store, file),
@@ -136,8 +152,19 @@ fn take_over(store: &dyn Store, claim: &mut Claim, url: &str, file: &Path, was: 
         }
     })?;
     match was {
-        Was::Missing => aside.name(file, claim.mode().unwrap_or(PRIVATE))?,
-        Was::Replica => follow::forget(file)?,
+        Was::Missing => {
+            let mode = claim.mode().unwrap_or(PRIVATE);
+            if claim.is_sync() {
+                sign_before(file, Signed::Waits, mode)?;
+            }
+            aside.name(file, mode)?;
+        }
+        Was::Replica => {
+            if claim.is_sync() {
+                sign_waiting(file, PATIENCE)?;
+            }
+            follow::forget(file)?;
+        }
         Was::Same => {}
     }
     Ok(txid)
@@ -172,9 +199,9 @@ fn compared(store: &dyn Store, file: &Path) -> Result<Result<Tip, u64>> {
     let bar = page_bar("comparing");
     let ours = State { page_bytes: source.page_bytes, hashes: source.hashes(&bar)? };
     bar.finish_and_clear();
-    let entries = list_all(store)?;
+    let (entries, plan) = look_at(store, |entries| plan(entries, Target::Newest))?;
     let bar = byte_bar("reading the store");
-    let theirs = State::read(store, &plan(&entries, Target::Newest)?, &bar);
+    let theirs = plan.and_then(|plan| State::read(store, &plan, &bar));
     bar.finish_and_clear();
     let theirs = theirs?;
     if theirs != ours {
@@ -238,6 +265,16 @@ impl Aside {
     }
 }
 
+/// Commits to `file` wait for the store no more. `false`: they did not.
+pub fn unsync(file: &Path) -> Result<bool> {
+    ensure!(
+        !follow::is_replica(file)?,
+        "{} is a replica, to which nothing is committed: `onewrite promote` it first",
+        file.display()
+    );
+    unsign(file)
+}
+
 /// Result of [`rejoin`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejoined {
@@ -271,8 +308,11 @@ pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
             "the store belongs to this database ({owner}): what is here and not shipped yet would be lost. `onewrite replicate` ships it"
         );
     }
-    // Commits here no longer wait for the store: they go to `.diverged`.
-    unsign(file)?;
+    // Nothing more is committed here, and what commits waited for goes to `.diverged`.
+    let is_sync = is_signed(file)? || fence::owner(store)?.is_some_and(|owner| owner.sync);
+    if is_sync {
+        sign_replica(file)?;
+    }
     let kept = beside(file, ".diverged");
     let what = || format!("cannot look at {}", file.display());
     let inode = |path: &Path| path.symlink_metadata().map(|data| (data.dev(), data.ino()));
@@ -280,7 +320,12 @@ pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
     let begun = is_there(&kept)? && inode(&kept).with_context(what)? == inode(file).with_context(what)?;
     // Recovers the database if need be, and closes it, so that it is one plain file.
     let pages = match compared(store, file)? {
-        Ok(tip) => return Ok(Rejoined::Same { txid: tip.txid }),
+        Ok(tip) => {
+            if is_sync {
+                sign_waiting(file, PATIENCE)?;
+            }
+            return Ok(Rejoined::Same { txid: tip.txid });
+        }
         Err(pages) => pages,
     };
     ensure!(begun || !is_there(&kept)?, "{} is there already: move it away", kept.display());

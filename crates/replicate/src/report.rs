@@ -9,8 +9,8 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onewrite_core::text::{printable, printable_json};
 use serde_json::{Map, Value};
 use std::io::{self, Write};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 static JSON: AtomicBool = AtomicBool::new(false);
@@ -103,6 +103,23 @@ pub enum Request {
     Delete,
 }
 
+impl Request {
+    /// The kind, for messages and labels.
+    pub fn name(self) -> &'static str {
+        KINDS.iter().find(|(of, _)| *of == self).map_or("", |(_, name)| name)
+    }
+
+    /// The method by which HTTP asks for it.
+    pub fn method(self) -> &'static str {
+        match self {
+            Request::Get | Request::List => "GET",
+            Request::Head => "HEAD",
+            Request::Put => "PUT",
+            Request::Delete => "DELETE",
+        }
+    }
+}
+
 const KINDS: [(Request, &str); 5] = [
     (Request::Get, "get"),
     (Request::Head, "head"),
@@ -112,11 +129,14 @@ const KINDS: [(Request, &str); 5] = [
 ];
 const LEVELS: usize = 10;
 
+/// How many commits the store lacks; `None`: that cannot be told.
+type Waiting = Box<dyn Fn() -> Option<u64> + Send>;
+
 /// Counters since the process began.
-#[derive(Debug)]
 pub struct Counters {
     requests: [AtomicU64; KINDS.len()],
     retries: AtomicU64,
+    slow: AtomicU64,
     errors: AtomicU64,
     files: [AtomicU64; LEVELS],
     bytes: [AtomicU64; LEVELS],
@@ -126,6 +146,8 @@ pub struct Counters {
     compared: AtomicU64,
     txid: AtomicU64,
     commits_behind: AtomicU64,
+    /// Looks how many commits the store lacks, where they wait for it.
+    waiting: Mutex<Option<Waiting>>,
     /// The newest moment at which both sides had the same state, in milliseconds since 1970.
     same_ms: AtomicI64,
 }
@@ -144,6 +166,7 @@ impl Counters {
         Counters {
             requests: [const { AtomicU64::new(0) }; KINDS.len()],
             retries: AtomicU64::new(0),
+            slow: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             files: [const { AtomicU64::new(0) }; LEVELS],
             bytes: [const { AtomicU64::new(0) }; LEVELS],
@@ -153,6 +176,7 @@ impl Counters {
             compared: AtomicU64::new(0),
             txid: AtomicU64::new(0),
             commits_behind: AtomicU64::new(0),
+            waiting: Mutex::new(None),
             same_ms: AtomicI64::new(0),
         }
     }
@@ -170,6 +194,11 @@ impl Counters {
     /// Counts a request that is sent again.
     pub fn retry(&self) {
         self.retries.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request whose answer came late, or not at all.
+    pub fn slow(&self) {
+        self.slow.fetch_add(1, Relaxed);
     }
 
     /// Counts a failed look at the database or the store.
@@ -212,6 +241,18 @@ impl Counters {
     /// Notes that one side lacks this many commits.
     pub fn behind(&self, commits: u32) {
         self.commits_behind.store(u64::from(commits), Relaxed);
+    }
+
+    /// Where commits wait for the store, `waiting` tells how many do.
+    pub fn watch(&self, waiting: impl Fn() -> Option<u64> + Send + 'static) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(waiting));
+    }
+
+    /// Commits that one side lacks, as far as known.
+    fn lacking(&self) -> u64 {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = waiting.as_ref().and_then(|waiting| waiting());
+        now.unwrap_or_else(|| self.commits_behind.load(Relaxed))
     }
 
     /// Time since both sides had the same state; `None`: never yet.
@@ -269,6 +310,7 @@ impl Counters {
         metric("files_removed_total", "counter", "Files removed from the store.", &one(&self.removed));
         metric("store_requests_total", "counter", "Requests to the store, tries counted, by kind.", &requests);
         metric("store_retries_total", "counter", "Requests sent again after an error.", &one(&self.retries));
+        metric("store_slow_requests_total", "counter", "Requests answered late or not at all.", &one(&self.slow));
         metric(
             "errors_total",
             "counter",
@@ -276,7 +318,8 @@ impl Counters {
             &one(&self.errors),
         );
         metric("txid", "gauge", "Transaction that both sides have.", &one(&self.txid));
-        metric("commits_behind", "gauge", "Commits seen that are not in the store yet.", &one(&self.commits_behind));
+        let lacking = vec![(String::new(), self.lacking().to_string())];
+        metric("commits_behind", "gauge", "Commits seen that are not in the store yet.", &lacking);
         let lag = self.lag().map_or_else(|| "NaN".to_owned(), |lag| format!("{:.3}", lag.as_secs_f64()));
         metric(
             "lag_seconds",

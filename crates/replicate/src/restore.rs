@@ -3,10 +3,10 @@
 use crate::fence;
 use crate::local::{Passing, beside, directory, is_there, sync};
 use crate::ltx::Header;
-use crate::plan::{Target, newest, plan};
+use crate::plan::{Target, look, newest, plan};
 use crate::report::{Level, say};
 use crate::state::{Sink, apply, byte_bar};
-use crate::store::{Entry, Store, list_all};
+use crate::store::{Entry, Store};
 use crate::times::read_times;
 use anyhow::{Context, Result, ensure};
 use onewrite_core::inspect::log_path;
@@ -88,11 +88,12 @@ pub(crate) fn restore_as(store: &dyn Store, dest: &Path, target: Target, mode: &
 }
 
 fn find(store: &dyn Store, target: Target) -> Result<(Vec<Entry>, u64)> {
-    let mut entries = list_all(store)?;
-    if let Target::Before(time_ms) = target {
-        read_times(store, &mut entries, time_ms)?;
-    }
-    Ok((plan(&entries, target)?, newest(&entries)))
+    look(store, |entries| {
+        if let Target::Before(time_ms) = target {
+            read_times(store, entries, time_ms)?;
+        }
+        Ok((plan(entries, target)?, newest(entries)))
+    })
 }
 
 /// Gives a durable file the name `dest`, which must not be there.

@@ -8,22 +8,25 @@
 //! A [`Claim`] guards each new file: it reports when the store belongs to another process.
 
 mod background;
+mod beside;
 #[cfg(test)]
 mod sim;
 
-use crate::compact::{Copy, Levels, Recent, Tee, waits_for_snapshot};
+use crate::compact::{Copy, Levels, Recent, Tee, many_wait, waits_for_snapshot};
 use crate::fence::{self, Claim, Fenced, How, Node, Put, check_is_free};
+use crate::fetch::Damaged;
 use crate::ltx::{self, Header, Merge, Reader, Writer};
-use crate::plan::{self, Target, plan};
+use crate::plan::{self, Target, look_at, plan};
 use crate::promote::check_ended;
 use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::rules::{Rule, keeps};
 use crate::source::{Changed, Kept, Mark, Place, Session, Source};
 use crate::state::{PageHash, State, byte_bar, hash, index, page_bar};
-use crate::store::{self, BATCHES, Entry, Name, SNAPSHOTS, Store};
+use crate::store::{BATCHES, Entry, Name, SNAPSHOTS, Store};
 use crate::times::millis;
 use anyhow::{Context, Result, bail, ensure};
 use background::Background;
+use beside::Beside;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -37,10 +40,14 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 const TIDY_AFTER_ERROR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(60) };
 /// With `--sync`: time between two looks whether the newest file is still there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// As many batches lie between two such looks, at least.
+const LOOKS_APART: u32 = 10;
 /// With `--sync`: longest wait for committers that the last batch let go on.
 const GATHER_MAX: Duration = Duration::from_millis(20);
 /// Files removed in one round, so that the next batch need not wait.
 const REMOVED_AT_ONCE: usize = 64;
+/// Attempts at reading the store's newest state, each behind a listing.
+const READS: u32 = 2;
 /// Longest time that the shipper stays among the database's processes.
 const STAYS_MAX: Duration = Duration::from_secs(1);
 
@@ -87,6 +94,10 @@ pub struct Shipper {
     looked_at: Instant,
     /// `Some`: batches do not wait for merging and removing.
     background: Option<Background>,
+    /// The snapshot that is being made beside the batches.
+    beside: Option<Beside>,
+    /// No snapshot begins any more.
+    ends: bool,
     /// Transactions that will probably wait before long.
     expected: u64,
     took: Duration,
@@ -109,7 +120,10 @@ struct At {
 impl At {
     fn add(&mut self, entry: Entry) {
         let place = self.files.partition_point(|other| other.name < entry.name);
-        self.files.insert(place, entry);
+        // Listed after it was made.
+        if self.files.get(place).is_none_or(|other| other.name != entry.name) {
+            self.files.insert(place, entry);
+        }
     }
 }
 
@@ -153,13 +167,16 @@ impl Shipper {
             // First, so that a file that is no database claims no store.
             Source::look(file)?;
         }
-        let node = Node::of(file)?;
+        let node = Node { sync: settings.sync.is_some(), ..Node::of(file)? };
         if ended.is_err() {
             // A fenced process cannot help by being started again, so `Fenced` comes before this
             // error.
             check_is_free(fence::owner(&*store)?.as_ref(), &node)?;
         }
         ended?;
+        if let Some(patience) = settings.sync {
+            store.hurry(patience);
+        }
         let conditions = store.begin(node.id)?;
         let heeds = conditions.create && conditions.replace;
         ensure!(
@@ -203,6 +220,8 @@ impl Shipper {
             session: None,
             looked_at: Instant::now(),
             background: None,
+            beside: None,
+            ends: false,
             expected: 0,
             took: Duration::ZERO,
             tid: None,
@@ -243,6 +262,7 @@ impl Shipper {
         if let Some(mode) = fence::mode_of(&self.file).filter(|mode| self.claim.mode() != Some(*mode)) {
             self.claim.set_mode(&*self.store, mode)?;
         }
+        self.take_snapshot(&mut at, said);
         // After an error the next step reads the position from the store.
         let before_ms = now_ms();
         let before = self.tid;
@@ -406,6 +426,10 @@ impl Shipper {
     /// the database after a crash, or as its last user.
     pub fn last_step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         self.settings.stays = false;
+        self.ends = self.settings.background;
+        if let Some(beside) = self.beside.take() {
+            beside.give_up();
+        }
         self.step(said)?;
         if let Some(session) = &self.session {
             // Perhaps no other process flushes the leftovers of a dead one.
@@ -422,21 +446,12 @@ impl Shipper {
 
     fn load(&mut self) -> Result<At> {
         self.background = None;
-        let entries = store::list_all(&*self.store)?;
-        self.claim.check_position(&*self.store)?;
+        let (entries, state) = self.read_state()?;
         let txid = plan::newest(&entries);
         if entries.is_empty() {
             let (compared, files) = (Instant::now(), entries);
             return Ok(At { txid, last: None, state: None, place: None, compared, files, last_ms: 0 });
         }
-        let bar = byte_bar("reading the store");
-        let state = plan(&entries, Target::Newest).and_then(|plan| {
-            if plan::newest(&plan) != txid {
-                bail!("its newest transaction {txid:x} cannot be reached");
-            }
-            State::read(&*self.store, &plan, &bar)
-        });
-        bar.finish_and_clear();
         let state = match state {
             Ok(state) => Some(state),
             Err(e) => {
@@ -448,6 +463,35 @@ impl Shipper {
         let newest = entries.iter().find(|e| e.name.max == txid);
         let (last, last_ms) = (newest.map(|e| e.name), newest.map_or(0, |e| e.time_ms));
         Ok(At { txid, last, state, place: None, compared: Instant::now(), files: entries, last_ms })
+    }
+
+    /// The store's files, and their newest state; an error inside: they make none.
+    fn read_state(&mut self) -> Result<(Vec<Entry>, Result<State>)> {
+        let mut tries = 1;
+        loop {
+            let (entries, planned) = look_at(&*self.store, |entries| {
+                let plan = plan(entries, Target::Newest)?;
+                let txid = plan::newest(entries);
+                ensure!(plan::newest(&plan) == txid, "its newest transaction {txid:x} cannot be reached");
+                Ok(plan)
+            })?;
+            self.claim.check_position(&*self.store)?;
+            let plan = match planned {
+                Ok(plan) => plan,
+                Err(e) => return Ok((entries, Err(e))),
+            };
+            let bar = byte_bar("reading the store");
+            let state = State::read(&*self.store, &plan, &bar);
+            bar.finish_and_clear();
+            match state {
+                Ok(state) => return Ok((entries, Ok(state))),
+                // Perhaps an earlier owner has removed a file since the listing.
+                Err(_) if tries < READS => tries += 1,
+                Err(e) if e.is::<Damaged>() => return Ok((entries, Err(e))),
+                // The store fails, and tells nothing about the files.
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     /// Ships, and then leaves the database's processes unless more commits are expected, so that a
@@ -506,7 +550,8 @@ impl Shipper {
             ensure!(at.txid == 0, "{} is empty, and what the store has is not", self.file.display());
             return session.shipped(tid);
         };
-        let looks = self.looked_at.elapsed() >= LOOK_EVERY;
+        // To a slow store seldom: the request is one more that commits wait for.
+        let looks = self.looked_at.elapsed() >= LOOK_EVERY.max(self.took.saturating_mul(LOOKS_APART));
         let last = at.last.filter(|_| looks);
         let mut expected = 0;
         let stored = &mut || {
@@ -581,11 +626,15 @@ impl Shipper {
         let name = Name { level: BATCHES, min: txid, max: txid };
         // Except the snapshot, which has the same state.
         let snapshot = name.min > 1 && (begins_anew || self.snapshot_is_due(at, time_ms));
-        let every_page: Vec<u32> = if snapshot { source.numbers().collect() } else { Vec::new() };
+        // A new beginning is waited for: without its snapshot the batch makes no state.
+        let beside = snapshot && !begins_anew && self.background.is_some();
+        let pins_anew = beside && self.settings.sync.is_some();
+        let every_page: Vec<u32> = if snapshot && !beside { source.numbers().collect() } else { Vec::new() };
         let size = (page_bytes, source.pages);
-        let mut source = Some(source).filter(|_| images.is_none() || snapshot);
+        let again = snapshot && !pins_anew;
+        let mut source = Some(source).filter(|_| images.is_none() || again);
         let file = NextFile { name, last, size, pages: &pages, images, hashes: &hashes, time_ms };
-        let (shipped, copy) = self.create(&file, &mut source, snapshot)?;
+        let (shipped, copy) = self.create(&file, &mut source, again)?;
         stored()?;
         let entry = Entry { name, time_ms, bytes: shipped.bytes };
         match &self.background {
@@ -601,7 +650,9 @@ impl Shipper {
         said(&Shipped { pages_before, ..shipped });
         (at.txid, at.last, at.last_ms) = (name.max, Some(name), time_ms);
         at.state = Some(State { page_bytes, hashes });
-        if snapshot {
+        if beside {
+            self.begin_snapshot(at, source, time_ms);
+        } else if snapshot {
             let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
             let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
             let file = NextFile { name, last: None, size, pages: &every_page, images: None, hashes, time_ms };
@@ -617,22 +668,57 @@ impl Shipper {
                 }
                 // The batch alone makes no state.
                 Err(e) if begins_anew => return Err(e),
-                Err(e) => {
-                    COUNTERS.error();
-                    if self.snapshot_failed.replace(Instant::now()).is_none() {
-                        let pause = humantime::format_duration(TIDY_AFTER_ERROR);
-                        let message = format!(
-                            "no snapshot can be made now, batches are shipped, trying again after {pause}: {e:#}"
-                        );
-                        say(Level::Warning, "no_snapshot", &[], &message);
-                    }
-                }
+                Err(e) => self.no_snapshot(&e),
             }
         }
         Ok(())
     }
 
+    fn no_snapshot(&mut self, error: &anyhow::Error) {
+        COUNTERS.error();
+        if self.snapshot_failed.replace(Instant::now()).is_none() {
+            let pause = humantime::format_duration(TIDY_AFTER_ERROR);
+            let message =
+                format!("no snapshot can be made now, batches are shipped, trying again after {pause}: {error:#}");
+            say(Level::Warning, "no_snapshot", &[], &message);
+        }
+    }
+
+    /// Begins a snapshot of the store's state, of which `source` is one; `None`: readers see it.
+    fn begin_snapshot(&mut self, at: &At, source: Option<Source>, time_ms: i64) {
+        let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
+        let source = match source
+            .map_or_else(|| Ok(Source::pin(&self.file)?.map(|(source, _)| source)), |source| Ok(Some(source)))
+        {
+            Ok(Some(source)) => source.apart(),
+            Ok(None) => return,
+            Err(e) => return self.no_snapshot(&e),
+        };
+        let hashes = at.state.as_ref().map_or_else(Vec::new, |state| state.hashes.clone());
+        self.beside = Some(Beside::start(&self.store, &self.claim, source, name, hashes, time_ms));
+    }
+
+    /// Takes note of a snapshot that was made beside the batches.
+    fn take_snapshot(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) {
+        let Some(done) = self.beside.as_ref().and_then(Beside::done) else { return };
+        self.beside = None;
+        match done {
+            Ok((entry, shipped)) => {
+                if let Some(background) = &self.background {
+                    background.add(entry, Copy::default());
+                }
+                at.add(entry);
+                self.snapshot_failed = None;
+                said(&shipped);
+            }
+            Err(e) => self.no_snapshot(&e),
+        }
+    }
+
     fn snapshot_is_due(&self, at: &At, now_ms: i64) -> bool {
+        if self.ends || self.beside.is_some() {
+            return false;
+        }
         if self.snapshot_failed.is_some_and(|failed| failed.elapsed() < TIDY_AFTER_ERROR) {
             return false;
         }
@@ -646,38 +732,20 @@ impl Shipper {
         };
         // The first snapshot lets merging begin.
         let first = self.settings.levels.as_ref().and_then(|levels| levels.intervals.first());
-        let merges = first.is_some_and(|first| age >= millis(*first) && waits_for_snapshot(&at.files));
+        let is_due = |first: &Duration| age >= millis(*first) || many_wait(&at.files, at.txid);
+        let merges = first.is_some_and(|first| is_due(first) && waits_for_snapshot(&at.files));
         merges || age >= millis(self.settings.snapshot_interval)
     }
 
     /// Makes a file. Drops the database snapshot once its pages are read, unless `again`.
     fn create(&mut self, file: &NextFile<'_>, source: &mut Option<Source>, again: bool) -> Result<(Shipped, Copy)> {
-        let NextFile { name, last, size: (page_bytes, pages_after), pages, ref images, hashes, time_ms } = *file;
+        let NextFile { name, last, size: (page_bytes, pages_after), pages, time_ms, .. } = *file;
         let (min, max, node) = (name.min, name.max, self.claim.node());
         let header = Header { page_bytes, pages: pages_after, min, max, time_ms, node };
         let bar = page_bar(if name.min == 1 { "snapshot" } else { "shipping" });
-        bar.set_length(pages.len() as u64);
         let (mut bytes, mut copy) = (0, Copy::default());
         let mut fill = |to: &mut dyn Write| {
-            let mut writer = Writer::begin(Tee(to, &mut copy), header)?;
-            let mut image = Vec::new();
-            for (page, at) in pages.iter().zip((0usize..).step_by(usize::try_from(page_bytes)?)) {
-                match images {
-                    Some(images) => {
-                        let kept = images.get(at..).and_then(|rest| rest.get(..usize::try_from(page_bytes).ok()?));
-                        image.clear();
-                        image.extend_from_slice(kept.context("an image is missing")?);
-                    }
-                    None => source.as_ref().context("a file is written once")?.read(*page, &mut image)?,
-                }
-                // Else the store would not have the pages that these hashes promise.
-                if hashes.get(index(*page)) != Some(&hash(&image)) {
-                    bail!("page {page} has changed under a snapshot: something writes past SQLite's locks");
-                }
-                writer.page(*page, &image)?;
-                bar.inc(1);
-            }
-            bytes = writer.finish()?.1;
+            bytes = fill(file, header, source.as_ref(), to, &mut copy, &bar, &mut || Ok(()))?;
             if !again {
                 *source = None;
             }
@@ -704,6 +772,40 @@ impl Shipper {
         COUNTERS.file(name.level, bytes, pages);
         Ok((Shipped { name, pages, bytes, pages_before: 0 }, copy))
     }
+}
+
+/// Writes a file, and returns its length. Calls `looks` for each page.
+fn fill(
+    file: &NextFile<'_>,
+    header: Header,
+    source: Option<&Source>,
+    to: &mut dyn Write,
+    copy: &mut Copy,
+    bar: &ProgressBar,
+    looks: &mut dyn FnMut() -> Result<()>,
+) -> Result<u64> {
+    let page_bytes = usize::try_from(header.page_bytes)?;
+    bar.set_length(file.pages.len() as u64);
+    let mut writer = Writer::begin(Tee(to, copy), header)?;
+    let mut image = Vec::new();
+    for (page, at) in file.pages.iter().zip((0usize..).step_by(page_bytes)) {
+        looks()?;
+        match &file.images {
+            Some(images) => {
+                let kept = images.get(at..).and_then(|rest| rest.get(..page_bytes));
+                image.clear();
+                image.extend_from_slice(kept.context("an image is missing")?);
+            }
+            None => source.context("a file is written once")?.read(*page, &mut image)?,
+        }
+        // Else the store would not have the pages that these hashes promise.
+        if file.hashes.get(index(*page)) != Some(&hash(&image)) {
+            bail!("page {page} has changed under a snapshot: something writes past SQLite's locks");
+        }
+        writer.page(*page, &image)?;
+        bar.inc(1);
+    }
+    Ok(writer.finish()?.1)
 }
 
 impl std::fmt::Display for Shipped {

@@ -2,20 +2,24 @@
 //! not wait, opening recovers after a crash, and changes by stock SQLite are seen.
 
 use crate::ending::moved;
+use crate::local::{Passing, directory, sync};
 use crate::ltx::lock_page;
 use crate::report::COUNTERS;
 use crate::state::{PageHash, hash, index};
 use anyhow::{Context, Result, anyhow, ensure};
 use indicatif::ProgressBar;
-use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::real::RealDisk;
-use onewrite_core::{Engine, Error, LockLevel};
+use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::inspect::{REPLICA, sync_path};
+use onewrite_core::{Engine, Error, LockLevel, Repair};
 use onewrite_rusqlite::{last_error, open_with_flags, read_file_at};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::ffi::code_to_str;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::fs::Permissions;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -275,6 +279,14 @@ impl Source {
         Ok(db)
     }
 
+    /// The same, without giving its connection back.
+    pub fn apart(mut self) -> Source {
+        if let From::Sqlite(lent) = &mut self.from {
+            lent.to = Kept::default();
+        }
+        self
+    }
+
     /// The position in the log; `None`: no other process has the database open, or the log does not
     /// say.
     pub fn place(&self) -> Result<Option<Place>> {
@@ -385,9 +397,75 @@ pub fn is_signed(file: &Path) -> Result<bool> {
     Ok(Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &[])?.is_signed()?)
 }
 
-/// Removes that file.
-pub fn unsign(file: &Path) -> Result<()> {
-    Ok(Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &[])?.unsign()?)
+/// Makes that file say that the database is, or becomes, a replica: only its follower commits.
+pub fn sign_replica(file: &Path) -> Result<()> {
+    Ok(Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &[])?.sign_replica()?)
+}
+
+/// From here on commits to `file` wait for the store; without a shipper they fail after `patience`.
+pub fn sign_waiting(file: &Path, patience: Duration) -> Result<()> {
+    // What a crash left is recovered first, since only the shipper may do that afterwards.
+    Source::pin(file)?;
+    let mut db = open_to_ship(file)?;
+    patiently(|| db.sign_waiting(patience))?;
+    Ok(db.close()?)
+}
+
+/// What the file beside a database says that is not there yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signed {
+    /// Its commits wait for the store.
+    Waits,
+    /// It is a replica of one whose commits do.
+    Replica,
+}
+
+/// Makes the file beside the database `file`, which is not there yet and gets these permissions.
+pub fn sign_before(file: &Path, signed: Signed, mode: u32) -> Result<()> {
+    let sign = sync_path(file);
+    let what = || format!("cannot make {}", sign.display());
+    let permissions = Permissions::from_mode(mode);
+    let make = || tempfile::Builder::new().prefix(".onewrite-sync-").tempfile_in(directory(file));
+    let (_passing, mut new) = Passing::make(make).with_context(what)?;
+    if signed == Signed::Replica {
+        new.write_all(REPLICA).with_context(what)?;
+    }
+    new.as_file().set_permissions(permissions).with_context(what)?;
+    new.as_file().sync_all().with_context(what)?;
+    new.persist(&sign).map_err(|e| e.error).with_context(what)?;
+    sync(directory(file)).with_context(what)
+}
+
+/// Ends the waiting for the store. Refused while a process uses the database. `false`: commits did
+/// not wait.
+pub fn unsign(file: &Path) -> Result<bool> {
+    if !is_signed(file)? {
+        return Ok(false);
+    }
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
+    let hold = Repair::open(disk.clone(), file, OpenMode::ReadWrite)?;
+    let sign = sync_path(hold.path());
+    let what = || format!("cannot remove {}", sign.display());
+    disk.remove(&sign).and_then(|()| disk.sync_dir_of(&sign)).with_context(what)?;
+    Ok(true)
+}
+
+fn open_to_ship(file: &Path) -> Result<onewrite_core::Connection> {
+    let given = [("shipper".to_owned(), "1".to_owned())];
+    Ok(Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &given)?)
+}
+
+/// Tries again while others use the database, up to [`BUSY`].
+fn patiently(mut f: impl FnMut() -> onewrite_core::Result<()>) -> Result<()> {
+    let deadline = Instant::now() + BUSY;
+    loop {
+        match f() {
+            Err(Error::Busy(_) | Error::BusySnapshot) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            done => return Ok(done?),
+        }
+    }
 }
 
 impl Session {
@@ -398,18 +476,12 @@ impl Session {
         // SQLite must roll back a journal that is there.
         Source::pin(file)?;
         let what = || format!("commits to {} cannot wait for a store", file.display());
-        let given = [("shipper".to_owned(), "1".to_owned())];
-        let mut db = Engine::new(Arc::new(RealDisk::new())).open(file, OpenMode::ReadWrite, &given)?;
-        let deadline = Instant::now() + BUSY;
-        loop {
-            match db.begin_shipping(patience) {
-                Err(Error::Busy(_) | Error::BusySnapshot) if Instant::now() < deadline => {
-                    thread::sleep(Duration::from_millis(5));
-                }
-                begun => break begun.with_context(what)?,
-            }
-        }
-        Ok(Session { db: Arc::new(Mutex::new(db)), identity })
+        let mut db = open_to_ship(file)?;
+        patiently(|| db.begin_shipping(patience)).with_context(what)?;
+        let db = Arc::new(Mutex::new(db));
+        let watched = Arc::downgrade(&db);
+        COUNTERS.watch(move || locked(&*watched.upgrade()?).wait_to_ship(0, Duration::ZERO).ok());
+        Ok(Session { db, identity })
     }
 
     /// Whether the database with this name is still the session's.

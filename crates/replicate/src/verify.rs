@@ -1,9 +1,9 @@
 //! Compares a database with its store.
 
-use crate::plan::{Target, newest, plan};
+use crate::plan::{Target, look_at, newest, plan};
 use crate::source::Source;
 use crate::state::{State, byte_bar, page_bar};
-use crate::store::{Store, list_all};
+use crate::store::Store;
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -44,11 +44,11 @@ pub fn verify(store: &dyn Store, file: &Path, patience: Duration) -> Result<Verd
         let mut looked = 0;
         // The shipper may be behind; a newer state of the store needs a newer snapshot.
         loop {
-            let entries = list_all(store)?;
+            let (entries, plan) = look_at(store, |entries| plan(entries, Target::Newest))?;
             let txid = newest(&entries);
             if txid != looked || txid == 0 {
                 let bar = byte_bar("reading the store");
-                let theirs = State::read(store, &plan(&entries, Target::Newest)?, &bar);
+                let theirs = plan.and_then(|plan| State::read(store, &plan, &bar));
                 bar.finish_and_clear();
                 let theirs = theirs?;
                 if theirs == ours {

@@ -91,6 +91,7 @@ pub mod words {
     pub const AT_SHIP: usize = 40;
     pub const AT_SHIPPED: usize = 41;
     pub const AT_SHIP_MS: usize = 42;
+    pub const AT_SHIP_LATE: usize = 43;
     /// The shorts behind the bells: for a flush, then for the shipper.
     pub const FLUSH_BELL: usize = PROCESSES;
     pub const SHIP_BELL: usize = FLUSH_BELL + 1;

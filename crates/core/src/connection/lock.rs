@@ -163,7 +163,7 @@ impl Connection {
             let is_replaced = db.is_log_replaced(&inner);
             if inner.phase == Phase::Live && !is_replaced && !std::mem::replace(&mut self.habit.has_pinned, true) {
                 db.hold_pending();
-                if is_undecided(&inner) && !self.ships {
+                if is_undecided(&inner) && self.waits_for_decision(&inner) {
                     drop(inner);
                     return self.pin_decided(has_place);
                 }
@@ -206,7 +206,7 @@ impl Connection {
                     return Ok(());
                 }
                 self.habit.has_pinned = true;
-                if is_undecided(&inner) && !self.ships {
+                if is_undecided(&inner) && self.waits_for_decision(&inner) {
                     drop(inner);
                     drop(writer);
                     return self.pin_decided(false);
@@ -220,6 +220,11 @@ impl Connection {
         drop(inner);
         drop(writer);
         self.pin_patiently()
+    }
+
+    /// The shipper does not, but where the database is a replica and it follows.
+    fn waits_for_decision(&self, inner: &Inner) -> bool {
+        !self.ships || inner.ship() == Ship::Replica
     }
 
     pub(super) fn pin(&mut self, inner: &mut Inner, has_place: bool) -> Result<()> {
@@ -376,6 +381,19 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether this connection may commit, as far as the store is concerned.
+    fn check_commits(&self, ship: Ship) -> Result<()> {
+        match ship {
+            Ship::Fenced if !self.ships => Err(Error::ReadOnly(format!(
+                "{} is fenced: its store belongs to another database. `onewrite rejoin` follows that one, `onewrite promote` takes \
+                 the store back",
+                self.db.path.display()
+            ))),
+            Ship::Replica if !self.ships => Err(self.db.is_replica()),
+            _ => Ok(()),
+        }
+    }
+
     fn lock_reserved(&mut self) -> Result<()> {
         if self.role.is_aside() || self.role.is_below() {
             return Ok(());
@@ -391,7 +409,12 @@ impl Connection {
             return Err(Error::BusySnapshot);
         }
         if self.is_apart() {
-            self.db.inner.lock().check()?;
+            let ship = {
+                let inner = self.db.inner.lock();
+                inner.check()?;
+                inner.ship()
+            };
+            self.check_commits(ship)?;
             self.habit.writes_now = true;
             self.role.write(Txn::new(snapshot));
             return Ok(());
@@ -401,16 +424,10 @@ impl Connection {
             let inner = self.db.inner.lock();
             (inner.is_newest(&snapshot), inner.ship())
         };
-        if ship == Ship::Fenced && !self.ships {
-            return Err(Error::ReadOnly(format!(
-                "{} is fenced: its store belongs to another database. `onewrite rejoin` follows that one, `onewrite promote` takes \
-                 the store back",
-                self.db.path.display()
-            )));
-        }
+        self.check_commits(ship)?;
         if !is_newest {
             self.expect_place();
-            return Err(Error::BusySnapshot);
+            return Err(if ship == Ship::Late { self.db.store_is_away() } else { Error::BusySnapshot });
         }
         let kept = self.place == Place::Firm;
         if !kept {
@@ -528,7 +545,7 @@ impl Connection {
         );
         if inner.phase == Phase::Unmarked {
             // Rule StoreHasIt.
-            db.check_begins(&inner, self.ships)?;
+            db.check_begins(&inner, self.ships, true)?;
             db.go_live(&mut writer, &mut inner)?;
             if let Some(member) = inner.member.as_ref().filter(|_| self.shuts_out) {
                 member.words.shut_out(member.me);

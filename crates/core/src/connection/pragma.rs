@@ -98,11 +98,15 @@ fn status(connection: &Connection) -> String {
         Phase::Aside(_) => "a connection has stepped aside".to_owned(),
         Phase::Poisoned(why) => format!("closed to use: {why}"),
     };
+    let late = inner.member.as_ref().map_or(0, |member| member.words.late_for().as_secs());
+    let late =
+        format!("commits wait for it, and it takes nothing now, for {late} s: writers are refused until it is back");
     let store = match inner.ship() {
         Ship::Off => "commits wait for none",
         Ship::Begun => "commits wait for it, and nobody reads before it has the newest state",
         Ship::On => "commits wait for it",
-        Ship::Late => "commits wait for it, and it takes nothing now: writers are refused until it is back",
+        Ship::Late => &late,
+        Ship::Replica => "this is a replica of it: the follower alone commits here",
         Ship::Fenced => "it belongs to another database: nothing is committed here any more",
     };
     let table = db.table.read();

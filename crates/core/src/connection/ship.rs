@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::role::{Reader, Role};
 use super::{Connection, LockLevel};
 use crate::base::error::{Error, IoContext, Result};
-use crate::base::layout::SYNC_SUFFIX;
+use crate::database::ship::{REPLICA, sync_path};
 use crate::disk::beside;
 use crate::disk::{OpenMode, system};
 use crate::shared::member::Member;
@@ -21,9 +21,28 @@ impl Connection {
         self.db.is_signed()
     }
 
+    /// Writes that file for a replica, to which its follower alone commits from here on, unless
+    /// commits wait for the store in a session that goes on.
+    pub fn sign_replica(&self) -> Result<()> {
+        self.write_sign(REPLICA)?;
+        if let Some(member) = self.db.member() {
+            member.words.begin_replica();
+        }
+        Ok(())
+    }
+
+    fn write_sign(&self, text: &[u8]) -> Result<()> {
+        let sign = sync_path(&self.db.path);
+        let what = || format!("cannot make {}", sign.display());
+        let file = beside::open(&*self.db.disk, &sign, OpenMode::Create, &*self.db.home, what)?;
+        // Cut first: half of another text still makes commits wait.
+        let cut = file.set_len(text.len() as u64).and_then(|()| file.write_at(text, 0));
+        cut.and_then(|()| file.sync()).and_then(|()| self.db.disk.sync_dir_of(&sign)).context(what)
+    }
+
     /// Removes that file: commits of the next session do not wait.
     pub fn unsign(&self) -> Result<()> {
-        let sign = beside::path(&self.db.path, SYNC_SUFFIX);
+        let sign = sync_path(&self.db.path);
         let what = || format!("cannot remove {}", sign.display());
         match self.db.disk.remove(&sign) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -34,13 +53,22 @@ impl Connection {
     /// From here on commits wait for [`Connection::shipped`], up to `patience`, also in later
     /// sessions. Needs `shipper=1` and no lock. `Busy`: try again.
     pub fn begin_shipping(&mut self, patience: Duration) -> Result<()> {
-        let sign = beside::path(&self.db.path, SYNC_SUFFIX);
-        let what = || format!("cannot make {}", sign.display());
-        let file = beside::open(&*self.db.disk, &sign, OpenMode::Create, &*self.db.home, what)?;
-        file.sync().context(what)?;
-        self.db.disk.sync_dir_of(&sign).context(what)?;
+        self.begin_signed(patience, true)
+    }
+
+    /// The same before there is a shipper. Begins no session: commits in one that others use fail
+    /// after `patience`.
+    pub fn sign_waiting(&mut self, patience: Duration) -> Result<()> {
+        self.begin_signed(patience, false)
+    }
+
+    fn begin_signed(&mut self, patience: Duration, begins: bool) -> Result<()> {
+        self.write_sign(b"")?;
         self.lock(LockLevel::Shared)?;
-        let begun = self.begin_to_wait(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+        let begun = match begins || self.db.member().is_some() {
+            true => self.begin_to_wait(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX)),
+            false => Ok(()),
+        };
         // No application sees its snapshot.
         if let Some(reader) = self.role.pinned_mut() {
             reader.unsettled = false;
@@ -51,7 +79,7 @@ impl Connection {
     }
 
     fn begin_to_wait(&mut self, patience_ms: u64) -> Result<()> {
-        if let Some(member) = self.db.member().filter(|member| member.words.ship() != Ship::Off) {
+        if let Some(member) = self.db.member().filter(|member| member.words.ship().waits()) {
             // Not with the writer's place, whose holder may wait for the store.
             member.words.begin_shipping(patience_ms);
             self.list_changes();

@@ -9,6 +9,7 @@
 //! A file beside the database demands it: while it is there, only the shipper begins a session, and
 //! all others join. The word SHIP says how the store does.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::base::layout::SYNC_SUFFIX;
 use crate::base::types::Tid;
 use crate::database::{Database, Inner};
 use crate::disk::beside;
-use crate::disk::system;
+use crate::disk::{OpenMode, system};
 use crate::log::group::Durability;
 use crate::shared::member::Member;
 use crate::shared::words::{Ship, reached};
@@ -26,20 +27,60 @@ use crate::shared::words::{Ship, reached};
 const LOOK: Duration = Duration::from_millis(50);
 /// The shipper may set another time.
 const PATIENCE_MS: u64 = 30_000;
+/// Contents of the file beside a replica. Other contents, or none, make commits wait.
+pub const REPLICA: &[u8] = b"replica\n";
+
+/// What the file beside a database says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// Commits wait for a store.
+    Waits,
+    /// They would, and the database is a replica now: the follower alone commits.
+    Replica,
+}
+
+/// The name of that file.
+pub fn sync_path(home: &Path) -> PathBuf {
+    beside::path(home, SYNC_SUFFIX)
+}
 
 impl Database {
-    pub fn is_signed(&self) -> Result<bool> {
-        let sign = beside::path(&self.path, SYNC_SUFFIX);
-        self.disk.exists(&sign).context(|| format!("cannot look for {}", sign.display()))
+    /// `None`: there is no such file, and commits do not wait for a store.
+    pub fn sign(&self) -> Result<Option<Sign>> {
+        let sign = sync_path(&self.path);
+        if !self.disk.exists(&sign).context(|| format!("cannot look for {}", sign.display()))? {
+            return Ok(None);
+        }
+        let what = || format!("cannot read {}", sign.display());
+        let file = beside::open(&*self.disk, &sign, OpenMode::ReadOnly, &*self.home, what)?;
+        let mut text = [0; REPLICA.len()];
+        let read = file.read_at(&mut text, 0).context(what)?;
+        Ok(Some(if text.get(..read) == Some(REPLICA) { Sign::Replica } else { Sign::Waits }))
     }
 
-    /// Rule StoreHasIt.
-    pub fn check_begins(&self, inner: &Inner, ships: bool) -> Result<()> {
-        if !self.is_signed()? {
-            return Ok(());
+    pub fn is_signed(&self) -> Result<bool> {
+        Ok(self.sign()?.is_some())
+    }
+
+    /// The error of a commit to a replica.
+    pub fn is_replica(&self) -> Error {
+        Error::ReadOnly(format!(
+            "{} is a replica, or is to become one: nothing else is committed here. `onewrite promote` makes it the database that \
+             is shipped",
+            self.path.display()
+        ))
+    }
+
+    /// Rule StoreHasIt. `writes`: the session is begun to commit, not to recover.
+    pub fn check_begins(&self, inner: &Inner, ships: bool, writes: bool) -> Result<()> {
+        let sign = self.sign()?;
+        match sign {
+            None => return Ok(()),
+            Some(Sign::Replica) if writes && !ships => return Err(self.is_replica()),
+            Some(_) => {}
         }
         let path = self.path.display();
-        if !ships {
+        if !ships && sign == Some(Sign::Waits) {
             return Err(Error::Busy(format!(
                 "commits to {path} wait for a store, and nobody ships it there: start `onewrite replicate --sync`"
             )));
@@ -52,14 +93,32 @@ impl Database {
         Ok(())
     }
 
-    pub fn begin_signed(&self, member: Option<&Member>) -> Result<()> {
+    /// The error of a transaction that would build on a state that the store does not take now.
+    pub fn store_is_away(&self) -> Error {
+        let member = self.member();
+        let words = member.as_ref().map(|member| &member.words);
+        let late = words.map_or(Duration::ZERO, |words| words.late_for());
+        let patience = words.map_or(0, |words| words.ship_ms());
+        Error::Busy(format!(
+            "the store of {} has taken nothing for {} s: roll back, and try again when it is back. `onewrite replicate --sync` goes \
+             on trying, and a commit that waits for it gives up after {} s",
+            self.path.display(),
+            late.as_secs(),
+            seconds(patience)
+        ))
+    }
+
+    pub fn begin_signed(&self, member: Option<&Member>, sign: Sign) -> Result<()> {
         let Some(member) = member else {
             return Err(Error::CantOpen(format!(
                 "commits to {} wait for a store, and its processes cannot share memory here to know of it",
                 self.path.display()
             )));
         };
-        member.words.begin_unshipped(PATIENCE_MS);
+        match sign {
+            Sign::Waits => member.words.begin_unshipped(PATIENCE_MS),
+            Sign::Replica => member.words.begin_replica(),
+        }
         Ok(())
     }
 
@@ -116,9 +175,13 @@ impl Database {
     }
 }
 
+fn seconds(ms: u64) -> String {
+    if ms.is_multiple_of(1000) { format!("{}", ms / 1000) } else { format!("{}.{:03}", ms / 1000, ms % 1000) }
+}
+
 impl Inner {
     pub fn ships(&self) -> bool {
-        self.ship() != Ship::Off
+        self.ship().waits()
     }
 
     pub fn ship(&self) -> Ship {

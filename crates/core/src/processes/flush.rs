@@ -23,7 +23,7 @@ use crate::disk::system;
 use crate::log::group::Durability;
 use crate::shared::member::Member;
 use crate::shared::turn::now_us;
-use crate::shared::words::{ProcessWords, Ship, reached};
+use crate::shared::words::{ProcessWords, reached};
 
 /// How often a waiter looks at the flusher.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
@@ -111,7 +111,7 @@ impl Database {
         loop {
             let rung = words.flush_bell().load(SeqCst);
             words.show();
-            if reached(words, tid, durability) || (words.ship() != Ship::Off && words.flushed() >= tid) {
+            if reached(words, tid, durability) || (words.ship().waits() && words.flushed() >= tid) {
                 return Ok(());
             }
             self.inner.lock().check()?;

@@ -30,7 +30,6 @@ use crate::log::group::Durability;
 use crate::log::ring::Stream;
 use crate::shared::member::{self, Member, Taken};
 use crate::shared::tail::Reach;
-use crate::shared::words::Ship;
 
 impl Database {
     /// Waits until `deadline`. With `firm`, a transaction begins, which [`Database::leave`] ends;
@@ -186,8 +185,7 @@ impl Database {
             return Ok(false);
         }
         // The next shipper goes on from here (rule StoreHasIt).
-        let is_ahead_of_store =
-            || member.words.ship() != Ship::Off && member.words.shipped_to() < member.words.written();
+        let is_ahead_of_store = || member.words.ship().waits() && member.words.shipped_to() < member.words.written();
         if is_ahead_of_store() {
             return Ok(false);
         }
@@ -282,10 +280,10 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
     live.home_tid = tail.slot.base_tid;
     tail.cursor = cursor;
     let adopted = newest.tid;
-    match words.ship() {
-        Ship::Off => inner.set_state(newest),
+    match words.ship().waits() {
+        false => inner.set_state(newest),
         // When all may see it (rule StoreHasIt).
-        _ => inner.hide(newest),
+        true => inner.hide(newest),
     }
     if streamed_end > 0 {
         live.log.stream_found(streamed_end);

@@ -167,7 +167,7 @@ pub fn attach(
             return Err(left_marked(db));
         }
         // Rule StoreHasIt.
-        if let Err(e) = db.check_begins(inner, options.shipper) {
+        if let Err(e) = db.check_begins(inner, options.shipper, false) {
             member::give_back(&log)?;
             return Err(e);
         }

@@ -85,7 +85,7 @@ impl Database {
             self.enrol(Member::found(self.files(), log, tail, due, options.psow, in_flight)?, inner);
         }
         self.tell_attached();
-        if self.is_signed()? { self.begin_signed(inner.member.as_deref()) } else { Ok(()) }
+        self.sign()?.map_or(Ok(()), |sign| self.begin_signed(inner.member.as_deref(), sign))
     }
 
     pub fn tell_attached(&self) {

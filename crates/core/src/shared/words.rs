@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::time::Duration;
 
 use crate::base::layout::words::*;
 use crate::base::rules::{Case, keeps};
@@ -77,7 +78,7 @@ impl Backing for &ProcessWords {
     }
 
     fn shipped(&self) -> Tid {
-        if self.ship() == Ship::Off { Tid(u64::MAX) } else { self.shipped_to() }
+        if self.ship().waits() { self.shipped_to() } else { Tid(u64::MAX) }
     }
 }
 
@@ -92,10 +93,17 @@ pub enum Ship {
     Late,
     /// It belongs to another database: no commit succeeds.
     Fenced,
+    /// The database is a replica: its follower alone commits, and what it applies the store has.
+    Replica,
 }
 
 impl Ship {
-    const ALL: [Ship; 5] = [Ship::Off, Ship::Begun, Ship::On, Ship::Late, Ship::Fenced];
+    const ALL: [Ship; 6] = [Ship::Off, Ship::Begun, Ship::On, Ship::Late, Ship::Fenced, Ship::Replica];
+
+    /// Whether commits wait for the store.
+    pub fn waits(self) -> bool {
+        !matches!(self, Ship::Off | Ship::Replica)
+    }
 
     /// Hidden states may stay hidden for long: do not build on them.
     pub fn is_away(self) -> bool {
@@ -170,7 +178,7 @@ impl ProcessWords {
             && (flushed, self.written()) == (last, last)
             && !self.is_poisoned()
             && self.long(AT_FLUSHER).load(SeqCst) == 0
-            && self.ship() == Ship::Off
+            && !self.ship().waits()
     }
 
     /// Left by the recovery before these words began.
@@ -305,11 +313,17 @@ impl ProcessWords {
     /// The caller has the writer's place; all written is visible, or commits waited before.
     pub fn begin_shipping(&self, patience_ms: u64) {
         self.cell(AT_SHIP_MS).store(patience_ms, SeqCst);
-        if self.ship() == Ship::Off {
+        if !self.ship().waits() {
             self.cell(AT_SHIPPED).store(self.written().0, SeqCst);
         }
         self.change_ship(Ship::Off, Ship::On);
+        self.change_ship(Ship::Replica, Ship::On);
         self.change_ship(Ship::Fenced, Ship::On);
+    }
+
+    /// For a replica, unless its commits wait for the store.
+    pub fn begin_replica(&self) {
+        self.change_ship(Ship::Off, Ship::Replica);
     }
 
     pub fn shipped_to(&self) -> Tid {
@@ -332,7 +346,15 @@ impl ProcessWords {
     }
 
     pub fn note_late(&self) {
-        self.change_ship(Ship::On, Ship::Late);
+        let (on, late) = (Ship::On as u64, Ship::Late as u64);
+        if self.cell(AT_SHIP).compare_exchange(on, late, SeqCst, SeqCst).is_ok() {
+            self.cell(AT_SHIP_LATE).store(system::clock_us(), SeqCst);
+        }
+    }
+
+    /// How long the store has taken nothing, as far as was noticed.
+    pub fn late_for(&self) -> Duration {
+        Duration::from_micros(system::clock_us().saturating_sub(self.long(AT_SHIP_LATE).load(SeqCst)))
     }
 
     pub fn fence(&self) {
@@ -350,7 +372,7 @@ impl ProcessWords {
     }
 
     fn wake_shipper(&self) {
-        if self.ship() != Ship::Off {
+        if self.ship().waits() {
             let bell = &self.0.to_write().shorts[SHIP_BELL];
             bell.fetch_add(1, SeqCst);
             system::wake(bell, true);

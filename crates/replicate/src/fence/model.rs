@@ -285,7 +285,7 @@ impl World {
 }
 
 fn node(id: u64) -> Node {
-    Node { id, host: "here".to_owned(), file: "app.db".to_owned(), mode: None }
+    Node { id, host: "here".to_owned(), file: "app.db".to_owned(), mode: None, sync: false }
 }
 
 fn run(faults: u32) {

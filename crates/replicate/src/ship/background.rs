@@ -1,7 +1,7 @@
 //! Merges and removes on a thread, so that no batch waits.
 
 use super::{At, Settings, Shipped, Shipper};
-use crate::compact::Copy;
+use crate::compact::{Copy, has_many};
 use crate::store::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,6 +82,10 @@ fn run(mut shipper: Shipper, mut at: At, files: &Receiver<(Entry, Copy)>, tell: 
         }
         if stop.load(Ordering::SeqCst) {
             return;
+        }
+        // A round that failed has its pause.
+        if shipper.trouble.is_none() && has_many(&at.files) {
+            shipper.tidy_at = Instant::now();
         }
         match shipper.tidy(&mut at, &mut |made| _ = tell.send(Told::Made(*made))) {
             Ok(true) => {}

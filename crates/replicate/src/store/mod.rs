@@ -13,6 +13,7 @@ use std::fmt;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The name of a batch or of merged batches: level and transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,11 +88,19 @@ pub struct Conditions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version(pub String);
 
+/// The store does not answer now, or says that it cannot: nothing is wrong with the request.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the store is away")]
+pub struct Away;
+
 /// Writes the contents of a file.
 pub type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<()>;
 
 /// A place for the files of one database.
 pub trait Store: Send + Sync {
+    /// Commits wait for the store, so long at most: a request without an answer is sent again well
+    /// before that.
+    fn hurry(&mut self, _patience: Duration) {}
     /// Prepares to write, and tries whether conditions are heeded. Refuses a second process of the
     /// same `node`, where it can, until the store is dropped.
     fn begin(&mut self, node: u64) -> Result<Conditions>;

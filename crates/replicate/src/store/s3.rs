@@ -1,7 +1,7 @@
 //! A store in an S3 bucket, laid out as Litestream's `s3` replicas: an object's metadata has the
 //! time of its state.
 
-use super::{Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, Version, check_count};
+use super::{Away, BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, Version, check_count};
 use crate::ending::{Moving, is_ending};
 use crate::report::{self, COUNTERS};
 use crate::secrets::{PARAMETERS, hide, is_name};
@@ -12,8 +12,10 @@ use rusty_s3::{Bucket, Credentials, UrlStyle};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ureq::http::{Request, Response, StatusCode};
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 use ureq::{Agent, Body, SendBody};
@@ -29,8 +31,22 @@ const SIGNED_FOR: Duration = Duration::from_secs(3600);
 /// Attempts at a request, and the first pause between them, which doubles each time.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(200);
+/// Attempts where the server says how long to wait, and the longest such wait.
+const TRIES_WHEN_TOLD: u32 = 8;
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// Times in which a snapshot or a merged file is sent, and is not. The kernel sends on for a while.
+const BURST: Duration = Duration::from_millis(500);
+const REST: Duration = Duration::from_millis(500);
 /// Longest wait for a server's answer to begin.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The first wait for it; a shorter one where commits wait for the store.
+const FIRST_PATIENCE: Duration = Duration::from_secs(10);
+/// Assumed bytes a second of the network, and of those that wait in the kernel to be sent.
+const SENT_A_SECOND: u64 = 256 << 10;
+const UNSENT_MAX: u64 = 4 << 20;
+/// An answer that takes longer is reported, once in a while.
+const SLOW: Duration = Duration::from_secs(2);
+const TOLD_EVERY: Duration = Duration::from_secs(10);
 const BYTES_MAX: u64 = 5 << 30;
 /// Limits of one page of a listing, and of an error.
 const LISTED_BYTES_MAX: u64 = 16 << 20;
@@ -44,8 +60,87 @@ pub(super) struct S3Store {
     /// Prefix of every key; empty, or ends with a slash.
     prefix: String,
     agent: Agent,
+    /// Makes a connection for each request: the other one's may be broken.
+    afresh: Agent,
+    pace: Pace,
     /// The server has no `If-Match` for writes.
     replaces_blindly: bool,
+}
+
+/// How long a request waits for its answer: four times as long as the last one took, and at least a
+/// part of the time that a commit waits.
+struct Pace {
+    least: Duration,
+    now_ms: AtomicU64,
+    /// When a slow request was reported last.
+    told: Mutex<Option<Instant>>,
+}
+
+impl Pace {
+    fn new(least: Duration) -> Pace {
+        Pace { least, now_ms: AtomicU64::new(to_ms(least)), told: Mutex::new(None) }
+    }
+
+    /// The wait of an attempt, the first of which is 1. It doubles: a store may have become slow.
+    fn patience(&self, tries: u32) -> Duration {
+        let now = Duration::from_millis(self.now_ms.load(SeqCst));
+        now.saturating_mul(1 << tries.saturating_sub(1).min(5)).min(PATIENCE)
+    }
+
+    fn answered(&self, took: Duration) {
+        let now = Duration::from_millis(self.now_ms.load(SeqCst));
+        let next = took.saturating_mul(4).max(now * 3 / 4).clamp(self.least, PATIENCE);
+        self.now_ms.store(to_ms(next), SeqCst);
+    }
+
+    fn gave_up(&self, last: Duration) {
+        self.now_ms.store(to_ms(last.saturating_mul(2).min(PATIENCE)), SeqCst);
+    }
+
+    /// Reports a slow request, unless one was reported a moment ago.
+    fn tell(&self, kind: report::Request, took: Duration, is_answered: bool) {
+        COUNTERS.slow();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_some_and(|told| told.elapsed() < TOLD_EVERY) {
+            return;
+        }
+        *told = Some(Instant::now());
+        let (kind, seconds) = (kind.name(), took.as_secs_f64());
+        let message = match is_answered {
+            true => format!("the store took {seconds:.1} s to answer a request ({kind})"),
+            false => {
+                format!(
+                    "the store did not answer a request ({kind}) within {seconds:.1} s: it is sent again, on a new connection"
+                )
+            }
+        };
+        let fields = [("request", kind.into()), ("seconds", seconds.into()), ("answered", is_answered.into())];
+        report::say(report::Level::Warning, "slow_request", &fields, &message);
+    }
+}
+
+fn to_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a request sends.
+#[derive(Clone, Copy)]
+enum Sent<'a> {
+    Nothing,
+    Bytes(&'a [u8]),
+    File(&'a File, u64),
+    /// The same, with pauses: what commits wait for goes before it.
+    Slowly(&'a File, u64),
+}
+
+impl Sent<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Sent::Nothing => 0,
+            Sent::Bytes(bytes) => bytes.len() as u64,
+            Sent::File(_, bytes) | Sent::Slowly(_, bytes) => *bytes,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -143,7 +238,19 @@ impl S3Store {
         let config = config.timeout_connect(Some(Duration::from_secs(10)));
         let config = config.timeout_recv_response(Some(PATIENCE)).timeout_per_read(Some(PATIENCE));
         let config = config.timeout_per_write(Some(PATIENCE)).tls_config(tls(variable(&["AWS_CA_BUNDLE"]))?);
-        Ok(S3Store { bucket, credentials, prefix, agent: config.build().new_agent(), replaces_blindly: false })
+        let config = config.build();
+        let afresh = Agent::config_builder().http_status_as_error(false).max_redirects(0);
+        let afresh = afresh.max_idle_connections(0).tls_config(config.tls_config().clone());
+        let (agent, afresh) = (config.new_agent(), afresh.build().new_agent());
+        Ok(S3Store {
+            bucket,
+            credentials,
+            prefix,
+            agent,
+            afresh,
+            pace: Pace::new(FIRST_PATIENCE),
+            replaces_blindly: false,
+        })
     }
 
     fn key(&self, name: Name) -> String {
@@ -154,47 +261,108 @@ impl S3Store {
         format!("s3://{}/{key}", self.bucket.name())
     }
 
-    /// Sends a request, again if the server or the network fails. Also returns whether it was sent
-    /// again.
+    /// Sends a request, again if the server or the network fails or is silent. Also returns whether
+    /// it was sent again.
     fn call(
         &self,
         kind: report::Request,
-        mut send: impl FnMut() -> Result<Response<Body>, ureq::Error>,
+        url: &Url,
+        headers: &[(&'static str, &str)],
+        body: Sent<'_>,
     ) -> Result<(Response<Body>, bool)> {
         let mut tries = 1;
         loop {
             COUNTERS.request(kind);
-            let answer = send();
+            let begun = Instant::now();
+            let patience = self.pace.patience(tries);
+            let answer = self.send(kind, url, headers, body, patience, tries > 1);
+            let took = begun.elapsed();
+            let is_silent = matches!(&answer, Err(ureq::Error::Timeout(_)));
+            if is_silent || took > SLOW.saturating_add(sending(body.len())) {
+                self.pace.tell(kind, took, !is_silent);
+            }
+            if answer.is_ok() {
+                self.pace.answered(took);
+            }
+            let told = answer.as_ref().ok().and_then(retry_after);
             let again = match &answer {
-                Ok(answer) => answer.status().is_server_error() || answer.status() == StatusCode::TOO_MANY_REQUESTS,
+                Ok(answer) => match answer.status() {
+                    // Perhaps the attempt before is under way.
+                    StatusCode::CONFLICT => tries > 1,
+                    status => status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS,
+                },
                 Err(ureq::Error::BadUri(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_)) => false,
                 Err(_) => true,
             };
-            if !again || tries == TRIES || is_ending() {
+            let most = if told.is_some() { TRIES_WHEN_TOLD } else { TRIES };
+            if !again || tries >= most || is_ending() {
+                if is_silent {
+                    self.pace.gave_up(patience);
+                }
                 let at = self.bucket.object_url("");
                 let at = format!("{}://{}", at.scheme(), at.authority());
-                return Ok((answer.with_context(|| format!("no answer from {at}"))?, tries > 1));
+                let answer = answer.with_context(|| format!("no answer from {at}"));
+                return Ok((if again { answer.context(Away) } else { answer }?, tries > 1));
             }
-            thread::sleep(PAUSE * (1 << (tries - 1)));
+            pause(told.unwrap_or(PAUSE * (1 << (tries - 1).min(4))));
             COUNTERS.retry();
             tries += 1;
         }
     }
 
-    fn get(&self, kind: report::Request, url: &Url) -> Result<Response<Body>> {
-        Ok(self.call(kind, || self.agent.get(url.as_str()).call())?.0)
+    /// Sends a request once. `afresh`: on a new connection.
+    fn send(
+        &self,
+        kind: report::Request,
+        url: &Url,
+        headers: &[(&'static str, &str)],
+        body: Sent<'_>,
+        patience: Duration,
+        afresh: bool,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let agent = if afresh { &self.afresh } else { &self.agent };
+        let mut request = Request::builder().method(kind.method()).uri(url.as_str());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        // What was written may still wait in the kernel.
+        let to_answer = patience.saturating_add(sending(body.len().min(UNSENT_MAX)));
+        macro_rules! run {
+            ($body:expr) => {{
+                let config = agent.configure_request(request.body($body)?);
+                let config = config.timeout_connect(Some(patience.min(FIRST_PATIENCE)));
+                let config = config.timeout_recv_response(Some(to_answer)).timeout_per_read(Some(to_answer));
+                agent.run(config.timeout_per_write(Some(to_answer)).build())
+            }};
+        }
+        match body {
+            Sent::Nothing => run!(()),
+            Sent::Bytes(bytes) => run!(bytes),
+            Sent::File(mut file, bytes) => {
+                file.rewind()?;
+                request = request.header("content-length", bytes);
+                let mut body = Moving(file);
+                run!(SendBody::from_reader(&mut body))
+            }
+            Sent::Slowly(mut file, bytes) => {
+                file.rewind()?;
+                request = request.header("content-length", bytes);
+                let mut body = Paced { from: Moving(file), since: Instant::now() };
+                run!(SendBody::from_reader(&mut body))
+            }
+        }
     }
 
-    fn put(&self, key: &str, mut file: &File, bytes: u64, time_ms: i64) -> Result<Put> {
+    fn get(&self, kind: report::Request, url: &Url) -> Result<Response<Body>> {
+        Ok(self.call(kind, url, &[], Sent::Nothing)?.0)
+    }
+
+    fn put(&self, key: &str, body: Sent<'_>, time_ms: i64) -> Result<Put> {
         let time =
             humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_millis(u64::try_from(time_ms).unwrap_or(0)));
         let time = time.to_string();
         let headers = [("if-none-match", "*"), (TIME, time.as_str())];
-        let (answer, again) = self.send(key, &headers, |request| {
-            file.rewind()?;
-            let mut body = Moving(file);
-            self.agent.run(request.header("content-length", bytes).body(SendBody::from_reader(&mut body))?)
-        })?;
+        let (answer, again) = self.send_object(key, &headers, body)?;
         match answer.status() {
             status if status.is_success() => Ok(Put::Created),
             // CONFLICT: another request for the name is under way.
@@ -207,7 +375,7 @@ impl S3Store {
     /// of an earlier attempt.
     fn put_small(&self, key: &str, record: &[u8], condition: If<'_>) -> Result<Result<(), StatusCode>> {
         let headers: Vec<_> = condition.header().into_iter().collect();
-        let (answer, _) = self.send(key, &headers, |request| self.agent.run(request.body(record)?))?;
+        let (answer, _) = self.send_object(key, &headers, Sent::Bytes(record))?;
         match answer.status() {
             status if status.is_success() => Ok(Ok(())),
             status @ (StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT | StatusCode::NOT_FOUND)
@@ -224,20 +392,17 @@ impl S3Store {
         }
     }
 
-    fn send(
+    fn send_object(
         &self,
         key: &str,
         headers: &[(&'static str, &str)],
-        mut run: impl FnMut(ureq::http::request::Builder) -> Result<Response<Body>, ureq::Error>,
+        body: Sent<'_>,
     ) -> Result<(Response<Body>, bool)> {
         let mut action = self.bucket.put_object(Some(&self.credentials), key);
         for (name, value) in headers {
             action.headers_mut().insert(*name, *value);
         }
-        self.call(report::Request::Put, || {
-            let request = Request::put(action.sign(SIGNED_FOR).as_str());
-            run(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value)))
-        })
+        self.call(report::Request::Put, &action.sign(SIGNED_FOR), headers, body)
     }
 
     fn get_small(&self, key: &str) -> Result<Option<(Vec<u8>, String)>> {
@@ -247,7 +412,8 @@ impl S3Store {
         if !answer.status().is_success() {
             let gone = answer.status() == StatusCode::NOT_FOUND;
             let text = answer.body_mut().with_config().limit(ERROR_BYTES_MAX).read_to_string().with_context(what)?;
-            if gone && !text.contains("NoSuchBucket") {
+            // Else the bucket is missing, or the key that signs.
+            if gone && part(&text, "Code").is_none_or(|code| matches!(&*code, "NoSuchKey" | "NotFound")) {
                 return Ok(None);
             }
             return Err(refused_with(answer.status(), &text)).with_context(what);
@@ -266,8 +432,10 @@ impl S3Store {
             let n = usize::try_from(left.min(1 << 16))?;
             let (one, other) = (one.get_mut(..n).unwrap_or_default(), other.get_mut(..n).unwrap_or_default());
             here.read_exact(other)?;
-            if there.read_exact(one).is_err() || one != other {
-                return Ok(false);
+            match there.read_exact(one) {
+                Ok(()) if one == other => {}
+                Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => return Err(e.into()),
+                _ => return Ok(false),
             }
             left -= n as u64;
         }
@@ -277,12 +445,66 @@ impl S3Store {
     fn head(&self, name: Name) -> Result<Option<Response<Body>>> {
         let key = self.key(name);
         let url = self.bucket.head_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
-        let (answer, _) = self.call(report::Request::Head, || self.agent.head(url.as_str()).call())?;
+        let (answer, _) = self.call(report::Request::Head, &url, &[], Sent::Nothing)?;
         match answer.status() {
             status if status.is_success() => Ok(Some(answer)),
             StatusCode::NOT_FOUND => Ok(None),
             _ => Err(refused(answer)).with_context(|| format!("cannot look at {}", self.shown(&key))),
         }
+    }
+}
+
+/// How long the network takes at least, or what is taken for that.
+fn sending(bytes: u64) -> Duration {
+    Duration::from_millis(bytes.saturating_mul(1000) / SENT_A_SECOND)
+}
+
+/// How long the server asks to wait before the next attempt.
+fn retry_after(answer: &Response<Body>) -> Option<Duration> {
+    let text = answer.headers().get("retry-after")?.to_str().ok()?.trim();
+    let wait = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let at = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+            Duration::try_from(at.duration_since(jiff::Timestamp::now())).unwrap_or_default()
+        }
+    };
+    Some(wait.clamp(PAUSE, RETRY_AFTER_MAX))
+}
+
+/// Waits; a signal ends it.
+fn pause(time: Duration) {
+    let begun = Instant::now();
+    while !is_ending() && begun.elapsed() < time {
+        thread::sleep((time - begun.elapsed().min(time)).min(Duration::from_millis(50)));
+    }
+}
+
+/// A body that leaves the network to others for a while, again and again.
+struct Paced<R> {
+    from: R,
+    since: Instant,
+}
+
+impl<R: Read> Read for Paced<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.since.elapsed() >= BURST {
+            pause(REST);
+            self.since = Instant::now();
+        }
+        self.from.read(to)
+    }
+}
+
+/// A body whose connection is cut is not a file that ends early.
+struct Whole<R>(R);
+
+impl<R: Read> Read for Whole<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.0.read(to).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::other(format!("the connection was cut: {e}")),
+            _ => e,
+        })
     }
 }
 
@@ -314,11 +536,7 @@ fn refused(mut answer: Response<Body>) -> Error {
 }
 
 fn refused_with(status: StatusCode, text: &str) -> Error {
-    let part = |name: &str| {
-        let (_, rest) = text.split_once(&format!("<{name}>"))?;
-        Some(rest.split_once('<')?.0.to_owned())
-    };
-    let (code, message) = (part("Code").unwrap_or_default(), part("Message").unwrap_or_default());
+    let (code, message) = (part(text, "Code").unwrap_or_default(), part(text, "Message").unwrap_or_default());
     // A wrong clock makes a signature invalid, which is reported as denied.
     let clock = ["expired", "not valid yet", "not yet valid"].iter().any(|words| message.contains(words));
     let advice = match (&*code, status) {
@@ -338,14 +556,26 @@ fn refused_with(status: StatusCode, text: &str) -> Error {
     let said = [message, advice.to_owned()].into_iter().filter(|part| !part.is_empty());
     let said: Vec<_> = said.collect();
     let what = if code.is_empty() { status.to_string() } else { format!("{} {code}", status.as_u16()) };
-    if said.is_empty() {
+    let refusal = if said.is_empty() {
         anyhow!("the server says {what}")
     } else {
         anyhow!("the server says {what}: {}", said.join("; "))
-    }
+    };
+    let is_full = status == StatusCode::INSUFFICIENT_STORAGE;
+    let is_away = status.is_server_error() && !is_full && status != StatusCode::NOT_IMPLEMENTED;
+    if is_away || status == StatusCode::TOO_MANY_REQUESTS { refusal.context(Away) } else { refusal }
+}
+
+fn part(text: &str, name: &str) -> Option<String> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    Some(rest.split_once('<')?.0.to_owned())
 }
 
 impl Store for S3Store {
+    fn hurry(&mut self, patience: Duration) {
+        self.pace = Pace::new((patience / 10).clamp(Duration::from_millis(100), FIRST_PATIENCE));
+    }
+
     fn begin(&mut self, _node: u64) -> Result<Conditions> {
         let key = format!("{}{PROBE}", self.prefix);
         let what = || format!("cannot write {}", self.shown(&key));
@@ -435,7 +665,7 @@ impl Store for S3Store {
             return Err(refused(answer)).with_context(what);
         }
         let body = answer.into_body().into_with_config().limit(u64::MAX).reader();
-        Ok(Box::new(BufReader::with_capacity(1 << 18, Moving(body))))
+        Ok(Box::new(BufReader::with_capacity(1 << 18, Whole(Moving(body)))))
     }
 
     fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
@@ -446,8 +676,8 @@ impl Store for S3Store {
         let range = format!("bytes={offset}-{last}");
         let mut tries = 1;
         loop {
-            let send = || self.agent.get(url.as_str()).header("range", &range).call();
-            let (answer, _) = self.call(report::Request::Get, send).with_context(what)?;
+            let headers = [("range", range.as_str())];
+            let (answer, _) = self.call(report::Request::Get, &url, &headers, Sent::Nothing).with_context(what)?;
             let status = answer.status();
             if !status.is_success() {
                 return Err(refused(answer)).with_context(what);
@@ -463,7 +693,7 @@ impl Store for S3Store {
                 // The connection was cut.
                 Err(_) if tries < TRIES && !is_ending() => {
                     COUNTERS.retry();
-                    thread::sleep(PAUSE * (1 << (tries - 1)));
+                    pause(PAUSE * (1 << (tries - 1)));
                     tries += 1;
                 }
                 Err(e) => return Err(e).with_context(what),
@@ -484,7 +714,8 @@ impl Store for S3Store {
             bytes <= BYTES_MAX,
             "{key} would have {bytes} bytes, and an object that is created at once has at most {BYTES_MAX}"
         );
-        match self.put(&key, &file, bytes, time_ms).with_context(what)? {
+        let body = if name.level == BATCHES { Sent::File(&file, bytes) } else { Sent::Slowly(&file, bytes) };
+        match self.put(&key, body, time_ms).with_context(what)? {
             Put::Created => Ok(true),
             Put::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
             Put::Exists { perhaps_ours: false } => Ok(false),
@@ -494,7 +725,7 @@ impl Store for S3Store {
     fn remove(&self, name: Name) -> Result<()> {
         let key = self.key(name);
         let url = self.bucket.delete_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
-        let (answer, _) = self.call(report::Request::Delete, || self.agent.delete(url.as_str()).call())?;
+        let (answer, _) = self.call(report::Request::Delete, &url, &[], Sent::Nothing)?;
         match answer.status() {
             status if status.is_success() || status == StatusCode::NOT_FOUND => Ok(()),
             _ => Err(refused(answer)).with_context(|| format!("cannot remove {}", self.shown(&key))),

@@ -1,10 +1,13 @@
 //! Promotions and rejoins with the real program and a directory: refusals, kept files, and
 //! leftovers of a machine that fails in between.
 
+use crate::place::Killed;
 use rusqlite::Connection;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 struct Fleet {
     dir: tempfile::TempDir,
@@ -48,6 +51,7 @@ impl Fleet {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onewrite-replicate"));
         match args[0] {
             "replicate" | "verify" => command.args(args).arg(file).arg(url),
+            "unsync" => command.args(args).arg(file),
             _ => command.args(args).arg(url).arg(file),
         };
         command.output().unwrap()
@@ -204,4 +208,144 @@ fn installed(program: &str) -> Option<PathBuf> {
         eprintln!("skipped: {program} is not installed");
     }
     found
+}
+
+/// A process that runs on, from the line with these words.
+fn runs(fleet: &Fleet, args: &[&str], file: &Path, words: &str) -> Killed {
+    let url = format!("file://{}", fleet.dir.path().join("store").display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onewrite-replicate"));
+    match args[0] {
+        "replicate" => command.args(args).arg(file).arg(url),
+        _ => command.args(args).arg(url).arg(file),
+    };
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut all = String::new();
+    while !all.contains(words) {
+        assert!(said.read_line(&mut all).unwrap() > 0, "{all}");
+    }
+    std::thread::spawn(move || _ = std::io::copy(&mut said, &mut std::io::sink()));
+    Killed(child)
+}
+
+fn ends(mut process: Killed) {
+    assert!(Command::new("kill").args(["-TERM", &process.0.id().to_string()]).status().unwrap().success());
+    assert!(process.0.wait().unwrap().success());
+}
+
+/// The error of a commit, with its reason.
+fn commit(file: &Path, value: &str) -> Result<(), String> {
+    let db = onewrite_rusqlite::open(file).unwrap();
+    db.busy_timeout(Duration::from_millis(50)).unwrap();
+    let done = db.execute("INSERT INTO t VALUES (?1)", [value]);
+    done.map(drop).map_err(|e| format!("{e}: {}", onewrite_rusqlite::last_error().unwrap_or_default()))
+}
+
+fn seen(file: &Path) -> String {
+    let db = onewrite_rusqlite::open(file).unwrap();
+    db.query_row("SELECT group_concat(x) FROM t", [], |row| row.get(0)).unwrap()
+}
+
+/// An application that starts before the shipper, behind each step of a failover and back.
+#[test]
+fn a_database_whose_commits_wait_stays_so_until_a_person_ends_it() {
+    let fleet = Fleet::new();
+    let (first, second) = (&*fleet.first, &*fleet.second);
+    let sync = ["replicate", "--sync", "--ship-timeout", "300ms"];
+    let waits = |file| runs(&fleet, &sync, file, "commits wait for it");
+    let is_refused = |file: &Path, why: &str| {
+        let error = commit(file, "refused").unwrap_err();
+        assert!(error.contains(why), "{error}");
+    };
+    let shipper = waits(first);
+    commit(first, "two").unwrap();
+    ends(shipper);
+    is_refused(first, "start `onewrite replicate --sync`");
+
+    let text = fleet.done(&["promote"], second);
+    assert!(text.contains("start `onewrite replicate --sync`"), "{text}");
+    is_refused(second, "start `onewrite replicate --sync`");
+    assert_eq!(seen(second), "one,two");
+    fleet.refused(&["replicate", "--once"], second, 1, &["add --sync", "onewrite unsync"]);
+    let shipper = waits(second);
+    commit(second, "three").unwrap();
+
+    fleet.done(&["rejoin"], first);
+    is_refused(first, "is a replica");
+    assert_eq!(seen(first), "one,two,three");
+    commit(second, "four").unwrap();
+    fleet.done(&["follow", "--once"], first);
+    is_refused(first, "is a replica");
+    assert_eq!(seen(first), "one,two,three,four");
+    // Also within the session of the follower, and of one that was killed in it.
+    let follower = runs(&fleet, &["follow", "--interval", "10ms", "-v"], first, "has transaction");
+    for (value, all) in [("five", "one,two,three,four,five"), ("six", "one,two,three,four,five,six")] {
+        commit(second, value).unwrap();
+        crate::place::until("it is applied", || seen(first) == all);
+        is_refused(first, "is a replica");
+    }
+    drop(follower);
+    is_refused(first, "is a replica");
+    fleet.done(&["follow", "--once"], first);
+    let third = fleet.dir.path().join("third.db");
+    fleet.done(&["follow", "--once"], &third);
+    is_refused(&third, "is a replica");
+    ends(shipper);
+
+    // A reader of the replica goes on through the promotion, in a session that the follower began.
+    let follower = runs(&fleet, &["follow", "--interval", "10ms", "-v"], first, "has transaction");
+    let shipper = waits(second);
+    commit(second, "seven").unwrap();
+    crate::place::until("it is applied", || seen(first).ends_with("seven"));
+    let reader = onewrite_rusqlite::open(first).unwrap();
+    reader.busy_timeout(Duration::from_millis(50)).unwrap();
+    let count = |db: &Connection| db.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(count(&reader), 7);
+    ends(shipper);
+    ends(follower);
+    fleet.done(&["promote"], first);
+    assert_eq!(count(&reader), 7);
+    drop(reader);
+    is_refused(first, "start `onewrite replicate --sync`");
+    let shipper = waits(first);
+    commit(first, "eight").unwrap();
+    ends(shipper);
+
+    // A database that equals the store.
+    fleet.done(&["rejoin"], second);
+    fleet.done(&["promote"], second);
+    is_refused(second, "start `onewrite replicate --sync`");
+    fleet.refused(&["unsync"], &third, 1, &["is a replica"]);
+    let text = String::from_utf8_lossy(&unsync(second).stderr).into_owned();
+    assert!(text.contains("no more"), "{text}");
+    commit(second, "nine").unwrap();
+    fleet.ship(second);
+    // The store's record says so, too.
+    fs::remove_file(&third).unwrap();
+    for suffix in ["-follow", "-onewrite-sync"] {
+        fs::remove_file(beside(&third, suffix)).unwrap();
+    }
+    fleet.done(&["promote"], &third);
+    commit(&third, "ten").unwrap();
+}
+
+fn unsync(file: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_onewrite-replicate")).arg("unsync").arg(file).output().unwrap()
+}
+
+#[test]
+fn what_is_in_use_goes_on_waiting() {
+    let fleet = Fleet::new();
+    let first = &*fleet.first;
+    let shipper = runs(&fleet, &["replicate", "--sync"], first, "commits wait for it");
+    commit(first, "two").unwrap();
+    let output = unsync(first);
+    assert!(!output.status.success() && said(&output).contains("in use"), "{}", said(&output));
+    // Killed, it leaves commits that only the next shipper shows.
+    drop(shipper);
+    assert!(commit(first, "three").unwrap_err().contains("start `onewrite replicate --sync`"));
+    assert!(said(&unsync(first)).contains("no more"));
+    assert!(said(&unsync(first)).contains("do not wait"));
+    commit(first, "three").unwrap();
+    assert_eq!(seen(first), "one,two,three");
 }

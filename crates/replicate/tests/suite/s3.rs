@@ -3,7 +3,8 @@
 
 use rusqlite::Connection;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,6 +40,12 @@ struct Bucket {
     pause: Duration,
     kill: Option<Kill>,
     lists: Lists,
+    /// Whether the next requests get no answer: `Some(true)`: they are done.
+    silent: VecDeque<Option<bool>>,
+    /// Snapshots get no answer as long as this is so.
+    holds_snapshots: bool,
+    /// A key that the next listing of its level leaves out.
+    unlisted: Option<String>,
     /// Answers in place of the server, where it returns `Some`.
     answers: Option<Answers>,
 }
@@ -182,7 +189,10 @@ fn answer(bucket: &mut Bucket, request: &Request, bytes: Vec<u8>) -> Response<st
             // Two keys a page.
             let from = query.get("continuation-token").cloned().unwrap_or_default();
             let all = bucket.objects.iter().filter(|(key, _)| key.starts_with(&query["prefix"]) && **key >= from);
-            let all: Vec<_> = all.collect();
+            let mut all: Vec<_> = all.collect();
+            if let Some(key) = bucket.unlisted.take_if(|key| key.starts_with(&query["prefix"])) {
+                all.retain(|(other, _)| **other != key);
+            }
             let mut text = String::from("<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
             for (key, object) in all.iter().take(2) {
                 let size = object.bytes.len();
@@ -264,6 +274,17 @@ impl Place {
                         thread::park();
                     }
                     if request.as_reader().read_to_end(&mut body).is_ok() {
+                        let silent = has.lock().unwrap().silent.pop_front().flatten();
+                        if silent == Some(true) {
+                            answer_or_kill(&mut has.lock().unwrap(), &request, body.clone());
+                        }
+                        while silent.is_some() {
+                            thread::park();
+                        }
+                        let is_snapshot = *request.method() == Method::Put && request.url().contains("/0009/");
+                        while is_snapshot && has.lock().unwrap().holds_snapshots {
+                            thread::sleep(Duration::from_millis(10));
+                        }
                         let answer = answer_or_kill(&mut has.lock().unwrap(), &request, body);
                         let _ = request.respond(answer);
                     }
@@ -600,6 +621,7 @@ fn what_is_wrong_is_said_with_what_to_do() {
         (403, "AccessDenied", "Request has expired.", "set this machine's clock"),
         (403, "RequestTimeTooSkewed", "The difference is too large.", "set this machine's clock"),
         (403, "InvalidAccessKeyId", "It does not exist.", "AWS_ACCESS_KEY_ID"),
+        (404, "InvalidAccessKeyId", "It does not exist.", "AWS_ACCESS_KEY_ID"),
         (403, "SignatureDoesNotMatch", "It does not match.", "AWS_SECRET_ACCESS_KEY"),
         (400, "ExpiredToken", "The token has expired.", "AWS_SESSION_TOKEN"),
         (301, "PermanentRedirect", "Another endpoint.", "?region="),
@@ -847,6 +869,11 @@ fn commits_go_on_while_the_store_is_away_and_are_shipped_then() {
 
 impl Place {
     fn sync(&self, more: &[&str]) -> Killed {
+        self.sync_and_hear(more).0
+    }
+
+    /// The shipper, and all that it says.
+    fn sync_and_hear(&self, more: &[&str]) -> (Killed, Arc<Mutex<String>>) {
         let url = self.url("a/b");
         let mut command =
             self.command(&[&["replicate", "--sync"], more, &[self.file.to_str().unwrap(), &url]].concat());
@@ -856,8 +883,15 @@ impl Place {
         while !all.contains("commits wait for it") {
             assert!(said.read_line(&mut all).unwrap() > 0, "{all}");
         }
-        thread::spawn(move || _ = std::io::copy(&mut said, &mut std::io::sink()));
-        Killed(child)
+        let heard = Arc::new(Mutex::new(all));
+        let hears = heard.clone();
+        thread::spawn(move || {
+            let mut line = String::new();
+            while said.read_line(&mut line).is_ok_and(|n| n > 0) {
+                *hears.lock().unwrap() += &std::mem::take(&mut line);
+            }
+        });
+        (Killed(child), heard)
     }
 
     fn open(&self, timeout: Duration) -> Connection {
@@ -885,7 +919,7 @@ fn store_of(db: &Connection) -> String {
 #[test]
 fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
     let place = Place::new();
-    let _shipper = place.sync(&["--ship-timeout", "500ms"]);
+    let (_shipper, heard) = place.sync_and_hear(&["--ship-timeout", "500ms", "--metrics", "127.0.0.1:0"]);
     let db = place.open(Duration::from_millis(100));
     let outages: [fn(&mut Bucket, bool); 2] = [
         |b, on| b.is_away = on,
@@ -910,7 +944,10 @@ fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
             assert_eq!((rows(&reader), rows(&db)), (all.clone(), all.clone()));
         }
         let error = insert(&db, 1000).unwrap_err();
-        assert!(error.contains("locked"), "{error}");
+        assert!(error.contains("locked") && error.contains("has taken nothing for"), "{error}");
+        assert!(error.contains("roll back") && error.contains("gives up after 0.500 s"), "{error}");
+        let counted = metrics(&heard.lock().unwrap());
+        assert!(counted.contains("onewrite_commits_behind 1\n"), "{counted}");
         assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
         outage(&mut place.bucket.lock().unwrap(), false);
         // The unknown outcome was a commit.
@@ -919,6 +956,7 @@ fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
         n += 1;
         until("commits go on", || insert(&db, n).is_ok());
         assert_eq!(store_of(&db), "commits wait for it");
+        assert!(metrics(&heard.lock().unwrap()).contains("onewrite_commits_behind 0\n"));
         all = format!("{all},{n}");
         assert_eq!(rows(&reader), all);
         assert_eq!(place.restored(&[]), place.here());
@@ -1353,4 +1391,257 @@ fn no_file_is_ever_open_to_more_than_the_database_was() {
         assert_eq!(dest.metadata().unwrap().permissions().mode() & 0o777, 0o640, "{command}");
         std::fs::remove_dir_all(&new).unwrap();
     }
+}
+
+fn metrics(heard: &str) -> String {
+    let at = heard.split("http://").nth(1).unwrap().split("/metrics").next().unwrap();
+    let mut to = TcpStream::connect(at).unwrap();
+    write!(to, "GET /metrics HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    to.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn where_commits_wait_a_request_without_an_answer_is_sent_again_on_a_new_connection() {
+    let place = Place::new();
+    let (_shipper, heard) = place.sync_and_hear(&["--ship-timeout", "10s", "--metrics", "127.0.0.1:0"]);
+    let db = place.open(Duration::from_millis(100));
+    insert(&db, 2).unwrap();
+    // The batch, done or not, and the owner behind it.
+    let lost: [&[Option<bool>]; 4] =
+        [&[Some(false)], &[Some(true)], &[None, Some(false)], &[Some(true), None, None, Some(true)]];
+    for (n, lost) in (3..).zip(lost) {
+        place.bucket.lock().unwrap().silent.extend(lost);
+        let begun = Instant::now();
+        insert(&db, n).unwrap();
+        let took = begun.elapsed();
+        assert!((800..9_000).contains(&took.as_millis()), "{lost:?}: {took:?}");
+        place.bucket.lock().unwrap().silent.clear();
+    }
+    assert_eq!(place.restored(&[]), place.here());
+    let heard = heard.lock().unwrap().clone();
+    assert!(heard.contains("did not answer a request (put) within"), "{heard}");
+    assert!(!heard.contains("not shipped"), "{heard}");
+    let told = metrics(&heard);
+    let slow = told.lines().find_map(|line| line.strip_prefix("onewrite_store_slow_requests_total ")).unwrap();
+    assert!((4..=5).contains(&slow.parse::<u32>().unwrap()), "{slow}");
+}
+
+static THROTTLED: AtomicUsize = AtomicUsize::new(0);
+
+/// A server that throttles reads of files, or fails with each.
+fn throttles(request: &Request, _: &BTreeMap<String, String>) -> Option<Response<std::io::Cursor<Vec<u8>>>> {
+    let is_read = *request.method() == Method::Get && request.url().contains(".ltx");
+    let left =
+        THROTTLED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(usize::from(is_read)));
+    if !is_read || left == Err(0) {
+        return None;
+    }
+    let answer = error(503, "SlowDown");
+    Some(answer.with_header(Header::from_bytes("Retry-After", "0").unwrap()))
+}
+
+#[test]
+fn a_store_that_fails_is_not_a_damaged_one() {
+    let place = Place::new();
+    place.ship();
+    place.sql("INSERT INTO t VALUES (2, randomblob(2000))");
+    place.ship();
+    let keys = place.keys();
+    let file = place.file.to_str().unwrap();
+    place.sql("INSERT INTO t VALUES (3, randomblob(2000))");
+    place.bucket.lock().unwrap().answers = Some(throttles);
+    // As often as it takes.
+    THROTTLED.store(6, Ordering::SeqCst);
+    let said_by = place.ship();
+    assert!(said_by.contains("a batch of") && !said_by.contains("new snapshot"), "{said_by}");
+    assert_eq!(place.keys().len(), keys.len() + 1);
+    // Not for good: nothing is known about the files.
+    place.sql("INSERT INTO t VALUES (4, randomblob(2000))");
+    THROTTLED.store(usize::MAX, Ordering::SeqCst);
+    let output = place.run(&["replicate", "--once", file, &place.url("a/b")]);
+    assert!(!output.status.success() && said(&output).contains("503 SlowDown"), "{}", said(&output));
+    assert!(!said(&output).contains("snapshot"), "{}", said(&output));
+    assert_eq!(place.keys().len(), keys.len() + 1);
+    place.bucket.lock().unwrap().answers = None;
+    assert!(place.ship().contains("a batch of"));
+    // A file that was read, and is wrong.
+    place.sql("INSERT INTO t VALUES (5, randomblob(2000))");
+    let key = place.keys().into_iter().rfind(|key| key.ends_with(".ltx")).unwrap();
+    place.bucket.lock().unwrap().objects.get_mut(&key).unwrap().bytes[150] ^= 1;
+    assert!(place.ship().contains("a new snapshot follows"));
+    assert_eq!(place.restored(&[]), place.here());
+}
+
+/// A listing is no snapshot: a name is seen, and an earlier one that was made meanwhile is not.
+#[test]
+fn a_name_that_one_listing_lacks_is_no_gap() {
+    let place = Place::new();
+    for n in 2..7 {
+        place.ship();
+        place.sql(&format!("INSERT INTO t VALUES ({n}, randomblob(2000))"));
+    }
+    place.ship();
+    let (file, url, replica) = (place.file.to_str().unwrap(), place.url("a/b"), place.dir.path().join("replica.db"));
+    let replica = replica.to_str().unwrap();
+    let hide = |n: u64| place.bucket.lock().unwrap().unlisted = Some(format!("a/b/0000/{n:016x}-{n:016x}.ltx"));
+    for n in 1..6 {
+        hide(n);
+        assert_eq!(place.restored(&[]), place.here(), "{n}");
+        hide(n);
+        place.restored(&["--txid", &format!("{n:x}")]);
+        hide(n);
+        let verified = place.run(&["verify", file, &url]);
+        assert!(verified.status.success(), "{}", said(&verified));
+    }
+    hide(3);
+    let followed = place.run(&["follow", "--once", &url, replica]);
+    assert!(followed.status.success(), "{}", said(&followed));
+    for n in 7..9 {
+        place.sql(&format!("INSERT INTO t VALUES ({n}, randomblob(2000))"));
+        hide(n - 2);
+        let shipped = place.ship();
+        assert!(shipped.contains("a batch of") && !shipped.contains("snapshot"), "{shipped}");
+    }
+    hide(7);
+    let followed = place.run(&["follow", "--once", &url, replica]);
+    assert!(followed.status.success(), "{}", said(&followed));
+    assert!(place.bucket.lock().unwrap().unlisted.is_none());
+    // One that is not there is one.
+    place.bucket.lock().unwrap().objects.remove("a/b/0000/0000000000000003-0000000000000003.ltx");
+    let restored = place.run(&["restore", &url, place.dir.path().join("gap.db").to_str().unwrap()]);
+    assert!(said(&restored).contains("transaction 3 is missing"), "{}", said(&restored));
+}
+
+#[test]
+fn where_commits_wait_they_do_not_wait_for_a_snapshot() {
+    let place = Place::new();
+    place.bucket.lock().unwrap().holds_snapshots = true;
+    let (shipper, _heard) = place.sync_and_hear(&["--snapshot-interval", "300ms"]);
+    let db = place.open(Duration::from_millis(100));
+    let snapshots = || place.keys().iter().filter(|key| key.contains("/0009/")).count();
+    insert(&db, 2).unwrap();
+    thread::sleep(Duration::from_millis(400));
+    // The first of these begins one.
+    for n in 3..20 {
+        let begun = Instant::now();
+        insert(&db, n).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(2), "{n}: {:?}", begun.elapsed());
+    }
+    assert_eq!(snapshots(), 0);
+    assert_eq!(place.restored(&[]), place.here());
+    place.bucket.lock().unwrap().holds_snapshots = false;
+    until("it is there", || snapshots() > 0);
+    assert_eq!(place.restored(&[]), place.here());
+    // At its end the shipper waits for none.
+    place.bucket.lock().unwrap().holds_snapshots = true;
+    thread::sleep(Duration::from_millis(400));
+    insert(&db, 20).unwrap();
+    drop(db);
+    signal(shipper.0.id(), "TERM");
+    let mut shipper = shipper;
+    assert!(shipper.0.wait().unwrap().success());
+    place.bucket.lock().unwrap().holds_snapshots = false;
+    let verified = place.run(&["verify", "--wait", "0s", place.file.to_str().unwrap(), &place.url("a/b")]);
+    assert!(verified.status.success(), "{}", said(&verified));
+}
+
+#[test]
+fn batches_do_not_wait_for_a_snapshot() {
+    let place = Place::new();
+    place.bucket.lock().unwrap().holds_snapshots = true;
+    let (file, url) = (place.file.to_str().unwrap().to_owned(), place.url("a/b"));
+    let mut shipper = place.command(&["replicate", "--interval", "20ms", "--snapshot-interval", "300ms", &file, &url]);
+    let _shipper = Killed(shipper.spawn().unwrap());
+    until("the first one", || place.keys().len() == 3);
+    thread::sleep(Duration::from_millis(400));
+    for n in 2..6 {
+        place.sql(&format!("INSERT INTO t VALUES ({n}, 'x')"));
+        until("a batch", || place.keys().iter().filter(|key| key.contains("/0000/")).count() >= n);
+    }
+    place.bucket.lock().unwrap().holds_snapshots = false;
+    until("a snapshot", || place.keys().iter().any(|key| key.contains("/0009/")));
+    assert_eq!(place.restored(&[]), place.here());
+}
+
+#[test]
+fn a_replica_whose_next_batches_are_merged_and_gone_goes_on() {
+    let place = Place::new();
+    place.bucket.lock().unwrap().lists = Lists::HourBehind;
+    place.ship();
+    let (replica, url) = (place.dir.path().join("replica.db"), place.url("a/b"));
+    let mut follower = place.command(&["follow", "--interval", "50ms", &url, replica.to_str().unwrap()]);
+    let follower = Killed(follower.spawn().unwrap());
+    until("the replica is made", || replica.exists());
+    let count = || -> i64 {
+        let db = onewrite_rusqlite::open(&replica).unwrap();
+        db.busy_timeout(Duration::from_secs(10)).unwrap();
+        db.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap()
+    };
+    place.sql("INSERT INTO t VALUES (2, 'x')");
+    place.ship();
+    until("the batch is applied", || count() == 2);
+    signal(follower.0.id(), "STOP");
+    let hasty = ["replicate", "--once", "--levels", "1ms", "--keep-batches", "0s"];
+    for n in 3..8 {
+        place.sql(&format!("INSERT INTO t VALUES ({n}, 'x')"));
+        let output = place.run(&[&hasty[..], &[place.file.to_str().unwrap(), &url]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        thread::sleep(Duration::from_millis(5));
+    }
+    let batches = place.keys().iter().filter(|key| key.contains("/0000/")).count();
+    assert!(batches <= 2, "{:?}", place.keys());
+    signal(follower.0.id(), "CONT");
+    let begun = Instant::now();
+    until("it goes on", || count() == 7);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_store_that_is_away_or_empty_at_the_start_is_waited_for() {
+    let place = Place::new();
+    place.bucket.lock().unwrap().is_away = true;
+    let replica = place.dir.path().join("replica.db");
+    let (file, url) = (place.file.to_str().unwrap().to_owned(), place.url("a/b"));
+    let hear = |args: &[&str]| {
+        let mut child = Killed(place.command(args).spawn().unwrap());
+        let mut said = BufReader::new(child.0.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        (child, said, line)
+    };
+    let (_follower, _rest, line) = hear(&["follow", "--interval", "50ms", &url, replica.to_str().unwrap()]);
+    assert!(line.contains("waiting for the store") && line.contains("503"), "{line}");
+    let (_shipper, mut said_by, line) = hear(&["replicate", "--sync", &file, &url]);
+    assert!(line.contains("waiting for the store") && line.contains("503"), "{line}");
+    place.bucket.lock().unwrap().is_away = false;
+    let mut all = String::new();
+    while !all.contains("commits wait for it") {
+        assert!(said_by.read_line(&mut all).unwrap() > 0, "{all}");
+    }
+    assert!(all.contains("the store is there"), "{all}");
+    insert(&place.open(Duration::from_secs(1)), 2).unwrap();
+    until("the replica is made", || replica.exists());
+    // A run that is to end ends.
+    place.bucket.lock().unwrap().is_away = true;
+    let other = place.dir.path().join("other.db");
+    let output = place.run(&["follow", "--once", &url, other.to_str().unwrap()]);
+    assert!(!output.status.success() && said(&output).contains("503"), "{}", said(&output));
+}
+
+#[test]
+fn where_commits_wait_a_slow_store_gets_two_requests_a_commit() {
+    let place = Place::new();
+    let _shipper = place.sync(&[]);
+    let db = place.open(Duration::from_millis(100));
+    insert(&db, 2).unwrap();
+    place.bucket.lock().unwrap().pause = Duration::from_millis(600);
+    insert(&db, 3).unwrap();
+    let before = place.bucket.lock().unwrap().requests.len();
+    for n in 4..9 {
+        insert(&db, n).unwrap();
+    }
+    let requests = place.bucket.lock().unwrap().requests[before..].to_vec();
+    assert!((10..=11).contains(&requests.len()), "{requests:?}");
 }

@@ -171,6 +171,43 @@ fn what_the_shipper_leaves_is_what_the_store_has() {
     }
 }
 
+/// A directory's listing may have a name and lack an earlier one.
+#[test]
+fn a_store_that_is_written_to_is_restored_and_followed() {
+    let place = Place::new(10);
+    let _shipper = sync(&place, &[]);
+    let mut writers = [writer(&place.file, 2, 1), writer(&place.file, 2, 2)];
+    until("batches", || place.names(0).len() > 300);
+    for n in 0..15 {
+        numbers(&place.restore(&[]));
+        let replica = place.dir.path().join(format!("replica-{n}.db"));
+        let followed = place.program(&["follow", "--once", &place.url()]).arg(&replica).output().unwrap();
+        assert!(followed.status.success(), "{}", said(&followed));
+    }
+    let verify = place.program(&["verify", "--wait", "1s"]).arg(&place.file).arg(place.url()).output().unwrap();
+    assert!(!said(&verify).contains("gap"), "{}", said(&verify));
+    writers.iter_mut().for_each(|child| child.kill().unwrap());
+    writers.into_iter().for_each(|child| _ = lines(child));
+}
+
+#[test]
+fn a_start_reads_few_files_whatever_the_rate_was() {
+    use onewrite_replicate::plan::{Target, newest, plan};
+    use onewrite_replicate::store;
+    let place = Place::new(10);
+    let shipper = sync(&place, &[]);
+    let mut writers = [writer(&place.file, 3, 1), writer(&place.file, 3, 2)];
+    let listed = || store::list_all(&*store::open(&place.url()).unwrap()).unwrap();
+    until("batches", || newest(&listed()) > 250);
+    drop(shipper);
+    writers.iter_mut().for_each(|child| child.kill().unwrap());
+    let told: BTreeSet<i64> = writers.into_iter().flat_map(lines).collect();
+    let files = plan(&listed(), Target::Newest).unwrap();
+    assert!(files.len() <= 100, "{}", files.len());
+    let there = numbers(&place.restore(&[]));
+    assert!(told.iter().all(|n| there.contains(n)));
+}
+
 /// Machine and disk are lost `kills` times, at random moments.
 fn vanishes(kills: i64) {
     let mut random = fastrand::Rng::new();

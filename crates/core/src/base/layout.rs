@@ -45,8 +45,6 @@ pub mod shared {
     pub const AT_NAMES: usize = 3976;
     /// The seal of the log, two u64; zeros: it has none.
     pub const AT_SEAL: usize = 4008;
-    /// Number of the page that was last written in place, u32; 0: none since the session began.
-    pub const AT_IN_PLACE_PAGE: usize = 4092;
 }
 
 /// The words that processes share, in block 0 of the log while they use it, by their number: 64 bits each.

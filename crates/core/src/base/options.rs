@@ -10,8 +10,6 @@ use crate::base::error::{Error, Result};
 pub enum SchemeName {
     /// One record of deltas in the log; home is written at checkpoints.
     Log,
-    /// As `Log`, but one page alone goes in place where nothing can tear it or come between.
-    Auto,
     /// Pages in place, each with the record that undoes its change; one flush.
     InPage,
     /// Pages in place and one flush; no protection against crashes. A baseline, not for data.
@@ -140,9 +138,7 @@ pub struct Preset {
 
 impl Preset {
     /// Every preset.
-    pub const ALL: [Preset; 11] = [
-        // As `log`, a transaction of one page in place.
-        Preset { name: "auto", bundle: Bundle { scheme: SchemeName::Auto, ..Bundle::LOG } },
+    pub const ALL: [Preset; 10] = [
         Preset { name: "log", bundle: Bundle::LOG },
         // Full page images in aligned, preallocated frames.
         Preset { name: "wal-opt", bundle: Bundle { images: Images::Full, ..Bundle::STOCK } },

@@ -167,10 +167,6 @@ cases! {
         /// Recovery flushes nothing where all was flushed, not where it was written alone.
         FlushedStays,
     }
-    InPlaceWhenDurable {
-        /// In place only when everything published is durable.
-        InPlaceWhenDurable,
-    }
     HeldInPlace {
         /// Home's image is held for snapshots while a page is overwritten in place.
         HeldInPlace,
@@ -178,10 +174,6 @@ cases! {
     SlotsAgree {
         /// Before a page is written in place, both slots begin at the same record.
         SlotsAgree,
-    }
-    InPlaceRewritten {
-        /// Recovery writes the page again that was last written in place.
-        InPlaceRewritten,
     }
     TrailerSession {
         /// A trailer counts only under the session it names.

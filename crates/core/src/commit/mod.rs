@@ -367,12 +367,6 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
             }
             hide(live, &mut inner, &state);
         }
-        Outcome::Placed(pages) => {
-            inner.latest = state.clone();
-            let mut table = db.table.write();
-            pages.iter().for_each(|page| table.release(*page, inner.readers()));
-            live.log.pass(state.tid);
-        }
         Outcome::InHome(pinned) => {
             inner.latest = state.clone();
             before = pinned;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::base::options::SchemeName;
 use crate::commit::log::Log;
 use crate::database::scheme::Scheme;
-use crate::research::auto::Auto;
 use crate::research::dash::Dash;
 use crate::research::in_page::InPage;
 use crate::research::off::Off;
@@ -14,7 +13,6 @@ use crate::research::off::Off;
 pub fn of(name: SchemeName) -> Arc<dyn Scheme> {
     match name {
         SchemeName::Log => Arc::new(Log),
-        SchemeName::Auto => Arc::new(Auto),
         SchemeName::InPage => Arc::new(InPage::default()),
         SchemeName::Off => Arc::new(Off),
         SchemeName::Dash => Arc::new(Dash::default()),

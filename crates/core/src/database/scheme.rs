@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::base::error::Result;
 use crate::base::options::Options;
-use crate::base::types::{PageNo, Tid};
+use crate::base::types::Tid;
 use crate::database::{Database, Live};
 use crate::disk::FileId;
 use crate::log::group::Durability;
@@ -56,8 +56,6 @@ pub enum Outcome {
     Record(Ready),
     /// Its record is in the log, and counts since its super-journal is gone.
     Written(Box<Written>),
-    /// It is in home, durable, with a number that no record has; its pages were held for the snapshots before.
-    Placed(Vec<PageNo>),
     /// It is in home. A snapshot of the state before, if one was pinned while home was written.
     InHome(Option<Arc<State>>),
     /// The next writer builds on it, and readers do not see it before [`Scheme::wait`] has written it.

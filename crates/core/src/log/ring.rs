@@ -15,11 +15,11 @@ use super::record::{self, Head};
 use super::slot::Slot;
 use super::tombstone::Tombstone;
 use crate::base::error::{Error, IoContext, Result};
-use crate::base::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, shared, slot};
+use crate::base::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, slot};
 use crate::base::memory::{self, Room};
 use crate::base::options::LOG_BYTES_MAX;
 use crate::base::rules::{Case, keeps};
-use crate::base::types::{LogOffset, PageNo, Tid};
+use crate::base::types::{LogOffset, Tid};
 use crate::disk::shared::BYTES as SHARED_BYTES;
 use crate::disk::{DiskFile, FileSeal, random};
 use crate::log::facts::Facts;
@@ -96,8 +96,6 @@ pub struct Log {
     pack: bool,
     /// The slot before the newest may count: it is of this session and has live records of its own, or of one before.
     older_slot: bool,
-    /// Page number noted in block 0.
-    noted: u32,
     /// The newest slot is written and not flushed: the first flush of a record covers it (rule SlotWithFirstRecord).
     tentative: bool,
     /// This process goes on with a session, perhaps behind a recovery, and has written no slot since: a home of before may fit the
@@ -204,7 +202,6 @@ impl Log {
             log,
             slot,
             older_slot: true,
-            noted: 0,
             tentative: false,
             recovered: true,
             begins: 0,
@@ -652,18 +649,6 @@ impl Log {
     /// home that is older than this session.
     pub fn settle_slots(&mut self) -> Result<()> {
         if std::mem::take(&mut self.older_slot) { self.write_slot() } else { Ok(()) }
-    }
-
-    /// Notes the number of a page that is about to be written in place, not flushed: if this process dies while the
-    /// flush of that page fails, the page may be in the kernel's cache and not on the disk, and no record tells the
-    /// next process to write it again.
-    pub fn note_in_place(&mut self, page: PageNo) -> Result<()> {
-        if self.noted != page.0 {
-            let what = || format!("cannot write to the log {}", self.log.path.display());
-            self.log.file.write_at(&page.0.to_le_bytes(), shared::AT_IN_PLACE_PAGE as u64).context(what)?;
-            self.noted = page.0;
-        }
-        Ok(())
     }
 
     /// The transaction `tid` is published and will go in place: the next one has a larger number.

@@ -68,12 +68,10 @@ pub struct Changed {
     pub old: Option<Image>,
 }
 
-/// What a transaction writes in place.
+/// What a transaction writes in place: pages with trailers.
 pub struct Placement {
     /// Page, image to write, and what home holds there now, if it has the page.
     pub pages: Vec<(PageNo, Image, Option<Image>)>,
-    /// One page, of which the log keeps a note; else pages with trailers.
-    pub note: bool,
     /// The transaction that made what home holds, where the undo records lead back to.
     pub base: Tid,
     /// How many transactions.

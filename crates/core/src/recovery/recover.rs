@@ -13,7 +13,6 @@ use parking_lot::MutexGuard;
 
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
-use crate::base::memory;
 use crate::base::options::Options;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid};
@@ -113,18 +112,6 @@ pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
         log => log?,
     };
     Ok(member::try_alone(&log, LockKind::Exclusive)? && end_again(db, &log, session)?)
-}
-
-/// Writes a page of home again as it is. Whoever wrote it in place may have died after the flush of it failed: then
-/// it is in the cache, clean, and not on the disk. Its flush follows with that of the mark.
-fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
-    let mut image = memory::zeros(state.page_bytes as usize)?;
-    let at = page.offset(state.page_bytes);
-    let read = db.home.read_at(&mut image, at).context(|| db.what("cannot read"))?;
-    if read < image.len() {
-        return Ok(());
-    }
-    db.home.write_at(&image, at).context(|| db.what("cannot write"))
 }
 
 /// Writes the pages of the last transaction of an in-page scheme, which are in home alone: restored, or again as they
@@ -401,11 +388,6 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     let mut pages = table.dirty(recovered.page_count)?;
     let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
     write_pages(db, &*db.home, &mut home, &recovered, pages)?;
-    if let Some(page) = log.noted_in_place()?
-        && keeps(Case::InPlaceRewritten)
-    {
-        rewrite_page(db, &recovered, page)?;
-    }
     // Nothing depends on other pages: each was flushed before the transaction in doubt (rules MarkWhileNeeded and SizeLast).
     if (report.in_place.is_some() || home.bytes != recovered.bytes()) && keeps(Case::MarkOffLast) {
         db.sync_home()?;
@@ -435,7 +417,6 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && cursor.tail.0.saturating_sub(slot.start.0) <= slot.ring_bytes
         && log_bytes == slot.ring_at() + slot.ring_bytes
         && cursor.last_tid.0.saturating_add(3 * TIDS_APART) < slot.tid_ceiling.0
-        && log.noted_in_place()?.is_none()
         && slots.first().is_some_and(|newest| newest == slot)
         && !db.is_signed()?)
 }
@@ -591,11 +572,6 @@ pub fn take_over(
         fit_length(db, &*db.home, &mut home, &recovered)?;
     } else if report.in_place.is_some() {
         write_again(db, &mut home, &recovered, table.dirty(recovered.page_count)?)?;
-    }
-    if let Some(page) = log.noted_in_place()?
-        && keeps(Case::InPlaceRewritten)
-    {
-        rewrite_page(db, &recovered, page)?;
     }
     // The mark may be in the cache alone, too.
     db.write_header(&recovered.marked_or_empty(mark))?;

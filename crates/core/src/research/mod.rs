@@ -1,7 +1,6 @@
 //! Schemes that the ring is measured against: those of the research, and no protection at all. The table of schemes alone names
-//! them; [`place`] is the commit in place that two of them share.
+//! them; [`place`] is the commit in place of the in-page schemes.
 
-pub mod auto;
 pub mod dash;
 pub mod in_page;
 pub mod off;

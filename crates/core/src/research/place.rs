@@ -9,7 +9,6 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::checkpoint::keep;
 use crate::database::{Database, Live};
-use crate::disk::image_file::ImageFile;
 use crate::disk::stats::Stats;
 use crate::pages::table::Place;
 use crate::pages::txn::Placement;
@@ -22,13 +21,10 @@ pub const PAGE_BYTES_MAX: u32 = 4096;
 /// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
 pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
     if keeps(Case::HeldInPlace) {
-        hold(db, live, state, placed)?;
+        hold(db, live, placed)?;
     }
     if keeps(Case::SlotsAgree) {
         live.log.settle_slots()?;
-    }
-    if let ([(page, ..)], true) = (placed.pages.as_slice(), placed.note) {
-        live.log.note_in_place(*page)?;
     }
     db.epoch.fetch_add(1, Ordering::SeqCst);
     let what = || db.what("cannot write");
@@ -61,11 +57,8 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
 }
 
 /// Home's images stay for the snapshots before: in memory, if there is no room for them in a temporary file.
-fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Result<()> {
+fn hold(db: &Database, live: &mut Live, placed: &Placement) -> Result<()> {
     let alone = db.inner.lock().snapshots.is_empty();
-    if placed.note && db.table.read().is_empty() {
-        live.kept = ImageFile::default();
-    }
     for (page, _, old) in &placed.pages {
         let Some(old) = old else { continue };
         let in_memory = Place::Memory(old.clone());
@@ -73,17 +66,14 @@ fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Re
             Err(e) if e.is_short() => in_memory,
             place => place?,
         };
-        match placed.note {
-            true => db.table.write().hold(*page, state.tid, place),
-            false => db.table.write().hold_under(*page, placed.base, place),
-        }
+        db.table.write().hold_under(*page, placed.base, place);
     }
     Ok(())
 }
 
 /// With `gc=eager`: once the transaction is durable, its undo records go with a write of their own.
 fn collect(db: &Database, state: &State, placed: &Placement, options: &Options) -> Result<()> {
-    if options.bundle.garbage == Garbage::Lazy || placed.note {
+    if options.bundle.garbage == Garbage::Lazy {
         return Ok(());
     }
     for (page, image, _) in &placed.pages {

@@ -145,7 +145,7 @@ fn write_group(merge: &mut Merge, db: &Database, live: &mut Live, options: &Opti
     merge.closed = false;
     db.inner.lock().check()?;
     let tx_pages = u32::try_from(pages.len()).unwrap_or(u32::MAX);
-    let mut placed = Placement { pages: memory::list(pages.len())?, note: false, base: base.tid, count: joined };
+    let mut placed = Placement { pages: memory::list(pages.len())?, base: base.tid, count: joined };
     for (page, Page { image, home }) in pages {
         let sealed = match Trailer::of(page, &image) {
             Some(trailer) if joined > 1 => {

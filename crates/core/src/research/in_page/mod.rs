@@ -232,7 +232,7 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
         change_counter: state.change_counter,
         undo: (0, 0),
     };
-    let mut placed = Placement { pages: memory::list(pages.len())?, note: false, base: live.home_tid, count: 1 };
+    let mut placed = Placement { pages: memory::list(pages.len())?, base: live.home_tid, count: 1 };
     let mut undo_bytes = 0;
     for Changed { page, new, old } in pages {
         let mut new = memory::copy(new)?;

@@ -4,36 +4,15 @@
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
+use crate::base::research::{self, Extra, Name};
 
 /// How a commit becomes durable: names of schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchemeName {
     /// One record of deltas in the log; home is written at checkpoints.
     Log,
-    /// Pages in place, each with the record that undoes its change; one flush.
-    InPage,
-    /// Pages in place and one flush; no protection against crashes. A baseline, not for data.
-    Off,
-    /// Two files that take turns, exchanged by name. A baseline.
-    Dash,
-}
-
-/// By what recovery knows that a transaction in place is whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommitMark {
-    /// Its pages are counted: all are flushed at once (counting commit of Doubleheader Logging).
-    Count,
-    /// One page is written when the others are flushed, and flushed in turn (its traditional commit).
-    Page,
-}
-
-/// When an undo record goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Garbage {
-    /// When its page is next modified (lazy garbage collection of LS-MVBT).
-    Lazy,
-    /// With a write of its own, once the transaction is durable.
-    Eager,
+    /// One of `research/`, which the feature `research` brings along.
+    Research(Name),
 }
 
 /// What a record of the log holds for a changed page.
@@ -99,32 +78,23 @@ pub struct Bundle {
     pub reserve_cells: u32,
     /// Where records are written anew.
     pub updates: Updates,
-    /// How an in-page scheme commits.
-    pub commit_mark: CommitMark,
-    /// When its undo records go.
-    pub garbage: Garbage,
+    /// What else the schemes of the research are told.
+    pub extra: Extra,
 }
 
 impl Bundle {
     /// Delta records in a ring: the point of the project.
-    const LOG: Bundle = Bundle {
+    pub const LOG: Bundle = Bundle {
         scheme: SchemeName::Log,
         images: Images::Delta,
         header_page: HeaderPage::Embed,
         split: Split::Lazy,
         reserve_cells: 0,
         updates: Updates::Over,
-        commit_mark: CommitMark::Count,
-        garbage: Garbage::Lazy,
+        extra: Extra::DEFAULT,
     };
     /// Pages as SQLite makes them.
-    const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
-    // Both halves of a split page have room for a record to be written beside the old one.
-    const DHL: Bundle =
-        Bundle { scheme: SchemeName::InPage, reserve_cells: 1, updates: Updates::Beside, ..Bundle::LOG };
-    const MVBT: Bundle =
-        Bundle { scheme: SchemeName::InPage, split: Split::Legacy, commit_mark: CommitMark::Page, ..Bundle::LOG };
-    const OFF: Bundle = Bundle { scheme: SchemeName::Off, ..Bundle::STOCK };
+    pub const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
 }
 
 /// A bundle and what it is called in URIs, pragmas and tables.
@@ -137,31 +107,17 @@ pub struct Preset {
 }
 
 impl Preset {
-    /// Every preset.
-    pub const ALL: [Preset; 10] = [
+    const PRODUCT: [Preset; 2] = [
         Preset { name: "log", bundle: Bundle::LOG },
         // Full page images in aligned, preallocated frames.
         Preset { name: "wal-opt", bundle: Bundle { images: Images::Full, ..Bundle::STOCK } },
-        // Doubleheader Logging with counting commit, and with traditional commit.
-        Preset { name: "dhl-cc", bundle: Bundle::DHL },
-        Preset { name: "dhl-tc", bundle: Bundle { commit_mark: CommitMark::Page, ..Bundle::DHL } },
-        // The multi-version B-tree with all optimisations of LS-MVBT.
-        Preset { name: "lsmvbt", bundle: Bundle { split: Split::Lazy, reserve_cells: 1, ..Bundle::MVBT } },
-        // Without them but for the lazy garbage collection, which all of the paper's have.
-        Preset { name: "mvbt", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::MVBT } },
-        // `mvbt` with metadata embedding, as the paper on Doubleheader Logging measures it.
-        Preset { name: "mvbt-opt", bundle: Bundle::MVBT },
-        // Pages in place, one flush, page 1 written at each commit; and without writing it for its counters alone.
-        Preset { name: "off", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::OFF } },
-        Preset { name: "off-opt", bundle: Bundle::OFF },
-        // Database shadowing: two files that take turns.
-        Preset {
-            name: "dash",
-            bundle: Bundle { scheme: SchemeName::Dash, header_page: HeaderPage::Write, ..Bundle::STOCK },
-        },
     ];
+    const DEFAULT: Preset = Preset::PRODUCT[0];
 
-    const DEFAULT: Preset = Preset { name: "log", bundle: Bundle::LOG };
+    /// Every preset of this build.
+    pub fn all() -> impl Iterator<Item = Preset> {
+        Preset::PRODUCT.into_iter().chain(research::PRESETS)
+    }
 }
 
 /// The settings of one database. The first connection of a process decides; later ones must agree
@@ -214,6 +170,34 @@ pub const RESERVE_CELLS_MAX: u32 = 10_000;
 /// Largest transaction in memory.
 pub const STREAM_BYTES_MAX: u64 = 1 << 30;
 
+/// What a build says of the schemes that it lacks.
+const OTHERS: &str = if research::PRESETS.is_empty() {
+    "; this build has no schemes of the research (the feature `research` of cargo)"
+} else {
+    ""
+};
+
+/// The options of every build.
+const NAMES: [&str; 17] = [
+    "scheme",
+    "header_page",
+    "split",
+    "reserve_cells",
+    "updates",
+    "log_size",
+    "table_size",
+    "stream_size",
+    "busy_ms",
+    "idle",
+    "concurrent",
+    "sticky",
+    "atomic_unit",
+    "psow",
+    "wal",
+    "require",
+    "shipper",
+];
+
 impl Options {
     /// The options a preset stands for.
     pub fn preset(preset: Preset) -> Self {
@@ -236,27 +220,13 @@ impl Options {
     }
 
     /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
-    pub const NAMES: [&'static str; 19] = [
-        "scheme",
-        "header_page",
-        "commit_mark",
-        "gc",
-        "split",
-        "reserve_cells",
-        "updates",
-        "log_size",
-        "table_size",
-        "stream_size",
-        "busy_ms",
-        "idle",
-        "concurrent",
-        "sticky",
-        "atomic_unit",
-        "psow",
-        "wal",
-        "require",
-        "shipper",
-    ];
+    pub const NAMES: [&'static str; NAMES.len() + Extra::NAMES.len()] = {
+        let mut all = [""; NAMES.len() + Extra::NAMES.len()];
+        let (names, extra) = all.split_at_mut(NAMES.len());
+        names.copy_from_slice(&NAMES);
+        extra.copy_from_slice(&Extra::NAMES);
+        all
+    };
 
     /// The options that are each connection's own: connections need not agree on them.
     pub const OWN: [&'static str; 3] = ["busy_ms", "require", "shipper"];
@@ -278,8 +248,8 @@ impl Options {
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
             "scheme" => {
-                let preset = Preset::ALL.into_iter().find(|preset| preset.name.eq_ignore_ascii_case(value));
-                let names = || Preset::ALL.map(|preset| preset.name).join(", ");
+                let preset = Preset::all().find(|preset| preset.name.eq_ignore_ascii_case(value));
+                let names = || Preset::all().map(|preset| preset.name).collect::<Vec<_>>().join(", ") + OTHERS;
                 let preset = preset.ok_or_else(|| bad(name, value, &names()))?;
                 (self.preset, self.bundle) = (preset.name, preset.bundle);
             }
@@ -308,20 +278,6 @@ impl Options {
                     "over" => Updates::Over,
                     "beside" => Updates::Beside,
                     _ => return Err(bad(name, value, "over, beside")),
-                }
-            }
-            "commit_mark" => {
-                self.bundle.commit_mark = match value.to_ascii_lowercase().as_str() {
-                    "count" => CommitMark::Count,
-                    "page" => CommitMark::Page,
-                    _ => return Err(bad(name, value, "count, page")),
-                }
-            }
-            "gc" => {
-                self.bundle.garbage = match value.to_ascii_lowercase().as_str() {
-                    "lazy" => Garbage::Lazy,
-                    "eager" => Garbage::Eager,
-                    _ => return Err(bad(name, value, "lazy, eager")),
                 }
             }
             "log_size" => self.log_bytes = bytes(name, value, LOG_BYTES_MIN, LOG_BYTES_MAX)?.next_multiple_of(4096),
@@ -355,6 +311,7 @@ impl Options {
                 }
                 self.atomic_unit = unit;
             }
+            _ if self.bundle.extra.set(name, value)? => {}
             _ => {
                 return Err(Error::Option(format!(
                     "unknown option {name:?}; the options are {}",
@@ -392,14 +349,6 @@ impl Options {
                 Updates::Over => "over".to_owned(),
                 Updates::Beside => "beside".to_owned(),
             },
-            "commit_mark" => match self.bundle.commit_mark {
-                CommitMark::Count => "count".to_owned(),
-                CommitMark::Page => "page".to_owned(),
-            },
-            "gc" => match self.bundle.garbage {
-                Garbage::Lazy => "lazy".to_owned(),
-                Garbage::Eager => "eager".to_owned(),
-            },
             "log_size" => self.log_bytes.to_string(),
             "table_size" => self.table_bytes.to_string(),
             "stream_size" => self.stream_bytes.to_string(),
@@ -415,12 +364,13 @@ impl Options {
             },
             "require" => u8::from(self.require).to_string(),
             "shipper" => u8::from(self.shipper).to_string(),
-            _ => return None,
+            _ => return self.bundle.extra.get(name),
         })
     }
 }
 
-fn bad(name: &str, value: &str, choices: &str) -> Error {
+/// An error that names the option, the value and the choices.
+pub(crate) fn bad(name: &str, value: &str, choices: &str) -> Error {
     Error::Option(format!("{name}={value}: not a value of this option; the choices are {choices}"))
 }
 

@@ -44,6 +44,7 @@ use parking_lot::RwLock;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
 use crate::base::options::{Options, SchemeName};
+use crate::base::research;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
 use crate::database::progress::Sweep;
@@ -415,9 +416,9 @@ impl Database {
         self.scheme.lock().clone()
     }
 
-    /// Another one, with nothing under way: of what is found in a file that it has left.
-    pub fn scheme_called(&self, name: SchemeName) -> Arc<dyn Scheme> {
-        (self.schemes)(name)
+    /// The one whose transactions leave trailers in home, with nothing under way, if this build has one.
+    pub fn scheme_with_trailers(&self) -> Option<Arc<dyn Scheme>> {
+        research::WITH_TRAILERS.map(self.schemes)
     }
 
     /// What is to be known of it.

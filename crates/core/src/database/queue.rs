@@ -512,6 +512,7 @@ impl WriterQueue {
     }
 
     /// How many have the place or wait for it.
+    #[cfg(feature = "research")]
     pub fn crowd(&self) -> usize {
         let inner = self.inner.lock();
         inner.waiting.len() + usize::from(inner.holder.is_some())

@@ -3,11 +3,11 @@
 //! ```text
 //!  commit::prepare   Scheme::prepare   images and states → what goes where; may fail, changes nothing
 //!  commit::publish   Scheme::commit    a record is finished, or home is written → Outcome, which readers and the next
-//!                                      writer are shown under one lock
+//!                                      writer are shown under one lock (Scheme::show)
 //!  Published::wait   Scheme::wait      what the scheme keeps for a write of its own
 //!  checkpoint        Scheme::before_checkpoint, fit_home
 //!  last close        Scheme::detach
-//!  recovery          Scheme::roll_back, page_count_without_log
+//!  recovery          Scheme::roll_back, write_again, rest, page_count_without_log
 //! ```
 //!
 //! The default scheme is in `commit/log.rs`, the others are in `research/`, and `connection/schemes.rs` alone knows them all. What a
@@ -17,15 +17,17 @@ use std::sync::Arc;
 
 use crate::base::error::Result;
 use crate::base::options::Options;
-use crate::base::types::Tid;
-use crate::database::{Database, Live};
+use crate::base::types::{PageNo, Tid};
+use crate::database::{Database, HomeFile, Inner, Live};
 use crate::disk::FileId;
+use crate::log::file::LogFile;
 use crate::log::group::Durability;
 use crate::log::ring::{Ready, Written};
 use crate::log::slot::Slot;
-use crate::pages::table::PageTable;
+use crate::pages::table::{Image, PageTable, Place};
 use crate::pages::txn::{Changed, Prepared, Txn};
 use crate::sqlite_format::home::{Header, State};
+use crate::sqlite_format::node::Shape;
 
 pub use crate::log::facts::Facts;
 
@@ -56,10 +58,8 @@ pub enum Outcome {
     Record(Ready),
     /// Its record is in the log, and counts since its super-journal is gone.
     Written(Box<Written>),
-    /// It is in home. A snapshot of the state before, if one was pinned while home was written.
-    InHome(Option<Arc<State>>),
-    /// The next writer builds on it, and readers do not see it before [`Scheme::wait`] has written it.
-    Waits,
+    /// [`Scheme::show`] shows it. A snapshot of the state before, if one was pinned while home was written.
+    Own(Option<Arc<State>>),
 }
 
 /// The last transaction of a session that a crash ended, where home alone has it.
@@ -71,10 +71,42 @@ pub struct Doubtful {
     pub undone: bool,
 }
 
+/// What a session that a crash ended has left.
+pub struct Left<'a> {
+    /// Its log.
+    pub log: &'a LogFile,
+    /// The slot that counts.
+    pub slot: &'a Slot,
+    /// Whether it is the newest one.
+    pub is_newest: bool,
+    /// Images newer than home.
+    pub table: &'a PageTable,
+    /// The newest committed state.
+    pub state: &'a State,
+    /// Whether the pages of a transaction in doubt are among the images.
+    pub in_doubt: bool,
+    /// The settings in force.
+    pub options: &'a Options,
+}
+
+/// What of a page is the scheme's and not SQLite's: its gap and its reserved bytes.
+pub trait Gaps {
+    /// Gives `new`, page 1, what `base` says in the fields that commits do not write there.
+    fn embed(&self, new: &mut [u8], base: &[u8]);
+
+    /// Whether SQLite's part of a page is the same.
+    fn same(&self, shape: &Shape, page: PageNo, base: &[u8], new: &[u8]) -> bool;
+}
+
 /// How a commit becomes durable. An error of what changes something poisons; the scheme sees to that.
 pub trait Scheme: Send + Sync {
     /// How its transactions reach the disk.
     fn facts(&self) -> Facts;
+
+    /// What of a page is the scheme's, if anything is.
+    fn gaps(&self) -> Option<&dyn Gaps> {
+        None
+    }
 
     /// Refuses a database that the scheme cannot protect.
     fn check(&self, _db: &Database, _options: &Options, _state: &State) -> Result<()> {
@@ -108,7 +140,10 @@ pub trait Scheme: Send + Sync {
         durability: Durability,
     ) -> Result<Outcome>;
 
-    /// Waits until `tid`, if it [`Outcome::Waits`], is durable. `joins`: others may join before it is written, since the
+    /// Shows a transaction that is neither nothing nor a record: to readers, if it is in home; to the next writer, if it waits.
+    fn show(&self, _db: &Database, _inner: &mut Inner, _state: &Arc<State>, _images: Vec<(PageNo, Image)>) {}
+
+    /// Waits until `tid`, if it is yet to be written, is durable. `joins`: others may join before it is written, since the
     /// writer's place is free.
     fn wait(&self, _db: &Database, _tid: Tid, _joins: bool) -> Result<()> {
         Ok(())
@@ -138,6 +173,22 @@ pub trait Scheme: Send + Sync {
     /// With `accept_loss`, damaged pages stay as they are.
     fn roll_back(&self, _db: &Database, _slot: &Slot, _table: &mut PageTable, _accept_loss: bool) -> Result<Doubtful> {
         Ok(Doubtful::default())
+    }
+
+    /// Writes the last transaction of a session that a crash ended again, or what it leads back to, and cuts home to `state`.
+    fn write_again(
+        &self,
+        _db: &Database,
+        _home: &mut HomeFile,
+        _state: &State,
+        _pages: Vec<(PageNo, Place)>,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes what `left` has durable and takes the mark off, without a session of its own. False where nothing can be done so.
+    fn rest(&self, _db: &Database, _left: &Left<'_>) -> Result<bool> {
+        Ok(false)
     }
 
     /// The size in pages that the pages of home tell, which begins with `first`, carries the mark of `session` and has lost its log. `None`:

@@ -9,13 +9,11 @@ pub struct Facts {
     pub in_place: bool,
     /// Home gets what is committed by checkpoints, and the mark says by which it did; else by each commit.
     pub checkpoints: bool,
-    /// The gap and the reserved bytes of a page hold what is the scheme's and not SQLite's.
-    pub in_gaps: bool,
 }
 
 impl Facts {
     /// Records alone, in a ring.
-    pub const LOG: Facts = Facts { records: true, in_place: false, checkpoints: true, in_gaps: false };
+    pub const LOG: Facts = Facts { records: true, in_place: false, checkpoints: true };
 
     /// Everything that is committed is in the log until a checkpoint: other processes can follow it there, a session can
     /// follow the one before, and the last checkpoint needs no slot.

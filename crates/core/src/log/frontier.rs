@@ -196,6 +196,7 @@ impl Frontier<Memory> {
     }
 
     /// With everything flushed and shown: so is `tid`, which went in place and has no record.
+    #[cfg(feature = "research")]
     pub fn pass(&mut self, tid: Tid) {
         debug_assert!(self.reached(self.0.published, true) && tid >= self.0.published, "in flight: {self:?}");
         *self = Frontier(Memory { recorded: self.0.recorded, ..Frontier::at(tid).0 }).checked();

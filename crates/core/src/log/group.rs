@@ -386,18 +386,6 @@ impl Group {
         self.pending.lock().frontier.flushed_elsewhere(tid);
     }
 
-    /// A transaction became durable and visible without a record.
-    pub fn skip(&self, tid: Tid) {
-        self.pending.lock().frontier = Frontier::at(tid);
-    }
-
-    /// With everything durable and shown: so is `tid`, which went in place and has no record.
-    pub fn pass(&self, tid: Tid) {
-        let mut p = self.pending.lock();
-        debug_assert!(!p.busy, "something is in flight");
-        p.frontier.pass(tid);
-    }
-
     /// The caller has written to the log beside the records: the next flush covers all of the file.
     pub fn written_beside(&self) {
         self.pending.lock().beside = true;
@@ -572,6 +560,22 @@ impl Group {
             self.file.sync().map_err(|error| Error::Io { what: what("flush"), error })?;
         }
         Ok(())
+    }
+}
+
+/// Of transactions that have no record.
+#[cfg(feature = "research")]
+impl Group {
+    /// A transaction became durable and visible without a record.
+    pub fn skip(&self, tid: Tid) {
+        self.pending.lock().frontier = Frontier::at(tid);
+    }
+
+    /// With everything durable and shown: so is `tid`, which went in place and has no record.
+    pub fn pass(&self, tid: Tid) {
+        let mut p = self.pending.lock();
+        debug_assert!(!p.busy, "something is in flight");
+        p.frontier.pass(tid);
     }
 }
 

@@ -631,12 +631,6 @@ impl Log {
         Ok(true)
     }
 
-    /// A transaction became durable without a record.
-    pub fn skip(&mut self, tid: Tid) {
-        self.last_tid = tid;
-        self.group.skip(tid);
-    }
-
     /// The slot before the newest is live and of a session that is over. It counts for a copy of home from then, while
     /// no record is in the way (rule OneNumberOneState); what is committed without one must not be passed over so.
     pub fn distrust_older_slot(&mut self) {
@@ -649,17 +643,6 @@ impl Log {
     /// home that is older than this session.
     pub fn settle_slots(&mut self) -> Result<()> {
         if std::mem::take(&mut self.older_slot) { self.write_slot() } else { Ok(()) }
-    }
-
-    /// The transaction `tid` is published and will go in place: the next one has a larger number.
-    pub fn number(&mut self, tid: Tid) {
-        self.last_tid = tid;
-    }
-
-    /// The transaction `tid` became durable in place, and readers see it: no record has its number.
-    pub fn pass(&mut self, tid: Tid) {
-        self.last_tid = tid;
-        self.group.pass(tid);
     }
 
     /// Whether the end of this session shows, in what a power cut may leave of [`Log::invalidate`], to a recovery that finds home marked
@@ -769,6 +752,27 @@ impl Log {
     fn next_slot(&mut self) -> [u8; slot::BYTES] {
         self.slot.sequence += 1;
         self.slot.encode()
+    }
+}
+
+/// Of transactions that have no record.
+#[cfg(feature = "research")]
+impl Log {
+    /// A transaction became durable without a record.
+    pub fn skip(&mut self, tid: Tid) {
+        self.last_tid = tid;
+        self.group.skip(tid);
+    }
+
+    /// The transaction `tid` is published and will go in place: the next one has a larger number.
+    pub fn number(&mut self, tid: Tid) {
+        self.last_tid = tid;
+    }
+
+    /// The transaction `tid` became durable in place, and readers see it: no record has its number.
+    pub fn pass(&mut self, tid: Tid) {
+        self.last_tid = tid;
+        self.group.pass(tid);
     }
 }
 

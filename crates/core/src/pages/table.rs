@@ -521,24 +521,6 @@ impl PageTable {
         }
     }
 
-    /// Before home, which holds the state of `base`, gets the newest image of `page`, which is in memory: `old`, home's
-    /// image, takes home's place for every snapshot up to there.
-    pub fn hold_under(&mut self, page: PageNo, base: Tid, old: Place) {
-        self.since = None;
-        if let Place::Memory(image) = &old {
-            self.kept_bytes += image.len() as u64;
-        }
-        let versions = self.versions(page);
-        let at = versions.partition_point(|v| v.tid <= base);
-        displace_home(versions, at, old);
-    }
-
-    /// Home has the newest image of `page`, which was in memory: what nobody needs beside it is forgotten.
-    pub fn brought_home(&mut self, page: PageNo, readers: Readers<'_>) {
-        self.since = None;
-        self.is_home(page, readers);
-    }
-
     /// Home has got the newest image of `page`, of which a record is in the log: what nobody needs beside it is forgotten.
     pub fn swept(&mut self, page: PageNo, readers: Readers<'_>) {
         let Some(tid) = self.is_home(page, readers) else { return };
@@ -698,24 +680,46 @@ impl PageTable {
     }
 }
 
+/// Of pages that are overwritten in place.
+#[cfg(feature = "research")]
+impl PageTable {
+    /// Before home, which holds the state of `base`, gets the newest image of `page`, which is in memory: `old`, home's
+    /// image, takes home's place for every snapshot up to there.
+    pub fn hold_under(&mut self, page: PageNo, base: Tid, old: Place) {
+        self.since = None;
+        if let Place::Memory(image) = &old {
+            self.kept_bytes += image.len() as u64;
+        }
+        let versions = self.versions(page);
+        let at = versions.partition_point(|v| v.tid <= base);
+        Self::displace_home(versions, at, old);
+    }
+
+    /// Home's image is `old`, of which it is about to lose the bytes: they take its place in the first `count` of `versions`. Several of them
+    /// may say that home has them: a checkpoint that leaves a page behind the end of home marks it, and home keeps the same image.
+    fn displace_home(versions: &mut Vec<Version>, count: usize, old: Place) {
+        let older = versions.get(..count).unwrap_or_default();
+        let from = older.iter().rposition(|v| !matches!(v.place, Place::Home)).map_or(0, |newest| newest + 1);
+        debug_assert!(from < count || count == 0, "a version is newer than home");
+        if from < count {
+            versions.drain(from + 1..count);
+        }
+        match versions.get_mut(from).filter(|_| from < count) {
+            Some(version) => version.place = old,
+            None => versions.insert(from, Version { tid: Tid::HOME, place: old }),
+        }
+    }
+
+    /// Home has the newest image of `page`, which was in memory: what nobody needs beside it is forgotten.
+    pub fn brought_home(&mut self, page: PageNo, readers: Readers<'_>) {
+        self.since = None;
+        self.is_home(page, readers);
+    }
+}
+
 /// Bytes of the versions in memory.
 fn bytes(versions: &[Version]) -> u64 {
     versions.iter().map(Version::bytes).sum()
-}
-
-/// Home's image is `old`, of which it is about to lose the bytes: they take its place in the first `count` of `versions`. Several of them
-/// may say that home has them: a checkpoint that leaves a page behind the end of home marks it, and home keeps the same image.
-fn displace_home(versions: &mut Vec<Version>, count: usize, old: Place) {
-    let older = versions.get(..count).unwrap_or_default();
-    let from = older.iter().rposition(|v| !matches!(v.place, Place::Home)).map_or(0, |newest| newest + 1);
-    debug_assert!(from < count || count == 0, "a version is newer than home");
-    if from < count {
-        versions.drain(from + 1..count);
-    }
-    match versions.get_mut(from).filter(|_| from < count) {
-        Some(version) => version.place = old,
-        None => versions.insert(from, Version { tid: Tid::HOME, place: old }),
-    }
 }
 
 /// Keeps of the `versions` of `page`, all older than `until`, those that a snapshot reads or may read.

@@ -1,12 +1,13 @@
 //! One write transaction: the pages it wrote, private until it commits.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::types::{PageNo, Tid};
+use crate::base::types::PageNo;
 use crate::log::record::Stream;
 use crate::log::ring::Written;
 use crate::log::several::Several;
@@ -29,8 +30,8 @@ pub struct Prepared {
     pub images: Vec<(PageNo, Image)>,
     /// The index of streamed images in the log.
     pub stream: Stream,
-    /// What is written in place instead of a record, if that is possible.
-    pub in_place: Option<Box<Placement>>,
+    /// What the scheme will commit instead of a record.
+    pub own: Option<Box<dyn Any + Send>>,
     /// Whether anything differs from the base.
     pub changed: bool,
     /// The record, if it is in the log already and waits for a decision.
@@ -42,7 +43,7 @@ impl Prepared {
     pub fn of(txn: &Txn, state: State, changed: Vec<Changed>) -> Result<Prepared> {
         let mut images: Vec<(PageNo, Image)> = memory::list(changed.len())?;
         images.extend(changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)));
-        Ok(Prepared { state, images, stream: Stream::default(), in_place: None, changed: true, written: None })
+        Ok(Prepared { state, images, stream: Stream::default(), own: None, changed: true, written: None })
     }
 
     /// Prepared to change nothing.
@@ -51,7 +52,7 @@ impl Prepared {
             state: base.clone(),
             images: Vec::new(),
             stream: Stream::default(),
-            in_place: None,
+            own: None,
             changed: false,
             written: None,
         }
@@ -66,16 +67,6 @@ pub struct Changed {
     pub new: Image,
     /// The image before, if the page was there and the scheme needs it.
     pub old: Option<Image>,
-}
-
-/// What a transaction writes in place: pages with trailers.
-pub struct Placement {
-    /// Page, image to write, and what home holds there now, if it has the page.
-    pub pages: Vec<(PageNo, Image, Option<Image>)>,
-    /// The transaction that made what home holds, where the undo records lead back to.
-    pub base: Tid,
-    /// How many transactions.
-    pub count: usize,
 }
 
 /// So many pages are kept that a transaction read: those of a small one.

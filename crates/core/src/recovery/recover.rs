@@ -15,10 +15,11 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::options::Options;
 use crate::base::rules::{Case, keeps};
-use crate::base::types::{LogOffset, PageNo, Tid};
+use crate::base::types::{LogOffset, Tid};
 use crate::checkpoint::{fit_length, write_pages};
 use crate::commit::record;
 use crate::database::follow;
+use crate::database::scheme::Left;
 use crate::database::{Database, HomeFile, Inner, Live, Phase};
 use crate::disk::beside;
 use crate::disk::stats::CountedFile;
@@ -31,7 +32,6 @@ use crate::log::ring::{
 };
 use crate::log::slot::Slot;
 use crate::log::tombstone::Tombstone;
-use crate::pages::table::Place;
 use crate::pairing::Pairing;
 use crate::pairing::closed::{Closed, closed};
 use crate::pairing::evidence::HomeAndLog;
@@ -114,24 +114,6 @@ pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
     Ok(member::try_alone(&log, LockKind::Exclusive)? && end_again(db, &log, session)?)
 }
 
-/// Writes the pages of the last transaction of an in-page scheme, which are in home alone: restored, or again as they
-/// are. Page 1 waits for the others, since its size may count pages that a crash would take from that transaction, and
-/// the end of the file for page 1: what is cut off may be needed to count the transaction before
-/// (rule SizeLast).
-fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
-    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
-    write_pages(db, &*db.home, home, state, pages)?;
-    if !first.is_empty() {
-        db.sync_home()?;
-        write_pages(db, &*db.home, home, state, first)?;
-    }
-    if home.bytes > state.bytes() {
-        db.sync_home()?;
-        fit_length(db, &*db.home, home, state)?;
-    }
-    Ok(())
-}
-
 /// A marked home is taken into use: recovered if nobody uses it, else joined. The caller holds SHARED. False if the
 /// mark went before it was: look again.
 pub fn attach(
@@ -175,8 +157,7 @@ pub fn attach(
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
         let found = Found { log, slots, slot, replayed, told };
-        if can_rest(&found)? {
-            rest(db, &found.log, &found.slot, found.replayed, options)?;
+        if rests(db, &found, options)? {
             return Ok(false);
         }
         match can_stay(db, &found, options)? {
@@ -356,47 +337,13 @@ fn follow(
     Ok(())
 }
 
-/// Whether all that counts is in home, of an in-page scheme whose log has nothing to replay and nothing to give back: then home can
-/// be a plain file again, without a session that nobody may need.
-fn can_rest(found: &Found) -> Result<bool> {
+/// Whether home is a plain file again, without a session that nobody may need: where all that counts was in home.
+fn rests(db: &Database, found: &Found, options: &Options) -> Result<bool> {
+    let Some(in_page) = db.scheme_with_trailers().filter(|_| found.slot.is_in_page()) else { return Ok(false) };
     let Found { log, slots, slot, replayed, .. } = found;
-    let is_newest = |newest: &Slot| newest.session == slot.session && newest.sequence == slot.sequence;
-    let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
-    Ok(slot.is_in_page()
-        && replayed.state.kind == Kind::Database
-        && slot.ring_bytes <= small_ring_bytes(slot.block_bytes)
-        && log_bytes <= slot.ring_at() + slot.ring_bytes
-        && slots.first().is_some_and(is_newest)
-        && log.scan(slot, |_| Ok(()))?.is_empty())
-}
-
-/// Makes what `replay` found of an in-page scheme durable, and takes the mark off: the transaction in doubt with one flush; its size,
-/// the end of the file and the mark, which is on page 1 like the size, with another. The slot follows and is not flushed: should a power cut take
-/// it, `usable_log` knows the session to be over (rule CloseWithoutSlot).
-fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: &Options) -> Result<()> {
+    let is_newest = slots.first().is_some_and(|s| s.session == slot.session && s.sequence == slot.sequence);
     let Replayed { table, state, report, .. } = replayed;
-    let counter = if slot.in_place { slot.counter_ceiling } else { state.change_counter };
-    let recovered = state.after(Tid::HOME, state.page_bytes, state.page_count, counter, Some(state.header));
-    let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    let mark = Mark::new(slot.session, slot.base_tid);
-    let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
-    log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
-    // The exchange that gave home its name may be in the cache alone (rule ExchangeFlushed).
-    if db.disk.exists(&beside::second_path(&db.path)).context(|| db.what("cannot look beside"))? {
-        db.flush_names(log)?;
-    }
-    let mut pages = table.dirty(recovered.page_count)?;
-    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
-    write_pages(db, &*db.home, &mut home, &recovered, pages)?;
-    // Nothing depends on other pages: each was flushed before the transaction in doubt (rules MarkWhileNeeded and SizeLast).
-    if (report.in_place.is_some() || home.bytes != recovered.bytes()) && keeps(Case::MarkOffLast) {
-        db.sync_home()?;
-    }
-    write_pages(db, &*db.home, &mut home, &recovered, first)?;
-    fit_length(db, &*db.home, &mut home, &recovered)?;
-    beside::remove_second(&*db.disk, &db.path)?;
-    db.write_header(&recovered.final_header())?;
-    log.end(slot, slot.base_tid).map(drop)
+    in_page.rest(db, &Left { log, slot, is_newest, table, state, in_doubt: report.in_place.is_some(), options })
 }
 
 /// Whether the session can go on with its live records where they are: there are some, so the mark and the names were durable before
@@ -571,7 +518,9 @@ pub fn take_over(
         write_pages(db, &*db.home, &mut home, &recovered, table.dirty(recovered.page_count)?)?;
         fit_length(db, &*db.home, &mut home, &recovered)?;
     } else if report.in_place.is_some() {
-        write_again(db, &mut home, &recovered, table.dirty(recovered.page_count)?)?;
+        let in_page = db.scheme_with_trailers();
+        let pages = table.dirty(recovered.page_count)?;
+        in_page.map_or(Ok(()), |in_page| in_page.write_again(db, &mut home, &recovered, pages))?;
     }
     // The mark may be in the cache alone, too.
     db.write_header(&recovered.marked_or_empty(mark))?;

@@ -1,6 +1,11 @@
 //! Schemes that the ring is measured against: those of the research, and no protection at all. The table of schemes alone names
 //! them; [`place`] is the commit in place of the in-page schemes.
 
+use std::sync::Arc;
+
+use crate::base::research::Name;
+use crate::database::scheme::Scheme;
+
 pub mod dash;
 pub mod in_page;
 pub mod off;
@@ -8,3 +13,12 @@ pub mod place;
 pub mod roll_back;
 pub mod trailer;
 pub mod undo;
+
+/// The scheme called `name`, with nothing under way.
+pub fn of(name: Name) -> Arc<dyn Scheme> {
+    match name {
+        Name::InPage => Arc::new(in_page::InPage::default()),
+        Name::Off => Arc::new(off::Off),
+        Name::Dash => Arc::new(dash::Dash::default()),
+    }
+}

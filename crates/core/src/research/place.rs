@@ -4,19 +4,29 @@ use std::sync::atomic::Ordering;
 
 use crate::base::error::{IoContext, Result};
 use crate::base::memory;
-use crate::base::options::{CommitMark, Garbage, Options};
+use crate::base::options::Options;
+use crate::base::research::{CommitMark, Garbage};
 use crate::base::rules::{Case, keeps};
-use crate::base::types::PageNo;
+use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::keep;
 use crate::database::{Database, Live};
 use crate::disk::stats::Stats;
-use crate::pages::table::Place;
-use crate::pages::txn::Placement;
+use crate::pages::table::{Image, Place};
 use crate::research::trailer;
 use crate::sqlite_format::home::State;
 
 /// A page that the kernel copies into its cache at once: death of the process cannot leave half of it there.
 pub const PAGE_BYTES_MAX: u32 = 4096;
+
+/// What a transaction writes in place: pages with trailers.
+pub struct Placement {
+    /// Page, image to write, and what home holds there now, if it has the page.
+    pub pages: Vec<(PageNo, Image, Option<Image>)>,
+    /// The transaction that made what home holds, where the undo records lead back to.
+    pub base: Tid,
+    /// How many transactions.
+    pub count: usize,
+}
 
 /// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
 pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
@@ -30,7 +40,7 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
     let what = || db.what("cannot write");
     let offset = |page: PageNo| page.offset(state.page_bytes);
     let mut last = None;
-    match (placed.pages.as_slice(), options.bundle.commit_mark) {
+    match (placed.pages.as_slice(), options.bundle.extra.commit_mark) {
         ([only], _) => last = Some(only),
         (pages, CommitMark::Page) => last = pages.iter().find(|(p, ..)| *p == PageNo::HEADER).or(pages.last()),
         (_, CommitMark::Count) => {}
@@ -73,7 +83,7 @@ fn hold(db: &Database, live: &mut Live, placed: &Placement) -> Result<()> {
 
 /// With `gc=eager`: once the transaction is durable, its undo records go with a write of their own.
 fn collect(db: &Database, state: &State, placed: &Placement, options: &Options) -> Result<()> {
-    if options.bundle.garbage == Garbage::Lazy {
+    if options.bundle.extra.garbage == Garbage::Lazy {
         return Ok(());
     }
     for (page, image, _) in &placed.pages {

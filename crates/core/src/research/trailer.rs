@@ -91,10 +91,3 @@ fn checksum(page: PageNo, image: &[u8]) -> u32 {
     }
     crc32c::crc32c_append(crc, image.get(from..).unwrap_or_default())
 }
-
-/// Whether pages have room for a trailer, as the database header says; with other reserved bytes than onewrite's,
-/// what else may use them is not known. A VACUUM to another page size keeps those of the size before.
-pub fn has_room(header: &[u8]) -> bool {
-    let reserved = header.get(home::RESERVED).copied();
-    [512, 1024, 2048, 4096].map(at::reserved_bytes).into_iter().any(|ours| reserved == Some(ours))
-}

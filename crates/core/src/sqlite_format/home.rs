@@ -2,7 +2,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use crate::base::layout::{be_u16, be_u32, home as at, le_u32, le_u64, put};
+use crate::base::layout::{be_u16, be_u32, home as at, le_u32, le_u64, put, trailer};
 use crate::base::types::Tid;
 
 /// The first bytes of page 1.
@@ -243,6 +243,13 @@ pub fn reserved(header: &[u8]) -> Option<u8> {
     header.get(at::RESERVED).copied()
 }
 
+/// Whether pages have room for a trailer, as the database header says; with other reserved bytes than onewrite's,
+/// what else may use them is not known. A VACUUM to another page size keeps those of the size before.
+pub fn has_room(header: &[u8]) -> bool {
+    let reserved = reserved(header);
+    [512, 1024, 2048, 4096].map(trailer::reserved_bytes).into_iter().any(|ours| reserved == Some(ours))
+}
+
 /// Whether a header asks for WAL mode.
 pub fn wants_wal(header: &[u8]) -> bool {
     header.get(at::WRITE_VERSION) == Some(&2) || header.get(at::READ_VERSION) == Some(&2)
@@ -292,13 +299,6 @@ pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
         if let Some(old) = counters_of.get(field..field + 4) {
             put(new, field, old);
         }
-    }
-}
-
-/// The same with the size in pages, which an in-page scheme tells from the pages themselves.
-pub fn embed_page_count(new: &mut [u8], count_of: &[u8]) {
-    if let Some(old) = count_of.get(at::PAGE_COUNT..at::PAGE_COUNT + 4) {
-        put(new, at::PAGE_COUNT, old);
     }
 }
 

@@ -25,8 +25,7 @@ use crate::database::{Database, Live};
 use crate::disk::image_file::ImageFile;
 use crate::disk::sync::Event;
 use crate::pages::table::Image;
-use crate::pages::txn::Placement;
-use crate::research::place;
+use crate::research::place::{self, Placement};
 use crate::research::trailer::Trailer;
 use crate::sqlite_format::home::State;
 

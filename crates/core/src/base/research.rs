@@ -1,4 +1,5 @@
-//! Names and options of the schemes of the research. A build without the feature `research` has `without_research.rs` instead.
+//! Names and options of the schemes of the research. `without_research.rs` takes its place in a
+//! build without the feature `research`.
 
 use crate::base::error::Result;
 use crate::base::options::{Bundle, HeaderPage, Preset, SchemeName, Split, Updates, bad};
@@ -6,46 +7,46 @@ use crate::base::options::{Bundle, HeaderPage, Preset, SchemeName, Split, Update
 /// Names of the schemes in `research/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// Pages in place, each with the record that undoes its change; one flush.
+    /// Pages in place, with undo records; one flush.
     InPage,
-    /// Pages in place and one flush; no protection against crashes. A baseline, not for data.
+    /// Pages in place, one flush, no crash protection: a baseline, not for data.
     Off,
-    /// Two files that take turns, exchanged by name. A baseline.
+    /// Two files exchange names: a baseline.
     Dash,
 }
 
 /// The scheme whose transactions leave trailers in home, if this build has one.
 pub const WITH_TRAILERS: Option<SchemeName> = Some(SchemeName::Research(Name::InPage));
 
-/// By what recovery knows that a transaction in place is whole.
+/// Proof that a transaction in place is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitMark {
-    /// Its pages are counted: all are flushed at once (counting commit of Doubleheader Logging).
+    /// All pages are flushed at once and counted (counting commit of Doubleheader Logging).
     Count,
-    /// One page is written when the others are flushed, and flushed in turn (its traditional commit).
+    /// One page is written and flushed last (its traditional commit).
     Page,
 }
 
-/// When an undo record goes.
+/// When an undo record is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Garbage {
-    /// When its page is next modified (lazy garbage collection of LS-MVBT).
+    /// With the page's next change (lazy garbage collection of LS-MVBT).
     Lazy,
-    /// With a write of its own, once the transaction is durable.
+    /// With a write of its own, after the commit.
     Eager,
 }
 
 /// The options of these schemes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extra {
-    /// How an in-page scheme commits.
+    /// In-page commit.
     pub commit_mark: CommitMark,
-    /// When its undo records go.
+    /// Undo removal.
     pub garbage: Garbage,
 }
 
 impl Extra {
-    /// What they are where no preset says otherwise.
+    /// Where no preset says otherwise.
     pub const DEFAULT: Extra = Extra { commit_mark: CommitMark::Count, garbage: Garbage::Lazy };
     const PAGE: Extra = Extra { commit_mark: CommitMark::Page, ..Extra::DEFAULT };
 
@@ -66,7 +67,7 @@ impl Extra {
         Ok(true)
     }
 
-    /// What is in force for one; `None` for an unknown name.
+    /// A value as [`Extra::set`] accepts it; `None`: unknown name.
     pub fn get(&self, name: &str) -> Option<String> {
         let value = match name {
             "commit_mark" => match self.commit_mark {
@@ -84,7 +85,7 @@ impl Extra {
 }
 
 const IN_PAGE: Bundle = Bundle { scheme: SchemeName::Research(Name::InPage), ..Bundle::LOG };
-// Both halves of a split page have room for a record to be written beside the old one.
+// Both halves of a split page have room for a record beside the old one.
 const DHL: Bundle = Bundle { reserve_cells: 1, updates: Updates::Beside, ..IN_PAGE };
 const MVBT: Bundle = Bundle { split: Split::Legacy, extra: Extra::PAGE, ..IN_PAGE };
 const OFF: Bundle = Bundle { scheme: SchemeName::Research(Name::Off), ..Bundle::STOCK };
@@ -92,18 +93,17 @@ const DASH: Bundle = Bundle { scheme: SchemeName::Research(Name::Dash), ..Bundle
 
 /// Their presets.
 pub const PRESETS: [Preset; 8] = [
-    // Doubleheader Logging with counting commit, and with traditional commit.
+    // Doubleheader Logging: counting commit, traditional commit.
     Preset { name: "dhl-cc", bundle: DHL },
     Preset { name: "dhl-tc", bundle: Bundle { extra: Extra::PAGE, ..DHL } },
-    // The multi-version B-tree with all optimisations of LS-MVBT.
+    // All optimisations of LS-MVBT.
     Preset { name: "lsmvbt", bundle: Bundle { split: Split::Lazy, reserve_cells: 1, ..MVBT } },
-    // Without them but for the lazy garbage collection, which all of the paper's have.
+    // Only lazy garbage collection, as all of the paper's.
     Preset { name: "mvbt", bundle: Bundle { header_page: HeaderPage::Write, ..MVBT } },
-    // `mvbt` with metadata embedding, as the paper on Doubleheader Logging measures it.
+    // With metadata embedding, as in the paper on Doubleheader Logging.
     Preset { name: "mvbt-opt", bundle: MVBT },
-    // Pages in place, one flush, page 1 written at each commit; and without writing it for its counters alone.
+    // Page 1 at each commit, or not for counters alone.
     Preset { name: "off", bundle: Bundle { header_page: HeaderPage::Write, ..OFF } },
     Preset { name: "off-opt", bundle: OFF },
-    // Database shadowing: two files that take turns.
     Preset { name: "dash", bundle: Bundle { header_page: HeaderPage::Write, ..DASH } },
 ];

@@ -1,4 +1,5 @@
-//! What `research.rs` is in a build without the feature `research`: no scheme, no preset, no option.
+//! Takes the place of `research.rs` in a build without the feature `research`: no scheme, no preset,
+//! no option.
 
 use crate::base::error::Result;
 use crate::base::options::{Preset, SchemeName};

@@ -1,4 +1,5 @@
-//! Committing in place: pages of home are overwritten and flushed, while snapshots go on reading what was there.
+//! Committing in place: pages of home are overwritten and flushed, while snapshots read the old
+//! images.
 
 use std::sync::atomic::Ordering;
 
@@ -15,20 +16,19 @@ use crate::pages::table::{Image, Place};
 use crate::research::trailer;
 use crate::sqlite_format::home::State;
 
-/// A page that the kernel copies into its cache at once: death of the process cannot leave half of it there.
+/// The kernel copies it into its cache at once: a dying process cannot leave half.
 pub const PAGE_BYTES_MAX: u32 = 4096;
 
-/// What a transaction writes in place: pages with trailers.
+/// Pages with trailers, written in place.
 pub struct Placement {
-    /// Page, image to write, and what home holds there now, if it has the page.
+    /// Page, new image, home's image if any.
     pub pages: Vec<(PageNo, Image, Option<Image>)>,
-    /// The transaction that made what home holds, where the undo records lead back to.
+    /// The transaction of home's image, to which undo records lead back.
     pub base: Tid,
-    /// How many transactions.
     pub count: usize,
 }
 
-/// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
+/// Writes durably. Older snapshots keep the old images until the state has changed.
 pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
     if keeps(Case::HeldInPlace) {
         hold(db, live, placed)?;
@@ -66,7 +66,7 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
     Ok(())
 }
 
-/// Home's images stay for the snapshots before: in memory, if there is no room for them in a temporary file.
+/// Memory keeps them if a temporary file has no room.
 fn hold(db: &Database, live: &mut Live, placed: &Placement) -> Result<()> {
     let alone = db.inner.lock().snapshots.is_empty();
     for (page, _, old) in &placed.pages {
@@ -81,7 +81,7 @@ fn hold(db: &Database, live: &mut Live, placed: &Placement) -> Result<()> {
     Ok(())
 }
 
-/// With `gc=eager`: once the transaction is durable, its undo records go with a write of their own.
+/// `gc=eager`: the undo records go with another write.
 fn collect(db: &Database, state: &State, placed: &Placement, options: &Options) -> Result<()> {
     if options.bundle.extra.garbage == Garbage::Lazy {
         return Ok(());

@@ -1,15 +1,15 @@
-//! Undo records: how the image of a page before its last transaction is got back from the page itself.
+//! Undo records: a page gives back its image before its last transaction.
 //!
-//! SQLite writes new cells into free space and moves cell pointers, so most of the old image is still there. The record
-//! holds the rest: the old b-tree page header, the old middle of the cell pointer array (LS-MVBT: the life spans that
-//! began or ended; DHL: the other slot header), the old bytes of what was live and is overwritten, the old trailer.
+//! SQLite writes new cells into free space and moves cell pointers, so most of the old image
+//! remains. The record has the rest: the old b-tree page header, the old middle of the cell pointer
+//! array (LS-MVBT: the life spans that began or ended; DHL: the other slot header), overwritten
+//! live bytes, the old trailer.
 //!
-//! What the new image does not use (its gap, the inside of its free blocks, a page of the freelist) keeps the old bytes,
-//! so cells that were dropped cost the record no more than the heads of the free blocks that SQLite put over them (rule
-//! UndoLeadsHome).
+//! Unused parts of the new image (gap, inside of free blocks, a freelist page) keep the old bytes,
+//! so dropped cells cost only the heads of SQLite's free blocks (rule UndoLeadsHome).
 //!
-//! The record lies in the reserve, between what is SQLite's and the trailer, or, if it is too long or there is none, in the gap of
-//! the new image. What the old image did not use is not brought back: nothing is in it.
+//! The record lies in the reserve before the trailer, or, if it does not fit, in the gap of the new
+//! image. Unused parts of the old image are not restored.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -22,38 +22,32 @@ use crate::base::types::PageNo;
 use crate::research::trailer::{self as sealed, Trailer, UNCHECKED};
 use crate::sqlite_format::node::{Node, Shape};
 
-/// A shorter run of equal bytes between two ranges is cheaper to repeat than to skip.
+/// A shorter equal run is cheaper to repeat than to skip.
 const MERGE_BYTES: usize = at::RANGE_BYTES;
 
-/// A page to be written: its number, and the images before and after, with the state each belongs to.
 #[derive(Clone, Copy)]
 pub struct Edit<'a> {
-    /// Page number.
     pub page: PageNo,
-    /// The image before, as home holds it.
+    /// In home.
     pub old: &'a [u8],
-    /// The state before.
     pub before: Shape,
-    /// How many of its first bytes meant something, if the page was on the freelist.
+    /// First bytes with a meaning, if on the freelist.
     pub was_free: Option<usize>,
-    /// The image after, as SQLite wrote it.
+    /// By SQLite.
     pub new: &'a [u8],
-    /// The state after.
     pub after: Shape,
-    /// How many of its first bytes mean something, if the page is on the freelist.
+    /// First bytes with a meaning, if on the freelist.
     pub is_free: Option<usize>,
 }
 
-/// What of the two images is where.
 struct Parts {
     old_node: Option<Node>,
     new_node: Option<Node>,
-    /// What the record has to bring back besides the page header and the pointers.
+    /// Ranges besides page header and pointers.
     live: Vec<Range<usize>>,
 }
 
-/// The image to write for `edit`: with the undo record in it, sealed by `trailer`. `None` if there is no room for
-/// the record.
+/// Adds the undo record, and `trailer` as the seal. `None` if it does not fit.
 pub fn write(edit: Edit<'_>, trailer: Trailer) -> Option<Vec<u8>> {
     let new_node = edit.after.node(edit.page, edit.new).filter(|_| edit.is_free.is_none());
     let old_node = edit.before.node(edit.page, edit.old).filter(|_| edit.was_free.is_none());
@@ -69,7 +63,7 @@ pub fn write(edit: Edit<'_>, trailer: Trailer) -> Option<Vec<u8>> {
         return put_record(&edit, image, &record, reserve.start, trailer);
     }
     let Parts { old_node, new_node: Some(new_node), .. } = &parts else { return None };
-    // Where both have their gap, the record destroys nothing; else wherever the new image has room.
+    // In both gaps the record destroys nothing; else it lies where the new image has room.
     let end = old_node.as_ref().map(|old| old.content_at.min(new_node.content_at));
     let starts_at = |end: usize, len: usize| end.checked_sub(len).filter(|start| *start >= new_node.pointers.end);
     if let Some(start) = end.and_then(|end| starts_at(end, record.len())) {
@@ -94,7 +88,7 @@ fn put_record(
     Some(image)
 }
 
-/// What of an old image is told by ranges: all that is live besides the page header and the pointers.
+/// Ranges besides page header and pointers.
 fn live(edit: &Edit<'_>, node: Option<&Node>) -> Vec<Range<usize>> {
     let Some(node) = node else {
         let end = edit.was_free.map_or(edit.before.usable(), |live| live.min(edit.before.usable()));
@@ -112,9 +106,9 @@ fn live(edit: &Edit<'_>, node: Option<&Node>) -> Vec<Range<usize>> {
     live
 }
 
-/// The new image, in which what it does not use holds what was live in the old one; the gap only with `in_gap`.
+/// Puts old live bytes into the unused parts of the new image; into the gap only with `in_gap`.
 fn with_old_bytes(edit: &Edit<'_>, parts: &Parts, in_gap: bool) -> Option<Vec<u8>> {
-    // Without memory it does not fit either, and the transaction goes through the log.
+    // Without memory the transaction goes through the log.
     let mut image = memory::copy(edit.new).ok()?;
     image.get_mut(edit.after.reserve())?.fill(0);
     let mut unused = Vec::new();
@@ -137,7 +131,7 @@ fn with_old_bytes(edit: &Edit<'_>, parts: &Parts, in_gap: bool) -> Option<Vec<u8
     Some(image)
 }
 
-/// The record that leads from `image`, the new one without a record, back to the old one.
+/// Leads from `image`, the new one, to the old one.
 fn encode(edit: &Edit<'_>, image: &[u8], parts: &Parts) -> Option<Vec<u8>> {
     let mut record = vec![0; at::FIXED_BYTES];
     put(&mut record, at::AT_TRAILER, edit.old.get(edit.before.reserve().end..)?);
@@ -173,7 +167,6 @@ fn encode(edit: &Edit<'_>, image: &[u8], parts: &Parts) -> Option<Vec<u8>> {
     Some(record)
 }
 
-/// The next run of bytes in `from..end` in which `old` differs from `new`.
 fn next_difference(old: &[u8], new: &[u8], from: usize, end: usize) -> Option<Range<usize>> {
     let differs = |from: usize| -> Option<usize> {
         let (old, new) = (old.get(from..end)?, new.get(from..end)?);
@@ -187,9 +180,9 @@ fn next_difference(old: &[u8], new: &[u8], from: usize, end: usize) -> Option<Ra
     Some(start..last)
 }
 
-/// The image of `page` before the transaction that `trailer`, the one of `image`, names: its gap is zeros, its free blocks
-/// hold anything, and its trailer holds without an undo record. `None` if there is no record, or it is not one that [`write`] makes.
-/// `after`: the state `image` belongs to; the one before is as large or smaller only where it does not matter.
+/// The image before `trailer`'s transaction: gap zero, free blocks of any content, no undo record
+/// in its trailer. `None` without a record that [`write`] makes. `after` is the state of `image`;
+/// `before` is smaller only where that is harmless.
 pub fn restore(page: PageNo, image: &[u8], trailer: &Trailer, after: Shape, before: Shape) -> Option<Vec<u8>> {
     let (start, len) = (usize::from(trailer.undo.0), usize::from(trailer.undo.1));
     let end = start.checked_add(len)?;
@@ -248,10 +241,9 @@ mod tests {
 
     const SIZE: usize = 512;
     const SHAPE: Shape = Shape { page_bytes: SIZE as u32, page_count: 9, pointer_maps: false, reserved_bytes: 32 };
-    /// With a reserve.
     const ROOMY: Shape = Shape { reserved_bytes: 132, ..SHAPE };
 
-    /// A leaf or an interior page with these cells, laid out from the end on with `holes` bytes between them.
+    /// Lays cells out from the end on, `hole` bytes between them.
     fn page(shape: Shape, number: PageNo, kind: u8, cells: &[Vec<u8>], hole: usize, gap: u8) -> Vec<u8> {
         let header_at = if number == PageNo::HEADER { 100 } else { 0 };
         let header_bytes = if kind < 8 { 12 } else { 8 };
@@ -288,8 +280,8 @@ mod tests {
         (kind, cells, 0usize..5, any::<u8>()).prop_map(move |(k, c, h, g)| page(shape, number, k, &c, h, g))
     }
 
-    /// What SQLite does to a page: a pointer inserted or removed, a cell in the gap, bytes overwritten, cells moved, free
-    /// blocks chained and zeroed.
+    /// As SQLite: a pointer inserted or removed, a cell in the gap, bytes overwritten, cells moved,
+    /// free blocks chained and zeroed.
     fn edited(shape: Shape, mut image: Vec<u8>, number: PageNo, edits: &[(u8, u16, Vec<u8>)]) -> Vec<u8> {
         for (kind, at, bytes) in edits {
             let Some(node) = shape.node(number, &image) else { continue };
@@ -327,7 +319,6 @@ mod tests {
                     image[h + 1..h + 3].copy_from_slice(&at.to_be_bytes());
                 }
                 2 => {
-                    // A cell at the beginning of the content is freed.
                     let content_at = (node.content_at + bytes.len()).min(node.usable);
                     image[h + 5..h + 7].copy_from_slice(&(content_at as u16).to_be_bytes());
                 }
@@ -345,7 +336,7 @@ mod tests {
         Trailer { tid: Tid(7), session: 8, tx_pages: 9, change_counter: 10, undo: (0, 0) }
     }
 
-    /// What must come back: `old` but for its gap and its free blocks, its trailer settled.
+    /// Compares except for gap and free blocks, with its trailer settled.
     fn is_back(shape: Shape, number: PageNo, restored: &[u8], old: &[u8], new: &[u8]) -> bool {
         let mut wanted = old.to_vec();
         if number == PageNo::HEADER {
@@ -423,7 +414,6 @@ mod tests {
             prop_assert!(check(ROOMY, PageNo(2), &opaque, &other)?, "little changed, and there is a reserve");
         }
 
-        /// A page taken from the freelist and given back to it: what it held there means nothing.
         #[test]
         fn pages_of_the_freelist_are_undone(
             stale in any_page(ROOMY, PageNo(2)),
@@ -469,13 +459,13 @@ mod tests {
         assert_eq!(usize::from(Trailer::of(PageNo(2), &written).unwrap().undo.1), at::FIXED_BYTES);
     }
 
-    /// Cells that are dropped, whether SQLite zeroes them or not, cost their pointers and the heads of the free blocks.
+    /// Zeroed or not, they cost their pointers and the heads of the free blocks.
     #[test]
     fn dropped_cells_are_not_copied() {
         let cells: Vec<Vec<u8>> = (0..8).map(|n| vec![n + 1; 40]).collect();
         let old = page(ROOMY, PageNo(2), 13, &cells, 0, 0);
         let mut new = old.clone();
-        // The cells 4 to 7 are the lower half of the content, which becomes two free blocks.
+        // Cells 4 to 7 are the content's lower half, and become two free blocks.
         let at = ROOMY.usable() - 320;
         new[3..5].copy_from_slice(&4u16.to_be_bytes());
         new[1..3].copy_from_slice(&(at as u16).to_be_bytes());

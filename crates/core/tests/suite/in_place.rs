@@ -21,13 +21,12 @@ fn read(c: &mut Connection, index: u64) -> Vec<u8> {
     b
 }
 
-/// What recovery makes of the worst crash: nothing that was not flushed is there.
+/// Everything unflushed is lost.
 fn after_the_worst_crash(disk: &SimDisk, scheme: &str) -> Connection {
     open(&disk.crash_by(&mut |_| 0), scheme)
 }
 
-/// Rule SlotsAgree: what was committed without a record since the last recovery is not passed over for a home of the
-/// session before.
+/// Rule SlotsAgree: no older home hides commits without a record.
 #[test]
 fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit_in_place() {
     for scheme in IN_PAGE {
@@ -47,8 +46,7 @@ fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit_in_place() {
     }
 }
 
-/// A flush that failed leaves the page in the cache, clean, and not on the disk. Who opens the database next sees
-/// it and builds on it.
+/// The page is clean in the cache and not on the disk.
 #[test]
 fn a_page_whose_flush_failed_is_made_durable_before_anything_builds_on_it() {
     for scheme in IN_PAGE {
@@ -73,8 +71,6 @@ fn a_page_whose_flush_failed_is_made_durable_before_anything_builds_on_it() {
     }
 }
 
-/// Should the newest header slot be damaged, the one before it must not bring images back that are older than those
-/// in place.
 #[test]
 fn a_damaged_slot_does_not_bring_older_images_back() {
     for scheme in IN_PAGE {
@@ -112,7 +108,7 @@ fn the_change_counter_goes_on_above_every_one_that_was_shown() {
     }
 }
 
-/// A connection that goes on reading after its commit, without having unlocked, sees what it wrote.
+/// Without an unlock it sees its writes.
 #[test]
 fn what_was_read_ahead_is_forgotten_at_a_commit() {
     for scheme in ["dash", "log"] {
@@ -128,7 +124,7 @@ fn what_was_read_ahead_is_forgotten_at_a_commit() {
             c.read_at(&mut b, index * PAGE as u64).unwrap();
             b
         };
-        // Page after page: by the third, those behind it have been read too.
+        // By the third page in a row.
         (1..4).for_each(|index| drop(read(&mut c, index)));
         c.lock(LockLevel::Reserved).unwrap();
         c.write_at(&page(5), 4 * PAGE as u64).unwrap();
@@ -136,7 +132,6 @@ fn what_was_read_ahead_is_forgotten_at_a_commit() {
         c.sync().unwrap();
         c.commit().unwrap();
         c.unlock(LockLevel::Shared).unwrap();
-        // Then home has it under `log`, too.
         c.pragma("checkpoint", None).unwrap().unwrap();
         assert!(read(&mut c, 4) == page(5), "{scheme}: the image before the commit");
     }

@@ -60,6 +60,12 @@ fn who_attaches_beside_a_process_that_failed_is_refused() {
     check(206_358, &Arc::default());
 }
 
+/// The newest state, of one page, was not visible yet: a writer reads that page, and asks for the size first where it tells.
+#[test]
+fn a_state_of_one_page_is_seen_by_all() {
+    check(222_247, &Arc::default());
+}
+
 /// A page of a pinned snapshot changed (24, 3552: the image that a big transaction had of it, once a process had missed the
 /// checkpoint of that transaction; 2031 to 11538: the page was cut off since, and home got it anew), or a page that no
 /// snapshot had was looked for behind the end of home (2701).

@@ -229,7 +229,7 @@ fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String>
         return match (name, state.last_error()) {
             ("error", last) => Ok(last.unwrap_or_default().to_owned()),
             _ => {
-                let message = format!("{PREFIX}{name}: this connection only reads the file, past onewrite's engine");
+                let message = format!("{PREFIX}{name}: {}", state.why_past());
                 Err(Fault::Own(code::ERROR, message))
             }
         };
@@ -258,7 +258,7 @@ fn effect(state: &mut State) -> String {
                 .to_owned()
         }
         Some(_) => "in_effect=yes".to_owned(),
-        None => "in_effect=no: this connection only reads the file, past onewrite's engine".to_owned(),
+        None => format!("in_effect=no: {}", printable(state.why_past())),
     }
 }
 

@@ -1,10 +1,10 @@
-//! Scheme `in-page`: every page in place, with the record that undoes its change in its own gap and the transaction it
-//! belongs to in its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
+//! Scheme `in-page`: every page in place, with its undo record in its gap and its transaction in
+//! its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
 //!
-//! One transaction is in flight at a time: when it is flushed, the one before is whole and its undo records are waste.
-//! A transaction goes through the log, all of it, if one of its pages cannot carry its undo record. Before the next goes in
-//! place, what the log holds goes home, so that a page of home is never newer than a record; where such transactions are many,
-//! those between them go through the log, too, until so much is in it that its checkpoint does not count.
+//! One transaction is in flight at a time: its flush makes the undo records of the one before
+//! waste. A transaction with a page that cannot carry its undo record goes through the log. Before
+//! the next goes in place, the log goes home, so that no page of home is newer than a record; where
+//! that is frequent, others go through the log, too, until its checkpoint pays.
 
 mod freelist;
 mod merge;
@@ -42,18 +42,15 @@ use crate::research::undo::{self, Edit};
 use crate::sqlite_format::home::{self, Header, Kind, State};
 use crate::sqlite_format::node::Shape;
 
-/// Bytes of records after which they go home, and pages go in place again: so many that the flushes of that checkpoint
-/// do not count.
+/// Beyond, the flushes of a checkpoint do not count.
 const LOG_BYTES_MAX: u64 = 64 << 10;
 
-/// Transactions that pay for a checkpoint of its own for one that follows records.
+/// They pay for the extra checkpoint before one in place that follows records.
 const CHECKPOINT_EVERY: u32 = 16;
 
-/// Pages that carry their undo records.
 pub struct InPage {
-    /// What is published and not written.
     merge: Mutex<Merge>,
-    /// Transactions that have not paid for a checkpoint, up to twice what one costs.
+    /// At most twice the cost of a checkpoint.
     paid: AtomicU32,
 }
 
@@ -95,7 +92,7 @@ impl Scheme for InPage {
         Ok(())
     }
 
-    /// With room for the trailers, and of a size that the device writes whole: larger ones would be refused.
+    /// With room for trailers; the device writes larger pages in parts.
     fn new_pages(&self, db: &Database, options: &Options) -> Option<(u32, u8)> {
         let page_bytes = db.atomic_unit(options).min(PAGE_BYTES_MAX);
         Some((page_bytes, reserved_bytes(page_bytes)))
@@ -109,13 +106,13 @@ impl Scheme for InPage {
         } else if self.paid.load(Ordering::Relaxed) >= CHECKPOINT_EVERY
             && place_all(c.db, c.live, &self.merge.lock(), after)?.is_some()
         {
-            // Over what the checkpoint brings home it will fit as well.
+            // After the checkpoint it fits as well.
             self.paid.fetch_sub(CHECKPOINT_EVERY, Ordering::Relaxed);
             checkpoint(c.db, c.live, Stream::Drop)?;
             placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
         }
         if let Some(placed) = placed {
-            // What stays as it is in home has no newer image: who reads it reads home, until something else is written there.
+            // Readers take them from home until it is overwritten.
             debug_assert!(
                 placed.pages.is_sorted_by_key(|(page, ..)| *page),
                 "page 1 comes first, and the others as they were"
@@ -124,7 +121,7 @@ impl Scheme for InPage {
             return Ok(Prepared { own: Some(Box::new(placed)), ..Prepared::of(c.txn, state, changed)? });
         }
         if !self.merge.lock().is_empty() {
-            // Alone, and against what home then holds, also for a record.
+            // Alone, against the resulting home.
             self.before_checkpoint(c.db, c.live)?;
             return commit::plan(c);
         }
@@ -133,12 +130,12 @@ impl Scheme for InPage {
         Ok(Prepared { stream, ..Prepared::of(c.txn, state, changed)? })
     }
 
-    /// Those that waited may have been written since: its undo records lead back to a state before them.
+    /// Undo records lead to a state before the group's write.
     fn is_stale(&self, live: &Live, prepared: &Prepared) -> bool {
         own(prepared).is_some_and(|placed| placed.base != live.home_tid)
     }
 
-    /// The only other thing than pages in place is a record that is home before the next transaction.
+    /// A record goes home before the next transaction.
     fn durability(&self, _asked: Durability) -> Durability {
         Durability::Flushed
     }
@@ -158,8 +155,8 @@ impl Scheme for InPage {
             return Ok(Outcome::Own(None));
         }
         if c.options.bundle.extra.garbage == Garbage::Eager {
-            // The record's deltas are against images whose undo records went with a write that nobody flushed
-            // (rule HomeBeforeNext).
+            // The deltas' base went with an unflushed write of its undo records (rule
+            // HomeBeforeNext).
             c.db.sync_home().map_err(|e| c.db.poison(e))?;
         }
         record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e))
@@ -210,9 +207,9 @@ impl Scheme for InPage {
     }
 }
 
-/// Neither the gap nor the trailer is SQLite's; what it has cached of them is old.
+/// SQLite's cache has old bytes of gap and trailer.
 impl Gaps for InPage {
-    /// The size in pages, which the pages themselves tell.
+    /// The page count, which an in-page scheme derives from the pages.
     fn embed(&self, new: &mut [u8], base: &[u8]) {
         if let Some(old) = base.get(at::PAGE_COUNT..at::PAGE_COUNT + 4) {
             put(new, at::PAGE_COUNT, old);
@@ -228,7 +225,6 @@ fn own(prepared: &Prepared) -> Option<&Placement> {
     prepared.own.as_ref()?.downcast_ref()
 }
 
-/// A transaction and the state it makes.
 #[derive(Clone, Copy)]
 struct After<'a> {
     txn: &'a Txn,
@@ -236,13 +232,12 @@ struct After<'a> {
     state: &'a State,
 }
 
-/// Whether home has everything but what waits to be written there.
 fn is_idle(db: &Database, live: &Live) -> bool {
     (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Case::HomeBeforeNext)
 }
 
-/// The pages as they will be written, if each can carry its undo record, which leads back to what home holds: to the state
-/// before those that wait to be written, too. `None` with some waiting: it may be possible once they are written.
+/// Places them if each can carry its undo record back to home, from before the waiting group.
+/// `None` beside a group: perhaps after its write.
 fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Result<Option<Placement>> {
     let After { txn, changed, state } = after;
     if !(txn.base.kind == Kind::Database && txn.streamed.is_empty() && merge.takes(state.page_count)) {
@@ -252,11 +247,10 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
     let before = Shape::new(base.page_bytes, base.page_count, &base.header);
     let after = Shape::new(state.page_bytes, state.page_count, &state.header);
     if (before.pointer_maps, before.reserved_bytes) != (after.pointer_maps, after.reserved_bytes) {
-        // Recovery knows the header of one of the two states, and takes what it says of pages for what both say.
+        // Recovery reads both states' pages by the header of one.
         return Ok(None);
     }
     let freed = if merge.is_empty() { Freed::by(db, txn, changed, state)? } else { Freed::default() };
-    // Page 1 of the group states the size of its newest state.
     let first = match merge.home(PageNo::HEADER) {
         Some(_) if !changed.iter().any(|c| c.page == PageNo::HEADER) => {
             let new = db.image(&txn.base, PageNo::HEADER)?;
@@ -265,7 +259,7 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
         _ => None,
     };
     let mut pages: Vec<&Changed> = memory::list(changed.len() + 1)?;
-    // A page that becomes a leaf of the freelist stays as it is.
+    // Leaves of the freelist stay as they are.
     pages.extend(first.iter().chain(changed).filter(|c| c.old.is_none() || freed.live_after(c.page) != Some(0)));
     let sealed_by = Trailer {
         tid: state.tid,
@@ -287,7 +281,7 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
             (None, None) => in_home(db, live, state, *page)?,
         };
         let image = match held.as_deref().filter(|_| page.0 <= base.page_count) {
-            // Beyond the end of the state before: nothing to bring back.
+            // Nothing to restore beyond the old end.
             None => {
                 sealed_by.seal(*page, &mut new);
                 new
@@ -309,8 +303,8 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
     Ok(Some(placed))
 }
 
-/// Makes home's page 1 state the size of `state`, not flushed: pages that were added in place leave it as it was, and
-/// recovery tells the size from trailers only above the TID of the slot.
+/// Writes it into page 1, unflushed: pages added in place left that alone, and trailers count only
+/// above the slot's TID.
 fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
     let mut image = memory::zeros(state.page_bytes as usize)?;
     let read = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?;
@@ -325,7 +319,7 @@ fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
     db.home.write_at(&image, 0).context(|| db.what("cannot write"))
 }
 
-/// Home's bytes of a page beyond the end of the state before, which an older snapshot may read.
+/// Reads beyond the old end, where an older snapshot may read.
 fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Option<Image>> {
     let offset = page.offset(state.page_bytes);
     if offset + u64::from(state.page_bytes) > live.home.bytes {
@@ -336,8 +330,7 @@ fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Op
     Ok(Some(image.into()))
 }
 
-/// Encodes the pages for a record of the log. Their trailers are zeros: SQLite carries stale ones along (rule
-/// TrailerSession).
+/// Trailers become zeros: SQLite carries stale ones along (rule TrailerSession).
 fn encode(encoder: &mut Encoder, changed: &mut [Changed]) -> Result<()> {
     encoder.clear();
     for Changed { page, new, old } in changed {

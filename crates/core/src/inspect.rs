@@ -12,7 +12,7 @@ pub use crate::log::slot::{Slot, follows_session};
 pub use crate::log::tombstone::{Tombstone, is_wiped};
 pub use crate::pairing::{Left, Pairing, before_recovery};
 pub use crate::recovery::repair::Judgement;
-pub use crate::research::trailer::has_room;
+pub use crate::sqlite_format::home::has_room;
 pub use crate::sqlite_format::node::Shape;
 
 /// Every offset and size of every format.

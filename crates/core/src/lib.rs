@@ -20,6 +20,7 @@ mod pages;
 mod pairing;
 mod processes;
 mod recovery;
+#[cfg(feature = "research")]
 mod research;
 mod session;
 mod shared;

@@ -56,9 +56,7 @@ fn ground(case: Option<Case>) -> Ground {
         Some(Case::Poisons | Case::EmptyCommitFlushes | Case::StreamedWhole | Case::JournalHeadLast) => {
             (true, false, Some("log"))
         }
-        Some(Case::InPlaceRewritten | Case::SlotsAgree | Case::HeldInPlace | Case::InPlaceWhenDurable) => {
-            (true, false, Some("auto"))
-        }
+        Some(Case::SlotsAgree | Case::HeldInPlace) => (true, false, Some("dhl-cc")),
         Some(Case::FlushedBeforeExchange | Case::ExchangeFlushed) => (true, false, Some("dash")),
         Some(Case::TrailerSession | Case::RestoredSealed | Case::HomeBeforeNext | Case::SizeHome | Case::SizeLast) => {
             (true, false, Some("dhl-cc"))
@@ -74,8 +72,8 @@ pub fn hunt(case: Option<Case>, seeds: u64, campaign: &Campaign) -> Option<Caugh
     let counts: Arc<Counts> = Arc::default();
     let ground = ground(case);
     let scheme = campaign.scheme.clone().or(ground.scheme.map(str::to_owned));
-    // These cases matter only after a failed write or flush.
-    let faults = matches!(case, Some(Case::Poisons | Case::InPlaceRewritten));
+    // This case matters only after a failed write or flush.
+    let faults = matches!(case, Some(Case::Poisons));
     let caught = (1..=seeds).find_map(|seed| {
         let faults = faults || (case.is_none() && seed % 2 == 0);
         let campaign = &Campaign { scheme: scheme.clone(), faults, ..campaign.clone() };

@@ -79,7 +79,7 @@ pub fn is_brief(seed: u64) -> bool {
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
     let mut rng = SplitMix64::new(seed);
     let drawn_scheme =
-        ["log", "log", "auto", "auto", "wal-opt", "off", "off-opt", "dhl-cc", "dhl-tc", "mvbt"][rng.below(10)];
+        ["log", "log", "log", "log", "wal-opt", "off", "off-opt", "dhl-cc", "dhl-tc", "mvbt"][rng.below(10)];
     let scheme = campaign.scheme.as_deref().unwrap_or(drawn_scheme).to_owned();
     let drawn_unit = [512, 4096, 4096, 16384][rng.below(4)];
     let atomic_unit = campaign.atomic_unit.unwrap_or(drawn_unit);

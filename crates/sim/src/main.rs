@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::builder::PossibleValuesParser;
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::Preset;
@@ -34,7 +35,7 @@ struct Arguments {
     #[arg(long)]
     seed: Option<u64>,
     /// Preset (off and off-opt run without crashes); otherwise each seed draws one
-    #[arg(long, value_parser = Preset::ALL.map(|preset| preset.name))]
+    #[arg(long, value_parser = PossibleValuesParser::new(Preset::all().map(|preset| preset.name)))]
     scheme: Option<String>,
     /// Atomic unit of the device in bytes; otherwise each seed draws one
     #[arg(long, value_parser = ["512", "4096", "16384"])]

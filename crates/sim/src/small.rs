@@ -119,7 +119,7 @@ pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violat
 /// The small histories of `seed`.
 pub fn all(seed: u64) -> Vec<Small> {
     let mut all = Vec::new();
-    for scheme in ["log", "auto", "wal-opt", "dhl-cc", "dhl-tc", "mvbt"] {
+    for scheme in ["log", "wal-opt", "dhl-cc", "dhl-tc", "mvbt"] {
         for (atomic_unit, page_bytes) in [(4096, 4096), (512, 512), (512, 1024), (4096, 512)] {
             if in_page(scheme) && page_bytes > atomic_unit as usize {
                 continue;

@@ -59,6 +59,8 @@ def test_an_open_that_fails_says_why(tmp_path):
     assert "logsize" in onewrite.last_error()
     with pytest.raises(sqlite3.OperationalError, match="scheme=fast.*wal-opt"):
         onewrite.connect(tmp_path / "x.db", scheme="fast")
+    with pytest.raises(sqlite3.OperationalError, match="scheme=dash.*log, wal-opt; this build has no schemes of the research"):
+        onewrite.connect(tmp_path / "x.db", scheme="dash")
 
 
 def killed(path):

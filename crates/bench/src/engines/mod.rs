@@ -101,7 +101,7 @@ const MODES: [(&str, &str, i64); 5] = [
 ];
 
 /// onewrite's presets; `log-live` reads while the process has the database marked.
-const PRESETS: [&str; 7] = ["log", "log-live", "auto", "wal-opt", "dash", "off", "off-opt"];
+const PRESETS: [&str; 6] = ["log", "log-live", "wal-opt", "dash", "off", "off-opt"];
 
 /// Every engine of this program, in the order of the table.
 pub fn all() -> Vec<Engine> {

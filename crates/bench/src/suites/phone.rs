@@ -244,7 +244,7 @@ fn engines(args: &Args, path: Option<PathBuf>) -> Result<(Vec<Engine>, Vec<Strin
             engines::register_onewrite().map_err(anyhow::Error::msg)?;
             notes.push(
                 "left out: the schemes that split pages as only the drop-in library does; `cargo build --release -p \
-                 onewrite-sqlite` puts it beside this program"
+                 onewrite-sqlite --features research` puts it beside this program"
                     .to_owned(),
             );
             &SCHEMES[..1]

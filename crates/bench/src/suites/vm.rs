@@ -137,7 +137,7 @@ impl Plan {
             Some(_) => engines.extend(["lsmvbt", "dhl-cc"].map(|name| (engine::preset(name), own.clone()))),
             None => notes.push(
                 "lsmvbt and dhl-cc are left out: they split pages as only the drop-in library does (`cargo build --release -p \
-                 onewrite-sqlite`)"
+                 onewrite-sqlite --features research`)"
                     .to_owned(),
             ),
         }

@@ -23,7 +23,7 @@ fn a_figure_has_its_table_and_its_json_and_nothing_is_left_behind() {
     let output = suite(dir.path(), &only);
     assert!(output.status.success(), "{}", said(&output));
     let table = String::from_utf8(output.stdout).unwrap();
-    for word in ["Fig. 9", "search:write", "TRUNCATE", "WAL", "auto", "100:0", "× WAL"] {
+    for word in ["Fig. 9", "search:write", "TRUNCATE", "WAL", "log", "100:0", "× WAL"] {
         assert!(table.contains(word), "{word} is missing in\n{table}");
     }
     assert!(table.contains("lsmvbt") || table.contains("cargo build --release -p onewrite-sqlite"), "{table}");

@@ -44,8 +44,6 @@ pub mod shared {
     pub const AT_NAMES: usize = 3976;
     /// The log's seal, two u64; zeros: none.
     pub const AT_SEAL: usize = 4008;
-    /// Page last written in place, u32; 0: none in this session.
-    pub const AT_IN_PLACE_PAGE: usize = 4092;
 }
 
 /// Shared words in block 0 of the log, by number: 64 bits each.

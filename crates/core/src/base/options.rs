@@ -4,38 +4,15 @@
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
+use crate::base::research::{self, Extra, Name};
 
 /// How a commit becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchemeName {
     /// Records of deltas; checkpoints write home.
     Log,
-    /// As `Log`, but a page alone goes in place where nothing can tear it.
-    Auto,
-    /// Pages in place, with undo records; one flush.
-    InPage,
-    /// Pages in place, one flush, no crash protection: a baseline, not for data.
-    Off,
-    /// Two files exchange names: a baseline.
-    Dash,
-}
-
-/// Proof that a transaction in place is whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommitMark {
-    /// All pages are flushed at once and counted (counting commit of Doubleheader Logging).
-    Count,
-    /// One page is written and flushed last (its traditional commit).
-    Page,
-}
-
-/// When an undo record is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Garbage {
-    /// With the page's next change (lazy garbage collection of LS-MVBT).
-    Lazy,
-    /// With a write of its own, after the commit.
-    Eager,
+    /// One of `research/`, which the feature `research` brings along.
+    Research(Name),
 }
 
 /// Content of a record for a changed page.
@@ -109,31 +86,22 @@ pub struct Bundle {
     pub reserve_cells: u32,
     /// Replaced records.
     pub updates: Updates,
-    /// In-page commit.
-    pub commit_mark: CommitMark,
-    /// Undo removal.
-    pub garbage: Garbage,
+    /// Options of the research alone.
+    pub extra: Extra,
 }
 
 impl Bundle {
     /// The point of the project.
-    const LOG: Bundle = Bundle {
+    pub const LOG: Bundle = Bundle {
         scheme: SchemeName::Log,
         images: Images::Delta,
         header_page: HeaderPage::Embed,
         split: Split::Lazy,
         reserve_cells: 0,
         updates: Updates::Over,
-        commit_mark: CommitMark::Count,
-        garbage: Garbage::Lazy,
+        extra: Extra::DEFAULT,
     };
-    const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
-    // Both halves of a split page have room for a record beside the old one.
-    const DHL: Bundle =
-        Bundle { scheme: SchemeName::InPage, reserve_cells: 1, updates: Updates::Beside, ..Bundle::LOG };
-    const MVBT: Bundle =
-        Bundle { scheme: SchemeName::InPage, split: Split::Legacy, commit_mark: CommitMark::Page, ..Bundle::LOG };
-    const OFF: Bundle = Bundle { scheme: SchemeName::Off, ..Bundle::STOCK };
+    pub const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
 }
 
 /// A bundle's name in URIs, pragmas and tables.
@@ -146,30 +114,16 @@ pub struct Preset {
 }
 
 impl Preset {
-    /// Every preset.
-    pub const ALL: [Preset; 11] = [
-        Preset { name: "auto", bundle: Bundle { scheme: SchemeName::Auto, ..Bundle::LOG } },
+    const PRODUCT: [Preset; 2] = [
         Preset { name: "log", bundle: Bundle::LOG },
         Preset { name: "wal-opt", bundle: Bundle { images: Images::Full, ..Bundle::STOCK } },
-        // Doubleheader Logging: counting commit, traditional commit.
-        Preset { name: "dhl-cc", bundle: Bundle::DHL },
-        Preset { name: "dhl-tc", bundle: Bundle { commit_mark: CommitMark::Page, ..Bundle::DHL } },
-        // All optimisations of LS-MVBT.
-        Preset { name: "lsmvbt", bundle: Bundle { split: Split::Lazy, reserve_cells: 1, ..Bundle::MVBT } },
-        // Only lazy garbage collection, as all of the paper's.
-        Preset { name: "mvbt", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::MVBT } },
-        // With metadata embedding, as in the paper on Doubleheader Logging.
-        Preset { name: "mvbt-opt", bundle: Bundle::MVBT },
-        // Page 1 at each commit, or not for counters alone.
-        Preset { name: "off", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::OFF } },
-        Preset { name: "off-opt", bundle: Bundle::OFF },
-        Preset {
-            name: "dash",
-            bundle: Bundle { scheme: SchemeName::Dash, header_page: HeaderPage::Write, ..Bundle::STOCK },
-        },
     ];
+    const DEFAULT: Preset = Preset::PRODUCT[0];
 
-    const DEFAULT: Preset = Preset { name: "log", bundle: Bundle::LOG };
+    /// Every preset of this build.
+    pub fn all() -> impl Iterator<Item = Preset> {
+        Preset::PRODUCT.into_iter().chain(research::PRESETS)
+    }
 }
 
 /// A database's settings: the first connection of a process decides, others must agree or omit
@@ -223,6 +177,35 @@ pub const RESERVE_CELLS_MAX: u32 = 10_000;
 /// Largest transaction in memory.
 pub const STREAM_BYTES_MAX: u64 = 1 << 30;
 
+/// The end of the error for a scheme that this build lacks.
+const OTHERS: &str = if research::PRESETS.is_empty() {
+    "; this build has no schemes of the research (the feature `research` of cargo)"
+} else {
+    ""
+};
+
+/// The options of every build.
+const NAMES: [&str; 18] = [
+    "scheme",
+    "header_page",
+    "split",
+    "reserve_cells",
+    "updates",
+    "log_size",
+    "table_size",
+    "stream_size",
+    "busy_ms",
+    "idle",
+    "concurrent",
+    "sticky",
+    "atomic_unit",
+    "psow",
+    "wal",
+    "network",
+    "require",
+    "shipper",
+];
+
 impl Options {
     /// A preset's options.
     pub fn preset(preset: Preset) -> Self {
@@ -246,28 +229,13 @@ impl Options {
     }
 
     /// Names for [`Options::set`] and [`Options::get`]. `scheme` first: it resets the bundle.
-    pub const NAMES: [&'static str; 20] = [
-        "scheme",
-        "header_page",
-        "commit_mark",
-        "gc",
-        "split",
-        "reserve_cells",
-        "updates",
-        "log_size",
-        "table_size",
-        "stream_size",
-        "busy_ms",
-        "idle",
-        "concurrent",
-        "sticky",
-        "atomic_unit",
-        "psow",
-        "wal",
-        "network",
-        "require",
-        "shipper",
-    ];
+    pub const NAMES: [&'static str; NAMES.len() + Extra::NAMES.len()] = {
+        let mut all = [""; NAMES.len() + Extra::NAMES.len()];
+        let (names, extra) = all.split_at_mut(NAMES.len());
+        names.copy_from_slice(&NAMES);
+        extra.copy_from_slice(&Extra::NAMES);
+        all
+    };
 
     /// Options on which connections need not agree.
     pub const OWN: [&'static str; 3] = ["busy_ms", "require", "shipper"];
@@ -289,8 +257,8 @@ impl Options {
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
             "scheme" => {
-                let preset = Preset::ALL.into_iter().find(|preset| preset.name.eq_ignore_ascii_case(value));
-                let names = || Preset::ALL.map(|preset| preset.name).join(", ");
+                let preset = Preset::all().find(|preset| preset.name.eq_ignore_ascii_case(value));
+                let names = || Preset::all().map(|preset| preset.name).collect::<Vec<_>>().join(", ") + OTHERS;
                 let preset = preset.ok_or_else(|| bad(name, value, &names()))?;
                 (self.preset, self.bundle) = (preset.name, preset.bundle);
             }
@@ -319,20 +287,6 @@ impl Options {
                     "over" => Updates::Over,
                     "beside" => Updates::Beside,
                     _ => return Err(bad(name, value, "over, beside")),
-                }
-            }
-            "commit_mark" => {
-                self.bundle.commit_mark = match value.to_ascii_lowercase().as_str() {
-                    "count" => CommitMark::Count,
-                    "page" => CommitMark::Page,
-                    _ => return Err(bad(name, value, "count, page")),
-                }
-            }
-            "gc" => {
-                self.bundle.garbage = match value.to_ascii_lowercase().as_str() {
-                    "lazy" => Garbage::Lazy,
-                    "eager" => Garbage::Eager,
-                    _ => return Err(bad(name, value, "lazy, eager")),
                 }
             }
             "log_size" => self.log_bytes = bytes(name, value, LOG_BYTES_MIN, LOG_BYTES_MAX)?.next_multiple_of(4096),
@@ -373,6 +327,7 @@ impl Options {
                 }
                 self.atomic_unit = unit;
             }
+            _ if self.bundle.extra.set(name, value)? => {}
             _ => {
                 return Err(Error::Option(format!(
                     "unknown option {name:?}; the options are {}",
@@ -410,14 +365,6 @@ impl Options {
                 Updates::Over => "over".to_owned(),
                 Updates::Beside => "beside".to_owned(),
             },
-            "commit_mark" => match self.bundle.commit_mark {
-                CommitMark::Count => "count".to_owned(),
-                CommitMark::Page => "page".to_owned(),
-            },
-            "gc" => match self.bundle.garbage {
-                Garbage::Lazy => "lazy".to_owned(),
-                Garbage::Eager => "eager".to_owned(),
-            },
             "log_size" => self.log_bytes.to_string(),
             "table_size" => self.table_bytes.to_string(),
             "stream_size" => self.stream_bytes.to_string(),
@@ -437,12 +384,13 @@ impl Options {
             },
             "require" => u8::from(self.require).to_string(),
             "shipper" => u8::from(self.shipper).to_string(),
-            _ => return None,
+            _ => return self.bundle.extra.get(name),
         })
     }
 }
 
-fn bad(name: &str, value: &str, choices: &str) -> Error {
+/// An error that names the option, the value and the choices.
+pub(crate) fn bad(name: &str, value: &str, choices: &str) -> Error {
     Error::Option(format!("{name}={value}: not a value of this option; the choices are {choices}"))
 }
 

@@ -166,10 +166,6 @@ cases! {
         /// Recovery spares flushes only where all was flushed.
         FlushedStays,
     }
-    InPlaceWhenDurable {
-        /// All published is durable before writes in place.
-        InPlaceWhenDurable,
-    }
     HeldInPlace {
         /// Snapshots have home's image during a write in place.
         HeldInPlace,
@@ -177,10 +173,6 @@ cases! {
     SlotsAgree {
         /// Before a write in place, the slots agree.
         SlotsAgree,
-    }
-    InPlaceRewritten {
-        /// The last page in place is rewritten.
-        InPlaceRewritten,
     }
     TrailerSession {
         /// Trailers count under their session.

@@ -22,7 +22,7 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::checkpoint::sweep;
 use crate::checkpoint::{checkpoint, settle_mark, tell_recovery};
-use crate::database::scheme::{Commit, Facts, Outcome, Scheme};
+use crate::database::scheme::{Commit, Facts, Gaps, Outcome, Scheme};
 use crate::database::{Database, Inner, Live};
 use crate::disk::stats::Stats;
 use crate::log::group::{Durability, Group};
@@ -71,7 +71,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     let encoder = (facts.records && options.bundle.images == Images::Delta).then_some(&mut live.encoder);
     let known = live.first_page.take().filter(|(state, _)| Arc::ptr_eq(state, &txn.base)).map(|(_, image)| image);
     let Changes { changed, header, first_page } =
-        changes(db, txn, options, Numbers { page_count, change_counter }, facts.in_gaps, encoder, known)?;
+        changes(db, txn, options, Numbers { page_count, change_counter }, scheme.gaps(), encoder, known)?;
     live.first_page = first_page.filter(|_| facts == Facts::LOG).map(|image| (txn.base.clone(), image));
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
         return Ok(Prepared::nothing(&txn.base));
@@ -168,7 +168,7 @@ fn changes(
     txn: &mut Txn,
     options: &Options,
     Numbers { page_count, change_counter }: Numbers,
-    in_gaps: bool,
+    gaps: Option<&dyn Gaps>,
     mut encoder: Option<&mut Encoder>,
     mut first_page: Option<Image>,
 ) -> Result<Changes> {
@@ -188,13 +188,13 @@ fn changes(
     let mut header = None;
     let mut changed = memory::list(pages.len())?;
     let shape = Shape::new(txn.page_bytes, page_count.max(txn.base.page_count), &txn.base.header);
-    let embeds = options.bundle.header_page == HeaderPage::Embed && !in_gaps;
+    let embeds = options.bundle.header_page == HeaderPage::Embed && gaps.is_none();
     for page in pages {
         let known = first_page.as_ref().filter(|_| page == PageNo::HEADER && embeds);
         if known.zip(txn.pages.get(&page)).is_some_and(|(old, new)| home::same_header(new, old, home::COUNTERS)) {
             continue;
         }
-        let read = txn.take_read(page).filter(|image| !in_gaps && image.len() == txn.page_bytes as usize);
+        let read = txn.take_read(page).filter(|image| gaps.is_none() && image.len() == txn.page_bytes as usize);
         let base = match read {
             Some(image) => Some(image),
             None if page.0 <= txn.base.page_count => Some(db.image(&txn.base, page)?),
@@ -210,27 +210,25 @@ fn changes(
             match (&base, options.bundle.header_page) {
                 (Some(base), HeaderPage::Embed) => {
                     home::embed_counters(&mut image, base);
-                    if in_gaps && page_count >= txn.base.page_count {
-                        home::embed_page_count(&mut image, base);
+                    if let Some(gaps) = gaps.filter(|_| page_count >= txn.base.page_count) {
+                        gaps.embed(&mut image, base);
                     }
                 }
                 _ => home::put_counter(&mut image, change_counter),
             }
             new = Image::from(image);
         }
-        let differs = match &mut encoder {
-            Some(encoder) => encoder.add_delta(page, base.as_deref(), &new)?,
-            // SQLite's cache has old bytes of gap and trailer.
-            None if in_gaps && options.bundle.header_page == HeaderPage::Embed => {
-                base.as_deref().is_none_or(|base| !shape.same(page, base, &new))
-            }
-            None => base.as_deref() != Some(&*new),
+        let embedding = gaps.filter(|_| options.bundle.header_page == HeaderPage::Embed);
+        let differs = match (&mut encoder, embedding) {
+            (Some(encoder), _) => encoder.add_delta(page, base.as_deref(), &new)?,
+            (None, Some(gaps)) => base.as_deref().is_none_or(|base| !gaps.same(&shape, page, base, &new)),
+            (None, None) => base.as_deref() != Some(&*new),
         };
         if differs {
             if page == PageNo::HEADER {
                 header = new.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
             }
-            let old = base.filter(|_| in_gaps);
+            let old = base.filter(|_| gaps.is_some());
             changed.push(Changed { page, new, old });
         } else if page == PageNo::HEADER {
             first_page = base;
@@ -356,17 +354,10 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
             }
             hide(live, &mut inner, &state);
         }
-        Outcome::Placed(pages) => {
-            inner.latest = state.clone();
-            let mut table = db.table.write();
-            pages.iter().for_each(|page| table.release(*page, inner.readers()));
-            live.log.pass(state.tid);
-        }
-        Outcome::InHome(pinned) => {
-            inner.latest = state.clone();
+        Outcome::Own(pinned) => {
+            live.scheme.show(db, &mut inner, &state, prepared.images);
             before = pinned;
         }
-        Outcome::Waits => show(&mut db.table.write(), &inner, state.tid, prepared.images),
     }
     if prepared.changed {
         inner.published = state.clone();
@@ -405,7 +396,7 @@ fn hide(live: &Live, inner: &mut Inner, state: &Arc<State>) {
     }
 }
 
-fn show(table: &mut PageTable, inner: &Inner, tid: Tid, images: Vec<(PageNo, Image)>) {
+pub fn show(table: &mut PageTable, inner: &Inner, tid: Tid, images: Vec<(PageNo, Image)>) {
     for (page, image) in images {
         table.publish(page, tid, Place::Memory(image), inner.readers());
     }

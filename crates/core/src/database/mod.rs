@@ -45,6 +45,7 @@ use parking_lot::RwLock;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
 use crate::base::options::{Options, SchemeName};
+use crate::base::research;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
 use crate::database::progress::Sweep;
@@ -391,9 +392,9 @@ impl Database {
         self.scheme.lock().clone()
     }
 
-    /// A scheme to read the content that it left in a file.
-    pub fn scheme_called(&self, name: SchemeName) -> Arc<dyn Scheme> {
-        (self.schemes)(name)
+    /// The scheme of trailers, if built in, to read the content that it left in a file.
+    pub fn scheme_with_trailers(&self) -> Option<Arc<dyn Scheme>> {
+        research::WITH_TRAILERS.map(self.schemes)
     }
 
     pub fn facts(&self) -> Facts {

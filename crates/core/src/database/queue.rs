@@ -479,6 +479,7 @@ impl WriterQueue {
     }
 
     /// Counts the holder, too.
+    #[cfg(feature = "research")]
     pub fn crowd(&self) -> usize {
         let inner = self.inner.lock();
         inner.waiting.len() + usize::from(inner.holder.is_some())

@@ -4,10 +4,11 @@
 //! commit::prepare   Scheme::prepare   images and states → places; may fail, changes nothing
 //! commit::publish   Scheme::commit    a record is finished, or home is written → Outcome, which
 //!                                     readers and the next writer are shown under one lock
+//!                                     (Scheme::show)
 //! Published::wait   Scheme::wait      what the scheme keeps for a write of its own
 //! checkpoint        Scheme::before_checkpoint, fit_home
 //! last close        Scheme::detach
-//! recovery          Scheme::roll_back, page_count_without_log
+//! recovery          Scheme::roll_back, write_again, rest, page_count_without_log
 //! ```
 //!
 //! The default scheme is in `commit/log.rs`, the others are in `research/`; only
@@ -19,14 +20,16 @@ use std::sync::Arc;
 use crate::base::error::Result;
 use crate::base::options::Options;
 use crate::base::types::{PageNo, Tid};
-use crate::database::{Database, Live};
+use crate::database::{Database, HomeFile, Inner, Live};
 use crate::disk::FileId;
+use crate::log::file::LogFile;
 use crate::log::group::Durability;
 use crate::log::ring::{Ready, Written};
 use crate::log::slot::Slot;
-use crate::pages::table::PageTable;
+use crate::pages::table::{Image, PageTable, Place};
 use crate::pages::txn::{Changed, Prepared, Txn};
 use crate::sqlite_format::home::{Header, State};
+use crate::sqlite_format::node::Shape;
 
 pub use crate::log::facts::Facts;
 
@@ -50,12 +53,8 @@ pub enum Outcome {
     Record(Ready),
     /// The record is in the log, and decided.
     Written(Box<Written>),
-    /// Pages are durable, without a record; the old ones were held for snapshots.
-    Placed(Vec<PageNo>),
-    /// The snapshot of the state before was pinned during the write.
-    InHome(Option<Arc<State>>),
-    /// Readers see it after [`Scheme::wait`].
-    Waits,
+    /// [`Scheme::show`] shows it. The snapshot of the state before was pinned during the write.
+    Own(Option<Arc<State>>),
 }
 
 /// The last transaction of a crashed session, in home alone.
@@ -66,9 +65,37 @@ pub struct Doubtful {
     pub undone: bool,
 }
 
+/// A session that a crash ended.
+pub struct Left<'a> {
+    pub log: &'a LogFile,
+    /// The slot that counts.
+    pub slot: &'a Slot,
+    pub is_newest: bool,
+    /// Images newer than home.
+    pub table: &'a PageTable,
+    /// The newest committed one.
+    pub state: &'a State,
+    /// Pages of a transaction in doubt are among the images.
+    pub in_doubt: bool,
+    pub options: &'a Options,
+}
+
+/// A page's gap and reserved bytes are the scheme's, not SQLite's.
+pub trait Gaps {
+    /// Gives `new`, page 1, the fields of `base` that commits do not write there.
+    fn embed(&self, new: &mut [u8], base: &[u8]);
+
+    /// Compares SQLite's part of a page.
+    fn same(&self, shape: &Shape, page: PageNo, base: &[u8], new: &[u8]) -> bool;
+}
+
 /// Where a change fails, the scheme poisons.
 pub trait Scheme: Send + Sync {
     fn facts(&self) -> Facts;
+
+    fn gaps(&self) -> Option<&dyn Gaps> {
+        None
+    }
 
     fn check(&self, _db: &Database, _options: &Options, _state: &State) -> Result<()> {
         Ok(())
@@ -99,7 +126,10 @@ pub trait Scheme: Send + Sync {
         durability: Durability,
     ) -> Result<Outcome>;
 
-    /// Waits after [`Outcome::Waits`]. `joins`: the writer's place is free, so others may join.
+    /// Shows [`Outcome::Own`]: to readers, if it is in home; to the next writer, if it waits.
+    fn show(&self, _db: &Database, _inner: &mut Inner, _state: &Arc<State>, _images: Vec<(PageNo, Image)>) {}
+
+    /// Waits for a write of the scheme's own. `joins`: the writer's place is free, so others may join.
     fn wait(&self, _db: &Database, _tid: Tid, _joins: bool) -> Result<()> {
         Ok(())
     }
@@ -127,6 +157,22 @@ pub trait Scheme: Send + Sync {
     /// With `accept_loss`, damaged pages stay.
     fn roll_back(&self, _db: &Database, _slot: &Slot, _table: &mut PageTable, _accept_loss: bool) -> Result<Doubtful> {
         Ok(Doubtful::default())
+    }
+
+    /// Writes the last transaction again, or the one it leads back to, and cuts home to `state`.
+    fn write_again(
+        &self,
+        _db: &Database,
+        _home: &mut HomeFile,
+        _state: &State,
+        _pages: Vec<(PageNo, Place)>,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes `left` durable and takes the mark off without a new session. False if one is needed.
+    fn rest(&self, _db: &Database, _left: &Left<'_>) -> Result<bool> {
+        Ok(false)
     }
 
     /// Counts by the pages of a home with this `first`, marked with `session`, without its log.

@@ -9,12 +9,10 @@ pub struct Facts {
     pub in_place: bool,
     /// The mark names the last one; else each commit goes home.
     pub checkpoints: bool,
-    /// A page's gap and reserved bytes are the scheme's, not SQLite's.
-    pub in_gaps: bool,
 }
 
 impl Facts {
-    pub const LOG: Facts = Facts { records: true, in_place: false, checkpoints: true, in_gaps: false };
+    pub const LOG: Facts = Facts { records: true, in_place: false, checkpoints: true };
 
     /// So other processes and sessions follow the log, and the last checkpoint needs no slot.
     pub fn all_in_log(self) -> bool {

@@ -20,7 +20,7 @@ use crate::base::layout::{
 };
 use crate::base::memory::{self, Room};
 use crate::base::rules::{Case, keeps};
-use crate::base::types::{LogOffset, PageNo, Tid};
+use crate::base::types::{LogOffset, Tid};
 use crate::disk::beside;
 use crate::disk::{Disk, DiskFile, FileId, FileSeal, NamesStamp, OpenMode, read_part, system};
 use crate::sqlite_format::home::mark;
@@ -628,12 +628,6 @@ impl LogFile {
         }
         let seal = self.file.seal().context(|| self.what("cannot look at"))?;
         self.note(shared::AT_SEAL, seal.map_or([0; 2], |seal| seal.0))
-    }
-
-    pub(crate) fn noted_in_place(&self) -> Result<Option<PageNo>> {
-        let mut b = [0; 4];
-        let b = read_part(&*self.file, &mut b, shared::AT_IN_PLACE_PAGE as u64).context(|| self.what("cannot read"))?;
-        Ok(le_u32(b, 0).filter(|page| *page != 0).map(PageNo))
     }
 
     /// Rewrites and flushes live records and streamed images: a failed flush may have left them in

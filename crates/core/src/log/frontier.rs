@@ -182,6 +182,7 @@ impl Frontier<Memory> {
     }
 
     /// With all before shown: `tid` is durable in place, without a record.
+    #[cfg(feature = "research")]
     pub fn pass(&mut self, tid: Tid) {
         debug_assert!(self.reached(self.0.published, true) && tid >= self.0.published, "in flight: {self:?}");
         *self = Frontier(Memory { recorded: self.0.recorded, ..Frontier::at(tid).0 }).checked();

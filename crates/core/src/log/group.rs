@@ -367,17 +367,6 @@ impl Group {
         self.pending.lock().frontier.flushed_elsewhere(tid);
     }
 
-    pub fn skip(&self, tid: Tid) {
-        self.pending.lock().frontier = Frontier::at(tid);
-    }
-
-    /// With everything shown: so is `tid`, in place without a record.
-    pub fn pass(&self, tid: Tid) {
-        let mut p = self.pending.lock();
-        debug_assert!(!p.busy, "something is in flight");
-        p.frontier.pass(tid);
-    }
-
     /// The next flush must cover the whole file.
     pub fn written_beside(&self) {
         self.pending.lock().beside = true;
@@ -547,6 +536,21 @@ impl Group {
             self.file.sync().map_err(|error| Error::Io { what: what("flush"), error })?;
         }
         Ok(())
+    }
+}
+
+/// Of transactions without a record.
+#[cfg(feature = "research")]
+impl Group {
+    pub fn skip(&self, tid: Tid) {
+        self.pending.lock().frontier = Frontier::at(tid);
+    }
+
+    /// With everything shown: so is `tid`, in place without a record.
+    pub fn pass(&self, tid: Tid) {
+        let mut p = self.pending.lock();
+        debug_assert!(!p.busy, "something is in flight");
+        p.frontier.pass(tid);
     }
 }
 

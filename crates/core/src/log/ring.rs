@@ -13,11 +13,11 @@ use super::record::{self, Head};
 use super::slot::Slot;
 use super::tombstone::Tombstone;
 use crate::base::error::{Error, IoContext, Result};
-use crate::base::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, shared, slot};
+use crate::base::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, slot};
 use crate::base::memory::{self, Room};
 use crate::base::options::LOG_BYTES_MAX;
 use crate::base::rules::{Case, keeps};
-use crate::base::types::{LogOffset, PageNo, Tid};
+use crate::base::types::{LogOffset, Tid};
 use crate::disk::shared::BYTES as SHARED_BYTES;
 use crate::disk::{DiskFile, FileSeal, random};
 use crate::log::facts::Facts;
@@ -86,7 +86,6 @@ pub struct Log {
     pack: bool,
     /// The older slot may count: it has live records, or is of an earlier session.
     older_slot: bool,
-    noted: u32,
     /// The newest slot is not flushed: the first record's flush covers it (rule
     /// SlotWithFirstRecord).
     tentative: bool,
@@ -189,7 +188,6 @@ impl Log {
             log,
             slot,
             older_slot: true,
-            noted: 0,
             tentative: false,
             recovered: true,
             begins: 0,
@@ -596,11 +594,6 @@ impl Log {
         Ok(true)
     }
 
-    pub fn skip(&mut self, tid: Tid) {
-        self.last_tid = tid;
-        self.group.skip(tid);
-    }
-
     /// The older slot is live, of an ended session: it fits an older copy of home while no record
     /// is in the way (rule OneNumberOneState), and would lose a commit without a record.
     pub fn distrust_older_slot(&mut self) {
@@ -612,27 +605,6 @@ impl Log {
     /// record whose streamed images are gone, or fit an older copy of home.
     pub fn settle_slots(&mut self) -> Result<()> {
         if std::mem::take(&mut self.older_slot) { self.write_slot() } else { Ok(()) }
-    }
-
-    /// Notes a page before its write in place, not flushed: after a failed flush and a death, no
-    /// record tells the next process to rewrite it.
-    pub fn note_in_place(&mut self, page: PageNo) -> Result<()> {
-        if self.noted != page.0 {
-            let what = || format!("cannot write to the log {}", self.log.path.display());
-            self.log.file.write_at(&page.0.to_le_bytes(), shared::AT_IN_PLACE_PAGE as u64).context(what)?;
-            self.noted = page.0;
-        }
-        Ok(())
-    }
-
-    pub fn number(&mut self, tid: Tid) {
-        self.last_tid = tid;
-    }
-
-    /// `tid` is durable in place, without a record.
-    pub fn pass(&mut self, tid: Tid) {
-        self.last_tid = tid;
-        self.group.pass(tid);
     }
 
     /// Whether a recovery with home still marked finds proof of the close in any remains of
@@ -738,6 +710,25 @@ impl Log {
     fn next_slot(&mut self) -> [u8; slot::BYTES] {
         self.slot.sequence += 1;
         self.slot.encode()
+    }
+}
+
+/// Of transactions without a record.
+#[cfg(feature = "research")]
+impl Log {
+    pub fn skip(&mut self, tid: Tid) {
+        self.last_tid = tid;
+        self.group.skip(tid);
+    }
+
+    pub fn number(&mut self, tid: Tid) {
+        self.last_tid = tid;
+    }
+
+    /// `tid` is durable in place, without a record.
+    pub fn pass(&mut self, tid: Tid) {
+        self.last_tid = tid;
+        self.group.pass(tid);
     }
 }
 

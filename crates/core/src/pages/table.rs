@@ -492,43 +492,7 @@ impl PageTable {
         }
     }
 
-    pub fn newest_is_home(&self, page: PageNo) -> bool {
-        self.layer.as_ref().is_none_or(|l| l.streamed.get(page).is_none())
-            && self.unmade.as_ref().is_none_or(|unmade| unmade.made_by(page).is_none())
-            && self.pages.get(&page).and_then(|v| v.last()).is_none_or(|v| matches!(v.place, Place::Home))
-    }
-
-    /// Before a write in place: `old`, home's image, replaces home for each snapshot before `now`,
-    /// pinned already or later.
-    pub fn hold(&mut self, page: PageNo, now: Tid, old: Place) {
-        debug_assert!(self.newest_is_home(page), "page {page} has an image newer than home");
-        self.since = None;
-        if let Place::Memory(image) = &old {
-            self.kept_bytes += image.len() as u64;
-        }
-        let versions = self.versions(page);
-        displace_home(versions, versions.len(), old);
-        versions.push(Version { tid: now, place: Place::Home });
-    }
-
-    /// The same before home, which is at `base`, gets the newest image, which is in memory.
-    pub fn hold_under(&mut self, page: PageNo, base: Tid, old: Place) {
-        self.since = None;
-        if let Place::Memory(image) = &old {
-            self.kept_bytes += image.len() as u64;
-        }
-        let versions = self.versions(page);
-        let at = versions.partition_point(|v| v.tid <= base);
-        displace_home(versions, at, old);
-    }
-
-    /// Home has the newest image, which was in memory: drops unneeded versions.
-    pub fn brought_home(&mut self, page: PageNo, readers: Readers<'_>) {
-        self.since = None;
-        self.is_home(page, readers);
-    }
-
-    /// The same for an image with a record in the log.
+    /// Home has got the newest image, which has a record in the log: drops unneeded versions.
     pub fn swept(&mut self, page: PageNo, readers: Readers<'_>) {
         let Some(tid) = self.is_home(page, readers) else { return };
         self.since = self.since.map(|since| since.max(tid));
@@ -683,23 +647,45 @@ impl PageTable {
     }
 }
 
-fn bytes(versions: &[Version]) -> u64 {
-    versions.iter().map(Version::bytes).sum()
+/// Of pages that are overwritten in place.
+#[cfg(feature = "research")]
+impl PageTable {
+    /// Before home, which is at `base`, gets the newest image, which is in memory: `old`, home's
+    /// image, replaces home for each snapshot up to `base`, pinned already or later.
+    pub fn hold_under(&mut self, page: PageNo, base: Tid, old: Place) {
+        self.since = None;
+        if let Place::Memory(image) = &old {
+            self.kept_bytes += image.len() as u64;
+        }
+        let versions = self.versions(page);
+        let at = versions.partition_point(|v| v.tid <= base);
+        Self::displace_home(versions, at, old);
+    }
+
+    /// Home is about to lose `old`, which replaces it in the first `count` versions. Several may be in
+    /// home: a checkpoint marks one for a page beyond home's end, too.
+    fn displace_home(versions: &mut Vec<Version>, count: usize, old: Place) {
+        let older = versions.get(..count).unwrap_or_default();
+        let from = older.iter().rposition(|v| !matches!(v.place, Place::Home)).map_or(0, |newest| newest + 1);
+        debug_assert!(from < count || count == 0, "a version is newer than home");
+        if from < count {
+            versions.drain(from + 1..count);
+        }
+        match versions.get_mut(from).filter(|_| from < count) {
+            Some(version) => version.place = old,
+            None => versions.insert(from, Version { tid: Tid::HOME, place: old }),
+        }
+    }
+
+    /// Home has the newest image, which was in memory: drops unneeded versions.
+    pub fn brought_home(&mut self, page: PageNo, readers: Readers<'_>) {
+        self.since = None;
+        self.is_home(page, readers);
+    }
 }
 
-/// Home is about to lose `old`, which replaces it in the first `count` versions. Several may be in
-/// home: a checkpoint marks one for a page beyond home's end, too.
-fn displace_home(versions: &mut Vec<Version>, count: usize, old: Place) {
-    let older = versions.get(..count).unwrap_or_default();
-    let from = older.iter().rposition(|v| !matches!(v.place, Place::Home)).map_or(0, |newest| newest + 1);
-    debug_assert!(from < count || count == 0, "a version is newer than home");
-    if from < count {
-        versions.drain(from + 1..count);
-    }
-    match versions.get_mut(from).filter(|_| from < count) {
-        Some(version) => version.place = old,
-        None => versions.insert(from, Version { tid: Tid::HOME, place: old }),
-    }
+fn bytes(versions: &[Version]) -> u64 {
+    versions.iter().map(Version::bytes).sum()
 }
 
 /// Keeps the versions, all before `until`, that a snapshot may read.
@@ -733,25 +719,19 @@ mod tests {
     /// Home still has page 7, for an older snapshot.
     #[test]
     fn a_page_that_is_added_again_leaves_home_to_no_older_snapshot() {
-        for under in [true, false] {
-            let mut table = PageTable::default();
-            let mut snapshots = Snapshots::default();
-            snapshots.pin(Tid(2), 9);
-            table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 2));
-            table.hold_under(PageNo(7), Tid(2), Place::Memory(image(1)));
-            table.brought_home(PageNo(7), readers(&snapshots, 3));
-            snapshots.pin(Tid(4), 9);
-            table.checkpointed(Tid(5), 6, readers(&snapshots, 5));
-            assert_eq!([2, 4].map(|tid| read(&table, tid)), [Some(1), None]);
-            if under {
-                table.publish(PageNo(7), Tid(6), Place::Memory(image(6)), readers(&snapshots, 5));
-                table.hold_under(PageNo(7), Tid(5), Place::Memory(image(3)));
-                table.brought_home(PageNo(7), readers(&snapshots, 6));
-            } else {
-                table.hold(PageNo(7), Tid(6), Place::Memory(image(3)));
-            }
-            assert_eq!([2, 4, 6].map(|tid| read(&table, tid)), [Some(1), Some(3), None]);
-        }
+        let mut table = PageTable::default();
+        let mut snapshots = Snapshots::default();
+        snapshots.pin(Tid(2), 9);
+        table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 2));
+        table.hold_under(PageNo(7), Tid(2), Place::Memory(image(1)));
+        table.brought_home(PageNo(7), readers(&snapshots, 3));
+        snapshots.pin(Tid(4), 9);
+        table.checkpointed(Tid(5), 6, readers(&snapshots, 5));
+        assert_eq!([2, 4].map(|tid| read(&table, tid)), [Some(1), None]);
+        table.publish(PageNo(7), Tid(6), Place::Memory(image(6)), readers(&snapshots, 5));
+        table.hold_under(PageNo(7), Tid(5), Place::Memory(image(3)));
+        table.brought_home(PageNo(7), readers(&snapshots, 6));
+        assert_eq!([2, 4, 6].map(|tid| read(&table, tid)), [Some(1), Some(3), None]);
     }
 
     fn read(table: &PageTable, tid: u64) -> Option<u8> {
@@ -799,7 +779,7 @@ mod tests {
         assert_eq!(changes(&table, 7), (Tid(5), vec![(PageNo(3), Tid(7)), (PageNo(9), Tid(6))]));
         // A page in place has no record.
         table.checkpointed(Tid(7), 9, readers(&snapshots, 7));
-        table.hold(PageNo(7), Tid(8), Place::Memory(image(4)));
+        table.hold_under(PageNo(7), Tid(7), Place::Memory(image(4)));
         assert!(table.changes(Tid(8)).is_none());
     }
 
@@ -928,12 +908,13 @@ mod tests {
         let mut snapshots = Snapshots::from([3]);
         let mut table = PageTable::default();
         for (now, old) in [(4, 100), (5, 104), (6, 105)] {
-            assert!(table.newest_is_home(PageNo(7)));
-            table.hold(PageNo(7), Tid(now), Place::Memory(image(old)));
+            assert!(read(&table, now).is_none());
+            table.publish(PageNo(7), Tid(now), Place::Memory(image(old + 1)), readers(&snapshots, now - 1));
+            table.hold_under(PageNo(7), Tid(now - 1), Place::Memory(image(old)));
             // A snapshot pinned before the change reads the held image.
             table.trim(readers(&snapshots, now - 1));
             assert_eq!(read(&table, now - 1), Some(old));
-            table.release(PageNo(7), readers(&snapshots, now));
+            table.brought_home(PageNo(7), readers(&snapshots, now));
         }
         assert_eq!((read(&table, 3), read(&table, 6), table.kept_bytes()), (Some(100), None, 512));
         snapshots = Snapshots::default();
@@ -978,10 +959,10 @@ mod tests {
         assert_eq!([2, 3, 9].map(|tid| makes(&table, 7, tid)), [None, Some(3), Some(3)]);
         assert_eq!((table.new_bytes(), table.count_dirty(8, 7).unwrap()), (3 * 512, (2, 1)));
         assert_eq!(table.dirty(9).unwrap().iter().map(|(page, _)| page.0).collect::<Vec<_>>(), [7, 8, 9]);
-        assert_eq!((table.newest_tid(PageNo(8)), table.newest_is_home(PageNo(8))), (Some(Tid(4)), false));
+        assert_eq!(table.newest_tid(PageNo(8)), Some(Tid(4)));
         assert!(matches!(table.to_sweep(PageNo(8)), Some((Tid(4), Place::Unmade(_)))));
         table.swept(PageNo(8), readers(&nobody, 5));
-        assert!(table.newest_is_home(PageNo(8)) && makes(&table, 8, 9).is_none());
+        assert!(table.to_sweep(PageNo(8)).is_none() && makes(&table, 8, 9).is_none());
         let Place::Unmade(chain) = table.find(PageNo(7), Tid(9)) else { panic!("somebody has made it") };
         table.made(PageNo(7), &chain, image(3));
         assert_eq!((read(&table, 9), table.new_bytes()), (Some(3), 2 * 512));

@@ -1,12 +1,13 @@
 //! One write transaction: its pages, private until the commit.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::base::error::{Error, Result};
 use crate::base::memory;
-use crate::base::types::{PageNo, Tid};
+use crate::base::types::PageNo;
 use crate::log::record::Stream;
 use crate::log::ring::Written;
 use crate::log::several::Several;
@@ -25,8 +26,8 @@ pub struct Prepared {
     /// Without streamed ones.
     pub images: Vec<(PageNo, Image)>,
     pub stream: Stream,
-    /// Pages written in place instead of a record.
-    pub in_place: Option<Box<Placement>>,
+    /// The scheme commits it instead of a record.
+    pub own: Option<Box<dyn Any + Send>>,
     pub changed: bool,
     /// The record, if already in the log and undecided.
     pub written: Option<Box<Written>>,
@@ -37,7 +38,7 @@ impl Prepared {
     pub fn of(txn: &Txn, state: State, changed: Vec<Changed>) -> Result<Prepared> {
         let mut images: Vec<(PageNo, Image)> = memory::list(changed.len())?;
         images.extend(changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)));
-        Ok(Prepared { state, images, stream: Stream::default(), in_place: None, changed: true, written: None })
+        Ok(Prepared { state, images, stream: Stream::default(), own: None, changed: true, written: None })
     }
 
     pub fn nothing(base: &State) -> Prepared {
@@ -45,7 +46,7 @@ impl Prepared {
             state: base.clone(),
             images: Vec::new(),
             stream: Stream::default(),
-            in_place: None,
+            own: None,
             changed: false,
             written: None,
         }
@@ -57,16 +58,6 @@ pub struct Changed {
     pub new: Image,
     /// If the page existed and the scheme needs it.
     pub old: Option<Image>,
-}
-
-pub struct Placement {
-    /// Page, new image, home's image if any.
-    pub pages: Vec<(PageNo, Image, Option<Image>)>,
-    /// One page noted in the log; else pages with trailers.
-    pub note: bool,
-    /// The transaction of home's image, to which undo records lead back.
-    pub base: Tid,
-    pub count: usize,
 }
 
 /// Enough for small transactions.

@@ -10,7 +10,6 @@
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
-use crate::base::options::SchemeName;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::database::Database;
@@ -157,7 +156,15 @@ impl Replay<'_> {
         let in_place = slot.page_count == PAGE_COUNT_IN_HOME;
         let has_records = in_place && !log.scan(slot, |_| Ok(()))?.is_empty();
         if slot.is_in_page() && !has_records && home::page_count(first) != Some(0) {
-            let found = db.scheme_called(SchemeName::InPage).roll_back(db, slot, table, accept_loss)?;
+            let Some(in_page) = db.scheme_with_trailers() else {
+                return Err(Error::CantOpen(format!(
+                    "{} was in use under a scheme of the research (dhl-cc, dhl-tc, lsmvbt, mvbt, mvbt-opt or dash) when \
+                     its process ended, and this build has none. Nothing was changed. Open it with a build that has them \
+                     (cargo's feature `research`)",
+                    db.path.display()
+                )));
+            };
+            let found = in_page.roll_back(db, slot, table, accept_loss)?;
             report.in_place = found.last.map(|(tid, _)| (tid, found.undone));
             if let Place::Memory(image) = table.find(PageNo::HEADER, Tid(u64::MAX))
                 && let Some(header) = image.get(..at::HEADER_BYTES)

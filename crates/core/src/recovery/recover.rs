@@ -13,13 +13,13 @@ use parking_lot::MutexGuard;
 
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
-use crate::base::memory;
 use crate::base::options::Options;
 use crate::base::rules::{Case, keeps};
-use crate::base::types::{LogOffset, PageNo, Tid};
+use crate::base::types::{LogOffset, Tid};
 use crate::checkpoint::{fit_length, write_pages};
 use crate::commit::record;
 use crate::database::follow;
+use crate::database::scheme::Left;
 use crate::database::{Database, HomeFile, Inner, Live, Phase};
 use crate::disk::beside;
 use crate::disk::stats::CountedFile;
@@ -32,7 +32,6 @@ use crate::log::ring::{
 };
 use crate::log::slot::Slot;
 use crate::log::tombstone::Tombstone;
-use crate::pages::table::Place;
 use crate::pairing::Pairing;
 use crate::pairing::closed::{Closed, closed};
 use crate::pairing::evidence::HomeAndLog;
@@ -112,34 +111,6 @@ pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
     Ok(member::try_alone(&log, LockKind::Exclusive)? && end_again(db, &log, session)?)
 }
 
-/// After a dead process's failed flush, it may be in the cache only. The mark's flush covers it.
-fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
-    let mut image = memory::zeros(state.page_bytes as usize)?;
-    let at = page.offset(state.page_bytes);
-    let read = db.home.read_at(&mut image, at).context(|| db.what("cannot read"))?;
-    if read < image.len() {
-        return Ok(());
-    }
-    db.home.write_at(&image, at).context(|| db.what("cannot write"))
-}
-
-/// The last transaction's pages, of an in-page scheme: first all but page 1, whose size may count
-/// pages that a crash takes; last the file's end, whose pages may prove the transaction before
-/// (rule SizeLast).
-fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
-    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
-    write_pages(db, &*db.home, home, state, pages)?;
-    if !first.is_empty() {
-        db.sync_home()?;
-        write_pages(db, &*db.home, home, state, first)?;
-    }
-    if home.bytes > state.bytes() {
-        db.sync_home()?;
-        fit_length(db, &*db.home, home, state)?;
-    }
-    Ok(())
-}
-
 /// Recovers it, or joins its users. The caller holds SHARED. False if the mark went: look again.
 pub fn attach(
     db: &Database,
@@ -182,8 +153,7 @@ pub fn attach(
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
         let found = Found { log, slots, slot, replayed, told };
-        if can_rest(&found)? {
-            rest(db, &found.log, &found.slot, found.replayed, options)?;
+        if rests(db, &found, options)? {
             return Ok(false);
         }
         match can_stay(db, &found, options)? {
@@ -354,52 +324,13 @@ fn follow(
     Ok(())
 }
 
-/// An in-page home is complete, and the log has nothing to replay or give back: no new session is
-/// needed.
-fn can_rest(found: &Found) -> Result<bool> {
+/// An in-page home is complete: it becomes a plain file, and no new session is needed.
+fn rests(db: &Database, found: &Found, options: &Options) -> Result<bool> {
+    let Some(in_page) = db.scheme_with_trailers().filter(|_| found.slot.is_in_page()) else { return Ok(false) };
     let Found { log, slots, slot, replayed, .. } = found;
-    let is_newest = |newest: &Slot| newest.session == slot.session && newest.sequence == slot.sequence;
-    let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
-    Ok(slot.is_in_page()
-        && replayed.state.kind == Kind::Database
-        && slot.ring_bytes <= small_ring_bytes(slot.block_bytes)
-        && log_bytes <= slot.ring_at() + slot.ring_bytes
-        && slots.first().is_some_and(is_newest)
-        && log.scan(slot, |_| Ok(()))?.is_empty())
-}
-
-/// One flush for the in-page transaction, another for its size, the file's end and the mark.
-/// Without the unflushed slot, `usable_log` still knows that the session is over (rule
-/// CloseWithoutSlot).
-fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: &Options) -> Result<()> {
+    let is_newest = slots.first().is_some_and(|s| s.session == slot.session && s.sequence == slot.sequence);
     let Replayed { table, state, report, .. } = replayed;
-    let counter = if slot.in_place { slot.counter_ceiling } else { state.change_counter };
-    let recovered = state.after(Tid::HOME, state.page_bytes, state.page_count, counter, Some(state.header));
-    let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    let mark = Mark::new(slot.session, slot.base_tid);
-    let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
-    log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
-    // Home's name may be in the cache alone (rule ExchangeFlushed).
-    if db.disk.exists(&beside::second_path(&db.path)).context(|| db.what("cannot look beside"))? {
-        db.flush_names(log)?;
-    }
-    let mut pages = table.dirty(recovered.page_count)?;
-    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
-    write_pages(db, &*db.home, &mut home, &recovered, pages)?;
-    if let Some(page) = log.noted_in_place()?
-        && keeps(Case::InPlaceRewritten)
-    {
-        rewrite_page(db, &recovered, page)?;
-    }
-    // Each other page was flushed before (rules MarkWhileNeeded and SizeLast).
-    if (report.in_place.is_some() || home.bytes != recovered.bytes()) && keeps(Case::MarkOffLast) {
-        db.sync_home()?;
-    }
-    write_pages(db, &*db.home, &mut home, &recovered, first)?;
-    fit_length(db, &*db.home, &mut home, &recovered)?;
-    beside::remove_second(&*db.disk, &db.path)?;
-    db.write_header(&recovered.final_header())?;
-    log.end(slot, slot.base_tid).map(drop)
+    in_page.rest(db, &Left { log, slot, is_newest, table, state, in_doubt: report.in_place.is_some(), options })
 }
 
 /// Whether records can stay. Some exist, so mark and names were durable before; memory has all of
@@ -420,7 +351,6 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && cursor.tail.0.saturating_sub(slot.start.0) <= slot.ring_bytes
         && log_bytes == slot.ring_at() + slot.ring_bytes
         && cursor.last_tid.0.saturating_add(3 * TIDS_APART) < slot.tid_ceiling.0
-        && log.noted_in_place()?.is_none()
         && slots.first().is_some_and(|newest| newest == slot)
         && !db.is_signed()?)
 }
@@ -574,12 +504,9 @@ pub fn take_over(
         write_pages(db, &*db.home, &mut home, &recovered, table.dirty(recovered.page_count)?)?;
         fit_length(db, &*db.home, &mut home, &recovered)?;
     } else if report.in_place.is_some() {
-        write_again(db, &mut home, &recovered, table.dirty(recovered.page_count)?)?;
-    }
-    if let Some(page) = log.noted_in_place()?
-        && keeps(Case::InPlaceRewritten)
-    {
-        rewrite_page(db, &recovered, page)?;
+        let in_page = db.scheme_with_trailers();
+        let pages = table.dirty(recovered.page_count)?;
+        in_page.map_or(Ok(()), |in_page| in_page.write_again(db, &mut home, &recovered, pages))?;
     }
     // As the mark may be.
     db.write_header(&recovered.marked_or_empty(mark))?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
-use crate::base::options::{Options, SchemeName};
+use crate::base::options::Options;
 use crate::base::types::Tid;
 use crate::database::{Database, Schemes};
 use crate::disk::locks;
@@ -102,8 +102,9 @@ impl Repair {
             return Ok(State::empty(Tid::HOME)); // Only the mark: the first checkpoint has not been.
         }
         if let Some(mark) = home::mark(&first) {
-            let in_page = self.db.scheme_called(SchemeName::InPage);
-            if let Some(page_count) = in_page.page_count_without_log(&self.db, &first, mark.session)? {
+            let in_page = self.db.scheme_with_trailers();
+            let found = in_page.map(|in_page| in_page.page_count_without_log(&self.db, &first, mark.session));
+            if let Some(page_count) = found.transpose()?.flatten() {
                 home::put_page_count(&mut first, page_count);
             }
         }

@@ -23,7 +23,7 @@ use crate::base::types::PageNo;
 use crate::checkpoint::{fit_length, write_home, write_pages};
 use crate::commit::reserve_bytes;
 use crate::database::scheme::{Commit, Facts, Outcome, Scheme};
-use crate::database::{Database, HomeFile, Live};
+use crate::database::{Database, HomeFile, Inner, Live};
 use crate::disk::beside;
 use crate::disk::stats::{CountedFile, Stats};
 use crate::disk::{DiskFile, FileId};
@@ -50,7 +50,7 @@ struct Second {
 
 impl Scheme for Dash {
     fn facts(&self) -> Facts {
-        Facts { records: false, in_place: true, checkpoints: false, in_gaps: false }
+        Facts { records: false, in_place: true, checkpoints: false }
     }
 
     fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<Changed>) -> Result<Prepared> {
@@ -70,7 +70,11 @@ impl Scheme for Dash {
         // For readers meanwhile (invariant I4).
         let before = db.pin(&mut db.inner.lock())?;
         self.turn(db, live, txn, state, &prepared.images).map_err(|e| db.poison(e))?;
-        Ok(Outcome::InHome(Some(before)))
+        Ok(Outcome::Own(Some(before)))
+    }
+
+    fn show(&self, _db: &Database, inner: &mut Inner, state: &Arc<State>, _images: Vec<(PageNo, Image)>) {
+        inner.latest = state.clone();
     }
 
     /// The opened file gets its name back, alone. After an error the names are unknown.

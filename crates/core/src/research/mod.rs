@@ -1,7 +1,11 @@
 //! Schemes of the research, to compare the ring with, and no protection at all. Only the table of
-//! schemes names them; two share [`place`].
+//! schemes names them; [`place`] is the commit in place of the in-page schemes.
 
-pub mod auto;
+use std::sync::Arc;
+
+use crate::base::research::Name;
+use crate::database::scheme::Scheme;
+
 pub mod dash;
 pub mod in_page;
 pub mod off;
@@ -9,3 +13,12 @@ pub mod place;
 pub mod roll_back;
 pub mod trailer;
 pub mod undo;
+
+/// The scheme called `name`, with nothing under way.
+pub fn of(name: Name) -> Arc<dyn Scheme> {
+    match name {
+        Name::InPage => Arc::new(in_page::InPage::default()),
+        Name::Off => Arc::new(off::Off),
+        Name::Dash => Arc::new(dash::Dash::default()),
+    }
+}

@@ -7,7 +7,7 @@ use crate::base::error::Result;
 use crate::base::types::PageNo;
 use crate::checkpoint::write_home;
 use crate::database::scheme::{Commit, Facts, Outcome, Scheme};
-use crate::database::{Database, Live};
+use crate::database::{Database, Inner, Live};
 use crate::log::group::Durability;
 use crate::pages::table::{Image, Place};
 use crate::pages::txn::{Changed, Prepared, Txn};
@@ -16,7 +16,7 @@ use crate::sqlite_format::home::State;
 pub struct Off;
 
 impl Off {
-    const FACTS: Facts = Facts { records: false, in_place: false, checkpoints: false, in_gaps: false };
+    const FACTS: Facts = Facts { records: false, in_place: false, checkpoints: false };
 }
 
 impl Scheme for Off {
@@ -37,7 +37,11 @@ impl Scheme for Off {
     ) -> Result<Outcome> {
         let Commit { db, live, txn, .. } = c.parts();
         overwrite(db, live, txn, state, &prepared.images, durability).map_err(|e| db.poison(e))?;
-        Ok(Outcome::InHome(None))
+        Ok(Outcome::Own(None))
+    }
+
+    fn show(&self, _db: &Database, inner: &mut Inner, state: &Arc<State>, _images: Vec<(PageNo, Image)>) {
+        inner.latest = state.clone();
     }
 
     fn detach(&self, _db: &Database, live: &mut Live, stays: Option<&State>) -> Result<()> {

@@ -5,37 +5,42 @@ use std::sync::atomic::Ordering;
 
 use crate::base::error::{IoContext, Result};
 use crate::base::memory;
-use crate::base::options::{CommitMark, Garbage, Options};
+use crate::base::options::Options;
+use crate::base::research::{CommitMark, Garbage};
 use crate::base::rules::{Case, keeps};
-use crate::base::types::PageNo;
+use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::keep;
 use crate::database::{Database, Live};
-use crate::disk::image_file::ImageFile;
 use crate::disk::stats::Stats;
-use crate::pages::table::Place;
-use crate::pages::txn::Placement;
+use crate::pages::table::{Image, Place};
 use crate::research::trailer;
 use crate::sqlite_format::home::State;
 
 /// The kernel copies it into its cache at once: a dying process cannot leave half.
 pub const PAGE_BYTES_MAX: u32 = 4096;
 
+/// Pages with trailers, written in place.
+pub struct Placement {
+    /// Page, new image, home's image if any.
+    pub pages: Vec<(PageNo, Image, Option<Image>)>,
+    /// The transaction of home's image, to which undo records lead back.
+    pub base: Tid,
+    pub count: usize,
+}
+
 /// Writes durably. Older snapshots keep the old images until the state has changed.
 pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
     if keeps(Case::HeldInPlace) {
-        hold(db, live, state, placed)?;
+        hold(db, live, placed)?;
     }
     if keeps(Case::SlotsAgree) {
         live.log.settle_slots()?;
-    }
-    if let ([(page, ..)], true) = (placed.pages.as_slice(), placed.note) {
-        live.log.note_in_place(*page)?;
     }
     db.epoch.fetch_add(1, Ordering::SeqCst);
     let what = || db.what("cannot write");
     let offset = |page: PageNo| page.offset(state.page_bytes);
     let mut last = None;
-    match (placed.pages.as_slice(), options.bundle.commit_mark) {
+    match (placed.pages.as_slice(), options.bundle.extra.commit_mark) {
         ([only], _) => last = Some(only),
         (pages, CommitMark::Page) => last = pages.iter().find(|(p, ..)| *p == PageNo::HEADER).or(pages.last()),
         (_, CommitMark::Count) => {}
@@ -62,11 +67,8 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
 }
 
 /// Memory keeps them if a temporary file has no room.
-fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Result<()> {
+fn hold(db: &Database, live: &mut Live, placed: &Placement) -> Result<()> {
     let alone = db.inner.lock().snapshots.is_empty();
-    if placed.note && db.table.read().is_empty() {
-        live.kept = ImageFile::default();
-    }
     for (page, _, old) in &placed.pages {
         let Some(old) = old else { continue };
         let in_memory = Place::Memory(old.clone());
@@ -74,17 +76,14 @@ fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Re
             Err(e) if e.is_short() => in_memory,
             place => place?,
         };
-        match placed.note {
-            true => db.table.write().hold(*page, state.tid, place),
-            false => db.table.write().hold_under(*page, placed.base, place),
-        }
+        db.table.write().hold_under(*page, placed.base, place);
     }
     Ok(())
 }
 
 /// `gc=eager`: the undo records go with another write.
 fn collect(db: &Database, state: &State, placed: &Placement, options: &Options) -> Result<()> {
-    if options.bundle.garbage == Garbage::Lazy || placed.note {
+    if options.bundle.extra.garbage == Garbage::Lazy {
         return Ok(());
     }
     for (page, image, _) in &placed.pages {

@@ -14,14 +14,17 @@ use crate::base::memory::{self, Room};
 use crate::base::options::STREAM_BYTES_MAX;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
-use crate::database::Database;
-use crate::database::scheme::Doubtful;
+use crate::checkpoint::{fit_length, write_pages};
+use crate::database::scheme::{Doubtful, Left};
+use crate::database::{Database, HomeFile};
+use crate::disk::beside;
+use crate::log::ring::small_ring_bytes;
 use crate::log::slot::Slot;
 use crate::pages::snapshots::Snapshots;
 use crate::pages::table::{Image, PageTable, Place, Readers};
 use crate::research::trailer::{self, Trailer};
 use crate::research::undo;
-use crate::sqlite_format::home;
+use crate::sqlite_format::home::{self, Kind, Mark, State};
 use crate::sqlite_format::node::Shape;
 
 const RUN_BYTES: u64 = 256 << 10;
@@ -102,6 +105,60 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
         table.publish(PageNo::HEADER, last.tid, Place::Memory(Image::from(first)), nobody);
     }
     Ok(Doubtful { last: Some((last.tid, count)), undone })
+}
+
+/// The last transaction's pages: first all but page 1, whose size may count pages that a crash takes;
+/// last the file's end, whose pages may prove the transaction before (rule SizeLast).
+pub fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
+    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
+    write_pages(db, &*db.home, home, state, pages)?;
+    if !first.is_empty() {
+        db.sync_home()?;
+        write_pages(db, &*db.home, home, state, first)?;
+    }
+    if home.bytes > state.bytes() {
+        db.sync_home()?;
+        fit_length(db, &*db.home, home, state)?;
+    }
+    Ok(())
+}
+
+/// One flush for the in-page transaction, another for its size, the file's end and the mark. Without
+/// the unflushed slot, `usable_log` still knows that the session is over (rule CloseWithoutSlot).
+/// False if the log has something to replay or give back.
+pub fn rest(db: &Database, left: &Left<'_>) -> Result<bool> {
+    let Left { log, slot, is_newest, table, state, in_doubt, options } = *left;
+    let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
+    let can_rest = state.kind == Kind::Database
+        && slot.ring_bytes <= small_ring_bytes(slot.block_bytes)
+        && log_bytes <= slot.ring_at() + slot.ring_bytes
+        && is_newest
+        && log.scan(slot, |_| Ok(()))?.is_empty();
+    if !can_rest {
+        return Ok(false);
+    }
+    let counter = if slot.in_place { slot.counter_ceiling } else { state.change_counter };
+    let recovered = state.after(Tid::HOME, state.page_bytes, state.page_count, counter, Some(state.header));
+    let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+    let mark = Mark::new(slot.session, slot.base_tid);
+    let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
+    log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
+    // Home's name may be in the cache alone (rule ExchangeFlushed).
+    if db.disk.exists(&beside::second_path(&db.path)).context(|| db.what("cannot look beside"))? {
+        db.flush_names(log)?;
+    }
+    let mut pages = table.dirty(recovered.page_count)?;
+    let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
+    write_pages(db, &*db.home, &mut home, &recovered, pages)?;
+    // Each other page was flushed before (rules MarkWhileNeeded and SizeLast).
+    if (in_doubt || home.bytes != recovered.bytes()) && keeps(Case::MarkOffLast) {
+        db.sync_home()?;
+    }
+    write_pages(db, &*db.home, &mut home, &recovered, first)?;
+    fit_length(db, &*db.home, &mut home, &recovered)?;
+    beside::remove_second(&*db.disk, &db.path)?;
+    db.write_header(&recovered.final_header())?;
+    log.end(slot, slot.base_tid).map(|_| true)
 }
 
 #[derive(Clone, Copy)]

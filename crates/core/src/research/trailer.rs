@@ -89,10 +89,3 @@ fn checksum(page: PageNo, image: &[u8]) -> u32 {
     }
     crc32c::crc32c_append(crc, image.get(from..).unwrap_or_default())
 }
-
-/// Whether the header leaves room for a trailer. Other reserved bytes than onewrite's may have
-/// another use; a VACUUM to another page size keeps them.
-pub fn has_room(header: &[u8]) -> bool {
-    let reserved = header.get(home::RESERVED).copied();
-    [512, 1024, 2048, 4096].map(at::reserved_bytes).into_iter().any(|ours| reserved == Some(ours))
-}

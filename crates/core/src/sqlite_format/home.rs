@@ -2,7 +2,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use crate::base::layout::{be_u16, be_u32, home as at, le_u32, le_u64, put};
+use crate::base::layout::{be_u16, be_u32, home as at, le_u32, le_u64, put, trailer};
 use crate::base::types::Tid;
 
 /// The first bytes of page 1.
@@ -242,6 +242,13 @@ pub fn reserved(header: &[u8]) -> Option<u8> {
     header.get(at::RESERVED).copied()
 }
 
+/// Whether the header leaves room for a trailer. Other reserved bytes than onewrite's may have
+/// another use; a VACUUM to another page size keeps them.
+pub fn has_room(header: &[u8]) -> bool {
+    let reserved = reserved(header);
+    [512, 1024, 2048, 4096].map(trailer::reserved_bytes).into_iter().any(|ours| reserved == Some(ours))
+}
+
 pub fn wants_wal(header: &[u8]) -> bool {
     header.get(at::WRITE_VERSION) == Some(&2) || header.get(at::READ_VERSION) == Some(&2)
 }
@@ -289,13 +296,6 @@ pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
         if let Some(old) = counters_of.get(field..field + 4) {
             put(new, field, old);
         }
-    }
-}
-
-/// The same for the page count, which an in-page scheme derives from the pages.
-pub fn embed_page_count(new: &mut [u8], count_of: &[u8]) {
-    if let Some(old) = count_of.get(at::PAGE_COUNT..at::PAGE_COUNT + 4) {
-        put(new, at::PAGE_COUNT, old);
     }
 }
 

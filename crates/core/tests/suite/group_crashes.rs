@@ -15,26 +15,25 @@ use onewrite_core::{Connection, Engine, Error, LockLevel};
 const PAGES: u32 = 300;
 const PAGE: usize = 512;
 
-/// How many besides the counter, and the first. `alone`: mostly none, to go in place.
-fn reach(n: u64, alone: bool) -> (u64, u64) {
+/// How many besides the counter, and the first.
+fn reach(n: u64) -> (u64, u64) {
     let room = u64::from(PAGES) - 2;
     let count = match n % 64 {
         63 => room, // More than fits in memory: it streams.
         32 => 150,
-        _ if alone => 0,
         rest => 1 + rest % 3,
     };
     (count, n.wrapping_mul(7919) % room)
 }
 
-fn fills(n: u64, page: u64, alone: bool) -> bool {
+fn fills(n: u64, page: u64) -> bool {
     let room = u64::from(PAGES) - 2;
-    let (count, first) = reach(n, alone);
+    let (count, first) = reach(n);
     (page - 3 + room - first) % room < count
 }
 
-fn content(n: u64, page: u64, alone: bool) -> [u8; PAGE] {
-    let newest = if page == 2 { n } else { (1..=n).rev().find(|m| fills(*m, page, alone)).unwrap_or(0) };
+fn content(n: u64, page: u64) -> [u8; PAGE] {
+    let newest = if page == 2 { n } else { (1..=n).rev().find(|m| fills(*m, page)).unwrap_or(0) };
     image(newest)
 }
 
@@ -56,7 +55,6 @@ fn plain() -> Vec<u8> {
 
 #[derive(Default)]
 struct Known {
-    alone: bool,
     acknowledged: AtomicU64,
     seen: AtomicU64,
     begun: AtomicU64,
@@ -79,7 +77,7 @@ fn commit(c: &mut Connection, known: &Known, flush: bool) -> Result<(), Error> {
     c.lock(LockLevel::Reserved)?;
     let n = number(&read_page(c, 2)?) + 1;
     known.begun.fetch_max(n, Ordering::SeqCst);
-    let (count, first) = reach(n, known.alone);
+    let (count, first) = reach(n);
     let room = u64::from(PAGES) - 2;
     c.write_at(&image(n), PAGE as u64)?;
     for i in 0..count {
@@ -107,7 +105,7 @@ fn look(c: &mut Connection, known: &Known, rng: &mut SplitMix64, floor: &mut u64
     *floor = n;
     for _ in 0..4 {
         let page = 3 + rng.below(PAGES as usize - 2) as u64;
-        let (is, should) = (number(&read_page(c, page)?), number(&content(n, page, known.alone)));
+        let (is, should) = (number(&read_page(c, page)?), number(&content(n, page)));
         assert_eq!(is, should, "page {page} in the snapshot of transaction {n}");
     }
     c.unlock(LockLevel::None)
@@ -123,15 +121,15 @@ fn repeat(mut once: impl FnMut() -> Result<(), Error>, mut start_over: impl FnMu
     }
 }
 
-/// Until the power is cut. Returns commits, flushes of the log and pages written in place.
-fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64, u64) {
+/// Until the power is cut. Returns commits and flushes of the log.
+fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64) {
     let mut rng = SplitMix64::new(seed);
     let sim = SimDisk::new(SimConfig { atomic_unit, ..SimConfig::default() });
     sim.put_file(Path::new("/db"), &plain());
     let options = [("scheme", scheme), ("log_size", "256k"), ("stream_size", "64k")];
     let options = options.map(|(n, v)| (n.to_owned(), v.to_owned()));
     let engine = Engine::new(Arc::new(slow::Slow(sim.clone())));
-    let known = Known { alone: scheme == "auto", ..Known::default() };
+    let known = Known::default();
     let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
     let mut first = open();
     commit(&mut first, &known, true).unwrap();
@@ -160,16 +158,12 @@ fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64,
     });
     drop(first);
     let flushes = sim.counters_of("-onewrite").flushes();
-    let in_place = sim.counters_of("db").durable_writes;
     let crashed = sim.crash(rng.next_u64());
     let mut c = Engine::new(Arc::new(crashed)).open(Path::new("/db"), OpenMode::ReadWrite, &[]).unwrap();
     c.lock(LockLevel::Shared).unwrap();
     let n = number(&read_page(&mut c, 2).unwrap());
     for page in 2..=u64::from(PAGES) {
-        assert!(
-            read_page(&mut c, page).unwrap() == content(n, page, known.alone),
-            "seed {seed}: page {page} after transaction {n}"
-        );
+        assert!(read_page(&mut c, page).unwrap() == content(n, page), "seed {seed}: page {page} after transaction {n}");
     }
     let [acknowledged, seen, begun] =
         [&known.acknowledged, &known.seen, &known.begun].map(|a| a.load(Ordering::SeqCst));
@@ -178,18 +172,16 @@ fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64,
     assert!(n <= begun, "seed {seed}: {n} is left, {begun} was begun");
     c.unlock(LockLevel::None).unwrap();
     c.close().unwrap();
-    (known.commits.load(Ordering::SeqCst), flushes, in_place)
+    (known.commits.load(Ordering::SeqCst), flushes)
 }
 
 fn campaign(seeds: std::ops::Range<u64>, scheme: &str, atomic_unit: u32, all_flush: bool) {
-    let (mut commits, mut flushes, mut in_place) = (0, 0, 0);
+    let (mut commits, mut flushes) = (0, 0);
     for seed in seeds {
-        let (c, f, p) = run(seed, scheme, atomic_unit, all_flush);
+        let (c, f) = run(seed, scheme, atomic_unit, all_flush);
         commits += c;
         flushes += f;
-        in_place += p;
     }
-    assert!((in_place > 0) == (scheme == "auto"), "{in_place} pages went in place");
     assert!(commits > flushes, "{commits} commits, {flushes} flushes: no two shared one, so this tested nothing");
 }
 
@@ -201,12 +193,6 @@ fn a_power_cut_under_writing_threads_takes_back_nothing_that_was_acknowledged_or
 }
 
 #[test]
-fn pages_in_place_between_shared_flushes_change_nothing_for_readers_and_crashes() {
-    campaign(48..64, "auto", 512, true);
-    campaign(64..76, "auto", 512, false);
-}
-
-#[test]
 fn commits_that_do_not_flush_among_those_that_do_change_nothing_for_these() {
     campaign(36..48, "log", 512, false);
 }
@@ -215,7 +201,7 @@ fn commits_that_do_not_flush_among_those_that_do_change_nothing_for_these() {
 #[test]
 #[ignore = "takes long"]
 fn many_power_cuts() {
-    for (n, scheme) in [(1, "log"), (2, "wal-opt"), (3, "auto")] {
+    for (n, scheme) in [(1, "log"), (2, "wal-opt")] {
         for atomic_unit in [512, 4096] {
             campaign(n * 10_000..n * 10_000 + 500, scheme, atomic_unit, true);
             campaign(n * 20_000..n * 20_000 + 100, scheme, atomic_unit, false);

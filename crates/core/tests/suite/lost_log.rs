@@ -251,7 +251,7 @@ fn without_a_new_log_commits_are_errors_and_nothing_is_lost() {
 
 #[test]
 fn schemes_that_make_no_new_log_bring_everything_home() {
-    for given in [("concurrent", "1"), ("scheme", "auto")] {
+    for given in [("concurrent", "1"), ("scheme", "dash")] {
         let disk = disk();
         let mut c = open_with(&disk, &[given]).unwrap();
         commit(&mut c, 1);

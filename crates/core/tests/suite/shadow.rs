@@ -68,7 +68,7 @@ fn ends_with_all(disk: &SimDisk, c: Connection, n: u64) {
 /// leads to the newest state.
 #[test]
 fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit() {
-    for scheme in ["dash", "auto", "wal-opt"] {
+    for scheme in ["dash", "wal-opt"] {
         let first = disk();
         let open = |disk: &SimDisk| open_with(disk.clone(), &[("scheme", scheme)]);
         let mut c = open(&first);

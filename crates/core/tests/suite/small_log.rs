@@ -84,7 +84,7 @@ fn home_page(disk: &SimDisk, index: usize) -> Vec<u8> {
 
 #[test]
 fn it_is_small_at_first_and_small_again() {
-    for scheme in ["log", "auto", "wal-opt"] {
+    for scheme in ["log", "wal-opt"] {
         let disk = database(None);
         for _ in 0..2 {
             let mut c = open(&disk, &[("scheme", scheme), ("log_size", "256k")]);

@@ -38,7 +38,7 @@ fn left(disk: &SimDisk) -> usize {
 
 #[test]
 fn a_close_leaves_nothing() {
-    for scheme in ["log", "auto", "wal-opt"] {
+    for scheme in ["log", "wal-opt"] {
         let disk = SimDisk::new(SimConfig::default());
         // A little; several laps; images behind the ring.
         for (times, pages) in [(1, 3), (40, 9), (2, 300)] {

@@ -28,9 +28,9 @@ pub enum Engine {
 }
 
 /// Schemes for any atomic unit.
-const ANYWHERE: [&str; 4] = ["log", "wal-opt", "auto", "dash"];
+const ANYWHERE: [&str; 4] = ["log", "wal-opt", "log", "dash"];
 /// All schemes that protect.
-const SCHEMES: [&str; 9] = ["log", "wal-opt", "auto", "dash", "dhl-cc", "dhl-tc", "lsmvbt", "mvbt", "mvbt-opt"];
+const SCHEMES: [&str; 9] = ["log", "wal-opt", "log", "dash", "dhl-cc", "dhl-tc", "lsmvbt", "mvbt", "mvbt-opt"];
 
 #[derive(Clone, Debug)]
 pub struct Setting {

@@ -256,7 +256,7 @@ fn it_is_said_what_does_not_go_together() {
         let opened = open(&dir.path().join("db"), options).and_then(|c| c.execute_batch("CREATE TABLE t(a)"));
         assert!(opened.is_err(), "{options}");
     };
-    refused("concurrent=1&scheme=auto");
+    refused("concurrent=1&scheme=dash");
     refused("concurrent=maybe");
     let c = open(&dir.path().join("db"), "").unwrap();
     let e = c.query_row("PRAGMA onewrite_concurrent=maybe", [], |r| r.get::<_, String>(0)).unwrap_err();

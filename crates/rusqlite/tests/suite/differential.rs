@@ -56,11 +56,6 @@ fn off_opt_answers_as_stock_does() {
 }
 
 #[test]
-fn auto_answers_as_stock_does() {
-    run_seeds("auto");
-}
-
-#[test]
 fn doubleheader_logging_answers_as_stock_does() {
     run_seeds("dhl-cc");
     run_seeds("dhl-tc");

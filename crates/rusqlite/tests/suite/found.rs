@@ -54,11 +54,11 @@ fn a_database_that_was_there_before_is_read_and_written() {
 fn a_commit_over_two_files_that_is_refused_leaves_nothing_in_the_cache() {
     let dir = tempfile::tempdir().unwrap();
     let (first, second) = (dir.path().join("first.db"), dir.path().join("second.db"));
-    let both = open(&first, "scheme=auto").unwrap();
-    both.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite&scheme=auto", second.display())]).unwrap();
+    let both = open(&first, "scheme=dash").unwrap();
+    both.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite&scheme=dash", second.display())]).unwrap();
     both.execute_batch("CREATE TABLE t(x); CREATE TABLE second.u(who, x)").unwrap();
     both.execute_batch("INSERT INTO second.u VALUES ('both', 0), ('other', 0)").unwrap();
-    let other = open(&second, "scheme=auto").unwrap();
+    let other = open(&second, "scheme=dash").unwrap();
     other.execute_batch("BEGIN").unwrap();
     assert_eq!(one::<i64>(&other, "SELECT sum(x) FROM u"), 0);
     let refused =
@@ -84,11 +84,11 @@ fn a_commit_over_two_files_that_is_refused_leaves_nothing_in_the_cache() {
 fn a_cache_from_before_a_transaction_over_two_files_is_not_kept_behind_it() {
     let dir = tempfile::tempdir().unwrap();
     let (first, second) = (dir.path().join("first.db"), dir.path().join("second.db"));
-    let reader = open(&first, "scheme=auto").unwrap();
+    let reader = open(&first, "scheme=dash").unwrap();
     reader.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1)").unwrap();
     assert_eq!(one::<i64>(&reader, "SELECT x FROM t"), 1);
-    let both = open(&first, "scheme=auto").unwrap();
-    both.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite&scheme=auto", second.display())]).unwrap();
+    let both = open(&first, "scheme=dash").unwrap();
+    both.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=onewrite&scheme=dash", second.display())]).unwrap();
     both.execute_batch("CREATE TABLE second.u(x)").unwrap();
     both.execute_batch("BEGIN; UPDATE t SET x = 2; INSERT INTO second.u VALUES (2); COMMIT").unwrap();
     // In use again, and nothing committed yet.

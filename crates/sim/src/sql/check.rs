@@ -33,8 +33,6 @@ pub struct Setting {
     pub sticky: bool,
     /// Whether committed transactions survive crashes (in all schemes but `off`).
     pub durable: bool,
-    /// The scheme writes pages in place, and no record heals them.
-    pub in_place: bool,
     /// The scheme writes undo records into pages.
     pub in_page: bool,
     /// onewrite itself answers requests for WAL mode (`wal=absorb`).

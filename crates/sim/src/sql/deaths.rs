@@ -102,7 +102,7 @@ impl World {
                 let (when, verdict) = match kind {
                     0 => {
                         let rotten = oracles.lock().rotten();
-                        let ahead = was_ahead || ahead || setting.in_place;
+                        let ahead = was_ahead || ahead || setting.in_page;
                         ("after rot", rot(&setting, &disk.crash(rng.next_u64()), &rotten, ahead, &mut rng, 1))
                     }
                     1 if !old_files.is_empty() => {

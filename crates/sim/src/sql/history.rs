@@ -83,7 +83,7 @@ pub(super) type Step<T> = Result<T, Violation>;
 /// Runs one history.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     let mut rng = SplitMix64::new(seed ^ 0x5031);
-    let drawn = ["log", "log", "log", "wal-opt", "wal-opt", "auto", "auto", "dhl-cc", "lsmvbt", "off"][rng.below(10)];
+    let drawn = ["log", "log", "log", "wal-opt", "wal-opt", "log", "log", "dhl-cc", "lsmvbt", "off"][rng.below(10)];
     let scheme = campaign.scheme.clone().unwrap_or_else(|| drawn.to_owned());
     let durable = !scheme.starts_with("off");
     let drawn_unit = [512, 4096][rng.below(2)];
@@ -131,7 +131,6 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
             counts: counts.clone(),
             sticky,
             durable,
-            in_place: scheme == "auto" || in_page(&scheme),
             in_page: in_page(&scheme),
             absorbs,
         },

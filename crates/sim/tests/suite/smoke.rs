@@ -30,7 +30,7 @@ fn seeds(seeds: std::ops::Range<u64>, scheme: &str, atomic_unit: u32) {
 
 #[test]
 fn random_histories_survive_their_crashes() {
-    for scheme in ["auto", "log", "wal-opt"] {
+    for scheme in ["log", "wal-opt"] {
         for atomic_unit in [512, 4096] {
             seeds(1..7, scheme, atomic_unit);
         }

@@ -30,7 +30,6 @@ fn setting() -> Setting {
         counts: Arc::default(),
         sticky: false,
         durable: true,
-        in_place: false,
         in_page: false,
         absorbs: false,
     }
@@ -245,7 +244,7 @@ fn a_streamed_image_that_cannot_be_read_is_not_committed() {
     let mut setting = setting();
     setting.options.push(("stream_size".to_owned(), "64k".to_owned()));
     // This scheme commits several files by stepping aside.
-    setting.options.push(("scheme".to_owned(), "auto".to_owned()));
+    setting.options.push(("scheme".to_owned(), "dash".to_owned()));
     let mut failures = 0;
     for nth in (1..400).step_by(7) {
         let (sim, process) = (sim(), level(0));
@@ -339,7 +338,7 @@ fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
     for nth in 1..14 {
         let (mut setting, sim, process) = (setting(), sim(), level(0));
         // This scheme commits several files by stepping aside.
-        setting.options.push(("scheme".to_owned(), "auto".to_owned()));
+        setting.options.push(("scheme".to_owned(), "dash".to_owned()));
         process.boot(HookDisk::new(sim.clone(), None));
         let db = process.open(0, &setting.options).unwrap();
         db.execute("ATTACH ?1 AS side", [process.uri(1, &setting.options)]).unwrap();

@@ -88,7 +88,7 @@ fn a_live_connection_does_not_step_aside() {
         assert!(said.contains("require=1") && said.contains("step aside"), "{sql}: {said}");
     };
     db.execute_batch("BEGIN; DELETE FROM t WHERE 0; INSERT INTO u VALUES (3); UPDATE t SET v = v; COMMIT").unwrap();
-    db.execute_batch(&format!("DETACH a; ATTACH 'file:{}?scheme=auto' AS a", attached.display())).unwrap();
+    db.execute_batch(&format!("DETACH a; ATTACH 'file:{}?scheme=dash' AS a", attached.display())).unwrap();
     fails(&db, "BEGIN; INSERT INTO t(v) VALUES ('three'); INSERT INTO u VALUES (3); COMMIT");
     assert!(db.is_autocommit() || db.execute_batch("ROLLBACK").is_ok());
     db.execute_batch("DETACH a; PRAGMA page_size=1024").unwrap();

@@ -218,7 +218,7 @@ fn a_commit_over_a_file_of_another_vfs_steps_aside() {
 #[test]
 fn a_commit_over_two_files_that_step_aside_is_busy_beside_a_reader_and_can_be_repeated() {
     let dir = setup();
-    let (db, reader) = over_two_files(dir.path(), "auto");
+    let (db, reader) = over_two_files(dir.path(), "dash");
     db.busy_timeout(Duration::from_millis(200)).unwrap();
     let (code, took) = timed(|| busy(db.execute_batch("COMMIT")));
     assert_eq!(code, ffi::SQLITE_BUSY);
@@ -241,7 +241,7 @@ fn a_commit_over_two_files_that_step_aside_is_busy_beside_a_reader_and_can_be_re
 #[test]
 fn a_commit_over_two_files_that_step_aside_waits_for_a_reader() {
     let dir = setup();
-    let (db, reader) = over_two_files(dir.path(), "auto");
+    let (db, reader) = over_two_files(dir.path(), "dash");
     db.busy_timeout(Duration::from_secs(60)).unwrap();
     std::thread::scope(|s| {
         s.spawn(move || {
@@ -256,7 +256,7 @@ fn a_commit_over_two_files_that_step_aside_waits_for_a_reader() {
 #[test]
 fn a_commit_of_one_file_of_two_does_not_need_it_alone() {
     let dir = setup();
-    let (db, reader) = over_two_files(dir.path(), "auto");
+    let (db, reader) = over_two_files(dir.path(), "dash");
     db.execute_batch("ROLLBACK; BEGIN; INSERT INTO t VALUES (1); COMMIT").unwrap();
     assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 0, "its snapshot stays");
     assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 1);

@@ -138,7 +138,7 @@ fn doubleheader() -> Vec<Engine> {
         with("wal-opt/100", "scheme=wal-opt&log_size=400k"),
         preset("dash"),
         wal(),
-        preset("auto"),
+        preset("log"),
     ]
 }
 
@@ -171,7 +171,7 @@ fn search_ratios(size: Size) -> Figure {
     for percent in [0, 20, 40, 60, 80, 93, 100] {
         let load = Load { search_percent: percent, ..Load::new(Operation::InsertDelete, 1000, 2 * size.transactions) };
         let at = format!("{percent}:{}", 100 - percent);
-        cells.extend([preset("lsmvbt"), wal(), truncate(), preset("auto")].map(|e| timed(e, &at, load.clone())));
+        cells.extend([preset("lsmvbt"), wal(), truncate(), preset("log")].map(|e| timed(e, &at, load.clone())));
     }
     Figure {
         name: "ls-mvbt-9",
@@ -189,7 +189,7 @@ fn recovery_by_operations(size: Size) -> Figure {
     for inserts in [10, 40, 160, 640, 2560] {
         let work = Work::Recovery(Crash { rows: 1000, before, inserts });
         let cell = |engine| Cell { engine, at: inserts.to_string(), work: work.clone() };
-        cells.extend([preset("lsmvbt"), wal(), truncate(), preset("auto")].map(cell));
+        cells.extend([preset("lsmvbt"), wal(), truncate(), preset("log")].map(cell));
     }
     Figure {
         name: "ls-mvbt-10",
@@ -295,7 +295,7 @@ fn recovery_by_pages(size: Size) -> Figure {
     for inserts in [1, 2, 4, 8, 16] {
         let work = Work::Recovery(Crash { rows: 1200, before, inserts });
         let cell = |engine| Cell { engine, at: inserts.to_string(), work: work.clone() };
-        cells.extend([preset("dhl-cc"), preset("mvbt-opt"), preset("dash"), wal(), preset("auto")].map(cell));
+        cells.extend([preset("dhl-cc"), preset("mvbt-opt"), preset("dash"), wal(), preset("log")].map(cell));
     }
     Figure {
         name: "dhl-11",

@@ -110,7 +110,8 @@ fn choose(args: &Args) -> Result<Chosen> {
         let library = Library::load(&path)?;
         if !library.has_vfs("onewrite") {
             bail!(
-                "{} has no onewrite in it: the suite {NAME} needs the drop-in library (`cargo build --release -p onewrite-sqlite`)",
+                "{} has no onewrite in it: the suite {NAME} needs the drop-in library (`cargo build --release -p onewrite-sqlite \
+                 --features research`)",
                 path.display()
             );
         }
@@ -119,7 +120,7 @@ fn choose(args: &Args) -> Result<Chosen> {
     crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
     let missing = format!(
         "Left out: mvbt, mvbt-opt, lsmvbt and Fig. 11, which split pages as only the drop-in library does. It is not \
-         built: `cargo build --release -p onewrite-sqlite` puts it at {}, where it is found; or name it with --library.",
+         built: `cargo build --release -p onewrite-sqlite --features research` puts it at {}, where it is found; or name it with --library.",
         built()?.display()
     );
     Ok(Chosen { library: Library::linked(), path: None, missing: Some(missing) })

@@ -25,8 +25,7 @@ use crate::database::{Database, Live};
 use crate::disk::image_file::ImageFile;
 use crate::disk::sync::Event;
 use crate::pages::table::Image;
-use crate::pages::txn::Placement;
-use crate::research::place;
+use crate::research::place::{self, Placement};
 use crate::research::trailer::Trailer;
 use crate::sqlite_format::home::State;
 
@@ -141,7 +140,7 @@ fn write_group(merge: &mut Merge, db: &Database, live: &mut Live, options: &Opti
     merge.closed = false;
     db.inner.lock().check()?;
     let tx_pages = u32::try_from(pages.len()).unwrap_or(u32::MAX);
-    let mut placed = Placement { pages: memory::list(pages.len())?, note: false, base: base.tid, count: joined };
+    let mut placed = Placement { pages: memory::list(pages.len())?, base: base.tid, count: joined };
     for (page, Page { image, home }) in pages {
         let sealed = match Trailer::of(page, &image) {
             Some(trailer) if joined > 1 => {

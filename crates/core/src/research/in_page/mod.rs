@@ -17,24 +17,25 @@ use parking_lot::Mutex;
 use self::freelist::Freed;
 use self::merge::Merge;
 use crate::base::error::{Error, IoContext, Result};
-use crate::base::layout::put;
 use crate::base::layout::trailer::{BYTES, reserved_bytes};
+use crate::base::layout::{home as at, put};
 use crate::base::memory;
-use crate::base::options::{Garbage, Options};
+use crate::base::options::Options;
+use crate::base::research::Garbage;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::checkpoint;
 use crate::commit::{self, record};
-use crate::database::scheme::{Commit, Doubtful, Facts, Outcome, Scheme};
-use crate::database::{Database, Live};
+use crate::database::scheme::{Commit, Doubtful, Facts, Gaps, Left, Outcome, Scheme};
+use crate::database::{Database, HomeFile, Inner, Live};
 use crate::disk::stats::Stats;
 use crate::log::group::Durability;
 use crate::log::record::Encoder;
 use crate::log::ring::Stream;
 use crate::log::slot::Slot;
-use crate::pages::table::{Image, PageTable};
-use crate::pages::txn::{Changed, Placement, Prepared, Txn};
-use crate::research::place::PAGE_BYTES_MAX;
+use crate::pages::table::{Image, PageTable, Place};
+use crate::pages::txn::{Changed, Prepared, Txn};
+use crate::research::place::{PAGE_BYTES_MAX, Placement};
 use crate::research::roll_back;
 use crate::research::trailer::{self, Trailer};
 use crate::research::undo::{self, Edit};
@@ -61,7 +62,11 @@ impl Default for InPage {
 
 impl Scheme for InPage {
     fn facts(&self) -> Facts {
-        Facts { records: false, in_place: true, checkpoints: true, in_gaps: true }
+        Facts { records: false, in_place: true, checkpoints: true }
+    }
+
+    fn gaps(&self) -> Option<&dyn Gaps> {
+        Some(self)
     }
 
     fn check(&self, db: &Database, options: &Options, state: &State) -> Result<()> {
@@ -77,7 +82,7 @@ impl Scheme for InPage {
                 state.page_bytes
             )));
         }
-        if !trailer::has_room(&state.header) {
+        if !home::has_room(&state.header) {
             return Err(Error::CantOpen(format!(
                 "scheme={name} needs {BYTES} reserved bytes at the end of each page, and {path} has {}: run \
                  `onewrite convert {path}`, or use scheme=log",
@@ -113,7 +118,7 @@ impl Scheme for InPage {
                 "page 1 comes first, and the others as they were"
             );
             changed.retain(|c| placed.pages.binary_search_by_key(&c.page, |(page, ..)| *page).is_ok());
-            return Ok(Prepared { in_place: Some(Box::new(placed)), ..Prepared::of(c.txn, state, changed)? });
+            return Ok(Prepared { own: Some(Box::new(placed)), ..Prepared::of(c.txn, state, changed)? });
         }
         if !self.merge.lock().is_empty() {
             // Alone, against the resulting home.
@@ -127,7 +132,7 @@ impl Scheme for InPage {
 
     /// Undo records lead to a state before the group's write.
     fn is_stale(&self, live: &Live, prepared: &Prepared) -> bool {
-        prepared.in_place.as_ref().is_some_and(|placed| placed.base != live.home_tid)
+        own(prepared).is_some_and(|placed| placed.base != live.home_tid)
     }
 
     /// A record goes home before the next transaction.
@@ -144,17 +149,22 @@ impl Scheme for InPage {
     ) -> Result<Outcome> {
         let paid = self.paid.load(Ordering::Relaxed).saturating_add(1).min(2 * CHECKPOINT_EVERY);
         self.paid.store(paid, Ordering::Relaxed);
-        if let Some(placed) = prepared.in_place.take() {
+        if let Some(Ok(placed)) = prepared.own.take().map(|own| own.downcast::<Placement>()) {
             self.merge.lock().join(&c.txn.base, state, *placed);
             c.live.log.number(state.tid);
-            return Ok(Outcome::Waits);
+            return Ok(Outcome::Own(None));
         }
-        if c.options.bundle.garbage == Garbage::Eager {
+        if c.options.bundle.extra.garbage == Garbage::Eager {
             // The deltas' base went with an unflushed write of its undo records (rule
             // HomeBeforeNext).
             c.db.sync_home().map_err(|e| c.db.poison(e))?;
         }
         record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e))
+    }
+
+    /// The next writer builds on it, and readers do not see it before it is written.
+    fn show(&self, db: &Database, inner: &mut Inner, state: &Arc<State>, images: Vec<(PageNo, Image)>) {
+        commit::show(&mut db.table.write(), inner, state.tid, images);
     }
 
     fn wait(&self, db: &Database, tid: Tid, joins: bool) -> Result<()> {
@@ -177,10 +187,42 @@ impl Scheme for InPage {
         roll_back::scan(db, slot, table, accept_loss)
     }
 
+    fn write_again(
+        &self,
+        db: &Database,
+        home: &mut HomeFile,
+        state: &State,
+        pages: Vec<(PageNo, Place)>,
+    ) -> Result<()> {
+        roll_back::write_again(db, home, state, pages)
+    }
+
+    fn rest(&self, db: &Database, left: &Left<'_>) -> Result<bool> {
+        roll_back::rest(db, left)
+    }
+
     fn page_count_without_log(&self, db: &Database, first: &Header, session: u64) -> Result<Option<u32>> {
-        let page_bytes = home::page_bytes(first).filter(|_| trailer::has_room(first));
+        let page_bytes = home::page_bytes(first).filter(|_| home::has_room(first));
         page_bytes.map(|page_bytes| roll_back::page_count_without_log(db, session, page_bytes)).transpose()
     }
+}
+
+/// SQLite's cache has old bytes of gap and trailer.
+impl Gaps for InPage {
+    /// The page count, which an in-page scheme derives from the pages.
+    fn embed(&self, new: &mut [u8], base: &[u8]) {
+        if let Some(old) = base.get(at::PAGE_COUNT..at::PAGE_COUNT + 4) {
+            put(new, at::PAGE_COUNT, old);
+        }
+    }
+
+    fn same(&self, shape: &Shape, page: PageNo, base: &[u8], new: &[u8]) -> bool {
+        shape.same(page, base, new)
+    }
+}
+
+fn own(prepared: &Prepared) -> Option<&Placement> {
+    prepared.own.as_ref()?.downcast_ref()
 }
 
 #[derive(Clone, Copy)]
@@ -226,7 +268,7 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
         change_counter: state.change_counter,
         undo: (0, 0),
     };
-    let mut placed = Placement { pages: memory::list(pages.len())?, note: false, base: live.home_tid, count: 1 };
+    let mut placed = Placement { pages: memory::list(pages.len())?, base: live.home_tid, count: 1 };
     let mut undo_bytes = 0;
     for Changed { page, new, old } in pages {
         let mut new = memory::copy(new)?;

@@ -1,0 +1,109 @@
+//! Names and options of the schemes of the research. `without_research.rs` takes its place in a
+//! build without the feature `research`.
+
+use crate::base::error::Result;
+use crate::base::options::{Bundle, HeaderPage, Preset, SchemeName, Split, Updates, bad};
+
+/// Names of the schemes in `research/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// Pages in place, with undo records; one flush.
+    InPage,
+    /// Pages in place, one flush, no crash protection: a baseline, not for data.
+    Off,
+    /// Two files exchange names: a baseline.
+    Dash,
+}
+
+/// The scheme whose transactions leave trailers in home, if this build has one.
+pub const WITH_TRAILERS: Option<SchemeName> = Some(SchemeName::Research(Name::InPage));
+
+/// Proof that a transaction in place is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitMark {
+    /// All pages are flushed at once and counted (counting commit of Doubleheader Logging).
+    Count,
+    /// One page is written and flushed last (its traditional commit).
+    Page,
+}
+
+/// When an undo record is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Garbage {
+    /// With the page's next change (lazy garbage collection of LS-MVBT).
+    Lazy,
+    /// With a write of its own, after the commit.
+    Eager,
+}
+
+/// The options of these schemes alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extra {
+    /// In-page commit.
+    pub commit_mark: CommitMark,
+    /// Undo removal.
+    pub garbage: Garbage,
+}
+
+impl Extra {
+    /// Where no preset says otherwise.
+    pub const DEFAULT: Extra = Extra { commit_mark: CommitMark::Count, garbage: Garbage::Lazy };
+    const PAGE: Extra = Extra { commit_mark: CommitMark::Page, ..Extra::DEFAULT };
+
+    /// Their names.
+    pub const NAMES: [&'static str; 2] = ["commit_mark", "gc"];
+
+    /// Sets one from text; false for an unknown name.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<bool> {
+        match (name, value.to_ascii_lowercase().as_str()) {
+            ("commit_mark", "count") => self.commit_mark = CommitMark::Count,
+            ("commit_mark", "page") => self.commit_mark = CommitMark::Page,
+            ("commit_mark", _) => return Err(bad(name, value, "count, page")),
+            ("gc", "lazy") => self.garbage = Garbage::Lazy,
+            ("gc", "eager") => self.garbage = Garbage::Eager,
+            ("gc", _) => return Err(bad(name, value, "lazy, eager")),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// A value as [`Extra::set`] accepts it; `None`: unknown name.
+    pub fn get(&self, name: &str) -> Option<String> {
+        let value = match name {
+            "commit_mark" => match self.commit_mark {
+                CommitMark::Count => "count",
+                CommitMark::Page => "page",
+            },
+            "gc" => match self.garbage {
+                Garbage::Lazy => "lazy",
+                Garbage::Eager => "eager",
+            },
+            _ => return None,
+        };
+        Some(value.to_owned())
+    }
+}
+
+const IN_PAGE: Bundle = Bundle { scheme: SchemeName::Research(Name::InPage), ..Bundle::LOG };
+// Both halves of a split page have room for a record beside the old one.
+const DHL: Bundle = Bundle { reserve_cells: 1, updates: Updates::Beside, ..IN_PAGE };
+const MVBT: Bundle = Bundle { split: Split::Legacy, extra: Extra::PAGE, ..IN_PAGE };
+const OFF: Bundle = Bundle { scheme: SchemeName::Research(Name::Off), ..Bundle::STOCK };
+const DASH: Bundle = Bundle { scheme: SchemeName::Research(Name::Dash), ..Bundle::STOCK };
+
+/// Their presets.
+pub const PRESETS: [Preset; 8] = [
+    // Doubleheader Logging: counting commit, traditional commit.
+    Preset { name: "dhl-cc", bundle: DHL },
+    Preset { name: "dhl-tc", bundle: Bundle { extra: Extra::PAGE, ..DHL } },
+    // All optimisations of LS-MVBT.
+    Preset { name: "lsmvbt", bundle: Bundle { split: Split::Lazy, reserve_cells: 1, ..MVBT } },
+    // Only lazy garbage collection, as all of the paper's.
+    Preset { name: "mvbt", bundle: Bundle { header_page: HeaderPage::Write, ..MVBT } },
+    // With metadata embedding, as in the paper on Doubleheader Logging.
+    Preset { name: "mvbt-opt", bundle: MVBT },
+    // Page 1 at each commit, or not for counters alone.
+    Preset { name: "off", bundle: Bundle { header_page: HeaderPage::Write, ..OFF } },
+    Preset { name: "off-opt", bundle: OFF },
+    Preset { name: "dash", bundle: Bundle { header_page: HeaderPage::Write, ..DASH } },
+];

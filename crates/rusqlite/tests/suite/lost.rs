@@ -154,7 +154,7 @@ fn in_a_directory_that_may_not_be_written_commits_are_errors() {
         println!("skipped: no other user can run this test program");
         return;
     };
-    user.ask(&format!("ours {}", path.display())).unwrap();
+    user.ask(&format!("ours {}?idle=0", path.display())).unwrap();
     user.sql(INSERT).unwrap();
     fs::remove_file(beside(&path, "-onewrite")).unwrap();
     mode(dir.path(), 0o555);

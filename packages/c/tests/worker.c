@@ -27,7 +27,7 @@ int main(int argc, char **argv){
   char uri[4096];
   if( argc<3 ) return 2;
   if( onewrite_register(0)!=SQLITE_OK ) fail(0);
-  snprintf(uri, sizeof(uri), "file:%s%s", argv[2], strcmp(what, "wrong") ? "" : "?logsize=8m");
+  snprintf(uri, sizeof(uri), "file:%s%s", argv[2], strcmp(what, "wrong") ? "" : "?vfs=onewrite&logsize=8m");
   int flags = SQLITE_OPEN_READWRITE|SQLITE_OPEN_CREATE|SQLITE_OPEN_URI;
   int rc = sqlite3_open_v2(uri, &db, flags, stock ? 0 : "onewrite");
   if( strcmp(what, "wrong")==0 ) return rc==SQLITE_OK || printf("%s\n", onewrite_last_error())<0;

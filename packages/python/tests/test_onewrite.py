@@ -119,6 +119,8 @@ def test_a_privileged_python_takes_no_default_from_the_environment():
         shutil.copytree(os.path.dirname(onewrite.__file__), os.path.join(directory, "onewrite"))
         env = {"ONEWRITE_DEFAULT": "1", "PYTHONPATH": directory, "PYTHONHOME": sys.base_prefix, "PYTHONDONTWRITEBYTECODE": "1"}
         run = lambda: subprocess.run([program, "-c", code], capture_output=True, text=True, env=env, cwd=directory, user=1000, timeout=60)
+        if "encodings" in run().stderr:
+            pytest.skip("another user may not read this Python's library")
         assert run().stdout == "in_effect=yes\n", run().stderr
         subprocess.run(["setcap", "cap_net_raw+ep", program], check=True, env={"PATH": os.defpath + ":/usr/sbin:/sbin"})
         assert run().stdout == "in_effect=no:\n", run().stderr

@@ -252,11 +252,23 @@ impl Connection {
     fn pin_decided(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
         db.decide(Instant::now() + self.patience())?;
-        let pinned = self.pin(&mut db.inner.lock(), has_place);
+        let pinned = self.pin_attached(has_place);
         match pinned {
             Err(Error::Busy(_)) => self.pin_patiently(),
             pinned => pinned,
         }
+    }
+
+    /// Pins, unless this process has just detached: the file may be others' then.
+    fn pin_attached(&mut self, has_place: bool) -> Result<()> {
+        let db = self.db.clone();
+        let mut inner = db.inner.lock();
+        let is_held = inner.alone.is_some() || !inner.snapshots.is_empty();
+        if inner.phase == Phase::Unmarked && !is_held {
+            drop(inner);
+            return self.pin_snapshot(false);
+        }
+        self.pin(&mut inner, has_place)
     }
 
     /// Pins although others' checkpoints overtake it, or the store may lack something.
@@ -264,7 +276,7 @@ impl Connection {
         let db = self.db.clone();
         let deadline = Instant::now() + self.patience();
         loop {
-            let pinned = self.pin(&mut db.inner.lock(), false);
+            let pinned = self.pin_attached(false);
             match pinned {
                 Err(Error::Busy(_)) if Instant::now() < deadline => self.check_let_in(&db.inner.lock())?,
                 pinned => return pinned,

@@ -64,7 +64,7 @@ impl Database {
     /// The caller has the writer's place.
     fn leave_unused(&self) -> Result<bool> {
         let Some(member) = self.member() else { return self.leave_plain() };
-        if member.words.is_replaced() {
+        if member.words.is_replaced() || member.is_undecided() {
             return Ok(false);
         }
         let left = match self.is_last(ADMIN_WAIT) {
@@ -79,7 +79,7 @@ impl Database {
             Ok(false) if !self.read_only && !member.has_others() => Ok(false),
             // Behind a lost log no process would come again.
             Ok(false) if !matches!(self.is_log_in_place(&member.log), Ok(true)) => Ok(false),
-            Ok(false) => self.leave_to_others(),
+            Ok(false) => self.leave_to_others(&member),
             Err(e) => Err(e),
         };
         if !matches!(left, Ok(true)) && !member.observes {
@@ -96,10 +96,11 @@ impl Database {
         if self.member().is_some() { member.not_alone() } else { Ok(()) }
     }
 
-    fn leave_to_others(&self) -> Result<bool> {
+    fn leave_to_others(&self, member: &Member) -> Result<bool> {
         let mut writer = self.writer.lock();
         let mut inner = self.inner.lock();
-        if !inner.can_rest() {
+        // A thread that waits for a turn would take it behind the session (rule OneWriter).
+        if !inner.can_rest() || !member.end_turns(0) {
             return Ok(false);
         }
         *writer = None;
@@ -121,7 +122,8 @@ impl Database {
             brought => brought?,
         }
         let mut inner = self.inner.lock();
-        if !inner.can_rest() {
+        let ends_turns = |inner: &Inner| inner.member.as_ref().is_none_or(|member| member.end_turns(1));
+        if !inner.can_rest() || !ends_turns(&inner) {
             return Ok(false);
         }
         let done = self.take_off_mark(&mut writer, &mut inner, Stream::Drop, self.ended());

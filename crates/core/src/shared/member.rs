@@ -527,6 +527,13 @@ impl Member {
         joined.map(|mut local| local.in_flight += 1).is_some()
     }
 
+    /// No turn of this process begins any more, as it detaches; false where more than `own` are
+    /// under way, or a thread waits for one.
+    pub fn end_turns(&self, own: usize) -> bool {
+        let ends = self.local.try_lock().filter(|local| local.in_flight <= own && !local.settling);
+        ends.map(|mut local| local.is_over = true).is_some()
+    }
+
     /// This process goes on with another log, and with the transactions under way, whose number is
     /// returned.
     pub fn move_turn(&self) -> usize {

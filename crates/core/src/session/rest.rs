@@ -12,7 +12,7 @@ use crate::database::queue::{Claim, ConnectionId};
 use crate::database::{Database, Inner, Phase};
 use crate::disk::locks;
 use crate::log::ring::Stream;
-use crate::shared::member::Member;
+use crate::shared::member::{self, Member};
 
 /// Connections count from 1.
 const RESTER: ConnectionId = ConnectionId(0);
@@ -67,6 +67,9 @@ impl Database {
         if member.words.is_replaced() || member.is_undecided() {
             return Ok(false);
         }
+        if member.observes {
+            return self.leave_observed(&member);
+        }
         let left = match self.is_last(ADMIN_WAIT) {
             Ok(true) => {
                 let left = self.leave_plain();
@@ -75,20 +78,36 @@ impl Database {
                 }
                 left
             }
-            // Read-only processes could not take the mark off.
-            Ok(false) if !self.read_only && !member.has_others() => Ok(false),
+            // Behind the last process that may write the log, the others could not come again.
+            Ok(false) if !matches!(member.has_living_others(), Ok(true)) => Ok(false),
             // Behind a lost log no process would come again.
             Ok(false) if !matches!(self.is_log_in_place(&member.log), Ok(true)) => Ok(false),
             Ok(false) => self.leave_to_others(&member),
             Err(e) => Err(e),
         };
-        if !matches!(left, Ok(true)) && !member.observes {
+        if !matches!(left, Ok(true)) {
             self.let_others_in(&member)?;
         }
         match left {
             Err(Error::Busy(_)) => Ok(false),
             left => left,
         }
+    }
+
+    /// An observer could not come again without a process that may write the log. One that leaves
+    /// at the same moment has ADMIN, and finds the observer gone or attached.
+    fn leave_observed(&self, member: &Member) -> Result<bool> {
+        if !member.holds_admin_to_look()? {
+            return Ok(false);
+        }
+        let left = match member.has_living_others() {
+            Ok(true) => self.leave_to_others(member),
+            others => others,
+        };
+        if !matches!(left, Ok(true)) {
+            member::end_admin(&member.log)?;
+        }
+        left
     }
 
     fn let_others_in(&self, member: &Member) -> Result<()> {

@@ -401,6 +401,22 @@ impl Member {
         (0..PROCESSES).any(|process| process != self.me && self.words.is_used(process))
     }
 
+    /// The same of living processes alone.
+    pub fn has_living_others(&self) -> Result<bool> {
+        let what = || format!("cannot lock the log {}", self.log.path.display());
+        let any = |from: usize, until: usize| {
+            let (at, slots) = (SLOTS + from as u64, until.saturating_sub(from) as u64);
+            Ok(slots > 0 && self.log.file.conflicts(at, slots, LockKind::Shared).context(what)?)
+        };
+        Ok(any(0, self.me)? || any(self.me + 1, PROCESSES)?)
+    }
+
+    /// Keeps others from attaching and leaving while an observer looks; false if it cannot.
+    pub fn holds_admin_to_look(&self) -> Result<bool> {
+        let what = || format!("cannot lock the log {}", self.log.path.display());
+        self.log.file.try_lock(ADMIN, 1, LockKind::Shared).context(what)
+    }
+
     /// Observers that begin later look at the floor afterwards (rule AnnounceThenLook).
     fn oldest_observed(&self) -> Result<Option<Tid>> {
         let what = || format!("cannot lock the log {}", self.log.path.display());

@@ -96,7 +96,7 @@ pub struct Args {
     /// as root), vm (the writes of an insert on F2FS and other file systems of Debian's kernel, in
     /// a virtual machine; as root, with QEMU, which is installed with apt-get where it is missing)
     #[arg(long, value_name = "NAME", default_value = suites::ALL[0].name)]
-    pub(crate) suite: suites::Chosen,
+    pub(crate) suite: suites::SuiteName,
     /// Measure only this one: stock/delete, stock/truncate, stock/persist, stock/wal-full,
     /// stock/wal-normal, onewrite/log, onewrite/log-live (reads of a database this process writes),
     /// onewrite/auto, onewrite/wal-opt, onewrite/dash, onewrite/off, onewrite/off-opt, lmdb, redb,
@@ -114,7 +114,7 @@ pub struct Args {
     /// be repeated. recovery, mobibench and androbench are all of those that begin so. A name that
     /// is wrong lists them with a line on each [default: insert, update, delete]
     #[arg(long, value_name = "NAME")]
-    pub(crate) workload: Vec<workload::Asked>,
+    pub(crate) workload: Vec<workload::WorkloadSelection>,
     /// Measure the stock modes of this libsqlite3.so too; may be repeated. Of the suites phone and
     /// vm: one built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE, for the counts on F2FS
     #[arg(long, value_name = "FILE")]
@@ -125,7 +125,7 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) common: options::Common,
     #[command(flatten)]
-    pub(crate) crowd: crowd::Options,
+    pub(crate) crowd: crowd::CrowdOptions,
     /// Do one section under a tracer (the bench calls itself with this)
     #[arg(long, hide = true, value_name = "JSON")]
     traced: Option<String>,
@@ -135,7 +135,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
     Compare(compare::Compare),
-    Sweep(Box<sweep::Sweep>),
+    Sweep(Box<sweep::SweepOptions>),
     Advise(Box<advise::Advise>),
 }
 

@@ -12,7 +12,7 @@ use onewrite_core::text::Printable;
 use onewrite_replicate::compact::Levels;
 use onewrite_replicate::ending::{end_at_signals, finish_at_signals};
 use onewrite_replicate::fence::Fenced;
-use onewrite_replicate::follow::{Applied, Ended, Follower};
+use onewrite_replicate::follow::{Applied, Follower, ReplicaEnded};
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin};
@@ -46,7 +46,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     #[command(hide = true)]
-    Assets(assets::Args),
+    Assets(assets::AssetsArgs),
     Follow(Follow),
     Promote(Promote),
     Rejoin(Rejoin),
@@ -561,7 +561,7 @@ fn run_follow(args: &Follow) -> Result<ExitCode> {
         match follower.step(&mut tell) {
             Ok(()) if trouble.take().is_some() => say(Level::Info, "goes_on", &[], "following goes on"),
             Ok(()) => {}
-            Err(e) if args.once || e.is::<Ended>() => return Err(e),
+            Err(e) if args.once || e.is::<ReplicaEnded>() => return Err(e),
             Err(e) => {
                 COUNTERS.error();
                 let what = format!("{e:#}");

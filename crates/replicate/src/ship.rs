@@ -5,21 +5,21 @@
 //! are those of the store's files, so the store alone has the position, and a killed process leaves
 //! no gap.
 //!
-//! A [`Claim`] guards each new file: it reports when the store belongs to another process.
+//! A [`StoreClaim`] guards each new file: it reports when the store belongs to another process.
 
 mod background;
 #[cfg(test)]
 mod sim;
 
 use crate::compact::{Copy, Levels, Recent, Tee, waits_for_snapshot};
-use crate::fence::{self, Claim, Fenced, How, Node, Put, check_is_free};
+use crate::fence::{self, ClaimMode, Fenced, Node, Put, StoreClaim, check_is_free};
 use crate::ltx::{self, Header, Merge, Reader, Writer};
 use crate::plan::{self, Target, plan};
 use crate::promote::check_ended;
 use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::rules::{Rule, keeps};
-use crate::source::{Changed, Kept, Mark, Place, Session, Source};
-use crate::state::{PageHash, State, byte_bar, hash, index, page_bar};
+use crate::source::{KeptConnection, LogPosition, Mark, Session, Source, StateDiff};
+use crate::state::{HashedState, PageHash, byte_bar, hash, index, page_bar};
 use crate::store::{self, BATCHES, Entry, Name, SNAPSHOTS, Store};
 use crate::times::millis;
 use anyhow::{Context, Result, bail, ensure};
@@ -67,7 +67,7 @@ pub struct Shipper {
     file: PathBuf,
     store: Arc<dyn Store>,
     settings: Settings,
-    claim: Claim,
+    claim: StoreClaim,
     recent: Recent,
     bad: BTreeSet<Name>,
     tidy_at: Instant,
@@ -80,7 +80,7 @@ pub struct Shipper {
     /// The newest state that was shipped, kept after an error.
     shipped: Option<Mark>,
     /// The connection by which the shipper stays among the database's processes.
-    kept: Kept,
+    kept: KeptConnection,
     stays_since: Option<Instant>,
     /// `Some` with `--sync`.
     session: Option<Session>,
@@ -98,9 +98,9 @@ struct At {
     txid: u64,
     last: Option<Name>,
     /// `None`: no files, or files that make no state.
-    state: Option<State>,
+    state: Option<HashedState>,
     /// Where that state was read in the database's log.
-    place: Option<Place>,
+    place: Option<LogPosition>,
     compared: Instant,
     files: Vec<Entry>,
     last_ms: i64,
@@ -172,7 +172,7 @@ impl Shipper {
                            nobody will notice";
             say(Level::Warning, "unconditional", &[], message);
         }
-        let claim = Claim::take(&*store, &node, How::Resume)?;
+        let claim = StoreClaim::take(&*store, &node, ClaimMode::Resume)?;
         store.tidy()?;
         let sync = settings.sync;
         let mut shipper = Shipper::idle(file.to_owned(), store.into(), settings, claim);
@@ -184,7 +184,7 @@ impl Shipper {
         Ok(shipper)
     }
 
-    fn idle(file: PathBuf, store: Arc<dyn Store>, settings: Settings, claim: Claim) -> Shipper {
+    fn idle(file: PathBuf, store: Arc<dyn Store>, settings: Settings, claim: StoreClaim) -> Shipper {
         Shipper {
             file,
             store,
@@ -198,7 +198,7 @@ impl Shipper {
             at: None,
             seen: None,
             shipped: None,
-            kept: Kept::default(),
+            kept: KeptConnection::default(),
             stays_since: None,
             session: None,
             looked_at: Instant::now(),
@@ -336,7 +336,7 @@ impl Shipper {
                     None => Reader::open(self.store.open(entry.name)?.take(entry.bytes))
                         .and_then(|reader| merge.add(reader)),
                 };
-                if matches!(added, Err(ltx::Error::Damaged(_) | ltx::Error::Unsupported(_))) {
+                if matches!(added, Err(ltx::LtxError::Damaged(_) | ltx::LtxError::Unsupported(_))) {
                     self.bad.insert(entry.name);
                 }
                 added.with_context(|| format!("cannot use {}", entry.name))?;
@@ -434,7 +434,7 @@ impl Shipper {
             if plan::newest(&plan) != txid {
                 bail!("its newest transaction {txid:x} cannot be reached");
             }
-            State::read(&*self.store, &plan, &bar)
+            HashedState::read(&*self.store, &plan, &bar)
         });
         bar.finish_and_clear();
         let state = match state {
@@ -551,7 +551,7 @@ impl Shipper {
         let by_log = told.is_some();
         let bar = page_bar("comparing");
         let changed = match (before, told) {
-            (None, _) => Changed {
+            (None, _) => StateDiff {
                 is_same: false,
                 hashes: source.hashes(&bar)?,
                 pages: source.numbers().collect(),
@@ -569,11 +569,11 @@ impl Shipper {
             let all = source.hashes(&ProgressBar::hidden())?;
             assert!(changed.hashes == all, "the log tells of less than has changed");
         }
-        let Changed { is_same, hashes, pages, images } = changed;
-        at.place = place.map(Place::without_pages);
+        let StateDiff { is_same, hashes, pages, images } = changed;
+        at.place = place.map(LogPosition::without_pages);
         let page_bytes = source.page_bytes;
         if is_same {
-            at.state = Some(State { page_bytes, hashes });
+            at.state = Some(HashedState { page_bytes, hashes });
             return stored();
         }
         let pages_before = u32::try_from(pages_before)?;
@@ -600,7 +600,7 @@ impl Shipper {
         }
         said(&Shipped { pages_before, ..shipped });
         (at.txid, at.last, at.last_ms) = (name.max, Some(name), time_ms);
-        at.state = Some(State { page_bytes, hashes });
+        at.state = Some(HashedState { page_bytes, hashes });
         if snapshot {
             let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
             let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);

@@ -1,8 +1,8 @@
 //! The block trace as a picture: addresses over time, a band for each part of the device, flushes
 //! below.
 
-use super::plots::{FONT, FOREGROUND, Frame, GRID, IO, draw, failed, short};
-use crate::counting::blocks::{Blocks, Part};
+use super::plots::{ChartFrame, FONT, FOREGROUND, GRID, IO, draw, failed, short};
+use crate::counting::blocks::{BlockContent, Blocks};
 use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -16,7 +16,7 @@ const MARK: i32 = 2;
 
 /// A band: its part, and the least and the greatest address written there.
 struct Band {
-    part: Part,
+    part: BlockContent,
     low: u64,
     high: u64,
 }
@@ -24,7 +24,7 @@ struct Band {
 /// The picture; `None` of nothing.
 pub fn addresses(blocks: &Blocks) -> Result<Option<String>> {
     let writes = || blocks.requests.iter().filter_map(|r| Some((r.at_us, r.write?)));
-    let bands: Vec<Band> = Part::ALL
+    let bands: Vec<Band> = BlockContent::ALL
         .into_iter()
         .filter_map(|part| {
             let of = || writes().filter(move |(_, (.., p))| *p == part);
@@ -40,7 +40,7 @@ pub fn addresses(blocks: &Blocks) -> Result<Option<String>> {
     let label = FONT.into_font().color(&FOREGROUND);
     let svg = draw(height as u32 + 52, |root| {
         let title = format!("{unit} since the first request");
-        let frame = Frame {
+        let frame = ChartFrame {
             margin_top: 4,
             label_width: LABEL_WIDTH,
             x_labels: (4, &|v: &f64| short(*v)),
@@ -119,14 +119,14 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counting::blocks::Request;
+    use crate::counting::blocks::BlockRequest;
 
     #[test]
     fn every_part_and_the_flushes_are_drawn() {
-        let request = |at_us, write| Request { at_us, write };
-        let mut requests = vec![request(0, Some((0, 4096, Part::Database))), request(10, None)];
+        let request = |at_us, write| BlockRequest { at_us, write };
+        let mut requests = vec![request(0, Some((0, 4096, BlockContent::Database))), request(10, None)];
         for i in 0..100 {
-            requests.push(request(i * 1000, Some(((256 + i) * 4096, 4096, Part::Log))));
+            requests.push(request(i * 1000, Some(((256 + i) * 4096, 4096, BlockContent::Log))));
         }
         let blocks = Blocks { requests, ..Blocks::default() };
         let svg = addresses(&blocks).unwrap().unwrap();

@@ -3,16 +3,16 @@
 use crate::Args;
 use crate::counting::device::Mount;
 use crate::engines::{self, sql};
-use crate::files::Files;
+use crate::files::OutputFiles;
 use crate::parameters::card;
 use crate::runner::{self, Case, Job};
-use crate::workload::{Asked, Workload};
+use crate::workload::{Workload, WorkloadSelection};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
 /// The suite `commit`: measures, prints the table and its card, and writes the files asked for.
 pub fn run(args: &Args) -> Result<()> {
-    let files = Files::create(&args.common)?;
+    let files = OutputFiles::create(&args.common)?;
     let outcome = runner::run(job(args)?)?;
     files.finish(&args.common, &outcome)
 }
@@ -22,7 +22,7 @@ fn job(args: &Args) -> Result<Job> {
     let mut notes = Vec::new();
     let workloads: Vec<Workload> = match &args.workload[..] {
         [] => Workload::DEFAULT.to_vec(),
-        asked => Asked::all(asked),
+        asked => WorkloadSelection::all(asked),
     };
     let mut choices = engines::all();
     for path in &args.library {
@@ -30,7 +30,7 @@ fn job(args: &Args) -> Result<Job> {
         let library = sql::Library::load(&path)?;
         choices.extend(engines::of_library(&path, library.has_vfs("onewrite")));
     }
-    for engine in choices.iter_mut().filter(|e| matches!(e.kind, engines::Kind::Store(_))) {
+    for engine in choices.iter_mut().filter(|e| matches!(e.kind, engines::EngineKind::Store(_))) {
         engine.default = args.peers;
     }
     if args.peers {
@@ -38,7 +38,7 @@ fn job(args: &Args) -> Result<Job> {
     }
     let named = args.only.iter().map(|name| engines::named(name, &choices).map_err(anyhow::Error::msg));
     let named = named.collect::<Result<Vec<_>>>().context("--only")?;
-    let mut engines: Vec<engines::Engine> = match &named[..] {
+    let mut engines: Vec<engines::BenchEngine> = match &named[..] {
         [] => choices.into_iter().filter(|e| workloads.iter().any(|w| w.suits(e) && w.is_default_of(e))).collect(),
         named => choices.into_iter().filter(|e| named.contains(e)).collect(),
     };

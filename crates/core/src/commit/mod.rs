@@ -20,18 +20,18 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::checkpoint::sweep;
 use crate::checkpoint::{checkpoint, settle_mark, tell_recovery};
-use crate::database::scheme::{Commit, Facts, Outcome, Scheme};
-use crate::database::{Database, Inner, Live};
+use crate::database::scheme::{Commit, CommitOutcome, Facts, Scheme};
+use crate::database::{Database, DatabaseState, LiveDatabase};
 use crate::disk::stats::Stats;
 use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
-use crate::log::ring::{Stream, number_apart};
+use crate::log::ring::{StreamedImages, number_apart};
 use crate::log::several::Undecided;
-use crate::pages::table::{Image, PageTable, Place};
-use crate::pages::txn::{Changed, Prepared, Stage, Txn};
+use crate::pages::table::{Image, ImageLocation, PageTable};
+use crate::pages::txn::{ChangedPage, PreparedCommit, Txn, TxnStage};
 use crate::shared::member::Member;
 use crate::shared::words::reached;
-use crate::sqlite_format::home::{self, Kind, State};
+use crate::sqlite_format::home::{self, FileKind, State};
 use crate::sqlite_format::node::Shape;
 
 /// Room to ask for where home becomes `bytes` long: as much again, within limits, so that growing costs a call once in a while.
@@ -42,12 +42,12 @@ pub fn reserve_bytes(bytes: u64) -> u64 {
 
 /// Prepares the commit of a transaction: everything that can fail without harm happens here.
 pub fn prepare(c: &mut Commit<'_>) -> Result<()> {
-    c.txn.stage = Stage::Prepared(plan(c)?);
+    c.txn.stage = TxnStage::Prepared(plan(c)?);
     Ok(())
 }
 
 /// What the transaction will commit.
-pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
+pub fn plan(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     let Commit { db, live, txn, options } = c.parts();
     // A big transaction's images behind the ring must be home before others join them, and the
     // ceilings of the slot hold for whoever comes.
@@ -55,7 +55,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     let is_full = |table: &PageTable| table.new_bytes() > options.table_bytes || table.has_layer();
     let pressed = is_full(&db.table.read()) || live.log.at_ceiling(txn.base.change_counter);
     if pressed {
-        let keep = if txn.streamed.is_empty() { Stream::Drop } else { Stream::Keep };
+        let keep = if txn.streamed.is_empty() { StreamedImages::Drop } else { StreamedImages::Keep };
         checkpoint(db, live, keep)?;
     } else {
         sweep::advance(db, live, options)?;
@@ -71,10 +71,10 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     let encoder = (facts.records && options.bundle.images == Images::Delta).then_some(&mut live.encoder);
     let known = live.first_page.take().filter(|(state, _)| Arc::ptr_eq(state, &txn.base)).map(|(_, image)| image);
     let Changes { changed, header, first_page } =
-        changes(db, txn, options, Numbers { page_count, change_counter }, facts.in_gaps, encoder, known)?;
+        changes(db, txn, options, HeaderNumbers { page_count, change_counter }, facts.in_gaps, encoder, known)?;
     live.first_page = first_page.filter(|_| facts == Facts::LOG).map(|image| (txn.base.clone(), image));
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
-        return Ok(Prepared::nothing(&txn.base));
+        return Ok(PreparedCommit::nothing(&txn.base));
     }
     let bytes = u64::from(page_count) * u64::from(txn.page_bytes);
     if bytes > live.home.room_bytes() {
@@ -105,13 +105,13 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
 /// PreparedThenDecided).
 pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     let Some(several) = c.txn.several.clone() else { return Ok(()) };
-    if !matches!(&c.txn.stage, Stage::Prepared(prepared) if prepared.changed) {
+    if !matches!(&c.txn.stage, TxnStage::Prepared(prepared) if prepared.changed) {
         return Ok(());
     }
     // Nothing may fail for want of memory once it is decided (rule TableAndStateAtOnce).
     make_room(c)?;
     let Commit { db, live, txn, options } = c.parts();
-    let Stage::Prepared(prepared) = &mut txn.stage else { return Ok(()) };
+    let TxnStage::Prepared(prepared) = &mut txn.stage else { return Ok(()) };
     // Rule PreparedThenDecided.
     let flush = flush && keeps(Case::PreparedFlushed);
     if flush {
@@ -134,9 +134,11 @@ pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
 
 /// Whether the scheme can protect a new database, by what SQLite wrote as its header.
 fn check_new(db: &Database, scheme: &dyn Scheme, options: &Options, txn: &Txn) -> Result<()> {
-    let Some(first) = txn.pages.get(&PageNo::HEADER).filter(|_| txn.base.kind == Kind::Empty) else { return Ok(()) };
+    let Some(first) = txn.pages.get(&PageNo::HEADER).filter(|_| txn.base.kind == FileKind::Empty) else {
+        return Ok(());
+    };
     let header = first.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok()).unwrap_or([0; at::HEADER_BYTES]);
-    let state = State { kind: Kind::Database, page_bytes: txn.page_bytes, header, ..(*txn.base).clone() };
+    let state = State { kind: FileKind::Database, page_bytes: txn.page_bytes, header, ..(*txn.base).clone() };
     scheme.check(db, options, &state)
 }
 
@@ -151,7 +153,7 @@ fn page_count(txn: &Txn) -> u32 {
 }
 
 /// What the header says after the transaction.
-struct Numbers {
+struct HeaderNumbers {
     page_count: u32,
     change_counter: u32,
 }
@@ -159,9 +161,9 @@ struct Numbers {
 /// What differs from the base.
 struct Changes {
     /// The pages, in page order.
-    changed: Vec<Changed>,
+    changed: Vec<ChangedPage>,
     /// The new header, if page 1 is among them.
-    header: Option<home::Header>,
+    header: Option<home::DatabaseHeader>,
     /// Page 1 of the base, if it is not, but for its counters.
     first_page: Option<Image>,
 }
@@ -172,7 +174,7 @@ fn changes(
     db: &Database,
     txn: &mut Txn,
     options: &Options,
-    Numbers { page_count, change_counter }: Numbers,
+    HeaderNumbers { page_count, change_counter }: HeaderNumbers,
     in_gaps: bool,
     mut encoder: Option<&mut Encoder>,
     mut first_page: Option<Image>,
@@ -236,7 +238,7 @@ fn changes(
                 header = new.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
             }
             let old = base.filter(|_| in_gaps);
-            changed.push(Changed { page, new, old });
+            changed.push(ChangedPage { page, new, old });
         } else if page == PageNo::HEADER {
             first_page = base;
         }
@@ -293,7 +295,7 @@ impl Published {
 
 /// From publication on nothing may fail for want of memory (rule TableAndStateAtOnce).
 fn make_room(c: &mut Commit<'_>) -> Result<()> {
-    if let Stage::Prepared(Prepared { changed: true, images, written: None, .. }) = &c.txn.stage {
+    if let TxnStage::Prepared(PreparedCommit { changed: true, images, written: None, .. }) = &c.txn.stage {
         memory::headroom()?;
         c.live.log.reserve(c.live.encoder.record_bytes(), record::own_block(c.options))?;
         c.db.table.write().room(images.len())?;
@@ -309,11 +311,11 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     let (db, scheme) = (c.db, c.live.scheme.clone());
     // Until memory is there it is still prepared.
     make_room(c)?;
-    if matches!(&c.txn.stage, Stage::Prepared(prepared) if scheme.is_stale(c.live, prepared)) {
+    if matches!(&c.txn.stage, TxnStage::Prepared(prepared) if scheme.is_stale(c.live, prepared)) {
         prepare(c).map_err(|e| db.poison(e))?;
         make_room(c)?;
     }
-    let Stage::Prepared(mut prepared) = std::mem::replace(&mut c.txn.stage, Stage::Open) else {
+    let TxnStage::Prepared(mut prepared) = std::mem::replace(&mut c.txn.stage, TxnStage::Open) else {
         return Err(Error::Misuse("a commit that was not prepared".into()));
     };
     let group = c.live.log.group().clone();
@@ -321,9 +323,9 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     let durability = scheme.durability(durability);
     let (outcome, durability) = match (prepared.written.take(), prepared.changed) {
         // As durable as it is to be, since it was prepared.
-        (Some(written), _) => (Outcome::Written(written), Durability::Written),
+        (Some(written), _) => (CommitOutcome::Written(written), Durability::Written),
         (None, true) => (scheme.commit(c, &state, &mut prepared, durability)?, durability),
-        (None, false) => (Outcome::Nothing, durability),
+        (None, false) => (CommitOutcome::Nothing, durability),
     };
     let Commit { live, txn, .. } = c.parts();
     live.first_page = live.first_page.take().filter(|(of, _)| Arc::ptr_eq(of, &txn.base) && txn.streamed.is_empty());
@@ -345,8 +347,8 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     // before that reads what was there (invariant I4).
     let mut before = None;
     match outcome {
-        Outcome::Nothing => {}
-        Outcome::Record(ready) => {
+        CommitOutcome::Nothing => {}
+        CommitOutcome::Record(ready) => {
             show_record(db, live, txn, &inner, &state, prepared.images);
             let mut in_group = durability;
             if let Some(member) = shared.as_ref().filter(|_| durability == Durability::Flushed) {
@@ -356,7 +358,7 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
             record::push(live, &ready, &state, in_group);
             hide(live, &mut inner, &state);
         }
-        Outcome::Written(written) => {
+        CommitOutcome::Written(written) => {
             show_record(db, live, txn, &inner, &state, prepared.images);
             if let Some(member) = &inner.member {
                 live.log.group().flushed_elsewhere(member.words.flushed());
@@ -367,17 +369,17 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
             }
             hide(live, &mut inner, &state);
         }
-        Outcome::Placed(pages) => {
+        CommitOutcome::Placed(pages) => {
             inner.latest = state.clone();
             let mut table = db.table.write();
             pages.iter().for_each(|page| table.release(*page, inner.readers()));
             live.log.pass(state.tid);
         }
-        Outcome::InHome(pinned) => {
+        CommitOutcome::InHome(pinned) => {
             inner.latest = state.clone();
             before = pinned;
         }
-        Outcome::Waits => show(&mut db.table.write(), &inner, state.tid, prepared.images),
+        CommitOutcome::Waits => show(&mut db.table.write(), &inner, state.tid, prepared.images),
     }
     if prepared.changed {
         inner.published = state.clone();
@@ -394,7 +396,14 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
 }
 
 /// The images of a record are the newest of their pages, in memory and behind the ring.
-fn show_record(db: &Database, live: &Live, txn: &mut Txn, inner: &Inner, state: &State, images: Vec<(PageNo, Image)>) {
+fn show_record(
+    db: &Database,
+    live: &LiveDatabase,
+    txn: &mut Txn,
+    inner: &DatabaseState,
+    state: &State,
+    images: Vec<(PageNo, Image)>,
+) {
     let mut table = db.table.write();
     let is_told = txn.streamed.is_empty() && live.scheme.facts() == Facts::LOG && !inner.options.concurrent;
     if is_told {
@@ -411,7 +420,7 @@ fn show_record(db: &Database, live: &Live, txn: &mut Txn, inner: &Inner, state: 
 }
 
 /// Among several processes: readers see `state` when all may.
-fn hide(live: &Live, inner: &mut Inner, state: &Arc<State>) {
+fn hide(live: &LiveDatabase, inner: &mut DatabaseState, state: &Arc<State>) {
     if let Some(member) = inner.member.clone() {
         member.note(live.log.slot(), &live.log.cursor());
         inner.hide(state.clone());
@@ -419,19 +428,19 @@ fn hide(live: &Live, inner: &mut Inner, state: &Arc<State>) {
 }
 
 /// The images are the newest of their pages.
-fn show(table: &mut PageTable, inner: &Inner, tid: Tid, images: Vec<(PageNo, Image)>) {
+fn show(table: &mut PageTable, inner: &DatabaseState, tid: Tid, images: Vec<(PageNo, Image)>) {
     for (page, image) in images {
-        table.publish(page, tid, Place::Memory(image), inner.readers());
+        table.publish(page, tid, ImageLocation::Memory(image), inner.readers());
     }
 }
 
 /// Sends home what should not wait for a full log: the images of a big transaction, and what the scheme wants there. If
 /// room is short they stay where they are, and the next commit tries again.
-pub fn send_home(db: &Database, live: &mut Live) -> Result<()> {
+pub fn send_home(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     if !live.scheme.wants_checkpoint(live) && !db.table.read().has_layer() {
         return Ok(());
     }
-    match checkpoint(db, live, Stream::Drop) {
+    match checkpoint(db, live, StreamedImages::Drop) {
         Err(e) if !e.is_short() => Err(e),
         _ => Ok(()),
     }

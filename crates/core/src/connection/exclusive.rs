@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use super::role::{Place, Role};
+use super::role::{Role, WriterTurn};
 use super::{Connection, LockLevel};
 use crate::base::error::{Error, Result};
-use crate::database::{Database, Inner, Phase};
+use crate::database::{Database, DatabaseState, Phase};
 use crate::shared::words::Pins;
-use crate::sqlite_format::home::{Kind, State};
+use crate::sqlite_format::home::{FileKind, State};
 
 impl Connection {
     /// SQLite will neither give this lock back nor look again whether its cache still holds (`locking_mode=exclusive`):
@@ -43,7 +43,7 @@ impl Connection {
     }
 
     /// Gives the snapshot back for the newest state of all, which who has the place may see.
-    fn pin_again(&mut self, db: &Database, inner: &mut Inner) -> Result<()> {
+    fn pin_again(&mut self, db: &Database, inner: &mut DatabaseState) -> Result<()> {
         if let Some(old) = self.role.take_reader() {
             db.unpin(inner, &old.state)?;
         }
@@ -77,7 +77,7 @@ impl Connection {
     }
 
     /// Fails while another connection lets nobody begin to read. Between processes: once the snapshot is announced.
-    pub(super) fn check_let_in(&self, inner: &Inner) -> Result<()> {
+    pub(super) fn check_let_in(&self, inner: &DatabaseState) -> Result<()> {
         let alone = inner.alone.is_some_and(|connection| connection != self.id);
         if let Some(member) = inner.member.as_ref().filter(|_| !alone) {
             self.db.check_replaced(member)?;
@@ -106,7 +106,7 @@ impl Connection {
         self.acquire_place()?;
         let entered = self.db.enter(true, wait);
         if entered.is_ok() {
-            self.place = Place::Firm;
+            self.place = WriterTurn::Firm;
         }
         let kept = entered.and_then(|()| match self.db.inner.lock().is_newest(snapshot) && !self.is_apart() {
             true => Ok(()),
@@ -126,7 +126,7 @@ impl Connection {
     pub fn goes_on_in_wal_mode(&mut self) -> Result<bool> {
         let reads = self.level == LockLevel::Shared && self.db.inner.lock().phase == Phase::Unmarked;
         let back = match self.is_aside() {
-            true if self.db.read_state()?.0.kind == Kind::Wal => self.come_back(),
+            true if self.db.read_state()?.0.kind == FileKind::Wal => self.come_back(),
             false if reads => {
                 self.role.go_below();
                 Ok(())
@@ -142,7 +142,7 @@ impl Connection {
     /// A write lock is asked for on a file that is no database: SQLite is about to make it one (`SQLITE_DBCONFIG_RESET_DATABASE`,
     /// `VACUUM`), or says what is wrong with it. The caller uses the VFS below from here on.
     pub fn leaves_foreign_file(&mut self) -> bool {
-        let foreign = self.role.snapshot().is_some_and(|snapshot| snapshot.kind == Kind::Foreign);
+        let foreign = self.role.snapshot().is_some_and(|snapshot| snapshot.kind == FileKind::Foreign);
         if foreign && !self.requires {
             self.role.go_below();
             self.give_place_back();

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::cache::VERSION_BYTES;
-use super::role::{Place, Reader, Role, Writer};
+use super::role::{ReadTransaction, Role, WriteTransaction, WriterTurn};
 use super::{Connection, concurrent};
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{home as at, put};
@@ -14,8 +14,8 @@ use crate::checkpoint::growth;
 use crate::commit;
 use crate::database::Database;
 use crate::pages::table::{Image, part};
-use crate::pages::txn::{Stage, Txn};
-use crate::sqlite_format::home::{self, Kind, Mark};
+use crate::pages::txn::{Txn, TxnStage};
+use crate::sqlite_format::home::{self, FileKind, HomeMark};
 
 /// Bytes of page 1 that SQLite looks at to learn whether its cache still holds: change counter and sizes. An
 /// application gets to see the sizes by pragmas alone ([`Connection::note_size_asked`]).
@@ -61,10 +61,12 @@ impl Connection {
         let is_aside = self.is_aside();
         let (reader, mut txn) = match &mut self.role {
             Role::Reader(reader) | Role::Below(Some(reader)) => (Some(reader), None),
-            Role::Writer(Writer { reader, txn, .. }) => (Some(reader), Some(txn)),
+            Role::Writer(WriteTransaction { reader, txn, .. }) => (Some(reader), Some(txn)),
             Role::Idle | Role::Aside(_) | Role::Below(None) | Role::Lost => (None, None),
         };
-        let Some(Reader { state: snapshot, looked, .. }) = reader.filter(|r| r.state.kind != Kind::Foreign) else {
+        let Some(ReadTransaction { state: snapshot, looked, .. }) =
+            reader.filter(|r| r.state.kind != FileKind::Foreign)
+        else {
             // Before the first lock SQLite reads the header to learn the page size; aside, all is plain.
             let n = db.home.read_at(buf, offset).context(|| db.what("cannot read"))?;
             if !is_aside && offset == 0 && home::mark(buf.get(..n).unwrap_or_default()).is_some() {
@@ -114,7 +116,7 @@ impl Connection {
     /// be.
     pub fn changed_pages(&mut self) -> Option<&[u32]> {
         let snapshot = match &self.role {
-            Role::Reader(Reader { state, looked: None, .. }) => state,
+            Role::Reader(ReadTransaction { state, looked: None, .. }) => state,
             _ => return None,
         };
         self.cache.changed(snapshot, &self.db.table.read())
@@ -122,7 +124,7 @@ impl Connection {
 
     /// Whether a read may show a state that readers may not see yet, or more than a write transaction begins with.
     fn may_show_too_much(&self) -> bool {
-        let doubtless = self.place == Place::Tentative { doubtless: true };
+        let doubtless = self.place == WriterTurn::Tentative { doubtless: true };
         let unsettled = || self.role.pinned().is_some_and(|reader| reader.unsettled);
         (doubtless || unsettled()) && self.role.txn().is_none()
     }
@@ -130,7 +132,9 @@ impl Connection {
     /// What these bytes of a snapshot that is ahead of the readers may show the application. A write transaction reads
     /// page 1 before it takes its lock, and the next page after that.
     fn shows(&self, offset: u64, len: usize) -> Result<Shows> {
-        let Some(Reader { state: snapshot, unsettled, .. }) = self.role.pinned() else { return Ok(Shows::Nothing) };
+        let Some(ReadTransaction { state: snapshot, unsettled, .. }) = self.role.pinned() else {
+            return Ok(Shows::Nothing);
+        };
         let end = offset.saturating_add(len as u64);
         if end > u64::from(snapshot.page_bytes) {
             return Ok(Shows::MorePages);
@@ -157,7 +161,7 @@ impl Connection {
     fn header_to_come(&self, buf: &mut [u8]) -> usize {
         let asked = self.db.scheme().new_pages(&self.db, &self.db.inner.lock().options);
         let Some((page_bytes, reserved)) = asked.filter(|_| buf.len() == at::HEADER_BYTES) else { return 0 };
-        buf.copy_from_slice(&home::empty_marked(page_bytes, Mark::new(0, Tid(0))));
+        buf.copy_from_slice(&home::empty_marked(page_bytes, HomeMark::new(0, Tid(0))));
         home::unmark(buf);
         put(buf, at::RESERVED, &[reserved]);
         at::HEADER_BYTES
@@ -238,10 +242,10 @@ impl Connection {
     /// VFS on top kept back until xSync. Either way what was written so far stays (rule WholeTransaction).
     pub(super) fn reopen(&mut self) -> Result<()> {
         self.cancel()?;
-        let Some(txn) = self.role.txn_mut().filter(|txn| matches!(txn.stage, Stage::Prepared(_))) else {
+        let Some(txn) = self.role.txn_mut().filter(|txn| matches!(txn.stage, TxnStage::Prepared(_))) else {
             return Ok(());
         };
-        txn.stage = Stage::Open;
+        txn.stage = TxnStage::Open;
         // The record was too long, and its images streamed out: those in memory count.
         let streamed = txn.streamed.len();
         for page in txn.pages.keys() {
@@ -270,7 +274,7 @@ impl Connection {
             let cut = self.cut_home(len);
             return self.noted(cut);
         }
-        if let Some(Txn { stage: Stage::Prepared(prepared), .. }) = self.role.txn()
+        if let Some(Txn { stage: TxnStage::Prepared(prepared), .. }) = self.role.txn()
             && len == prepared.state.bytes()
         {
             // Auto-vacuum cuts the file between prepare and commit; the record says so already.
@@ -300,7 +304,7 @@ impl Connection {
         let db = &*self.db;
         let size = match (self.role.txn(), self.role.snapshot()) {
             (Some(txn), _) => Ok(txn.file_bytes),
-            (None, Some(snapshot)) if snapshot.kind != Kind::Foreign => Ok(snapshot.bytes()),
+            (None, Some(snapshot)) if snapshot.kind != FileKind::Foreign => Ok(snapshot.bytes()),
             _ => db.home.len().context(|| db.what("cannot read the length of")),
         };
         self.noted(size)
@@ -333,7 +337,7 @@ fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut
 }
 
 /// Moves a big transaction's pages out of memory. Page 1 stays: the commit needs it.
-fn stream_out(live: &mut crate::database::Live, txn: &mut Txn) -> Result<()> {
+fn stream_out(live: &mut crate::database::LiveDatabase, txn: &mut Txn) -> Result<()> {
     let mut pages: Vec<PageNo> = memory::list(txn.pages.len())?;
     pages.extend(txn.pages.keys().copied().filter(|p| *p != PageNo::HEADER));
     pages.sort_unstable();

@@ -27,53 +27,53 @@
 
 use std::sync::Arc;
 
-use super::looked::{self, Looked};
+use super::looked::{self, ReadSet};
 use super::{Connection, LockLevel};
 use crate::database::Phase;
 use crate::disk::DiskFile;
 use crate::pages::txn::Txn;
-use crate::sqlite_format::home::{Kind, State};
+use crate::sqlite_format::home::{FileKind, State};
 
 /// What a connection is. The variants are those of the module's diagram.
 // One for each connection, and a box is not to be had when memory is short.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Role {
     Idle,
-    Reader(Reader),
-    Writer(Writer),
-    Aside(Aside),
-    Below(Option<Reader>),
+    Reader(ReadTransaction),
+    Writer(WriteTransaction),
+    Aside(Passthrough),
+    Below(Option<ReadTransaction>),
     Lost,
 }
 
 /// One with a snapshot.
-pub(super) struct Reader {
+pub(super) struct ReadTransaction {
     /// The snapshot, which is pinned.
     pub(super) state: Arc<State>,
     /// It is newer than what readers may see: nothing of it may reach the application yet.
     pub(super) unsettled: bool,
     /// What a transaction has looked at that runs without the writer's place.
-    pub(super) looked: Option<Looked>,
+    pub(super) looked: Option<ReadSet>,
 }
 
-impl Reader {
+impl ReadTransaction {
     fn runs_apart(&self) -> bool {
-        matches!(&self.looked, Some(Looked { stage: looked::Stage::Apart, .. }))
+        matches!(&self.looked, Some(ReadSet { stage: looked::OptimisticStage::Apart, .. }))
     }
 }
 
 /// One with a write transaction.
-pub(super) struct Writer {
-    pub(super) reader: Reader,
+pub(super) struct WriteTransaction {
+    pub(super) reader: ReadTransaction,
     pub(super) txn: Txn,
     /// It has taken the write lock and done nothing under it yet.
     pub(super) has_just_begun: bool,
 }
 
 /// One that is a plain SQLite for the rest of its transaction.
-pub(super) struct Aside {
+pub(super) struct Passthrough {
     /// Its snapshot of before; none where it found a hot journal.
-    pub(super) reader: Option<Reader>,
+    pub(super) reader: Option<ReadTransaction>,
     pub(super) journal: Option<RealJournal>,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct RealJournal {
 
 /// The writer's place, as a connection has it: of this process and, with the turn, among the processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum WriterTurn {
     /// It has none.
     #[default]
     None,
@@ -106,27 +106,27 @@ pub(super) enum Place {
 
 impl Role {
     /// One that has just pinned its snapshot.
-    pub(super) fn pinned_now(reader: Reader) -> Role {
+    pub(super) fn pinned_now(reader: ReadTransaction) -> Role {
         match reader.state.kind {
-            Kind::Wal => Role::Below(Some(reader)),
+            FileKind::Wal => Role::Below(Some(reader)),
             _ => Role::Reader(reader),
         }
     }
 
     /// What it has pinned.
-    pub(super) fn pinned(&self) -> Option<&Reader> {
+    pub(super) fn pinned(&self) -> Option<&ReadTransaction> {
         match self {
-            Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => Some(reader),
-            Role::Aside(Aside { reader, .. }) | Role::Below(reader) => reader.as_ref(),
+            Role::Reader(reader) | Role::Writer(WriteTransaction { reader, .. }) => Some(reader),
+            Role::Aside(Passthrough { reader, .. }) | Role::Below(reader) => reader.as_ref(),
             Role::Idle | Role::Lost => None,
         }
     }
 
     /// The same, to change.
-    pub(super) fn pinned_mut(&mut self) -> Option<&mut Reader> {
+    pub(super) fn pinned_mut(&mut self) -> Option<&mut ReadTransaction> {
         match self {
-            Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => Some(reader),
-            Role::Aside(Aside { reader, .. }) | Role::Below(reader) => reader.as_mut(),
+            Role::Reader(reader) | Role::Writer(WriteTransaction { reader, .. }) => Some(reader),
+            Role::Aside(Passthrough { reader, .. }) | Role::Below(reader) => reader.as_mut(),
             Role::Idle | Role::Lost => None,
         }
     }
@@ -150,7 +150,7 @@ impl Role {
     }
 
     /// A connection with a write transaction.
-    pub(super) fn writer_mut(&mut self) -> Option<&mut Writer> {
+    pub(super) fn writer_mut(&mut self) -> Option<&mut WriteTransaction> {
         match self {
             Role::Writer(writer) => Some(writer),
             _ => None,
@@ -184,7 +184,7 @@ impl Role {
             Role::Writer(writer) => (writer.txn, writer.has_just_begun) = (txn, false),
             Role::Reader(_) => {
                 if let Some(reader) = self.take_reader() {
-                    *self = Role::Writer(Writer { reader, txn, has_just_begun: false });
+                    *self = Role::Writer(WriteTransaction { reader, txn, has_just_begun: false });
                 }
             }
             other => debug_assert!(false, "one that is {} does not begin to write", other.name()),
@@ -193,10 +193,10 @@ impl Role {
 
     /// Writer → Reader: takes the transaction away.
     pub(super) fn end_txn(&mut self) -> Option<Txn> {
-        let Role::Writer(Writer { reader, .. }) = self else { return None };
-        let reader = Reader { state: reader.state.clone(), looked: reader.looked.take(), ..*reader };
+        let Role::Writer(WriteTransaction { reader, .. }) = self else { return None };
+        let reader = ReadTransaction { state: reader.state.clone(), looked: reader.looked.take(), ..*reader };
         match std::mem::replace(self, Role::Reader(reader)) {
-            Role::Writer(Writer { txn, .. }) => Some(txn),
+            Role::Writer(WriteTransaction { txn, .. }) => Some(txn),
             _ => None,
         }
     }
@@ -204,7 +204,7 @@ impl Role {
     /// The plain file is ours, with this journal; the transaction is in it.
     pub(super) fn step_aside(&mut self, file: Arc<dyn DiskFile>) {
         let journal = Some(RealJournal { file, is_new: false });
-        *self = Role::Aside(Aside { reader: self.take_reader(), journal });
+        *self = Role::Aside(Passthrough { reader: self.take_reader(), journal });
     }
 
     /// It neither commits nor comes back.
@@ -220,10 +220,10 @@ impl Role {
     }
 
     /// What it has pinned, of one that becomes something else: it is lost until then.
-    pub(super) fn take_reader(&mut self) -> Option<Reader> {
+    pub(super) fn take_reader(&mut self) -> Option<ReadTransaction> {
         match std::mem::replace(self, Role::Lost) {
-            Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => Some(reader),
-            Role::Aside(Aside { reader, .. }) | Role::Below(reader) => reader,
+            Role::Reader(reader) | Role::Writer(WriteTransaction { reader, .. }) => Some(reader),
+            Role::Aside(Passthrough { reader, .. }) | Role::Below(reader) => reader,
             Role::Idle | Role::Lost => None,
         }
     }
@@ -253,22 +253,27 @@ impl Connection {
         let (none, reserved) = (LockLevel::None, LockLevel::Reserved);
         holds((self.level == none) == matches!(self.role, Role::Idle), "idle is who has no lock");
         let undo = self.shuts_out || self.reserves || self.has_no_wal;
-        holds(self.level > none || (self.place == Place::None && !undo), "a lock that is given back leaves nothing");
+        holds(
+            self.level > none || (self.place == WriterTurn::None && !undo),
+            "a lock that is given back leaves nothing",
+        );
         match &self.role {
-            Role::Writer(Writer { reader, .. }) => {
+            Role::Writer(WriteTransaction { reader, .. }) => {
                 holds(self.level >= reserved, "a writer has SQLite's write lock");
-                let has_place = matches!(self.place, Place::Firm | Place::Given { .. });
+                let has_place = matches!(self.place, WriterTurn::Firm | WriterTurn::Given { .. });
                 holds(has_place != reader.runs_apart(), "a writer has the place, unless it runs apart");
             }
             Role::Aside(_) => {
                 holds(is_poisoned || inner.phase == Phase::Aside(self.id), "the file is that of who stepped aside");
             }
-            Role::Below(_) => holds(self.place == Place::None, "who leaves the file to the VFS below has no place"),
+            Role::Below(_) => {
+                holds(self.place == WriterTurn::None, "who leaves the file to the VFS below has no place")
+            }
             Role::Idle | Role::Reader(_) | Role::Lost => {}
         }
-        let is_tentative = matches!(self.place, Place::Tentative { .. });
+        let is_tentative = matches!(self.place, WriterTurn::Tentative { .. });
         holds(!is_tentative || self.level < reserved || self.role.is_aside(), "one that writes has the place for good");
-        holds(self.place != Place::Firm || self.db.queue.holds(self.id), "the queue knows who has the place");
+        holds(self.place != WriterTurn::Firm || self.db.queue.holds(self.id), "the queue knows who has the place");
         let pinned = self.role.pinned().is_none_or(|reader| inner.snapshots.has(reader.state.tid));
         holds(pinned, "a snapshot is pinned");
         holds(inner.alone != Some(self.id) || self.shuts_out, "who shuts others out lets them in again");
@@ -333,7 +338,7 @@ mod tests {
         }));
         let mut conn = locked(LockLevel::Shared);
         assert!(is_found(&mut conn, |conn| {
-            let before = std::mem::replace(&mut conn.place, Place::Firm);
+            let before = std::mem::replace(&mut conn.place, WriterTurn::Firm);
             conn.db.queue.release(conn.id);
             Box::new(move |conn| conn.place = before)
         }));

@@ -33,7 +33,7 @@ pub(super) fn is_extra(value: &str) -> bool {
 
 /// What pragmas and file controls said.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct PragmaState {
     /// `PRAGMA locking_mode=exclusive`.
     pub(super) exclusive: bool,
     /// `PRAGMA journal_mode=wal`: the next transaction that writes is perhaps the change.

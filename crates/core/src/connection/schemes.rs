@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::options::SchemeName;
-use crate::commit::log::Log;
+use crate::commit::log::LogScheme;
 use crate::database::scheme::Scheme;
 use crate::research::auto::Auto;
 use crate::research::dash::Dash;
@@ -13,7 +13,7 @@ use crate::research::off::Off;
 /// The scheme called `name`, with nothing under way.
 pub fn of(name: SchemeName) -> Arc<dyn Scheme> {
     match name {
-        SchemeName::Log => Arc::new(Log),
+        SchemeName::Log => Arc::new(LogScheme),
         SchemeName::Auto => Arc::new(Auto),
         SchemeName::InPage => Arc::new(InPage::default()),
         SchemeName::Off => Arc::new(Off),

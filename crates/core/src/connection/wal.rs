@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use super::Connection;
 use crate::base::error::{Error, Result};
 use crate::base::options::Wal;
-use crate::database::{Inner, Phase};
+use crate::database::{DatabaseState, Phase};
 use crate::disk::locks;
 use crate::session::wal;
-use crate::sqlite_format::home::{self, Kind, State};
+use crate::sqlite_format::home::{self, FileKind, State};
 
 /// How long those are waited for that only look at the file, as this connection does. Who uses it in WAL mode keeps its lock.
 const LOOKERS_LEAVE: Duration = Duration::from_millis(20);
@@ -17,14 +17,14 @@ const OTHERS_CHANGE: Duration = Duration::from_millis(50);
 
 impl Connection {
     /// Whether a file without a mark, of which SHARED is held, is one in WAL mode that is not to stay so.
-    pub(super) fn leaves_wal_mode(&mut self, state: &State, inner: &Inner) -> Result<bool> {
+    pub(super) fn leaves_wal_mode(&mut self, state: &State, inner: &DatabaseState) -> Result<bool> {
         if inner.options.wal == Wal::Stock || self.db.read_only || !inner.recovers {
             return Ok(false);
         }
         match state.kind {
-            Kind::Wal => Ok(true),
+            FileKind::Wal => Ok(true),
             // SQLite takes a WAL that lies beside a file for its own. The rest of the pages may be in it.
-            Kind::Database | Kind::Foreign if home::has_rollback_journal(&state.header) => {
+            FileKind::Database | FileKind::Foreign if home::has_rollback_journal(&state.header) => {
                 let beside = wal::is_beside(&self.db)?;
                 self.has_no_wal = !beside;
                 Ok(beside)
@@ -35,7 +35,7 @@ impl Connection {
 
     /// Takes the file out of WAL mode if nobody else has it open in that; SHARED is held before and after. False if others have
     /// changed it meanwhile: it has to be looked at once more.
-    pub(super) fn leave_wal_mode(&mut self, inner: &mut Inner) -> Result<bool> {
+    pub(super) fn leave_wal_mode(&mut self, inner: &mut DatabaseState) -> Result<bool> {
         let db = self.db.clone();
         let home = &*db.home;
         if !locks::reserve(home)? {
@@ -78,7 +78,7 @@ impl Connection {
 
     /// The file as it is when nobody else has it: until then, those that have it open in WAL mode bring pages home, the header among them.
     /// `None` if it is not to leave that mode as it is, or not before something else is done.
-    fn look_alone(&mut self, inner: &Inner) -> Result<Option<State>> {
+    fn look_alone(&mut self, inner: &DatabaseState) -> Result<Option<State>> {
         let (state, mark) = self.db.read_state()?;
         let leaves = mark.is_none() && self.leaves_wal_mode(&state, inner)? && !self.db.has_hot_journal()?;
         Ok(leaves.then_some(state))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Connection;
-use super::role::{Place, Writer};
+use super::role::{WriteTransaction, WriterTurn};
 use super::said::Synchronous;
 use crate::base::error::{Error, Result};
 use crate::base::options::Options;
@@ -13,9 +13,9 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::commit;
 use crate::database::scheme::Commit;
-use crate::database::{Database, Inner};
+use crate::database::{Database, DatabaseState};
 use crate::log::group::Durability;
-use crate::pages::txn::{Stage, Txn};
+use crate::pages::txn::{Txn, TxnStage};
 use crate::session::aside;
 use crate::sqlite_format::home::{self, State};
 
@@ -127,7 +127,7 @@ impl Connection {
         }
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         txn.synced = true;
-        if txn.several.is_some() && matches!(txn.stage, Stage::Open) {
+        if txn.several.is_some() && matches!(txn.stage, TxnStage::Open) {
             // Its record, which lacks them, is cancelled, and those of the other files.
             return self.noted(Err(late("a transaction over several files has prepared its record without them")));
         }
@@ -159,7 +159,7 @@ impl Connection {
             self.reopen()?;
         }
         let Some(txn) = self.role.txn() else { return Ok(()) };
-        if matches!(txn.stage, Stage::Open) {
+        if matches!(txn.stage, TxnStage::Open) {
             if txn.is_untouched() || !keeps(Case::LateWritesCommitted) {
                 return Ok(());
             }
@@ -186,8 +186,8 @@ impl Connection {
         inner.check()?;
         let options = inner.options.clone();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        let Some(Writer { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
-        let pin_again = |inner: &mut Inner, own: &Arc<State>| drop(db.pin_state(inner, own.clone()));
+        let Some(WriteTransaction { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
+        let pin_again = |inner: &mut DatabaseState, own: &Arc<State>| drop(db.pin_state(inner, own.clone()));
         // The writer's own snapshot ends here: kept pinned, every image that the commit
         // replaces, or that its checkpoint overwrites, would be kept for it.
         if !is_merged {
@@ -218,13 +218,13 @@ impl Connection {
         drop(writer);
         if goes_on {
             // The next writer builds on this transaction while this one waits for its flush, perhaps the same one.
-            self.place = Place::Given { in_turn: true };
+            self.place = WriterTurn::Given { in_turn: true };
             let released = db.queue.release_for(self.id, self.habit.comes_again());
             self.habit.gave_place(released.waited_for);
             if published.is_shared() {
                 published.write(&db)?;
                 self.leave(db.queue.is_idle());
-                self.place = Place::Given { in_turn: false };
+                self.place = WriterTurn::Given { in_turn: false };
             }
             return published.wait(&db, Some(released.usual));
         }

@@ -60,9 +60,9 @@ use crate::log::ring::Log;
 use crate::log::several::Undecided;
 use crate::pages::snapshots::Snapshots;
 use crate::pages::table::{Image, PageTable, Readers};
-use crate::shared::member::{Files, Member};
-use crate::shared::words::Due;
-use crate::sqlite_format::home::{self, Header, Kind, Mark, State};
+use crate::shared::member::{Member, MemberFiles};
+use crate::shared::words::RecoveryDebt;
+use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, HomeMark, State};
 
 /// See the state machine above.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,14 +82,14 @@ pub type AttachHook = Arc<std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
 /// A home without a mark, in rollback mode, that has no WAL beside it.
 pub struct Plain {
-    first: Header,
+    first: DatabaseHeader,
     bytes: u64,
     /// The state that it is in.
     state: Arc<State>,
 }
 
 /// What changes under the lock `inner`.
-pub struct Inner {
+pub struct DatabaseState {
     /// Phase.
     pub phase: Phase,
     /// The newest state readers may see: a crash cannot take it back (under `synchronous=FULL`). The group, and the words of
@@ -132,7 +132,7 @@ pub struct Inner {
     pub pace: pace::Pace,
 }
 
-impl Inner {
+impl DatabaseState {
     /// Number of pinned snapshots.
     pub fn snapshot_count(&self) -> usize {
         self.snapshots.count()
@@ -154,7 +154,7 @@ impl Inner {
 
     /// Home, with these first bytes and so long, is what `latest` says, and no WAL lies beside it.
     pub fn note_plain(&mut self, first: &[u8], bytes: u64) {
-        let first = Header::try_from(first).ok().filter(|_| self.latest.kind == Kind::Database);
+        let first = DatabaseHeader::try_from(first).ok().filter(|_| self.latest.kind == FileKind::Database);
         self.plain = first.map(|first| Plain { first, bytes, state: self.latest.clone() });
     }
 
@@ -225,7 +225,7 @@ impl Inner {
 }
 
 /// What only the holder of the writer's place uses, while the database is live.
-pub struct Live {
+pub struct LiveDatabase {
     /// The log.
     pub log: Log,
     /// Home's mark and length.
@@ -245,19 +245,19 @@ pub struct Live {
     /// The checkpoint in slices that is under way.
     pub sweep: Option<Sweep>,
     /// What the recovery that this log was taken over by has left to do; among several processes, the words say so.
-    pub due: Due,
+    pub due: RecoveryDebt,
     /// When it was seen last that the files are where they were.
     pub looked_at: Option<Instant>,
 }
 
-impl Live {
+impl LiveDatabase {
     /// A log and a home of which nothing is under way.
-    pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> Live {
+    pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> LiveDatabase {
         let (encoder, kept) = (Encoder::default(), ImageFile::default());
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
-        let (first_page, due) = (None, Due::default());
+        let (first_page, due) = (None, RecoveryDebt::default());
         let looked_at = Some(Instant::now());
-        Live { log, home, home_tid, encoder, first_page, kept, scheme, emptied_at, sweep: None, due, looked_at }
+        LiveDatabase { log, home, home_tid, encoder, first_page, kept, scheme, emptied_at, sweep: None, due, looked_at }
     }
 }
 
@@ -265,7 +265,7 @@ impl Live {
 #[derive(Clone, Copy, Debug)]
 pub struct HomeFile {
     /// What the mark says.
-    pub mark: Mark,
+    pub mark: HomeMark,
     /// Length in bytes.
     pub bytes: u64,
     /// Room asked for, in bytes.
@@ -300,12 +300,12 @@ pub struct Database {
     pub(crate) epoch: AtomicU64,
     /// Whether the last close flushes the mark's removal: `PRAGMA synchronous=EXTRA`.
     pub(crate) flushes_close: AtomicBool,
-    pub(crate) inner: Mutex<Inner>,
+    pub(crate) inner: Mutex<DatabaseState>,
     /// As the options say, which are asked several times in a transaction.
     pub(crate) psow: AtomicBool,
     /// The same.
     pub(crate) stream_bytes: AtomicU64,
-    pub(crate) writer: parking_lot::Mutex<Option<Live>>,
+    pub(crate) writer: parking_lot::Mutex<Option<LiveDatabase>>,
     /// Bytes of home that were written and that nobody has asked the system to begin to write to the medium.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
     /// The record of this process that waits for its decision. It is the last one in the log, and whoever wrote it has
@@ -353,7 +353,7 @@ impl Database {
             flushes_close: AtomicBool::new(false),
             psow: AtomicBool::new(options.psow),
             stream_bytes: AtomicU64::new(options.stream_bytes),
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(DatabaseState {
                 phase: Phase::Unmarked,
                 latest: empty.clone(),
                 published: empty,
@@ -406,8 +406,8 @@ impl Database {
     }
 
     /// What a member uses of it.
-    pub fn files(&self) -> Files {
-        Files { disk: self.disk.clone(), home: self.home.clone(), read_only: self.read_only }
+    pub fn files(&self) -> MemberFiles {
+        MemberFiles { disk: self.disk.clone(), home: self.home.clone(), read_only: self.read_only }
     }
 
     /// The scheme in force.
@@ -426,7 +426,7 @@ impl Database {
     }
 
     /// Other settings, for a database that is not live if they are of another scheme.
-    pub fn set_options(&self, inner: &mut Inner, options: Options) {
+    pub fn set_options(&self, inner: &mut DatabaseState, options: Options) {
         if options.bundle.scheme != inner.options.bundle.scheme {
             debug_assert!(inner.phase != Phase::Live, "a live log keeps its scheme");
             *self.scheme.lock() = (self.schemes)(options.bundle.scheme);
@@ -437,10 +437,10 @@ impl Database {
     }
 
     /// What the holder of the writer's place uses of a log that is taken into use: of the scheme, too, nothing is under way.
-    pub fn begin(&self, inner: &Inner, log: Log, home: HomeFile, home_tid: Tid) -> Live {
+    pub fn begin(&self, inner: &DatabaseState, log: Log, home: HomeFile, home_tid: Tid) -> LiveDatabase {
         let scheme = (self.schemes)(inner.options.bundle.scheme);
         *self.scheme.lock() = scheme.clone();
-        Live::new(log, home, home_tid, scheme, &self.stats)
+        LiveDatabase::new(log, home, home_tid, scheme, &self.stats)
     }
 
     /// Whether a file is home, or a file of the scheme that may have its name.
@@ -476,14 +476,14 @@ impl Database {
     }
 
     /// Home's first bytes, all of them unless it is shorter, and its length.
-    pub fn read_first<'a>(&self, first: &'a mut home::Header) -> Result<(&'a [u8], u64)> {
+    pub fn read_first<'a>(&self, first: &'a mut home::DatabaseHeader) -> Result<(&'a [u8], u64)> {
         let first = read_part(&*self.home, first, 0).context(|| self.what("cannot read"))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         Ok((first, bytes))
     }
 
     /// The mark of home, if it is on.
-    pub fn read_mark(&self) -> Result<Option<Mark>> {
+    pub fn read_mark(&self) -> Result<Option<HomeMark>> {
         let mut first = [0; at::HEADER_BYTES];
         let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
         Ok(home::mark(first))
@@ -495,7 +495,7 @@ impl Database {
     }
 
     /// Writes the first bytes of home, durable. They lie in one sector, so they are whole or as before.
-    pub fn write_header(&self, header: &home::Header) -> Result<()> {
+    pub fn write_header(&self, header: &home::DatabaseHeader) -> Result<()> {
         self.home.write_at(header, 0).context(|| self.what("cannot write the header of"))?;
         self.sync_home()
     }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::base::types::{LogOffset, PageNo};
-use crate::log::file::Cursor;
+use crate::log::file::LogCursor;
 use crate::sqlite_format::home::State;
 
 /// A checkpoint in slices.
 pub struct Sweep {
     /// Where the live records will begin.
-    pub to: Cursor,
+    pub to: LogCursor,
     /// What the transactions before that made.
     pub state: Arc<State>,
     /// The pages that had an image newer than home, in order.
@@ -27,12 +27,12 @@ pub struct Sweep {
     /// Home has all of it, flushed.
     pub flushed: bool,
     /// What follows.
-    pub then: Then,
+    pub then: AfterSweep,
 }
 
 /// What follows when all of a sweep is home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum AfterSweep {
     /// Home is flushed, and the slot moves.
     Slot,
     /// Nothing: the ring will grow when it is full, with a whole checkpoint, to which little is left then.

@@ -47,7 +47,7 @@ const AWAY: Duration = Duration::from_micros(250);
 
 /// How the place is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum TurnClaim {
     /// To write.
     Firm,
     /// To write, probably: after so long another may have the place.
@@ -63,12 +63,12 @@ pub struct Patience {
     /// In all.
     pub all: Duration,
     /// For one holder. `None`: whatever it does.
-    pub kept: Option<Kept>,
+    pub kept: Option<HoldLimits>,
 }
 
 /// How long one holder is waited for: not when it was idle for [`KEEPS`].
 #[derive(Clone, Copy, Debug)]
-pub struct Kept {
+pub struct HoldLimits {
     /// Since it has had the place.
     pub held: Duration,
     /// The same while it is inside of onewrite: it does not keep the place for long then.
@@ -94,7 +94,7 @@ struct Holder {
     connection: ConnectionId,
     thread: ThreadId,
     task: Task,
-    claim: Claim,
+    claim: TurnClaim,
     ticket: Ticket,
     /// Which turn it is.
     turn: u64,
@@ -106,17 +106,17 @@ struct Holder {
 
 impl Holder {
     fn is_tentative(&self) -> bool {
-        self.claim != Claim::Firm
+        self.claim != TurnClaim::Firm
     }
 
     /// Whether it is a holder for good that is not waited for.
-    fn keeps(&self, kept: Kept, idle: Duration, inside: bool) -> bool {
+    fn keeps(&self, kept: HoldLimits, idle: Duration, inside: bool) -> bool {
         let held = self.since.elapsed();
         !self.is_tentative() && if inside { held >= kept.inside } else { idle >= KEEPS || held >= kept.held }
     }
 }
 
-struct Waiter {
+struct TurnWaiter {
     holder: Holder,
     /// It has the place, or finds it free if nobody was faster.
     called: Event,
@@ -153,7 +153,7 @@ enum Look {
 
 /// One connection has the place again and again.
 #[derive(Clone, Copy)]
-struct Run {
+struct RepeatedTurns {
     connection: ConnectionId,
     thread: ThreadId,
     /// While the place is free, it is kept for the connection until then.
@@ -161,13 +161,13 @@ struct Run {
 }
 
 #[derive(Default)]
-struct Inner {
+struct QueueState {
     holder: Option<Holder>,
-    waiting: VecDeque<Arc<Waiter>>,
+    waiting: VecDeque<Arc<TurnWaiter>>,
     /// When the place was handed over last, or the first one began to wait.
     handed_over: Option<Instant>,
     /// Whose slice it is, if that one comes again soon.
-    run: Option<Run>,
+    run: Option<RepeatedTurns>,
     turns: u64,
     tickets: u64,
     /// What the first in the queue sees of the holder.
@@ -178,7 +178,7 @@ struct Inner {
     usual: Duration,
 }
 
-impl Inner {
+impl QueueState {
     fn take(&mut self, me: Holder, now: Instant) {
         self.run = self.run.filter(|run| run.connection == me.connection);
         self.turns += 1;
@@ -204,12 +204,12 @@ impl Inner {
 
     /// Whether the place, which is free, is kept for another than `me`.
     fn is_kept_from(&self, me: &Holder, now: Instant) -> bool {
-        let is_others = |run: Run| run.connection != me.connection && run.thread != me.thread;
+        let is_others = |run: RepeatedTurns| run.connection != me.connection && run.thread != me.thread;
         self.run.is_some_and(|run| is_others(run) && now < run.kept_until)
     }
 
     /// A waiter looks whether it has the place: it was handed over, or is free. If not, it may be called again.
-    fn look(&mut self, waiter: &Arc<Waiter>) -> Look {
+    fn look(&mut self, waiter: &Arc<TurnWaiter>) -> Look {
         let now = Instant::now();
         let at = self.waiting.iter().position(|w| Arc::ptr_eq(w, waiter));
         match (&self.holder, at) {
@@ -248,14 +248,14 @@ impl Inner {
     }
 
     /// A waiter leaves without the place; who is to be told.
-    fn leave(&mut self, at: usize) -> Option<Arc<Waiter>> {
+    fn leave(&mut self, at: usize) -> Option<Arc<TurnWaiter>> {
         self.waiting.remove(at);
         let next = self.waiting.front().filter(|_| self.holder.is_none())?;
         (!next.is_called.swap(true, Relaxed)).then(|| next.clone())
     }
 
     /// Gives the place to the first in the queue, who is to be told.
-    fn hand_over(&mut self, now: Instant) -> Option<Arc<Waiter>> {
+    fn hand_over(&mut self, now: Instant) -> Option<Arc<TurnWaiter>> {
         (self.holder, self.run) = (None, None);
         self.handed_over = Some(now);
         let next = self.waiting.pop_front()?;
@@ -265,7 +265,7 @@ impl Inner {
 
     /// `by` leaves the place free, or to the first in the queue if it is that one's by now; who is to be told. `comes_again`:
     /// soon, and finds it as it was.
-    fn let_go(&mut self, by: &Holder, now: Instant, comes_again: bool) -> Option<Arc<Waiter>> {
+    fn let_go(&mut self, by: &Holder, now: Instant, comes_again: bool) -> Option<Arc<TurnWaiter>> {
         (self.holder, self.run) = (None, None);
         let first = self.waiting.front()?;
         let quarters = self.quarters(now);
@@ -275,7 +275,7 @@ impl Inner {
             return self.hand_over(now);
         }
         if comes_again {
-            self.run = Some(Run { connection: by.connection, thread: by.thread, kept_until: now + SOON });
+            self.run = Some(RepeatedTurns { connection: by.connection, thread: by.thread, kept_until: now + SOON });
             if first.is_alert.load(Relaxed) && quarters < 4 {
                 return None;
             }
@@ -290,7 +290,7 @@ impl Inner {
 /// The writer's place of one database in one process.
 #[derive(Default)]
 pub struct WriterQueue {
-    inner: Mutex<Inner>,
+    inner: Mutex<QueueState>,
     /// A connection that is inside of onewrite: if it has the place, it is not idle. 0: none.
     inside: AtomicU64,
 }
@@ -298,7 +298,7 @@ pub struct WriterQueue {
 impl WriterQueue {
     /// Takes the place for `connection`, waiting as long as `patience` says. False if it was not to be had.
     /// A firm request of the holder of a tentative place makes it firm.
-    pub fn acquire(&self, connection: ConnectionId, claim: Claim, patience: impl Into<Patience>) -> bool {
+    pub fn acquire(&self, connection: ConnectionId, claim: TurnClaim, patience: impl Into<Patience>) -> bool {
         self.acquire_with(connection, claim, patience, &mut None)
     }
 
@@ -306,7 +306,7 @@ impl WriterQueue {
     pub fn acquire_with(
         &self,
         connection: ConnectionId,
-        claim: Claim,
+        claim: TurnClaim,
         patience: impl Into<Patience>,
         ticket: &mut Option<Ticket>,
     ) -> bool {
@@ -357,7 +357,7 @@ impl WriterQueue {
             // The holder would wait for the processor that whoever spins keeps.
             let is_in_the_way = processor.is_some() && inner.holder.is_some_and(|h| h.processor == processor);
             let spins = inner.usual < 2 * SPIN && inner.run.is_none() && !others_spin && !is_in_the_way;
-            let waiter = Arc::new(Waiter {
+            let waiter = Arc::new(TurnWaiter {
                 holder: me,
                 called: Event::new(),
                 is_called: AtomicBool::new(false),
@@ -380,7 +380,7 @@ impl WriterQueue {
     }
 
     /// Waits without sleeping, for so long at most.
-    fn spin(&self, waiter: &Arc<Waiter>, spin: Duration) -> bool {
+    fn spin(&self, waiter: &Arc<TurnWaiter>, spin: Duration) -> bool {
         let begun = Instant::now();
         let mut left = spin;
         while !left.is_zero() && waiter.called.spin(left) {
@@ -394,12 +394,12 @@ impl WriterQueue {
     }
 
     /// Whether a waiter that was called, or has woken up, has the place now.
-    fn look(&self, waiter: &Arc<Waiter>) -> Look {
+    fn look(&self, waiter: &Arc<TurnWaiter>) -> Look {
         self.inner.lock().look(waiter)
     }
 
     /// Time is counted nap by nap, so a process that was stopped for a while has not waited meanwhile.
-    fn wait(&self, waiter: &Arc<Waiter>, patience: Patience) -> bool {
+    fn wait(&self, waiter: &Arc<TurnWaiter>, patience: Patience) -> bool {
         let mut nap = Duration::ZERO;
         let mut waited = Duration::ZERO;
         // The turn that was seen last, and since when.
@@ -453,10 +453,10 @@ impl WriterQueue {
                 }
                 let unchanged = waited - seen.1;
                 may_have = match h.claim {
-                    Claim::Tentative(grace) => (!inside && idle >= grace) || (over && h.since.elapsed() >= STARVED),
-                    Claim::Firm => false,
+                    TurnClaim::Tentative(grace) => (!inside && idle >= grace) || (over && h.since.elapsed() >= STARVED),
+                    TurnClaim::Firm => false,
                 };
-                let waited_for_tentative = |kept: Kept| h.is_tentative() && unchanged >= kept.held;
+                let waited_for_tentative = |kept: HoldLimits| h.is_tentative() && unchanged >= kept.held;
                 gives_up |= patience.kept.is_some_and(|kept| waited_for_tentative(kept) || h.keeps(kept, idle, inside));
             }
             if at == 0 && may_have {
@@ -474,12 +474,12 @@ impl WriterQueue {
         }
     }
 
-    fn is_first(&self, waiter: &Arc<Waiter>) -> bool {
+    fn is_first(&self, waiter: &Arc<TurnWaiter>) -> bool {
         self.inner.lock().waiting.front().is_some_and(|w| Arc::ptr_eq(w, waiter))
     }
 
     /// The first in the queue looks what the holder does.
-    fn watch(&self, waiter: &Arc<Waiter>, nap: Duration) {
+    fn watch(&self, waiter: &Arc<TurnWaiter>, nap: Duration) {
         let (holder, watch) = {
             let mut inner = self.inner.lock();
             let Some(holder) = inner.holder else { return };
@@ -521,7 +521,7 @@ impl WriterQueue {
     pub fn doubt(&self, connection: ConnectionId, grace: Duration) {
         let mut inner = self.inner.lock();
         if let Some(h) = inner.holder.as_mut().filter(|h| h.connection == connection && h.is_tentative()) {
-            h.claim = Claim::Tentative(grace);
+            h.claim = TurnClaim::Tentative(grace);
         }
     }
 

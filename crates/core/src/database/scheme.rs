@@ -18,14 +18,14 @@ use std::sync::Arc;
 use crate::base::error::Result;
 use crate::base::options::Options;
 use crate::base::types::{PageNo, Tid};
-use crate::database::{Database, Live};
+use crate::database::{Database, LiveDatabase};
 use crate::disk::FileId;
 use crate::log::group::Durability;
-use crate::log::ring::{Ready, Written};
+use crate::log::ring::{Ready, WrittenRecord};
 use crate::log::slot::Slot;
 use crate::pages::table::PageTable;
-use crate::pages::txn::{Changed, Prepared, Txn};
-use crate::sqlite_format::home::{Header, State};
+use crate::pages::txn::{ChangedPage, PreparedCommit, Txn};
+use crate::sqlite_format::home::{DatabaseHeader, State};
 
 pub use crate::log::facts::Facts;
 
@@ -34,7 +34,7 @@ pub struct Commit<'a> {
     /// The database.
     pub db: &'a Database,
     /// What the holder of the writer's place uses.
-    pub live: &'a mut Live,
+    pub live: &'a mut LiveDatabase,
     /// The transaction.
     pub txn: &'a mut Txn,
     /// The settings in force.
@@ -49,13 +49,13 @@ impl Commit<'_> {
 }
 
 /// What became of a transaction that a scheme has committed.
-pub enum Outcome {
+pub enum CommitOutcome {
     /// It changed nothing.
     Nothing,
     /// Its record is finished: the next flush of the log covers it.
     Record(Ready),
     /// Its record is in the log, and counts since its super-journal is gone.
-    Written(Box<Written>),
+    Written(Box<WrittenRecord>),
     /// It is in home, durable, with a number that no record has; its pages were held for the snapshots before.
     Placed(Vec<PageNo>),
     /// It is in home. A snapshot of the state before, if one was pinned while home was written.
@@ -89,10 +89,10 @@ pub trait Scheme: Send + Sync {
     }
 
     /// What a transaction that makes `state` will commit. May fail, and changes nothing that counts.
-    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<Changed>) -> Result<Prepared>;
+    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<ChangedPage>) -> Result<PreparedCommit>;
 
     /// Whether what was prepared no longer fits what home holds.
-    fn is_stale(&self, _live: &Live, _prepared: &Prepared) -> bool {
+    fn is_stale(&self, _live: &LiveDatabase, _prepared: &PreparedCommit) -> bool {
         false
     }
 
@@ -106,33 +106,33 @@ pub trait Scheme: Send + Sync {
         &self,
         c: &mut Commit<'_>,
         state: &Arc<State>,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedCommit,
         durability: Durability,
-    ) -> Result<Outcome>;
+    ) -> Result<CommitOutcome>;
 
-    /// Waits until `tid`, if it [`Outcome::Waits`], is durable. `joins`: others may join before it is written, since the
+    /// Waits until `tid`, if it [`CommitOutcome::Waits`], is durable. `joins`: others may join before it is written, since the
     /// writer's place is free.
     fn wait(&self, _db: &Database, _tid: Tid, _joins: bool) -> Result<()> {
         Ok(())
     }
 
     /// Whether what the log holds goes home now rather than when the log is full.
-    fn wants_checkpoint(&self, _live: &Live) -> bool {
+    fn wants_checkpoint(&self, _live: &LiveDatabase) -> bool {
         false
     }
 
     /// Writes what waits.
-    fn before_checkpoint(&self, _db: &Database, _live: &mut Live) -> Result<()> {
+    fn before_checkpoint(&self, _db: &Database, _live: &mut LiveDatabase) -> Result<()> {
         Ok(())
     }
 
     /// Home has the pages of `state`, not flushed: what else it needs.
-    fn fit_home(&self, _db: &Database, _live: &Live, _state: &State) -> Result<()> {
+    fn fit_home(&self, _db: &Database, _live: &LiveDatabase, _state: &State) -> Result<()> {
         Ok(())
     }
 
     /// The last connection closes, and home has everything. `stays`: the newest state, if the mark stays on.
-    fn detach(&self, _db: &Database, _live: &mut Live, _stays: Option<&State>) -> Result<()> {
+    fn detach(&self, _db: &Database, _live: &mut LiveDatabase, _stays: Option<&State>) -> Result<()> {
         Ok(())
     }
 
@@ -144,7 +144,7 @@ pub trait Scheme: Send + Sync {
 
     /// The size in pages that the pages of home tell, which begins with `first`, carries the mark of `session` and has lost its log. `None`:
     /// its header says it.
-    fn page_count_without_log(&self, _db: &Database, _first: &Header, _session: u64) -> Result<Option<u32>> {
+    fn page_count_without_log(&self, _db: &Database, _first: &DatabaseHeader, _session: u64) -> Result<Option<u32>> {
         Ok(None)
     }
 

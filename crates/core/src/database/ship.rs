@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::SYNC_SUFFIX;
 use crate::base::types::Tid;
-use crate::database::{Database, Inner};
+use crate::database::{Database, DatabaseState};
 use crate::disk::beside;
 use crate::disk::system;
 use crate::log::group::Durability;
@@ -34,7 +34,7 @@ impl Database {
     }
 
     /// Whether a session may be begun by a connection that is the shipper's, or not (rule StoreHasIt).
-    pub fn check_begins(&self, inner: &Inner, ships: bool) -> Result<()> {
+    pub fn check_begins(&self, inner: &DatabaseState, ships: bool) -> Result<()> {
         if !self.is_signed()? {
             return Ok(());
         }
@@ -118,7 +118,7 @@ impl Database {
     }
 }
 
-impl Inner {
+impl DatabaseState {
     /// Whether commits wait for a store.
     pub fn ships(&self) -> bool {
         self.ship() != Ship::Off

@@ -27,15 +27,15 @@ enum Held {
 }
 
 /// What is open. No lock that sleeps: a fork may find it taken, and the child has nobody who would wake it.
-struct Open {
+struct OpenFiles {
     taken: AtomicBool,
     held: UnsafeCell<Vec<Held>>,
 }
 
 // SAFETY: the list is only touched by who has taken the lock.
-unsafe impl Sync for Open {}
+unsafe impl Sync for OpenFiles {}
 
-static OPEN: Open = Open { taken: AtomicBool::new(false), held: UnsafeCell::new(Vec::new()) };
+static OPEN: OpenFiles = OpenFiles { taken: AtomicBool::new(false), held: UnsafeCell::new(Vec::new()) };
 
 /// While it lives, nobody forks.
 pub(super) struct NoFork(());
@@ -76,19 +76,19 @@ impl Drop for NoFork {
 
 /// An open file that no child of a fork keeps.
 #[derive(Debug)]
-pub(super) struct Opened(ManuallyDrop<File>);
+pub(super) struct ForkSafeFile(ManuallyDrop<File>);
 
-impl Opened {
+impl ForkSafeFile {
     /// What `open` opens. Nobody forks meanwhile.
-    pub(super) fn by(open: impl FnOnce() -> io::Result<File>) -> io::Result<Opened> {
+    pub(super) fn by(open: impl FnOnce() -> io::Result<File>) -> io::Result<ForkSafeFile> {
         let mut no_fork = NoFork::new();
         let file = open()?;
         no_fork.held().push(Held::File(file.as_raw_fd()));
-        Ok(Opened(ManuallyDrop::new(file)))
+        Ok(ForkSafeFile(ManuallyDrop::new(file)))
     }
 }
 
-impl Drop for Opened {
+impl Drop for ForkSafeFile {
     fn drop(&mut self) {
         let mut no_fork = NoFork::new();
         no_fork.forget(Held::File(self.0.as_raw_fd()));
@@ -97,7 +97,7 @@ impl Drop for Opened {
     }
 }
 
-impl Deref for Opened {
+impl Deref for ForkSafeFile {
     type Target = File;
 
     fn deref(&self) -> &File {
@@ -105,7 +105,7 @@ impl Deref for Opened {
     }
 }
 
-impl AsFd for Opened {
+impl AsFd for ForkSafeFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 /// What a look at a file finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FileFacts {
     /// The device it is on.
     pub dev: u64,
     /// Its number there.
@@ -34,7 +34,7 @@ pub struct Found {
     pub bytes: u64,
 }
 
-impl Found {
+impl FileFacts {
     /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
         FileType::from_raw_mode(self.mode) == FileType::RegularFile
@@ -51,7 +51,7 @@ impl Found {
 }
 
 /// Looks at an open file.
-pub fn at(file: &File) -> io::Result<Found> {
+pub fn at(file: &File) -> io::Result<FileFacts> {
     use std::os::fd::AsFd;
     ask(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH, || rustix::fs::fstat(file))
 }
@@ -73,12 +73,12 @@ pub fn made(file: &File) -> io::Result<Option<u64>> {
 }
 
 /// Looks at what a path leads to.
-pub fn at_path(path: &Path) -> io::Result<Found> {
+pub fn at_path(path: &Path) -> io::Result<FileFacts> {
     ask(CWD, path, AtFlags::empty(), || rustix::fs::stat(path))
 }
 
 /// Looks at what has the name `path`, itself where that is a link.
-pub fn at_name(path: &Path) -> io::Result<Found> {
+pub fn at_name(path: &Path) -> io::Result<FileFacts> {
     ask(CWD, path, AtFlags::SYMLINK_NOFOLLOW, || rustix::fs::lstat(path))
 }
 
@@ -115,7 +115,7 @@ fn ask(
     path: &Path,
     flags: AtFlags,
     otherwise: impl FnOnce() -> rustix::io::Result<Stat>,
-) -> io::Result<Found> {
+) -> io::Result<FileFacts> {
     let asked = StatxFlags::TYPE
         | StatxFlags::MODE
         | StatxFlags::NLINK
@@ -130,8 +130,8 @@ fn ask(
     }
 }
 
-fn of_statx(found: &Statx) -> Found {
-    Found {
+fn of_statx(found: &Statx) -> FileFacts {
+    FileFacts {
         dev: makedev(found.stx_dev_major, found.stx_dev_minor),
         ino: found.stx_ino,
         names: found.stx_nlink.into(),
@@ -143,8 +143,8 @@ fn of_statx(found: &Statx) -> Found {
 }
 
 #[allow(clippy::useless_conversion)]
-fn of_stat(found: &Stat) -> Found {
-    Found {
+fn of_stat(found: &Stat) -> FileFacts {
+    FileFacts {
         dev: found.st_dev,
         ino: found.st_ino,
         names: found.st_nlink.into(),

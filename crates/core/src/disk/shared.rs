@@ -43,7 +43,7 @@ impl Default for Words {
 }
 
 #[derive(Debug)]
-enum Backing {
+enum WordsMemory {
     /// A page of a file.
     Mapped(NonNull<Words>),
     /// A page of a file that may only be read, and what this process would have written to it.
@@ -56,7 +56,7 @@ enum Backing {
 
 /// The words of one file.
 #[derive(Debug)]
-pub struct SharedWords(Backing);
+pub struct SharedWords(WordsMemory);
 
 // SAFETY: the mapping belongs to this value alone, is not tied to a thread, and holds atomics only.
 unsafe impl Send for SharedWords {}
@@ -65,7 +65,7 @@ unsafe impl Sync for SharedWords {}
 
 impl Default for SharedWords {
     fn default() -> Self {
-        SharedWords(Backing::Memory(Box::default()))
+        SharedWords(WordsMemory::Memory(Box::default()))
     }
 }
 
@@ -74,9 +74,9 @@ impl SharedWords {
     /// [`SharedWords::to_write`].
     pub fn map(file: &File) -> io::Result<SharedWords> {
         match map_as(file, ProtFlags::READ | ProtFlags::WRITE) {
-            Ok(at) => Ok(SharedWords(Backing::Mapped(at))),
+            Ok(at) => Ok(SharedWords(WordsMemory::Mapped(at))),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                Ok(SharedWords(Backing::Observed { shared: map_as(file, ProtFlags::READ)?, own: Box::default() }))
+                Ok(SharedWords(WordsMemory::Observed { shared: map_as(file, ProtFlags::READ)?, own: Box::default() }))
             }
             Err(e) => Err(e),
         }
@@ -86,14 +86,14 @@ impl SharedWords {
     /// else sees.
     pub fn to_write(&self) -> &Words {
         match &self.0 {
-            Backing::Observed { own, .. } => own,
+            WordsMemory::Observed { own, .. } => own,
             _ => self,
         }
     }
 
     /// The same words for a simulated process: once it is `dead`, whatever it still does to them happens nowhere.
     pub fn until(self: Arc<Self>, dead: Arc<AtomicBool>) -> SharedWords {
-        SharedWords(Backing::Until { dead, shared: self, own: Box::default() })
+        SharedWords(WordsMemory::Until { dead, shared: self, own: Box::default() })
     }
 
     /// The same values in memory of their own.
@@ -105,7 +105,7 @@ impl SharedWords {
         for (to, from) in copy.shorts.iter().zip(&self.shorts) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        SharedWords(Backing::Memory(Box::new(copy)))
+        SharedWords(WordsMemory::Memory(Box::new(copy)))
     }
 }
 
@@ -127,17 +127,17 @@ impl Deref for SharedWords {
     fn deref(&self) -> &Words {
         match &self.0 {
             // SAFETY: the mapping is page-aligned, as long as the words, and lives until `self` is dropped.
-            Backing::Mapped(at) | Backing::Observed { shared: at, .. } => unsafe { at.as_ref() },
-            Backing::Memory(words) => words,
-            Backing::Until { dead, own, .. } if dead.load(Ordering::SeqCst) => own,
-            Backing::Until { shared, .. } => shared,
+            WordsMemory::Mapped(at) | WordsMemory::Observed { shared: at, .. } => unsafe { at.as_ref() },
+            WordsMemory::Memory(words) => words,
+            WordsMemory::Until { dead, own, .. } if dead.load(Ordering::SeqCst) => own,
+            WordsMemory::Until { shared, .. } => shared,
         }
     }
 }
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
-        if let Backing::Mapped(at) | Backing::Observed { shared: at, .. } = &self.0 {
+        if let WordsMemory::Mapped(at) | WordsMemory::Observed { shared: at, .. } = &self.0 {
             let mut no_fork = NoFork::new();
             no_fork.unmapped(at.addr().get(), BYTES);
             // SAFETY: the mapping is ours, and nothing borrowed from `self` outlives it. Unmapping what was

@@ -27,12 +27,12 @@ pub struct Decision {
     /// Whether every file was flushed. Else the transaction may be lost with the page cache (`synchronous=OFF`).
     pub flushed: bool,
     /// The files that have a record of it.
-    pub files: Vec<Part>,
+    pub files: Vec<DecisionPart>,
 }
 
 /// One file of a transaction over several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct DecisionPart {
     /// The database, as seen from the directory of the one in whose log the decision is.
     pub path: PathBuf,
     /// The session of its log.
@@ -87,7 +87,7 @@ impl Decision {
             let len = usize::from(le_u16(rest, 16)?);
             let end = at::FILE_BYTES.checked_add(len)?;
             let path = rest.get(at::FILE_BYTES..end)?;
-            files.push(Part {
+            files.push(DecisionPart {
                 path: system::path_of(path.to_vec()),
                 session: le_u64(rest, 0)?,
                 tid: Tid(le_u64(rest, 8)?),
@@ -173,8 +173,11 @@ mod tests {
     use super::*;
 
     fn decision(names: &[&str]) -> Decision {
-        let part =
-            |(n, path): (usize, &&str)| Part { path: path.into(), session: 7 + n as u64, tid: Tid(100 + n as u64) };
+        let part = |(n, path): (usize, &&str)| DecisionPart {
+            path: path.into(),
+            session: 7 + n as u64,
+            tid: Tid(100 + n as u64),
+        };
         Decision { token: 42, flushed: true, files: names.iter().enumerate().map(part).collect() }
     }
 

@@ -56,7 +56,7 @@ pub fn walk(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     for _ in 0..count {
         let (start, len, told) = next_piece(rest, behind)?;
         behind = start.checked_add(len).filter(|end| *end <= page_bytes)?;
-        if let Told::Numbers(numbers, _) = &told
+        if let EncodedPiece::Numbers(numbers, _) = &told
             && (len % 2 != 0 || numbers.bits > u16::BITS)
         {
             return None;
@@ -74,34 +74,34 @@ pub fn apply(mut pieces: &[u8], image: &mut [u8]) {
         behind = start + len;
         let Some(part) = image.get_mut(start..behind) else { return };
         match told {
-            Told::Bytes(bytes) => part.copy_from_slice(bytes),
-            Told::Zeros => part.fill(0),
-            Told::Numbers(numbers, packed) => numbers.decode(packed, part),
+            EncodedPiece::Bytes(bytes) => part.copy_from_slice(bytes),
+            EncodedPiece::Zeros => part.fill(0),
+            EncodedPiece::Numbers(numbers, packed) => numbers.decode(packed, part),
         }
     }
 }
 
 /// A piece as it is told.
-enum Told<'a> {
+enum EncodedPiece<'a> {
     Bytes(&'a [u8]),
     Zeros,
-    Numbers(Numbers, &'a [u8]),
+    Numbers(PackedNumbers, &'a [u8]),
 }
 
 /// Takes a piece: where it begins, which is not before `behind`, and how long it is.
 #[inline]
-fn next_piece<'a>(rest: &mut &'a [u8], behind: usize) -> Option<(usize, usize, Told<'a>)> {
+fn next_piece<'a>(rest: &mut &'a [u8], behind: usize) -> Option<(usize, usize, EncodedPiece<'a>)> {
     let start = behind.checked_add(usize::try_from(take_number(rest)?).ok()?)?;
     let head = take_number(rest)?;
     let len = usize::try_from(head >> at::PIECE_BITS).ok()?.checked_add(1)?;
     let told = match head & ((1 << at::PIECE_BITS) - 1) {
-        at::PIECE_BYTES => Told::Bytes(take(rest, len)?),
-        at::PIECE_ZEROS => Told::Zeros,
+        at::PIECE_BYTES => EncodedPiece::Bytes(take(rest, len)?),
+        at::PIECE_ZEROS => EncodedPiece::Zeros,
         at::PIECE_NUMBERS => {
             let head = take(rest, at::NUMBERS_HEAD_BYTES)?;
             let bits = u32::from(*head.get(4)?);
-            let numbers = Numbers { least: le_u16(head, 0)?, step: le_u16(head, 2)?, bits };
-            Told::Numbers(numbers, take(rest, Numbers::packed_bytes(len / 2, bits)?)?)
+            let numbers = PackedNumbers { least: le_u16(head, 0)?, step: le_u16(head, 2)?, bits };
+            EncodedPiece::Numbers(numbers, take(rest, PackedNumbers::packed_bytes(len / 2, bits)?)?)
         }
         _ => return None,
     };
@@ -142,29 +142,30 @@ fn take_number(rest: &mut &[u8]) -> Option<u32> {
 
 /// How numbers of 16 bits are told: the smallest, and how many steps each is above that.
 #[derive(Clone, Copy, Debug)]
-struct Numbers {
+struct PackedNumbers {
     least: u16,
     step: u16,
     bits: u32,
 }
 
-impl Numbers {
+impl PackedNumbers {
     /// Of the numbers in `bytes`, if it is shorter to tell them so, as a piece of its own within others.
-    fn of(bytes: &[u8]) -> Option<Numbers> {
+    fn of(bytes: &[u8]) -> Option<PackedNumbers> {
         let first = be_u16(bytes, 0)?;
-        let (mut least, mut most, mut step) = (first, first, Step::of(0));
+        let (mut least, mut most, mut step) = (first, first, StepDivider::of(0));
         for number in numbers(bytes) {
             (least, most) = (least.min(number), most.max(number));
             let difference = number.abs_diff(first);
             if !step.divides(difference) {
-                step = Step::of(divisor(difference, step.len));
+                step = StepDivider::of(divisor(difference, step.len));
             }
         }
         let steps = step.count(most.abs_diff(least));
         let step = step.len;
         let bits = u16::BITS - steps.leading_zeros();
-        let told = at::NUMBERS_HEAD_BYTES + Numbers::packed_bytes(bytes.len() / 2, bits)? + 2 * NEXT_HEAD_BYTES_MAX;
-        (told <= bytes.len()).then_some(Numbers { least, step, bits })
+        let told =
+            at::NUMBERS_HEAD_BYTES + PackedNumbers::packed_bytes(bytes.len() / 2, bits)? + 2 * NEXT_HEAD_BYTES_MAX;
+        (told <= bytes.len()).then_some(PackedNumbers { least, step, bits })
     }
 
     /// Length of so many counts of steps.
@@ -177,7 +178,7 @@ impl Numbers {
         buf.extend_from_slice(&self.step.to_le_bytes());
         buf.push(self.bits as u8);
         let (mut held, mut held_bits) = (0u32, 0);
-        let step = Step::of(self.step);
+        let step = StepDivider::of(self.step);
         for number in numbers(bytes) {
             let steps = step.count(number.abs_diff(self.least));
             held |= u32::from(steps) << held_bits;
@@ -212,15 +213,15 @@ impl Numbers {
 
 /// Counts steps of a length without dividing each time.
 #[derive(Clone, Copy)]
-struct Step {
+struct StepDivider {
     len: u16,
     /// 2^32 / len, and a little more: times a number of 16 bits that is off by less than a step would be.
     inverse: u64,
 }
 
-impl Step {
-    fn of(len: u16) -> Step {
-        Step { len, inverse: (1u64 << 32).checked_div(len.into()).map_or(0, |inverse| inverse + 1) }
+impl StepDivider {
+    fn of(len: u16) -> StepDivider {
+        StepDivider { len, inverse: (1u64 << 32).checked_div(len.into()).map_or(0, |inverse| inverse + 1) }
     }
 
     /// How many are in `distance`; none have no length.
@@ -253,7 +254,7 @@ enum Piece<'a> {
     /// From here on so many are zeros.
     Zeros(usize, usize),
     /// From here on it has these bytes, which are numbers.
-    Numbers(usize, &'a [u8], Numbers),
+    Numbers(usize, &'a [u8], PackedNumbers),
 }
 
 /// The parts of `new` that differ from `base`, in order.
@@ -266,7 +267,7 @@ struct Pieces<'a> {
     /// Where the run of differences ends that `at` is in.
     end: usize,
     /// Numbers in that run.
-    numbers: Option<(Range<usize>, Numbers)>,
+    numbers: Option<(Range<usize>, PackedNumbers)>,
 }
 
 impl<'a> Pieces<'a> {
@@ -276,7 +277,7 @@ impl<'a> Pieces<'a> {
     }
 
     /// The cell pointers in the run of differences, whole, if they are shorter to tell as numbers.
-    fn find_numbers(&self) -> Option<(Range<usize>, Numbers)> {
+    fn find_numbers(&self) -> Option<(Range<usize>, PackedNumbers)> {
         let first = self.pointers.start;
         let start = self.at.max(first);
         let end = self.end.min(self.pointers.end);
@@ -284,7 +285,7 @@ impl<'a> Pieces<'a> {
             return None;
         }
         let whole = start - (start - first) % 2..end + (end - first) % 2;
-        let numbers = Numbers::of(self.new.get(whole.clone())?)?;
+        let numbers = PackedNumbers::of(self.new.get(whole.clone())?)?;
         Some((whole, numbers))
     }
 }
@@ -475,8 +476,8 @@ mod tests {
         #[test]
         fn steps_are_counted_as_by_division(len: u16, distance: u16) {
             for len in [len, len >> 8, len >> 12, 1] {
-                prop_assert_eq!(Step::of(len).count(distance), distance.checked_div(len).unwrap_or(0));
-                prop_assert_eq!(Step::of(len).divides(distance), distance.checked_rem(len).unwrap_or(distance) == 0);
+                prop_assert_eq!(StepDivider::of(len).count(distance), distance.checked_div(len).unwrap_or(0));
+                prop_assert_eq!(StepDivider::of(len).divides(distance), distance.checked_rem(len).unwrap_or(distance) == 0);
             }
         }
 
@@ -501,7 +502,7 @@ mod tests {
         #[test]
         fn numbers_of_any_width_come_back(numbers in proptest::collection::vec(any::<u16>(), 16..200), shift in 0..16u32) {
             let bytes: Vec<u8> = numbers.iter().flat_map(|n| (n >> shift).to_be_bytes()).collect();
-            if let Some(numbers) = Numbers::of(&bytes) {
+            if let Some(numbers) = PackedNumbers::of(&bytes) {
                 let mut packed = Vec::new();
                 numbers.encode(&bytes, &mut packed);
                 let mut to = vec![0; bytes.len()];

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use memchr::memmem;
 
-use super::record::{Decider, Head, Peek, Record};
+use super::record::{Decider, Peek, Record, RecordHead};
 use super::slot::Slot;
 use super::tombstone::{Tombstone, is_wiped};
 use crate::base::error::{Error, IoContext, Result};
@@ -135,7 +135,7 @@ impl Window {
     }
 
     /// Whether it begins before what may follow `cursor` in a block of its own, and has the head of that.
-    pub(crate) fn reaches(&self, slot: &Slot, cursor: &Cursor) -> bool {
+    pub(crate) fn reaches(&self, slot: &Slot, cursor: &LogCursor) -> bool {
         let next = cursor.tail.0.next_multiple_of(slot.block_bytes.into()) % slot.ring_bytes;
         let from = slot.ring_at().saturating_add(next);
         let end = self.at.saturating_add(self.bytes.len() as u64);
@@ -174,7 +174,7 @@ pub struct ScanEnd {
 
 /// Where a walk over the records is: behind one of them, or at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cursor {
+pub struct LogCursor {
     /// Position behind the last record.
     pub tail: LogOffset,
     /// Its crc32c, to which the next chains.
@@ -185,10 +185,10 @@ pub struct Cursor {
     pub first: LogOffset,
 }
 
-impl Cursor {
+impl LogCursor {
     /// At the start of the records behind `slot`.
-    pub fn at(slot: &Slot) -> Cursor {
-        Cursor { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, first: slot.start }
+    pub fn at(slot: &Slot) -> LogCursor {
+        LogCursor { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, first: slot.start }
     }
 }
 
@@ -206,7 +206,7 @@ impl Untold {
     const MOST: usize = 128;
 
     /// The record with this head ends at `end`. Where the last one ends that it calls durable, if it is known and not of before.
-    fn next(&mut self, head: &Head, end: LogOffset) -> Option<LogOffset> {
+    fn next(&mut self, head: &RecordHead, end: LogOffset) -> Option<LogOffset> {
         let told = self.0.iter().take_while(|(tid, _)| *tid <= head.durable_tid).count();
         let last = self.0.drain(..told).next_back();
         if self.0.len() < Self::MOST {
@@ -317,7 +317,7 @@ impl LogFile {
             told_durable: slot.start,
         };
         let mut buf = Vec::new();
-        let mut cursor = Cursor::at(slot);
+        let mut cursor = LogCursor::at(slot);
         let mut window = Window::default();
         let mut untold = Untold::default();
         let mut len = SCAN_BYTES_FIRST;
@@ -361,7 +361,7 @@ impl LogFile {
     }
 
     /// What says whether `record` counts, which ends at `next`: nothing follows it.
-    pub fn undecided(&self, slot: &Slot, record: &Record<'_>, next: &Cursor) -> Result<Option<Decider>> {
+    pub fn undecided(&self, slot: &Slot, record: &Record<'_>, next: &LogCursor) -> Result<Option<Decider>> {
         let Some(decider) = record.decider() else { return Ok(None) };
         let follows = self.next_record(slot, next, &Window::default(), &mut Vec::new(), |_, _| Ok(()))?;
         Ok(follows.is_none().then_some(decider))
@@ -369,7 +369,7 @@ impl LogFile {
 
     /// Whether a record that is newer than the one before `cursor` begins behind that, be it whole or not: what writes one begins with
     /// its head (rule FlushedStays).
-    pub fn is_begun(&self, slot: &Slot, cursor: &Cursor) -> Result<bool> {
+    pub fn is_begun(&self, slot: &Slot, cursor: &LogCursor) -> Result<bool> {
         for at in next_places(slot, cursor.tail) {
             let mut head = [0; at::AT_DURABLE_TID];
             let from = slot.ring_at() + at.0 % slot.ring_bytes;
@@ -389,7 +389,7 @@ impl LogFile {
     }
 
     /// Reads `len` bytes from `cursor` on into `window`, fewer at the end of the ring.
-    pub(crate) fn look(&self, window: &mut Window, slot: &Slot, cursor: &Cursor, len: u64) -> Result<()> {
+    pub(crate) fn look(&self, window: &mut Window, slot: &Slot, cursor: &LogCursor, len: u64) -> Result<()> {
         let in_ring = cursor.tail.0 % slot.ring_bytes;
         let len = usize::try_from(len.min(slot.ring_bytes - in_ring)).map_err(|_| Error::NoMemory)?;
         window.fill(self, slot.ring_at() + in_ring, len)
@@ -400,10 +400,10 @@ impl LogFile {
     pub(crate) fn next_record<T>(
         &self,
         slot: &Slot,
-        cursor: &Cursor,
+        cursor: &LogCursor,
         window: &Window,
         buf: &mut Vec<u8>,
-        visit: impl FnOnce(Cursor, &Record<'_>) -> Result<T>,
+        visit: impl FnOnce(LogCursor, &Record<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         self.next_if(slot, cursor, window, buf, |record| self.stream_is_whole(record, slot), visit)
     }
@@ -412,10 +412,10 @@ impl LogFile {
     pub(crate) fn next_written<T>(
         &self,
         slot: &Slot,
-        cursor: &Cursor,
+        cursor: &LogCursor,
         window: &Window,
         buf: &mut Vec<u8>,
-        visit: impl FnOnce(Cursor, &Record<'_>) -> Result<T>,
+        visit: impl FnOnce(LogCursor, &Record<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         self.next_if(slot, cursor, window, buf, |record| self.for_each_streamed(record, |_, _, _| Ok(())), visit)
     }
@@ -424,11 +424,11 @@ impl LogFile {
     fn next_if<T>(
         &self,
         slot: &Slot,
-        cursor: &Cursor,
+        cursor: &LogCursor,
         window: &Window,
         buf: &mut Vec<u8>,
         counts: impl Fn(&Record<'_>) -> Result<bool>,
-        visit: impl FnOnce(Cursor, &Record<'_>) -> Result<T>,
+        visit: impl FnOnce(LogCursor, &Record<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         for at in next_places(slot, cursor.tail) {
             // The first may have begun the next lap, and those after it may then reach into what it left free.
@@ -442,7 +442,7 @@ impl LogFile {
                 && counts(&record)?
             {
                 let tail = LogOffset(at.0 + record.bytes());
-                let next = Cursor { tail, prev_crc: record.crc, last_tid: record.head.tid, first };
+                let next = LogCursor { tail, prev_crc: record.crc, last_tid: record.head.tid, first };
                 return visit(next, &record).map(Some);
             }
         }
@@ -566,7 +566,7 @@ impl LogFile {
                     Error::Corrupt(format!("the log {} is damaged: its records overlap", self.path.display()))
                 })?;
                 // Sealed is enough: under a slot that is not its own the entries may not fit the page size.
-                if let Some((head, _)) = Head::sealed(bytes)
+                if let Some((head, _)) = RecordHead::sealed(bytes)
                     && head.durable_tid >= missing
                 {
                     return Ok(Some((missing, head.tid)));
@@ -819,7 +819,7 @@ fn bury(part: &mut [u8], stone: &Tombstone) {
 }
 
 /// Whether a whole record is the one behind `end`.
-fn follows(head: &Head, slot: &Slot, end: &Cursor) -> bool {
+fn follows(head: &RecordHead, slot: &Slot, end: &LogCursor) -> bool {
     // What went in place has no record, so TIDs may be missing; the checksum says that no record is.
     let chains = head.salt == slot.salt && head.tid > end.last_tid && head.prev_crc == end.prev_crc;
     chains || !keeps(Case::RecordChain)

@@ -22,7 +22,7 @@ use crate::base::types::Tid;
 
 /// What a [`Frontier`] tells the newest transaction of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum Milestone {
     /// The next one builds on it.
     Published,
     /// Must be flushed before it is shown.
@@ -34,11 +34,11 @@ pub enum Mark {
 }
 
 /// Where the TIDs are kept. They only grow.
-pub trait Backing {
+pub trait FrontierStore {
     /// The newest transaction of a kind.
-    fn get(&self, mark: Mark) -> Tid;
+    fn get(&self, mark: Milestone) -> Tid;
     /// All up to `tid` are of a kind.
-    fn raise(&mut self, mark: Mark, tid: Tid);
+    fn raise(&mut self, mark: Milestone, tid: Tid);
     /// Readers may see none behind this one, whatever is flushed: the store has no more (rule StoreHasIt).
     fn shipped(&self) -> Tid {
         Tid(u64::MAX)
@@ -49,20 +49,20 @@ pub trait Backing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frontier<B>(pub B);
 
-impl<B: Backing> Frontier<B> {
+impl<B: FrontierStore> Frontier<B> {
     /// The newest transaction that the next one builds on.
     pub fn published(&self) -> Tid {
-        self.0.get(Mark::Published)
+        self.0.get(Milestone::Published)
     }
 
     /// The newest one known to be on the medium.
     pub fn flushed(&self) -> Tid {
-        self.0.get(Mark::Flushed)
+        self.0.get(Milestone::Flushed)
     }
 
     /// The newest one that readers may see.
     pub fn visible(&self) -> Tid {
-        self.0.get(Mark::Visible)
+        self.0.get(Milestone::Visible)
     }
 
     /// Whether readers may see `tid`, and it is on the medium if it is to be `flushed`.
@@ -71,7 +71,7 @@ impl<B: Backing> Frontier<B> {
     }
 
     /// All up to `tid` are of a kind.
-    pub fn raise(&mut self, mark: Mark, tid: Tid) {
+    pub fn raise(&mut self, mark: Milestone, tid: Tid) {
         self.0.raise(mark, tid);
         self.check();
     }
@@ -80,18 +80,18 @@ impl<B: Backing> Frontier<B> {
     pub fn show(&mut self) {
         // In this order: nothing up to `published` is requested later than `requested` says.
         let published = self.published();
-        let requested = self.0.get(Mark::Requested);
+        let requested = self.0.get(Milestone::Requested);
         let flushed = self.flushed();
         let visible = if requested <= flushed { published } else { published.min(flushed) };
         // Last: what is published after commits began to wait for the store is not taken for what was before.
-        self.raise(Mark::Visible, visible.min(self.0.shipped()));
+        self.raise(Milestone::Visible, visible.min(self.0.shipped()));
     }
 
     /// The relations that hold in both backings. What only grows is read first where it must not be larger.
     fn check(&self) {
         if cfg!(debug_assertions) {
             let visible = self.visible();
-            let requested = self.0.get(Mark::Requested);
+            let requested = self.0.get(Milestone::Requested);
             let flushed = self.flushed();
             let published = self.published();
             assert!(visible <= published, "{visible} can be seen, {published} is published");
@@ -113,22 +113,22 @@ pub struct Memory {
     visible: Tid,
 }
 
-impl Backing for Memory {
-    fn get(&self, mark: Mark) -> Tid {
+impl FrontierStore for Memory {
+    fn get(&self, mark: Milestone) -> Tid {
         match mark {
-            Mark::Published => self.published,
-            Mark::Requested => self.requested,
-            Mark::Flushed => self.flushed,
-            Mark::Visible => self.visible,
+            Milestone::Published => self.published,
+            Milestone::Requested => self.requested,
+            Milestone::Flushed => self.flushed,
+            Milestone::Visible => self.visible,
         }
     }
 
-    fn raise(&mut self, mark: Mark, tid: Tid) {
+    fn raise(&mut self, mark: Milestone, tid: Tid) {
         let at = match mark {
-            Mark::Published => &mut self.published,
-            Mark::Requested => &mut self.requested,
-            Mark::Flushed => &mut self.flushed,
-            Mark::Visible => &mut self.visible,
+            Milestone::Published => &mut self.published,
+            Milestone::Requested => &mut self.requested,
+            Milestone::Flushed => &mut self.flushed,
+            Milestone::Visible => &mut self.visible,
         };
         *at = tid.max(*at);
     }
@@ -241,7 +241,7 @@ mod tests {
         };
         assert!(found(|frontier| frontier.publish(Tid(4), false)), "one TID twice");
         assert!(found(|frontier| frontier.end_write(Tid(4), false)), "shown before its flush");
-        assert!(found(|frontier| frontier.raise(Mark::Visible, Tid(5))), "shown and not published");
+        assert!(found(|frontier| frontier.raise(Milestone::Visible, Tid(5))), "shown and not published");
         assert!(found(|frontier| frontier.pass(Tid(5))), "in place beside a record that waits");
         assert!(!found(|frontier| frontier.end_write(Tid(4), true)));
     }

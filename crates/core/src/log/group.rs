@@ -66,7 +66,7 @@ pub trait Audience {
 }
 
 /// One that waits while another leads, or for others to join.
-struct Waiter {
+struct FlushWaiter {
     tid: Tid,
     durability: Durability,
     event: Arc<Event>,
@@ -100,7 +100,7 @@ struct Pending {
     failed: Option<String>,
     /// The state published last, while no leader has it to show.
     newest: Option<Arc<State>>,
-    waiting: Vec<Waiter>,
+    waiting: Vec<FlushWaiter>,
     /// What the last write that began covers, and whether it flushes.
     begun: (Tid, bool),
     /// How many of those that joined since wake up before long, should nobody lead.
@@ -191,7 +191,7 @@ impl Pending {
 
     /// Ends a write: those it was for, and one who goes on if others wait, are to be told. `is_to_publish`: so
     /// does somebody who comes.
-    fn end_write(&mut self, is_to_publish: bool) -> Vec<Waiter> {
+    fn end_write(&mut self, is_to_publish: bool) -> Vec<FlushWaiter> {
         let comes = (is_to_publish && self.turn < self.usual / 2) || self.expects_more();
         self.busy = false;
         let waiting = std::mem::take(&mut self.waiting);
@@ -342,7 +342,7 @@ impl Group {
     }
 
     /// A write or flush has failed, or never ended: those whom `told` gives go on with an error.
-    fn fail(&self, why: &dyn std::fmt::Display, told: impl FnOnce(&mut Pending) -> Vec<Waiter>) {
+    fn fail(&self, why: &dyn std::fmt::Display, told: impl FnOnce(&mut Pending) -> Vec<FlushWaiter>) {
         let mut p = self.pending.lock();
         p.failed = keeps(Case::Poisons).then(|| why.to_string());
         let told = told(&mut p);
@@ -469,7 +469,7 @@ impl Group {
             }
             let event = Arc::new(Event::new());
             let nap = (!urgent).then(|| p.nap(tid, durability));
-            p.waiting.push(Waiter { tid, durability, event: event.clone(), urgent });
+            p.waiting.push(FlushWaiter { tid, durability, event: event.clone(), urgent });
             drop(p);
             let is_told = match nap {
                 Some(nap) => event.nap(nap),
@@ -509,7 +509,7 @@ impl Group {
         p.beside &= !flush;
         let marked = p.marked.take_if(|_| flush);
         drop(p);
-        let mut watch = Watch { group: self, finished: false };
+        let mut watch = LeaderGuard { group: self, finished: false };
         if let Err(e) = self.write(bytes.as_ref(), flush, sync, marked) {
             let e = audience.poison(e);
             watch.fail(&e);
@@ -592,19 +592,19 @@ impl Pending {
 }
 
 /// Lets those who wait go on with an error if the leader fails, or panics.
-struct Watch<'a> {
+struct LeaderGuard<'a> {
     group: &'a Group,
     finished: bool,
 }
 
-impl Watch<'_> {
+impl LeaderGuard<'_> {
     fn fail(&mut self, why: &dyn std::fmt::Display) {
         self.finished = true;
         self.group.fail(why, |p| p.end_write(false));
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for LeaderGuard<'_> {
     fn drop(&mut self) {
         if !self.finished {
             self.fail(&"an earlier call failed inside onewrite");

@@ -18,7 +18,7 @@ use super::delta;
 
 /// The head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct RecordHead {
     /// Salt of the log's generation.
     pub salt: u64,
     /// The transaction.
@@ -33,12 +33,12 @@ pub struct Head {
     /// Change counter after this transaction.
     pub change_counter: u32,
     /// Images that streamed into the log before the commit.
-    pub stream: Stream,
+    pub stream: StreamIndex,
 }
 
 /// Where the index of streamed images is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stream {
+pub struct StreamIndex {
     /// Number of items; 0: none.
     pub count: u32,
     /// Position of the index in the file, in units of 512 bytes.
@@ -47,7 +47,7 @@ pub struct Stream {
     pub crc: u32,
 }
 
-impl Stream {
+impl StreamIndex {
     /// Where the index ends in the file, in bytes.
     pub fn index_end(&self) -> u64 {
         u64::from(self.index) * STREAM_UNIT + u64::from(self.count) * at::STREAM_ITEM_BYTES as u64
@@ -167,7 +167,7 @@ impl Encoder {
     }
 
     /// Writes the head and the checksum. Returns the record and its crc32c, to which the next chains.
-    pub fn finish(&mut self, head: &Head) -> (&[u8], u32) {
+    pub fn finish(&mut self, head: &RecordHead) -> (&[u8], u32) {
         let len = self.record_bytes();
         self.buf.resize(len - at::CRC_BYTES, 0);
         let b = &mut self.buf;
@@ -197,7 +197,7 @@ impl Encoder {
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// The head.
-    pub head: Head,
+    pub head: RecordHead,
     /// crc32c of the record, to which the next chains.
     pub crc: u32,
     entries: &'a [u8],
@@ -240,9 +240,9 @@ impl Peek {
     }
 }
 
-impl Head {
+impl RecordHead {
     /// The head of the record that `b` begins with and its crc32c, if that matches, whatever the entries are.
-    pub fn sealed(b: &[u8]) -> Option<(Head, u32)> {
+    pub fn sealed(b: &[u8]) -> Option<(RecordHead, u32)> {
         let peek = Peek::at(b)?;
         let len = usize::try_from(peek.len).ok()?;
         let body = b.get(..len.checked_sub(at::CRC_BYTES)?)?;
@@ -250,14 +250,14 @@ impl Head {
         if crc != crc32c::crc32c(body) {
             return None;
         }
-        let head = Head {
+        let head = RecordHead {
             salt: peek.salt,
             tid: peek.tid,
             durable_tid: Tid(le_u64(b, at::AT_DURABLE_TID)?),
             prev_crc: peek.prev_crc,
             page_count: le_u32(b, at::AT_PAGE_COUNT)?,
             change_counter: le_u32(b, at::AT_CHANGE_COUNTER)?,
-            stream: Stream {
+            stream: StreamIndex {
                 count: le_u32(b, at::AT_STREAM_COUNT)?,
                 index: le_u32(b, at::AT_STREAM_INDEX)?,
                 crc: le_u32(b, at::AT_STREAM_CRC)?,
@@ -271,7 +271,7 @@ impl<'a> Record<'a> {
     /// Verifies the checksum and every entry of the record that `b` begins with. `None` if any byte
     /// is not as [`Encoder`] writes it for pages of `page_bytes`.
     pub fn decode(b: &'a [u8], page_bytes: u32) -> Option<Record<'a>> {
-        let (head, crc) = Head::sealed(b)?;
+        let (head, crc) = RecordHead::sealed(b)?;
         let len = usize::try_from(Peek::at(b)?.len).ok()?;
         let body = b.get(..len.checked_sub(at::CRC_BYTES)?)?;
         let mut record = Record {
@@ -285,9 +285,9 @@ impl<'a> Record<'a> {
         let mut entries = record.entries();
         let mut valid = true;
         let mut known = [0; KNOWN];
-        let visit = &mut |n: usize, page: PageNo, change: Change<'_>| {
+        let visit = &mut |n: usize, page: PageNo, change: PageChange<'_>| {
             valid &= page.0 != 0;
-            if let (Some(length), Change::Delta(ranges) | Change::Fresh(ranges)) = (known.get_mut(n), change) {
+            if let (Some(length), PageChange::Delta(ranges) | PageChange::Fresh(ranges)) = (known.get_mut(n), change) {
                 *length = u32::try_from(ranges.bytes.len()).unwrap_or(0);
             }
         };
@@ -324,7 +324,7 @@ impl<'a> Record<'a> {
     }
 
     /// Calls `apply` for each changed page, in the order of the record.
-    pub fn for_each(&self, mut apply: impl FnMut(PageNo, Change<'a>)) {
+    pub fn for_each(&self, mut apply: impl FnMut(PageNo, PageChange<'a>)) {
         let mut rest = self.entries();
         // `decode` has walked the same bytes, so this cannot fail.
         let walked = self.walk(&mut |_, page, change| apply(page, change), &mut rest);
@@ -332,7 +332,7 @@ impl<'a> Record<'a> {
     }
 
     /// Calls `apply` with the number of its entry, too.
-    fn walk(&self, apply: &mut impl FnMut(usize, PageNo, Change<'a>), rest: &mut &'a [u8]) -> Option<()> {
+    fn walk(&self, apply: &mut impl FnMut(usize, PageNo, PageChange<'a>), rest: &mut &'a [u8]) -> Option<()> {
         let page_bytes = usize::try_from(self.page_bytes).ok()?;
         for n in 0..usize::try_from(self.entry_count).ok()? {
             let page = PageNo(le_u32(rest, 0)?);
@@ -354,7 +354,7 @@ impl<'a> Record<'a> {
                     }
                     let bytes = start.get(..start.len().checked_sub(rest.len())?)?;
                     let ranges = Ranges { bytes, is_compact };
-                    apply(n, page, if is_fresh { Change::Fresh(ranges) } else { Change::Delta(ranges) });
+                    apply(n, page, if is_fresh { PageChange::Fresh(ranges) } else { PageChange::Delta(ranges) });
                 }
                 at::KIND_FRAMES => {
                     let pad = usize::try_from(le_u32(rest, 0)?).ok()?;
@@ -365,7 +365,7 @@ impl<'a> Record<'a> {
                     for i in 0..usize::from(count) {
                         let image = images.get(..page_bytes)?;
                         images = images.get(page_bytes..)?;
-                        apply(n, PageNo(le_u32(numbers, i.checked_mul(4)?)?), Change::Image(image));
+                        apply(n, PageNo(le_u32(numbers, i.checked_mul(4)?)?), PageChange::Image(image));
                     }
                     *rest = images;
                 }
@@ -403,7 +403,7 @@ fn range(head: &[u8]) -> Option<(usize, usize)> {
 
 /// How a record changes a page.
 #[derive(Clone, Copy, Debug)]
-pub enum Change<'a> {
+pub enum PageChange<'a> {
     /// Ranges over the previous image.
     Delta(Ranges<'a>),
     /// Ranges over zeros.
@@ -429,34 +429,34 @@ pub enum Form {
     Image,
 }
 
-impl<'a> Change<'a> {
+impl<'a> PageChange<'a> {
     /// The change as bytes, and what they are.
     pub fn told(&self) -> (Form, &'a [u8]) {
         match *self {
-            Change::Delta(Ranges { bytes, is_compact }) => (Form::Delta { is_compact }, bytes),
-            Change::Fresh(Ranges { bytes, is_compact }) => (Form::Fresh { is_compact }, bytes),
-            Change::Image(image) => (Form::Image, image),
+            PageChange::Delta(Ranges { bytes, is_compact }) => (Form::Delta { is_compact }, bytes),
+            PageChange::Fresh(Ranges { bytes, is_compact }) => (Form::Fresh { is_compact }, bytes),
+            PageChange::Image(image) => (Form::Image, image),
         }
     }
 
-    /// The change that [`Change::told`] has told.
-    pub fn of(form: Form, bytes: &'a [u8]) -> Change<'a> {
+    /// The change that [`PageChange::told`] has told.
+    pub fn of(form: Form, bytes: &'a [u8]) -> PageChange<'a> {
         match form {
-            Form::Delta { is_compact } => Change::Delta(Ranges { bytes, is_compact }),
-            Form::Fresh { is_compact } => Change::Fresh(Ranges { bytes, is_compact }),
-            Form::Image => Change::Image(bytes),
+            Form::Delta { is_compact } => PageChange::Delta(Ranges { bytes, is_compact }),
+            Form::Fresh { is_compact } => PageChange::Fresh(Ranges { bytes, is_compact }),
+            Form::Image => PageChange::Image(bytes),
         }
     }
 
     /// Makes the new image of the one before, which does not matter unless this is a delta.
     pub fn apply(&self, image: &mut [u8]) {
         match self {
-            Change::Delta(ranges) => ranges.apply(image),
-            Change::Fresh(ranges) => {
+            PageChange::Delta(ranges) => ranges.apply(image),
+            PageChange::Fresh(ranges) => {
                 image.fill(0);
                 ranges.apply(image);
             }
-            Change::Image(new) => put(image, 0, new),
+            PageChange::Image(new) => put(image, 0, new),
         }
     }
 }
@@ -489,27 +489,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn head() -> Head {
-        Head {
+    fn head() -> RecordHead {
+        RecordHead {
             salt: 1,
             tid: Tid(2),
             durable_tid: Tid(1),
             prev_crc: 3,
             page_count: 4,
             change_counter: 5,
-            stream: Stream::default(),
+            stream: StreamIndex::default(),
         }
     }
 
     fn replay(record: &Record<'_>, base: &[u8]) -> Vec<u8> {
         let mut image = base.to_vec();
         record.for_each(|_, change| match change {
-            Change::Delta(r) => r.apply(&mut image),
-            Change::Fresh(r) => {
+            PageChange::Delta(r) => r.apply(&mut image),
+            PageChange::Fresh(r) => {
                 image.fill(0);
                 r.apply(&mut image);
             }
-            Change::Image(i) => image.copy_from_slice(i),
+            PageChange::Image(i) => image.copy_from_slice(i),
         });
         image
     }
@@ -564,7 +564,7 @@ mod tests {
         let record = Record::decode(bytes, 4096).unwrap();
         let mut seen = vec![];
         record.for_each(|p, c| {
-            if let Change::Image(i) = c {
+            if let PageChange::Image(i) = c {
                 seen.push((p, i[0]));
             }
         });
@@ -630,8 +630,8 @@ mod tests {
             if let Some(record) = Record::decode(&bytes, 512) {
                 let mut image = [0; 512];
                 record.for_each(|_, change| match change {
-                    Change::Delta(r) | Change::Fresh(r) => r.apply(&mut image),
-                    Change::Image(i) => image.copy_from_slice(i),
+                    PageChange::Delta(r) | PageChange::Fresh(r) => r.apply(&mut image),
+                    PageChange::Image(i) => image.copy_from_slice(i),
                 });
             }
         }

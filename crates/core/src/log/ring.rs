@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
-use super::file::{Cursor, LogFile};
+use super::file::{LogCursor, LogFile};
 use super::group::{Audience, Durability, Group};
-use super::record::{self, Head};
+use super::record::{self, RecordHead};
 use super::slot::Slot;
 use super::tombstone::Tombstone;
 use crate::base::error::{Error, IoContext, Result};
@@ -60,7 +60,7 @@ pub fn told_tid(slot: &Slot, facts: Facts) -> Tid {
 
 /// What becomes of images streamed behind the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum StreamedImages {
     /// They are home now: give the space back.
     Drop,
     /// A transaction that is not committed has some: leave them.
@@ -124,7 +124,7 @@ pub struct Way {
 
 /// A record that is in the log and does not count yet: nothing of the log's state in memory has changed.
 #[derive(Debug)]
-pub struct Written {
+pub struct WrittenRecord {
     at: LogOffset,
     len: u64,
     crc: u32,
@@ -134,7 +134,7 @@ pub struct Written {
     durable: bool,
 }
 
-impl Written {
+impl WrittenRecord {
     /// Whether it was flushed.
     pub fn is_durable(&self) -> bool {
         self.durable
@@ -240,8 +240,8 @@ impl Log {
     }
 
     /// The head of the next record, which makes `state`.
-    pub fn head(&self, state: &State, stream: record::Stream) -> Head {
-        Head {
+    pub fn head(&self, state: &State, stream: record::StreamIndex) -> RecordHead {
+        RecordHead {
             salt: self.slot.salt,
             tid: state.tid,
             durable_tid: self.group.recorded(),
@@ -254,7 +254,7 @@ impl Log {
 
     /// Goes on behind what other processes wrote up to `cursor`, of which all up to `durable` is; `slot` is the newest.
     /// Nothing of this process waits to be written.
-    pub fn resume(&mut self, slot: &Slot, cursor: &Cursor, durable: Tid) -> Result<()> {
+    pub fn resume(&mut self, slot: &Slot, cursor: &LogCursor, durable: Tid) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let in_block = cursor.tail.0 % block;
         let mut tail_block = memory::zeros_of(in_block)?;
@@ -291,8 +291,8 @@ impl Log {
     }
 
     /// Behind the last record.
-    pub fn cursor(&self) -> Cursor {
-        Cursor { tail: self.tail, prev_crc: self.prev_crc, last_tid: self.last_tid, first: self.slot.start }
+    pub fn cursor(&self) -> LogCursor {
+        LogCursor { tail: self.tail, prev_crc: self.prev_crc, last_tid: self.last_tid, first: self.slot.start }
     }
 
     /// Keeps the images that another process streamed behind the ring, which end at byte `streamed_end`.
@@ -425,7 +425,7 @@ impl Log {
         at: LogOffset,
         flush: bool,
         audience: &dyn Audience,
-    ) -> Result<Written> {
+    ) -> Result<WrittenRecord> {
         self.group.hand_over(audience)?;
         let block = usize::try_from(self.slot.block_bytes).unwrap_or(1);
         let in_ring = at.0 % self.slot.ring_bytes;
@@ -442,12 +442,12 @@ impl Log {
         let tail_position = position + whole as u64;
         bytes.resize(bytes.len().next_multiple_of(block), 0);
         self.group.write_prepared(bytes, position, flush, audience)?;
-        Ok(Written { at, len: record.len() as u64, crc, tail, position: tail_position, durable: flush })
+        Ok(WrittenRecord { at, len: record.len() as u64, crc, tail, position: tail_position, durable: flush })
     }
 
     /// The prepared record counts: it is one of the log, and the caller publishes `state`, which it makes, under the same
     /// lock.
-    pub fn push_prepared(&mut self, written: &Written, state: &Arc<State>) {
+    pub fn push_prepared(&mut self, written: &WrittenRecord, state: &Arc<State>) {
         debug_assert!(written.at >= self.tail && state.tid > self.last_tid, "rule RecordChain: {written:?}, {state:?}");
         self.group.push_prepared(&written.tail, written.position, state, written.durable);
         self.tail = written.to();
@@ -565,7 +565,7 @@ impl Log {
 
     /// After home holds all pages of `state`, that of the record before `from`, durable: a new slot says so, and the live records
     /// begin at `from`.
-    pub fn begin_at(&mut self, from: &Cursor, state: &State, facts: Facts) -> Result<()> {
+    pub fn begin_at(&mut self, from: &LogCursor, state: &State, facts: Facts) -> Result<()> {
         debug_assert!(state.tid == from.last_tid && from.tail <= self.tail, "{from:?} is not behind {}", state.tid);
         debug_assert!(self.slot.start <= from.tail && self.group.durable() >= state.tid, "rule HomeBeforeSlot");
         self.slot.start = from.tail;
@@ -692,7 +692,7 @@ impl Log {
     /// can be read there (rule NothingLeftBehind). Not flushed, unless a part of the file goes, for the next session looks once
     /// more. What streamed behind the ring stays if `stream` says so. A ring that has grown is small again (rule SlotBeforeReuse).
     /// `system_start`: of the system now, if that is known.
-    pub fn invalidate(&mut self, stream: Stream, system_start: Option<u64>) -> Result<()> {
+    pub fn invalidate(&mut self, stream: StreamedImages, system_start: Option<u64>) -> Result<()> {
         // The next session begins without a flush: it follows this one, which therefore is durable, and no slot before counts
         // for anybody (rule SlotWithFirstRecord).
         let begun = self.owns_slot();
@@ -703,7 +703,7 @@ impl Log {
         let (from, to) = if is_one_lap { (from, from + bytes) } else { (0, small) };
         let used = (LogOffset(from), LogOffset(to));
         // Records may lead to what goes as long as one of the two slots is that of a session under way.
-        let cuts = self.slot.ring_bytes > small || (stream == Stream::Drop && self.is_longer()?);
+        let cuts = self.slot.ring_bytes > small || (stream == StreamedImages::Drop && self.is_longer()?);
         let stone = Tombstone { session: self.slot.session, tid: self.last_tid };
         // Behind a recovery nobody knows what a flush that failed left in the cache alone.
         let wiped = match self.slot.zeroed {
@@ -726,9 +726,9 @@ impl Log {
             self.log.flush()?;
         }
         match stream {
-            Stream::Drop if cuts => self.stream_reset()?,
-            Stream::Drop => self.stream_tail = self.ring_end(),
-            Stream::Keep => {}
+            StreamedImages::Drop if cuts => self.stream_reset()?,
+            StreamedImages::Drop => self.stream_tail = self.ring_end(),
+            StreamedImages::Keep => {}
         }
         Ok(())
     }
@@ -815,7 +815,7 @@ mod tests {
     use crate::disk::sim::{Op, SimConfig, SimDisk, TraceEntry};
     use crate::disk::{Disk, OpenMode};
     use crate::log::file::ScanEnd;
-    use crate::log::record::{Encoder, Stream as RecordStream};
+    use crate::log::record::{Encoder, StreamIndex as RecordStream};
 
     const RING: u64 = 1 << 20;
 

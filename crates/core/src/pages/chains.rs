@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use crate::base::error::{Error, Result};
 use crate::base::memory::{self, Room};
 use crate::base::types::{PageNo, Tid};
-use crate::log::record::{Change, Form};
+use crate::log::record::{Form, PageChange};
 
 /// Bytes of entries at most; behind them images are made at once.
 const BYTES_MAX: u64 = 8 << 20;
@@ -60,7 +60,7 @@ pub struct Chains {
 }
 
 /// What has become of a change.
-pub enum Added {
+pub enum ChangeFate {
     /// It waits.
     Waits,
     /// It does not, for the page has an image from here on, which it does not depend on, or has had one before.
@@ -77,7 +77,7 @@ pub struct Unmade {
 
 /// The changes that lead to one version of a page.
 #[derive(Clone)]
-pub struct Chain {
+pub struct ChangeChain {
     entries: Arc<Entries>,
     last: u32,
 }
@@ -96,7 +96,7 @@ impl Chains {
     }
 
     /// Adds what `tid` makes of `page`, if it may wait.
-    pub fn add(&mut self, page: PageNo, tid: Tid, change: Change<'_>) -> Result<Added> {
+    pub fn add(&mut self, page: PageNo, tid: Tid, change: PageChange<'_>) -> Result<ChangeFate> {
         let Entries { bytes, links, page_bytes, .. } = &mut self.entries;
         let (form, changed) = change.told();
         let len = number(changed.len())?;
@@ -105,9 +105,9 @@ impl Chains {
         self.last.room(1)?;
         let last = self.last.entry(page).or_insert(NONE);
         if *last == MADE {
-            return Ok(Added::Made);
+            return Ok(ChangeFate::Made);
         }
-        let before = links.get(*last as usize).filter(|_| matches!(change, Change::Delta(_)));
+        let before = links.get(*last as usize).filter(|_| matches!(change, PageChange::Delta(_)));
         let chain_bytes = len.saturating_add(before.map_or(0, |link| link.chain_bytes));
         // An image takes as much memory as the page, and no more with the next change. Memory that is new costs more than the read of home.
         let most = if before.is_some() { *page_bytes / 2 } else { *page_bytes };
@@ -115,13 +115,13 @@ impl Chains {
             self.wasted_bytes += u64::from(links.get(*last as usize).map_or(0, |link| link.chain_bytes));
             let before = before.and(Some(*last));
             *last = MADE;
-            return Ok(before.map_or(Added::Made, Added::Long));
+            return Ok(before.map_or(ChangeFate::Made, ChangeFate::Long));
         }
         let before = before.map_or(NONE, |_| *last);
         *last = number(links.len())?;
         links.push(Link { before, at: number(bytes.len())?, len, chain_bytes, form, tid });
         bytes.extend_from_slice(changed);
-        Ok(Added::Waits)
+        Ok(ChangeFate::Waits)
     }
 
     /// The image of `page` behind the link `last`, over that which `home` reads.
@@ -146,13 +146,13 @@ fn number(n: usize) -> Result<u32> {
 }
 
 impl Unmade {
-    fn chain(&self, last: u32) -> Option<(Tid, Chain)> {
+    fn chain(&self, last: u32) -> Option<(Tid, ChangeChain)> {
         let link = self.entries.links.get(last as usize)?;
-        Some((link.tid, Chain { entries: self.entries.clone(), last }))
+        Some((link.tid, ChangeChain { entries: self.entries.clone(), last }))
     }
 
     /// What leads to `page`, and which transaction made it last.
-    pub fn get(&self, page: PageNo) -> Option<(Tid, Chain)> {
+    pub fn get(&self, page: PageNo) -> Option<(Tid, ChangeChain)> {
         self.chain(*self.last.get(&page)?)
     }
 
@@ -162,7 +162,7 @@ impl Unmade {
     }
 
     /// The same as [`Unmade::get`], and it is not here any more.
-    pub fn take(&mut self, page: PageNo) -> Option<(Tid, Chain)> {
+    pub fn take(&mut self, page: PageNo) -> Option<(Tid, ChangeChain)> {
         let last = self.last.remove(&page)?;
         self.chain(last)
     }
@@ -183,7 +183,7 @@ impl Unmade {
     }
 
     /// Each page with what leads to it, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (PageNo, Tid, Chain)> {
+    pub fn iter(&self) -> impl Iterator<Item = (PageNo, Tid, ChangeChain)> {
         self.last.iter().filter_map(|(page, last)| self.chain(*last).map(|(tid, chain)| (*page, tid, chain)))
     }
 
@@ -193,14 +193,14 @@ impl Unmade {
     }
 }
 
-impl Chain {
+impl ChangeChain {
     /// Length of the page.
     pub fn page_bytes(&self) -> u32 {
         self.entries.page_bytes
     }
 
     /// Whether they are the same changes.
-    pub fn is(&self, other: &Chain) -> bool {
+    pub fn is(&self, other: &ChangeChain) -> bool {
         Arc::ptr_eq(&self.entries, &other.entries) && self.last == other.last
     }
 
@@ -222,7 +222,7 @@ impl Entries {
         }
         let mut image = memory::zeros(self.page_bytes as usize)?;
         let first = links.last().and_then(|link| self.change(link));
-        let over_home = matches!(first, Some(Change::Delta(_))) && page.0 <= self.home_pages;
+        let over_home = matches!(first, Some(PageChange::Delta(_))) && page.0 <= self.home_pages;
         if over_home && home(&mut image)? < image.len() {
             return Ok(None);
         }
@@ -235,8 +235,8 @@ impl Entries {
         Ok(Some(image))
     }
 
-    fn change(&self, link: &Link) -> Option<Change<'_>> {
+    fn change(&self, link: &Link) -> Option<PageChange<'_>> {
         let from = link.at as usize;
-        Some(Change::of(link.form, self.bytes.get(from..from + link.len as usize)?))
+        Some(PageChange::of(link.form, self.bytes.get(from..from + link.len as usize)?))
     }
 }

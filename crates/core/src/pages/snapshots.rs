@@ -6,11 +6,11 @@ use crate::base::types::{PageNo, Tid};
 
 /// Pinned snapshots, in the order of their TIDs.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshots(Vec<Pinned>);
+pub struct Snapshots(Vec<PinnedSnapshots>);
 
 /// The snapshots of one transaction.
 #[derive(Clone, Debug)]
-struct Pinned {
+struct PinnedSnapshots {
     tid: Tid,
     count: usize,
     /// Size of the state in pages.
@@ -26,7 +26,7 @@ impl Snapshots {
                 pinned.count += 1;
                 pinned.pages = pinned.pages.max(pages);
             }
-            _ => self.0.insert(at, Pinned { tid, count: 1, pages }),
+            _ => self.0.insert(at, PinnedSnapshots { tid, count: 1, pages }),
         }
     }
 

@@ -7,50 +7,57 @@ use rustc_hash::FxHashMap;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::types::{PageNo, Tid};
-use crate::log::record::Stream;
-use crate::log::ring::Written;
+use crate::log::record::StreamIndex;
+use crate::log::ring::WrittenRecord;
 use crate::log::several::Several;
 use crate::pages::table::{Image, Streamed};
 use crate::sqlite_format::home::State;
 
 /// How far a write transaction is.
-pub enum Stage {
+pub enum TxnStage {
     /// SQLite is writing.
     Open,
     /// Encoded, with room reserved: only publication and the flush are left.
-    Prepared(Prepared),
+    Prepared(PreparedCommit),
 }
 
 /// What a prepared transaction will publish.
-pub struct Prepared {
+pub struct PreparedCommit {
     /// The state it makes; its TID is that of the base if nothing changed.
     pub state: State,
     /// The images that differ from the base, but for those that streamed.
     pub images: Vec<(PageNo, Image)>,
     /// The index of streamed images in the log.
-    pub stream: Stream,
+    pub stream: StreamIndex,
     /// What is written in place instead of a record, if that is possible.
     pub in_place: Option<Box<Placement>>,
     /// Whether anything differs from the base.
     pub changed: bool,
     /// The record, if it is in the log already and waits for a decision.
-    pub written: Option<Box<Written>>,
+    pub written: Option<Box<WrittenRecord>>,
 }
 
-impl Prepared {
+impl PreparedCommit {
     /// Prepared to make `state`, by `changed`; what the scheme adds is empty.
-    pub fn of(txn: &Txn, state: State, changed: Vec<Changed>) -> Result<Prepared> {
+    pub fn of(txn: &Txn, state: State, changed: Vec<ChangedPage>) -> Result<PreparedCommit> {
         let mut images: Vec<(PageNo, Image)> = memory::list(changed.len())?;
         images.extend(changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)));
-        Ok(Prepared { state, images, stream: Stream::default(), in_place: None, changed: true, written: None })
+        Ok(PreparedCommit {
+            state,
+            images,
+            stream: StreamIndex::default(),
+            in_place: None,
+            changed: true,
+            written: None,
+        })
     }
 
     /// Prepared to change nothing.
-    pub fn nothing(base: &State) -> Prepared {
-        Prepared {
+    pub fn nothing(base: &State) -> PreparedCommit {
+        PreparedCommit {
             state: base.clone(),
             images: Vec::new(),
-            stream: Stream::default(),
+            stream: StreamIndex::default(),
             in_place: None,
             changed: false,
             written: None,
@@ -59,7 +66,7 @@ impl Prepared {
 }
 
 /// One page that a transaction changed.
-pub struct Changed {
+pub struct ChangedPage {
     /// Page number.
     pub page: PageNo,
     /// The image after.
@@ -103,7 +110,7 @@ pub struct Txn {
     /// Size of the database file as SQLite sees it, in bytes.
     pub file_bytes: u64,
     /// How far it is.
-    pub stage: Stage,
+    pub stage: TxnStage,
     /// It cannot commit any more; SQLite is rolling it back (rule MergeIsSerial).
     pub doomed: bool,
     /// The whole of it, since FCNTL_SYNC, if it spans several files.
@@ -125,7 +132,7 @@ impl Txn {
             stream_from: 0,
             base_limit: base.page_count,
             file_bytes: base.bytes(),
-            stage: Stage::Open,
+            stage: TxnStage::Open,
             doomed: false,
             several: None,
             synced: false,

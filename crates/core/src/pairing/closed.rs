@@ -12,12 +12,12 @@ use crate::log::file::LogFile;
 use crate::log::slot::Slot;
 use crate::pairing::evidence::HomeAndLog;
 use crate::pairing::{self, Evidence};
-use crate::sqlite_format::home::{Mark, State};
+use crate::sqlite_format::home::{HomeMark, State};
 
 /// A session that is over, of which home carries the mark.
 pub struct Closed {
     /// The mark.
-    pub mark: Mark,
+    pub mark: HomeMark,
     /// What home holds.
     pub state: State,
     /// The newest slot of the log.

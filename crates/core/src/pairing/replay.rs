@@ -13,13 +13,13 @@ use crate::base::options::SchemeName;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::database::Database;
-use crate::log::file::{Cursor, LogFile};
+use crate::log::file::{LogCursor, LogFile};
 use crate::log::record::Decider;
 use crate::log::slot::Slot;
-use crate::pages::apply::{Later, Now, Overflow, Source};
+use crate::pages::apply::{DeferredChanges, Overflow, RecordApplier, RecordSource};
 use crate::pages::snapshots::Snapshots;
-use crate::pages::table::{PageTable, Place, Readers};
-use crate::sqlite_format::home::{self, Header, Kind, State};
+use crate::pages::table::{ImageLocation, PageTable, Readers};
+use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, State};
 
 /// What recovery found, for people.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +45,7 @@ pub struct Replayed {
     /// For people.
     pub report: Report,
     /// Behind the last record.
-    pub cursor: Cursor,
+    pub cursor: LogCursor,
     /// Up to here at least, the records have called each other durable.
     pub told_durable: LogOffset,
     /// What has decided the last one, if that was of a transaction over several files.
@@ -99,9 +99,9 @@ impl Replay<'_> {
         let snapshots = Snapshots::default();
         let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
         let home = |page: PageNo, image: &mut [u8]| read_home(db, slot, page, image);
-        let source = Source { path: &db.path, log, slot, home: &home };
+        let source = RecordSource { path: &db.path, log, slot, home: &home };
         let mut overflow = Overflow::new(&*db.disk, &db.path);
-        let mut later = if waits { Some(Later::new(slot, home_bytes)?) } else { None };
+        let mut later = if waits { Some(DeferredChanges::new(slot, home_bytes)?) } else { None };
         // Its owner is dead (rule PreparedThenDecided).
         let mut decider = None;
         // A checkpoint brings home what a record made; a log that goes on differently from there has none with its TID.
@@ -123,8 +123,12 @@ impl Replay<'_> {
                 if later.as_ref().is_some_and(|later| !later.takes(record)) {
                     table.adopt(later.take().and_then(|later| later.finish()));
                 }
-                let mut now =
-                    Now { source: &source, table: &mut table, readers: nobody, overflow: Some(&mut overflow) };
+                let mut now = RecordApplier {
+                    source: &source,
+                    table: &mut table,
+                    readers: nobody,
+                    overflow: Some(&mut overflow),
+                };
                 state = now.apply(&state, record, later.as_mut())?;
                 page_count_min = page_count_min.min(state.page_count);
                 fits |= mark.is_some_and(|mark| mark.tid == record.head.tid);
@@ -153,14 +157,14 @@ impl Replay<'_> {
         if !fits && !slot.in_place {
             return Ok(Led::HomeNewer);
         }
-        let cursor = Cursor { tail: end.tail, prev_crc: end.prev_crc, last_tid: end.last_tid, first: slot.start };
+        let cursor = LogCursor { tail: end.tail, prev_crc: end.prev_crc, last_tid: end.last_tid, first: slot.start };
         let replayed = Replayed { table, state, report, cursor, told_durable: end.told_durable, decider };
         Ok(Led::There(Box::new(self.check(replayed, home_bytes, page_count_min)?)))
     }
 
     /// The state that records are applied to: what the slot says of home or, if that is left to its header, what that says when the
     /// last transaction that went in place is whole or undone, by versions in the table.
-    fn base(&self, first: &mut Header, table: &mut PageTable, report: &mut Report) -> Result<State> {
+    fn base(&self, first: &mut DatabaseHeader, table: &mut PageTable, report: &mut Report) -> Result<State> {
         let Replay { db, log, slot, accept_loss, .. } = *self;
         let mut base = State::empty(Tid::HOME);
         let in_place = slot.page_count == PAGE_COUNT_IN_HOME;
@@ -168,7 +172,7 @@ impl Replay<'_> {
         if slot.is_in_page() && !has_records && home::page_count(first) != Some(0) {
             let found = db.scheme_called(SchemeName::InPage).roll_back(db, slot, table, accept_loss)?;
             report.in_place = found.last.map(|(tid, _)| (tid, found.undone));
-            if let Place::Memory(image) = table.find(PageNo::HEADER, Tid(u64::MAX))
+            if let ImageLocation::Memory(image) = table.find(PageNo::HEADER, Tid(u64::MAX))
                 && let Some(header) = image.get(..at::HEADER_BYTES)
             {
                 first.copy_from_slice(header);
@@ -180,7 +184,7 @@ impl Replay<'_> {
                 // A checkpoint that was cut short has written the header before the last page.
                 let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
                 base = State::of_home(first, if has_records { u64::MAX } else { bytes });
-                if !has_records && base.kind != Kind::Database {
+                if !has_records && base.kind != FileKind::Database {
                     return Err(Error::Corrupt(format!(
                         "{} is damaged: its header does not fit a file of {bytes} bytes (it states {} pages of {} bytes). \
                      Nothing was changed",
@@ -211,7 +215,7 @@ impl Replay<'_> {
         let Replay { db, log, slot, .. } = *self;
         let Replayed { table, state, report, .. } = &mut replayed;
         let shown = State::of_home(&state.header, state.bytes());
-        if report.transactions > 0 && (shown.kind, shown.page_bytes) != (Kind::Database, slot.page_bytes) {
+        if report.transactions > 0 && (shown.kind, shown.page_bytes) != (FileKind::Database, slot.page_bytes) {
             // Written home, it would be a file that no recovery takes for the one that belongs to the log (invariant I8).
             return Err(Error::Corrupt(format!(
                 "the transactions in the log {} lead to a header that is not one of a database with pages of {} bytes. \
@@ -268,7 +272,7 @@ mod tests {
     use crate::disk::sim::{SimConfig, SimDisk};
     use crate::disk::{Disk, OpenMode};
     use crate::log::group::{Audience, Durability};
-    use crate::log::record::{Encoder, Stream};
+    use crate::log::record::{Encoder, StreamIndex};
     use crate::log::ring::Log;
     use crate::pages::apply::REPLAYED_BYTES;
     use std::path::Path;
@@ -328,7 +332,7 @@ mod tests {
             }
             let made =
                 State { page_count: PAGES, change_counter: u32::from(round), ..State::empty(log.last_tid().next()) };
-            let head = log.head(&made, Stream::default());
+            let head = log.head(&made, StreamIndex::default());
             let (record, crc) = e.finish(&head);
             let way = log.make_way(record, false, &Nobody).unwrap();
             log.push(&way, record, crc, &Arc::new(State::empty(head.tid)), Durability::Flushed);
@@ -352,12 +356,12 @@ mod tests {
         for page in 2..=PAGES {
             let mut image = vec![0; PAGE];
             match replayed.table.find(PageNo(page), Tid(u64::MAX)) {
-                Place::Memory(i) => image.copy_from_slice(&i),
-                Place::Log(file, position) => {
+                ImageLocation::Memory(i) => image.copy_from_slice(&i),
+                ImageLocation::Log(file, position) => {
                     file.read_at(&mut image, position).unwrap();
                     temporary = file.len().unwrap();
                 }
-                Place::Unmade(chain) if waits => {
+                ImageLocation::Unmade(chain) if waits => {
                     image = chain.image(PageNo(page), |_| unreachable!("home has one page")).unwrap().unwrap();
                 }
                 _ => unreachable!("every page was replayed"),

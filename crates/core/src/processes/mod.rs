@@ -22,11 +22,11 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, IoContext, Result};
 use crate::checkpoint::checkpoint;
 use crate::database::follow;
-use crate::database::{Database, Inner, Live};
+use crate::database::{Database, DatabaseState, LiveDatabase};
 use crate::log::file::Window;
 use crate::log::group::Durability;
-use crate::log::ring::Stream;
-use crate::shared::member::{self, Member, Taken};
+use crate::log::ring::StreamedImages;
+use crate::shared::member::{self, Member, TakeResult};
 use crate::shared::tail::Reach;
 use crate::shared::words::Ship;
 
@@ -64,24 +64,24 @@ impl Database {
             self.hold_pending();
         }
         match taken {
-            Taken::Again | Taken::Anew if member.words.is_replaced() => {
+            TakeResult::Again | TakeResult::Anew if member.words.is_replaced() => {
                 member.leave(true, false);
                 self.check_replaced(&member)?;
             }
-            Taken::Again => return Ok(true),
+            TakeResult::Again => return Ok(true),
             // A lease can be lost at any time: nothing that matters to others may happen under it.
-            Taken::Anew if !firm => return Ok(true),
-            Taken::Not => {
+            TakeResult::Anew if !firm => return Ok(true),
+            TakeResult::Not => {
                 return Err(Error::Busy("another process is writing the database through onewrite".into()));
             }
-            Taken::Anew | Taken::FromDead(_) => {}
+            TakeResult::Anew | TakeResult::FromDead(_) => {}
         }
         let mut writer = self.writer.lock();
         let mut inner = self.inner.lock();
         let done = match writer.as_mut() {
             None => Err(Error::Misuse("a turn to write without a log".into())),
             Some(live) => match taken {
-                Taken::FromDead(_) => take_over(self, &member, live, &mut inner),
+                TakeResult::FromDead(_) => take_over(self, &member, live, &mut inner),
                 _ => resume(self, &member, live, &mut inner),
             },
         };
@@ -93,7 +93,7 @@ impl Database {
                 if layered && let Some(live) = writer.as_mut() {
                     // A big transaction goes home that another process has not brought there: it died, or room was short. If it
                     // is again, the next one tries.
-                    match checkpoint(self, live, Stream::Drop) {
+                    match checkpoint(self, live, StreamedImages::Drop) {
                         Err(e) if !e.is_short() => return Err(e),
                         _ => {}
                     }
@@ -104,7 +104,7 @@ impl Database {
                 }
                 Ok(true)
             }
-            (Err(e), Taken::FromDead(process)) => {
+            (Err(e), TakeResult::FromDead(process)) => {
                 let e = self.poison_unless_short(e);
                 member.unsettle(process)?;
                 Err(e)
@@ -202,7 +202,7 @@ impl Database {
 }
 
 /// The writer's state after another process may have written.
-fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
+fn resume(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
     check_nothing_pending(live, inner)?;
     let flushed = member.words.flushed();
     follow::catch_up(db, member, inner, Reach::Written)?;
@@ -223,7 +223,7 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
 }
 
 /// The place was given back when everything published was written (rule OneWriter): the rest would be lost now.
-fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
+fn check_nothing_pending(live: &LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
     if !live.log.group().has_pending() {
         return Ok(());
     }
@@ -233,7 +233,7 @@ fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
 
 /// The writer's state after a process died while it wrote: whatever of it is whole in the log is adopted, once
 /// it is durable, for it may be that its application was told so.
-fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
+fn take_over(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
     check_nothing_pending(live, inner)?;
     let words = &member.words;
     let (session, generation) = (live.home.mark.session, words.generation());

@@ -20,7 +20,7 @@ use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::checkpoint::{fit_length, write_pages};
 use crate::commit::record;
 use crate::database::follow;
-use crate::database::{Database, HomeFile, Inner, Live, Phase};
+use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase, Phase};
 use crate::disk::beside;
 use crate::disk::stats::CountedFile;
 use crate::disk::{LockKind, OpenMode, random};
@@ -32,7 +32,7 @@ use crate::log::ring::{
 };
 use crate::log::slot::Slot;
 use crate::log::tombstone::Tombstone;
-use crate::pages::table::Place;
+use crate::pages::table::ImageLocation;
 use crate::pairing::Pairing;
 use crate::pairing::closed::{Closed, closed};
 use crate::pairing::evidence::HomeAndLog;
@@ -41,8 +41,8 @@ use crate::session::mark::lock_log;
 use crate::shared::kept;
 use crate::shared::member::{self, Member};
 use crate::shared::tail::Reach;
-use crate::shared::words::{Due, ProcessWords};
-use crate::sqlite_format::home::{Kind, Mark, State};
+use crate::shared::words::{ProcessWords, RecoveryDebt};
+use crate::sqlite_format::home::{FileKind, HomeMark, State};
 
 /// The log that belongs to a home marked with `session`, locked for this process (to be read only, if `mode`
 /// says so).
@@ -131,7 +131,12 @@ fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
 /// are. Page 1 waits for the others, since its size may count pages that a crash would take from that transaction, and
 /// the end of the file for page 1: what is cut off may be needed to count the transaction before
 /// (rule SizeLast).
-fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
+fn write_again(
+    db: &Database,
+    home: &mut HomeFile,
+    state: &State,
+    mut pages: Vec<(PageNo, ImageLocation)>,
+) -> Result<()> {
     let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
     write_pages(db, &*db.home, home, state, pages)?;
     if !first.is_empty() {
@@ -149,8 +154,8 @@ fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec
 /// mark went before it was: look again.
 pub fn attach(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
     session: u64,
     options: &Options,
 ) -> Result<bool> {
@@ -187,7 +192,7 @@ pub fn attach(
         let (replayed, slot, slots) = evidence.into_replayed(&pairing)?;
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
-        let found = Found { log, slots, slot, replayed, told };
+        let found = AbandonedLog { log, slots, slot, replayed, told };
         if can_rest(&found)? {
             rest(db, &found.log, &found.slot, found.replayed, options)?;
             return Ok(false);
@@ -226,7 +231,7 @@ pub fn attach_to_close(db: &Database) {
 }
 
 /// A log that a process which died has left.
-struct Found {
+struct AbandonedLog {
     log: LogFile,
     /// Its valid slots, the newest first.
     slots: Vec<Slot>,
@@ -248,8 +253,8 @@ fn left_marked(db: &Database) -> Error {
 /// The same for a process that may read the log and not write it.
 fn observe(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
     log: LogFile,
     session: u64,
     options: &Options,
@@ -298,8 +303,8 @@ fn give_name(db: &Database, log: &mut LogFile) {
 /// This process becomes one of those that use the log.
 fn join(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
     log: &LogFile,
     session: u64,
     options: &Options,
@@ -341,13 +346,13 @@ fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
 /// An attached process learns the newest state.
 fn follow(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
     member: Arc<Member>,
     options: &Options,
 ) -> Result<()> {
     let slot = member.tail.lock().slot.clone();
-    let mark = Mark::new(slot.session, told_tid(&slot, db.facts()));
+    let mark = HomeMark::new(slot.session, told_tid(&slot, db.facts()));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let psow = member.words.psow();
@@ -371,12 +376,12 @@ fn follow(
 
 /// Whether all that counts is in home, of an in-page scheme whose log has nothing to replay and nothing to give back: then home can
 /// be a plain file again, without a session that nobody may need.
-fn can_rest(found: &Found) -> Result<bool> {
-    let Found { log, slots, slot, replayed, .. } = found;
+fn can_rest(found: &AbandonedLog) -> Result<bool> {
+    let AbandonedLog { log, slots, slot, replayed, .. } = found;
     let is_newest = |newest: &Slot| newest.session == slot.session && newest.sequence == slot.sequence;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
     Ok(slot.is_in_page()
-        && replayed.state.kind == Kind::Database
+        && replayed.state.kind == FileKind::Database
         && slot.ring_bytes <= small_ring_bytes(slot.block_bytes)
         && log_bytes <= slot.ring_at() + slot.ring_bytes
         && slots.first().is_some_and(is_newest)
@@ -391,7 +396,7 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     let counter = if slot.in_place { slot.counter_ceiling } else { state.change_counter };
     let recovered = state.after(Tid::HOME, state.page_bytes, state.page_count, counter, Some(state.header));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    let mark = Mark::new(slot.session, slot.base_tid);
+    let mark = HomeMark::new(slot.session, slot.base_tid);
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
     // The exchange that gave home its name may be in the cache alone (rule ExchangeFlushed).
@@ -419,8 +424,8 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
 
 /// Whether the session can go on with its live records where they are: there are some, so the mark and the names were durable before
 /// them; all of their pages are in memory; nothing else is known to be in home or behind the ring; and there is room for one more.
-fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
-    let Found { log, slots, slot, replayed, .. } = found;
+fn can_stay(db: &Database, found: &AbandonedLog, options: &Options) -> Result<bool> {
+    let AbandonedLog { log, slots, slot, replayed, .. } = found;
     let Replayed { table, state, report, cursor, .. } = replayed;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
     Ok(db.facts().all_in_log()
@@ -428,7 +433,7 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && slot.page_count != PAGE_COUNT_IN_HOME
         && report.transactions > 0
         && report.lost.is_none()
-        && state.kind == Kind::Database
+        && state.kind == FileKind::Database
         && !table.has_layer()
         && table.new_bytes() <= options.table_bytes
         // A slot that was not the newest may lead further, as the space before its first record was of use.
@@ -442,8 +447,8 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
 
 /// Whether processes that were killed have left all that counts on the medium, and no part of a record behind it (rule FlushedStays): by
 /// their words, which are of this start of the system, of this session and of this very file, and by the log.
-fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
-    let Found { log, slot, replayed, told, .. } = found;
+fn is_flushed(db: &Database, found: &AbandonedLog, options: &Options) -> Result<bool> {
+    let AbandonedLog { log, slot, replayed, told, .. } = found;
     let Replayed { cursor, decider, .. } = replayed;
     let last = cursor.last_tid;
     let what = || format!("cannot look at the log {}", log.path.display());
@@ -462,13 +467,13 @@ fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
 /// next checkpoint. One flush makes them durable, with the slot and a record of this recovery; none, where they are.
 fn go_on(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
-    found: Found,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
+    found: AbandonedLog,
     options: &Options,
 ) -> Result<()> {
     let is_flushed = is_flushed(db, &found, options)?;
-    let Found { log, slots, slot, replayed, .. } = found;
+    let AbandonedLog { log, slots, slot, replayed, .. } = found;
     let what = || format!("cannot write to the log {}", log.path.display());
     let mut encoder = Encoder::default();
     encoder.clear();
@@ -496,7 +501,7 @@ fn go_on(
     let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
     let (recovered, due) = if is_flushed {
         // What somebody has put in the place of home is flushed before the next commit.
-        (Arc::new(state), Due { untold: Some(slot.base_tid), stayed: Some(ring.last_tid()) })
+        (Arc::new(state), RecoveryDebt { untold: Some(slot.base_tid), stayed: Some(ring.last_tid()) })
     } else {
         if keeps(Case::RecordsRewritten) {
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
@@ -514,7 +519,7 @@ fn go_on(
         ring.push(&way, record, crc, &recovered, durability);
         ring.group().wait(recovered.tid, durability, &Unseen)?;
         let untold = Some(recovered.tid);
-        (recovered, Due { untold, stayed: None })
+        (recovered, RecoveryDebt { untold, stayed: None })
     };
     match slots.get(1) {
         Some(older) if older.live && older.session != slot.session => ring.distrust_older_slot(),
@@ -527,13 +532,13 @@ fn go_on(
     let home = HomeFile { mark, bytes, reserved_bytes: bytes, atomic_unit: db.atomic_unit(options) };
     *db.table.write() = table;
     inner.set_state(recovered);
-    let live = Live { due, ..db.begin(inner, ring, home, slot.base_tid) };
+    let live = LiveDatabase { due, ..db.begin(inner, ring, home, slot.base_tid) };
     db.share(live, writer, inner, 0)
 }
 
 /// Flushes the `mark` of home, before anything else is written there, where no record says that one was flushed, and with it the mark
 /// (rule MarkWithFirstRecord).
-fn flush_mark(db: &Database, mark: &Mark, slot: &Slot, told_durable: LogOffset) -> Result<()> {
+fn flush_mark(db: &Database, mark: &HomeMark, slot: &Slot, told_durable: LogOffset) -> Result<()> {
     let may_be_new = mark.tentative && told_durable <= slot.start;
     if may_be_new && keeps(Case::MarkWithFirstRecord) { db.repeat_header() } else { Ok(()) }
 }
@@ -552,8 +557,8 @@ impl Audience for Unseen {
 /// Makes a replayed state home's, durable, and starts a new generation of the log.
 pub fn take_over(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
     log: LogFile,
     slot: &Slot,
     replayed: Replayed,
@@ -566,14 +571,14 @@ pub fn take_over(
     let change_counter = if counted { slot.counter_ceiling } else { state.change_counter };
     let header = Some(state.header);
     let recovered = match state.kind {
-        Kind::Empty => State { tid: Tid::HOME, ..state },
+        FileKind::Empty => State { tid: Tid::HOME, ..state },
         _ => state.after(Tid::HOME, state.page_bytes, state.page_count, change_counter, header),
     };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     // With all of the log behind it, until the new session begins.
     // As long as the slot of the session may be missing, it says so.
     let tentative = db.read_mark()?.is_some_and(|mark| mark.tentative);
-    let mark = Mark { tentative, ..Mark::new(slot.session, slot.base_tid) };
+    let mark = HomeMark { tentative, ..HomeMark::new(slot.session, slot.base_tid) };
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     if report.transactions > 0 {
         // The owner before may have died after a failed flush, with records in the cache that are not
@@ -615,7 +620,7 @@ pub fn take_over(
     let session = next.session;
     let mut log = Log::start(log, next, options.psow, false)?;
     log.distrust_older_slot();
-    home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
+    home.mark = HomeMark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
     // Only now does nothing depend on what streamed into the log any more (rule SlotBeforeReuse).
     log.give_rest_back(slot.ring_bytes)?;

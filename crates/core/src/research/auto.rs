@@ -18,11 +18,11 @@ use crate::base::memory;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::commit::record;
-use crate::database::scheme::{Commit, Facts, Outcome, Scheme};
-use crate::database::{Database, Live};
+use crate::database::scheme::{Commit, CommitOutcome, Facts, Scheme};
+use crate::database::{Database, LiveDatabase};
 use crate::log::group::Durability;
 use crate::pages::table::Image;
-use crate::pages::txn::{Changed, Placement, Prepared, Txn};
+use crate::pages::txn::{ChangedPage, Placement, PreparedCommit, Txn};
 use crate::research::place;
 use crate::research::place::PAGE_BYTES_MAX;
 use crate::sqlite_format::home::State;
@@ -35,9 +35,9 @@ impl Scheme for Auto {
         Facts { in_place: true, ..Facts::LOG }
     }
 
-    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<Changed>) -> Result<Prepared> {
+    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<ChangedPage>) -> Result<PreparedCommit> {
         let stream = record::prepare(c, &changed, state.page_count)?;
-        let mut prepared = Prepared { stream, ..Prepared::of(c.txn, state, changed)? };
+        let mut prepared = PreparedCommit { stream, ..PreparedCommit::of(c.txn, state, changed)? };
         prepared.in_place = place_alone(c.db, c.live, c.txn, &prepared.state, &prepared.images)?.map(Box::new);
         Ok(prepared)
     }
@@ -46,27 +46,27 @@ impl Scheme for Auto {
         &self,
         c: &mut Commit<'_>,
         state: &Arc<State>,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedCommit,
         durability: Durability,
-    ) -> Result<Outcome> {
+    ) -> Result<CommitOutcome> {
         let group = c.live.log.group().clone();
         let joins = durability == Durability::Written || !group.is_quiet();
         let placed = prepared.in_place.take().filter(|_| !joins || !keeps(Case::InPlaceWhenDurable));
         let Some(placed) = placed else {
-            return record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e));
+            return record::finish(c, state, prepared.stream).map(CommitOutcome::Record).map_err(|e| c.db.poison(e));
         };
         if keeps(Case::InPlaceWhenDurable) {
             group.flush(c.db)?;
         }
         place::commit(c.db, c.live, state, &placed, c.options).map_err(|e| c.db.poison(e))?;
-        Ok(Outcome::Placed(placed.pages.iter().map(|(page, ..)| *page).collect()))
+        Ok(CommitOutcome::Placed(placed.pages.iter().map(|(page, ..)| *page).collect()))
     }
 }
 
 /// The only page of `images` and the image that home holds of it, if the transaction may go in place.
 fn place_alone(
     db: &Database,
-    live: &Live,
+    live: &LiveDatabase,
     txn: &Txn,
     state: &State,
     images: &[(PageNo, Image)],

@@ -8,10 +8,10 @@ use crate::base::options::{CommitMark, Garbage, Options};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::checkpoint::keep;
-use crate::database::{Database, Live};
+use crate::database::{Database, LiveDatabase};
 use crate::disk::image_file::ImageFile;
 use crate::disk::stats::Stats;
-use crate::pages::table::Place;
+use crate::pages::table::ImageLocation;
 use crate::pages::txn::Placement;
 use crate::research::trailer;
 use crate::sqlite_format::home::State;
@@ -20,7 +20,13 @@ use crate::sqlite_format::home::State;
 pub const PAGE_BYTES_MAX: u32 = 4096;
 
 /// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
-pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
+pub fn commit(
+    db: &Database,
+    live: &mut LiveDatabase,
+    state: &State,
+    placed: &Placement,
+    options: &Options,
+) -> Result<()> {
     if keeps(Case::HeldInPlace) {
         hold(db, live, state, placed)?;
     }
@@ -61,14 +67,14 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
 }
 
 /// Home's images stay for the snapshots before: in memory, if there is no room for them in a temporary file.
-fn hold(db: &Database, live: &mut Live, state: &State, placed: &Placement) -> Result<()> {
+fn hold(db: &Database, live: &mut LiveDatabase, state: &State, placed: &Placement) -> Result<()> {
     let alone = db.inner.lock().snapshots.is_empty();
     if placed.note && db.table.read().is_empty() {
         live.kept = ImageFile::default();
     }
     for (page, _, old) in &placed.pages {
         let Some(old) = old else { continue };
-        let in_memory = Place::Memory(old.clone());
+        let in_memory = ImageLocation::Memory(old.clone());
         let place = match if alone { Ok(in_memory.clone()) } else { keep(db, live, old.clone()) } {
             Err(e) if e.is_short() => in_memory,
             place => place?,

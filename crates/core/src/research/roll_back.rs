@@ -18,7 +18,7 @@ use crate::database::Database;
 use crate::database::scheme::Doubtful;
 use crate::log::slot::Slot;
 use crate::pages::snapshots::Snapshots;
-use crate::pages::table::{Image, PageTable, Place, Readers};
+use crate::pages::table::{Image, ImageLocation, PageTable, Readers};
 use crate::research::trailer::{self, Trailer};
 use crate::research::undo;
 use crate::sqlite_format::home;
@@ -95,12 +95,12 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
             first = Some(image);
         } else {
             table.room(1)?;
-            table.publish(page, last.tid, Place::Memory(Image::from(image)), nobody);
+            table.publish(page, last.tid, ImageLocation::Memory(Image::from(image)), nobody);
         }
     }
     let lost = undone.then_some(last.tid);
     if let Some(first) = with_size(db, slot, first, lost)? {
-        table.publish(PageNo::HEADER, last.tid, Place::Memory(Image::from(first)), nobody);
+        table.publish(PageNo::HEADER, last.tid, ImageLocation::Memory(Image::from(first)), nobody);
     }
     Ok(Doubtful { last: Some((last.tid, count)), undone })
 }

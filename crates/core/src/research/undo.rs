@@ -20,7 +20,7 @@ use crate::base::memory;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::research::trailer::{self as sealed, Trailer, UNCHECKED};
-use crate::sqlite_format::node::{Node, Shape};
+use crate::sqlite_format::node::{NodeLayout, Shape};
 
 /// A shorter run of equal bytes between two ranges is cheaper to repeat than to skip.
 const MERGE_BYTES: usize = at::RANGE_BYTES;
@@ -45,9 +45,9 @@ pub struct Edit<'a> {
 }
 
 /// What of the two images is where.
-struct Parts {
-    old_node: Option<Node>,
-    new_node: Option<Node>,
+struct UndoParts {
+    old_node: Option<NodeLayout>,
+    new_node: Option<NodeLayout>,
     /// What the record has to bring back besides the page header and the pointers.
     live: Vec<Range<usize>>,
 }
@@ -61,14 +61,14 @@ pub fn write(edit: Edit<'_>, trailer: Trailer) -> Option<Vec<u8>> {
         return None;
     }
     let live = live(&edit, old_node.as_ref());
-    let parts = Parts { old_node, new_node, live };
+    let parts = UndoParts { old_node, new_node, live };
     let image = with_old_bytes(&edit, &parts, true)?;
     let record = encode(&edit, &image, &parts)?;
     let reserve = edit.after.reserve();
     if record.len() <= reserve.len() {
         return put_record(&edit, image, &record, reserve.start, trailer);
     }
-    let Parts { old_node, new_node: Some(new_node), .. } = &parts else { return None };
+    let UndoParts { old_node, new_node: Some(new_node), .. } = &parts else { return None };
     // Where both have their gap, the record destroys nothing; else wherever the new image has room.
     let end = old_node.as_ref().map(|old| old.content_at.min(new_node.content_at));
     let starts_at = |end: usize, len: usize| end.checked_sub(len).filter(|start| *start >= new_node.pointers.end);
@@ -95,7 +95,7 @@ fn put_record(
 }
 
 /// What of an old image is told by ranges: all that is live besides the page header and the pointers.
-fn live(edit: &Edit<'_>, node: Option<&Node>) -> Vec<Range<usize>> {
+fn live(edit: &Edit<'_>, node: Option<&NodeLayout>) -> Vec<Range<usize>> {
     let Some(node) = node else {
         let end = edit.was_free.map_or(edit.before.usable(), |live| live.min(edit.before.usable()));
         return std::iter::once(0..end).collect();
@@ -113,7 +113,7 @@ fn live(edit: &Edit<'_>, node: Option<&Node>) -> Vec<Range<usize>> {
 }
 
 /// The new image, in which what it does not use holds what was live in the old one; the gap only with `in_gap`.
-fn with_old_bytes(edit: &Edit<'_>, parts: &Parts, in_gap: bool) -> Option<Vec<u8>> {
+fn with_old_bytes(edit: &Edit<'_>, parts: &UndoParts, in_gap: bool) -> Option<Vec<u8>> {
     // Without memory it does not fit either, and the transaction goes through the log.
     let mut image = memory::copy(edit.new).ok()?;
     image.get_mut(edit.after.reserve())?.fill(0);
@@ -138,7 +138,7 @@ fn with_old_bytes(edit: &Edit<'_>, parts: &Parts, in_gap: bool) -> Option<Vec<u8
 }
 
 /// The record that leads from `image`, the new one without a record, back to the old one.
-fn encode(edit: &Edit<'_>, image: &[u8], parts: &Parts) -> Option<Vec<u8>> {
+fn encode(edit: &Edit<'_>, image: &[u8], parts: &UndoParts) -> Option<Vec<u8>> {
     let mut record = vec![0; at::FIXED_BYTES];
     put(&mut record, at::AT_TRAILER, edit.old.get(edit.before.reserve().end..)?);
     if let Some(old) = &parts.old_node {

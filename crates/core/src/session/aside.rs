@@ -15,13 +15,13 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::checkpoint::checkpoint;
 use crate::database::queue::ConnectionId;
-use crate::database::{Database, Live, Phase};
+use crate::database::{Database, LiveDatabase, Phase};
 use crate::disk::beside;
 use crate::disk::stats::Stats;
 use crate::disk::{DiskFile, OpenMode};
-use crate::log::ring::Stream;
+use crate::log::ring::StreamedImages;
 use crate::pages::txn::Txn;
-use crate::session::mark::Ended;
+use crate::session::mark::MarkRemoval;
 use crate::sqlite_format::home;
 use crate::sqlite_format::journal::VirtualJournal;
 
@@ -33,7 +33,7 @@ const HEAD_BYTES: usize = 12;
 /// again.
 pub fn step_aside(
     db: &Database,
-    writer: &mut Option<Live>,
+    writer: &mut Option<LiveDatabase>,
     txn: &Txn,
     journal: &VirtualJournal,
     me: ConnectionId,
@@ -50,7 +50,8 @@ pub fn step_aside(
     };
     let unmarked = {
         let mut inner = db.inner.lock();
-        db.take_off_mark(writer, &mut inner, Stream::Keep, Ended::Durable).map(|()| inner.phase = Phase::Aside(me))
+        db.take_off_mark(writer, &mut inner, StreamedImages::Keep, MarkRemoval::Durable)
+            .map(|()| inner.phase = Phase::Aside(me))
     };
     // Where the mark may still be on the disk, home needs the whole log.
     let done = unmarked.and_then(|()| {
@@ -115,12 +116,12 @@ pub fn release(db: &Database, me: ConnectionId) -> Result<()> {
 /// the log's file, and where it ends once it is closed.
 fn make_room(
     db: &Database,
-    writer: &mut Option<Live>,
+    writer: &mut Option<LiveDatabase>,
     txn: &Txn,
     me: ConnectionId,
 ) -> Result<(Arc<dyn DiskFile>, u64)> {
     let Some(live) = writer.as_mut() else { return Err(Error::Misuse("stepping aside without a log".into())) };
-    checkpoint(db, live, Stream::Keep)?;
+    checkpoint(db, live, StreamedImages::Keep)?;
     // Fails here, before the mark is off, if the disk is full.
     db.home.reserve(txn.file_bytes).context(|| db.what("no room for the pages added to"))?;
     let mut inner = db.inner.lock();

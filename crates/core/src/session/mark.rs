@@ -10,17 +10,17 @@ use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, Tid};
 use crate::database::names::RollbackJournal;
-use crate::database::{Database, HomeFile, Inner, Live, Phase};
+use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase, Phase};
 use crate::disk::beside;
 use crate::disk::stats::CountedFile;
 use crate::disk::{DiskFile, FileSeal, LockKind, OpenMode, random};
 use crate::log::file::{LogFile, aside_path, is_aside, log_path};
-use crate::log::ring::{COUNTER_STEP, Log, Stream, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
+use crate::log::ring::{COUNTER_STEP, Log, StreamedImages, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::{Slot, session_after};
 use crate::pairing::Pairing;
 use crate::pairing::evidence::HomeAndLog;
 use crate::shared::{kept, member};
-use crate::sqlite_format::home::{Header, Kind, Mark, State};
+use crate::sqlite_format::home::{DatabaseHeader, FileKind, HomeMark, State};
 
 /// How long a process that has given home back may still have the log.
 const OTHERS_LEAVE: Duration = Duration::from_millis(10);
@@ -29,7 +29,7 @@ const OTHERS_LEAVE: Duration = Duration::from_millis(10);
 const PAGE_BYTES_USUAL: u32 = 4096;
 
 /// A log without records, for a file that is about to be marked.
-struct Found {
+struct UsableLog {
     log: LogFile,
     /// The newest slot that was in it.
     newest: Option<Slot>,
@@ -41,7 +41,7 @@ struct Found {
 
 /// Who needs the mark to be off on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum MarkRemoval {
     /// Whoever goes on from here, or asked for it.
     Durable,
     /// Nobody, where the log proves that the session has ended.
@@ -51,7 +51,7 @@ pub enum Ended {
 impl Database {
     /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark, flushed. `lost`: the session that goes on with the
     /// new log, all of which is in home.
-    pub(super) fn place_mark(&self, inner: &mut Inner, lost: Option<&Live>) -> Result<Live> {
+    pub(super) fn place_mark(&self, inner: &mut DatabaseState, lost: Option<&LiveDatabase>) -> Result<LiveDatabase> {
         // Nobody opens a file again that has no name: its log needs none, and what has the name is another's.
         let unlinked = self.home.is_unlinked().context(|| self.what("cannot look at"))?;
         if !unlinked {
@@ -65,8 +65,8 @@ impl Database {
         let (options, facts) = (&inner.options, self.facts());
         let unit = self.atomic_unit(options);
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::base::layout::BLOCK_BYTES_MAX);
-        let Found { log, newest: old, created, noted } = match unlinked {
-            true => Found { log: self.nameless_log(block_bytes)?, newest: None, created: true, noted: None },
+        let UsableLog { log, newest: old, created, noted } = match unlinked {
+            true => UsableLog { log: self.nameless_log(block_bytes)?, newest: None, created: true, noted: None },
             false if lost.is_some() => self.another_log(block_bytes)?,
             false => self.usable_log(block_bytes)?,
         };
@@ -92,7 +92,7 @@ impl Database {
         // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed. Nor is
         // its slot, when the rest of a longer ring is cut off (rule SlotBeforeReuse).
         let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
-        let follows = follows.filter(|_| facts.all_in_log() && state.kind == Kind::Database);
+        let follows = follows.filter(|_| facts.all_in_log() && state.kind == FileKind::Database);
         let before = lost.map(|live| live.home.mark.session).or(follows.map(|slot| slot.session));
         let session = before.map_or_else(random, |before| Ok(session_after(before, random()?)))?;
         let (start, proof_bytes) = match used.filter(|_| follows.is_some() && keeps(Case::ProofKept)) {
@@ -145,7 +145,7 @@ impl Database {
         }
         let rest = old.filter(|_| !created).map_or(0, |slot| slot.ring_bytes);
         log.give_rest_back(rest)?;
-        let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), facts)) };
+        let mark = HomeMark { tentative, ..HomeMark::new(session, told_tid(log.slot(), facts)) };
         let seal = if tentative && !unlinked { self.seal_beside_home(log.file())? } else { None };
         self.write_mark(inner, &state.marked_or_empty(mark), seal.is_some())?;
         if let Some(seal) = seal {
@@ -204,7 +204,7 @@ impl Database {
     }
 
     /// The mark, durable before the first record (rule LogBeforeMark), unless that is `with_first_record` (rule MarkWithFirstRecord).
-    fn write_mark(&self, inner: &mut Inner, marked: &Header, with_first_record: bool) -> Result<()> {
+    fn write_mark(&self, inner: &mut DatabaseState, marked: &DatabaseHeader, with_first_record: bool) -> Result<()> {
         let written = match keeps(Case::MarkBeforeRecord) && !with_first_record {
             true => self.write_header(marked),
             false => self.home.write_at(marked, 0).context(|| self.what("cannot write the header of")),
@@ -227,10 +227,10 @@ impl Database {
     /// (rule CloseProven). SHARED stays as it is, and what streamed behind the ring if `stream` says so.
     pub fn take_off_mark(
         &self,
-        writer: &mut Option<Live>,
-        inner: &mut Inner,
-        stream: Stream,
-        ended: Ended,
+        writer: &mut Option<LiveDatabase>,
+        inner: &mut DatabaseState,
+        stream: StreamedImages,
+        ended: MarkRemoval,
     ) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         if !self.has_mark(live)? {
@@ -241,11 +241,11 @@ impl Database {
         let removed = kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session);
         let state = inner.latest.clone();
         let is_in_place = self.is_log_in_place(live.log.file())?;
-        if state.kind == Kind::Empty {
+        if state.kind == FileKind::Empty {
             self.home.set_len(0).context(|| self.what("cannot write"))?;
             self.sync_home()?;
         } else {
-            let may_be_proven = is_in_place && ended == Ended::Proven && removed.is_ok();
+            let may_be_proven = is_in_place && ended == MarkRemoval::Proven && removed.is_ok();
             let is_proven = may_be_proven && self.is_close_proven(live, &state)?;
             // A checkpoint leaves the pages behind the end that snapshots read, and recovery what it found.
             if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
@@ -262,7 +262,7 @@ impl Database {
             }
         }
         live.log.invalidate(stream, self.disk.system_start())?;
-        if stream == Stream::Drop && live.scheme.facts().all_in_log() && !live.log.is_sealed() {
+        if stream == StreamedImages::Drop && live.scheme.facts().all_in_log() && !live.log.is_sealed() {
             live.log.file().seal()?;
         }
         removed?;
@@ -279,12 +279,12 @@ impl Database {
 
     /// Whether a recovery that finds home marked still, behind the close, knows that home holds all of the session: the mark says up to
     /// which transaction all is there, and the log proves that this is the last one.
-    fn is_close_proven(&self, live: &Live, state: &State) -> Result<bool> {
+    fn is_close_proven(&self, live: &LiveDatabase, state: &State) -> Result<bool> {
         let last = live.log.last_tid();
         Ok(live.scheme.facts().all_in_log()
             && live.log.proves_close()
             && live.home.bytes == state.bytes()
-            && self.read_mark()? == Some(Mark::new(live.home.mark.session, last))
+            && self.read_mark()? == Some(HomeMark::new(live.home.mark.session, last))
             && last != Tid(0))
     }
 
@@ -297,7 +297,7 @@ impl Database {
     /// needed. With the newest slot that was there. The caller has EXCLUSIVE on home, which is not marked and has its name: so
     /// a log that is locked, or that holds what its home needs, is that of another file, which had the name before and was
     /// renamed, removed or replaced. It is set aside, where `path_of_session` finds it (rule LogFoundBySession).
-    fn usable_log(&self, block_bytes: u32) -> Result<Found> {
+    fn usable_log(&self, block_bytes: u32) -> Result<UsableLog> {
         let path = &log_path(&self.path);
         let what = || format!("cannot open the log {}", path.display());
         let file = match self.disk.open_beside(path, OpenMode::ReadWrite, None) {
@@ -344,7 +344,7 @@ impl Database {
             if access(&*log.file)?.zip(access(&*self.home)?).is_some_and(|(own, homes)| own.admits_more_than(homes)) {
                 beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
             }
-            return Ok(Found { log, newest, created: false, noted });
+            return Ok(UsableLog { log, newest, created: false, noted });
         }
         drop(log);
         if newest.is_some() {
@@ -355,7 +355,7 @@ impl Database {
     }
 
     /// A new log in the place of a lost one. Another file that has the name is set aside.
-    fn another_log(&self, block_bytes: u32) -> Result<Found> {
+    fn another_log(&self, block_bytes: u32) -> Result<UsableLog> {
         let path = &log_path(&self.path);
         if self.disk.exists(path).context(|| format!("cannot look for the log {}", path.display()))? {
             self.set_aside(path, None, random()?)?;
@@ -388,13 +388,13 @@ impl Database {
         Ok(log)
     }
 
-    fn create_log(&self, path: &Path, block_bytes: u32, newest: Option<Slot>) -> Result<Found> {
+    fn create_log(&self, path: &Path, block_bytes: u32, newest: Option<Slot>) -> Result<UsableLog> {
         let what = || format!("cannot create the log {} in the directory of the database", path.display());
         let file = beside::open(&*self.disk, path, OpenMode::Create, &*self.home, what)?;
         match Log::create(LogFile { file, path: path.to_owned() }, small_ring_bytes(block_bytes), block_bytes) {
             Ok(log) => {
                 lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
-                Ok(Found { log, newest, created: true, noted: None })
+                Ok(UsableLog { log, newest, created: true, noted: None })
             }
             Err(e) => {
                 // A log cut short by a full disk must not stay and hold the last free blocks.
@@ -405,7 +405,7 @@ impl Database {
     }
 
     /// Removes the log, which nobody else uses and nobody needs any more, if its name was needed for that of another database.
-    fn remove_aside(&self, live: &Live) -> Result<()> {
+    fn remove_aside(&self, live: &LiveDatabase) -> Result<()> {
         let log = live.log.file();
         let what = || format!("cannot remove the log {}", log.path.display());
         for path in [log.path.clone(), aside_path(&log.path, live.home.mark.session)] {

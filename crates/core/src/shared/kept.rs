@@ -50,7 +50,7 @@ struct Index {
 }
 
 /// The kept images, as one process knows them.
-pub struct Kept {
+pub struct KeptImages {
     disk: Arc<dyn Disk>,
     home: Arc<dyn DiskFile>,
     path: PathBuf,
@@ -60,7 +60,7 @@ pub struct Kept {
 }
 
 /// Where an image is.
-struct Image {
+struct KeptImage {
     /// Of the file, when the entry was read.
     generation: u64,
     file: Arc<dyn DiskFile>,
@@ -69,7 +69,7 @@ struct Image {
 }
 
 /// Entries being written.
-pub struct Run {
+pub struct EntryBatch {
     generation: u64,
     /// Where the next write goes.
     at: u64,
@@ -77,7 +77,7 @@ pub struct Run {
     file: Arc<dyn DiskFile>,
 }
 
-impl Kept {
+impl KeptImages {
     /// The kept images of a database; with `read_only`, of other processes alone.
     pub fn new(
         disk: Arc<dyn Disk>,
@@ -85,9 +85,9 @@ impl Kept {
         path: PathBuf,
         words: ProcessWords,
         read_only: bool,
-    ) -> Kept {
+    ) -> KeptImages {
         let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::Create };
-        Kept { disk, home, path, words, mode, index: Mutex::default() }
+        KeptImages { disk, home, path, words, mode, index: Mutex::default() }
     }
 
     fn what(&self, verb: &str) -> String {
@@ -107,7 +107,7 @@ impl Kept {
     /// read; `None` where nothing is kept of it, which costs no more than a load while nothing is kept at all.
     pub fn read(&self, page: PageNo, tid: Tid, from: usize, buf: &mut [u8]) -> Result<Option<usize>> {
         loop {
-            let Some(Image { generation, file, at }) = self.find(page, tid)? else { return Ok(None) };
+            let Some(KeptImage { generation, file, at }) = self.find(page, tid)? else { return Ok(None) };
             let read = file.read_at(buf, at + from as u64).context(|| self.what("read"))?;
             // A checkpoint that began the file afresh has overwritten the image, perhaps while it was read.
             if self.words.same_kept(generation) {
@@ -121,7 +121,7 @@ impl Kept {
         Ok(self.find(page, tid)?.is_some())
     }
 
-    fn find(&self, page: PageNo, tid: Tid) -> Result<Option<Image>> {
+    fn find(&self, page: PageNo, tid: Tid) -> Result<Option<KeptImage>> {
         if self.words.kept().1 == 0 || tid >= self.words.kept_until() {
             return Ok(None);
         }
@@ -131,7 +131,7 @@ impl Kept {
         let at = index.pages.get(&page).and_then(|images| images.range(newer).next()).map(|(_, at)| *at);
         let Some(at) = at else { return Ok(None) };
         let file = self.open(&mut index)?;
-        Ok(Some(Image { generation: index.generation, file, at }))
+        Ok(Some(KeptImage { generation: index.generation, file, at }))
     }
 
     /// Reads the entries that others added.
@@ -179,7 +179,7 @@ impl Kept {
     }
 
     /// Begins to keep images. With `afresh`, nobody needs those there are. The caller has the writer's place.
-    pub fn begin(&self, afresh: bool) -> Result<Run> {
+    pub fn begin(&self, afresh: bool) -> Result<EntryBatch> {
         let mut index = self.index.lock();
         let (generation, len) = self.words.kept();
         if afresh && len > 0 {
@@ -190,11 +190,11 @@ impl Kept {
         self.refresh(&mut index)?;
         let file = self.open(&mut index)?;
         let (generation, at) = self.words.kept();
-        Ok(Run { generation, at, buf: Vec::new(), file })
+        Ok(EntryBatch { generation, at, buf: Vec::new(), file })
     }
 
     /// Adds an image to `run`.
-    pub fn add(&self, run: &mut Run, page: PageNo, until: Tid, image: &[u8]) -> Result<()> {
+    pub fn add(&self, run: &mut EntryBatch, page: PageNo, until: Tid, image: &[u8]) -> Result<()> {
         let from = run.buf.len();
         run.buf.resize(from + HEAD_BYTES, 0);
         put(&mut run.buf, from, &page.0.to_le_bytes());
@@ -207,7 +207,7 @@ impl Kept {
         if run.buf.len() >= RUN_BYTES { self.write(run) } else { Ok(()) }
     }
 
-    fn write(&self, run: &mut Run) -> Result<()> {
+    fn write(&self, run: &mut EntryBatch) -> Result<()> {
         run.file.write_at(&run.buf, run.at).context(|| self.what("write"))?;
         run.at += run.buf.len() as u64;
         run.buf.clear();
@@ -215,7 +215,7 @@ impl Kept {
     }
 
     /// Lets every process see the images of `run`.
-    pub fn finish(&self, mut run: Run) -> Result<()> {
+    pub fn finish(&self, mut run: EntryBatch) -> Result<()> {
         self.write(&mut run)?;
         self.words.set_kept(run.generation, run.at);
         Ok(())
@@ -249,8 +249,8 @@ mod tests {
     }
 
     struct Both {
-        writer: Arc<Kept>,
-        reader: Kept,
+        writer: Arc<KeptImages>,
+        reader: KeptImages,
     }
 
     impl Both {
@@ -260,12 +260,12 @@ mod tests {
             words.found(1, false, 1, Tid(0));
             let path = Path::new("/db");
             let home = disk.open(path, OpenMode::Create).unwrap();
-            let open = || Kept::new(disk.clone(), home.clone(), kept_path(path, 1), words.clone(), false);
+            let open = || KeptImages::new(disk.clone(), home.clone(), kept_path(path, 1), words.clone(), false);
             Both { writer: Arc::new(open()), reader: open() }
         }
 
         /// Keeps images of two pages for the snapshots before `until`.
-        fn keep(kept: &Kept, afresh: bool, until: u64, pages: [(u32, u8); 2]) {
+        fn keep(kept: &KeptImages, afresh: bool, until: u64, pages: [(u32, u8); 2]) {
             let mut run = kept.begin(afresh).unwrap();
             for (page, byte) in pages {
                 kept.add(&mut run, PageNo(page), Tid(until), &[byte; 512]).unwrap();
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_snapshot_reads_the_image_that_was_overwritten_first_after_it() {
         let Both { writer, reader } = Both::new();
-        let read = |kept: &Kept, tid| {
+        let read = |kept: &KeptImages, tid| {
             let mut byte = [0];
             kept.read(PageNo(3), Tid(tid), 0, &mut byte).unwrap().map(|_| byte[0])
         };

@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::kept::{Kept, kept_path};
+use super::kept::{KeptImages, kept_path};
 use super::tail::Tail;
 use super::turn::{Turn, Turns, now_us};
-use super::words::{Cell, Due, PINS, PROCESSES, Pins, ProcessWords};
+use super::words::{PINS, PROCESSES, Pins, ProcessWords, RecoveryDebt, SnapshotCell};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::lock_bytes::{ADMIN, ATTACH, BYTES, OBSERVED, OBSERVED_BYTES, SLOTS};
 use crate::base::types::Tid;
 use crate::disk::{Disk, DiskFile, LockKind};
-use crate::log::file::{Cursor, LogFile};
+use crate::log::file::{LogCursor, LogFile};
 use crate::log::slot::Slot;
 
 /// Another process that wrote so long ago still counts as one that writes.
@@ -112,7 +112,7 @@ struct Local {
 
 /// How [`Member::take`] went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum TakeResult {
     /// It is ours, and nobody had it between.
     Again,
     /// It is ours; somebody else may have written.
@@ -124,7 +124,7 @@ pub enum Taken {
 }
 
 /// What a process uses besides the log.
-pub struct Files {
+pub struct MemberFiles {
     /// Where the kept images lie.
     pub disk: Arc<dyn Disk>,
     /// The database file.
@@ -146,7 +146,7 @@ pub struct Member {
     /// Where this process is in the log.
     pub tail: Mutex<Tail>,
     /// Images that others overwrote in home.
-    pub kept: Kept,
+    pub kept: KeptImages,
     /// The sequence of [`Tail`]'s slot, to look at without a lock: each snapshot does.
     pub generation: AtomicU64,
     announced: Mutex<Announced>,
@@ -158,10 +158,10 @@ pub struct Member {
 }
 
 impl Member {
-    fn new(files: Files, log: LogFile, words: ProcessWords, me: usize, tail: Tail) -> Member {
+    fn new(files: MemberFiles, log: LogFile, words: ProcessWords, me: usize, tail: Tail) -> Member {
         let kept = kept_path(&log.path, tail.slot.session);
         Member {
-            kept: Kept::new(files.disk, files.home, kept, words.clone(), files.read_only),
+            kept: KeptImages::new(files.disk, files.home, kept, words.clone(), files.read_only),
             generation: AtomicU64::new(tail.slot.sequence),
             words,
             me,
@@ -190,10 +190,10 @@ impl Member {
     /// OneWriter), and as many calls of [`Member::leave`] end that.
     /// `None`, and this process stays alone, where memory cannot be shared.
     pub fn found(
-        files: Files,
+        files: MemberFiles,
         log: LogFile,
         tail: Tail,
-        due: Due,
+        due: RecoveryDebt,
         psow: bool,
         in_flight: usize,
     ) -> Result<Option<Arc<Member>>> {
@@ -221,7 +221,7 @@ impl Member {
     }
 
     /// Joins the processes that use the log, to write if `psow` says what this process asks for. The caller has ADMIN, and is not alone.
-    pub fn join(files: Files, log: LogFile, session: u64, psow: Option<bool>) -> Result<Arc<Member>> {
+    pub fn join(files: MemberFiles, log: LogFile, session: u64, psow: Option<bool>) -> Result<Arc<Member>> {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
         let busy = |why: &str| in_use(&log, why);
@@ -248,7 +248,7 @@ impl Member {
     /// Observes the processes that use the log, which this one may not write. `None` if the file is not in use any more.
     /// `is_marked` says whether home still has the mark of `session`.
     pub fn observe(
-        files: Files,
+        files: MemberFiles,
         log: LogFile,
         session: u64,
         busy_ms: u64,
@@ -300,7 +300,7 @@ impl Member {
     }
 
     /// This process is at `cursor` in the log, behind `slot`, which is durable.
-    pub fn note(&self, slot: &Slot, cursor: &Cursor) {
+    pub fn note(&self, slot: &Slot, cursor: &LogCursor) {
         let mut tail = self.tail.lock();
         debug_assert!(slot.sequence >= tail.slot.sequence, "rule SlotBeforeReuse: slots are told in order");
         debug_assert!(cursor.last_tid >= tail.cursor.last_tid, "rule RecordChain: {cursor:?} behind {:?}", tail.cursor);
@@ -372,10 +372,10 @@ impl Member {
             if let Some(own) = announced.own.get_mut(n) {
                 *own = Some(tid);
             }
-            self.words.set_pin(self.me, Cell::Own(n), Some(tid));
+            self.words.set_pin(self.me, SnapshotCell::Own(n), Some(tid));
         } else {
             announced.others.push(tid);
-            self.words.set_pin(self.me, Cell::Floor, announced.others.iter().min().copied());
+            self.words.set_pin(self.me, SnapshotCell::Floor, announced.others.iter().min().copied());
         }
     }
 
@@ -390,10 +390,10 @@ impl Member {
             if let Some(own) = announced.own.get_mut(n) {
                 *own = None;
             }
-            self.words.set_pin(self.me, Cell::Own(n), None);
+            self.words.set_pin(self.me, SnapshotCell::Own(n), None);
         } else if let Some(at) = announced.others.iter().position(|other| *other == tid) {
             announced.others.swap_remove(at);
-            self.words.set_pin(self.me, Cell::Floor, announced.others.iter().min().copied());
+            self.words.set_pin(self.me, SnapshotCell::Floor, announced.others.iter().min().copied());
         }
         Ok(())
     }
@@ -497,25 +497,25 @@ impl Member {
     /// Takes the writer's place among the processes: firmly, for a transaction that [`Member::leave`] ends, or as a
     /// lease; not from a process that has had it for `kept`. After `FromDead`, also of a lease, the caller takes over and then calls [`Member::settle`] and
     /// [`Member::leave`], after a firm `Anew` just these.
-    pub fn take(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<Taken> {
+    pub fn take(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<TakeResult> {
         // A thread that waits for the turn of another process has it.
         let local = self.local.try_lock().or_else(|| self.local.try_lock_until(deadline.at()));
-        let Some(mut local) = local else { return Ok(Taken::Not) };
+        let Some(mut local) = local else { return Ok(TakeResult::Not) };
         // More of ours, unless it is not in order yet, or others have waited long enough.
         while local.settling || (firm && local.in_flight > 0 && self.turns().should_pass_on(local.since)) {
             if local.is_over {
                 break;
             }
             if self.idle.wait_until(&mut local, deadline.at()).timed_out() {
-                return Ok(Taken::Not);
+                return Ok(TakeResult::Not);
             }
         }
         if local.is_over {
-            return Ok(Taken::Not);
+            return Ok(TakeResult::Not);
         }
         if local.in_flight > 0 {
             local.in_flight += usize::from(firm);
-            return Ok(Taken::Again);
+            return Ok(TakeResult::Again);
         }
         let mut locked = None;
         let turn = self.turns().take(firm, deadline, kept, &mut |process| {
@@ -529,19 +529,19 @@ impl Member {
         }
         local.dead = locked;
         let taken = match turn? {
-            Turn::Theirs => Taken::Not,
-            Turn::OfTheDead(process) => Taken::FromDead(process),
-            Turn::Ours if self.words.turns().load(SeqCst) == local.seen_turns => Taken::Again,
-            Turn::Ours => Taken::Anew,
+            Turn::Theirs => TakeResult::Not,
+            Turn::OfTheDead(process) => TakeResult::FromDead(process),
+            Turn::Ours if self.words.turns().load(SeqCst) == local.seen_turns => TakeResult::Again,
+            Turn::Ours => TakeResult::Anew,
         };
-        let takes_over = matches!(taken, Taken::FromDead(_));
-        let is_ours = taken != Taken::Not;
+        let takes_over = matches!(taken, TakeResult::FromDead(_));
+        let is_ours = taken != TakeResult::Not;
         if takes_over || (firm && is_ours && self.turns().taken_since(local.pending_at_us) >= PENDING_EVERY) {
             local.pending_at_us = now_us();
             self.pending_due.store(true, Relaxed);
         }
-        local.in_flight = usize::from(takes_over || (firm && taken != Taken::Not));
-        local.settling = takes_over || (firm && taken == Taken::Anew);
+        local.in_flight = usize::from(takes_over || (firm && taken != TakeResult::Not));
+        local.settling = takes_over || (firm && taken == TakeResult::Anew);
         Ok(taken)
     }
 

@@ -1,6 +1,6 @@
 //! Where a process is in the log that it follows.
 
-use crate::log::file::Cursor;
+use crate::log::file::LogCursor;
 use crate::log::slot::Slot;
 
 /// How far the log is followed.
@@ -19,13 +19,13 @@ pub struct Tail {
     /// The newest slot it has seen.
     pub slot: Slot,
     /// Behind the last record it has, which made the newest state it knows.
-    pub cursor: Cursor,
+    pub cursor: LogCursor,
 }
 
 impl Tail {
     /// At the start of the records behind `slot`.
     pub fn at(slot: Slot) -> Tail {
-        Tail { cursor: Cursor::at(&slot), slot }
+        Tail { cursor: LogCursor::at(&slot), slot }
     }
 
     /// Before everything: what `slot` says is yet to be learnt.

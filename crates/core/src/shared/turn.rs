@@ -44,23 +44,23 @@ const FOR_SNAPSHOT: u64 = BUSY << 2;
 
 /// What the word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct TurnWord {
     owner: usize,
     busy: bool,
     for_snapshot: bool,
     stamp_us: u64,
 }
 
-impl Place {
-    fn of(word: u64) -> Place {
+impl TurnWord {
+    fn of(word: u64) -> TurnWord {
         let owner = usize::from((word >> OWNER_BITS) as u8);
         let for_snapshot = word & FOR_SNAPSHOT != 0;
-        Place { owner, busy: word & BUSY != 0, for_snapshot, stamp_us: word & STAMP_MAX }
+        TurnWord { owner, busy: word & BUSY != 0, for_snapshot, stamp_us: word & STAMP_MAX }
     }
 
     /// The word of a process that takes the place, firmly or for a snapshot.
     fn taken(owner: usize, firm: bool) -> u64 {
-        Place::word(owner, firm) | if firm { 0 } else { FOR_SNAPSHOT }
+        TurnWord::word(owner, firm) | if firm { 0 } else { FOR_SNAPSHOT }
     }
 
     /// The word of a process that does not come back soon: its lease is old already.
@@ -90,7 +90,7 @@ pub fn now_us() -> u64 {
 impl ProcessWords {
     /// The process that is in the midst of a transaction, dead or alive.
     pub fn busy_owner(&self) -> Option<usize> {
-        let place = Place::of(self.turn().load(SeqCst));
+        let place = TurnWord::of(self.turn().load(SeqCst));
         place.busy.then_some(place.owner)
     }
 
@@ -123,18 +123,18 @@ impl Turns<'_> {
     /// Begins with the place taken by this process if it `writes`, else leased to it; the words were just begun.
     pub fn found(&self, writes: bool) {
         self.words.turns().fetch_add(1, SeqCst);
-        self.words.turn().store(Place::word(self.me, writes), SeqCst);
+        self.words.turn().store(TurnWord::word(self.me, writes), SeqCst);
     }
 
     /// Whether the place is taken for good, by another process.
     pub fn is_taken_by_another(&self) -> bool {
-        let place = Place::of(self.words.turn().load(SeqCst));
+        let place = TurnWord::of(self.words.turn().load(SeqCst));
         place.busy && place.owner != self.me
     }
 
     /// The other process that has had the place for good for so long, if there is one.
     pub fn kept_by_another(&self, kept: Duration) -> Option<usize> {
-        let place = Place::of(self.words.turn().load(SeqCst));
+        let place = TurnWord::of(self.words.turn().load(SeqCst));
         (place.busy && place.owner != self.me && place.age() >= kept).then_some(place.owner)
     }
 
@@ -155,11 +155,11 @@ impl Turns<'_> {
             let bell = self.words.bell(self.me);
             let rung = bell.load(SeqCst);
             let word = self.words.turn().load(SeqCst);
-            let place = Place::of(word);
+            let place = TurnWord::of(word);
             if place.owner == self.me {
                 // Busy and ours: what is in flight of ours keeps it, and this is more of it.
                 if !place.busy || firm {
-                    let ours = Place::taken(self.me, firm || place.busy);
+                    let ours = TurnWord::taken(self.me, firm || place.busy);
                     if self.swap(word, ours) {
                         break Turn::Ours;
                     }
@@ -176,7 +176,7 @@ impl Turns<'_> {
                 let others_wait = self.words.wanting().load(SeqCst) & !bit != 0;
                 let old = age_us >= place.grace_us() && (waiting || !others_wait);
                 if old || over {
-                    if self.swap(word, Place::taken(self.me, firm)) {
+                    if self.swap(word, TurnWord::taken(self.me, firm)) {
                         self.words.turns().fetch_add(1, SeqCst);
                         break Turn::Ours;
                     }
@@ -186,7 +186,7 @@ impl Turns<'_> {
             } else if over || looked.is_none_or(|at| now - at >= LOOK_FOR_DEAD) {
                 // At once only if there is no time to wait: a system call per wait, not per look.
                 if (over || looked.is_some()) && is_dead(place.owner)? {
-                    if self.swap(word, Place::word(self.me, true) | TAKES_OVER) {
+                    if self.swap(word, TurnWord::word(self.me, true) | TAKES_OVER) {
                         self.words.turns().fetch_add(1, SeqCst);
                         break Turn::OfTheDead(place.owner);
                     }
@@ -214,18 +214,18 @@ impl Turns<'_> {
 
     /// How long ago it was at `then_us` on the clock of all processes, when the place was taken or given back last.
     pub fn taken_since(&self, then_us: u64) -> Duration {
-        let place = Place::of(self.words.turn().load(SeqCst));
+        let place = TurnWord::of(self.words.turn().load(SeqCst));
         Duration::from_micros(place.stamp_us.wrapping_sub(then_us) & STAMP_MAX)
     }
 
     /// What a dead process left is decided; the place stays busy.
     pub fn taken_over(&self) {
-        self.words.turn().store(Place::word(self.me, true), SeqCst);
+        self.words.turn().store(TurnWord::word(self.me, true), SeqCst);
     }
 
     /// Gives a place that was taken from a dead process back to it: it could not be taken over.
     pub fn give_to_dead(&self, process: usize) {
-        self.words.turn().store(Place::word(process, true), SeqCst);
+        self.words.turn().store(TurnWord::word(process, true), SeqCst);
     }
 
     /// Whether other processes wait for their turn.
@@ -241,15 +241,16 @@ impl Turns<'_> {
     /// The snapshot was not written on: a lease that was taken for it is anybody's.
     pub fn end_lease(&self) {
         let word = self.words.turn().load(SeqCst);
-        let place = Place::of(word);
-        if place.owner == self.me && !place.busy && place.for_snapshot && self.swap(word, Place::word(self.me, true)) {
+        let place = TurnWord::of(word);
+        if place.owner == self.me && !place.busy && place.for_snapshot && self.swap(word, TurnWord::word(self.me, true))
+        {
             self.leave(true);
         }
     }
 
     /// Gives the place back, if this process has it: nothing is in flight. With `pass_on`, to the next that waits, or to whoever comes first.
     pub fn leave(&self, pass_on: bool) {
-        let place = Place::of(self.words.turn().load(SeqCst));
+        let place = TurnWord::of(self.words.turn().load(SeqCst));
         if place.owner != self.me || !place.busy {
             // A lease is anybody's.
             return;
@@ -258,12 +259,12 @@ impl Turns<'_> {
         let after_me = (1..PROCESSES).map(|n| (self.me + n) % PROCESSES);
         let next = after_me.into_iter().find(|process| pass_on && others & (1 << process) != 0);
         let Some(next) = next else {
-            let word = if pass_on { Place::free(self.me) } else { Place::word(self.me, false) };
+            let word = if pass_on { TurnWord::free(self.me) } else { TurnWord::word(self.me, false) };
             self.words.turn().store(word, SeqCst);
             return;
         };
         self.words.turns().fetch_add(1, SeqCst);
-        self.words.turn().store(Place::word(next, false), SeqCst);
+        self.words.turn().store(TurnWord::word(next, false), SeqCst);
         self.words.bell(next).fetch_add(1, SeqCst);
         system::wake(self.words.bell(next), false);
     }

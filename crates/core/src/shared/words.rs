@@ -12,7 +12,7 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
 use crate::disk::shared::SharedWords;
 use crate::disk::system;
-use crate::log::frontier::{Backing, Frontier, Mark};
+use crate::log::frontier::{Frontier, FrontierStore, Milestone};
 use crate::log::group::Durability;
 
 const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
@@ -39,7 +39,7 @@ pub(crate) type Committing = [u64; 8];
 
 /// Where a snapshot is announced: a word of its own, or the one for all the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cell {
+pub enum SnapshotCell {
     /// A word of its own.
     Own(usize),
     /// The oldest of several.
@@ -64,7 +64,7 @@ impl Pins {
 
 /// What a recovery that left the live records where they were has left to the next commit, of whichever process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct RecoveryDebt {
     /// Home's mark does not tell of this record (rule OneNumberOneState).
     pub untold: Option<Tid>,
     /// The last transaction found, behind which the recovery wrote nothing: the next one has a number far from it (rule FlushedStays).
@@ -75,12 +75,12 @@ pub struct Due {
 #[derive(Clone, Debug)]
 pub struct ProcessWords(Arc<SharedWords>);
 
-impl Backing for &ProcessWords {
-    fn get(&self, mark: Mark) -> Tid {
+impl FrontierStore for &ProcessWords {
+    fn get(&self, mark: Milestone) -> Tid {
         Tid(self.long(word_of(mark)).load(SeqCst))
     }
 
-    fn raise(&mut self, mark: Mark, tid: Tid) {
+    fn raise(&mut self, mark: Milestone, tid: Tid) {
         self.cell(word_of(mark)).fetch_max(tid.0, SeqCst);
     }
 
@@ -114,12 +114,12 @@ impl Ship {
 }
 
 /// The word of a mark.
-fn word_of(mark: Mark) -> usize {
+fn word_of(mark: Milestone) -> usize {
     match mark {
-        Mark::Published => AT_WRITTEN,
-        Mark::Requested => AT_WANTED,
-        Mark::Flushed => AT_FLUSHED,
-        Mark::Visible => AT_VISIBLE,
+        Milestone::Published => AT_WRITTEN,
+        Milestone::Requested => AT_WANTED,
+        Milestone::Flushed => AT_FLUSHED,
+        Milestone::Visible => AT_VISIBLE,
     }
 }
 
@@ -187,13 +187,13 @@ impl ProcessWords {
     }
 
     /// What the recovery that the words were begun behind has left to do.
-    pub fn due(&self) -> Due {
+    pub fn due(&self) -> RecoveryDebt {
         let tid = |at| Some(Tid(self.long(at).load(SeqCst))).filter(|tid| *tid != Tid(0));
-        Due { untold: tid(AT_UNTOLD), stayed: tid(AT_STAYED) }
+        RecoveryDebt { untold: tid(AT_UNTOLD), stayed: tid(AT_STAYED) }
     }
 
     /// The same is to do from here on.
-    pub fn set_due(&self, due: Due) {
+    pub fn set_due(&self, due: RecoveryDebt) {
         let word = |tid: Option<Tid>| tid.map_or(0, |tid| tid.0);
         self.cell(AT_STAYED).store(word(due.stayed), SeqCst);
         self.cell(AT_UNTOLD).store(word(due.untold), SeqCst);
@@ -297,18 +297,18 @@ impl ProcessWords {
     /// The transaction `tid` must be durable before it may be seen. Said before anybody can say that it is written
     /// (rule SeenWhenDurable).
     pub fn raise_wanted(&self, tid: Tid) {
-        self.frontier().raise(Mark::Requested, tid);
+        self.frontier().raise(Milestone::Requested, tid);
     }
 
     /// Transactions up to `tid` are written. A flush that begins from here on covers them.
     pub fn raise_written(&self, tid: Tid) {
-        self.frontier().raise(Mark::Published, tid);
+        self.frontier().raise(Milestone::Published, tid);
         self.wake_shipper();
     }
 
     /// Transactions up to `tid` are durable.
     pub fn raise_flushed(&self, tid: Tid) {
-        self.frontier().raise(Mark::Flushed, tid);
+        self.frontier().raise(Milestone::Flushed, tid);
         self.wake_shipper();
     }
 
@@ -399,8 +399,8 @@ impl ProcessWords {
     pub fn publish(&self, visible: Tid, flushed: Tid) {
         self.raise_written(visible);
         self.raise_flushed(flushed);
-        let shipped = Backing::shipped(&self);
-        self.frontier().raise(Mark::Visible, visible.min(shipped));
+        let shipped = FrontierStore::shipped(&self);
+        self.frontier().raise(Milestone::Visible, visible.min(shipped));
     }
 
     /// Who flushes for all, see [`crate::processes::flush`].
@@ -571,10 +571,10 @@ impl ProcessWords {
     }
 
     /// Announces a snapshot of a process. The caller looks at [`ProcessWords::home_floor`] next.
-    pub fn set_pin(&self, process: usize, cell: Cell, tid: Option<Tid>) {
+    pub fn set_pin(&self, process: usize, cell: SnapshotCell, tid: Option<Tid>) {
         let word = match cell {
-            Cell::Own(n) => IN_SLOT_PINS + n.min(PINS - 1),
-            Cell::Floor => IN_SLOT_FLOOR,
+            SnapshotCell::Own(n) => IN_SLOT_PINS + n.min(PINS - 1),
+            SnapshotCell::Floor => IN_SLOT_FLOOR,
         };
         self.cell(Self::slot_at(process, word)).store(tid.map_or(NONE, |tid| tid.0), SeqCst);
     }

@@ -17,7 +17,7 @@ const PENDING_BYTE: u32 = 0x4000_0000;
 
 /// Where what is of a b-tree page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeLayout {
     /// Offset of the b-tree page header.
     pub header_at: usize,
     /// The cell pointer array.
@@ -78,7 +78,7 @@ impl Shape {
 
     /// Where what is of `image`, if it is a b-tree page for sure. Every other kind of page begins with a page number
     /// or a zero, except pointer maps.
-    pub fn node(self, page: PageNo, image: &[u8]) -> Option<Node> {
+    pub fn node(self, page: PageNo, image: &[u8]) -> Option<NodeLayout> {
         if self.page_count >= AMBIGUOUS_PAGES || (self.pointer_maps && self.is_pointer_map(page)) {
             return None;
         }
@@ -100,7 +100,7 @@ impl Shape {
         let first = usize::from(be_u16(image, header_at.checked_add(1)?)?);
         fits.then(|| {
             let free = free_blocks(image, first, content_at, usable).unwrap_or_default();
-            Node { header_at, pointers, content_at, usable, free }
+            NodeLayout { header_at, pointers, content_at, usable, free }
         })
     }
 
@@ -116,7 +116,7 @@ impl Shape {
     }
 }
 
-impl Node {
+impl NodeLayout {
     /// What of the content area is in use: all but what is in free blocks.
     pub fn live_content(&self) -> Vec<Range<usize>> {
         let mut live = Vec::with_capacity(self.free.len().saturating_add(1));

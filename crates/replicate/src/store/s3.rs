@@ -67,7 +67,7 @@ impl If<'_> {
 
 /// Result of creating an object only where there is none.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Put {
+enum CreateResult {
     Created,
     /// The name is taken, perhaps by this object: an earlier attempt may have arrived.
     Exists {
@@ -185,7 +185,7 @@ impl S3Store {
         Ok(self.call(kind, || self.agent.get(url.as_str()).call())?.0)
     }
 
-    fn put(&self, key: &str, mut file: &File, bytes: u64, time_ms: i64) -> Result<Put> {
+    fn put(&self, key: &str, mut file: &File, bytes: u64, time_ms: i64) -> Result<CreateResult> {
         let time =
             humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_millis(u64::try_from(time_ms).unwrap_or(0)));
         let time = time.to_string();
@@ -196,9 +196,9 @@ impl S3Store {
             self.agent.run(request.header("content-length", bytes).body(SendBody::from_reader(&mut body))?)
         })?;
         match answer.status() {
-            status if status.is_success() => Ok(Put::Created),
+            status if status.is_success() => Ok(CreateResult::Created),
             // CONFLICT: another request for the name is under way.
-            StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(Put::Exists { perhaps_ours: again }),
+            StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(CreateResult::Exists { perhaps_ours: again }),
             _ => Err(refused(answer)),
         }
     }
@@ -485,9 +485,9 @@ impl Store for S3Store {
             "{key} would have {bytes} bytes, and an object that is created at once has at most {BYTES_MAX}"
         );
         match self.put(&key, &file, bytes, time_ms).with_context(what)? {
-            Put::Created => Ok(true),
-            Put::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
-            Put::Exists { perhaps_ours: false } => Ok(false),
+            CreateResult::Created => Ok(true),
+            CreateResult::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
+            CreateResult::Exists { perhaps_ours: false } => Ok(false),
         }
     }
 

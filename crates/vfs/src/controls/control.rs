@@ -9,18 +9,18 @@ use onewrite_core::text::printable;
 use onewrite_core::{Connection, Error, Mode, Options, PRAGMAS};
 
 use super::journal_mode::{self, Answer};
-use crate::database::{Siblings, State};
+use crate::database::{MainFileState, Siblings};
 use crate::host::fault::{Fault, Outcome, last};
 use crate::settings::split;
 use crate::sqlite::api::path_of;
-use crate::sqlite::ffi::{Changed, InUse, SplitPolicy, code, fcntl};
+use crate::sqlite::ffi::{ChangedPages, InUse, SplitPolicy, code, fcntl};
 
 /// Prefix of every pragma that is ours.
 const PREFIX: &str = "onewrite_";
 
 /// # Safety
 /// `op` and `arg` are those of a call of `xFileControl`.
-pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
+pub(crate) unsafe fn file_control(state: &mut MainFileState, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
     match op {
         // The argument is the name of the super-journal, null where there is none.
         fcntl::SYNC => match state.engine() {
@@ -119,7 +119,7 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
         fcntl::CHANGED => match state.engine().and_then(Connection::changed_pages) {
             Some(pages) => {
                 // SAFETY: the argument of this control is such a structure.
-                unsafe { arg.cast::<Changed>().write(Changed { pages: pages.as_ptr(), count: pages.len() }) };
+                unsafe { arg.cast::<ChangedPages>().write(ChangedPages { pages: pages.as_ptr(), count: pages.len() }) };
                 Ok(code::OK)
             }
             None => Ok(code::NOTFOUND),
@@ -132,7 +132,7 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
 
 /// # Safety
 /// As [`file_control`].
-unsafe fn forward(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
+unsafe fn forward(state: &mut MainFileState, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
     if !state.host().passes_through() {
         return Ok(code::NOTFOUND);
     }
@@ -146,7 +146,7 @@ unsafe fn forward(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_i
 ///
 /// # Safety
 /// `args` is the argument of that control.
-unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_int> {
+unsafe fn answer_pragma(state: &mut MainFileState, args: *mut *mut c_char) -> Outcome<c_int> {
     // SAFETY: as promised by the caller; the strings live across the call.
     let (name, value) = unsafe {
         let (name, value) = (*args.add(1), *args.add(2));
@@ -196,7 +196,7 @@ unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_
 
 /// # Safety
 /// As [`answer_pragma`].
-unsafe fn respond(state: &mut State, args: *mut *mut c_char, answer: Answer) -> Outcome<c_int> {
+unsafe fn respond(state: &mut MainFileState, args: *mut *mut c_char, answer: Answer) -> Outcome<c_int> {
     let (rc, text) = match answer {
         Ok(text) => (code::OK, text),
         Err((rc, message)) => (rc, message),
@@ -210,7 +210,7 @@ unsafe fn respond(state: &mut State, args: *mut *mut c_char, answer: Answer) -> 
     Ok(rc)
 }
 
-fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String> {
+fn answer(state: &mut MainFileState, name: &str, value: Option<&str>) -> Outcome<String> {
     if !state.host().api.asks_split
         && let Some(answer) = split::without(name, value).map_err(|message| Fault::Own(code::ERROR, message))?
     {
@@ -239,7 +239,7 @@ fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String>
 }
 
 /// Whether onewrite serves this connection, in words.
-fn effect(state: &mut State) -> String {
+fn effect(state: &mut MainFileState) -> String {
     let absorbed = journal_mode::is_absorbed(state);
     let mode = match state.connection().map(Connection::look_ahead).transpose() {
         // A connection that is in the way now will not stay there.

@@ -13,7 +13,7 @@ use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::{Connection, Error, LockLevel, Options};
 
 use super::main::Main;
-use super::state::{MARKED, Name};
+use super::state::{MARKED, OpenName};
 use crate::host::Host;
 use crate::host::base::BaseFile;
 use crate::host::fault::{Fault, Outcome};
@@ -69,7 +69,7 @@ pub(crate) unsafe fn open(
         };
         serves(conn.as_mut(), &why)?;
     }
-    Ok(Arc::new(Main::new(host, Name(name), path, base_flags, conn, base, immutable)))
+    Ok(Arc::new(Main::new(host, OpenName(name), path, base_flags, conn, base, immutable)))
 }
 
 /// A database that is only read goes past the engine, unless this process or another writes it.

@@ -23,14 +23,14 @@ use crate::sqlite::ffi::code;
 /// A name SQLite passed to `xOpen`: it and the URI parameters behind it live until `xClose`
 /// returns.
 #[derive(Clone, Copy)]
-pub(crate) struct Name(pub(crate) *const c_char);
+pub(crate) struct OpenName(pub(crate) *const c_char);
 
 // SAFETY: SQLite neither changes nor frees the text while the file is open, on any thread.
-unsafe impl Send for Name {}
+unsafe impl Send for OpenName {}
 
-pub(crate) struct State {
+pub(crate) struct MainFileState {
     host: &'static Host,
-    name: Name,
+    name: OpenName,
     path: PathBuf,
     /// Flags for opening the file of the VFS underneath.
     flags: c_int,
@@ -48,7 +48,7 @@ pub(crate) struct State {
     psow: Option<bool>,
     /// Device and inode of the file when it was opened.
     identity: Option<(u64, u64)>,
-    /// The next answer of [`State::has_moved`], if this transaction looked already.
+    /// The next answer of [`MainFileState::has_moved`], if this transaction looked already.
     moved: Option<bool>,
     /// When the name was found to be the file's last.
     named_at: Option<Instant>,
@@ -105,18 +105,18 @@ fn level_from(number: c_int, io_code: c_int) -> Outcome<LockLevel> {
     })
 }
 
-impl State {
+impl MainFileState {
     pub(super) fn new(
         host: &'static Host,
-        name: Name,
+        name: OpenName,
         path: PathBuf,
         flags: c_int,
         conn: Option<Connection>,
         base: Option<BaseFile>,
         immutable: bool,
-    ) -> State {
+    ) -> MainFileState {
         let identity = identity(&path);
-        State {
+        MainFileState {
             host,
             name,
             path,

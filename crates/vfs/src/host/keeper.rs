@@ -26,7 +26,7 @@ const EXIT_WAIT: Duration = Duration::from_secs(1);
 /// thread of its parent can have held.
 struct Keeper {
     engine: Weak<Engine>,
-    state: Mutex<State>,
+    state: Mutex<KeeperState>,
     /// The keeper that was made before. All stay for the life of the process.
     next: *const Keeper,
 }
@@ -37,7 +37,7 @@ unsafe impl Sync for Keeper {}
 unsafe impl Send for Keeper {}
 
 #[derive(Default)]
-struct State {
+struct KeeperState {
     /// Its thread runs.
     runs: bool,
     /// A database was attached since the thread looked.

@@ -14,7 +14,7 @@ use super::pick;
 
 /// Content of a unit that may or may not be on the medium.
 #[derive(Clone, Debug)]
-struct Version {
+struct UnitVersion {
     at: u64,
     bytes: Arc<[u8]>,
     /// A flush of it failed: the cache holds it to be clean, so no later flush writes it.
@@ -28,7 +28,7 @@ struct Version {
 struct Unit {
     /// When the medium's content was written, if since the last flush of the file.
     medium_at: u64,
-    versions: Vec<Version>,
+    versions: Vec<UnitVersion>,
 }
 
 /// A length that may or may not be on the medium.
@@ -95,7 +95,8 @@ impl CachedFile {
         }
         self.view.write(buf, offset);
         for index in self.units_of(offset, end) {
-            let version = Version { at: self.clock, bytes: self.unit_in(&self.view, index), limbo: false, sent: false };
+            let version =
+                UnitVersion { at: self.clock, bytes: self.unit_in(&self.view, index), limbo: false, sent: false };
             self.units.entry(index).or_default().versions.push(version);
         }
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::State;
-use super::faults::{Fate, Op};
+use super::SimState;
+use super::faults::{CallFate, Op};
 use crate::disk::{DiskFile, FileId, FileSeal, LockKind, SharedWords, lock_range};
 
 /// Bytes of a page of the cache.
@@ -18,7 +18,7 @@ const SECTOR_BYTES: usize = 512;
 /// One open file of a simulated disk.
 #[derive(Debug)]
 pub(super) struct SimFile {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimState>>,
     ino: u64,
     handle: u64,
     writable: bool,
@@ -26,7 +26,7 @@ pub(super) struct SimFile {
 
 impl SimFile {
     /// Open file number `handle`; the caller has counted it in the inode.
-    pub fn new(state: Arc<Mutex<State>>, ino: u64, handle: u64, writable: bool) -> Self {
+    pub fn new(state: Arc<Mutex<SimState>>, ino: u64, handle: u64, writable: bool) -> Self {
         Self { state, ino, handle, writable }
     }
 
@@ -42,7 +42,7 @@ impl SimFile {
         }
         let end = offset.checked_add(buf.len() as u64).ok_or(ErrorKind::InvalidInput)?;
         let fate = state.begin_on(op, self.ino, offset, buf.len() as u64)?;
-        if let (Op::Write, Fate::Fail(_)) = (op, fate) {
+        if let (Op::Write, CallFate::Fail(_)) = (op, fate) {
             // The kernel copies what lies in one page at once.
             let one_page = offset / PAGE_BYTES == (end - 1) / PAGE_BYTES;
             let half = &buf[..if one_page && buf.len() < SECTOR_BYTES { 0 } else { buf.len() / 2 }];
@@ -60,8 +60,8 @@ impl SimFile {
         let data = &mut state.inode(self.ino).data;
         data.write(buf, offset as usize);
         match (op, fate) {
-            (Op::WriteDurable, Fate::Run | Fate::Short(_)) => data.flush_range(offset as usize, end as usize),
-            (Op::WriteDurable, Fate::Fail(_)) => data.fail_flush_range(offset as usize, end as usize),
+            (Op::WriteDurable, CallFate::Run | CallFate::Short(_)) => data.flush_range(offset as usize, end as usize),
+            (Op::WriteDurable, CallFate::Fail(_)) => data.fail_flush_range(offset as usize, end as usize),
             _ => {}
         }
         if op == Op::WriteDurable {
@@ -101,7 +101,7 @@ impl DiskFile for SimFile {
         let view = state.inode(self.ino).data.view();
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(view.len());
         let mut count = buf.len().min(view.len() - start);
-        if let Fate::Short(len) = fate {
+        if let CallFate::Short(len) = fate {
             count = count.min(len);
         }
         Ok(view.read(&mut buf[..count], start))
@@ -132,9 +132,9 @@ impl DiskFile for SimFile {
         let fate = state.begin_on(Op::Send, self.ino, 0, 0)?;
         let data = &mut state.inode(self.ino).data;
         match fate {
-            Fate::Run | Fate::Short(_) => data.send(from as usize),
-            Fate::Fail(_) => data.fail_flush(),
-            Fate::Cut => {}
+            CallFate::Run | CallFate::Short(_) => data.send(from as usize),
+            CallFate::Fail(_) => data.fail_flush(),
+            CallFate::Cut => {}
         }
         state.has_sent = true;
         fate.error()
@@ -159,7 +159,7 @@ impl DiskFile for SimFile {
         self.check_writable()?;
         let mut state = self.state.lock();
         let fate = state.begin_on(Op::SetLen, self.ino, 0, len)?;
-        if let Fate::Fail(_) = fate {
+        if let CallFate::Fail(_) = fate {
             fate.error()?;
         }
         if !state.room_to(self.ino, len) {

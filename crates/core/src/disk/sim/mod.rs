@@ -28,12 +28,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub use self::faults::{Counters, Op, TraceEntry};
+pub use self::faults::{CallCounters, Op, TraceEntry};
 pub use self::rng::SplitMix64;
 use super::{Disk, DiskFile, FileId, LockKind, NamesStamp, OpenMode, SharedWords};
 use bytes::Bytes;
 use cache::CachedFile;
-use faults::{Fate, Faults, power_off};
+use faults::{CallFate, Faults, power_off};
 use file::SimFile;
 use locks::LockTable;
 use names::{Names, normal};
@@ -60,7 +60,7 @@ impl Default for SimConfig {
 /// A disk in memory. Clones are handles to the same disk.
 #[derive(Clone, Debug)]
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimState>>,
 }
 
 /// An inode.
@@ -77,24 +77,24 @@ struct Inode {
 
 impl Inode {
     /// A flush of it ends so.
-    fn flush(&mut self, fate: Fate) {
+    fn flush(&mut self, fate: CallFate) {
         match fate {
-            Fate::Run | Fate::Short(_) => self.data.flush(),
-            Fate::Fail(_) => self.data.fail_flush(),
-            Fate::Cut => {}
+            CallFate::Run | CallFate::Short(_) => self.data.flush(),
+            CallFate::Fail(_) => self.data.fail_flush(),
+            CallFate::Cut => {}
         }
     }
 }
 
 #[derive(Clone, Debug)]
-struct State {
+struct SimState {
     config: SimConfig,
     inodes: BTreeMap<u64, Inode>,
     names: Names,
     numbers: u64,
     faults: Faults,
     /// By path, whose bytes compare faster than its components.
-    counters: BTreeMap<OsString, Counters>,
+    counters: BTreeMap<OsString, CallCounters>,
     trace: Vec<TraceEntry>,
     /// The device may have something in a cache of its own.
     has_sent: bool,
@@ -104,7 +104,7 @@ impl SimDisk {
     /// An empty disk. Panics if the atomic unit is not a power of two of at least 512.
     pub fn new(config: SimConfig) -> Self {
         assert!(config.atomic_unit.is_power_of_two() && config.atomic_unit >= 512, "atomic unit");
-        Self::from_state(State {
+        Self::from_state(SimState {
             config,
             inodes: BTreeMap::new(),
             names: Names::default(),
@@ -141,12 +141,12 @@ impl SimDisk {
     /// reaches the cache (nothing, of less than a sector). A failing `sync` or `write_durable_at` leaves what it was to flush clean in
     /// the cache but perhaps not on the medium: only writing it again and flushing that helps.
     pub fn fail_nth(&self, op: Op, nth: u64, kind: ErrorKind) {
-        self.state.lock().faults.add(op, nth, Fate::Fail(kind));
+        self.state.lock().faults.add(op, nth, CallFate::Fail(kind));
     }
 
     /// Makes the `nth` call of the system to read, from now, return no more than `len` bytes; 0, as if the file ended there.
     pub fn shorten_nth_read(&self, nth: u64, len: usize) {
-        self.state.lock().faults.add(Op::Read, nth, Fate::Short(len));
+        self.state.lock().faults.add(Op::Read, nth, CallFate::Short(len));
     }
 
     /// Sets the bytes all files together may hold. A write that would exceed them fails with
@@ -156,14 +156,14 @@ impl SimDisk {
     }
 
     /// Calls so far, over all files.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> CallCounters {
         self.counters_of("")
     }
 
     /// Calls so far on files whose path ends in `suffix`.
-    pub fn counters_of(&self, suffix: &str) -> Counters {
+    pub fn counters_of(&self, suffix: &str) -> CallCounters {
         let state = self.state.lock();
-        let mut sum = Counters::default();
+        let mut sum = CallCounters::default();
         let suffixed = |path: &OsStr| path.as_encoded_bytes().ends_with(suffix.as_bytes());
         state.counters.iter().filter(|(path, _)| suffixed(path)).for_each(|(_, counters)| sum += counters);
         sum
@@ -262,7 +262,7 @@ impl SimDisk {
             chosen.push(choice);
             choice
         };
-        let mut after = State { names: state.names.crash(&mut choose), ..state.without_processes() };
+        let mut after = SimState { names: state.names.crash(&mut choose), ..state.without_processes() };
         for (ino, inode) in state.durable_inodes() {
             let bytes = inode.data.crash(&mut choose);
             let data = inode.data.at_rest_with(bytes);
@@ -297,7 +297,7 @@ impl SimDisk {
     /// was pending still is, locks and files without a name are gone.
     pub fn survive(&self) -> SimDisk {
         let state = self.state.lock();
-        let mut after = State { names: state.names.clone(), ..state.without_processes() };
+        let mut after = SimState { names: state.names.clone(), ..state.without_processes() };
         for (ino, inode) in state.durable_inodes() {
             after.inodes.insert(*ino, inode.without_processes());
         }
@@ -305,12 +305,12 @@ impl SimDisk {
         Self::from_state(after)
     }
 
-    fn from_state(mut state: State) -> Self {
+    fn from_state(mut state: SimState) -> Self {
         state.collect();
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    fn handle(&self, state: &mut State, ino: u64, writable: bool) -> Arc<dyn DiskFile> {
+    fn handle(&self, state: &mut SimState, ino: u64, writable: bool) -> Arc<dyn DiskFile> {
         state.inode(ino).handles += 1;
         let handle = state.next_number();
         Arc::new(SimFile::new(self.state.clone(), ino, handle, writable))
@@ -328,7 +328,7 @@ impl Disk for SimDisk {
             }
             (None, OpenMode::Create) => {
                 let fate = state.begin(Op::Create, &path, 0, 0)?;
-                if let Fate::Fail(_) = fate {
+                if let CallFate::Fail(_) = fate {
                     fate.error()?;
                 }
                 let ino = state.make_inode(&path);
@@ -348,7 +348,7 @@ impl Disk for SimDisk {
         let path = normal(path);
         let mut state = self.state.lock();
         let fate = state.begin(Op::Remove, &path, 0, 0)?;
-        if let Fate::Fail(_) = fate {
+        if let CallFate::Fail(_) = fate {
             fate.error()?;
         }
         state.names.get(&path).ok_or(ErrorKind::NotFound)?;
@@ -361,7 +361,7 @@ impl Disk for SimDisk {
         let (one, other) = (normal(one), normal(other));
         let mut state = self.state.lock();
         let fate = state.begin(Op::Exchange, &one, 0, 0)?;
-        if let Fate::Fail(_) = fate {
+        if let CallFate::Fail(_) = fate {
             fate.error()?;
         }
         for path in [&one, &other] {
@@ -375,7 +375,7 @@ impl Disk for SimDisk {
         let (from, to) = (normal(from), normal(to));
         let mut state = self.state.lock();
         let fate = state.begin(Op::Exchange, &from, 0, 0)?;
-        if let Fate::Fail(_) = fate {
+        if let CallFate::Fail(_) = fate {
             fate.error()?;
         }
         state.names.get(&from).ok_or(ErrorKind::NotFound)?;
@@ -450,9 +450,9 @@ impl Disk for SimDisk {
     }
 }
 
-impl State {
+impl SimState {
     /// Counts and traces a call, and decides what becomes of it.
-    fn begin(&mut self, op: Op, path: &Path, offset: u64, len: u64) -> io::Result<Fate> {
+    fn begin(&mut self, op: Op, path: &Path, offset: u64, len: u64) -> io::Result<CallFate> {
         let number = self.faults.ops();
         let fate = self.faults.fate(op)?;
         match self.counters.get_mut(path.as_os_str()) {
@@ -466,19 +466,19 @@ impl State {
         Ok(fate)
     }
 
-    fn begin_on(&mut self, op: Op, ino: u64, offset: u64, len: u64) -> io::Result<Fate> {
+    fn begin_on(&mut self, op: Op, ino: u64, offset: u64, len: u64) -> io::Result<CallFate> {
         let path = self.inode(ino).label.clone();
         self.begin(op, &path, offset, len)
     }
 
     /// A flush of the device ends so: all that it had in its cache is on the medium, or lost.
-    fn end_flush(&mut self, fate: Fate) {
-        if fate == Fate::Cut || !std::mem::take(&mut self.has_sent) {
+    fn end_flush(&mut self, fate: CallFate) {
+        if fate == CallFate::Cut || !std::mem::take(&mut self.has_sent) {
             return;
         }
         for inode in self.inodes.values_mut() {
             match fate {
-                Fate::Fail(_) => inode.data.lose_sent(),
+                CallFate::Fail(_) => inode.data.lose_sent(),
                 _ => inode.data.flush_sent(),
             }
         }
@@ -532,8 +532,8 @@ impl State {
     }
 
     /// A state with this one's past and settings, and neither files, faults nor power cut.
-    fn without_processes(&self) -> State {
-        State {
+    fn without_processes(&self) -> SimState {
+        SimState {
             config: self.config,
             inodes: BTreeMap::new(),
             names: Names::default(),

@@ -21,7 +21,7 @@ use crate::base::error::{IoContext, Result};
 use crate::base::memory;
 use crate::base::options::Options;
 use crate::base::types::{PageNo, Tid};
-use crate::database::{Database, Live};
+use crate::database::{Database, LiveDatabase};
 use crate::disk::image_file::ImageFile;
 use crate::disk::sync::Event;
 use crate::pages::table::Image;
@@ -46,7 +46,7 @@ struct Page {
 
 /// Transactions that are published and not written.
 #[derive(Default)]
-pub struct Merge {
+pub struct PendingMerge {
     /// The state in home, which the undo records lead back to, and the newest one; `None`: there are none.
     states: Option<(Arc<State>, Arc<State>)>,
     pages: BTreeMap<PageNo, Page>,
@@ -63,7 +63,7 @@ pub struct Merge {
     waiting: Vec<Arc<Event>>,
 }
 
-impl Merge {
+impl PendingMerge {
     /// Whether nothing waits to be written.
     pub fn is_empty(&self) -> bool {
         self.states.is_none()
@@ -101,7 +101,7 @@ impl Merge {
 }
 
 /// Waits until `tid` is in home. `joins`: others may join before it is written, since the writer's place is free.
-pub fn wait(merge: &Mutex<Merge>, db: &Database, tid: Tid, joins: bool) -> Result<()> {
+pub fn wait(merge: &Mutex<PendingMerge>, db: &Database, tid: Tid, joins: bool) -> Result<()> {
     let mut joins = joins;
     loop {
         let (event, nap) = {
@@ -126,7 +126,7 @@ pub fn wait(merge: &Mutex<Merge>, db: &Database, tid: Tid, joins: bool) -> Resul
 }
 
 /// Writes what waits in place, durable, and shows it to the readers. An error poisons.
-pub fn write(merge: &Mutex<Merge>, db: &Database, live: &mut Live) -> Result<()> {
+pub fn write(merge: &Mutex<PendingMerge>, db: &Database, live: &mut LiveDatabase) -> Result<()> {
     let mut merge = merge.lock();
     if merge.is_empty() {
         return Ok(());
@@ -138,7 +138,7 @@ pub fn write(merge: &Mutex<Merge>, db: &Database, live: &mut Live) -> Result<()>
     written
 }
 
-fn write_group(merge: &mut Merge, db: &Database, live: &mut Live, options: &Options) -> Result<()> {
+fn write_group(merge: &mut PendingMerge, db: &Database, live: &mut LiveDatabase, options: &Options) -> Result<()> {
     let Some((base, state)) = merge.states.take() else { return Ok(()) };
     let pages = std::mem::take(&mut merge.pages);
     let joined = std::mem::take(&mut merge.joined);
@@ -180,7 +180,7 @@ fn write_group(merge: &mut Merge, db: &Database, live: &mut Live, options: &Opti
 /// Zeros behind the pages that `state` adds, in room that is reserved: the pages to come go over them, and their flush has no new
 /// length to write. As many as were added so far, since a process that adds few is better off without. The flush of the group covers
 /// them, and a close or a recovery cuts off what is left.
-fn lengthen(added: &mut u64, db: &Database, live: &mut Live, state: &State) -> Result<()> {
+fn lengthen(added: &mut u64, db: &Database, live: &mut LiveDatabase, state: &State) -> Result<()> {
     let page_bytes = u64::from(state.page_bytes.max(1));
     if state.bytes() <= live.home.bytes {
         return Ok(());

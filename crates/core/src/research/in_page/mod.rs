@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 
 use self::freelist::Freed;
-use self::merge::Merge;
+use self::merge::PendingMerge;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::put;
 use crate::base::layout::trailer::{BYTES, reserved_bytes};
@@ -25,20 +25,20 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::checkpoint;
 use crate::commit::{self, record};
-use crate::database::scheme::{Commit, Doubtful, Facts, Outcome, Scheme};
-use crate::database::{Database, Live};
+use crate::database::scheme::{Commit, CommitOutcome, Doubtful, Facts, Scheme};
+use crate::database::{Database, LiveDatabase};
 use crate::disk::stats::Stats;
 use crate::log::group::Durability;
 use crate::log::record::Encoder;
-use crate::log::ring::Stream;
+use crate::log::ring::StreamedImages;
 use crate::log::slot::Slot;
 use crate::pages::table::{Image, PageTable};
-use crate::pages::txn::{Changed, Placement, Prepared, Txn};
+use crate::pages::txn::{ChangedPage, Placement, PreparedCommit, Txn};
 use crate::research::place::PAGE_BYTES_MAX;
 use crate::research::roll_back;
 use crate::research::trailer::{self, Trailer};
 use crate::research::undo::{self, Edit};
-use crate::sqlite_format::home::{self, Header, Kind, State};
+use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, State};
 use crate::sqlite_format::node::Shape;
 
 /// Bytes of records after which they go home, and pages go in place again: so many that the flushes of that checkpoint
@@ -51,7 +51,7 @@ const CHECKPOINT_EVERY: u32 = 16;
 /// Pages that carry their undo records.
 pub struct InPage {
     /// What is published and not written.
-    merge: Mutex<Merge>,
+    merge: Mutex<PendingMerge>,
     /// Transactions that have not paid for a checkpoint, up to twice what one costs.
     paid: AtomicU32,
 }
@@ -68,7 +68,7 @@ impl Scheme for InPage {
     }
 
     fn check(&self, db: &Database, options: &Options, state: &State) -> Result<()> {
-        if state.kind != Kind::Database {
+        if state.kind != FileKind::Database {
             return Ok(());
         }
         let (name, path) = (options.preset, db.path.display());
@@ -96,8 +96,8 @@ impl Scheme for InPage {
         Some((page_bytes, reserved_bytes(page_bytes)))
     }
 
-    fn prepare(&self, c: &mut Commit<'_>, state: State, mut changed: Vec<Changed>) -> Result<Prepared> {
-        let after = After { txn: c.txn, changed: &changed, state: &state };
+    fn prepare(&self, c: &mut Commit<'_>, state: State, mut changed: Vec<ChangedPage>) -> Result<PreparedCommit> {
+        let after = InPageCommit { txn: c.txn, changed: &changed, state: &state };
         let mut placed = None;
         if is_idle(c.db, c.live) {
             placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
@@ -106,7 +106,7 @@ impl Scheme for InPage {
         {
             // Over what the checkpoint brings home it will fit as well.
             self.paid.fetch_sub(CHECKPOINT_EVERY, Ordering::Relaxed);
-            checkpoint(c.db, c.live, Stream::Drop)?;
+            checkpoint(c.db, c.live, StreamedImages::Drop)?;
             placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
         }
         if let Some(placed) = placed {
@@ -116,7 +116,10 @@ impl Scheme for InPage {
                 "page 1 comes first, and the others as they were"
             );
             changed.retain(|c| placed.pages.binary_search_by_key(&c.page, |(page, ..)| *page).is_ok());
-            return Ok(Prepared { in_place: Some(Box::new(placed)), ..Prepared::of(c.txn, state, changed)? });
+            return Ok(PreparedCommit {
+                in_place: Some(Box::new(placed)),
+                ..PreparedCommit::of(c.txn, state, changed)?
+            });
         }
         if !self.merge.lock().is_empty() {
             // Alone, and against what home then holds, also for a record.
@@ -125,11 +128,11 @@ impl Scheme for InPage {
         }
         encode(&mut c.live.encoder, &mut changed)?;
         let stream = record::prepare(c, &changed, state.page_count)?;
-        Ok(Prepared { stream, ..Prepared::of(c.txn, state, changed)? })
+        Ok(PreparedCommit { stream, ..PreparedCommit::of(c.txn, state, changed)? })
     }
 
     /// Those that waited may have been written since: its undo records lead back to a state before them.
-    fn is_stale(&self, live: &Live, prepared: &Prepared) -> bool {
+    fn is_stale(&self, live: &LiveDatabase, prepared: &PreparedCommit) -> bool {
         prepared.in_place.as_ref().is_some_and(|placed| placed.base != live.home_tid)
     }
 
@@ -142,37 +145,37 @@ impl Scheme for InPage {
         &self,
         c: &mut Commit<'_>,
         state: &Arc<State>,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedCommit,
         _durability: Durability,
-    ) -> Result<Outcome> {
+    ) -> Result<CommitOutcome> {
         let paid = self.paid.load(Ordering::Relaxed).saturating_add(1).min(2 * CHECKPOINT_EVERY);
         self.paid.store(paid, Ordering::Relaxed);
         if let Some(placed) = prepared.in_place.take() {
             self.merge.lock().join(&c.txn.base, state, *placed);
             c.live.log.number(state.tid);
-            return Ok(Outcome::Waits);
+            return Ok(CommitOutcome::Waits);
         }
         if c.options.bundle.garbage == Garbage::Eager {
             // The record's deltas are against images whose undo records went with a write that nobody flushed
             // (rule HomeBeforeNext).
             c.db.sync_home().map_err(|e| c.db.poison(e))?;
         }
-        record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e))
+        record::finish(c, state, prepared.stream).map(CommitOutcome::Record).map_err(|e| c.db.poison(e))
     }
 
     fn wait(&self, db: &Database, tid: Tid, joins: bool) -> Result<()> {
         merge::wait(&self.merge, db, tid, joins)
     }
 
-    fn wants_checkpoint(&self, live: &Live) -> bool {
+    fn wants_checkpoint(&self, live: &LiveDatabase) -> bool {
         live.log.live_bytes() > LOG_BYTES_MAX
     }
 
-    fn before_checkpoint(&self, db: &Database, live: &mut Live) -> Result<()> {
+    fn before_checkpoint(&self, db: &Database, live: &mut LiveDatabase) -> Result<()> {
         merge::write(&self.merge, db, live)
     }
 
-    fn fit_home(&self, db: &Database, live: &Live, state: &State) -> Result<()> {
+    fn fit_home(&self, db: &Database, live: &LiveDatabase, state: &State) -> Result<()> {
         if keeps(Case::SizeHome) { bring_size_home(db, live, state) } else { Ok(()) }
     }
 
@@ -180,7 +183,7 @@ impl Scheme for InPage {
         roll_back::scan(db, slot, table, accept_loss)
     }
 
-    fn page_count_without_log(&self, db: &Database, first: &Header, session: u64) -> Result<Option<u32>> {
+    fn page_count_without_log(&self, db: &Database, first: &DatabaseHeader, session: u64) -> Result<Option<u32>> {
         let page_bytes = home::page_bytes(first).filter(|_| trailer::has_room(first));
         page_bytes.map(|page_bytes| roll_back::page_count_without_log(db, session, page_bytes)).transpose()
     }
@@ -188,22 +191,27 @@ impl Scheme for InPage {
 
 /// A transaction and the state it makes.
 #[derive(Clone, Copy)]
-struct After<'a> {
+struct InPageCommit<'a> {
     txn: &'a Txn,
-    changed: &'a [Changed],
+    changed: &'a [ChangedPage],
     state: &'a State,
 }
 
 /// Whether home has everything but what waits to be written there.
-fn is_idle(db: &Database, live: &Live) -> bool {
+fn is_idle(db: &Database, live: &LiveDatabase) -> bool {
     (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Case::HomeBeforeNext)
 }
 
 /// The pages as they will be written, if each can carry its undo record, which leads back to what home holds: to the state
 /// before those that wait to be written, too. `None` with some waiting: it may be possible once they are written.
-fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Result<Option<Placement>> {
-    let After { txn, changed, state } = after;
-    if !(txn.base.kind == Kind::Database && txn.streamed.is_empty() && merge.takes(state.page_count)) {
+fn place_all(
+    db: &Database,
+    live: &LiveDatabase,
+    merge: &PendingMerge,
+    after: InPageCommit<'_>,
+) -> Result<Option<Placement>> {
+    let InPageCommit { txn, changed, state } = after;
+    if !(txn.base.kind == FileKind::Database && txn.streamed.is_empty() && merge.takes(state.page_count)) {
         return Ok(None);
     }
     let base = merge.base().unwrap_or(&txn.base);
@@ -218,11 +226,11 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
     let first = match merge.home(PageNo::HEADER) {
         Some(_) if !changed.iter().any(|c| c.page == PageNo::HEADER) => {
             let new = db.image(&txn.base, PageNo::HEADER)?;
-            Some(Changed { page: PageNo::HEADER, new, old: None })
+            Some(ChangedPage { page: PageNo::HEADER, new, old: None })
         }
         _ => None,
     };
-    let mut pages: Vec<&Changed> = memory::list(changed.len() + 1)?;
+    let mut pages: Vec<&ChangedPage> = memory::list(changed.len() + 1)?;
     // A page that becomes a leaf of the freelist stays as it is.
     pages.extend(first.iter().chain(changed).filter(|c| c.old.is_none() || freed.live_after(c.page) != Some(0)));
     let sealed_by = Trailer {
@@ -234,7 +242,7 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
     };
     let mut placed = Placement { pages: memory::list(pages.len())?, note: false, base: live.home_tid, count: 1 };
     let mut undo_bytes = 0;
-    for Changed { page, new, old } in pages {
+    for ChangedPage { page, new, old } in pages {
         let mut new = memory::copy(new)?;
         if *page == PageNo::HEADER {
             put(&mut new, 0, &state.marked_header(live.home.mark));
@@ -269,10 +277,10 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
 
 /// Makes home's page 1 state the size of `state`, not flushed: pages that were added in place leave it as it was, and
 /// recovery tells the size from trailers only above the TID of the slot.
-fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
+fn bring_size_home(db: &Database, live: &LiveDatabase, state: &State) -> Result<()> {
     let mut image = memory::zeros(state.page_bytes as usize)?;
     let read = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?;
-    if state.kind != Kind::Database || read < image.len() || home::page_count(&image) == Some(state.page_count) {
+    if state.kind != FileKind::Database || read < image.len() || home::page_count(&image) == Some(state.page_count) {
         return Ok(());
     }
     let is_sealed = Trailer::of(PageNo::HEADER, &image).is_some();
@@ -284,7 +292,7 @@ fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
 }
 
 /// Home's bytes of a page beyond the end of the state before, which an older snapshot may read.
-fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Option<Image>> {
+fn in_home(db: &Database, live: &LiveDatabase, state: &State, page: PageNo) -> Result<Option<Image>> {
     let offset = page.offset(state.page_bytes);
     if offset + u64::from(state.page_bytes) > live.home.bytes {
         return Ok(None);
@@ -296,9 +304,9 @@ fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Op
 
 /// Encodes the pages for a record of the log. Their trailers are zeros: SQLite carries stale ones along (rule
 /// TrailerSession).
-fn encode(encoder: &mut Encoder, changed: &mut [Changed]) -> Result<()> {
+fn encode(encoder: &mut Encoder, changed: &mut [ChangedPage]) -> Result<()> {
     encoder.clear();
-    for Changed { page, new, old } in changed {
+    for ChangedPage { page, new, old } in changed {
         let mut bare = memory::copy(new)?;
         trailer::set(&mut bare, &[0; BYTES]);
         *new = bare.into();

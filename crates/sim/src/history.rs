@@ -127,7 +127,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     let found = Arc::default();
     let disk = HookDisk::new(SimDisk::new(config), None);
     let engine = Engine::new(Arc::new(disk.clone()));
-    // A panic leaves it as it is: closing its connections could panic again, which would end the process.
+    // A panic leaves it as it is: closing its connections could panic again, and end the process.
     let mut world = ManuallyDrop::new(World {
         setting,
         rng,

@@ -1,24 +1,24 @@
 //! The suite `commit`: the cost of one durable commit, engine by engine.
 
-use crate::Args;
 use crate::counting::device::Mount;
 use crate::engines::{self, sql};
 use crate::files::OutputFiles;
 use crate::parameters::card;
+use crate::parameters::suite::SuiteOptions;
 use crate::runner::{self, Case, Job};
 use crate::workload::{Workload, WorkloadSelection};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
 /// The suite `commit`: measures, prints the table and its card, and writes the files asked for.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &SuiteOptions) -> Result<()> {
     let files = OutputFiles::create(&args.common)?;
     let outcome = runner::run(job(args)?)?;
     files.finish(&args.common, &outcome)
 }
 
 /// The job that the options of the suite `commit` ask for.
-fn job(args: &Args) -> Result<Job> {
+fn job(args: &SuiteOptions) -> Result<Job> {
     let mut notes = Vec::new();
     let workloads: Vec<Workload> = match &args.workload[..] {
         [] => Workload::DEFAULT.to_vec(),
@@ -67,7 +67,7 @@ fn job(args: &Args) -> Result<Job> {
 }
 
 /// Whether SQLite can commit with batch-atomic writes here, in words.
-fn batch_atomic(args: &Args) -> Result<String> {
+fn batch_atomic(args: &SuiteOptions) -> Result<String> {
     let dir = args.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
     let dir = std::fs::canonicalize(&dir).with_context(|| dir.display().to_string())?;
     let file_system = Mount::of(&dir).map_or("this file system".to_owned(), |m| m.fs_type);

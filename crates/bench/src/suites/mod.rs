@@ -7,8 +7,8 @@ mod phone;
 pub mod schemes;
 pub mod vm;
 
-use crate::Args;
 use crate::parameters::given::{CARD, DEVICE, EVERYWHERE, RUNS, SIZES};
+use crate::parameters::suite::SuiteOptions;
 use anyhow::Result;
 use std::str::FromStr;
 
@@ -19,7 +19,7 @@ pub struct Suite {
     pub about: &'static str,
     /// The options that change something in it; any other is refused.
     pub heeds: &'static [&'static [&'static str]],
-    pub run: fn(&Args) -> Result<()>,
+    pub run: fn(&SuiteOptions) -> Result<()>,
 }
 
 const CROWD: &[&[&str]] = &[

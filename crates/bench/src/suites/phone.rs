@@ -13,12 +13,13 @@ use crate::html::{self, plots};
 use crate::numbers::stats::{self, Ratio};
 use crate::parameters::card;
 use crate::parameters::options::Common;
+use crate::parameters::suite::SuiteOptions;
+use crate::report;
 use crate::report::Row;
 use crate::runner::{self, Case, Job, RunOutcome};
 use crate::text::wrap;
 use crate::workload::Workload;
 use crate::workload::WorkloadSelection;
-use crate::{Args, report};
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use onewrite_device::Profile;
@@ -100,7 +101,7 @@ impl PhoneMetric {
 }
 
 /// Measures, prints the table, and writes the files asked for.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &SuiteOptions) -> Result<()> {
     let files = OutputFiles::create(&args.common)?;
     let mut common = args.common.clone();
     common.transactions = common.transactions.or(Some(TRANSACTIONS));
@@ -168,7 +169,7 @@ struct PhoneLibraries {
 }
 
 impl PhoneLibraries {
-    fn named(args: &Args) -> Result<PhoneLibraries> {
+    fn named(args: &SuiteOptions) -> Result<PhoneLibraries> {
         let (mut drop_in, mut batch_atomic) = (None, None);
         for path in &args.library {
             let path = std::fs::canonicalize(path).with_context(|| path.display().to_string())?;
@@ -194,7 +195,7 @@ impl PhoneLibraries {
 /// Counts in a virtual machine where F2FS is needed; nothing where that cannot be or is not asked
 /// for, as `notes` then say.
 fn on_f2fs(
-    args: &Args,
+    args: &SuiteOptions,
     common: &Common,
     workloads: &[Workload],
     libraries: &PhoneLibraries,
@@ -233,7 +234,7 @@ fn on_f2fs(
 
 /// All in one SQLite: the drop-in library where there is one, since some schemes split pages as
 /// only that does.
-fn engines(args: &Args, path: Option<PathBuf>) -> Result<(Vec<BenchEngine>, Vec<String>)> {
+fn engines(args: &SuiteOptions, path: Option<PathBuf>) -> Result<(Vec<BenchEngine>, Vec<String>)> {
     let mut notes = Vec::new();
     let schemes: &[&str] = match &path {
         Some(path) => {

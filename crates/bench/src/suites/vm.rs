@@ -8,12 +8,13 @@
 use super::schemes;
 use super::schemes::engine::{self, SchemeEngine};
 use super::schemes::load::{self, Load, MeasureHooks, Operation};
+use crate::engines;
 use crate::engines::sql::{Libraries, Library};
 use crate::files::OutputFiles;
 use crate::numbers::measure::{INTERRUPTED, Probe};
 use crate::parameters::options::Common;
+use crate::parameters::suite::SuiteOptions;
 use crate::workload::{self, SectionStage, Size, Workload};
-use crate::{Args, engines};
 use anyhow::{Context, Result, bail};
 use comfy_table::{Cell, CellAlignment, Table, TableStyle};
 use onewrite_device::vm::{self, BLOCK_PATH, Guest, Machine, MachineOptions};
@@ -110,7 +111,7 @@ struct MachinePlan {
 }
 
 impl MachinePlan {
-    fn new(args: &Args) -> Result<MachinePlan> {
+    fn new(args: &SuiteOptions) -> Result<MachinePlan> {
         let mut notes = Vec::new();
         let own = schemes::built()?;
         let own = own.exists().then(|| std::fs::canonicalize(&own)).transpose()?;
@@ -154,7 +155,7 @@ pub fn has_batch_atomic(path: &Path) -> Result<bool> {
 }
 
 /// Measures and prints; where there can be no virtual machine it says why and does nothing.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &SuiteOptions) -> Result<()> {
     let plan = MachinePlan::new(args)?;
     let files = OutputFiles::create(&args.common)?;
     if let Some(why) = vm::prepare(&FileSystem::ALL) {

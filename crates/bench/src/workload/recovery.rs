@@ -4,8 +4,8 @@
 //! transaction. It is killed (ptrace) when it is about to make the last write call of one more. So
 //! there are a live log or WAL behind those inserts, or a hot journal, and a transaction to undo.
 //! Each recovery is of the files that one process left ([`ProcessEnd::Kill`]), or of a copy of them
-//! ([`ProcessEnd::Cut`]). A copy is as after a power cut: no knowledge of the kernel or of shared memory
-//! about the files holds.
+//! ([`ProcessEnd::Cut`]). A copy is as after a power cut: no knowledge of the kernel or of shared
+//! memory about the files holds.
 
 use super::rows::{Binder, Rows, place, sql, verify};
 use super::{Plan, SectionStage, Size, Workload};

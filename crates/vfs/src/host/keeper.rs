@@ -1,7 +1,8 @@
-//! One thread a process detaches databases that their connections leave alone, and the end of the process detaches the rest.
+//! One thread of each process detaches databases that their connections leave alone, and the end of
+//! the process detaches the rest.
 //!
-//! The thread begins with the first attachment and ends once nothing is attached. It takes no signals of the host. A child of a
-//! fork has none until it attaches to a database itself.
+//! The thread begins with the first attachment and ends once nothing is attached. It takes no
+//! signals of the host. A child of a fork has none until it attaches to a database itself.
 
 #![allow(unsafe_code)]
 
@@ -22,8 +23,8 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mil
 /// The end of a process waits for its databases for so long.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
 
-/// The keeper of one engine. A process has an engine for each VFS that it registers; a child of a fork gets new ones, whose locks no
-/// thread of its parent can have held.
+/// The keeper of one engine. A process has an engine for each VFS that it registers. A child of a
+/// fork gets new ones: no thread of its parent can have held their locks.
 struct Keeper {
     engine: Weak<Engine>,
     state: Mutex<KeeperState>,
@@ -69,7 +70,8 @@ impl Keeper {
     fn attached(&'static self) {
         static AT_EXIT: Once = Once::new();
         AT_EXIT.call_once(|| {
-            // SAFETY: the handler catches panics and stays valid: SQLite unloads no library that registers a VFS.
+            // SAFETY: the handler catches panics, and stays valid: SQLite unloads no library that
+            // registers a VFS.
             unsafe { libc::atexit(at_exit) };
         });
         let mut state = self.state.lock();

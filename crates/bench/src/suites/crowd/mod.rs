@@ -3,7 +3,7 @@
 //!
 //! | part | measures |
 //! |---|---|
-//! | `writers` | durable autocommit inserts of 1 to 16 connections (`--connections`), their shares |
+//! | `writers` | durable autocommit inserts of 1 to 16 connections (`--connections`); shares |
 //! | `readers` | a lookup by key: alone, beside four writers, and beside four of another database |
 //! | `long-reader` | four writers beside a read transaction that stays open; size of the log |
 //! | `concurrent` | long transactions, each in a table of its own: do they run at once, refusals |
@@ -23,46 +23,23 @@ mod worker;
 use crate::counting::device::{Device, Mount};
 use crate::numbers::measure::{INTERRUPTED, histogram, median, round};
 use crate::parameters::card::{self, Machine};
+use crate::parameters::suite::{CrowdPart, SuiteOptions};
 use crate::progress::Progress;
 use crate::report::leads::{self, Contender};
 
-use crate::Args;
 use crate::files::OutputFiles;
 use crate::numbers::stats::{Known, Ratio};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{CrowdEngine, OpenedSettings};
 use rusqlite::Connection;
 use serde::Serialize;
-use shape::{CrowdPart, SectionShape};
+use shape::SectionShape;
 use std::collections::BTreeMap;
 use std::path::Path;
 use worker::{Worker, WorkerOrder, WorkerResult};
 pub use worker::{WorkerKind, process};
 
 const RUNS: usize = 5;
-
-/// Options of these suites alone.
-#[derive(Clone, Debug, clap::Args)]
-#[group(id = "connections-options")]
-pub struct CrowdOptions {
-    /// Of the suites threads and processes, only this part; may be repeated
-    #[arg(long, value_name = "NAME", value_enum)]
-    part: Vec<CrowdPart>,
-    /// How long a section of the suites threads and processes is measured
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
-    section_ms: u64,
-    /// How many connections the parts writers and concurrent have, one after the other: up to 128
-    /// [default: 1,2,4,8 and 16 threads; concurrent 1,2,4]
-    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=128))]
-    connections: Vec<u16>,
-    /// Rows that each transaction of the part concurrent reads: the time it takes inside (20000 are
-    /// some 2 ms)
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-    think_rows: u64,
-    /// Do the work of a connection of the suite processes (the bench calls itself with this)
-    #[arg(long, hide = true, value_name = "JSON")]
-    pub worker: Option<String>,
-}
 
 /// The numbers of a step of a section.
 struct MeasuredStep {
@@ -254,7 +231,7 @@ impl CrowdParameters {
     }
 }
 
-pub fn run(args: &Args, place: WorkerKind) -> Result<()> {
+pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     refuse(args, place)?;
     crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
     let files = OutputFiles::create(&args.common)?;
@@ -348,7 +325,7 @@ pub fn run(args: &Args, place: WorkerKind) -> Result<()> {
 }
 
 /// Options that no part of the suite asked for heeds.
-fn refuse(args: &Args, place: WorkerKind) -> Result<()> {
+fn refuse(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     let parts = &args.crowd.part;
     let has = |is: fn(CrowdPart) -> bool| parts.is_empty() || parts.iter().any(|part| is(*part));
     let given = &args.common.given;

@@ -4,25 +4,9 @@
 use super::MeasuredStep;
 use super::engine::CrowdEngine;
 use super::worker::{ROWS, VALUE_BYTES, WorkerKind, WorkerResult, WorkerStep, keys};
+use crate::parameters::suite::CrowdPart;
 use anyhow::{Result, ensure};
-use clap::ValueEnum;
 use rusqlite::Connection;
-
-/// A part of the suite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CrowdPart {
-    /// Durable inserts of 1 to 16 connections (--connections)
-    Writers,
-    /// Lookups alone, beside writers, and beside writers of another database
-    Readers,
-    /// Writers beside a read transaction that stays open
-    LongReader,
-    /// DB Bench by two connections
-    DbBench,
-    /// Connections of one process (--connections), each in a table of its own: an insert and a read
-    /// of many rows (--think-rows) in a transaction
-    Concurrent,
-}
 
 const BESIDE: usize = 4;
 /// Names of the readers' steps.

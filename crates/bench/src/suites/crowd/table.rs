@@ -2,8 +2,9 @@
 
 use super::CrowdRow;
 use super::engine::{BUSY, CrowdEngine};
-use super::shape::{CrowdPart, SectionShape};
+use super::shape::SectionShape;
 use super::worker::{VALUE_BYTES, WorkerKind};
+use crate::parameters::suite::CrowdPart;
 use comfy_table::{CellAlignment, Table, TableStyle};
 
 pub fn table(rows: &[CrowdRow]) -> Table {

@@ -20,12 +20,12 @@ mod recovery;
 mod table;
 mod volume;
 
-use crate::Args;
 use crate::counting::device::{Device, Mount};
 use crate::engines::sql::{Db, Library};
 use crate::files::OutputFiles;
 use crate::numbers::measure::INTERRUPTED;
 use crate::parameters::card::{self, Machine};
+use crate::parameters::suite::SuiteOptions;
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail};
 use figures::{CellWork, Figure, FigureMetric, FigureSize};
@@ -94,17 +94,17 @@ pub fn built() -> Result<PathBuf> {
 }
 
 /// The drop-in library named by `--library`, or the one built beside this program.
-pub fn drop_in(args: &Args) -> Result<Option<PathBuf>> {
+pub fn drop_in(args: &SuiteOptions) -> Result<Option<PathBuf>> {
     let path = match &args.library[..] {
         [] => Some(built()?).filter(|path| path.exists()),
         [one] => Some(one.clone()),
-        _ => bail!("the suite {} takes one --library: the drop-in libsqlite3", args.suite.0.name),
+        _ => bail!("the suite {NAME} takes one --library: the drop-in libsqlite3"),
     };
     path.map(|path| std::fs::canonicalize(&path).with_context(|| path.display().to_string())).transpose()
 }
 
 /// That one; else the SQLite in this program.
-fn choose(args: &Args) -> Result<ChosenLibrary> {
+fn choose(args: &SuiteOptions) -> Result<ChosenLibrary> {
     let path = drop_in(args)?;
     if let Some(path) = path {
         let library = Library::load(&path)?;
@@ -126,7 +126,7 @@ fn choose(args: &Args) -> Result<ChosenLibrary> {
 }
 
 /// Measures, prints the tables, and writes the JSON asked for.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &SuiteOptions) -> Result<()> {
     let chosen = choose(args)?;
     let files = OutputFiles::create(&args.common)?;
     let asked = args.common.transactions.map(|n| n as usize);

@@ -311,24 +311,41 @@ fn refuse(error: &clap::Error) -> ! {
     std::process::exit(error.exit_code())
 }
 
-fn replicate(args: &Replicate) -> Result<ExitCode> {
-    let Replicate { file, url, interval, .. } = args;
-    let there = file.try_exists().with_context(|| format!("cannot look at {}", file.display()))?;
-    ensure!(there, "there is no database {}", file.display());
-    end_at_signals()?;
+fn settings(args: &Replicate) -> Result<Settings> {
     ensure!(args.levels.len() <= 8, "--levels names {} times: there are levels 1 to 8", args.levels.len());
     ensure!(args.levels.is_sorted(), "--levels: each level merges files of the one before, its time cannot be shorter");
     let levels = Levels { intervals: args.levels.clone(), keep_batches: args.keep_batches, retention: args.retention };
     let levels = (!args.no_compaction).then_some(levels);
     ensure!(
-        args.sync || !is_signed(file)?,
+        args.sync || !is_signed(&args.file)?,
         "commits to {} wait for a store: add --sync. Where they are to wait no more, remove {0}-onewrite-sync first, while nothing \
          uses the database",
-        file.display()
+        args.file.display()
     );
     let sync = args.sync.then_some(args.ship_timeout);
-    let stays = *interval <= STAYS_BELOW;
-    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, sync, background: !args.once, stays };
+    let stays = args.interval <= STAYS_BELOW;
+    Ok(Settings { snapshot_interval: args.snapshot_interval, levels, sync, background: !args.once, stays })
+}
+
+fn tell_shipped(shipped: &Shipped, verbose: bool) {
+    if verbose || shipped.name.min == 1 {
+        let name = shipped.name;
+        let fields = [
+            ("level_of_file", name.level.into()),
+            ("txid", format!("{:016x}", name.max).into()),
+            ("pages", shipped.pages.into()),
+            ("bytes", shipped.bytes.into()),
+        ];
+        say(Level::Info, "shipped", &fields, &shipped.to_string());
+    }
+}
+
+fn replicate(args: &Replicate) -> Result<ExitCode> {
+    let Replicate { file, url, interval, .. } = args;
+    let there = file.try_exists().with_context(|| format!("cannot look at {}", file.display()))?;
+    ensure!(there, "there is no database {}", file.display());
+    end_at_signals()?;
+    let settings = settings(args)?;
     let store = store::open(url)?;
     let is_empty = !Source::look(file)?;
     // A store that cannot be listed may be one that is not there yet.
@@ -339,18 +356,7 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut shipper = Shipper::new(file, store, settings)?;
-    let mut tell = |shipped: &Shipped| {
-        if args.verbose || shipped.name.min == 1 {
-            let name = shipped.name;
-            let fields = [
-                ("level_of_file", name.level.into()),
-                ("txid", format!("{:016x}", name.max).into()),
-                ("pages", shipped.pages.into()),
-                ("bytes", shipped.bytes.into()),
-            ];
-            say(Level::Info, "shipped", &fields, &shipped.to_string());
-        }
-    };
+    let mut tell = |shipped: &Shipped| tell_shipped(shipped, args.verbose);
     if args.once {
         shipper.last_step(&mut tell)?;
         return Ok(ExitCode::SUCCESS);

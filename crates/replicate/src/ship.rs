@@ -124,6 +124,29 @@ struct NextFile<'a> {
     time_ms: i64,
 }
 
+/// Compares `source` with the state `before`: the pages that the log has `told` of, or all.
+fn compare(at: &mut At, source: &Source, before: Option<HashedState>, told: Option<Vec<u32>>) -> Result<StateDiff> {
+    let bar = page_bar("comparing");
+    let by_log = told.is_some();
+    let changed = match (before, told) {
+        (None, _) => {
+            StateDiff { is_same: false, hashes: source.hashes(&bar)?, pages: source.numbers().collect(), images: None }
+        }
+        (Some(state), told) => {
+            if told.is_none() {
+                at.compared = Instant::now();
+            }
+            source.compare(state.hashes, told.as_deref(), &bar)?
+        }
+    };
+    bar.finish_and_clear();
+    if cfg!(debug_assertions) && by_log {
+        let all = source.hashes(&ProgressBar::hidden())?;
+        assert!(changed.hashes == all, "the log tells of less than has changed");
+    }
+    Ok(changed)
+}
+
 /// A file that was shipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shipped {
@@ -522,6 +545,39 @@ impl Shipper {
         Ok(())
     }
 
+    /// Ships every page of the state that `at` has.
+    fn send_snapshot(
+        &mut self,
+        at: &mut At,
+        source: &mut Option<Source>,
+        size: (u32, u32),
+        every_page: &[u32],
+        time_ms: i64,
+    ) -> Result<Shipped> {
+        let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
+        let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
+        let file = NextFile { name, last: None, size, pages: every_page, images: None, hashes, time_ms };
+        let (shipped, _) = self.create(&file, source, false)?;
+        let entry = Entry { name, time_ms, bytes: shipped.bytes };
+        if let Some(background) = &self.background {
+            background.add(entry, Copy::default());
+        }
+        at.add(entry);
+        self.snapshot_failed = None;
+        Ok(shipped)
+    }
+
+    /// A snapshot could not be made: batches go on, and it is tried again later.
+    fn miss_snapshot(&mut self, e: &anyhow::Error) {
+        COUNTERS.error();
+        if self.snapshot_failed.replace(Instant::now()).is_none() {
+            let pause = humantime::format_duration(TIDY_AFTER_ERROR);
+            let message =
+                format!("no snapshot can be made now, batches are shipped, trying again after {pause}: {e:#}");
+            say(Level::Warning, "no_snapshot", &[], &message);
+        }
+    }
+
     /// Ships the difference to the store's state, if any, and a snapshot if due. Calls `stored`
     /// when the store has it. The file `last` must be there.
     fn send(
@@ -548,27 +604,7 @@ impl Shipper {
             }
             _ => None,
         };
-        let by_log = told.is_some();
-        let bar = page_bar("comparing");
-        let changed = match (before, told) {
-            (None, _) => StateDiff {
-                is_same: false,
-                hashes: source.hashes(&bar)?,
-                pages: source.numbers().collect(),
-                images: None,
-            },
-            (Some(state), told) => {
-                if told.is_none() {
-                    at.compared = Instant::now();
-                }
-                source.compare(state.hashes, told.as_deref(), &bar)?
-            }
-        };
-        bar.finish_and_clear();
-        if cfg!(debug_assertions) && by_log {
-            let all = source.hashes(&ProgressBar::hidden())?;
-            assert!(changed.hashes == all, "the log tells of less than has changed");
-        }
+        let changed = compare(at, &source, before, told)?;
         let StateDiff { is_same, hashes, pages, images } = changed;
         at.place = place.map(LogPosition::without_pages);
         let page_bytes = source.page_bytes;
@@ -602,31 +638,11 @@ impl Shipper {
         (at.txid, at.last, at.last_ms) = (name.max, Some(name), time_ms);
         at.state = Some(HashedState { page_bytes, hashes });
         if snapshot {
-            let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
-            let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
-            let file = NextFile { name, last: None, size, pages: &every_page, images: None, hashes, time_ms };
-            match self.create(&file, &mut source, false) {
-                Ok((shipped, _)) => {
-                    let entry = Entry { name, time_ms, bytes: shipped.bytes };
-                    if let Some(background) = &self.background {
-                        background.add(entry, Copy::default());
-                    }
-                    at.add(entry);
-                    self.snapshot_failed = None;
-                    said(&Shipped { pages_before, ..shipped });
-                }
+            match self.send_snapshot(at, &mut source, size, &every_page, time_ms) {
+                Ok(shipped) => said(&Shipped { pages_before, ..shipped }),
                 // The batch alone makes no state.
                 Err(e) if begins_anew => return Err(e),
-                Err(e) => {
-                    COUNTERS.error();
-                    if self.snapshot_failed.replace(Instant::now()).is_none() {
-                        let pause = humantime::format_duration(TIDY_AFTER_ERROR);
-                        let message = format!(
-                            "no snapshot can be made now, batches are shipped, trying again after {pause}: {e:#}"
-                        );
-                        say(Level::Warning, "no_snapshot", &[], &message);
-                    }
-                }
+                Err(e) => self.miss_snapshot(&e),
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::files::OutputFiles;
 use crate::parameters::options::Common;
 use crate::runner::{self, Case, Job};
 use crate::workload::{Workload, WorkloadSelection};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use onewrite_device::FileSystem;
 use std::path::PathBuf;
@@ -111,25 +111,12 @@ pub fn run(options: &SweepOptions) -> Result<()> {
     for value in &values {
         let mut case = Case { label: Some((name.clone(), value.clone())), ..Case::from(engine.clone()) };
         if parameter == Parameter::Fs {
-            let parent = options.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
-            let placed = if options.common.simulated.device.is_some() && value == "f2fs" {
-                Err(anyhow!("simulated devices have no F2FS; without --device it is measured on a loop image"))
-            } else if options.common.simulated.device.is_some() {
-                value.parse::<FileSystem>().map_err(anyhow::Error::msg).and_then(|fs| {
-                    let simulated = options.common.simulated.start(Some(fs))?.map(Arc::new);
-                    case.dir = simulated.as_ref().map(|s| s.dir().to_owned());
-                    case.simulated = simulated;
-                    Ok(())
-                })
-            } else {
-                images::MountedImage::mount(value, &parent, options.image_mib).map(|image| {
-                    case.dir = Some(image.point());
-                    mounted.push(image);
-                })
-            };
-            if let Err(reason) = placed {
-                notes.push(format!("{value} was left out: {reason:#}"));
-                continue;
+            match place(&mut case, value, options) {
+                Ok(image) => mounted.extend(image),
+                Err(reason) => {
+                    notes.push(format!("{value} was left out: {reason:#}"));
+                    continue;
+                }
             }
         } else {
             set(&mut case, parameter, value).with_context(|| format!("{name} {value}"))?;
@@ -166,6 +153,24 @@ pub fn run(options: &SweepOptions) -> Result<()> {
     let outcome = runner::run(job)?;
     drop(mounted);
     files.finish(&options.common, &outcome)
+}
+
+/// Puts `case` on the file system `value`: of a simulated device, or of an image.
+fn place(case: &mut Case, value: &str, options: &SweepOptions) -> Result<Option<images::MountedImage>> {
+    if options.common.simulated.device.is_some() {
+        if value == "f2fs" {
+            bail!("simulated devices have no F2FS; without --device it is measured on a loop image");
+        }
+        let fs = value.parse::<FileSystem>().map_err(anyhow::Error::msg)?;
+        let simulated = options.common.simulated.start(Some(fs))?.map(Arc::new);
+        case.dir = simulated.as_ref().map(|s| s.dir().to_owned());
+        case.simulated = simulated;
+        return Ok(None);
+    }
+    let parent = options.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
+    let image = images::MountedImage::mount(value, &parent, options.image_mib)?;
+    case.dir = Some(image.point());
+    Ok(Some(image))
 }
 
 /// The varied setting is not given, and images are for sweeps over file systems alone.

@@ -21,18 +21,24 @@ struct Band {
     high: u64,
 }
 
+/// The writes among the requests, each with the time of its arrival.
+fn writes(blocks: &Blocks) -> impl Iterator<Item = (u64, (u64, u64, BlockContent))> {
+    blocks.requests.iter().filter_map(|r| Some((r.at_us, r.write?)))
+}
+
+fn bands(blocks: &Blocks) -> Vec<Band> {
+    let band = |part| {
+        let of = || writes(blocks).filter(move |(_, (.., p))| *p == part);
+        let low = of().map(|(_, (offset, ..))| offset).min()?;
+        let high = of().map(|(_, (offset, len, _))| offset + len).max()?;
+        Some(Band { part, low, high })
+    };
+    BlockContent::ALL.into_iter().filter_map(band).collect()
+}
+
 /// The picture; `None` of nothing.
 pub fn addresses(blocks: &Blocks) -> Result<Option<String>> {
-    let writes = || blocks.requests.iter().filter_map(|r| Some((r.at_us, r.write?)));
-    let bands: Vec<Band> = BlockContent::ALL
-        .into_iter()
-        .filter_map(|part| {
-            let of = || writes().filter(move |(_, (.., p))| *p == part);
-            let low = of().map(|(_, (offset, ..))| offset).min()?;
-            let high = of().map(|(_, (offset, len, _))| offset + len).max()?;
-            Some(Band { part, low, high })
-        })
-        .collect();
+    let bands = bands(blocks);
     let Some(end_us) = blocks.requests.iter().map(|r| r.at_us).max() else { return Ok(None) };
     let (unit, per_us) = if end_us > 2_000_000 { ("seconds", 1e-6) } else { ("milliseconds", 1e-3) };
     let end = end_us.max(1) as f64 * per_us;
@@ -66,7 +72,7 @@ pub fn addresses(blocks: &Blocks) -> Result<Option<String>> {
         // Rows of squares of one colour, by their place from the left.
         let mut marks: BTreeMap<(i32, u8), BTreeSet<i32>> = BTreeMap::new();
         let column = |at_us: u64| (chart.plotting_area().map_coordinate(&(at_us as f64 * per_us, 0.0)).0 - left) / MARK;
-        for (at_us, (offset, len, part)) in writes() {
+        for (at_us, (offset, len, part)) in writes(blocks) {
             let Some(i) = bands.iter().position(|b| b.part == part) else { continue };
             let band = &bands[i];
             // Lowest address below; a little of the band stays free on both sides.

@@ -239,22 +239,25 @@ fn write(engine: &BenchEngine, plan: &Rows, size: &Size, stage: SectionStage<'_>
     Ok((section, settings))
 }
 
+/// Does the updates before a section that reads.
+fn warm_up(libraries: &Libraries, path: &Path, plan: &Rows, size: &Size, row: &mut Binder) -> Result<()> {
+    let c = engines::open_stock(libraries, path)?;
+    c.execute_batch("PRAGMA synchronous = OFF; BEGIN")?;
+    {
+        let mut update = c.prepare(&sql(Workload::Update, size.indexes))?;
+        for warm_up in &plan.warm_up {
+            row.execute(&mut update, *warm_up)?;
+        }
+    }
+    c.execute_batch("COMMIT")?;
+    c.close()
+}
+
 fn read(engine: &BenchEngine, plan: &Rows, size: &Size, stage: SectionStage<'_>) -> Result<(Section, EngineSettings)> {
     let path = stage.dir.join("bench.db");
     let mut row = Binder::new(size);
     place(engine, plan, size, (stage.libraries, stage.original), &path)?;
-    {
-        let c = engines::open_stock(stage.libraries, &path)?;
-        c.execute_batch("PRAGMA synchronous = OFF; BEGIN")?;
-        {
-            let mut update = c.prepare(&sql(Workload::Update, size.indexes))?;
-            for warm_up in &plan.warm_up {
-                row.execute(&mut update, *warm_up)?;
-            }
-        }
-        c.execute_batch("COMMIT")?;
-        c.close()?;
-    }
+    warm_up(stage.libraries, &path, plan, size, &mut row)?;
     let expected = plan.expected(0);
     let sum: i64 = expected.iter().map(|(key, _)| key & 65535).sum();
 

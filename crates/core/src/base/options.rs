@@ -278,15 +278,9 @@ impl Options {
         Ok(options)
     }
 
-    /// Sets one option from text. Errors name the option, the value and the choices.
-    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+    /// Sets an option that presets bundle; false of any other.
+    fn set_bundled(&mut self, name: &str, value: &str) -> Result<bool> {
         match name {
-            "scheme" => {
-                let preset = Preset::ALL.into_iter().find(|preset| preset.name.eq_ignore_ascii_case(value));
-                let names = || Preset::ALL.map(|preset| preset.name).join(", ");
-                let preset = preset.ok_or_else(|| bad(name, value, &names()))?;
-                (self.preset, self.bundle) = (preset.name, preset.bundle);
-            }
             "header_page" => {
                 self.bundle.header_page = match value.to_ascii_lowercase().as_str() {
                     "embed" => HeaderPage::Embed,
@@ -328,6 +322,20 @@ impl Options {
                     _ => return Err(bad(name, value, "lazy, eager")),
                 }
             }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Sets one option from text. Errors name the option, the value and the choices.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        match name {
+            "scheme" => {
+                let preset = Preset::ALL.into_iter().find(|preset| preset.name.eq_ignore_ascii_case(value));
+                let names = || Preset::ALL.map(|preset| preset.name).join(", ");
+                let preset = preset.ok_or_else(|| bad(name, value, &names()))?;
+                (self.preset, self.bundle) = (preset.name, preset.bundle);
+            }
             "log_size" => self.log_bytes = bytes(name, value, LOG_BYTES_MIN, LOG_BYTES_MAX)?.next_multiple_of(4096),
             "table_size" => self.table_bytes = bytes(name, value, 64 << 10, 64 << 30)?,
             "stream_size" => self.stream_bytes = bytes(name, value, 64 << 10, STREAM_BYTES_MAX)?,
@@ -360,10 +368,10 @@ impl Options {
                 self.atomic_unit = unit;
             }
             _ => {
-                return Err(Error::Option(format!(
-                    "unknown option {name:?}; the options are {}",
-                    Self::NAMES.join(", ")
-                )));
+                if !self.set_bundled(name, value)? {
+                    let names = Self::NAMES.join(", ");
+                    return Err(Error::Option(format!("unknown option {name:?}; the options are {names}")));
+                }
             }
         }
         Ok(())

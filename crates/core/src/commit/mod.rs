@@ -25,7 +25,7 @@ use crate::database::{Database, DatabaseState, LiveDatabase};
 use crate::disk::stats::Stats;
 use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
-use crate::log::ring::{StreamedImages, number_apart};
+use crate::log::ring::{StreamedImages, WrittenRecord, number_apart};
 use crate::log::several::Undecided;
 use crate::pages::table::{Image, ImageLocation, PageTable};
 use crate::pages::txn::{ChangedPage, PreparedCommit, Txn, TxnStage};
@@ -303,21 +303,27 @@ fn make_room(c: &mut Commit<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Makes room in the table, prepares anew where what was prepared is stale, and takes it.
+fn take_prepared(c: &mut Commit<'_>) -> Result<PreparedCommit> {
+    // Until memory is there it is still prepared.
+    make_room(c)?;
+    if matches!(&c.txn.stage, TxnStage::Prepared(prepared) if c.live.scheme.is_stale(c.live, prepared)) {
+        prepare(c).map_err(|e| c.db.poison(e))?;
+        make_room(c)?;
+    }
+    let TxnStage::Prepared(prepared) = std::mem::replace(&mut c.txn.stage, TxnStage::Open) else {
+        return Err(Error::Misuse("a commit that was not prepared".into()));
+    };
+    Ok(prepared)
+}
+
 /// Publishes a prepared transaction: the next writer may build on it. Pins the state it made for the committer, whose
 /// snapshot has ended: kept pinned, every image the commit replaces would be kept for it. An error poisons, except that memory
 /// is short.
 /// `goes_on`: the place goes to the next before the flush.
 pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Result<Published> {
     let (db, scheme) = (c.db, c.live.scheme.clone());
-    // Until memory is there it is still prepared.
-    make_room(c)?;
-    if matches!(&c.txn.stage, TxnStage::Prepared(prepared) if scheme.is_stale(c.live, prepared)) {
-        prepare(c).map_err(|e| db.poison(e))?;
-        make_room(c)?;
-    }
-    let TxnStage::Prepared(mut prepared) = std::mem::replace(&mut c.txn.stage, TxnStage::Open) else {
-        return Err(Error::Misuse("a commit that was not prepared".into()));
-    };
+    let mut prepared = take_prepared(c)?;
     let group = c.live.log.group().clone();
     let state = Arc::new(prepared.state.clone());
     let durability = scheme.durability(durability);
@@ -350,23 +356,15 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
         CommitOutcome::Nothing => {}
         CommitOutcome::Record(ready) => {
             show_record(db, live, txn, &inner, &state, prepared.images);
-            let mut in_group = durability;
-            if let Some(member) = shared.as_ref().filter(|_| durability == Durability::Flushed) {
-                member.words.raise_wanted(state.tid);
-                in_group = Durability::Written;
-            }
+            let wanted = shared.as_ref().filter(|_| durability == Durability::Flushed);
+            wanted.inspect(|member| member.words.raise_wanted(state.tid));
+            let in_group = if wanted.is_some() { Durability::Written } else { durability };
             record::push(live, &ready, &state, in_group);
             hide(live, &mut inner, &state);
         }
         CommitOutcome::Written(written) => {
             show_record(db, live, txn, &inner, &state, prepared.images);
-            if let Some(member) = &inner.member {
-                live.log.group().flushed_elsewhere(member.words.flushed());
-            }
-            record::push_prepared(live, &written, &state);
-            if let Some(member) = inner.member.as_ref().filter(|_| written.is_durable()) {
-                member.words.raise_flushed(state.tid);
-            }
+            push_written(live, &inner, &written, &state);
             hide(live, &mut inner, &state);
         }
         CommitOutcome::Placed(pages) => {
@@ -416,6 +414,17 @@ fn show_record(
     }
     if table.should_trim() {
         table.trim(inner.readers());
+    }
+}
+
+/// The record that was written before the decision becomes one of the log.
+fn push_written(live: &mut LiveDatabase, inner: &DatabaseState, written: &WrittenRecord, state: &Arc<State>) {
+    if let Some(member) = &inner.member {
+        live.log.group().flushed_elsewhere(member.words.flushed());
+    }
+    record::push_prepared(live, written, state);
+    if let Some(member) = inner.member.as_ref().filter(|_| written.is_durable()) {
+        member.words.raise_flushed(state.tid);
     }
 }
 

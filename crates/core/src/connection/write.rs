@@ -144,12 +144,11 @@ impl Connection {
         self.db.queue.set_inside(self.id, false);
         self.noted(committed)
     }
-
-    pub(super) fn commit_txn(&mut self) -> Result<()> {
-        let db = self.db.clone();
+    /// Whether there is a transaction to commit; prepares it where SQLite wrote after it was prepared.
+    fn is_ready_to_commit(&mut self) -> Result<bool> {
         self.check_commit()?;
         if self.is_aside() {
-            return Ok(()); // Its journal is gone: it is committed as SQLite's own.
+            return Ok(false); // Its journal is gone: it is committed as SQLite's own.
         }
         // Without a transaction nothing was written: each write would have been refused.
         if self.is_undecided() {
@@ -158,10 +157,10 @@ impl Connection {
             // It was taken for rolled back, and is committed all the same.
             self.reopen()?;
         }
-        let Some(txn) = self.role.txn() else { return Ok(()) };
+        let Some(txn) = self.role.txn() else { return Ok(false) };
         if matches!(txn.stage, TxnStage::Open) {
             if txn.is_untouched() || !keeps(Case::LateWritesCommitted) {
-                return Ok(());
+                return Ok(false);
             }
             if let Err(e) = self.prepare_late() {
                 // SQLite can neither try this again nor play a journal back that is gone.
@@ -171,6 +170,14 @@ impl Connection {
                     e => e,
                 });
             }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn commit_txn(&mut self) -> Result<()> {
+        let db = self.db.clone();
+        if !self.is_ready_to_commit()? {
+            return Ok(());
         }
         let Some(txn) = self.role.txn() else { return Err(no_transaction()) };
         let normal = txn.normal || (self.said.synchronous == Synchronous::Normal && self.journal.is_empty());

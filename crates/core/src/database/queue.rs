@@ -420,12 +420,7 @@ impl WriterQueue {
                 }
                 Look::Nap | Look::Spin | Look::Sleep => {}
             }
-            let first = self.is_first(waiter);
-            nap = match nap.is_zero() {
-                true if first => LOOK.0,
-                true => LOOK.1,
-                false => LOOK.1.min(2 * nap),
-            };
+            nap = next_nap(nap, self.is_first(waiter));
             let this_nap =
                 nap.min(patience.all.saturating_sub(waited)).min(patience.kept.map_or(nap, |kept| kept.held));
             let begun = Instant::now();
@@ -572,5 +567,14 @@ impl WriterQueue {
             next.called.set();
         }
         released
+    }
+}
+
+/// How long a waiter sleeps after `nap`, before it looks again.
+fn next_nap(nap: Duration, is_first: bool) -> Duration {
+    match nap.is_zero() {
+        true if is_first => LOOK.0,
+        true => LOOK.1,
+        false => LOOK.1.min(2 * nap),
     }
 }

@@ -81,9 +81,22 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, told: Option<Tid>, acce
 }
 
 impl Replay<'_> {
+    /// `rot`: the first transaction that cannot be read, and one behind it that can. They are given up only on demand.
+    fn allow_loss(&self, rot @ (lost, seen): (Tid, Tid)) -> Result<(Tid, Tid)> {
+        if self.accept_loss {
+            return Ok(rot);
+        }
+        Err(Error::Corrupt(format!(
+            "the log {} is damaged: transaction {lost} was durable and cannot be read any more (transaction {seen}, \
+             behind it, can). Nothing was changed. Restore the log, or give up all transactions from {lost} on with \
+             `onewrite recover --accept-loss`",
+            self.log.path.display()
+        )))
+    }
+
     /// `told`: as in [`replay`].
     fn run(&self, told: Option<Tid>) -> Result<Led> {
-        let Replay { db, log, slot, accept_loss, waits } = *self;
+        let Replay { db, log, slot, waits, .. } = *self;
         let mut first = [0; at::HEADER_BYTES];
         db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
         let mark = home::mark(&first).filter(|mark| mark.tid != Tid(0) && keeps(Case::HomeFitsLog));
@@ -142,16 +155,8 @@ impl Replay<'_> {
         if let Some(later) = later {
             table.adopt(later.finish());
         }
-        if let Some((lost, seen)) = end.rot {
-            if !accept_loss {
-                return Err(Error::Corrupt(format!(
-                    "the log {} is damaged: transaction {lost} was durable and cannot be read any more (transaction \
-                     {seen}, behind it, can). Nothing was changed. Restore the log, or give up all transactions from \
-                     {lost} on with `onewrite recover --accept-loss`",
-                    log.path.display()
-                )));
-            }
-            report.lost = Some((lost, seen));
+        if let Some(rot) = end.rot {
+            report.lost = Some(self.allow_loss(rot)?);
         }
         // What went in place has no record.
         if !fits && !slot.in_place {

@@ -23,12 +23,13 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::checkpoint::checkpoint;
 use crate::database::follow;
 use crate::database::{Database, DatabaseState, LiveDatabase};
-use crate::log::file::Window;
+use crate::log::file::{LogCursor, Window};
 use crate::log::group::Durability;
 use crate::log::ring::StreamedImages;
 use crate::shared::member::{self, Member, TakeResult};
-use crate::shared::tail::Reach;
+use crate::shared::tail::{Reach, Tail};
 use crate::shared::words::Ship;
+use crate::sqlite_format::home::State;
 
 impl Database {
     /// Takes the writer's place among the processes, waiting until `deadline` at most, or so long. With `firm`, a
@@ -231,25 +232,14 @@ fn check_nothing_pending(live: &LiveDatabase, inner: &mut DatabaseState) -> Resu
     Err(inner.poison(Error::Corrupt(format!("another process wrote to {} before this one was done", path.display()))))
 }
 
-/// The writer's state after a process died while it wrote: whatever of it is whole in the log is adopted, once
-/// it is durable, for it may be that its application was told so.
-fn take_over(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
-    check_nothing_pending(live, inner)?;
-    let words = &member.words;
-    let (session, generation) = (live.home.mark.session, words.generation());
-    let slots = member.log.slots()?;
-    let newest = slots.iter().find(|s| s.session == session && s.live);
-    if let Some(slot) = newest.filter(|s| s.sequence > generation) {
-        // Home was flushed before it was written; it itself perhaps not.
-        let at = slot.position();
-        let path = &member.log.path;
-        member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
-        words.set_generation(slot.sequence);
-    }
-    follow::catch_up(db, member, inner, Reach::Written)?;
-    let mut tail = member.tail.lock();
+/// Applies the whole records that a dead process left behind `tail`: the newest state, and where they end.
+fn adopt_written(
+    db: &Database,
+    member: &Member,
+    inner: &DatabaseState,
+    tail: &Tail,
+) -> Result<(Arc<State>, LogCursor)> {
     let mut buf = Vec::new();
-    let before = inner.published.tid;
     let mut newest = inner.published.clone();
     let mut cursor = tail.cursor;
     loop {
@@ -272,6 +262,28 @@ fn take_over(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mu
             break;
         }
     }
+    Ok((newest, cursor))
+}
+
+/// The writer's state after a process died while it wrote: whatever of it is whole in the log is adopted, once
+/// it is durable, for it may be that its application was told so.
+fn take_over(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
+    check_nothing_pending(live, inner)?;
+    let words = &member.words;
+    let (session, generation) = (live.home.mark.session, words.generation());
+    let slots = member.log.slots()?;
+    let newest = slots.iter().find(|s| s.session == session && s.live);
+    if let Some(slot) = newest.filter(|s| s.sequence > generation) {
+        // Home was flushed before it was written; it itself perhaps not.
+        let at = slot.position();
+        let path = &member.log.path;
+        member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
+        words.set_generation(slot.sequence);
+    }
+    follow::catch_up(db, member, inner, Reach::Written)?;
+    let mut tail = member.tail.lock();
+    let before = inner.published.tid;
+    let (newest, cursor) = adopt_written(db, member, inner, &tail)?;
     // A record in part, or one that does not count: nothing may find it where the next one goes by (rule PreparedThenDecided), and the last close
     // overwrites the ring as far as records reached.
     member.log.wipe_free(&tail.slot, cursor.tail)?;

@@ -27,9 +27,8 @@ use crate::sqlite_format::node::Shape;
 /// Bytes of home read at once.
 const RUN_BYTES: u64 = 256 << 10;
 
-/// Scans home behind `slot`, of an in-page scheme without live records; the pages to be written go into `table`. With
-/// `accept_loss`, damaged pages stay as they are.
-pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Doubtful> {
+/// The trailer of the newest transaction in home, with the number of its pages and where they are.
+fn newest(db: &Database, slot: &Slot, accept_loss: bool) -> Result<Option<(Trailer, u64, Vec<PageNo>)>> {
     let mut last: Option<Trailer> = None;
     let mut count = 0u64;
     // Where its pages are: no more than a transaction writes in place, which is looked at below.
@@ -51,7 +50,7 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
         }
         Ok(())
     })?;
-    let Some(last) = last else { return Ok(Doubtful::default()) };
+    let Some(last) = last else { return Ok(None) };
     if count > u64::from(last.tx_pages) {
         return Err(Error::Corrupt(format!(
             "{} is damaged: {count} pages say that transaction {} wrote {}",
@@ -67,6 +66,13 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
             last.tid
         )));
     }
+    Ok(Some((last, count, pages)))
+}
+
+/// Scans home behind `slot`, of an in-page scheme without live records; the pages to be written go into `table`. With
+/// `accept_loss`, damaged pages stay as they are.
+pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Doubtful> {
+    let Some((last, count, pages)) = newest(db, slot, accept_loss)? else { return Ok(Doubtful::default()) };
     let undone = count < u64::from(last.tx_pages);
     let mut header = [0; at::HEADER_BYTES];
     db.home.read_at(&mut header, 0).context(|| db.what("cannot read"))?;

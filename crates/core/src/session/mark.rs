@@ -10,6 +10,7 @@ use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, Tid};
 use crate::database::names::RollbackJournal;
+use crate::database::scheme::Facts;
 use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase, Phase};
 use crate::disk::beside;
 use crate::disk::stats::CountedFile;
@@ -39,6 +40,47 @@ struct UsableLog {
     noted: Option<u64>,
 }
 
+/// Begins the session of `slot` in `log`, of which a range was `wiped` over the records behind another slot.
+fn start_log(
+    (log, slot, psow): (LogFile, Slot, bool),
+    tentative: bool,
+    created: bool,
+    wiped: Option<((LogOffset, LogOffset), &Slot)>,
+) -> Result<Log> {
+    let file = log.clone();
+    let started = match tentative {
+        true => Log::begin(log, slot, psow),
+        false => Log::start(log, slot, psow, created || wiped.is_some_and(|((from, to), _)| from < to)),
+    };
+    if let (Err(_), Some((wiped, slot))) = (&started, wiped) {
+        // A flush that failed may have left the zeros clean: the next one is to find them dirty.
+        let _ = file.wipe_again(slot, wiped, &slot.tombstone());
+    }
+    started
+}
+
+/// The slot of a new session on `state`; it may go on with the sequence of the `old` one.
+fn first_slot(state: &State, facts: Facts, old: Option<&Slot>, block_bytes: u32, base_tid: Tid) -> Result<Slot> {
+    Ok(Slot {
+        block_bytes,
+        sequence: old.map_or(0, |s| s.sequence),
+        session: 0,
+        salt: random()?,
+        start: LogOffset(0),
+        ring_bytes: small_ring_bytes(block_bytes),
+        base_tid,
+        tid_ceiling: Tid(base_tid.0.saturating_add(TID_STEP)),
+        prev_crc: 0,
+        page_bytes: if state.page_bytes == 0 { PAGE_BYTES_USUAL } else { state.page_bytes },
+        page_count: slot_page_count(state, facts),
+        change_counter: state.change_counter,
+        counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
+        live: true,
+        zeroed: false,
+        in_place: facts.in_place,
+    })
+}
+
 /// Who needs the mark to be off on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkRemoval {
@@ -49,6 +91,40 @@ pub enum MarkRemoval {
 }
 
 impl Database {
+    /// The log for a new mark, with its newest slot, and whether it is new. It notes the file that it is of.
+    fn log_for_mark(&self, unlinked: bool, is_lost: bool, block_bytes: u32) -> Result<(LogFile, Option<Slot>, bool)> {
+        let UsableLog { log, newest, created, noted } = match unlinked {
+            true => UsableLog { log: self.nameless_log(block_bytes)?, newest: None, created: true, noted: None },
+            false if is_lost => self.another_log(block_bytes)?,
+            false => self.usable_log(block_bytes)?,
+        };
+        let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
+        let home = self.home.id().context(|| self.what("cannot look at"))?;
+        match created {
+            true => log.note_first_home(home)?,
+            false if noted != Some(home.ino) => log.note_home(home)?,
+            false => {}
+        }
+        Ok((log, newest, created))
+    }
+
+    /// Writes `mark`, or seals home so that the first record of `log` marks it; the length of home.
+    fn mark_home(
+        &self,
+        inner: &mut DatabaseState,
+        log: &mut Log,
+        state: &State,
+        mark: HomeMark,
+        (unlinked, proof_bytes): (bool, u64),
+    ) -> Result<u64> {
+        let seal = if mark.tentative && !unlinked { self.seal_beside_home(log.file())? } else { None };
+        self.write_mark(inner, &state.marked_or_empty(mark), seal.is_some())?;
+        if let Some(seal) = seal {
+            log.mark_with_first_record(self.home.clone(), seal, proof_bytes);
+        }
+        self.home.len().context(|| self.what("cannot read the length of"))
+    }
+
     /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark, flushed. `lost`: the session that goes on with the
     /// new log, all of which is in home.
     pub(super) fn place_mark(&self, inner: &mut DatabaseState, lost: Option<&LiveDatabase>) -> Result<LiveDatabase> {
@@ -65,18 +141,7 @@ impl Database {
         let (options, facts) = (&inner.options, self.facts());
         let unit = self.atomic_unit(options);
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::base::layout::BLOCK_BYTES_MAX);
-        let UsableLog { log, newest: old, created, noted } = match unlinked {
-            true => UsableLog { log: self.nameless_log(block_bytes)?, newest: None, created: true, noted: None },
-            false if lost.is_some() => self.another_log(block_bytes)?,
-            false => self.usable_log(block_bytes)?,
-        };
-        let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
-        let home = self.home.id().context(|| self.what("cannot look at"))?;
-        match created {
-            true => log.note_first_home(home)?,
-            false if noted != Some(home.ino) => log.note_home(home)?,
-            false => {}
-        }
+        let (log, old, created) = self.log_for_mark(unlinked, lost.is_some(), block_bytes)?;
         self.end_leftovers(&log, unlinked, journal, old.as_ref().is_some_and(|slot| slot.live))?;
         // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut
         // may have brought some of it back: what is still in the cache alone becomes durable with the slot
@@ -103,40 +168,16 @@ impl Database {
         // (rule CacheKnowsItsState).
         let last_tid = lost.map(|live| live.log.last_tid().max(live.home.mark.tid));
         let base_tid = last_tid.unwrap_or(Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0))).next();
-        let slot = Slot {
-            block_bytes,
-            sequence: old.as_ref().map_or(0, |s| s.sequence),
-            session,
-            salt: random()?,
-            start,
-            ring_bytes,
-            base_tid,
-            tid_ceiling: Tid(base_tid.0.saturating_add(TID_STEP)),
-            prev_crc: 0,
-            page_bytes: if state.page_bytes == 0 { PAGE_BYTES_USUAL } else { state.page_bytes },
-            page_count: slot_page_count(&state, facts),
-            change_counter: state.change_counter,
-            counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
-            live: true,
-            zeroed: used.is_some(),
-            in_place: facts.in_place,
-        };
+        let slot = first_slot(&state, facts, old.as_ref(), block_bytes, base_tid)?;
+        let slot = Slot { session, start, zeroed: used.is_some(), ..slot };
         let tentative = follows.is_some();
         // The slot of a session that does not follow it proves nothing of the one before, whose own may not be on the medium (rule CloseProven).
         let may_be_marked = |slot: &Slot| !slot.live && slot.page_count != PAGE_COUNT_IN_HOME;
         if !tentative && !created && old.as_ref().is_some_and(may_be_marked) {
             self.sync_home()?;
         }
-        let file = log.clone();
-        let log = match tentative {
-            true => Log::begin(log, slot, options.psow),
-            false => Log::start(log, slot, options.psow, created || wiped.is_some_and(|(from, to)| from < to)),
-        };
-        if let (Err(_), Some(wiped), Some(slot)) = (&log, wiped, &old) {
-            // A flush that failed may have left the zeros clean: the next one is to find them dirty.
-            let _ = file.wipe_again(slot, wiped, &slot.tombstone());
-        }
-        let mut log = log?;
+        let wiped = wiped.zip(old.as_ref());
+        let mut log = start_log((log, slot, options.psow), tentative, created, wiped)?;
         if old.as_ref().is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
         }
@@ -146,12 +187,7 @@ impl Database {
         let rest = old.filter(|_| !created).map_or(0, |slot| slot.ring_bytes);
         log.give_rest_back(rest)?;
         let mark = HomeMark { tentative, ..HomeMark::new(session, told_tid(log.slot(), facts)) };
-        let seal = if tentative && !unlinked { self.seal_beside_home(log.file())? } else { None };
-        self.write_mark(inner, &state.marked_or_empty(mark), seal.is_some())?;
-        if let Some(seal) = seal {
-            log.mark_with_first_record(self.home.clone(), seal, proof_bytes);
-        }
-        let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
+        let bytes = self.mark_home(inner, &mut log, &state, mark, (unlinked, proof_bytes))?;
         let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: unit };
         let home_tid = log.slot().base_tid;
         Ok(self.begin(inner, log, home, home_tid))

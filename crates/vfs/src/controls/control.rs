@@ -46,32 +46,9 @@ pub(crate) unsafe fn file_control(state: &mut MainFileState, op: c_int, arg: *mu
         // No size to prepare for: the engine never writes ahead of a commit, and in WAL mode the
         // file underneath grows by the page.
         fcntl::SIZE_HINT => Ok(code::OK),
-        fcntl::LOCKSTATE => {
-            // SAFETY: the argument of this control is an int.
-            unsafe { arg.cast::<c_int>().write(state.level_number()) };
-            Ok(code::OK)
-        }
-        fcntl::LAST_ERRNO => {
-            // SAFETY: the argument of this control is an int.
-            unsafe { arg.cast::<c_int>().write(last().map_or(0, |(_, os_error)| os_error)) };
-            Ok(code::OK)
-        }
-        fcntl::VFSNAME => {
-            let host = state.host();
-            let name = host.api.sqlite_string(&host.name.to_string_lossy());
-            // SAFETY: the argument of this control is a char*, which SQLite frees.
-            unsafe { arg.cast::<*mut c_char>().write(name) };
-            Ok(code::OK)
-        }
-        fcntl::POWERSAFE_OVERWRITE => {
-            // SAFETY: the argument of this control is an int: negative asks, else sets.
-            unsafe {
-                let value = arg.cast::<c_int>();
-                match value.read() {
-                    n if n < 0 => value.write(c_int::from(state.psow())),
-                    n => state.set_psow(n != 0),
-                }
-            }
+        fcntl::LOCKSTATE | fcntl::LAST_ERRNO | fcntl::VFSNAME | fcntl::POWERSAFE_OVERWRITE | fcntl::HAS_MOVED => {
+            // SAFETY: as promised by the caller.
+            unsafe { answer_control(state, op, arg) };
             Ok(code::OK)
         }
         fcntl::MMAP_SIZE => {
@@ -86,12 +63,6 @@ pub(crate) unsafe fn file_control(state: &mut MainFileState, op: c_int, arg: *mu
             state.siblings = Siblings::of(unsafe { arg.cast::<usize>().read() });
             Ok(code::NOTFOUND)
         }
-        fcntl::HAS_MOVED => {
-            let moved = state.has_moved();
-            // SAFETY: the argument of this control is an int.
-            unsafe { arg.cast::<c_int>().write(c_int::from(moved)) };
-            Ok(code::OK)
-        }
         // The file underneath keeps these for the time in WAL mode, so they may come before that
         // time. The name of a temporary file is the same from either.
         fcntl::PERSIST_WAL | fcntl::CHUNK_SIZE | fcntl::TEMPFILENAME if state.host().passes_through() => {
@@ -99,35 +70,78 @@ pub(crate) unsafe fn file_control(state: &mut MainFileState, op: c_int, arg: *mu
             Ok(unsafe { state.base()?.control(op, arg) })
         }
         // Where the file is worked on past the engine, pages are split as under any other VFS.
-        fcntl::SPLIT => match state.engine() {
-            Some(conn) => {
-                // SAFETY: the argument of this control is such a structure.
-                unsafe { arg.cast::<SplitPolicy>().write(split::policy(conn)) };
-                Ok(code::OK)
-            }
-            None => Ok(code::NOTFOUND),
-        },
-        fcntl::IN_USE => match state.engine() {
-            Some(conn) => {
-                // SAFETY: the argument of this control is such a structure.
-                let asked = unsafe { &mut *arg.cast::<InUse>() };
-                asked.in_use = c_int::from(conn.in_use(asked.page, asked.offset, asked.bytes)?);
-                Ok(code::OK)
-            }
-            None => Ok(code::NOTFOUND),
-        },
-        fcntl::CHANGED => match state.engine().and_then(Connection::changed_pages) {
-            Some(pages) => {
-                // SAFETY: the argument of this control is such a structure.
-                unsafe { arg.cast::<ChangedPages>().write(ChangedPages { pages: pages.as_ptr(), count: pages.len() }) };
-                Ok(code::OK)
-            }
+        fcntl::SPLIT | fcntl::IN_USE | fcntl::CHANGED => match state.engine() {
+            // SAFETY: as promised by the caller.
+            Some(conn) => unsafe { share_pages(conn, op, arg) },
             None => Ok(code::NOTFOUND),
         },
         // SAFETY: as promised by the caller.
         _ if state.forwards() => unsafe { forward(state, op, arg) },
         _ => Ok(code::NOTFOUND),
     }
+}
+
+/// Answers a question about the file or the VFS.
+///
+/// # Safety
+/// `op` and `arg` are those of a call of `xFileControl`.
+unsafe fn answer_control(state: &mut MainFileState, op: c_int, arg: *mut c_void) {
+    match op {
+        fcntl::LOCKSTATE => {
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(state.level_number()) };
+        }
+        fcntl::LAST_ERRNO => {
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(last().map_or(0, |(_, os_error)| os_error)) };
+        }
+        fcntl::VFSNAME => {
+            let host = state.host();
+            let name = host.api.sqlite_string(&host.name.to_string_lossy());
+            // SAFETY: the argument of this control is a char*, which SQLite frees.
+            unsafe { arg.cast::<*mut c_char>().write(name) };
+        }
+        fcntl::POWERSAFE_OVERWRITE => {
+            // SAFETY: the argument of this control is an int: negative asks, else sets.
+            unsafe {
+                let value = arg.cast::<c_int>();
+                match value.read() {
+                    n if n < 0 => value.write(c_int::from(state.psow())),
+                    n => state.set_psow(n != 0),
+                }
+            }
+        }
+        fcntl::HAS_MOVED => {
+            let moved = state.has_moved();
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(c_int::from(moved)) };
+        }
+        _ => {}
+    }
+}
+
+/// The controls of the SQLite that splits pages as the engine says.
+///
+/// # Safety
+/// `op` and `arg` are those of a call of `xFileControl`.
+unsafe fn share_pages(conn: &mut Connection, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
+    match op {
+        fcntl::SPLIT => {
+            // SAFETY: the argument of this control is such a structure.
+            unsafe { arg.cast::<SplitPolicy>().write(split::policy(conn)) };
+        }
+        fcntl::IN_USE => {
+            // SAFETY: the argument of this control is such a structure.
+            let asked = unsafe { &mut *arg.cast::<InUse>() };
+            asked.in_use = c_int::from(conn.in_use(asked.page, asked.offset, asked.bytes)?);
+        }
+        _ => {
+            let Some(pages) = conn.changed_pages() else { return Ok(code::NOTFOUND) };
+            // SAFETY: the argument of this control is such a structure.
+            unsafe { arg.cast::<ChangedPages>().write(ChangedPages { pages: pages.as_ptr(), count: pages.len() }) };
+        }
+    }
+    Ok(code::OK)
 }
 
 /// # Safety

@@ -34,7 +34,7 @@ use engine::{CrowdEngine, OpenedSettings};
 use rusqlite::Connection;
 use serde::Serialize;
 use shape::SectionShape;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use worker::{Worker, WorkerOrder, WorkerResult};
 pub use worker::{WorkerKind, process};
@@ -231,47 +231,15 @@ impl CrowdParameters {
     }
 }
 
-pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
-    refuse(args, place)?;
-    crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
-    let files = OutputFiles::create(&args.common)?;
-    let engines = chosen(&args.only)?;
-    let simulated = args.common.simulated.start(None)?;
-    let parent = simulated.as_ref().map(|s| s.dir()).or(args.common.dir.as_deref()).unwrap_or(Path::new("."));
-    let dir = tempfile::Builder::new().prefix("onewrite-bench-").tempdir_in(parent)?;
-    let runs = args.common.runs.map_or(RUNS, |n| n as usize);
-    let mut connections: Vec<usize> = args.crowd.connections.iter().map(|n| usize::from(*n)).collect();
-    connections.sort_unstable();
-    connections.dedup();
-    let sizes = shape::Sizes {
-        connections: &connections,
-        ms: args.crowd.section_ms,
-        scale: args.common.transactions.unwrap_or(1000),
-        think_rows: args.crowd.think_rows,
-    };
-    let shapes = shape::all(place, &args.crowd.part, &sizes);
-    let of =
-        |shape: &SectionShape| -> Vec<CrowdEngine> { engines.iter().copied().filter(|e| shape.is_for(*e)).collect() };
-    let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>());
-    let mut sections: BTreeMap<(usize, CrowdEngine), Vec<Vec<MeasuredStep>>> = BTreeMap::new();
-    for run in 0..runs {
-        for (at, shape) in shapes.iter().enumerate() {
-            let engines = of(shape);
-            for turn in 0..engines.len() {
-                let engine = engines[(turn + run) % engines.len()];
-                let what = format!("{} by {}: {}", shape.name, shape.connections(), engine.name());
-                progress.section(&format!("run {} of {runs}, {what}", run + 1));
-                let seed = args.common.seed.wrapping_mul(1000) + run as u64;
-                let done = section(place, dir.path(), shape, engine, seed).context(what)?;
-                sections.entry((at, engine)).or_default().push(done);
-            }
-        }
-    }
-    progress.done();
+/// The steps of each run of a section, by its shape's number and its engine.
+type Sections = BTreeMap<(usize, CrowdEngine), Vec<Vec<MeasuredStep>>>;
+
+/// A row of each step of each section.
+fn rows(shapes: &[SectionShape], engines: &[CrowdEngine], sections: &Sections) -> Result<Vec<CrowdRow>> {
     let mut rows = Vec::new();
     for (at, shape) in shapes.iter().enumerate() {
         for step in 0..shape.steps.len() {
-            for engine in of(shape) {
+            for engine in shape.engines(engines) {
                 let of = |engine| -> Vec<&MeasuredStep> {
                     sections.get(&(at, engine)).into_iter().flatten().map(|steps| &steps[step]).collect()
                 };
@@ -287,6 +255,45 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
             }
         }
     }
+    Ok(rows)
+}
+
+pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
+    refuse(args, place)?;
+    crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
+    let files = OutputFiles::create(&args.common)?;
+    let engines = chosen(&args.only)?;
+    let simulated = args.common.simulated.start(None)?;
+    let parent = simulated.as_ref().map(|s| s.dir()).or(args.common.dir.as_deref()).unwrap_or(Path::new("."));
+    let dir = tempfile::Builder::new().prefix("onewrite-bench-").tempdir_in(parent)?;
+    let runs = args.common.runs.map_or(RUNS, |n| n as usize);
+    let connections: BTreeSet<usize> = args.crowd.connections.iter().map(|n| usize::from(*n)).collect();
+    let connections: Vec<usize> = connections.into_iter().collect();
+    let sizes = shape::Sizes {
+        connections: &connections,
+        ms: args.crowd.section_ms,
+        scale: args.common.transactions.unwrap_or(1000),
+        think_rows: args.crowd.think_rows,
+    };
+    let shapes = shape::all(place, &args.crowd.part, &sizes);
+    let of = |shape: &SectionShape| shape.engines(&engines);
+    let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>());
+    let mut sections = Sections::new();
+    for run in 0..runs {
+        for (at, shape) in shapes.iter().enumerate() {
+            let engines = of(shape);
+            for turn in 0..engines.len() {
+                let engine = engines[(turn + run) % engines.len()];
+                let what = format!("{} by {}: {}", shape.name, shape.connections(), engine.name());
+                progress.section(&format!("run {} of {runs}, {what}", run + 1));
+                let seed = args.common.seed.wrapping_mul(1000) + run as u64;
+                let done = section(place, dir.path(), shape, engine, seed).context(what)?;
+                sections.entry((at, engine)).or_default().push(done);
+            }
+        }
+    }
+    progress.done();
+    let rows = rows(&shapes, &engines, &sections)?;
     ensure!(!rows.is_empty(), "nothing was measured: no part that was asked for is for these engines here");
     let (sqlite_version, compile_options) = card::sqlite()?;
     let mount = Mount::of(dir.path());

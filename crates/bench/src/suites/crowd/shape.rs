@@ -89,6 +89,11 @@ pub fn all(place: WorkerKind, parts: &[CrowdPart], sizes: &Sizes<'_>) -> Vec<Sec
 }
 
 impl SectionShape {
+    /// Those of `all` that do the section.
+    pub fn engines(&self, all: &[CrowdEngine]) -> Vec<CrowdEngine> {
+        all.iter().copied().filter(|engine| self.is_for(*engine)).collect()
+    }
+
     pub fn connections(&self) -> usize {
         if self.readers > 0 { self.readers } else { self.writers }
     }

@@ -94,6 +94,31 @@ struct Doer<'a> {
 }
 
 impl Doer<'_> {
+    /// Transactions of one insert and a read of `read` rows.
+    fn think(&mut self, bound: Bound, read: u64, wait: &mut impl FnMut() -> Result<()>) -> Result<WorkerResult> {
+        let (rows, own) = (self.order.preloaded.1, self.order.number);
+        let sql = |text: &str| self.c.prepare(text);
+        let [mut begin, mut commit, mut roll_back] = [sql("BEGIN")?, sql("COMMIT")?, sql("ROLLBACK")?];
+        let mut insert = sql(&format!("INSERT INTO item{own}(id, number, name) VALUES(?1, ?1 * 7, hex(?2))"))?;
+        let mut think =
+            sql(&format!("SELECT total(length(name) + number % 7) FROM item{own} NOT INDEXED WHERE id < ?1"))?;
+        wait()?;
+        self.repeat(bound, false, |key, i| {
+            begin.execute([])?;
+            let mut once = || -> rusqlite::Result<()> {
+                insert.execute(((rows + i) as i64, key))?;
+                think.query_row([read as i64], |r| r.get::<_, f64>(0))?;
+                commit.execute([]).map(drop)
+            };
+            let done = once();
+            // A refused transaction is rolled back, and then done again.
+            if done.is_err() && !self.c.is_autocommit() {
+                roll_back.execute([])?;
+            }
+            done
+        })
+    }
+
     /// Prepares, waits for the others, and does it.
     fn step(&mut self, step: WorkerStep, wait: &mut impl FnMut() -> Result<()>) -> Result<WorkerResult> {
         let (rows, own) = (self.order.preloaded.1, self.order.number);
@@ -113,27 +138,7 @@ impl Doer<'_> {
                     lookup.query_row([keys[key as usize % keys.len()]], |r| r.get_ref(0).map(drop))
                 })
             }
-            WorkerStep::Think { ms, rows: read } => {
-                let [mut begin, mut commit, mut roll_back] = [sql("BEGIN")?, sql("COMMIT")?, sql("ROLLBACK")?];
-                let mut insert = sql(&format!("INSERT INTO item{own}(id, number, name) VALUES(?1, ?1 * 7, hex(?2))"))?;
-                let mut think =
-                    sql(&format!("SELECT total(length(name) + number % 7) FROM item{own} NOT INDEXED WHERE id < ?1"))?;
-                wait()?;
-                self.repeat(Bound::Ms(ms), false, |key, i| {
-                    begin.execute([])?;
-                    let mut once = || -> rusqlite::Result<()> {
-                        insert.execute(((rows + i) as i64, key))?;
-                        think.query_row([read as i64], |r| r.get::<_, f64>(0))?;
-                        commit.execute([]).map(drop)
-                    };
-                    let done = once();
-                    // A refused transaction is rolled back, and then done again.
-                    if done.is_err() && !self.c.is_autocommit() {
-                        roll_back.execute([])?;
-                    }
-                    done
-                })
-            }
+            WorkerStep::Think { ms, rows: read } => self.think(Bound::Ms(ms), read, wait),
             WorkerStep::ItemInserts(n) => {
                 let mut insert = sql(&format!("INSERT INTO item{own}(id, number, name) VALUES(?1, ?1 * 7, hex(?2))"))?;
                 wait()?;
